@@ -1,0 +1,2 @@
+//! Terrace: bench.
+fn main() {}

@@ -1,0 +1,2 @@
+//! Terrace: cli.
+fn main() {}

@@ -1,0 +1,2 @@
+//! Terrace: sim.
+fn main() {}

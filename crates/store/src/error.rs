@@ -1,0 +1,36 @@
+//! What can go wrong in a store.
+
+use std::sync::Arc;
+
+use crate::ChunkId;
+
+/// An error of a [`Store`](crate::Store). Cheap to clone, since a group of callers may share one failed flush.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// The pool has no room for this beyond its reserve.
+    #[error("the pool is full; delete files or snapshots, or add a device with 'terrace pool add'")]
+    NoSpace,
+    /// A chunk is damaged on every device that holds it.
+    #[error("chunk {id} is damaged: {cause}")]
+    Damaged {
+        /// The chunk.
+        id: ChunkId,
+        /// What was found.
+        cause: Arc<str>,
+    },
+    /// A chunk that does not exist was asked for.
+    #[error("there is no chunk {0}")]
+    NoChunk(ChunkId),
+    /// Metadata is damaged on every device that holds it.
+    #[error("metadata is damaged: {0}")]
+    DamagedMetadata(Arc<str>),
+    /// A device failed.
+    #[error("{0}")]
+    Device(Arc<str>),
+    /// An earlier failure stopped the store; it must be opened again.
+    #[error("the pool stopped accepting writes after an error: {0}; run 'terrace status', then stop and start the pool")]
+    Stopped(Arc<str>),
+    /// The caller broke a limit of the contract.
+    #[error("{0}")]
+    Invalid(String),
+}

@@ -1,0 +1,97 @@
+//! The contract between what keeps bytes safe (chunks, metadata, log: floors 1–3) and what gives them meaning
+//! (datasets and above).
+//!
+//! A [`Store`] holds two things: *records* (an ordered map from byte keys to byte values) and *chunks* (immutable
+//! pieces of data of at most [`CHUNK_BYTES_MAX`], named by a [`ChunkId`], counted by references in blocks). Both
+//! change only by [`Store::commit`], which is atomic and ordered: after a crash the store is the result of a prefix
+//! of the committed batches, and every batch up to a successful [`Store::flush`] is in that prefix.
+//!
+//! [`MemoryStore`] is the same contract in a few dozen lines of RAM: the reference that tests of the floors above
+//! run on, and that the real store (`terrace-chunk`) is compared with.
+
+mod batch;
+mod chunk;
+mod error;
+mod memory;
+mod space;
+
+pub use batch::Batch;
+pub use chunk::{
+    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkInfo, Compression, Flow, Owner, Piece, Placement, RewriteOutcome,
+    Written,
+};
+pub use error::StoreError;
+pub use memory::MemoryStore;
+pub use space::{DeviceUsage, Reservation, Space, TierUsage};
+
+use bytes::Bytes;
+
+/// Numbers the batches of a store in the order in which they were committed; grows, survives reopening.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Sequence(pub u64);
+
+/// Keys whose first byte is below this belong to the store itself; a batch that touches one is refused.
+pub const FIRST_USER_TABLE: u8 = 0x20;
+/// Longest key, bytes.
+pub const KEY_BYTES_MAX: usize = 1024;
+/// Longest value, bytes.
+pub const VALUE_BYTES_MAX: usize = 128 * 1024;
+
+/// Records and chunks, with atomic, ordered, durable commits. All methods may be called from any thread.
+pub trait Store: Send + Sync {
+    /// The newest value of `key`.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError>;
+
+    /// The records with `from <= key < to` (an empty `to`: no upper bound), ascending, at most `limit` of them.
+    /// To go on, call again from the last key with a zero byte appended. Sees all batches committed before the call.
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError>;
+
+    /// Hashes, deduplicates, compresses and appends pieces of data; returns one [`Written`] each, in order. Each
+    /// `Written` holds its chunk alive until it is passed to a batch that is committed, or dropped. Nothing
+    /// survives a crash until a batch that refers to it was flushed. Fails with `NoSpace` when no device has room
+    /// beyond the reserve; `privileged` pieces (the mover, metadata of deletions) may use the reserve.
+    fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError>;
+
+    /// The whole content of a chunk, verified against its hash.
+    fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError>;
+
+    /// Several chunks at once: neighbours on a device are fetched in one read. One result each, in order.
+    fn read_chunks(&self, ids: &[ChunkId]) -> Vec<Result<Bytes, StoreError>> {
+        ids.iter().map(|id| self.read_chunk(*id)).collect()
+    }
+
+    /// Part of a chunk, `offset..offset + length` of its content, verified; reads no more of the device than it
+    /// must. Out of range: `Invalid`.
+    fn read_chunk_part(&self, id: ChunkId, offset: usize, length: usize) -> Result<Bytes, StoreError> {
+        let whole = self.read_chunk(id)?;
+        if offset.checked_add(length).is_none_or(|end| end > whole.len()) {
+            return Err(StoreError::Invalid(format!("chunk {id} has {} bytes, not {offset}+{length}", whole.len())));
+        }
+        Ok(whole.slice(offset..offset + length))
+    }
+
+    /// Where a chunk lies and what it takes; `None` if there is no such chunk.
+    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError>;
+
+    /// Applies a batch: visible to every later call at once, durable after `flush` of the returned sequence.
+    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError>;
+
+    /// Returns when everything up to `sequence` is durable. Concurrent calls share one device flush. After a
+    /// failure the store accepts no more commits ([`StoreError::Stopped`]): what failed is never later reported
+    /// as a success.
+    fn flush(&self, sequence: Sequence) -> Result<(), StoreError>;
+
+    /// The sequence of the newest committed batch.
+    fn newest(&self) -> Sequence;
+
+    /// Sets room aside for `bytes` of data that will be written; `NoSpace` when the pool could not hold them.
+    /// Dropping the reservation gives the room back. This is how ENOSPC reaches the writer and not the flusher.
+    fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError>;
+
+    /// Sizes and counters, from memory.
+    fn space(&self) -> Space;
+
+    /// Rewrites live chunks to `placement` (promotion, demotion, evacuation): the one mechanism of the mover. Chunks
+    /// already there, gone or unreadable are counted in the outcome, not moved.
+    fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError>;
+}

@@ -1,0 +1,233 @@
+//! `MemoryStore`: the contract in RAM, for tests of the floors above and as the model of the real store.
+//!
+//! Invariants: a batch is applied under one lock; a chunk is freed as soon as its count is 0 and nothing holds it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::{
+    Batch, CHUNK_BYTES_MAX, ChunkId, ChunkInfo, FIRST_USER_TABLE, KEY_BYTES_MAX, Piece, Placement, Reservation,
+    RewriteOutcome, Sequence, Space, Store, StoreError, TierUsage, VALUE_BYTES_MAX, Written,
+};
+
+struct Chunk {
+    content: Bytes,
+    hash: [u8; 32],
+    references: i64,
+    tier: u8,
+    pin: Weak<()>,
+}
+
+#[derive(Default)]
+struct State {
+    records: BTreeMap<Bytes, Bytes>,
+    chunks: BTreeMap<ChunkId, Chunk>,
+    by_hash: HashMap<[u8; 32], ChunkId>,
+    next_chunk: u64,
+    sequence: u64,
+}
+
+impl State {
+    fn free_if_dead(&mut self, id: ChunkId) {
+        if let Some(chunk) = self.chunks.get(&id)
+            && chunk.references == 0
+            && chunk.pin.strong_count() == 0
+        {
+            self.by_hash.remove(&chunk.hash);
+            self.chunks.remove(&id);
+        }
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        self.chunks.values().map(|chunk| chunk.content.len() as u64).sum()
+    }
+}
+
+/// A store in RAM with a size limit and two tiers.
+pub struct MemoryStore {
+    state: Mutex<State>,
+    reserved: Arc<AtomicU64>,
+    size_bytes: u64,
+}
+
+impl MemoryStore {
+    /// An empty store that takes `size_bytes` of chunk content.
+    pub fn new(size_bytes: u64) -> Self {
+        Self {
+            state: Mutex::new(State { next_chunk: 1, ..State::default() }),
+            reserved: Arc::new(AtomicU64::new(0)),
+            size_bytes,
+        }
+    }
+
+    /// All chunks with their references, for tests that compare with a full walk.
+    pub fn references(&self) -> BTreeMap<ChunkId, i64> {
+        let mut state = self.state.lock();
+        let ids: Vec<_> = state.chunks.keys().copied().collect();
+        ids.into_iter().for_each(|id| state.free_if_dead(id));
+        state.chunks.iter().map(|(id, chunk)| (*id, chunk.references)).collect()
+    }
+}
+
+impl Store for MemoryStore {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        Ok(self.state.lock().records.get(key).cloned())
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        let state = self.state.lock();
+        let records = state.records.range(Bytes::copy_from_slice(from)..);
+        let within = records.take_while(|(key, _)| to.is_empty() || &key[..] < to);
+        Ok(within.take(limit).map(|(key, value)| (key.clone(), value.clone())).collect())
+    }
+
+    fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
+        let mut state = self.state.lock();
+        let mut written = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            if piece.content.is_empty() || piece.content.len() > CHUNK_BYTES_MAX {
+                return Err(StoreError::Invalid(format!("a chunk of {} bytes", piece.content.len())));
+            }
+            let hash = *blake3::hash(piece.content).as_bytes();
+            let pin = Arc::new(());
+            let known = state.by_hash.get(&hash).copied().filter(|_| piece.dedup);
+            if let Some(id) = known
+                && let Some(chunk) = state.chunks.get_mut(&id)
+            {
+                let pin = chunk.pin.upgrade().unwrap_or(pin);
+                chunk.pin = Arc::downgrade(&pin);
+                written.push(Written::new(id, true, pin));
+                continue;
+            }
+            if !piece.privileged && state.stored_bytes() + piece.content.len() as u64 > self.size_bytes {
+                return Err(StoreError::NoSpace);
+            }
+            let id = ChunkId(state.next_chunk);
+            state.next_chunk += 1;
+            let tier = if let Placement::Tier { tier, .. } = piece.placement { tier } else { 0 };
+            let content = Bytes::copy_from_slice(piece.content);
+            let chunk = Chunk { content, hash, references: 0, tier, pin: Arc::downgrade(&pin) };
+            state.chunks.insert(id, chunk);
+            state.by_hash.insert(hash, id);
+            written.push(Written::new(id, false, pin));
+        }
+        Ok(written)
+    }
+
+    fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
+        let state = self.state.lock();
+        state.chunks.get(&id).map(|chunk| chunk.content.clone()).ok_or(StoreError::NoChunk(id))
+    }
+
+    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
+        let state = self.state.lock();
+        Ok(state.chunks.get(&id).map(|chunk| ChunkInfo {
+            length: chunk.content.len() as u32,
+            stored: chunk.content.len() as u32,
+            tier: chunk.tier,
+            device: u16::from(chunk.tier),
+            segment: 0,
+            references: chunk.references,
+            hash: chunk.hash,
+        }))
+    }
+
+    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
+        for (key, value) in batch.records() {
+            if key.first().is_none_or(|table| *table < FIRST_USER_TABLE) || key.len() > KEY_BYTES_MAX {
+                return Err(StoreError::Invalid("a key outside the user's tables, or too long".into()));
+            }
+            if value.as_ref().is_some_and(|value| value.len() > VALUE_BYTES_MAX) {
+                return Err(StoreError::Invalid("a value that is too long".into()));
+            }
+        }
+        let mut state = self.state.lock();
+        if let Some((id, _)) = batch.references().iter().find(|(id, _)| !state.chunks.contains_key(id)) {
+            return Err(StoreError::NoChunk(*id));
+        }
+        let (records, references, pins) = batch.into_parts();
+        for (key, value) in records {
+            match value {
+                Some(value) => state.records.insert(key.into(), value.into()),
+                None => state.records.remove(&key[..]),
+            };
+        }
+        for (id, blocks) in &references {
+            if let Some(chunk) = state.chunks.get_mut(id) {
+                chunk.references += blocks;
+            }
+        }
+        drop(pins);
+        references.iter().for_each(|(id, _)| state.free_if_dead(*id));
+        state.sequence += 1;
+        Ok(Sequence(state.sequence))
+    }
+
+    fn flush(&self, _sequence: Sequence) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn newest(&self) -> Sequence {
+        Sequence(self.state.lock().sequence)
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
+        let used = self.state.lock().stored_bytes();
+        let before = self.reserved.fetch_add(bytes, Ordering::Relaxed);
+        let reserved = self.reserved.clone();
+        let reservation = Reservation::new(
+            bytes,
+            Arc::new(move |bytes| {
+                reserved.fetch_sub(bytes, Ordering::Relaxed);
+            }),
+        );
+        if used + before + bytes > self.size_bytes { Err(StoreError::NoSpace) } else { Ok(reservation) }
+    }
+
+    fn space(&self) -> Space {
+        let state = self.state.lock();
+        let stored = state.stored_bytes();
+        let tier = |name: &str, number| {
+            let live = state.chunks.values().filter(|chunk| chunk.tier == number);
+            let live_bytes = live.map(|chunk| chunk.content.len() as u64).sum();
+            TierUsage { name: name.into(), size_bytes: self.size_bytes, live_bytes, ..TierUsage::default() }
+        };
+        Space {
+            size_bytes: self.size_bytes,
+            used_bytes: stored,
+            logical_bytes: state.chunks.values().map(|c| c.references.max(0) as u64 * 4096).sum(),
+            unique_bytes: stored,
+            stored_bytes: stored,
+            chunk_stored_bytes: stored,
+            available_bytes: self.size_bytes.saturating_sub(stored + self.reserved.load(Ordering::Relaxed)),
+            chunks: state.chunks.len() as u64,
+            tiers: vec![tier("fast", 0), tier("slow", 1)],
+            ..Space::default()
+        }
+    }
+
+    fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
+        let mut state = self.state.lock();
+        let target = if let Placement::Tier { tier, .. } = placement { tier } else { 0 };
+        let mut outcome = RewriteOutcome::default();
+        for id in ids {
+            match state.chunks.get_mut(id) {
+                Some(chunk) if chunk.tier != target => {
+                    chunk.tier = target;
+                    outcome.moved += 1;
+                    outcome.moved_bytes += chunk.content.len() as u64;
+                }
+                _ => outcome.skipped += 1,
+            }
+        }
+        Ok(outcome)
+    }
+}

@@ -1,0 +1,124 @@
+//! Space: what there is, what is used, what is set aside.
+
+use std::{fmt, sync::Arc};
+
+/// Sizes of a store, bytes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Space {
+    /// All devices, less labels.
+    pub size_bytes: u64,
+    /// In segments that are not free.
+    pub used_bytes: u64,
+    /// Content of all references (blocks × 4096): what users see.
+    pub logical_bytes: u64,
+    /// Content of all live chunks, each counted once.
+    pub unique_bytes: u64,
+    /// What live chunks and metadata take on the devices, one copy.
+    pub stored_bytes: u64,
+    /// Of live chunks alone.
+    pub chunk_stored_bytes: u64,
+    /// Of the metadata runs and the log.
+    pub metadata_bytes: u64,
+    /// Freed by deletions, not yet writable again.
+    pub pending_free_bytes: u64,
+    /// Never given to writers.
+    pub reserve_bytes: u64,
+    /// Room that writers can still get.
+    pub available_bytes: u64,
+    /// Live chunks.
+    pub chunks: u64,
+    /// Tiers, fastest first.
+    pub tiers: Vec<TierUsage>,
+    /// Memory of the store's tables, caches and buffers.
+    pub memory_bytes: u64,
+}
+
+/// One tier.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TierUsage {
+    /// Its name.
+    pub name: String,
+    /// Sum of its devices.
+    pub size_bytes: u64,
+    /// In segments that are not free.
+    pub used_bytes: u64,
+    /// In live chunks.
+    pub live_bytes: u64,
+    /// Its devices.
+    pub devices: Vec<DeviceUsage>,
+}
+
+/// One device.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DeviceUsage {
+    /// The pool's number for it.
+    pub number: u16,
+    /// Path under which it was opened.
+    pub path: String,
+    /// `online`, `failing`, `missing`.
+    pub state: String,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// In segments that are not free.
+    pub used_bytes: u64,
+    /// Failed reads.
+    pub read_errors: u64,
+    /// Failed writes and flushes.
+    pub write_errors: u64,
+    /// Content that did not match its checksum.
+    pub checksum_errors: u64,
+    /// Reads done.
+    pub reads: u64,
+    /// Writes done.
+    pub writes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}
+
+/// Room set aside; dropping it gives the room back.
+pub struct Reservation {
+    bytes: u64,
+    give_back: Arc<dyn Fn(u64) + Send + Sync>,
+}
+
+impl Reservation {
+    /// Made by stores: `give_back` is called with what is left when the reservation shrinks or is dropped.
+    pub fn new(bytes: u64, give_back: Arc<dyn Fn(u64) + Send + Sync>) -> Self {
+        Self { bytes, give_back }
+    }
+
+    /// How much is set aside.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Gives back all but `bytes`.
+    pub fn shrink_to(&mut self, bytes: u64) {
+        if bytes < self.bytes {
+            (self.give_back)(self.bytes - bytes);
+            self.bytes = bytes;
+        }
+    }
+
+    /// Joins `other` to this one.
+    pub fn join(&mut self, mut other: Reservation) {
+        self.bytes += other.bytes;
+        other.bytes = 0;
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            (self.give_back)(self.bytes);
+        }
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reservation({} bytes)", self.bytes)
+    }
+}
