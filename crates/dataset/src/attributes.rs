@@ -1,0 +1,79 @@
+//! `Attributes` and `SetAttributes`: what `stat` shows and what `chmod`, `chown`, `truncate` and `utimensat` change.
+
+use crate::inode::{FileKind, Time};
+
+/// What `stat` shows of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attributes {
+    /// Number, 1 for the root directory; never used twice.
+    pub object: u64,
+    /// Type.
+    pub kind: FileKind,
+    /// Permission bits with setuid, setgid and sticky (0o7777).
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Links; a directory has 2 and one for each directory in it.
+    pub links: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Space mapped, in units of 512 bytes, before compression and dedup.
+    pub blocks512: u64,
+    /// Last read.
+    pub accessed: Time,
+    /// Last change of the content.
+    pub modified: Time,
+    /// Last change of content or attributes.
+    pub changed: Time,
+    /// Creation.
+    pub created: Time,
+    /// Device number of a device node.
+    pub device: u32,
+    /// Always 1: object numbers are not used twice.
+    pub generation: u64,
+}
+
+/// A time to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The clock's (UTIME_NOW; needs only write permission).
+    Now,
+    /// This one (needs ownership).
+    To(Time),
+}
+
+/// What to change; `None` leaves it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    /// Permission bits, 0o7777.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size, bytes.
+    pub size: Option<u64>,
+    /// Time of the last read.
+    pub accessed: Option<SetTime>,
+    /// Time of the last change of the content.
+    pub modified: Option<SetTime>,
+    /// The caller has the file open for writing: a change of size needs no permission (ftruncate).
+    pub through_handle: bool,
+    /// The kernel asks that setuid, setgid and capabilities be dropped (FATTR_KILL_SUIDGID).
+    pub kill_privileges: bool,
+}
+
+/// Sizes as `statfs` shows them, bytes and objects.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FsStatistics {
+    /// Room in all.
+    pub size_bytes: u64,
+    /// Room left.
+    pub available_bytes: u64,
+    /// Mapped by this dataset, before compression and dedup.
+    pub used_bytes: u64,
+    /// Objects in this dataset.
+    pub objects: u64,
+}
