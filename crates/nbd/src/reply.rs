@@ -1,0 +1,127 @@
+//! Replies: the three forms an answer can take.
+//!
+//! Invariant: one call makes one whole reply, of which the last (or only) chunk carries DONE.
+
+use std::io::{self, Write};
+
+use crate::{
+    BlockRange,
+    connection::{Terms, write_parts},
+    protocol::{
+        ALLOCATION_CONTEXT_ID, EXTENDED_REPLY_MAGIC, REPLY_BLOCK_STATUS, REPLY_BLOCK_STATUS_EXTENDED,
+        REPLY_ERROR, REPLY_FLAG_DONE, REPLY_NONE, REPLY_OFFSET_DATA, Request, SIMPLE_REPLY_MAGIC, STATE_HOLE,
+        STATE_ZERO, STRUCTURED_REPLY_MAGIC, WireError,
+    },
+};
+
+/// Answers "done", with no content.
+pub fn done(stream: &mut impl Write, terms: &Terms, request: &Request) -> io::Result<()> {
+    if terms.extended {
+        chunk(stream, terms, request, REPLY_NONE, &[], &[])
+    } else {
+        simple(stream, request, 0, &[])
+    }
+}
+
+/// Answers an error, with words where the form has room for them.
+pub fn error(
+    stream: &mut impl Write,
+    terms: &Terms,
+    request: &Request,
+    cause: WireError,
+    words: &str,
+) -> io::Result<()> {
+    if !terms.structured {
+        return simple(stream, request, cause as u32, &[]);
+    }
+    let mut content = Vec::with_capacity(6 + words.len());
+    content.extend((cause as u32).to_be_bytes());
+    content.extend((words.len() as u16).to_be_bytes());
+    content.extend(words.as_bytes());
+    chunk(stream, terms, request, REPLY_ERROR, &content, &[])
+}
+
+/// Answers a read.
+pub fn data(stream: &mut impl Write, terms: &Terms, request: &Request, data: &[u8]) -> io::Result<()> {
+    if terms.structured {
+        chunk(
+            stream,
+            terms,
+            request,
+            REPLY_OFFSET_DATA,
+            &request.offset.to_be_bytes(),
+            data,
+        )
+    } else {
+        simple(stream, request, 0, data)
+    }
+}
+
+/// Answers a block status request.
+pub fn block_status(
+    stream: &mut impl Write,
+    terms: &Terms,
+    request: &Request,
+    ranges: &[BlockRange],
+) -> io::Result<()> {
+    let mut content = Vec::with_capacity(8 + ranges.len() * 16);
+    content.extend(ALLOCATION_CONTEXT_ID.to_be_bytes());
+    if terms.extended {
+        content.extend((ranges.len() as u32).to_be_bytes());
+    }
+    for range in ranges {
+        let state = if range.hole { STATE_HOLE | STATE_ZERO } else { 0 };
+        if terms.extended {
+            content.extend(range.length.to_be_bytes());
+            content.extend(u64::from(state).to_be_bytes());
+        } else {
+            content.extend((range.length as u32).to_be_bytes());
+            content.extend(state.to_be_bytes());
+        }
+    }
+    let kind = if terms.extended {
+        REPLY_BLOCK_STATUS_EXTENDED
+    } else {
+        REPLY_BLOCK_STATUS
+    };
+    chunk(stream, terms, request, kind, &content, &[])
+}
+
+fn simple(stream: &mut impl Write, request: &Request, error: u32, data: &[u8]) -> io::Result<()> {
+    let mut header = [0; 16];
+    header[..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
+    header[4..8].copy_from_slice(&error.to_be_bytes());
+    header[8..].copy_from_slice(&request.cookie.to_be_bytes());
+    write_parts(stream, &header, data)
+}
+
+fn chunk(
+    stream: &mut impl Write,
+    terms: &Terms,
+    request: &Request,
+    kind: u16,
+    front: &[u8],
+    data: &[u8],
+) -> io::Result<()> {
+    let length = (front.len() + data.len()) as u64;
+    let mut header = Vec::with_capacity(32 + front.len());
+    header.extend(
+        if terms.extended {
+            EXTENDED_REPLY_MAGIC
+        } else {
+            STRUCTURED_REPLY_MAGIC
+        }
+        .to_be_bytes(),
+    );
+    header.extend(REPLY_FLAG_DONE.to_be_bytes());
+    header.extend(kind.to_be_bytes());
+    header.extend(request.cookie.to_be_bytes());
+    if terms.extended {
+        header.extend(request.offset.to_be_bytes());
+        header.extend(length.to_be_bytes());
+    } else {
+        header.extend((length as u32).to_be_bytes());
+    }
+    header.extend(front);
+    write_parts(stream, &header, data)
+}

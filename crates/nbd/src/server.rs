@@ -1,0 +1,321 @@
+//! `Server`: listens at addresses, knows the exports, ends in good order.
+//!
+//! Invariants: at most [`CONNECTIONS_MAX`] clients at a time; after `stop` returns, no thread of the server is
+//! left and its Unix sockets are removed; removing an export ends the connections that use it.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::{TcpListener, ToSocketAddrs},
+    os::{fd::AsFd, unix::net::UnixListener},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{
+    Export,
+    connection::Stream,
+    negotiation::{Exports, Outcome, negotiate},
+    transmission::transmit,
+};
+
+/// Most clients at a time.
+const CONNECTIONS_MAX: usize = 256;
+/// How long a client may take for each step of the negotiation.
+const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Where a server listens: `unix:PATH` or `tcp:HOST:PORT`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A Unix socket, made by the server with mode 0600 of its owner.
+    Unix(PathBuf),
+    /// A TCP port; port 0 takes any free one.
+    Tcp(String),
+}
+
+impl std::str::FromStr for Address {
+    type Err = ServerError;
+
+    fn from_str(text: &str) -> Result<Self, ServerError> {
+        match text.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Ok(Self::Unix(path.into())),
+            Some(("tcp", host)) if host.contains(':') => Ok(Self::Tcp(host.to_owned())),
+            _ => Err(ServerError::Address(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(host) => write!(f, "tcp:{host}"),
+        }
+    }
+}
+
+/// Why a server could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The text is no address.
+    #[error("'{0}' is no address to listen at; write unix:PATH or tcp:HOST:PORT")]
+    Address(String),
+    /// The address cannot be listened at.
+    #[error("cannot listen at {0}: {1}")]
+    Listen(String, std::io::Error),
+}
+
+enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+struct Client {
+    stream: Stream,
+    export: Option<String>,
+}
+
+#[derive(Default)]
+struct State {
+    exports: BTreeMap<String, Arc<dyn Export>>,
+    clients: BTreeMap<u64, Client>,
+    threads: Vec<JoinHandle<()>>,
+    next_client: u64,
+}
+
+struct Inner {
+    state: Mutex<State>,
+    stopping: AtomicBool,
+}
+
+/// Listens at one address and serves any number of exports there.
+pub struct Server {
+    inner: Arc<Inner>,
+    acceptor: Option<JoinHandle<()>>,
+    address: Address,
+}
+
+impl Server {
+    /// Starts to listen; exports are added afterwards.
+    pub fn start(address: Address) -> Result<Self, ServerError> {
+        let failed = |error| ServerError::Listen(address.to_string(), error);
+        let (listener, bound) = match &address {
+            Address::Unix(path) => {
+                let listener = listen_unix(path).map_err(failed)?;
+                (Listener::Unix(listener), address.clone())
+            }
+            Address::Tcp(host) => {
+                let addresses: Vec<_> = host.to_socket_addrs().map_err(failed)?.collect();
+                let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
+                let bound = listener.local_addr().map_err(failed)?.to_string();
+                (Listener::Tcp(listener), Address::Tcp(bound))
+            }
+        };
+        let inner = Arc::new(Inner {
+            state: Mutex::new(State::default()),
+            stopping: AtomicBool::new(false),
+        });
+        let accepting = inner.clone();
+        let acceptor = thread::Builder::new()
+            .name("nbd-accept".into())
+            .spawn(move || accepting.accept(&listener))
+            .map_err(failed)?;
+        Ok(Self {
+            inner,
+            acceptor: Some(acceptor),
+            address: bound,
+        })
+    }
+
+    /// Where it listens (with the port that was taken).
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Offers `export` under `name`, in place of an earlier one of that name.
+    pub fn add(&self, name: &str, export: Arc<dyn Export>) {
+        self.inner.state.lock().exports.insert(name.to_owned(), export);
+    }
+
+    /// Takes an export away and ends the connections that use it. Whether it was there.
+    pub fn remove(&self, name: &str) -> bool {
+        let mut state = self.inner.state.lock();
+        for client in state
+            .clients
+            .values()
+            .filter(|client| client.export.as_deref() == Some(name))
+        {
+            client.stream.shutdown();
+        }
+        state.exports.remove(name).is_some()
+    }
+
+    /// Names of the exports.
+    pub fn exports(&self) -> Vec<String> {
+        self.inner.state.lock().exports.keys().cloned().collect()
+    }
+
+    /// Clients connected now.
+    pub fn clients(&self) -> usize {
+        self.inner.state.lock().clients.len()
+    }
+
+    /// Stops listening, ends all connections and waits for their threads.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.inner.stopping.store(true, Ordering::Release);
+        if let Some(acceptor) = self.acceptor.take() {
+            // A thread that panicked has nothing left to wait for.
+            let _ = acceptor.join();
+        }
+        let threads = {
+            let mut state = self.inner.state.lock();
+            state.clients.values().for_each(|client| client.stream.shutdown());
+            std::mem::take(&mut state.threads)
+        };
+        threads.into_iter().for_each(|thread| {
+            let _ = thread.join();
+        });
+        if let Address::Unix(path) = &self.address {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Binds a Unix socket; a socket file that nobody listens at any more is replaced.
+fn listen_unix(path: &PathBuf) -> std::io::Result<UnixListener> {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    let dead = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
+        && std::os::unix::net::UnixStream::connect(path).is_err();
+    if dead {
+        std::fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+impl Exports for Inner {
+    fn names(&self) -> Vec<String> {
+        self.state.lock().exports.keys().cloned().collect()
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<dyn Export>> {
+        let state = self.state.lock();
+        if name.is_empty() && state.exports.len() == 1 {
+            return state.exports.values().next().cloned();
+        }
+        state.exports.get(name).cloned()
+    }
+}
+
+impl Inner {
+    fn accept(self: Arc<Self>, listener: &Listener) {
+        let descriptor = match listener {
+            Listener::Unix(listener) => listener.as_fd(),
+            Listener::Tcp(listener) => listener.as_fd(),
+        };
+        while !self.stopping.load(Ordering::Acquire) {
+            let mut waiting = [PollFd::new(&descriptor, PollFlags::IN)];
+            // Woken five times a second to see whether the server stops.
+            let pause = Timespec {
+                tv_sec: 0,
+                tv_nsec: 200_000_000,
+            };
+            if !matches!(poll(&mut waiting, Some(&pause)), Ok(1..)) {
+                continue;
+            }
+            let stream = match listener {
+                Listener::Unix(listener) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+                Listener::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
+                    stream.set_nodelay(true)?;
+                    Ok(Stream::Tcp(stream))
+                }),
+            };
+            match stream {
+                Ok(stream) => self.clone().welcome(stream),
+                Err(error) => tracing::warn!("NBD: a client could not be accepted: {error}"),
+            }
+        }
+    }
+
+    fn welcome(self: Arc<Self>, stream: Stream) {
+        let mut state = self.state.lock();
+        state.threads.retain(|thread| !thread.is_finished());
+        if state.clients.len() >= CONNECTIONS_MAX {
+            tracing::warn!("NBD: a client was turned away: {CONNECTIONS_MAX} are connected");
+            return;
+        }
+        let Ok(handle) = stream.try_clone() else { return };
+        let number = state.next_client;
+        state.next_client += 1;
+        state.clients.insert(
+            number,
+            Client {
+                stream: handle,
+                export: None,
+            },
+        );
+        let server = self.clone();
+        let thread = thread::Builder::new().name("nbd-client".into()).spawn(move || {
+            if let Err(error) = server.serve(number, stream) {
+                tracing::debug!("NBD: a client's connection ended: {error}");
+            }
+            if let Some(client) = server.state.lock().clients.remove(&number) {
+                client.stream.shutdown();
+            }
+        });
+        match thread {
+            Ok(thread) => state.threads.push(thread),
+            Err(error) => {
+                tracing::warn!("NBD: no thread for a client: {error}");
+                state.clients.remove(&number);
+            }
+        }
+    }
+
+    fn serve(&self, number: u64, mut stream: Stream) -> std::io::Result<()> {
+        let timeouts = |stream: &Stream, limit| match stream {
+            Stream::Unix(stream) => stream.set_read_timeout(limit),
+            Stream::Tcp(stream) => stream.set_read_timeout(limit),
+        };
+        timeouts(&stream, Some(NEGOTIATION_TIMEOUT))?;
+        let Outcome::Transmit(export, terms) = negotiate(&mut stream, self)? else {
+            return Ok(());
+        };
+        timeouts(&stream, None)?;
+        {
+            let mut state = self.state.lock();
+            let name = state
+                .exports
+                .iter()
+                .find(|(_, known)| Arc::ptr_eq(known, &export))
+                .map(|(name, _)| name.clone());
+            // Removed while the client chose it: as if it had never been there.
+            if name.is_none() {
+                return Ok(());
+            }
+            if let Some(client) = state.clients.get_mut(&number) {
+                client.export = name;
+            }
+        }
+        transmit(stream, export, terms)
+    }
+}
