@@ -1,4 +1,33 @@
-# The commands of the README. Everything real is in scripts/.
-.PHONY: test
+# The commands of the README. Everything real is in scripts/ and crates/.
+#
+#   make test     everything that CI runs            make demo     the whole story on real data
+#   make sim      SEEDS=1000 FROM=1 LEVEL=all        make soak     HOURS=8
+#   make bench    BENCH='--size 512M'                make mutants  deliberate faults that the simulator must catch
+SEEDS ?= 1000
+FROM ?= 1
+LEVEL ?= all
+HOURS ?= 8
+BENCH ?=
+MUTANT_SEEDS ?= 5000
+
+.PHONY: test demo sim soak bench mutants deps
 test:
-	cargo test --workspace
+	@scripts/test.sh
+
+deps:
+	@scripts/install-deps.sh build test demo
+
+demo:
+	@scripts/demo.sh
+
+sim:
+	cargo run --release --quiet --bin terrace-sim -- --from $(FROM) --seeds $(SEEDS) --level $(LEVEL)
+
+soak:
+	cargo run --release --quiet --bin terrace-sim -- --hours $(HOURS) --level $(LEVEL)
+
+bench:
+	@scripts/bench.sh $(BENCH)
+
+mutants:
+	@scripts/mutants.sh $(MUTANT_SEEDS)

@@ -1,0 +1,169 @@
+//! The house stays tidy: floors only look down, files stay small and say what they are for, and no module is named
+//! after nothing. The rules are those of `docs/design.md`.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+const LINES_MAX: usize = 900;
+const EMPTY_NAMES: [&str; 6] = ["common", "helpers", "misc", "shared", "util", "utils"];
+/// Pairs on the same floor that may depend on one another, (user, used): the contract and its implementations.
+const SAME_FLOOR: [(&str, &str); 5] = [
+    ("terrace-chunk", "terrace-store"),
+    ("terrace-store", "terrace-codec"),
+    ("terrace-device", "terrace-codec"),
+    ("terrace-log", "terrace-meta"),
+    ("terrace-bench", "terrace-cli"),
+];
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .expect("crates/cli lies two below the root")
+        .to_path_buf()
+}
+
+/// What a manifest says that matters here: its name, its floor, the Terrace crates it uses outside of tests.
+struct Manifest {
+    name: String,
+    floor: u32,
+    uses: Vec<String>,
+}
+
+fn manifests() -> Vec<Manifest> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(workspace().join("crates")).expect("crates/ is there") {
+        let path = entry.expect("readable").path().join("Cargo.toml");
+        let Ok(text) = fs::read_to_string(&path) else {
+            continue;
+        };
+        let mut manifest = Manifest {
+            name: String::new(),
+            floor: u32::MAX,
+            uses: Vec::new(),
+        };
+        let mut section = String::new();
+        for line in text.lines().map(str::trim) {
+            if line.starts_with('[') {
+                section = line.to_string();
+                continue;
+            }
+            let Some((key, value)) = line.split_once('=') else {
+                continue;
+            };
+            let (key, value) = (key.trim(), value.trim());
+            match section.as_str() {
+                "[package]" if key == "name" => manifest.name = value.trim_matches('"').to_string(),
+                "[package.metadata.terrace]" if key == "floor" => {
+                    manifest.floor = value
+                        .parse()
+                        .unwrap_or_else(|_| panic!("{}: floor = {value}", path.display()));
+                }
+                "[dependencies]" if key.starts_with("terrace-") => {
+                    let name = key.split('.').next().unwrap_or(key);
+                    manifest.uses.push(name.to_string());
+                }
+                _ => {}
+            }
+        }
+        assert!(!manifest.name.is_empty(), "{} names no package", path.display());
+        assert_ne!(manifest.floor, u32::MAX, "{} names no floor", path.display());
+        found.push(manifest);
+    }
+    found
+}
+
+fn source_files() -> Vec<PathBuf> {
+    fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
+        let Ok(entries) = fs::read_dir(directory) else {
+            return;
+        };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(workspace().join("crates"))
+        .expect("crates/ is there")
+        .flatten()
+    {
+        for part in ["src", "tests", "benches", "examples"] {
+            walk(&entry.path().join(part), &mut found);
+        }
+    }
+    found.sort();
+    assert!(found.len() > 20, "the walk finds the sources");
+    found
+}
+
+#[test]
+fn floors_only_look_down() {
+    let manifests = manifests();
+    let floors: BTreeMap<&str, u32> = manifests.iter().map(|m| (m.name.as_str(), m.floor)).collect();
+    let mut wrong = Vec::new();
+    for manifest in &manifests {
+        for used in &manifest.uses {
+            let floor = *floors
+                .get(used.as_str())
+                .unwrap_or_else(|| panic!("{used} is not in the workspace"));
+            let excused = SAME_FLOOR.contains(&(manifest.name.as_str(), used.as_str()));
+            if floor > manifest.floor || (floor == manifest.floor && !excused) {
+                wrong.push(format!(
+                    "{} (floor {}) uses {used} (floor {floor})",
+                    manifest.name, manifest.floor
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn files_stay_small() {
+    let large: Vec<String> = source_files()
+        .iter()
+        .filter_map(|path| {
+            let lines = fs::read_to_string(path).expect("readable").lines().count();
+            (lines > LINES_MAX).then(|| format!("{}: {lines} lines, at most {LINES_MAX}", path.display()))
+        })
+        .collect();
+    assert!(large.is_empty(), "{}", large.join("\n"));
+}
+
+#[test]
+fn files_say_what_they_are_for() {
+    let silent: Vec<String> = source_files()
+        .iter()
+        .filter(|path| !fs::read_to_string(path).expect("readable").starts_with("//! "))
+        .map(|path| format!("{} does not open with a //! line", path.display()))
+        .collect();
+    assert!(silent.is_empty(), "{}", silent.join("\n"));
+}
+
+#[test]
+fn modules_are_named_after_something() {
+    let empty: Vec<String> = source_files()
+        .iter()
+        .filter(|path| {
+            let stem = path
+                .file_stem()
+                .and_then(|stem| stem.to_str())
+                .unwrap_or_default();
+            let parent = path
+                .parent()
+                .and_then(Path::file_name)
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
+            EMPTY_NAMES.contains(&stem) || EMPTY_NAMES.contains(&parent)
+        })
+        .map(|path| path.display().to_string())
+        .collect();
+    assert!(empty.is_empty(), "named after nothing: {}", empty.join(", "));
+}
