@@ -1,1 +1,13 @@
-//! Terrace: cache.
+//! What the pool keeps in RAM besides the objects themselves: the one budget, decoded chunks, and heat.
+//!
+//! * [`Budget`]: one limit for everything, its shares, and the smooth slowing of writers.
+//! * [`ReadCache`]: content of chunks by [`ChunkId`](terrace_store::ChunkId), scan resistant, with read-ahead.
+//! * [`Heat`]: how often each 1 MiB region is read and written, decaying.
+
+mod budget;
+mod heat;
+mod read_cache;
+
+pub use budget::Budget;
+pub use heat::{Access, Heat, RegionHeat};
+pub use read_cache::{ReadCache, ReadCacheCounters};

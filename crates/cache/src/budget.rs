@@ -1,0 +1,166 @@
+//! `Budget`: one limit for all the RAM that a pool uses, and the slowing of writers before the limit.
+//!
+//! Invariants: the shares add up to at most the limit; a writer is delayed in proportion to what it wrote and to how
+//! full the dirty share is above its half (the idea of ZFS's write throttle: a delay that grows smoothly instead of
+//! a stall), never longer than [`LONGEST_DELAY`] at once. Who finds the dirty share full commits by itself, so that
+//! progress needs no background thread.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+/// The longest single delay of a writer.
+pub const LONGEST_DELAY: Duration = Duration::from_millis(20);
+/// Delays shorter than this are saved up.
+const SHORTEST_DELAY_NANOSECONDS: u64 = 200_000;
+/// Delay per byte when the dirty share is full: 10 MB/s.
+const NANOSECONDS_PER_BYTE: f64 = 100.0;
+
+/// The RAM of a pool.
+#[derive(Debug)]
+pub struct Budget {
+    limit: AtomicU64,
+    dirty: AtomicU64,
+    debt_nanoseconds: AtomicU64,
+    delays: AtomicBool,
+}
+
+impl Budget {
+    /// `limit_bytes` for everything.
+    pub fn new(limit_bytes: u64) -> Self {
+        Self {
+            limit: AtomicU64::new(limit_bytes),
+            dirty: AtomicU64::new(0),
+            debt_nanoseconds: AtomicU64::new(0),
+            delays: AtomicBool::new(true),
+        }
+    }
+
+    /// Never delays (simulation: time does not pass by itself).
+    pub fn without_delays(self) -> Self {
+        self.delays.store(false, Relaxed);
+        self
+    }
+
+    /// The whole, bytes.
+    pub fn limit_bytes(&self) -> u64 {
+        self.limit.load(Relaxed)
+    }
+
+    /// Changes the whole. Caches sized by their share are to be resized by their owners.
+    pub fn set_limit(&self, limit_bytes: u64) {
+        self.limit.store(limit_bytes, Relaxed);
+    }
+
+    /// Share of data written and not yet committed: three eighths.
+    pub fn dirty_limit_bytes(&self) -> u64 {
+        (self.limit_bytes() / 8 * 3).max(1 << 20)
+    }
+
+    /// Share of the read cache: a quarter.
+    pub fn read_cache_bytes(&self) -> u64 {
+        self.limit_bytes() / 4
+    }
+
+    /// Share of decoded objects, directories and region records: an eighth.
+    pub fn object_bytes(&self) -> u64 {
+        self.limit_bytes() / 8
+    }
+
+    /// Share of the store's tables and caches (memtables, block cache, dedup filter): a quarter.
+    pub fn store_bytes(&self) -> u64 {
+        self.limit_bytes() / 4
+    }
+
+    /// Counts dirty bytes.
+    pub fn add_dirty(&self, bytes: u64) {
+        self.dirty.fetch_add(bytes, Relaxed);
+    }
+
+    /// Counts bytes that are committed or dropped.
+    pub fn sub_dirty(&self, bytes: u64) {
+        let result = self
+            .dirty
+            .fetch_update(Relaxed, Relaxed, |dirty| Some(dirty.saturating_sub(bytes)));
+        debug_assert!(result.is_ok());
+    }
+
+    /// Dirty bytes now, of all datasets.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty.load(Relaxed)
+    }
+
+    /// Whether the flusher should start: above an eighth of the dirty share.
+    pub fn wants_flush(&self) -> bool {
+        self.dirty_bytes() > self.dirty_limit_bytes() / 8
+    }
+
+    /// Whether a writer must commit by itself before it adds more.
+    pub fn is_full(&self) -> bool {
+        self.dirty_bytes() >= self.dirty_limit_bytes()
+    }
+
+    /// How long a writer of `bytes` should wait now.
+    pub fn delay(&self, bytes: u64) -> Duration {
+        let fill = self.dirty_bytes() as f64 / self.dirty_limit_bytes() as f64;
+        if fill <= 0.5 {
+            return Duration::ZERO;
+        }
+        let above = ((fill - 0.5) * 2.0).min(1.0);
+        let nanoseconds = bytes as f64 * NANOSECONDS_PER_BYTE * above.powi(4);
+        Duration::from_nanos(nanoseconds as u64).min(LONGEST_DELAY)
+    }
+
+    /// Delays the calling writer of `bytes`. To be called with no lock held.
+    pub fn throttle(&self, bytes: u64) {
+        if !self.delays.load(Relaxed) {
+            return;
+        }
+        let delay = self.delay(bytes);
+        if delay.is_zero() {
+            return;
+        }
+        let debt =
+            self.debt_nanoseconds.fetch_add(delay.as_nanos() as u64, Relaxed) + delay.as_nanos() as u64;
+        if debt >= SHORTEST_DELAY_NANOSECONDS {
+            let mine = self.debt_nanoseconds.swap(0, Relaxed);
+            std::thread::sleep(Duration::from_nanos(mine).min(LONGEST_DELAY));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_fit_into_the_limit() {
+        let budget = Budget::new(1 << 30);
+        let shares = [
+            budget.dirty_limit_bytes(),
+            budget.read_cache_bytes(),
+            budget.object_bytes(),
+            budget.store_bytes(),
+        ];
+        assert!(shares.iter().sum::<u64>() <= budget.limit_bytes());
+    }
+
+    #[test]
+    fn the_delay_starts_at_half_and_grows_steadily() {
+        let budget = Budget::new(8 << 20).without_delays();
+        let limit = budget.dirty_limit_bytes();
+        budget.add_dirty(limit / 2);
+        assert_eq!(budget.delay(4096), Duration::ZERO);
+        let mut last = Duration::ZERO;
+        for _ in 0..10 {
+            budget.add_dirty(limit / 20);
+            assert!(budget.delay(4096) >= last);
+            last = budget.delay(4096);
+        }
+        assert!(last > Duration::ZERO && budget.is_full());
+        assert!(budget.delay(1 << 30) <= LONGEST_DELAY);
+        budget.sub_dirty(limit * 2);
+        assert_eq!(budget.dirty_bytes(), 0);
+    }
+}
