@@ -1,1 +1,74 @@
-//! Terrace: device.
+//! Where bytes live: the [`Device`] seam with its real forms (regular file, block device, directory of slot
+//! files) and one in RAM, the aligned buffers that direct I/O needs, and the [`Clock`] and [`Randomness`] seams.
+//!
+//! Invariants of every device: offsets and lengths are multiples of 4096 and inside the device, anything else is
+//! an error, never a partial transfer; a write is durable only after a later [`Device::flush`] returned `Ok`; once
+//! a flush failed, every later flush of that open device fails too (what was lost cannot be known any more).
+
+mod buffer;
+mod clock;
+mod directory;
+mod error;
+mod file;
+mod memory;
+mod randomness;
+mod size;
+mod spec;
+
+pub use buffer::AlignedBuffer;
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use directory::DirectoryDevice;
+pub use error::{Cause, DeviceError, Operation};
+pub use file::FileDevice;
+pub use memory::MemoryDevice;
+pub use randomness::{Randomness, SeededRandomness, SystemRandomness};
+pub use size::{SizeError, format_size, parse_size};
+pub use spec::{DeviceKind, DeviceSpec, SpecError, open_path, peek_path};
+
+/// The unit of device I/O in bytes: offsets and lengths are multiples of it.
+pub const DEVICE_BLOCK_BYTES: usize = 4096;
+
+/// A range of bytes that survives power cuts once flushed. Object safe; every method may be called from any thread
+/// and blocks until done.
+pub trait Device: Send + Sync {
+    /// The path (or name) that the user knows the device by.
+    fn path(&self) -> String;
+
+    /// Usable size in bytes, a multiple of [`Device::block_bytes`].
+    fn size_bytes(&self) -> u64;
+
+    /// The unit of I/O in bytes: offsets and lengths of all calls are multiples of it.
+    fn block_bytes(&self) -> u32 {
+        DEVICE_BLOCK_BYTES as u32
+    }
+
+    /// Fills `buffer` from `offset`. Never a partial read: anything short is an error. A buffer whose address is
+    /// not 4096-aligned works but costs a copy; use [`AlignedBuffer`] on hot paths.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Writes all of `data` at `offset`, in one request where the system allows (several MiB are fine). After an
+    /// error any part of the range may or may not have been written.
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError>;
+
+    /// Writes the parts one after the other from `offset`; each part is a multiple of the block in length.
+    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]]) -> Result<(), DeviceError> {
+        let mut at = offset;
+        for part in parts {
+            self.write_at(at, part)?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Returns when every write that completed before the call is durable.
+    fn flush(&self) -> Result<(), DeviceError>;
+
+    /// Tells the device that the range is no longer needed; it reads as anything until it is written again. A
+    /// device that cannot do this does nothing and returns `Ok`.
+    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError>;
+
+    /// Measures the backing again (after it grew) and returns the new [`Device::size_bytes`]. Never shrinks.
+    fn refresh_size(&self) -> Result<u64, DeviceError> {
+        Ok(self.size_bytes())
+    }
+}

@@ -1,1 +1,37 @@
-//! Terrace: pool.
+//! Devices made into one pool: labels that describe it, root slots, and segments to be allocated, read and written.
+//!
+//! Invariants: nothing on a device is ever overwritten in place but labels and root slots, and each of those has
+//! another valid copy at every moment; a pool opens only from devices whose labels agree (same pool, same
+//! generation, no number twice); a segment is handed out at most once until it is released.
+
+mod allocator;
+mod counters;
+mod error;
+mod label;
+mod layout;
+mod member;
+mod pool;
+mod root;
+mod scan;
+mod segment;
+mod tier;
+
+pub use allocator::{Request, TierChoice};
+pub use counters::{CounterValues, DeviceState};
+pub use error::PoolError;
+pub use label::{Label, LabelError, Member, PROPERTIES_BYTES_MAX, PoolState};
+pub use layout::{DEFAULT_SEGMENT_BYTES, DEVICE_BYTES_MIN, LABEL_BYTES, SEGMENT_AREA_OFFSET};
+pub use member::DeviceInfo;
+pub use pool::{CreateOptions, DeviceAdd, OpenOptions, Parallelism, Pool, TierInfo};
+pub use root::ROOT_BYTES_MAX;
+pub use scan::{FoundDevice, FoundPool, is_pool_member, scan};
+pub use segment::{SegmentId, SegmentKind};
+pub use tier::TierSettings;
+
+/// The identity of a pool: 128 random bits.
+pub type PoolId = [u8; 16];
+
+/// An identity as people see it: 32 hexadecimal digits.
+pub fn format_id(id: &[u8; 16]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}

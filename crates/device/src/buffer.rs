@@ -1,0 +1,178 @@
+//! Memory whose address suits direct I/O.
+//!
+//! Invariants: the address is a multiple of 4096; all `capacity` bytes are initialised from the start (so a longer
+//! length never shows uninitialised memory); large buffers come zeroed from the kernel, without a pass over them.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use crate::DEVICE_BLOCK_BYTES;
+
+/// From this size on memory is asked for with a small alignment, which gets untouched zero pages instead of a
+/// `memset`, and aligned by hand.
+const LARGE_BYTES: usize = 128 * 1024;
+
+/// A growable run of bytes at a 4096-aligned address; reusable without being zeroed again.
+pub struct AlignedBuffer {
+    allocation: NonNull<u8>,
+    layout: Layout,
+    start: NonNull<u8>,
+    length: usize,
+    capacity: usize,
+}
+
+// SAFETY: the buffer owns its allocation alone; nothing in it is tied to a thread.
+unsafe impl Send for AlignedBuffer {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for AlignedBuffer {}
+
+impl AlignedBuffer {
+    /// An empty buffer with room for `capacity` bytes (rounded up to 4096; at least 4096).
+    pub fn with_capacity(capacity: usize) -> Self {
+        let capacity = capacity.max(1).next_multiple_of(DEVICE_BLOCK_BYTES);
+        let (size, align) = if capacity >= LARGE_BYTES {
+            (capacity + DEVICE_BLOCK_BYTES, 16)
+        } else {
+            (capacity, DEVICE_BLOCK_BYTES)
+        };
+        let Ok(layout) = Layout::from_size_align(size, align) else {
+            panic!("a buffer of {capacity} bytes is larger than the address space");
+        };
+        // SAFETY: the layout has a size above zero.
+        let Some(allocation) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
+            handle_alloc_error(layout)
+        };
+        let skip = allocation.as_ptr().align_offset(DEVICE_BLOCK_BYTES);
+        debug_assert!(skip + capacity <= size);
+        // SAFETY: `skip` is 0 for the small layout and at most 4095 for the large one, which has 4096 spare bytes.
+        let start = unsafe { allocation.add(skip) };
+        Self {
+            allocation,
+            layout,
+            start,
+            length: 0,
+            capacity,
+        }
+    }
+
+    /// A buffer of `length` zero bytes.
+    pub fn zeroed(length: usize) -> Self {
+        let mut buffer = Self::with_capacity(length);
+        buffer.length = length;
+        buffer
+    }
+
+    /// A copy of `bytes`, followed by zeroes up to a multiple of 4096.
+    pub fn padded_from(bytes: &[u8]) -> Self {
+        let mut buffer = Self::zeroed(bytes.len().next_multiple_of(DEVICE_BLOCK_BYTES));
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        buffer
+    }
+
+    /// Bytes that fit without a new allocation.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Makes the length `length`; what was there before stays, what comes to light is *unspecified* (zeroes or
+    /// bytes of an earlier use, never another's memory). Grows when it must. For buffers that are then read into.
+    pub fn reuse(&mut self, length: usize) -> &mut [u8] {
+        self.reserve_total(length);
+        self.length = length;
+        self
+    }
+
+    /// Makes the length `length`; new bytes are zero.
+    pub fn resize(&mut self, length: usize) {
+        let old = self.length;
+        self.reuse(length);
+        if length > old {
+            self[old..].fill(0);
+        }
+    }
+
+    /// Appends a copy of `bytes`.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let old = self.length;
+        let new = old + bytes.len();
+        if new > self.capacity {
+            self.reserve_total(new.max(self.capacity * 2));
+        }
+        self.length = new;
+        self[old..].copy_from_slice(bytes);
+    }
+
+    /// Appends zeroes up to a multiple of 4096.
+    pub fn pad_to_block(&mut self) {
+        self.resize(self.length.next_multiple_of(DEVICE_BLOCK_BYTES));
+    }
+
+    /// Shortens to `length` bytes; nothing happens if it is shorter already.
+    pub fn truncate(&mut self, length: usize) {
+        self.length = self.length.min(length);
+    }
+
+    /// Forgets the content, keeps the memory.
+    pub fn clear(&mut self) {
+        self.length = 0;
+    }
+
+    fn reserve_total(&mut self, capacity: usize) {
+        if capacity > self.capacity {
+            let mut larger = Self::with_capacity(capacity);
+            larger.length = self.length;
+            larger.copy_from_slice(self);
+            *self = larger;
+        }
+    }
+}
+
+impl Drop for AlignedBuffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `alloc_zeroed` with this very layout, freed once.
+        unsafe { dealloc(self.allocation.as_ptr(), self.layout) }
+    }
+}
+
+impl Deref for AlignedBuffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `length <= capacity` bytes from `start` are inside the allocation and initialised.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl DerefMut for AlignedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and the borrow of `self` is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl AsRef<[u8]> for AlignedBuffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Default for AlignedBuffer {
+    fn default() -> Self {
+        Self::with_capacity(DEVICE_BLOCK_BYTES)
+    }
+}
+
+impl Clone for AlignedBuffer {
+    fn clone(&self) -> Self {
+        let mut copy = Self::with_capacity(self.length);
+        copy.length = self.length;
+        copy.copy_from_slice(self);
+        copy
+    }
+}
+
+impl std::fmt::Debug for AlignedBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AlignedBuffer({} of {} bytes)", self.length, self.capacity)
+    }
+}

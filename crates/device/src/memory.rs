@@ -1,0 +1,95 @@
+//! A device in RAM: for tests, and the plain case that other devices are compared with. Loses everything when
+//! dropped; `flush` has nothing to do.
+
+use parking_lot::RwLock;
+
+use crate::error::{Cause, DeviceError, Operation};
+use crate::file::check_range;
+use crate::{DEVICE_BLOCK_BYTES, Device};
+
+/// Bytes in RAM behind the [`Device`] interface.
+pub struct MemoryDevice {
+    name: String,
+    pages: RwLock<Vec<Option<Box<[u8; DEVICE_BLOCK_BYTES]>>>>,
+}
+
+impl MemoryDevice {
+    /// A device of `size_bytes` (rounded down to 4096) that reads as zeroes. Takes memory only for what is written.
+    pub fn new(name: impl Into<String>, size_bytes: u64) -> Self {
+        let pages = (size_bytes / DEVICE_BLOCK_BYTES as u64) as usize;
+        Self {
+            name: name.into(),
+            pages: RwLock::new(vec![None; pages]),
+        }
+    }
+
+    /// Makes it larger; a smaller size changes nothing.
+    pub fn grow(&self, size_bytes: u64) {
+        let wanted = (size_bytes / DEVICE_BLOCK_BYTES as u64) as usize;
+        let mut pages = self.pages.write();
+        if wanted > pages.len() {
+            pages.resize(wanted, None);
+        }
+    }
+}
+
+impl Device for MemoryDevice {
+    fn path(&self) -> String {
+        self.name.clone()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        (self.pages.read().len() * DEVICE_BLOCK_BYTES) as u64
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        check_range(self, Operation::Read, offset, buffer.len() as u64)?;
+        let pages = self.pages.read();
+        let first = offset as usize / DEVICE_BLOCK_BYTES;
+        for (index, part) in buffer.chunks_exact_mut(DEVICE_BLOCK_BYTES).enumerate() {
+            match pages.get(first + index) {
+                Some(Some(page)) => part.copy_from_slice(&page[..]),
+                _ => part.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        check_range(self, Operation::Write, offset, data.len() as u64)?;
+        let mut pages = self.pages.write();
+        let first = offset as usize / DEVICE_BLOCK_BYTES;
+        for (index, part) in data.chunks_exact(DEVICE_BLOCK_BYTES).enumerate() {
+            let Some(slot) = pages.get_mut(first + index) else {
+                return Err(DeviceError::range(
+                    &self.name,
+                    Operation::Write,
+                    offset,
+                    data.len() as u64,
+                    Cause::Short,
+                ));
+            };
+            slot.get_or_insert_with(|| Box::new([0; DEVICE_BLOCK_BYTES]))
+                .copy_from_slice(part);
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        check_range(self, Operation::Discard, offset, length)?;
+        let mut pages = self.pages.write();
+        let first = offset as usize / DEVICE_BLOCK_BYTES;
+        for slot in pages
+            .iter_mut()
+            .skip(first)
+            .take(length as usize / DEVICE_BLOCK_BYTES)
+        {
+            *slot = None;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! What goes wrong with a pool, in words that name the thing, the cause and the way out.
+
+use terrace_device::DeviceError;
+
+use crate::SegmentId;
+use crate::label::LabelError;
+
+/// An operation on a pool that failed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum PoolError {
+    /// A device failed.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+    /// No valid label on a device.
+    #[error("{path} is not a device of a pool: {error}")]
+    NoLabel {
+        /// The device.
+        path: String,
+        /// What its label copies have.
+        error: LabelError,
+    },
+    /// Devices of different pools were given together.
+    #[error("{path} belongs to pool '{other}', not to '{pool}'; leave it out")]
+    ForeignDevice {
+        /// The device.
+        path: String,
+        /// The pool on its label.
+        other: String,
+        /// The pool being opened.
+        pool: String,
+    },
+    /// A device that was absent while the pool was changed.
+    #[error(
+        "{path} is out of date: its label has generation {generation}, the pool '{pool}' is at {newest}; it was absent \
+         while the pool was in use. Open without it (degraded) and replace it"
+    )]
+    StaleDevice {
+        /// The device.
+        path: String,
+        /// The pool.
+        pool: String,
+        /// Generation on its label.
+        generation: u64,
+        /// Generation of the others.
+        newest: u64,
+    },
+    /// The same device twice, or a copy of it.
+    #[error("{path} and {other} are both device {number} of pool '{pool}'; one must be a copy: leave it out")]
+    DuplicateDevice {
+        /// The device.
+        path: String,
+        /// The one with the same number.
+        other: String,
+        /// The pool.
+        pool: String,
+        /// The number.
+        number: u16,
+    },
+    /// Devices that the labels name were not given.
+    #[error("pool '{pool}' is not complete: missing {}; give these devices too, or open it degraded", missing.join(", "))]
+    MissingDevices {
+        /// The pool.
+        pool: String,
+        /// What is missing: `device N (last seen as PATH)`.
+        missing: Vec<String>,
+    },
+    /// The pool was exported or destroyed.
+    #[error("pool '{pool}' is {state}; {advice}")]
+    WrongState {
+        /// The pool.
+        pool: String,
+        /// `exported` or `destroyed`.
+        state: &'static str,
+        /// The way out.
+        advice: &'static str,
+    },
+    /// A device of another pool was to be used for a new one.
+    #[error("{path} already belongs to pool '{pool}'; destroy or export that pool first, or use force")]
+    AlreadyInPool {
+        /// The device.
+        path: String,
+        /// The pool on its label.
+        pool: String,
+    },
+    /// No free segment where one was asked for.
+    #[error("no free segment left in {0}")]
+    NoSpace(String),
+    /// No device with this number, or it is missing.
+    #[error("device {number} of the pool is {state}")]
+    NoDevice {
+        /// The number.
+        number: u16,
+        /// What is the matter.
+        state: &'static str,
+    },
+    /// A segment that does not exist, or is used against its state.
+    #[error("segment {segment}: {reason}")]
+    Segment {
+        /// The segment.
+        segment: SegmentId,
+        /// What is the matter.
+        reason: &'static str,
+    },
+    /// The device holds segments that are in use.
+    #[error("{path} still holds {segments} segments in use; evacuate it first")]
+    DeviceInUse {
+        /// The device.
+        path: String,
+        /// Segments in use.
+        segments: u32,
+    },
+    /// No valid root on any device.
+    #[error("pool '{0}' has no readable root record; every copy is damaged")]
+    NoRoot(String),
+    /// The pool is open for reading only.
+    #[error("the pool is open for reading only")]
+    ReadOnly,
+    /// The call itself makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl PoolError {
+    /// Whether room on the devices is what was lacking.
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, Self::NoSpace(_))
+    }
+}

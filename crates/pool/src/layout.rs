@@ -1,0 +1,56 @@
+//! Where things lie on a device.
+//!
+//! ```text
+//! 0         label, copy 0          64 KiB
+//! 64 KiB    label, copy 1          64 KiB
+//! 128 KiB   unused                 128 KiB
+//! 256 KiB   root slot 0            4 KiB header + 64 KiB payload, in 128 KiB
+//! 384 KiB   root slot 1            the same
+//! 512 KiB   unused                 512 KiB
+//! 1 MiB     segments               segment_count × segment_bytes
+//! end−64 KiB  label, copy 2        64 KiB; "end" is the size that the label states
+//! ```
+
+/// Bytes of one label copy.
+pub const LABEL_BYTES: usize = 64 * 1024;
+/// Where the first label copy starts, bytes.
+pub(crate) const LABEL_OFFSETS: [u64; 2] = [0, LABEL_BYTES as u64];
+/// Where the root slots start, bytes.
+pub(crate) const ROOT_OFFSETS: [u64; 2] = [256 * 1024, 384 * 1024];
+/// Where segment 0 starts, bytes.
+pub const SEGMENT_AREA_OFFSET: u64 = 1024 * 1024;
+/// Segment size of a pool on devices of 1 GiB and more, bytes.
+pub const DEFAULT_SEGMENT_BYTES: u32 = 16 * 1024 * 1024;
+/// Smallest segment size, bytes.
+pub(crate) const SEGMENT_BYTES_MIN: u32 = 1024 * 1024;
+/// Largest segment size that is accepted from a label, bytes.
+pub(crate) const SEGMENT_BYTES_MAX: u32 = 64 * 1024 * 1024;
+/// Segments that the smallest device of a new pool shall have.
+const SEGMENTS_WANTED: u64 = 64;
+/// Segments without which a device is of no use.
+pub(crate) const SEGMENTS_MIN: u32 = 4;
+/// The smallest device, bytes: front, a few segments of 1 MiB, label at the end.
+pub const DEVICE_BYTES_MIN: u64 =
+    SEGMENT_AREA_OFFSET + SEGMENTS_MIN as u64 * SEGMENT_BYTES_MIN as u64 + LABEL_BYTES as u64;
+
+/// Segments on a device of `size_bytes`.
+pub(crate) fn segment_count(size_bytes: u64, segment_bytes: u32) -> u32 {
+    let area = size_bytes.saturating_sub(SEGMENT_AREA_OFFSET + LABEL_BYTES as u64);
+    u32::try_from(area / u64::from(segment_bytes.max(1))).unwrap_or(u32::MAX)
+}
+
+/// Where the label copy at the end starts, bytes.
+pub(crate) fn end_label_offset(size_bytes: u64) -> u64 {
+    (size_bytes / 4096 * 4096).saturating_sub(LABEL_BYTES as u64)
+}
+
+/// The segment size for a new pool: 16 MiB, halved until the smallest device has 64 of them, at least 1 MiB.
+pub(crate) fn choose_segment_bytes(smallest_device_bytes: u64) -> u32 {
+    let mut segment_bytes = DEFAULT_SEGMENT_BYTES;
+    while segment_bytes > SEGMENT_BYTES_MIN
+        && u64::from(segment_count(smallest_device_bytes, segment_bytes)) < SEGMENTS_WANTED
+    {
+        segment_bytes /= 2;
+    }
+    segment_bytes
+}
