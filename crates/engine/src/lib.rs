@@ -1,1 +1,22 @@
-//! Terrace: engine.
+//! The engine: makes, opens, runs and closes a pool.
+//!
+//! It ties the floors below together (devices, pool, store, datasets, mover) and owns the threads that drive their
+//! steps. Invariants: everything that runs in a thread is also reachable as a bounded step ([`Engine::step`],
+//! [`Engine::tick`]), so that the simulator can drive a whole engine without threads; nothing here knows how chunks
+//! or records are laid out; [`Engine::close`] leaves every acknowledged write durable.
+
+mod duration;
+mod engine;
+mod error;
+mod options;
+mod spec;
+mod status;
+
+pub use duration::{format_duration, parse_duration};
+pub use engine::Engine;
+pub use error::EngineError;
+pub use options::OpenOptions;
+pub use spec::{PoolSpec, TierSpec};
+pub use status::{
+    DatasetStatus, DeviceStatus, IoCounters, JobStatus, MemoryStatus, ScrubStatus, Status, TierStatus,
+};

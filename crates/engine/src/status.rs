@@ -1,0 +1,194 @@
+//! `Status`: what `terrace status --json` prints. The names of the fields are part of the user's interface: they
+//! may be added to, not changed. Sizes are bytes, times RFC 3339, durations seconds.
+
+use serde::{Deserialize, Serialize};
+
+/// A pool as it is now.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Name of the pool.
+    pub pool: String,
+    /// Its id, as on the labels.
+    pub pool_id: String,
+    /// `online`, `degraded` (a device failing or missing), `stopped` (writes refused after an error).
+    pub state: String,
+    /// What the state means and what to do, in words; empty if there is nothing to say.
+    pub state_detail: String,
+    /// Process that holds the pool; 0 if there is none.
+    pub daemon_pid: u32,
+    /// When it was opened.
+    pub opened: String,
+    /// Newest checkpoint.
+    pub checkpoint: u64,
+    /// Sum of all devices, less labels.
+    pub size_bytes: u64,
+    /// In segments that are not free.
+    pub used_bytes: u64,
+    /// What writers can still get.
+    pub available_bytes: u64,
+    /// What users see: every reference counted.
+    pub logical_bytes: u64,
+    /// Each chunk counted once, uncompressed.
+    pub unique_bytes: u64,
+    /// What chunks and metadata take on devices, one copy.
+    pub stored_bytes: u64,
+    /// Of it, metadata and log.
+    pub metadata_bytes: u64,
+    /// `logical_bytes / unique_bytes`; 1 when there is nothing.
+    pub dedup_ratio: f64,
+    /// `unique_bytes / stored_bytes`, data alone; 1 when there is nothing.
+    pub compression_ratio: f64,
+    /// Deleted, not yet writable again.
+    pub pending_free_bytes: u64,
+    /// Never given to writers.
+    pub reserve_bytes: u64,
+    /// Live chunks.
+    pub chunks: u64,
+    /// The memory budget.
+    pub memory: MemoryStatus,
+    /// Whether the mover may move data.
+    pub migration: bool,
+    /// Fastest first.
+    pub tiers: Vec<TierStatus>,
+    /// Work in the background.
+    pub jobs: Vec<JobStatus>,
+    /// Filesystems and volumes.
+    pub datasets: Vec<DatasetStatus>,
+    /// The last or running scrub, if there was one since the pool was opened.
+    pub scrub: Option<ScrubStatus>,
+}
+
+/// The memory budget, bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// The `memory` property.
+    pub budget_bytes: u64,
+    /// Taken now by dirty data, caches and tables.
+    pub used_bytes: u64,
+    /// Of it, data not yet written.
+    pub dirty_bytes: u64,
+}
+
+/// One tier.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TierStatus {
+    /// Its name.
+    pub name: String,
+    /// Sum of its devices.
+    pub size_bytes: u64,
+    /// In segments that are not free.
+    pub used_bytes: u64,
+    /// In live chunks.
+    pub live_bytes: u64,
+    /// Its devices.
+    pub devices: Vec<DeviceStatus>,
+}
+
+/// One device.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// Where it was opened.
+    pub path: String,
+    /// `online`, `failing`, `missing`.
+    pub state: String,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// In segments that are not free.
+    pub used_bytes: u64,
+    /// Failed reads.
+    pub read_errors: u64,
+    /// Failed writes and flushes.
+    pub write_errors: u64,
+    /// Content that did not match its checksum.
+    pub checksum_errors: u64,
+}
+
+/// Work in the background.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// Number of the job.
+    pub id: u64,
+    /// `demote`, `promote`, `scrub`, `compact`, …
+    pub kind: String,
+    /// `running`, `paused`, `waiting`, `done`, `failed`, `cancelled`.
+    pub state: String,
+    /// Why it runs, or why it failed.
+    pub reason: String,
+    /// Done so far, bytes.
+    pub done_bytes: u64,
+    /// All of it, bytes.
+    pub total_bytes: u64,
+    /// Bytes per second.
+    pub rate: f64,
+    /// Seconds left, if known.
+    pub eta_seconds: Option<f64>,
+    /// When it started.
+    pub started: String,
+}
+
+/// A filesystem or volume, as in `status` and `list`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DatasetStatus {
+    /// Full name, pool first.
+    pub name: String,
+    /// `filesystem`, `volume` or `snapshot`.
+    pub kind: String,
+    /// Bytes as users count them.
+    pub used_bytes: u64,
+    /// Files, directories and other objects.
+    pub objects: u64,
+    /// Effective durability.
+    pub durability: String,
+    /// The durability in words: what can be lost when.
+    pub durability_detail: String,
+    /// Where it is mounted, if it is.
+    pub mounts: Vec<String>,
+    /// When it was made.
+    pub created: String,
+}
+
+/// A scrub: everything is read and verified.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    /// `running`, `done`, `cancelled`, `failed`.
+    pub state: String,
+    /// When it started.
+    pub started: String,
+    /// Chunks read.
+    pub chunks: u64,
+    /// Bytes read.
+    pub done_bytes: u64,
+    /// Bytes to read, as estimated at the start.
+    pub total_bytes: u64,
+    /// Damage found.
+    pub errors: u64,
+    /// Of it, repaired from another copy.
+    pub repaired: u64,
+    /// Bytes per second.
+    pub rate: f64,
+    /// Seconds left, if known.
+    pub eta_seconds: Option<f64>,
+    /// The damage, in words, at most 100 lines; files are named where known.
+    pub damage: Vec<String>,
+}
+
+/// Counters of a device since the pool was opened: `terrace iostat` shows their differences.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct IoCounters {
+    /// Tier.
+    pub tier: String,
+    /// Device.
+    pub path: String,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// In segments that are not free.
+    pub used_bytes: u64,
+    /// Reads done.
+    pub reads: u64,
+    /// Writes done.
+    pub writes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}
