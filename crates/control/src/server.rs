@@ -1,0 +1,285 @@
+//! `Server`: the daemon's end: one thread per connection, a bound on their number.
+//!
+//! Invariants: a request must arrive within [`REQUEST_TIMEOUT`]; a handler that panics costs its connection alone;
+//! after [`Server::stop`] no new connection is served and `run` returns when the open ones are done.
+
+use std::{
+    fs, io,
+    os::{
+        fd::AsFd,
+        unix::{
+            fs::PermissionsExt,
+            net::{UnixListener, UnixStream},
+        },
+    },
+    panic::AssertUnwindSafe,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{Connection, ControlError, Failure, Message, PROTOCOL_VERSION, Progress, Request};
+
+/// How long a client may take to send its request, and between two frames of content.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Most connections at a time.
+pub const CONNECTIONS_MAX: usize = 128;
+
+/// Does what requests ask for.
+pub trait Handler: Send + Sync + 'static {
+    /// Answers one request; called from a thread of its own.
+    ///
+    /// # Errors
+    /// What the client is told.
+    fn handle(&self, request: Request, exchange: &mut Exchange) -> Result<Value, Failure>;
+}
+
+/// The open end of one request: progress and items out, content both ways.
+pub struct Exchange {
+    connection: Connection,
+    stopping: Arc<AtomicBool>,
+}
+
+impl Exchange {
+    fn lost(error: &ControlError) -> Failure {
+        Failure::new("talk to the client", error, "")
+    }
+
+    /// Tells how far it is.
+    ///
+    /// # Errors
+    /// If the client is gone: stop the work that only it waited for.
+    pub fn progress(&mut self, progress: Progress) -> Result<(), Failure> {
+        self.connection
+            .send(&Message::Progress(progress))
+            .map_err(|error| Self::lost(&error))
+    }
+
+    /// Sends a piece of the answer.
+    ///
+    /// # Errors
+    /// If the client is gone.
+    pub fn item(&mut self, item: &impl Serialize) -> Result<(), Failure> {
+        let value =
+            serde_json::to_value(item).map_err(|error| Failure::new("encode the answer", error, ""))?;
+        self.connection
+            .send(&Message::Item(value))
+            .map_err(|error| Self::lost(&error))
+    }
+
+    /// Sends file content.
+    ///
+    /// # Errors
+    /// If the client is gone.
+    pub fn send_content(&mut self, content: &[u8]) -> Result<(), Failure> {
+        self.connection
+            .send_content(content)
+            .map_err(|error| Self::lost(&error))
+    }
+
+    /// The next piece of content from the client; `None` at its end.
+    ///
+    /// # Errors
+    /// If the client is gone or breaks the protocol.
+    pub fn receive_content(&mut self) -> Result<Option<Vec<u8>>, Failure> {
+        self.connection
+            .receive_content()
+            .map_err(|error| Self::lost(&error))
+    }
+
+    /// Reads what is left of the client's content, so that it can be told of an error while it still sends.
+    pub fn drain_content(&mut self) {
+        while let Ok(Some(_)) = self.connection.receive_content() {}
+    }
+
+    /// Whether the daemon is stopping: long answers should end.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+}
+
+/// A listening socket.
+pub struct Server {
+    listener: UnixListener,
+    path: PathBuf,
+    stopping: Arc<AtomicBool>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Server {
+    /// Listens at `path` (mode 0600; its directory is made with mode 0700 if absent). What a dead daemon left there
+    /// is removed: the caller holds the pool's [`RunLock`](crate::RunLock).
+    ///
+    /// # Errors
+    /// I/O errors, also if the path is too long for a socket (107 bytes).
+    pub fn bind(path: &Path) -> io::Result<Arc<Self>> {
+        if path.as_os_str().len() > 107 {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "the socket's path '{}' is longer than 107 bytes; use a shorter TERRACE_STATE_DIR",
+                    path.display()
+                ),
+            ));
+        }
+        if let Some(directory) = path.parent()
+            && !directory.exists()
+        {
+            fs::create_dir_all(directory)?;
+            fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;
+        }
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        Ok(Arc::new(Self {
+            listener,
+            path: path.to_owned(),
+            stopping: Arc::new(AtomicBool::new(false)),
+            connections: Arc::new(AtomicUsize::new(0)),
+        }))
+    }
+
+    /// Serves until [`stop`](Self::stop), then waits for open requests, at most `patience`.
+    ///
+    /// # Errors
+    /// If the listening socket fails.
+    pub fn run(&self, handler: Arc<dyn Handler>, patience: Duration) -> io::Result<()> {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // Out of descriptors or memory: others must finish first.
+                Err(error)
+                    if matches!(
+                        error.raw_os_error(),
+                        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
+                    ) =>
+                {
+                    thread::sleep(Duration::from_millis(50));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if self.stopping.load(Ordering::SeqCst) {
+                break;
+            }
+            self.serve(stream, handler.clone());
+        }
+        let deadline = Instant::now() + patience;
+        while self.connections.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn serve(&self, stream: UnixStream, handler: Arc<dyn Handler>) {
+        if !peer_may(&stream) {
+            tracing::warn!("refused a connection of another user");
+            return;
+        }
+        if self.connections.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS_MAX {
+            self.connections.fetch_sub(1, Ordering::SeqCst);
+            if let Ok(mut connection) = Connection::new(stream) {
+                let failure = Failure::new("serve the request", "too many commands run at once", "try again");
+                let _ = connection.send(&Message::Error(failure));
+            }
+            return;
+        }
+        let (connections, stopping) = (self.connections.clone(), self.stopping.clone());
+        let spawned = thread::Builder::new().name("control".into()).spawn(move || {
+            let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| answer(stream, &*handler, stopping)));
+            if outcome.is_err() {
+                tracing::error!("a request ended in a panic");
+            }
+            connections.fetch_sub(1, Ordering::SeqCst);
+        });
+        if spawned.is_err() {
+            self.connections.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Makes `run` return. Callable from any thread, also from a handler.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        // Wakes `accept`.
+        let _ = UnixStream::connect(&self.path);
+    }
+
+    /// Whether [`stop`](Self::stop) was called.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn answer(stream: UnixStream, handler: &dyn Handler, stopping: Arc<AtomicBool>) {
+    let Ok(mut connection) = Connection::new(stream) else {
+        return;
+    };
+    if connection.set_timeout(Some(REQUEST_TIMEOUT)).is_err() {
+        return;
+    }
+    let reply = match connection.receive::<Request>() {
+        Ok(None) => return,
+        Ok(Some(request)) if request.version == PROTOCOL_VERSION => {
+            let mut exchange = Exchange { connection, stopping };
+            let operation = request.operation.clone();
+            let outcome =
+                std::panic::catch_unwind(AssertUnwindSafe(|| handler.handle(request, &mut exchange)));
+            connection = exchange.connection;
+            match outcome {
+                Ok(Ok(value)) => Message::Result(value),
+                Ok(Err(failure)) => Message::Error(failure),
+                Err(_) => Message::Error(Failure::new(
+                    operation,
+                    "the daemon hit a bug and gave this request up",
+                    "see the daemon's log, and report it",
+                )),
+            }
+        }
+        Ok(Some(request)) => Message::Error(Failure::new(
+            "talk to the daemon",
+            format!(
+                "it speaks version {PROTOCOL_VERSION}, this command {}",
+                request.version
+            ),
+            "run 'terrace stop' and start the pool again with the new version",
+        )),
+        Err(ControlError::Protocol(why)) => Message::Error(Failure::new("understand the request", why, "")),
+        Err(error) => {
+            tracing::debug!("a client went away: {error}");
+            return;
+        }
+    };
+    if let Err(ControlError::Protocol(why)) = connection.send(&reply) {
+        let _ = connection.send(&Message::Error(Failure::new(
+            "send the answer",
+            why,
+            "ask for less at once",
+        )));
+    }
+    let _ = connection.stream().shutdown(std::net::Shutdown::Write);
+}
+
+/// Only root and the user who runs the daemon.
+fn peer_may(stream: &UnixStream) -> bool {
+    let Ok(peer) = rustix::net::sockopt::socket_peercred(stream.as_fd()) else {
+        return false;
+    };
+    peer.uid.is_root() || peer.uid == rustix::process::geteuid()
+}
