@@ -1,0 +1,231 @@
+//! `DatasetState`: what one open dataset's live half and history half share: settings, counters, the held set, the
+//! commit lock; and `Live`, what the history half asks of the live half.
+//!
+//! Invariants: everything that changes a dataset's records is built and committed under its commit lock, with the
+//! held set as it is then; the counters in RAM are those of the newest committed batch; no lock but the commit lock
+//! is held across a call of the store.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use terrace_store::{Sequence, Store, StoreError};
+
+use crate::{
+    counters::Counters,
+    dataset_record::Kind,
+    environment::Environment,
+    error::FsError,
+    held::Held,
+    keys,
+    room::{Room, Usage},
+    settings::Settings,
+    versions::VersionedBatch,
+};
+
+/// What the registry asks of an open filesystem or volume, so that a checkpoint is one consistent state.
+pub trait Live: Send + Sync {
+    /// Stops all changes until the answer is dropped or frozen. Short: no I/O is done in between.
+    fn pause(&self) -> Box<dyn Paused + '_>;
+
+    /// Builds and commits what the last freeze swapped out (nothing: returns the store's newest sequence). The
+    /// caller holds the commit lock. After a failure what was frozen stays to be committed by the next call.
+    fn commit_frozen(&self) -> Result<Sequence, FsError>;
+}
+
+/// A live dataset that stands still.
+pub trait Paused {
+    /// Swaps the dirty sets out, as the state of `checkpoint`, and lets changes go on.
+    fn freeze(self: Box<Self>, checkpoint: u64);
+}
+
+/// The pool-wide checkpoint counter.
+#[derive(Debug, Default)]
+pub struct Checkpoints {
+    current: AtomicU64,
+}
+
+impl Checkpoints {
+    /// Starts in `current`.
+    pub fn new(current: u64) -> Self {
+        Self {
+            current: AtomicU64::new(current),
+        }
+    }
+
+    /// The checkpoint in which changes are made now; not closed yet.
+    pub fn current(&self) -> u64 {
+        self.current.load(Ordering::SeqCst)
+    }
+
+    /// Closes the current checkpoint and returns its number; what is frozen later belongs to the next.
+    pub fn close(&self) -> u64 {
+        self.current.fetch_add(1, Ordering::SeqCst)
+    }
+}
+
+/// One dataset, as long as the pool is open.
+pub struct DatasetState {
+    number: u32,
+    kind: Kind,
+    name: RwLock<Arc<str>>,
+    environment: Arc<Environment>,
+    checkpoints: Arc<Checkpoints>,
+    commit: Mutex<()>,
+    settings: RwLock<Arc<Settings>>,
+    held: RwLock<Held>,
+    counters: Mutex<Counters>,
+    next_object: AtomicU64,
+    usage: Arc<Usage>,
+    orphans: AtomicBool,
+    gone: AtomicBool,
+}
+
+impl DatasetState {
+    /// Made by the registry.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        number: u32,
+        kind: Kind,
+        name: &str,
+        environment: Arc<Environment>,
+        checkpoints: Arc<Checkpoints>,
+        settings: Settings,
+        held: Held,
+        counters: Counters,
+        usage: Arc<Usage>,
+    ) -> Self {
+        Self {
+            number,
+            kind,
+            name: RwLock::new(name.into()),
+            environment,
+            checkpoints,
+            commit: Mutex::new(()),
+            settings: RwLock::new(Arc::new(settings)),
+            held: RwLock::new(held),
+            next_object: AtomicU64::new(counters.next_object.max(keys::ROOT_OBJECT + 1)),
+            counters: Mutex::new(counters),
+            usage,
+            orphans: AtomicBool::new(true),
+            gone: AtomicBool::new(false),
+        }
+    }
+
+    /// The dataset's number in keys.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Filesystem or volume of a size.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Its full name; changes when it or a dataset above it is renamed.
+    pub fn name(&self) -> Arc<str> {
+        self.name.read().clone()
+    }
+
+    pub(crate) fn set_name(&self, name: &str) {
+        *self.name.write() = name.into();
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.environment.store
+    }
+
+    /// Store, clock, caches.
+    pub fn environment(&self) -> &Arc<Environment> {
+        &self.environment
+    }
+
+    /// The settings in force; may change at any time.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.read().clone()
+    }
+
+    pub(crate) fn set_settings(&self, settings: Settings) {
+        *self.settings.write() = Arc::new(settings);
+    }
+
+    /// A number that no object or body of this dataset had before.
+    pub fn next_object(&self) -> u64 {
+        self.next_object.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Taken from before the freeze until after the commit.
+    pub fn commit_lock(&self) -> MutexGuard<'_, ()> {
+        self.commit.lock()
+    }
+
+    /// The checkpoint to freeze for. Ask while the commit lock is held and changes are paused.
+    pub fn current_checkpoint(&self) -> u64 {
+        self.checkpoints.current()
+    }
+
+    /// An empty batch of what was frozen for `checkpoint`. The commit lock is held.
+    pub fn batch(&self, checkpoint: u64) -> VersionedBatch {
+        let newest_held = self.held.read().newest_before(checkpoint);
+        VersionedBatch::new(self.store().clone(), self.number, checkpoint, newest_held)
+    }
+
+    /// Commits a batch together with the counters. The commit lock is held.
+    pub fn commit(&self, batch: VersionedBatch) -> Result<Sequence, StoreError> {
+        if batch.is_empty() && !batch.changes_counters() {
+            return Ok(self.store().newest());
+        }
+        let checkpoint = batch.checkpoint();
+        let (mut batch, change) = batch.finish();
+        let mut counters = *self.counters.lock();
+        counters.apply(change, checkpoint);
+        counters.next_object = self.next_object.load(Ordering::Relaxed);
+        batch.put(keys::counters(self.number), counters.encode());
+        let sequence = self.store().commit(batch)?;
+        *self.counters.lock() = counters;
+        self.usage.add_live_blocks(change.live_blocks);
+        Ok(sequence)
+    }
+
+    /// The counters as of the newest commit.
+    pub fn counters(&self) -> Counters {
+        *self.counters.lock()
+    }
+
+    /// The held checkpoints.
+    pub fn held(&self) -> &RwLock<Held> {
+        &self.held
+    }
+
+    /// Quota and reservation accounting.
+    pub fn usage(&self) -> &Arc<Usage> {
+        &self.usage
+    }
+
+    /// Sets room aside for `bytes` of new dirty data: within the quotas of this dataset and those above it, and
+    /// within the pool (using this dataset's own reservation first). Keep it until the data is committed.
+    pub fn reserve(&self, bytes: u64) -> Result<Room, FsError> {
+        Usage::reserve(&self.usage, self.store(), bytes)
+    }
+
+    /// Tells the sweep that `Freed` orphans were committed.
+    pub fn orphans_freed(&self) {
+        self.orphans.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn orphans_pending(&self) -> &AtomicBool {
+        &self.orphans
+    }
+
+    /// Whether the dataset was destroyed under its user (`Stale` from then on; nothing may be committed).
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_gone(&self) {
+        self.gone.store(true, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,362 @@
+//! `VersionedBatch`: a batch that keeps what some held checkpoint can still see.
+//!
+//! Every record of a versioned table carries its *birth*, the checkpoint in which this version was made. A version
+//! is visible as of checkpoint N when birth ≤ N < death. When a live version is replaced or deleted in checkpoint D
+//! and some held checkpoint H has birth ≤ H < D, it moves to the history table under (key, D), and an index record
+//! under (newest such H, birth) lets destroying a snapshot find it without a search (after HAMMER's and btrfs's
+//! birth and death of records, and ZFS's dead lists).
+//!
+//! Invariants: nothing held, nothing moved and nothing read; a record changed twice within one interval leaves one
+//! version; a version that moves keeps its references to chunks, its successor takes its own; a version that does
+//! not move gives its references back.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use terrace_codec::{DecodeError, Reader, Writer};
+use terrace_store::{Batch, ChunkId, Store, StoreError, Written};
+
+use crate::{
+    entry::{EntryRecord, OrphanRecord},
+    inode::InodeRecord,
+    keys,
+    region::RegionRecord,
+};
+
+/// A record with the checkpoint in which it was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Versioned<T> {
+    /// Checkpoint in which this version was made.
+    pub birth: u64,
+    /// The record.
+    pub record: T,
+}
+
+/// Takes the value of a live or history record apart: birth and payload.
+pub fn split_value(value: &[u8]) -> Result<(u64, &[u8]), DecodeError> {
+    let mut reader = Reader::new(value);
+    let birth = reader.varint("birth")?;
+    Ok((birth, reader.rest()))
+}
+
+/// The value of a record born in `birth`.
+pub fn join_value(birth: u64, payload: &[u8]) -> Vec<u8> {
+    let mut writer = Writer::with_capacity(payload.len() + 10);
+    writer.varint(birth).bytes(payload);
+    writer.into_bytes()
+}
+
+/// An error that says which record does not decode.
+pub fn damaged(what: &str, cause: &DecodeError) -> StoreError {
+    StoreError::DamagedMetadata(
+        format!("{what}: {cause}; run 'terrace scrub', then restore it from a copy").into(),
+    )
+}
+
+/// What the caller knows of the version that a change replaces. The more it knows, the less is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Old {
+    /// There is none.
+    Absent,
+    /// There may be one: it is looked up if something is held.
+    Unknown,
+    /// There is one, born in this checkpoint: it is looked up if that is held.
+    Born(u64),
+}
+
+/// Record changes of one dataset in one checkpoint; what is replaced moves to history if it is held.
+pub struct VersionedBatch {
+    store: Arc<dyn Store>,
+    dataset: u32,
+    checkpoint: u64,
+    newest_held: Option<u64>,
+    batch: Batch,
+    references: BTreeMap<ChunkId, i64>,
+    live_blocks: i64,
+    history_blocks: i64,
+    objects: i64,
+}
+
+impl VersionedBatch {
+    /// An empty batch of `dataset` in `checkpoint`; `newest_held` is the newest held checkpoint below that.
+    /// Use [`DatasetState::batch`](crate::DatasetState::batch), which knows.
+    pub fn new(store: Arc<dyn Store>, dataset: u32, checkpoint: u64, newest_held: Option<u64>) -> Self {
+        let batch = Batch::new();
+        let newest_held = newest_held.filter(|held| *held < checkpoint);
+        let references = BTreeMap::new();
+        Self {
+            store,
+            dataset,
+            checkpoint,
+            newest_held,
+            batch,
+            references,
+            live_blocks: 0,
+            history_blocks: 0,
+            objects: 0,
+        }
+    }
+
+    /// The dataset.
+    pub fn dataset(&self) -> u32 {
+        self.dataset
+    }
+
+    /// The checkpoint in which these changes happen: births of what it puts, deaths of what it replaces.
+    pub fn checkpoint(&self) -> u64 {
+        self.checkpoint
+    }
+
+    /// Puts the record `key` with `payload`, in place of `old`. Not for regions.
+    pub fn put(&mut self, key: Vec<u8>, old: Old, payload: &[u8]) -> Result<(), StoreError> {
+        self.keep(&key, old)?;
+        self.batch.put(key, join_value(self.checkpoint, payload));
+        Ok(())
+    }
+
+    /// Deletes the record `key`, which is `old`. Not for regions.
+    pub fn delete(&mut self, key: Vec<u8>, old: Old) -> Result<(), StoreError> {
+        self.keep(&key, old)?;
+        self.batch.delete(key);
+        Ok(())
+    }
+
+    /// Puts (or, when `new` is empty, deletes) a region record in place of `old`, which must be the current one
+    /// (`None`: there is none), and accounts for all references.
+    pub fn put_region(
+        &mut self,
+        object: u64,
+        region: u64,
+        old: Option<(u64, &RegionRecord)>,
+        new: Option<&RegionRecord>,
+    ) {
+        let key = keys::region(self.dataset, object, region);
+        if let Some((birth, record)) = old {
+            let blocks = i64::from(record.mapped_blocks());
+            self.live_blocks -= blocks;
+            if self.holds(birth) {
+                self.move_to_history(&key, birth, join_value(birth, &record.encode()));
+                self.history_blocks += blocks;
+            } else {
+                self.add_references(record, -1);
+            }
+        }
+        match new.filter(|record| !record.is_empty()) {
+            Some(record) => {
+                self.live_blocks += i64::from(record.mapped_blocks());
+                self.add_references(record, 1);
+                self.batch.put(key, join_value(self.checkpoint, &record.encode()));
+            }
+            None if old.is_some() => self.batch.delete(key),
+            None => {}
+        }
+    }
+
+    /// Puts an inode.
+    pub fn put_inode(&mut self, object: u64, inode: &InodeRecord, old: Old) -> Result<(), StoreError> {
+        self.put(keys::inode(self.dataset, object), old, &inode.encode())
+    }
+
+    /// Deletes an inode; its body and extended attributes are freed by an [`OrphanRecord`].
+    pub fn delete_inode(&mut self, object: u64, old: Old) -> Result<(), StoreError> {
+        self.delete(keys::inode(self.dataset, object), old)
+    }
+
+    /// Puts a directory entry.
+    pub fn put_entry(
+        &mut self,
+        directory: u64,
+        name: &[u8],
+        entry: EntryRecord,
+        old: Old,
+    ) -> Result<(), StoreError> {
+        self.put(keys::entry(self.dataset, directory, name), old, &entry.encode())
+    }
+
+    /// Deletes a directory entry.
+    pub fn delete_entry(&mut self, directory: u64, name: &[u8], old: Old) -> Result<(), StoreError> {
+        self.delete(keys::entry(self.dataset, directory, name), old)
+    }
+
+    /// Puts an extended attribute.
+    pub fn put_xattr(&mut self, object: u64, name: &[u8], value: &[u8], old: Old) -> Result<(), StoreError> {
+        self.put(keys::xattr(self.dataset, object, name), old, value)
+    }
+
+    /// Deletes an extended attribute.
+    pub fn delete_xattr(&mut self, object: u64, name: &[u8], old: Old) -> Result<(), StoreError> {
+        self.delete(keys::xattr(self.dataset, object, name), old)
+    }
+
+    /// Puts an orphan record under `number` (see [`OrphanRecord`]).
+    pub fn put_orphan(&mut self, number: u64, orphan: OrphanRecord) {
+        self.batch
+            .put(keys::orphan(self.dataset, number), orphan.encode());
+    }
+
+    /// Deletes an orphan record.
+    pub fn delete_orphan(&mut self, number: u64) {
+        self.batch.delete(keys::orphan(self.dataset, number));
+    }
+
+    /// Puts a record that has no versions (orphans, settings of the live half).
+    pub fn put_plain(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.batch.put(key, value);
+    }
+
+    /// Deletes a record that has no versions.
+    pub fn delete_plain(&mut self, key: Vec<u8>) {
+        self.batch.delete(key);
+    }
+
+    /// Keeps a written chunk alive until the batch is committed.
+    pub fn hold(&mut self, written: Written) {
+        self.batch.hold(written);
+    }
+
+    /// Lets the batch use the pool's reserve: for changes that free space.
+    pub fn privileged(&mut self) {
+        self.batch.privileged();
+    }
+
+    /// Counts objects made (or, negative, deleted) by this batch, for `df -i`.
+    pub fn count_objects(&mut self, change: i64) {
+        self.objects += change;
+    }
+
+    /// Whether a version born in `birth` is held, so that replacing it now moves it to history.
+    pub fn holds(&self, birth: u64) -> bool {
+        self.newest_held.is_some_and(|held| birth <= held)
+    }
+
+    /// Whether nothing was changed.
+    pub fn is_empty(&self) -> bool {
+        self.batch.is_empty() && self.references.is_empty()
+    }
+
+    /// Whether only counters change.
+    pub(crate) fn changes_counters(&self) -> bool {
+        self.objects != 0
+    }
+
+    /// About how many bytes it takes in the log.
+    pub fn encoded_bytes(&self) -> usize {
+        self.batch.encoded_bytes() + self.references.len() * 12
+    }
+
+    /// The finished batch and what it changes in the counters.
+    pub fn finish(mut self) -> (Batch, CounterChange) {
+        for (id, blocks) in self.references {
+            self.batch.reference(id, blocks);
+        }
+        let change = CounterChange {
+            live_blocks: self.live_blocks,
+            history_blocks: self.history_blocks,
+            objects: self.objects,
+        };
+        (self.batch, change)
+    }
+
+    fn keep(&mut self, key: &[u8], old: Old) -> Result<(), StoreError> {
+        let looked_up = match old {
+            Old::Absent => false,
+            Old::Unknown => self.newest_held.is_some(),
+            Old::Born(birth) => self.holds(birth),
+        };
+        if looked_up && let Some(value) = self.store.get(key)? {
+            let (birth, _) = split_value(&value).map_err(|cause| damaged("a record", &cause))?;
+            if self.holds(birth) {
+                self.move_to_history(key, birth, value.to_vec());
+            }
+        }
+        Ok(())
+    }
+
+    fn move_to_history(&mut self, key: &[u8], birth: u64, value: Vec<u8>) {
+        if let Some(held) = self.newest_held {
+            self.batch
+                .put(keys::holder(key, held, birth, self.checkpoint), Vec::new());
+            self.batch.put(keys::history(key, self.checkpoint), value);
+        }
+    }
+
+    fn add_references(&mut self, record: &RegionRecord, sign: i64) {
+        for run in record.runs() {
+            let blocks = self.references.entry(run.chunk).or_insert(0);
+            *blocks += sign * i64::from(run.count);
+            if *blocks == 0 {
+                self.references.remove(&run.chunk);
+            }
+        }
+    }
+}
+
+/// What a batch changes in the counters of its dataset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CounterChange {
+    /// Blocks mapped by live region records.
+    pub live_blocks: i64,
+    /// Blocks mapped by region records in history.
+    pub history_blocks: i64,
+    /// Objects.
+    pub objects: i64,
+}
+
+/// The live region record, decoded; `None` if the region is all holes.
+pub fn read_region(
+    store: &dyn Store,
+    dataset: u32,
+    object: u64,
+    region: u64,
+) -> Result<Option<Versioned<RegionRecord>>, StoreError> {
+    store
+        .get(&keys::region(dataset, object, region))?
+        .map(|value| decode_region(&value))
+        .transpose()
+}
+
+/// Decodes the value of a region record.
+pub fn decode_region(value: &[u8]) -> Result<Versioned<RegionRecord>, StoreError> {
+    let decoded = split_value(value)
+        .and_then(|(birth, payload)| RegionRecord::decode(payload).map(|record| Versioned { birth, record }));
+    decoded.map_err(|cause| damaged("a region record", &cause))
+}
+
+/// The payload of the version of `key` that is visible as of `checkpoint`, with its birth.
+pub fn read_as_of(
+    store: &dyn Store,
+    key: &[u8],
+    checkpoint: u64,
+) -> Result<Option<Versioned<Bytes>>, StoreError> {
+    let value = match version_after(store, key, checkpoint)? {
+        Some(value) => Some(value),
+        None => match store.get(key)? {
+            // Between the two reads the live version may have moved to history.
+            Some(value) if born_after(&value, checkpoint)? => version_after(store, key, checkpoint)?,
+            None => version_after(store, key, checkpoint)?,
+            found => found,
+        },
+    };
+    let Some(value) = value else { return Ok(None) };
+    let (birth, payload) = split_value(&value).map_err(|cause| damaged("a record", &cause))?;
+    let payload = value.slice(value.len() - payload.len()..);
+    Ok((birth <= checkpoint).then_some(Versioned {
+        birth,
+        record: payload,
+    }))
+}
+
+fn born_after(value: &[u8], checkpoint: u64) -> Result<bool, StoreError> {
+    let (birth, _) = split_value(value).map_err(|cause| damaged("a record", &cause))?;
+    Ok(birth > checkpoint)
+}
+
+/// The history version with the smallest death after `checkpoint`.
+fn version_after(store: &dyn Store, key: &[u8], checkpoint: u64) -> Result<Option<Bytes>, StoreError> {
+    let Some(death) = checkpoint.checked_add(1) else {
+        return Ok(None);
+    };
+    let (from, prefix) = (keys::history(key, death), keys::history_prefix(key));
+    let to = terrace_codec::KeyWriter::after_prefix(&prefix);
+    Ok(store.scan(&from, &to, 1)?.pop().map(|(_, value)| value))
+}
