@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(budget.delay(4096), Duration::ZERO);
         let mut last = Duration::ZERO;
         for _ in 0..10 {
-            budget.add_dirty(limit / 20);
+            budget.add_dirty(limit / 19);
             assert!(budget.delay(4096) >= last);
             last = budget.delay(4096);
         }

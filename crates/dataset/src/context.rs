@@ -38,6 +38,10 @@ pub struct Context {
     pub umask: u32,
     /// Supplementary groups.
     pub groups: Groups,
+    /// The kernel asks, and has checked permissions already (FUSE `default_permissions`): no permission is checked
+    /// again, ids serve only for ownership and inheritance. An object whose last name such a caller takes away stays
+    /// held as if opened, because the kernel may still know it: call `release_object` when it forgets it.
+    pub trusted: bool,
 }
 
 impl Context {

@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
+use terrace_cache::{Budget, Heat, ReadCache};
 use terrace_device::Clock;
 use terrace_store::Store;
+
+/// Memory budget when none is named, bytes.
+const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
 
 /// Shared by all datasets of a pool.
 pub struct Environment {
@@ -11,12 +15,25 @@ pub struct Environment {
     pub store: Arc<dyn Store>,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// The one RAM budget.
+    pub budget: Arc<Budget>,
+    /// Content of chunks.
+    pub cache: Arc<ReadCache>,
+    /// How often regions are used.
+    pub heat: Arc<Heat>,
 }
 
 impl Environment {
     /// Over a store and a clock.
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
-        Self { store, clock }
+        Self::with_budget(store, clock, Arc::new(Budget::new(DEFAULT_MEMORY_BYTES)))
+    }
+
+    /// Over a store and a clock, with the caches sized by a budget.
+    pub fn with_budget(store: Arc<dyn Store>, clock: Arc<dyn Clock>, budget: Arc<Budget>) -> Self {
+        let cache = Arc::new(ReadCache::new(budget.read_cache_bytes()));
+        let heat = Arc::new(Heat::new((budget.object_bytes() / 256).clamp(4096, 4 << 20) as usize));
+        Self { store, clock, budget, cache, heat }
     }
 
     /// The time now.
