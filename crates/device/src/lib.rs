@@ -14,6 +14,7 @@ mod memory;
 mod randomness;
 mod size;
 mod spec;
+mod volatile;
 
 pub use buffer::AlignedBuffer;
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -23,6 +24,7 @@ pub use file::FileDevice;
 pub use memory::MemoryDevice;
 pub use randomness::{Randomness, SeededRandomness, SystemRandomness};
 pub use size::{SizeError, format_size, parse_size};
+pub use volatile::{VOLATILE_VARIABLE, VolatileDevice};
 pub use spec::{DeviceKind, DeviceSpec, SpecError, open_path, peek_path};
 
 /// The unit of device I/O in bytes: offsets and lengths are multiples of it.

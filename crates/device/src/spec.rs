@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::error::{Cause, DeviceError, Operation};
 use crate::size::{SizeError, format_size, parse_size};
-use crate::{Device, DirectoryDevice, FileDevice};
+use crate::{Device, DirectoryDevice, FileDevice, VolatileDevice};
 
 /// The form of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,13 +137,14 @@ impl DeviceSpec {
 
     /// Makes the backing where it is absent (at the given size) and opens it exclusively.
     pub fn create(&self) -> Result<Arc<dyn Device>, DeviceError> {
-        match self.kind {
-            DeviceKind::Directory => Ok(Arc::new(DirectoryDevice::create(&self.path, self.size_bytes)?)),
+        let device: Arc<dyn Device> = match self.kind {
+            DeviceKind::Directory => Arc::new(DirectoryDevice::create(&self.path, self.size_bytes)?),
             DeviceKind::FileOrBlock if self.path.is_dir() => {
-                Ok(Arc::new(DirectoryDevice::create(&self.path, self.size_bytes)?))
+                Arc::new(DirectoryDevice::create(&self.path, self.size_bytes)?)
             }
-            DeviceKind::FileOrBlock => Ok(Arc::new(FileDevice::create(&self.path, self.size_bytes)?)),
-        }
+            DeviceKind::FileOrBlock => Arc::new(FileDevice::create(&self.path, self.size_bytes)?),
+        };
+        Ok(VolatileDevice::if_asked(device))
     }
 
     /// Opens what is there, exclusively; makes nothing.
@@ -157,11 +158,12 @@ pub fn open_path(path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
     let metadata = std::fs::metadata(path).map_err(|error| {
         DeviceError::whole(path.display().to_string(), Operation::Open, Cause::from(&error))
     })?;
-    if metadata.is_dir() {
-        Ok(Arc::new(DirectoryDevice::open(path)?))
+    let device: Arc<dyn Device> = if metadata.is_dir() {
+        Arc::new(DirectoryDevice::open(path)?)
     } else {
-        Ok(Arc::new(FileDevice::open(path)?))
-    }
+        Arc::new(FileDevice::open(path)?)
+    };
+    Ok(VolatileDevice::if_asked(device))
 }
 
 /// Opens an existing device for reading only and without holding it: for looking at labels, also while another
