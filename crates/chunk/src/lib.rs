@@ -1,1 +1,19 @@
-//! Terrace: chunk.
+//! The real [`Store`](terrace_store::Store): chunks in pool segments, records in a log-structured merge tree, one
+//! log, one flush per fsync.
+//!
+//! Invariants:
+//! - A chunk is immutable and appended once; only its record (table `0x01`) knows where it lies.
+//! - Everything that changes is a batch: encoded into the pending log entry and applied to the tree in the same
+//!   order under one short lock that is never held across I/O.
+//! - A batch is durable only after the data of every chunk that it introduces, then the log entry, and then the
+//!   flush of each device that was written to.
+//! - A segment is used again only after the operations that emptied it are durable.
+//! - No byte is returned that was not verified.
+
+mod options;
+mod scrub;
+mod store;
+
+pub use options::{Options, Step};
+pub use scrub::{AuditReport, DamagedChunk, EvacuateProgress, FoundChunk, ScrubCursor, ScrubProgress};
+pub use store::ChunkStore;

@@ -1,1 +1,18 @@
-//! Terrace: log.
+//! The log: what makes the time between checkpoints durable. Appends entries to segments of the pool, on two devices
+//! where there are two, each entry chained to the one before it by its BLAKE3 sum.
+//!
+//! Invariants: nothing is overwritten but what no reader will accept any more (behind the tail); each entry names the
+//! segments in which the log goes on, so that there is no index of segments to be kept; an entry is accepted at
+//! replay only in the place and the order in which it was written.
+
+mod entry;
+mod error;
+mod log;
+mod position;
+mod scan;
+
+pub use entry::{Copies, EntryHeader, HEADER_BYTES};
+pub use error::LogError;
+pub use log::{Appended, Log};
+pub use position::LogPosition;
+pub use scan::{Scanned, Scanner};

@@ -1,0 +1,43 @@
+//! `Options`: what a caller chooses when a store is made or opened.
+
+/// Settings of a [`ChunkStore`](crate::ChunkStore); none of them is written to the pool.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Memory of the metadata tree's memtables, bytes.
+    pub memtable_bytes: usize,
+    /// Memory of the metadata tree's block cache, bytes.
+    pub block_cache_bytes: usize,
+    /// Worker threads for hashing, compressing and parallel I/O; 0: everything inline in the calling thread, in a
+    /// fixed order (for the simulator).
+    pub threads: usize,
+    /// Random for each opening: keeps entries of a dead log tail from ever being taken for new ones.
+    pub nonce: u64,
+    /// A checkpoint is due when the log since the last one is longer than this, bytes.
+    pub checkpoint_log_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        use std::hash::{BuildHasher, Hasher};
+        // The standard library seeds each RandomState differently; good enough for a number that must only differ.
+        let nonce = std::collections::hash_map::RandomState::new()
+            .build_hasher()
+            .finish();
+        Self {
+            memtable_bytes: 32 << 20,
+            block_cache_bytes: 64 << 20,
+            threads: 2,
+            nonce,
+            checkpoint_log_bytes: 64 << 20,
+        }
+    }
+}
+
+/// Whether a background step found more to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Call again soon.
+    More,
+    /// Nothing to do until something changes.
+    Idle,
+}

@@ -1,0 +1,28 @@
+//! What goes wrong with the log.
+
+use terrace_pool::PoolError;
+
+/// An operation on the log that failed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum LogError {
+    /// No copy of an entry could be written.
+    #[error("the log cannot be written: {0}")]
+    Write(PoolError),
+    /// No segment is left for the log.
+    #[error("the log has no room: {0}")]
+    NoSpace(PoolError),
+    /// Entries are missing that are known to have been durable.
+    #[error(
+        "the log is damaged after sequence {newest}: later entries show that {durable} had been durable; restore the \
+         device that holds the log, or import the pool from its last checkpoint"
+    )]
+    Damaged {
+        /// Last sequence that could be read.
+        newest: u64,
+        /// A later sequence that was durable once.
+        durable: u64,
+    },
+    /// A position that makes no sense.
+    #[error("the log position in the root record is invalid: {0}")]
+    Position(&'static str),
+}

@@ -1,0 +1,282 @@
+//! `Log`: appends entries.
+//!
+//! Invariants: one append at a time, in order of sequence; the position is read without waiting for I/O; the segments
+//! in which the log goes on are chosen before the entry that names them is written; an entry is appended if at least
+//! one copy of it was written, and a copy that failed is not used again until the next segment.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use parking_lot::Mutex;
+use terrace_device::AlignedBuffer;
+use terrace_pool::{Pool, PoolError, Request, SegmentId, SegmentKind, TierChoice};
+
+use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition};
+
+const BLOCK: usize = 4096;
+/// An entry is split rather than moved to the next segment when at least this much is left.
+const SPLIT_BYTES: usize = 64 * 1024;
+
+/// What an append did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Appended {
+    /// Devices that hold the entry, each to be flushed; one that flushes is enough.
+    pub devices: Vec<u16>,
+    /// Devices on which a copy could not be written.
+    pub failed: Vec<u16>,
+    /// Bytes written, one copy.
+    pub bytes: u64,
+}
+
+struct State {
+    position: LogPosition,
+    /// The copies of the current segment that still take writes.
+    working: Copies,
+    /// Segments that hold the log, oldest first, up to the one of `position`.
+    segments: VecDeque<Copies>,
+    /// For each append since the last release: the place behind it, in order.
+    marks: VecDeque<LogPosition>,
+    /// Bytes appended since the oldest mark.
+    bytes: u64,
+}
+
+/// The log of a pool.
+pub struct Log {
+    pool: Arc<Pool>,
+    nonce: u64,
+    state: Mutex<State>,
+    appending: Mutex<AlignedBuffer>,
+}
+
+impl Log {
+    /// Starts an empty log whose first sequence is 1.
+    pub fn create(pool: Arc<Pool>, nonce: u64) -> Result<Self, LogError> {
+        let segment = allocate(&pool)?;
+        let next = allocate(&pool).inspect_err(|_| release(&pool, segment))?;
+        let position = LogPosition {
+            segment,
+            offset: 0,
+            next,
+            previous: [0; 32],
+            sequence: 0,
+        };
+        Ok(Self::resume(pool, position, vec![segment], nonce))
+    }
+
+    /// Goes on at `position`, which a [`Scanner`](crate::Scanner) found; `segments` are those from the start of the
+    /// replay to that of the position (the caller claims them and the `next` of the position).
+    pub fn resume(pool: Arc<Pool>, position: LogPosition, segments: Vec<Copies>, nonce: u64) -> Self {
+        let state = State {
+            position,
+            working: position.segment,
+            segments: segments.into(),
+            marks: VecDeque::from([position]),
+            bytes: 0,
+        };
+        let appending = Mutex::new(AlignedBuffer::with_capacity(256 * 1024));
+        Self {
+            pool,
+            nonce,
+            state: Mutex::new(state),
+            appending,
+        }
+    }
+
+    /// Appends `payload`, which holds the sequences `first..=last`, and says that everything up to `flushed` is
+    /// durable. Durable itself when one of the returned devices was flushed.
+    pub fn append(&self, first: u64, last: u64, flushed: u64, payload: &[u8]) -> Result<Appended, LogError> {
+        let mut buffer = self.appending.lock();
+        let mut appended = Appended {
+            devices: Vec::new(),
+            failed: Vec::new(),
+            bytes: 0,
+        };
+        let mut rest = payload;
+        let segment_bytes = self.pool.segment_bytes() as usize;
+        loop {
+            let (position, working) = self.ready()?;
+            let room = segment_bytes - position.offset as usize;
+            let fits = (HEADER_BYTES + rest.len()).next_multiple_of(BLOCK) <= room;
+            if working.is_empty() || (!fits && room < SPLIT_BYTES) {
+                self.advance()?;
+                continue;
+            }
+            let taken = if fits { rest.len() } else { room - HEADER_BYTES };
+            let (part, left) = rest.split_at(taken);
+            let mut header = EntryHeader {
+                pool: self.pool.id(),
+                nonce: self.nonce,
+                first,
+                // Parts of one payload share `first`: none of them but the last moves the sequence on.
+                last: if left.is_empty() { last } else { first - 1 },
+                flushed,
+                previous: position.previous,
+                length: part.len() as u32,
+                continues: !left.is_empty(),
+                next: position.next,
+                sum: [0; 32],
+            };
+            let head = header.seal(part);
+            buffer.clear();
+            buffer.extend_from_slice(&head);
+            buffer.extend_from_slice(part);
+            buffer.pad_to_block();
+            let mut left_working = Copies::default();
+            let mut cause = None;
+            for (slot, segment) in working.0.iter().enumerate() {
+                let Some(segment) = segment else { continue };
+                match self.pool.write(*segment, position.offset.into(), &buffer) {
+                    Ok(()) => {
+                        left_working.0[slot] = Some(*segment);
+                        if !appended.devices.contains(&segment.device) {
+                            appended.devices.push(segment.device);
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(segment = %segment, %error, "a copy of the log failed");
+                        appended.failed.push(segment.device);
+                        cause = Some(error);
+                    }
+                }
+            }
+            let mut state = self.state.lock();
+            state.working = left_working;
+            if left_working.is_empty() {
+                // Every copy failed here; the next segment lies elsewhere if there is an elsewhere.
+                drop(state);
+                let Some(cause) = cause else { continue };
+                if appended.failed.len() > 6 {
+                    return Err(LogError::Write(cause));
+                }
+                self.avoid_failed(&appended.failed);
+                self.advance().map_err(|_| LogError::Write(cause))?;
+                continue;
+            }
+            state.position = LogPosition {
+                segment: position.segment,
+                offset: position.offset + buffer.len() as u32,
+                next: position.next,
+                previous: header.sum,
+                sequence: header.last,
+            };
+            state.bytes += buffer.len() as u64;
+            appended.bytes += buffer.len() as u64;
+            rest = left;
+            if rest.is_empty() {
+                let mark = state.position;
+                state.marks.push_back(mark);
+                return Ok(appended);
+            }
+        }
+    }
+
+    /// The place behind the last entry.
+    pub fn position(&self) -> LogPosition {
+        self.state.lock().position
+    }
+
+    /// The newest place at or before `sequence`: a replay from there meets everything after it.
+    pub fn position_at(&self, sequence: u64) -> LogPosition {
+        let state = self.state.lock();
+        let behind = state.marks.partition_point(|mark| mark.sequence <= sequence);
+        state
+            .marks
+            .get(behind.saturating_sub(1))
+            .copied()
+            .unwrap_or(state.position)
+    }
+
+    /// Bytes appended since the oldest place that is still needed, one copy.
+    pub fn bytes(&self) -> u64 {
+        self.state.lock().bytes
+    }
+
+    /// All segments that the log holds, the next ones included.
+    pub fn segments(&self) -> Vec<SegmentId> {
+        let state = self.state.lock();
+        state
+            .segments
+            .iter()
+            .chain([&state.position.next])
+            .flat_map(Copies::iter)
+            .collect()
+    }
+
+    /// Forgets everything before `position` (a durable root starts there); returns the segments to be released.
+    pub fn release_until(&self, position: &LogPosition) -> Vec<SegmentId> {
+        let mut state = self.state.lock();
+        while state.marks.len() > 1 && state.marks[0].sequence < position.sequence {
+            state.marks.pop_front();
+        }
+        state.bytes = 0;
+        let mut freed = Vec::new();
+        while state.segments.len() > 1 && state.segments[0] != position.segment {
+            freed.extend(state.segments.pop_front().iter().flat_map(Copies::iter));
+        }
+        freed
+    }
+
+    /// Position and working copies, with a next segment chosen if there can be one.
+    fn ready(&self) -> Result<(LogPosition, Copies), LogError> {
+        let (position, working) = {
+            let state = self.state.lock();
+            (state.position, state.working)
+        };
+        if !position.next.is_empty() {
+            return Ok((position, working));
+        }
+        let next = allocate(&self.pool)?;
+        let mut state = self.state.lock();
+        state.position.next = next;
+        Ok((state.position, working))
+    }
+
+    /// Goes on in the next segment.
+    fn advance(&self) -> Result<(), LogError> {
+        let next = allocate(&self.pool)?;
+        let mut state = self.state.lock();
+        let here = state.position.next;
+        state.segments.push_back(here);
+        state.working = here;
+        state.position.segment = here;
+        state.position.offset = 0;
+        state.position.next = next;
+        Ok(())
+    }
+
+    /// Nothing can be done about a next segment that was already named by a durable entry; this only warns.
+    fn avoid_failed(&self, failed: &[u16]) {
+        tracing::error!(
+            ?failed,
+            "every copy of the current log segment failed; going on in the next one"
+        );
+    }
+}
+
+fn release(pool: &Pool, copies: Copies) {
+    for segment in copies.iter() {
+        if let Err(error) = pool.release(segment) {
+            tracing::error!(%segment, %error, "a log segment could not be released");
+        }
+    }
+}
+
+/// Takes a segment on the fastest tier, and one on another device if there is another.
+fn allocate(pool: &Pool) -> Result<Copies, LogError> {
+    let request = |avoid| Request {
+        choice: TierChoice::Fastest,
+        kind: SegmentKind::Log,
+        avoid,
+        leave_free: 0,
+    };
+    let first = pool.allocate(&request(&[])).map_err(no_space)?;
+    let second = pool.allocate(&request(&[first.device])).ok();
+    Ok(Copies([Some(first), second]))
+}
+
+fn no_space(error: PoolError) -> LogError {
+    if error.is_no_space() {
+        LogError::NoSpace(error)
+    } else {
+        LogError::Write(error)
+    }
+}

@@ -1,0 +1,199 @@
+//! `Scanner`: reads the log from a position to its tail.
+//!
+//! Invariants: an entry is given only if it verifies, is of this pool, and is chained to the one before; each copy is
+//! tried; lengths are bounded by the segment before anything is allocated. When the tail is reached, what lies behind
+//! it is looked at: an entry there that was written after a sequence behind the tail had become durable is proof of
+//! damage, not of a power cut.
+
+use std::sync::Arc;
+
+use terrace_device::AlignedBuffer;
+use terrace_pool::Pool;
+
+use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition};
+
+const BLOCK: usize = 4096;
+/// How far behind the tail the scanner looks for proof of damage.
+const LOOK_AHEAD_BYTES: usize = 1024 * 1024;
+
+/// One appended payload, joined from its entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scanned {
+    /// First sequence in it.
+    pub first: u64,
+    /// Last sequence in it.
+    pub last: u64,
+    /// Everything up to here was durable when it was written.
+    pub flushed: u64,
+    /// The payload.
+    pub payload: Vec<u8>,
+    /// The place behind it.
+    pub after: LogPosition,
+}
+
+/// Reads a log.
+pub struct Scanner {
+    pool: Arc<Pool>,
+    position: LogPosition,
+    segments: Vec<Copies>,
+    buffer: AlignedBuffer,
+    degraded: bool,
+}
+
+impl Scanner {
+    /// Starts at `position`.
+    pub fn new(pool: Arc<Pool>, position: LogPosition) -> Result<Self, LogError> {
+        if position.segment.is_empty() {
+            return Err(LogError::Position("no segment"));
+        }
+        if position.offset > pool.segment_bytes() || !position.offset.is_multiple_of(BLOCK as u32) {
+            return Err(LogError::Position("offset"));
+        }
+        let segments = vec![position.segment];
+        Ok(Self {
+            pool,
+            position,
+            segments,
+            buffer: AlignedBuffer::with_capacity(64 * 1024),
+            degraded: false,
+        })
+    }
+
+    /// The segments passed so far, in order; those of the position that a log is resumed at come last.
+    pub fn segments(&self) -> &[Copies] {
+        &self.segments
+    }
+
+    /// Whether an entry was found in one copy only although there are two.
+    pub fn degraded(&self) -> bool {
+        self.degraded
+    }
+
+    /// The next payload; `None` at the tail.
+    pub fn next_payload(&mut self) -> Result<Option<Scanned>, LogError> {
+        let start = self.position;
+        let passed = self.segments.len();
+        let mut joined: Option<Scanned> = None;
+        loop {
+            let Some((header, payload)) = self.next_entry() else {
+                // An unfinished payload was never durable: the tail is in front of it.
+                self.position = start;
+                self.segments.truncate(passed);
+                self.look_ahead()?;
+                return Ok(None);
+            };
+            let scanned = joined.get_or_insert_with(|| Scanned {
+                first: header.first,
+                last: header.last,
+                flushed: header.flushed,
+                payload: Vec::new(),
+                after: self.position,
+            });
+            scanned.payload.extend_from_slice(&payload);
+            if !header.continues {
+                scanned.after = self.position;
+                return Ok(joined);
+            }
+        }
+    }
+
+    fn next_entry(&mut self) -> Option<(EntryHeader, Vec<u8>)> {
+        let here = (self.position.segment, self.position.offset);
+        let there = (self.position.next, 0);
+        for (copies, offset) in [here, there] {
+            if let Some((header, payload)) = self.read_entry(copies, offset) {
+                if copies != self.position.segment {
+                    self.segments.push(copies);
+                }
+                let end = offset as usize + (HEADER_BYTES + payload.len()).next_multiple_of(BLOCK);
+                self.position = LogPosition {
+                    segment: copies,
+                    offset: end as u32,
+                    next: header.next,
+                    previous: header.sum,
+                    sequence: header.last,
+                };
+                return Some((header, payload));
+            }
+        }
+        None
+    }
+
+    fn read_entry(&mut self, copies: Copies, offset: u32) -> Option<(EntryHeader, Vec<u8>)> {
+        let position = self.position;
+        let mut failed = 0;
+        for segment in copies.iter() {
+            let found = self.read_copy(segment, offset).filter(|(header, _)| {
+                header.pool == self.pool.id()
+                    && header.previous == position.previous
+                    && header.first == position.sequence + 1
+                    && header.last + 1 >= header.first
+            });
+            match found {
+                Some(entry) => {
+                    self.degraded |= failed > 0;
+                    return Some(entry);
+                }
+                None => failed += 1,
+            }
+        }
+        None
+    }
+
+    fn read_copy(&mut self, segment: terrace_pool::SegmentId, offset: u32) -> Option<(EntryHeader, Vec<u8>)> {
+        let room = (self.pool.segment_bytes() as usize).checked_sub(offset as usize)?;
+        if room < BLOCK {
+            return None;
+        }
+        let first = self.buffer.reuse(BLOCK);
+        self.pool.read(segment, offset.into(), first).ok()?;
+        let header = EntryHeader::decode(&self.buffer).ok()?;
+        let total = HEADER_BYTES
+            .checked_add(header.length as usize)?
+            .next_multiple_of(BLOCK);
+        if total > room {
+            return None;
+        }
+        if total > BLOCK {
+            let all = self.buffer.reuse(total);
+            self.pool.read(segment, offset.into(), all).ok()?;
+            // The header is taken from the same read as the payload.
+            if EntryHeader::decode(&self.buffer).ok()? != header {
+                return None;
+            }
+        }
+        let payload = self.buffer[HEADER_BYTES..HEADER_BYTES + header.length as usize].to_vec();
+        header.verify(&payload).then_some((header, payload))
+    }
+
+    /// Looks behind the tail for an entry that could only have been written after something there was durable.
+    fn look_ahead(&mut self) -> Result<(), LogError> {
+        let tail = self.position;
+        let segment_bytes = self.pool.segment_bytes() as usize;
+        let mut block = AlignedBuffer::with_capacity(LOOK_AHEAD_BYTES);
+        for (copies, from) in [(tail.segment, tail.offset as usize), (tail.next, 0)] {
+            for segment in copies.iter() {
+                let length = segment_bytes.saturating_sub(from).min(LOOK_AHEAD_BYTES);
+                if length == 0 || self.pool.read(segment, from as u64, block.reuse(length)).is_err() {
+                    continue;
+                }
+                for start in (0..length).step_by(BLOCK) {
+                    let Ok(header) = EntryHeader::decode(&block[start..]) else {
+                        continue;
+                    };
+                    if header.pool != self.pool.id() || header.flushed <= tail.sequence {
+                        continue;
+                    }
+                    let verified = self.read_copy(segment, (from + start) as u32);
+                    if let Some((header, _)) = verified {
+                        return Err(LogError::Damaged {
+                            newest: tail.sequence,
+                            durable: header.flushed,
+                        });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
