@@ -70,7 +70,6 @@ for what in "$@"; do
         need cc gcc
         need make make
         need git git
-        need curl curl
         ;;
     demo)
         need fusermount3 fuse3
@@ -104,11 +103,8 @@ if ! command -v cargo >/dev/null; then
     if [ -x "$HOME/.cargo/bin/cargo" ]; then
         log "add $HOME/.cargo/bin to PATH"
     else
-        log "no cargo; installing the stable toolchain with rustup"
-        for attempt in 1 2 3; do
-            curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal -c rustfmt -c clippy && break
-            sleep $((attempt * 2))
-        done
+        log "no cargo: install the stable Rust toolchain first (rustup), then run this again"
+        exit 1
     fi
 fi
 case " $* " in
