@@ -1,0 +1,18 @@
+//! The simulator: the engine on simulated disks, with a simulated clock and chance from one seed, checked against
+//! plain models. The fault model is at the head of `disk.rs`.
+//!
+//! Invariants: a run is a function of its seed, byte for byte; a fault is only planned through the seams (`Device`,
+//! `Clock`, `Randomness`), so the engine under test is the one that ships.
+
+pub mod content;
+pub mod disk;
+pub mod fault;
+pub mod machine;
+pub mod outcome;
+pub mod random;
+pub mod regressions;
+pub mod rig;
+pub mod runner;
+pub mod store_level;
+pub mod store_model;
+pub mod trace;

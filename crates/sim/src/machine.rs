@@ -1,0 +1,330 @@
+//! `Machine`: the disks, the clock and the power of a simulated computer, and the [`Device`]s through which an engine
+//! sees the disks.
+//!
+//! Invariants: after a cut or a kill every device handed out before is dead (it answers `Gone`), so that nothing of an
+//! old engine reaches the disks of a new one; all chance comes from the machine's own stream, in the order of
+//! operations.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace_device::{Cause, Clock, DEVICE_BLOCK_BYTES, Device, DeviceError, ManualClock, Operation};
+
+use crate::{
+    disk::{Disk, PAGE_BYTES},
+    fault::{Coverage, FaultKind},
+    random::Random,
+    trace::Trace,
+};
+
+const ERROR_IO: i32 = libc::EIO;
+/// Each operation moves the clock by this, nanoseconds.
+const OPERATION_NANOSECONDS: u64 = 20_000;
+
+struct State {
+    disks: Vec<Disk>,
+    random: Random,
+    /// Grows with each start; devices of an earlier one are dead.
+    session: u64,
+    powered: bool,
+    /// Device operations until the power goes.
+    countdown: Option<u64>,
+    /// Device operations so far.
+    operations: u64,
+}
+
+/// A simulated computer.
+pub struct Machine {
+    state: Mutex<State>,
+    /// What took effect.
+    pub coverage: Arc<Coverage>,
+    /// What happened.
+    pub trace: Trace,
+    /// Its time.
+    pub clock: Arc<ManualClock>,
+}
+
+impl Machine {
+    /// A computer with disks of these sizes in bytes; `true`: the disk stands for a directory of slot files.
+    pub fn new(sizes: &[(u64, bool)], random: Random, coverage: Arc<Coverage>, trace: Trace) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                disks: sizes
+                    .iter()
+                    .map(|(size, slots)| Disk::new(*size, *slots))
+                    .collect(),
+                random,
+                session: 0,
+                powered: true,
+                countdown: None,
+                operations: 0,
+            }),
+            coverage,
+            trace,
+            clock: Arc::new(ManualClock::new(1_700_000_000_000_000_000)),
+        })
+    }
+
+    /// The disks as devices of a new session; those of earlier sessions are dead from now on. Disks that vanished are
+    /// left out.
+    pub fn plug_in(self: &Arc<Self>) -> Vec<Arc<dyn Device>> {
+        let mut state = self.state.lock();
+        state.session += 1;
+        state.powered = true;
+        let session = state.session;
+        (0..state.disks.len())
+            .filter(|disk| !state.disks[*disk].vanished)
+            .map(|disk| {
+                Arc::new(SimulatedDevice {
+                    machine: self.clone(),
+                    disk,
+                    session,
+                    flush_failed: Mutex::new(false),
+                }) as Arc<dyn Device>
+            })
+            .collect()
+    }
+
+    /// The power goes after this many more device operations; `None`: it stays.
+    pub fn cut_power_after(&self, operations: Option<u64>) {
+        self.state.lock().countdown = operations;
+    }
+
+    /// The power goes now.
+    pub fn cut_power(&self) {
+        let mut state = self.state.lock();
+        state.countdown = None;
+        state.powered = false;
+    }
+
+    /// Whether the power is on.
+    pub fn is_powered(&self) -> bool {
+        self.state.lock().powered
+    }
+
+    /// After the power went: decides what the disks kept.
+    pub fn settle(&self) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        for (number, disk) in state.disks.iter_mut().enumerate() {
+            let mut random = state.random.fork(number as u64);
+            disk.lose_power(&mut random, &self.coverage);
+        }
+        state.countdown = None;
+        state.session += 1;
+    }
+
+    /// The process ends: its devices are dead, what it wrote stays where it is.
+    pub fn kill(&self) {
+        let mut state = self.state.lock();
+        state.session += 1;
+        state.countdown = None;
+        self.coverage.hit(FaultKind::Kill);
+    }
+
+    /// Device operations so far.
+    pub fn operations(&self) -> u64 {
+        self.state.lock().operations
+    }
+
+    /// Number of disks.
+    pub fn disk_count(&self) -> usize {
+        self.state.lock().disks.len()
+    }
+
+    /// Works on a disk directly, below the engine, with the machine's chance.
+    pub fn with_disk<T>(&self, disk: usize, work: impl FnOnce(&mut Disk, &mut Random) -> T) -> T {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        work(&mut state.disks[disk], &mut state.random)
+    }
+}
+
+/// A disk as an engine sees it.
+struct SimulatedDevice {
+    machine: Arc<Machine>,
+    disk: usize,
+    session: u64,
+    flush_failed: Mutex<bool>,
+}
+
+impl SimulatedDevice {
+    fn error(&self, operation: Operation, offset: u64, length: usize, cause: Cause) -> DeviceError {
+        DeviceError::range(self.path(), operation, offset, length as u64, cause)
+    }
+
+    /// What comes before every operation: is the device there, does the power last. `Err(true)` if the power goes
+    /// during this operation.
+    fn begin(&self, state: &mut State) -> Result<(), bool> {
+        if state.session != self.session || !state.powered || state.disks[self.disk].vanished {
+            return Err(false);
+        }
+        state.operations += 1;
+        self.machine.clock.advance(OPERATION_NANOSECONDS);
+        if let Some(left) = &mut state.countdown {
+            if *left == 0 {
+                state.countdown = None;
+                state.powered = false;
+                return Err(true);
+            }
+            *left -= 1;
+        }
+        let slow = state.disks[self.disk].rates.slow;
+        if slow > 0 && state.random.chance(slow, 10_000) {
+            self.machine.clock.advance(3_000_000_000);
+            self.machine.coverage.hit(FaultKind::Slow);
+        }
+        Ok(())
+    }
+
+    fn check(
+        &self,
+        state: &State,
+        operation: Operation,
+        offset: u64,
+        length: usize,
+    ) -> Result<(), DeviceError> {
+        let block = DEVICE_BLOCK_BYTES as u64;
+        if !offset.is_multiple_of(block) || !(length as u64).is_multiple_of(block) {
+            return Err(self.error(operation, offset, length, Cause::Misaligned));
+        }
+        let size_bytes = state.disks[self.disk].size_bytes();
+        if offset
+            .checked_add(length as u64)
+            .is_none_or(|end| end > size_bytes)
+        {
+            return Err(self.error(operation, offset, length, Cause::OutOfRange { size_bytes }));
+        }
+        Ok(())
+    }
+}
+
+impl Device for SimulatedDevice {
+    fn path(&self) -> String {
+        format!("/simulated/disk{}", self.disk)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.machine.state.lock().disks[self.disk].size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        let machine = &self.machine;
+        let mut state = machine.state.lock();
+        self.check(&state, Operation::Read, offset, buffer.len())?;
+        if self.begin(&mut state).is_err() {
+            return Err(self.error(Operation::Read, offset, buffer.len(), Cause::Gone));
+        }
+        let State { disks, random, .. } = &mut *state;
+        let disk = &mut disks[self.disk];
+        let failed = || self.error(Operation::Read, offset, buffer.len(), Cause::System(ERROR_IO));
+        if disk.rates.read_error > 0 && random.chance(disk.rates.read_error, 10_000) {
+            machine.coverage.hit(FaultKind::ReadErrorOnce);
+            machine.trace.operation(self.disk, "read fails", offset, &[]);
+            return Err(failed());
+        }
+        if disk.rates.bad_page > 0 && random.chance(disk.rates.bad_page, 10_000) {
+            disk.spoil((offset / PAGE_BYTES as u64) as usize + random.index(buffer.len() / PAGE_BYTES));
+        }
+        if !disk.read(offset, buffer) {
+            machine.coverage.hit(FaultKind::ReadErrorForGood);
+            machine
+                .trace
+                .operation(self.disk, "read hits bad page", offset, &[]);
+            return Err(self.error(Operation::Read, offset, buffer.len(), Cause::System(ERROR_IO)));
+        }
+        if disk.rates.read_flip > 0 && !buffer.is_empty() && random.chance(disk.rates.read_flip, 10_000) {
+            let at = random.index(buffer.len());
+            buffer[at] ^= 1 << random.below(8);
+            machine.coverage.hit(FaultKind::Flip);
+            machine
+                .trace
+                .operation(self.disk, "read flips", offset + at as u64, &[]);
+        }
+        machine.trace.operation(self.disk, "read", offset, buffer);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        let machine = &self.machine;
+        let mut state = machine.state.lock();
+        self.check(&state, Operation::Write, offset, data.len())?;
+        if let Err(struck) = self.begin(&mut state) {
+            if struck {
+                // On its way when the power went: any of its sectors may have made it.
+                state.disks[self.disk].write(offset, data);
+                machine
+                    .trace
+                    .operation(self.disk, "write, power goes", offset, data);
+            }
+            return Err(self.error(Operation::Write, offset, data.len(), Cause::Gone));
+        }
+        let State { disks, random, .. } = &mut *state;
+        let disk = &mut disks[self.disk];
+        if disk.writes_fail {
+            machine.coverage.hit(FaultKind::WriteErrorForGood);
+            return Err(self.error(Operation::Write, offset, data.len(), Cause::System(ERROR_IO)));
+        }
+        if disk.backing_full && disk.is_new_place(offset, data.len()) {
+            machine.coverage.hit(FaultKind::BackingFull);
+            return Err(self.error(Operation::Write, offset, data.len(), Cause::System(libc::ENOSPC)));
+        }
+        if disk.rates.write_error > 0 && random.chance(disk.rates.write_error, 10_000) {
+            machine.coverage.hit(FaultKind::WriteErrorOnce);
+            machine.trace.operation(self.disk, "write fails", offset, data);
+            disk.write_partly(offset, data, random);
+            return Err(self.error(Operation::Write, offset, data.len(), Cause::System(ERROR_IO)));
+        }
+        disk.write(offset, data);
+        machine.trace.operation(self.disk, "write", offset, data);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        let machine = &self.machine;
+        let mut state = machine.state.lock();
+        if self.begin(&mut state).is_err() {
+            return Err(self.error(Operation::Flush, 0, 0, Cause::Gone));
+        }
+        let mut flush_failed = self.flush_failed.lock();
+        if *flush_failed {
+            return Err(self.error(Operation::Flush, 0, 0, Cause::FlushFailedBefore));
+        }
+        let State { disks, random, .. } = &mut *state;
+        let disk = &mut disks[self.disk];
+        if disk.writes_fail || (disk.rates.flush_error > 0 && random.chance(disk.rates.flush_error, 10_000)) {
+            machine.coverage.hit(FaultKind::FlushError);
+            machine.trace.operation(self.disk, "flush fails", 0, &[]);
+            *flush_failed = true;
+            return Err(self.error(Operation::Flush, 0, 0, Cause::System(ERROR_IO)));
+        }
+        disk.flush();
+        machine.trace.operation(self.disk, "flush", 0, &[]);
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        let machine = &self.machine;
+        let mut state = machine.state.lock();
+        self.check(&state, Operation::Discard, offset, length as usize)?;
+        if self.begin(&mut state).is_err() {
+            return Err(self.error(Operation::Discard, offset, length as usize, Cause::Gone));
+        }
+        let State { disks, random, .. } = &mut *state;
+        let zero = random.chance(1, 2);
+        disks[self.disk].discard(offset, length, zero);
+        machine.trace.operation(
+            self.disk,
+            if zero { "discard" } else { "discard, kept" },
+            offset,
+            &[],
+        );
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Machine at {} ns", self.clock.now_nanoseconds())
+    }
+}

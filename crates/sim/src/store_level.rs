@@ -1,0 +1,896 @@
+//! The store under the simulator: batches, chunks, flushes, background steps, cuts, kills and failing devices, against
+//! a [`StoreModel`].
+//!
+//! What is checked after every opening: the records are those of a prefix of the batches that contains every flushed
+//! one; every chunk that a record refers to has its content; the full walk (`audit`) finds every count exact. While
+//! running: every read answers as the model says, or with an error that a fault explains; a full pool refuses new data,
+//! lets go of old data, and takes new data again. At the end, everything is deleted and the room must be back.
+
+use std::sync::Arc;
+
+use terrace_chunk::{ChunkStore, ScrubCursor, Step};
+use terrace_store::{Batch, ChunkId, Compression, Flow, Owner, Piece, Placement, Store, StoreError, Written};
+
+use crate::{
+    content::Content,
+    disk::Rates,
+    ensure,
+    fault::{Coverage, FaultKind},
+    outcome::{Check, Violation},
+    random::Random,
+    rig::{Rig, Shape},
+    store_model::{ChunkUse, MARKER_KEY, StoreModel, Value},
+    trace,
+    trace::Trace,
+    violation,
+};
+
+/// Keys that the workload uses.
+const KEYS: u64 = 120;
+/// Steps of the background after which it must have come to rest.
+const STEPS_MAX: u64 = 20_000;
+
+struct Run {
+    rig: Rig,
+    store: Option<Arc<ChunkStore>>,
+    model: StoreModel,
+    random: Random,
+    trace: Trace,
+    coverage: Arc<Coverage>,
+    /// Chunks written and not yet committed, kept alive for a while.
+    held: Vec<(Written, Content)>,
+    /// Operations may fail by chance.
+    storm: bool,
+    /// Something failed since the store was opened, so that it may have stopped or miss a copy.
+    hurt: bool,
+}
+
+/// What an operation that failed means for the run.
+enum Consequence {
+    /// Nothing changed; go on.
+    GoOn,
+    /// The engine must be opened again.
+    Reopen,
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
+    let mut random = Random::new(seed ^ 0x5701_2E00);
+    let shape = Shape::choose(&mut random);
+    trace!(trace, "store level, {shape:?}");
+    let rig = Rig::new(shape, random.fork(1), coverage.clone(), trace.clone());
+    let mut run = Run {
+        rig,
+        store: None,
+        model: StoreModel::default(),
+        random: random.fork(2),
+        trace,
+        coverage,
+        held: Vec::new(),
+        storm: false,
+        hurt: false,
+    };
+    run.store = Some(
+        run.rig
+            .create()
+            .map_err(|error| Violation(format!("cannot create: {error}")))?,
+    );
+    let length = run.random.between(40, 220);
+    let countdown = run.random.chance(1, 2);
+    if countdown {
+        let after = run.random.between(1, 2500);
+        run.rig.machine.cut_power_after(Some(after));
+    }
+    for _ in 0..length {
+        run.turn()?;
+    }
+    run.finish()
+}
+
+impl Run {
+    fn store(&self) -> Check<Arc<ChunkStore>> {
+        self.store
+            .clone()
+            .ok_or_else(|| Violation("the store is not open".into()))
+    }
+
+    fn turn(&mut self) -> Check {
+        match self.random.below(100) {
+            0..=39 => self.commit_batch(),
+            40..=51 => self.flush(),
+            52..=64 => self.read_some(),
+            65..=76 => self.background(),
+            77..=79 => self.checkpoint(),
+            80..=83 => self.rewrite(),
+            84 => self.scrub(),
+            85..=86 => self.fill_up(),
+            87..=88 => self.weather(),
+            89..=90 => self.audit(),
+            91 => self.plan_cut(),
+            92..=94 => self.cut(),
+            95..=96 => self.kill(),
+            97 => self.close_and_open(),
+            _ => self.drop_held(),
+        }
+    }
+
+    /// What an error means; a violation if nothing explains it.
+    fn judge(&mut self, doing: &str, error: &StoreError) -> Check<Consequence> {
+        trace!(self.trace, "{doing}: {error}");
+        if !self.rig.machine.is_powered() {
+            return Ok(Consequence::Reopen);
+        }
+        if let StoreError::NoSpace = error {
+            return Ok(Consequence::GoOn);
+        }
+        if !self.storm && !self.hurt {
+            violation!("{doing} failed although nothing was wrong: {error}");
+        }
+        self.hurt = true;
+        match error {
+            StoreError::Stopped(_) => Ok(Consequence::Reopen),
+            StoreError::Device(_) | StoreError::Damaged { .. } | StoreError::DamagedMetadata(_) => {
+                Ok(Consequence::GoOn)
+            }
+            other => violation!("{doing} answered a failing device with: {other}"),
+        }
+    }
+
+    fn placement(&mut self) -> Placement {
+        let tiers = self.rig.shape.tiers.len() as u64;
+        match self.random.below(4) {
+            0 => Placement::Tier {
+                tier: self.random.below(tiers) as u8,
+                strict: self.random.chance(1, 4),
+            },
+            1 => Placement::Landing(Flow::Sequential),
+            _ => Placement::Landing(Flow::Random),
+        }
+    }
+
+    /// Writes chunks; `None` when it failed in a way that the caller need not care about.
+    fn write_chunks(&mut self, contents: &[Content], privileged: bool) -> Check<Option<Vec<Written>>> {
+        let store = self.store()?;
+        let bytes: Vec<Vec<u8>> = contents.iter().map(Content::bytes).collect();
+        let compression = *self.random.pick(&[
+            Compression::Off,
+            Compression::Lz4,
+            Compression::Lz4,
+            Compression::Zstd(1),
+        ]);
+        let dedup = self.random.chance(4, 5);
+        let placement = self.placement();
+        let pieces: Vec<Piece<'_>> = bytes
+            .iter()
+            .map(|content| Piece {
+                content,
+                compression,
+                dedup,
+                placement,
+                owner: Owner::default(),
+                privileged,
+            })
+            .collect();
+        match store.write_chunks(&pieces) {
+            Ok(written) => {
+                ensure!(
+                    written.len() == contents.len(),
+                    "{} chunks for {} pieces",
+                    written.len(),
+                    contents.len()
+                );
+                Ok(Some(written))
+            }
+            Err(error) => {
+                self.note_full(&error);
+                match self.judge("write_chunks", &error)? {
+                    Consequence::GoOn => {}
+                    Consequence::Reopen => self.recover(false)?,
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn note_full(&self, error: &StoreError) {
+        if let StoreError::NoSpace = error {
+            self.coverage.hit(FaultKind::PoolFull);
+        }
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        let number = self.random.below(KEYS);
+        let mut key = vec![0x20 + (number % 3) as u8, 1];
+        key.extend_from_slice(&number.to_be_bytes()[6..]);
+        if number % 7 == 0 {
+            key.extend_from_slice(&[0xAB; 90]);
+        }
+        key
+    }
+
+    fn commit_batch(&mut self) -> Check {
+        let keys: Vec<Vec<u8>> = (0..self.random.between(1, 6)).map(|_| self.key()).collect();
+        let most = *self.random.pick(&[5_000, 20_000, 60_000, 131_072]);
+        let count = if self.random.chance(1, 5) {
+            0
+        } else {
+            self.random.between(1, 6)
+        };
+        let contents: Vec<Content> = (0..count)
+            .map(|_| Content::choose(&mut self.random, most))
+            .collect();
+        let mut fresh = Vec::new();
+        if !contents.is_empty() {
+            let Some(written) = self.write_chunks(&contents, false)? else {
+                return Ok(());
+            };
+            fresh = written.into_iter().zip(contents).collect();
+        }
+        if self.random.chance(1, 8) && !fresh.is_empty() {
+            // Kept for a later batch, or for none.
+            self.held.append(&mut fresh);
+            return Ok(());
+        }
+        if self.random.chance(1, 3) {
+            fresh.append(&mut self.held);
+        }
+        let mut changes: Vec<(Vec<u8>, Option<Value>)> = Vec::new();
+        for key in keys {
+            if changes.iter().any(|(other, _)| *other == key) {
+                continue;
+            }
+            if self.random.chance(1, 5) {
+                changes.push((key, None));
+                continue;
+            }
+            let mut value = Value::default();
+            for _ in 0..self.random.below(4) {
+                // New chunks, or those of another record (a clone).
+                let shared = self.random.chance(1, 4);
+                if shared && !self.model.live().is_empty() {
+                    let index = self.random.index(self.model.live().len());
+                    let donor = self.model.live().values().nth(index);
+                    if let Some(chunk) = donor.and_then(|value| value.uses.first()) {
+                        value.uses.push(ChunkUse {
+                            blocks: self.random.between(1, 32) as i64,
+                            ..*chunk
+                        });
+                    }
+                } else if !fresh.is_empty() {
+                    let (written, content) = &fresh[self.random.index(fresh.len())];
+                    let blocks = i64::from(content.length.div_ceil(4096));
+                    value.uses.push(ChunkUse {
+                        id: written.id,
+                        content: *content,
+                        blocks,
+                    });
+                }
+            }
+            let long = self.random.chance(1, 30);
+            value.padding =
+                vec![self.random.next() as u8; self.random.skewed(if long { 30_000 } else { 300 }) as usize];
+            changes.push((key, Some(value)));
+        }
+        self.commit(
+            changes,
+            fresh.into_iter().map(|(written, _)| written).collect(),
+            false,
+        )
+    }
+
+    /// Commits changes with the references that follow from them.
+    fn commit(
+        &mut self,
+        mut changes: Vec<(Vec<u8>, Option<Value>)>,
+        written: Vec<Written>,
+        privileged: bool,
+    ) -> Check {
+        let store = self.store()?;
+        let number = self.model.next_number();
+        changes.push((
+            MARKER_KEY.to_vec(),
+            Some(Value {
+                uses: Vec::new(),
+                padding: number.to_le_bytes().to_vec(),
+            }),
+        ));
+        let mut batch = Batch::new();
+        for (key, value) in &changes {
+            // New references first: a chunk shared with a record that this batch replaces must not die in between.
+            if let Some(value) = value {
+                for chunk in &value.uses {
+                    batch.reference(chunk.id, chunk.blocks);
+                }
+            }
+            if let Some(old) = self.model.live().get(key) {
+                for chunk in &old.uses {
+                    batch.reference(chunk.id, -chunk.blocks);
+                }
+            }
+            match value {
+                Some(value) => batch.put(key.clone(), value.encode()),
+                None => batch.delete(key.clone()),
+            }
+        }
+        for written in written {
+            batch.hold(written);
+        }
+        if privileged {
+            batch.privileged();
+        }
+        let sequence = store.commit(batch);
+        match sequence {
+            Ok(sequence) => {
+                trace!(
+                    self.trace,
+                    "batch {number} is sequence {}, {} changes",
+                    sequence.0,
+                    changes.len()
+                );
+                ensure!(
+                    sequence == store.newest(),
+                    "newest() is {:?} after commit gave {sequence:?}",
+                    store.newest()
+                );
+                self.model.committed(changes, Some(sequence));
+                Ok(())
+            }
+            Err(StoreError::NoSpace) if self.rig.machine.is_powered() => {
+                trace!(self.trace, "batch {number}: no space");
+                self.coverage.hit(FaultKind::PoolFull);
+                ensure!(
+                    !privileged,
+                    "a batch that only deletes was refused on a full pool"
+                );
+                self.expect_marker("after a refused commit")
+            }
+            Err(error) => {
+                self.judge("commit", &error)?;
+                // It may or may not have happened: that is for the recovery to tell.
+                self.model.committed(changes, None);
+                self.recover(false)
+            }
+        }
+    }
+
+    fn expect_marker(&mut self, when: &str) -> Check {
+        let store = self.store()?;
+        let number = match store.get(MARKER_KEY) {
+            Ok(value) => marker_number(value.as_deref())?,
+            Err(error) => {
+                if let Consequence::Reopen = self.judge("get", &error)? {
+                    self.recover(false)?;
+                }
+                return Ok(());
+            }
+        };
+        ensure!(
+            number == self.model.newest(),
+            "the store is at batch {number} {when}, not {}",
+            self.model.newest()
+        );
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Check {
+        let store = self.store()?;
+        let sequence = store.newest();
+        match store.flush(sequence) {
+            Ok(()) => {
+                trace!(self.trace, "flush {}", sequence.0);
+                self.model.flushed(sequence);
+                Ok(())
+            }
+            Err(error) => {
+                self.judge("flush", &error)?;
+                // Whatever the reason: nothing is accepted from now on, and surely no flush succeeds for the same data.
+                if self.rig.machine.is_powered() && store.flush(sequence).is_ok() {
+                    violation!("a flush failed and then succeeded without anything in between");
+                }
+                self.recover(false)
+            }
+        }
+    }
+
+    fn read_some(&mut self) -> Check {
+        let store = self.store()?;
+        for _ in 0..self.random.between(1, 5) {
+            let key = self.key();
+            match store.get(&key) {
+                Ok(value) => {
+                    let expected = self.model.live().get(&key).map(Value::encode);
+                    ensure!(
+                        value.as_deref() == expected.as_deref(),
+                        "get {key:02x?} answered {:?} bytes, not {:?}",
+                        value.map(|v| v.len()),
+                        expected.map(|v| v.len())
+                    );
+                }
+                Err(error) => return self.after_error("get", &error),
+            }
+            let Some(value) = self.model.live().get(&key).cloned() else {
+                continue;
+            };
+            for chunk in &value.uses {
+                let bytes = chunk.content.bytes();
+                let result = if self.random.chance(1, 2) && !bytes.is_empty() {
+                    let offset = self.random.index(bytes.len());
+                    let length = self.random.index(bytes.len() - offset + 1);
+                    store
+                        .read_chunk_part(chunk.id, offset, length)
+                        .map(|part| part == bytes[offset..offset + length])
+                } else {
+                    store.read_chunk(chunk.id).map(|whole| whole == bytes)
+                };
+                match result {
+                    Ok(equal) => ensure!(equal, "chunk {} reads as something else", chunk.id),
+                    Err(error) => return self.after_error("read_chunk", &error),
+                }
+            }
+        }
+        if self.random.chance(1, 3) {
+            let (mut from, mut to) = (self.key(), self.key());
+            if from > to {
+                std::mem::swap(&mut from, &mut to);
+            }
+            let limit = self.random.between(1, 40) as usize;
+            match store.scan(&from, &to, limit) {
+                Ok(found) => {
+                    let expected: Vec<(Vec<u8>, Vec<u8>)> = self
+                        .model
+                        .live()
+                        .range(from.clone()..to.max(from))
+                        .take(limit)
+                        .map(|(key, value)| (key.clone(), value.encode()))
+                        .collect();
+                    ensure!(
+                        found
+                            .iter()
+                            .map(|(k, v)| (k.to_vec(), v.to_vec()))
+                            .eq(expected.iter().cloned()),
+                        "a scan found {} records, not {} (or others)",
+                        found.len(),
+                        expected.len()
+                    );
+                }
+                Err(error) => return self.after_error("scan", &error),
+            }
+        }
+        Ok(())
+    }
+
+    fn after_error(&mut self, doing: &str, error: &StoreError) -> Check {
+        match self.judge(doing, error)? {
+            Consequence::GoOn => Ok(()),
+            Consequence::Reopen => self.recover(false),
+        }
+    }
+
+    fn background(&mut self) -> Check {
+        let store = self.store()?;
+        for _ in 0..self.random.between(1, 12) {
+            match store.step() {
+                Ok(Step::More) => {}
+                Ok(Step::Idle) => break,
+                Err(error) => return self.after_error("step", &error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps until there is nothing to do.
+    fn rest(&mut self) -> Check {
+        let store = self.store()?;
+        for _ in 0..STEPS_MAX {
+            match store.step() {
+                Ok(Step::More) => {}
+                Ok(Step::Idle) => return Ok(()),
+                Err(error) => return self.after_error("step", &error),
+            }
+        }
+        violation!("the background found no rest in {STEPS_MAX} steps")
+    }
+
+    fn checkpoint(&mut self) -> Check {
+        let store = self.store()?;
+        trace!(self.trace, "checkpoint");
+        match store.checkpoint() {
+            Ok(()) => {
+                let newest = store.newest();
+                self.model.flushed(newest);
+                Ok(())
+            }
+            Err(error) => self.after_error("checkpoint", &error),
+        }
+    }
+
+    fn rewrite(&mut self) -> Check {
+        let store = self.store()?;
+        let ids: Vec<ChunkId> = self.model.references().into_keys().collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let count = self.random.between(1, 20);
+        let chosen: Vec<ChunkId> = (0..count).map(|_| *self.random.pick(&ids)).collect();
+        let tier = self.random.below(self.rig.shape.tiers.len() as u64) as u8;
+        let strict = self.random.chance(1, 2);
+        match store.rewrite(&chosen, Placement::Tier { tier, strict }) {
+            Ok(outcome) => {
+                trace!(
+                    self.trace,
+                    "rewrite to tier {tier}: {} moved, {} skipped", outcome.moved, outcome.skipped
+                );
+                ensure!(
+                    outcome.failed.is_empty() || self.storm || self.hurt,
+                    "rewrite could not read {:?}",
+                    outcome.failed
+                );
+                Ok(())
+            }
+            Err(error) => {
+                self.note_full(&error);
+                self.after_error("rewrite", &error)
+            }
+        }
+    }
+
+    fn scrub(&mut self) -> Check {
+        let store = self.store()?;
+        let mut cursor = ScrubCursor::default();
+        for _ in 0..STEPS_MAX {
+            match store.scrub_step(&mut cursor, 1 << 20) {
+                Ok(progress) => {
+                    ensure!(
+                        (progress.damaged.is_empty() && progress.damaged_metadata.is_empty())
+                            || self.storm
+                            || self.hurt,
+                        "scrub found damage where there is none: {:?} {:?}",
+                        progress.damaged,
+                        progress.damaged_metadata
+                    );
+                    if progress.finished {
+                        return Ok(());
+                    }
+                }
+                Err(error) => return self.after_error("scrub", &error),
+            }
+        }
+        violation!("a scrub has no end")
+    }
+
+    fn audit(&mut self) -> Check {
+        let store = self.store()?;
+        let references = self.model.references();
+        let expected = |tell: &mut dyn FnMut(ChunkId, i64)| {
+            for (id, blocks) in &references {
+                tell(*id, *blocks);
+            }
+            Ok(())
+        };
+        match store.audit(Some(&expected)) {
+            Ok(report) => {
+                ensure!(
+                    report.discrepancies.is_empty(),
+                    "the audit found: {}",
+                    report
+                        .discrepancies
+                        .iter()
+                        .take(5)
+                        .cloned()
+                        .collect::<Vec<_>>()
+                        .join("; ")
+                );
+                Ok(())
+            }
+            Err(error) => self.after_error("audit", &error),
+        }
+    }
+
+    fn drop_held(&mut self) -> Check {
+        self.held.clear();
+        Ok(())
+    }
+
+    /// Writes until the pool is full, then makes room again.
+    fn fill_up(&mut self) -> Check {
+        if self.random.chance(1, 2) {
+            return Ok(());
+        }
+        trace!(self.trace, "filling up");
+        let newest = self.model.newest();
+        for number in 0..800u64 {
+            let content = Content {
+                texture: 0,
+                seed: self.random.next(),
+                length: 131_072,
+            };
+            let before = self.coverage.count(FaultKind::PoolFull);
+            let Some(written) = self.write_chunks(&[content], false)? else {
+                break;
+            };
+            let chunk = ChunkUse {
+                id: written[0].id,
+                content,
+                blocks: 32,
+            };
+            let mut key = vec![0x22, 9];
+            key.extend_from_slice(&number.to_be_bytes());
+            self.commit(
+                vec![(
+                    key,
+                    Some(Value {
+                        uses: vec![chunk],
+                        padding: Vec::new(),
+                    }),
+                )],
+                written,
+                false,
+            )?;
+            if self.coverage.count(FaultKind::PoolFull) > before || self.model.newest() < newest {
+                break;
+            }
+        }
+        self.background()?;
+        // Deleting always works.
+        let doomed: Vec<Vec<u8>> = self
+            .model
+            .live()
+            .keys()
+            .filter(|key| key.starts_with(&[0x22, 9]))
+            .cloned()
+            .collect();
+        for keys in doomed.chunks(16) {
+            let changes = keys
+                .iter()
+                .filter(|key| self.model.live().contains_key(*key))
+                .map(|key| (key.clone(), None))
+                .collect();
+            self.commit(changes, Vec::new(), true)?;
+        }
+        self.rest()
+    }
+
+    /// Devices begin or stop to fail by chance.
+    fn weather(&mut self) -> Check {
+        self.storm = !self.storm && self.random.chance(1, 2);
+        let storm = self.storm;
+        let disks = self.rig.machine.disk_count();
+        for disk in 0..disks {
+            let rate = |random: &mut Random| {
+                if storm && random.chance(1, 3) {
+                    random.between(1, 60)
+                } else {
+                    0
+                }
+            };
+            let rates = Rates {
+                read_error: rate(&mut self.random),
+                bad_page: 0,
+                read_flip: rate(&mut self.random),
+                write_error: rate(&mut self.random) / 2,
+                flush_error: rate(&mut self.random),
+                slow: rate(&mut self.random),
+            };
+            let full = storm && self.random.chance(1, 30);
+            let dead = storm && self.random.chance(1, 40);
+            self.rig.machine.with_disk(disk, |disk, _| {
+                disk.rates = rates;
+                disk.backing_full = full;
+                disk.writes_fail = dead;
+            });
+        }
+        trace!(self.trace, "storm: {storm}");
+        Ok(())
+    }
+
+    fn calm(&mut self) {
+        for disk in 0..self.rig.machine.disk_count() {
+            self.rig.machine.with_disk(disk, |disk, _| {
+                disk.rates = Rates::default();
+                disk.writes_fail = false;
+                disk.backing_full = false;
+                disk.unspoil();
+            });
+        }
+        self.storm = false;
+    }
+
+    fn plan_cut(&mut self) -> Check {
+        let after = self.random.skewed(400);
+        trace!(self.trace, "power goes after {after} operations");
+        self.rig.machine.cut_power_after(Some(after));
+        Ok(())
+    }
+
+    fn cut(&mut self) -> Check {
+        trace!(self.trace, "power cut");
+        self.rig.machine.cut_power();
+        self.recover(false)
+    }
+
+    fn kill(&mut self) -> Check {
+        trace!(self.trace, "kill");
+        self.recover(false)
+    }
+
+    fn close_and_open(&mut self) -> Check {
+        let store = self.store()?;
+        self.held.clear();
+        match store.close() {
+            Ok(()) => {
+                trace!(self.trace, "closed");
+                let newest = store.newest();
+                self.model.flushed(newest);
+                ensure!(
+                    matches!(store.commit(Batch::new()), Ok(_) | Err(StoreError::Stopped(_))),
+                    "a closed store answers a commit with something else"
+                );
+                self.recover(true)
+            }
+            Err(error) => {
+                self.judge("close", &error)?;
+                self.recover(false)
+            }
+        }
+    }
+
+    /// Opens again after a cut, a kill or an error, and checks everything. The power may go again meanwhile.
+    fn recover(&mut self, cleanly: bool) -> Check {
+        self.store = None;
+        self.held.clear();
+        // Faults of single operations end here: what is checked below is what is on the disks.
+        self.calm();
+        self.hurt = false;
+        let machine = self.rig.machine.clone();
+        let cut = !machine.is_powered() || (!cleanly && self.random.chance(1, 4));
+        if cut {
+            self.coverage.hit(FaultKind::PowerCut);
+            machine.cut_power();
+            machine.settle();
+        } else {
+            machine.kill();
+        }
+        for attempt in 0.. {
+            let again = attempt < 4 && !cleanly && self.random.chance(1, 4);
+            machine.cut_power_after(again.then(|| self.random.skewed(300)));
+            match self.rig.open(false) {
+                Ok(store) => {
+                    machine.cut_power_after(None);
+                    if machine.is_powered() {
+                        self.store = Some(store);
+                        break;
+                    }
+                }
+                Err(error) => {
+                    ensure!(!machine.is_powered(), "the pool does not open: {error}");
+                    trace!(self.trace, "opening, power went: {error}");
+                }
+            }
+            self.coverage.hit(FaultKind::PowerCutInRecovery);
+            machine.cut_power();
+            machine.settle();
+        }
+        self.check_all()?;
+        if self.random.chance(1, 3) {
+            self.plan_cut()?;
+        }
+        Ok(())
+    }
+
+    /// Everything in the store against the model; the number of batches is read from the store.
+    fn check_all(&mut self) -> Check {
+        let store = self.store()?;
+        let wrong = |doing: &str| {
+            let doing = doing.to_string();
+            move |error: StoreError| Violation(format!("after opening, {doing} failed: {error}"))
+        };
+        let number = marker_number(store.get(MARKER_KEY).map_err(wrong("get"))?.as_deref())?;
+        trace!(
+            self.trace,
+            "recovered {number} of {} batches, {} durable",
+            self.model.newest(),
+            self.model.durable()
+        );
+        self.model.recovered(number, store.newest())?;
+        let mut from = vec![0x20];
+        let mut found = 0;
+        let mut expected = self.model.live().iter();
+        loop {
+            let records = store.scan(&from, &[], 64).map_err(wrong("scan"))?;
+            let Some((last, _)) = records.last() else { break };
+            from = [&last[..], &[0]].concat();
+            for (key, value) in &records {
+                let Some((wanted, of_model)) = expected.next() else {
+                    violation!("a record too many: {key:02x?}");
+                };
+                ensure!(
+                    &key[..] == wanted.as_slice(),
+                    "the store has {key:02x?} where the model has {wanted:02x?}"
+                );
+                ensure!(
+                    value[..] == of_model.encode(),
+                    "{key:02x?} has another value than batch {number} left"
+                );
+                found += 1;
+            }
+        }
+        ensure!(
+            expected.next().is_none(),
+            "only {found} of {} records are there",
+            self.model.live().len()
+        );
+        let mut seen = std::collections::BTreeSet::new();
+        for chunk in self.model.live().values().flat_map(|value| &value.uses) {
+            if seen.insert(chunk.id) {
+                let bytes = store.read_chunk(chunk.id).map_err(wrong("reading a chunk"))?;
+                ensure!(
+                    bytes == chunk.content.bytes(),
+                    "chunk {} has other content than was written",
+                    chunk.id
+                );
+            }
+        }
+        self.audit()
+    }
+
+    fn finish(&mut self) -> Check {
+        self.calm();
+        self.rig.machine.cut_power_after(None);
+        self.recover(false)?;
+        self.rig.machine.cut_power_after(None);
+        let keys: Vec<Vec<u8>> = self
+            .model
+            .live()
+            .keys()
+            .filter(|key| key.as_slice() != MARKER_KEY)
+            .cloned()
+            .collect();
+        for keys in keys.chunks(20) {
+            self.commit(
+                keys.iter().map(|key| (key.clone(), None)).collect(),
+                Vec::new(),
+                true,
+            )?;
+        }
+        self.flush()?;
+        self.rest()?;
+        self.checkpoint()?;
+        self.rest()?;
+        let space = self.store()?.space();
+        trace!(
+            self.trace,
+            "at the end {} chunks, {} bytes available", space.chunks, space.available_bytes
+        );
+        ensure!(
+            space.chunks == 0,
+            "{} chunks are left after everything was deleted",
+            space.chunks
+        );
+        ensure!(
+            space.logical_bytes == 0 && space.unique_bytes == 0 && space.chunk_stored_bytes == 0,
+            "after everything was deleted there are {} logical, {} unique, {} stored bytes",
+            space.logical_bytes,
+            space.unique_bytes,
+            space.chunk_stored_bytes
+        );
+        // A quarter of the pool must be writable at the least; with data on a copy each, half of that.
+        let size: u64 = self.rig.shape.disks().iter().map(|(size, _)| size).sum();
+        ensure!(
+            space.available_bytes >= size / 8,
+            "only {} of {size} bytes are available after everything was deleted",
+            space.available_bytes
+        );
+        self.close_and_open()
+    }
+}
+
+fn marker_number(value: Option<&[u8]>) -> Check<u64> {
+    match value {
+        None => Ok(0),
+        Some(bytes) => bytes
+            .get(1..9)
+            .and_then(|number| number.try_into().ok())
+            .map(u64::from_le_bytes)
+            .ok_or_else(|| Violation("the marker has a wrong length".into())),
+    }
+}

@@ -1,0 +1,156 @@
+//! `StoreModel`: what a store must hold, kept as batches in RAM.
+//!
+//! The rule: after any cut, kill or fault, the records are exactly the result of the first *n* batches, and *n* is at
+//! least the number of those acknowledged by a flush. Every batch writes its number under one key, so that *n* is
+//! read back rather than guessed. What a record refers to is written in its value, so the references that each chunk
+//! must have follow from the records alone.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use terrace_store::{ChunkId, Sequence};
+
+use crate::{content::Content, outcome::Check};
+
+/// The key that every batch writes its number under.
+pub const MARKER_KEY: &[u8] = &[0x20, 0];
+
+/// A chunk that a record refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkUse {
+    /// The chunk.
+    pub id: ChunkId,
+    /// What is in it.
+    pub content: Content,
+    /// References, in blocks.
+    pub blocks: i64,
+}
+
+/// A record's value: chunks, and some bytes to make it longer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Value {
+    /// What it refers to.
+    pub uses: Vec<ChunkUse>,
+    /// Anything.
+    pub padding: Vec<u8>,
+}
+
+impl Value {
+    /// The bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![self.uses.len() as u8];
+        for chunk in &self.uses {
+            bytes.extend_from_slice(&chunk.id.0.to_le_bytes());
+            chunk.content.encode(&mut bytes);
+            bytes.push(chunk.blocks as u8);
+        }
+        bytes.extend_from_slice(&self.padding);
+        bytes
+    }
+}
+
+type Change = (Vec<u8>, Option<Value>);
+
+struct Entry {
+    number: u64,
+    sequence: Option<Sequence>,
+    changes: Vec<Change>,
+}
+
+/// The model.
+#[derive(Default)]
+pub struct StoreModel {
+    /// State after batch `durable`.
+    base: BTreeMap<Vec<u8>, Value>,
+    durable: u64,
+    later: VecDeque<Entry>,
+    /// State after the newest batch.
+    live: BTreeMap<Vec<u8>, Value>,
+    newest: u64,
+}
+
+fn apply(state: &mut BTreeMap<Vec<u8>, Value>, changes: &[Change]) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => state.insert(key.clone(), value.clone()),
+            None => state.remove(key),
+        };
+    }
+}
+
+impl StoreModel {
+    /// The number that the next batch writes under [`MARKER_KEY`].
+    pub fn next_number(&self) -> u64 {
+        self.newest + 1
+    }
+
+    /// The newest batch.
+    pub fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    /// The newest batch known to be durable.
+    pub fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    /// A batch that was committed, with its sequence; `None` if the commit failed and may have happened.
+    pub fn committed(&mut self, changes: Vec<Change>, sequence: Option<Sequence>) {
+        self.newest += 1;
+        apply(&mut self.live, &changes);
+        self.later.push_back(Entry {
+            number: self.newest,
+            sequence,
+            changes,
+        });
+    }
+
+    /// A flush of `sequence` succeeded.
+    pub fn flushed(&mut self, sequence: Sequence) {
+        while let Some(entry) = self.later.front() {
+            if entry.sequence.is_none_or(|of_entry| of_entry > sequence) {
+                break;
+            }
+            if let Some(entry) = self.later.pop_front() {
+                apply(&mut self.base, &entry.changes);
+                self.durable = entry.number;
+            }
+        }
+    }
+
+    /// The store was opened again and holds the first `number` batches, the last of them at `sequence` or before; later
+    /// ones are gone.
+    pub fn recovered(&mut self, number: u64, sequence: Sequence) -> Check {
+        crate::ensure!(
+            number >= self.durable,
+            "acknowledged batches are lost: batch {} was flushed, the store is at {number}",
+            self.durable
+        );
+        crate::ensure!(
+            number <= self.newest,
+            "the store is at batch {number}, but only {} were ever committed",
+            self.newest
+        );
+        self.later.retain(|entry| entry.number <= number);
+        self.newest = number;
+        self.live = self.base.clone();
+        for entry in &mut self.later {
+            apply(&mut self.live, &entry.changes);
+            entry.sequence.get_or_insert(sequence);
+        }
+        Ok(())
+    }
+
+    /// What the store must hold now.
+    pub fn live(&self) -> &BTreeMap<Vec<u8>, Value> {
+        &self.live
+    }
+
+    /// References that each chunk must have now.
+    pub fn references(&self) -> BTreeMap<ChunkId, i64> {
+        let mut references = BTreeMap::new();
+        for chunk in self.live.values().flat_map(|value| &value.uses) {
+            *references.entry(chunk.id).or_insert(0) += chunk.blocks;
+        }
+        references
+    }
+}
