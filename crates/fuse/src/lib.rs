@@ -1,1 +1,29 @@
-//! Terrace: fuse.
+//! Terrace over FUSE: the protocol, mounting, the threads, and what each request means to a dataset.
+//!
+//! The protocol layer is our own rather than a crate: it needs features that none offers together (killing set-id
+//! bits, O_TMPFILE, statx, opens that cost no message) and a small, constant cost per request.
+//!
+//! ```text
+//! kernel ── device ── session, crew (threads) ── protocol (bytes ↔ requests) ── server (requests → dataset)
+//! ```
+
+mod credentials;
+mod crew;
+mod device;
+mod error;
+mod mount;
+mod mount_table;
+mod nodes;
+mod options;
+mod past;
+pub mod protocol;
+mod server;
+mod session;
+
+pub use error::FuseError;
+pub use mount::{MOUNT_KIND, UnmountMode, check_available, clear_stale};
+pub use mount_table::{MountEntry, mount_at, mounts};
+pub use options::MountOptions;
+pub use past::{Past, PastView, split_name};
+pub use server::Content;
+pub use session::{Session, mount};

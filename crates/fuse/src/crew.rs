@@ -1,0 +1,224 @@
+//! `Crew`: how many threads wait for requests, and when a further one is called.
+//!
+//! One thread (on large machines a few) *receives*: it takes a request, serves it at once and looks for the next. That
+//! is the cheapest way to serve requests that take microseconds: no thread is woken. What may take longer would hold
+//! up those behind it, so before serving such a request the receiver hands its place to another thread. Which
+//! operations take long is learned: by operation and size, from how long they took lately. A request that surprises
+//! (a cheap operation that had to wait for a disk) is noticed by a watcher thread, which gives the place away.
+//!
+//! Invariants: at most `places` threads receive, except for a moment after the watcher stepped in; whenever a
+//! receiver is stuck longer than [`STUCK`], another one receives, up to `threads_max`; nobody runs while there are no
+//! requests.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::protocol::operation;
+
+/// A request that takes longer than this is handed over before it is served.
+const SLOW: Duration = Duration::from_micros(25);
+/// How often the watcher looks while requests come.
+const STUCK: Duration = Duration::from_micros(400);
+/// For how many looks without a request the watcher stays awake.
+const IDLE_LOOKS: u32 = 8;
+/// Requests with more data than this are learned about separately.
+const LARGE_BYTES: usize = 16 * 1024;
+
+/// What a receiving thread shows to the watcher.
+#[derive(Default)]
+pub struct Place {
+    /// Whether the thread still has its place.
+    held: AtomicBool,
+    /// Odd while it serves a request; changes with each.
+    turn: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    receiving: usize,
+    waiting: usize,
+    threads: usize,
+    ended: bool,
+}
+
+/// The threads that serve one mount.
+pub struct Crew {
+    state: Mutex<State>,
+    called: Condvar,
+    places: usize,
+    threads_max: usize,
+    /// Smoothed time an operation took, nanoseconds, small and large.
+    took_nanos: Vec<[AtomicU32; 2]>,
+    watcher_sleeps: AtomicBool,
+    watcher: Condvar,
+    watcher_lock: Mutex<()>,
+    ended: AtomicBool,
+}
+
+/// Why a thread leaves off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// It may receive.
+    Receive,
+    /// The mount has ended.
+    End,
+}
+
+impl Crew {
+    /// With `places` receiving at a time.
+    pub fn new(places: usize, threads_max: usize) -> Self {
+        let took_nanos = (0..operation::COUNT).map(|number| {
+            let slow = matches!(
+                number as u32,
+                operation::FSYNC | operation::FSYNCDIR | operation::COPY_FILE_RANGE
+            );
+            let start = if slow { 10 * SLOW.as_nanos() as u32 } else { 0 };
+            [AtomicU32::new(start), AtomicU32::new(start)]
+        });
+        Self {
+            state: Mutex::default(),
+            called: Condvar::new(),
+            places: places.max(1),
+            threads_max: threads_max.max(2),
+            took_nanos: took_nanos.collect(),
+            watcher_sleeps: AtomicBool::new(false),
+            watcher: Condvar::new(),
+            watcher_lock: Mutex::new(()),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Counts a thread in; false if there are enough.
+    pub fn join(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.threads >= self.threads_max || state.ended {
+            return false;
+        }
+        state.threads += 1;
+        true
+    }
+
+    /// Waits for a place.
+    pub fn enter(&self, place: &Place) -> Call {
+        let mut state = self.state.lock();
+        state.waiting += 1;
+        while !state.ended && state.receiving >= self.places {
+            self.called.wait(&mut state);
+        }
+        state.waiting -= 1;
+        if state.ended {
+            return Call::End;
+        }
+        state.receiving += 1;
+        place.held.store(true, Ordering::Relaxed);
+        Call::Receive
+    }
+
+    /// Gives the place of a thread away, if it still has it; true if a new thread should be started to take it.
+    pub fn leave(&self, place: &Place) -> bool {
+        if !place.held.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        let mut state = self.state.lock();
+        state.receiving -= 1;
+        if state.waiting > 0 {
+            drop(state);
+            self.called.notify_one();
+            return false;
+        }
+        state.threads < self.threads_max && !state.ended
+    }
+
+    /// Whether the thread still has its place.
+    pub fn holds(&self, place: &Place) -> bool {
+        place.held.load(Ordering::Acquire)
+    }
+
+    /// Everyone is to stop.
+    pub fn end(&self) {
+        self.state.lock().ended = true;
+        self.ended.store(true, Ordering::Release);
+        self.called.notify_all();
+        let _guard = self.watcher_lock.lock();
+        self.watcher.notify_all();
+    }
+
+    /// Whether requests like this took long lately.
+    pub fn is_slow(&self, operation: u32, bytes: usize) -> bool {
+        self.slot(operation, bytes)
+            .is_some_and(|took| took.load(Ordering::Relaxed) > SLOW.as_nanos() as u32)
+    }
+
+    /// Tells how long a request took.
+    pub fn learn(&self, operation: u32, bytes: usize, took: Duration) {
+        let Some(slot) = self.slot(operation, bytes) else {
+            return;
+        };
+        let took = took.as_nanos().min(1 << 28) as u32;
+        let old = slot.load(Ordering::Relaxed);
+        // One eighth of the new: a race loses one sample.
+        slot.store(old - old / 8 + took / 8, Ordering::Relaxed);
+    }
+
+    fn slot(&self, operation: u32, bytes: usize) -> Option<&AtomicU32> {
+        self.took_nanos
+            .get(operation as usize)
+            .map(|slots| &slots[usize::from(bytes > LARGE_BYTES)])
+    }
+
+    /// Marks that a thread begins to serve a request, and wakes the watcher if it sleeps.
+    pub fn begin(&self, place: &Place) {
+        place.turn.fetch_add(1, Ordering::Relaxed);
+        if self.watcher_sleeps.load(Ordering::Relaxed) {
+            let _guard = self.watcher_lock.lock();
+            self.watcher.notify_all();
+        }
+    }
+
+    /// Marks that it is done.
+    pub fn done(&self, place: &Place) {
+        place.turn.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The watcher's life: while requests come, looks at each place now and then and gives away those of threads that
+    /// are stuck in one request. `places` lists them; `start` starts a thread.
+    pub fn watch(&self, places: impl Fn() -> Vec<std::sync::Arc<Place>>, start: impl Fn()) {
+        let mut seen: Vec<u64> = Vec::new();
+        let mut idle_looks = 0;
+        while !self.ended.load(Ordering::Acquire) {
+            let mut guard = self.watcher_lock.lock();
+            if idle_looks >= IDLE_LOOKS {
+                self.watcher_sleeps.store(true, Ordering::SeqCst);
+                if !self.ended.load(Ordering::Acquire) {
+                    self.watcher.wait(&mut guard);
+                }
+                self.watcher_sleeps.store(false, Ordering::Relaxed);
+                idle_looks = 0;
+            }
+            self.watcher.wait_until(&mut guard, Instant::now() + STUCK);
+            drop(guard);
+            let now: Vec<_> = places();
+            let mut moved = false;
+            for (index, place) in now.iter().enumerate() {
+                let turn = place.turn.load(Ordering::Relaxed);
+                if seen.get(index) != Some(&turn) {
+                    moved = true;
+                } else if turn % 2 == 1 {
+                    moved = true;
+                    if self.leave(place) {
+                        start();
+                    }
+                }
+            }
+            seen = now
+                .iter()
+                .map(|place| place.turn.load(Ordering::Relaxed))
+                .collect();
+            idle_looks = if moved { 0 } else { idle_looks + 1 };
+        }
+    }
+}

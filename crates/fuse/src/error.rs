@@ -1,0 +1,70 @@
+//! What can go wrong when mounting, unmounting and telling the kernel of changes.
+
+use std::{io, path::PathBuf};
+
+/// An error of a mount.
+#[derive(Debug, thiserror::Error)]
+pub enum FuseError {
+    /// The kernel has no FUSE, or we may not use it.
+    #[error(
+        "FUSE is not usable: {device}: {cause}; load the module with 'modprobe fuse' and run 'terrace doctor'"
+    )]
+    Unavailable {
+        /// The device file.
+        device: &'static str,
+        /// Why it cannot be opened.
+        cause: io::Error,
+    },
+    /// The place to mount at is not a directory we can use.
+    #[error("cannot mount at {directory}: {cause}")]
+    Directory {
+        /// The place.
+        directory: PathBuf,
+        /// What is wrong with it.
+        cause: io::Error,
+    },
+    /// A daemon that died left its mount there.
+    #[error("cannot mount at {directory}: a dead mount lies there; remove it with 'umount -l {directory}'")]
+    StaleMount {
+        /// The place.
+        directory: PathBuf,
+    },
+    /// mount(2) or fusermount3 refused.
+    #[error("cannot mount at {directory}: {cause}")]
+    Mount {
+        /// The place.
+        directory: PathBuf,
+        /// What they said.
+        cause: String,
+    },
+    /// Files are open there, or a shell stands in it.
+    #[error(
+        "cannot unmount {directory}: it is in use; close what uses it ('fuser -vm {directory}' lists it) or unmount with --lazy"
+    )]
+    Busy {
+        /// The place.
+        directory: PathBuf,
+    },
+    /// umount(2) or fusermount3 refused.
+    #[error("cannot unmount {directory}: {cause}")]
+    Unmount {
+        /// The place.
+        directory: PathBuf,
+        /// What they said.
+        cause: String,
+    },
+    /// The kernel speaks a version that we do not.
+    #[error("the kernel speaks FUSE {major}.{minor}; 7.31 (Linux 5.4) or newer is needed")]
+    Version {
+        /// Its major version.
+        major: u32,
+        /// Its minor version.
+        minor: u32,
+    },
+    /// Talking to the kernel failed.
+    #[error("talking to the kernel's FUSE failed: {0}")]
+    Io(#[from] io::Error),
+    /// The kernel is too old for this.
+    #[error("the kernel cannot {0}; unmount and mount again instead")]
+    TooOld(&'static str),
+}

@@ -1,0 +1,272 @@
+//! Mounting and unmounting: mount(2) as root, the setuid helper `fusermount3` otherwise; and clearing what a daemon
+//! that was killed left behind.
+
+use std::{
+    ffi::CString,
+    fs, io,
+    io::IoSliceMut,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use rustix::{
+    mount::{MountFlags, UnmountFlags},
+    net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType},
+};
+
+use crate::{
+    device::{Connection, DEVICE_PATH},
+    error::FuseError,
+    mount_table,
+    options::MountOptions,
+};
+
+/// The type that mounts have in the mount table.
+pub const MOUNT_KIND: &str = "fuse.terrace";
+const HELPER: &str = "fusermount3";
+
+/// How to unmount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnmountMode {
+    /// Refuse while anything is open there.
+    IfUnused,
+    /// Take it out of the tree at once; it ends when the last open file is closed (umount -l).
+    Lazy,
+}
+
+/// Whether FUSE can be used here at all.
+pub fn check_available() -> Result<(), FuseError> {
+    Connection::open()
+        .map(|_| ())
+        .map_err(|cause| FuseError::Unavailable {
+            device: DEVICE_PATH,
+            cause,
+        })
+}
+
+/// Mounts at `directory` (absolute) and returns the connection, over which INIT comes next.
+pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<Connection, FuseError> {
+    if let Some(entry) = mount_table::mount_at(directory)?
+        && is_dead(&entry)
+    {
+        return Err(FuseError::StaleMount {
+            directory: directory.into(),
+        });
+    }
+    let about = |cause| FuseError::Directory {
+        directory: directory.into(),
+        cause,
+    };
+    if !fs::metadata(directory).map_err(about)?.is_dir() {
+        return Err(about(io::Error::from_raw_os_error(libc::ENOTDIR)));
+    }
+    if rustix::process::geteuid().is_root() {
+        mount_as_root(directory, options)
+    } else {
+        mount_with_helper(directory, options)
+    }
+}
+
+fn mount_as_root(directory: &Path, options: &MountOptions) -> Result<Connection, FuseError> {
+    let connection = Connection::open().map_err(|cause| FuseError::Unavailable {
+        device: DEVICE_PATH,
+        cause,
+    })?;
+    let descriptor = std::os::fd::AsFd::as_fd(&connection).as_raw_fd();
+    let mut data = format!("fd={descriptor},rootmode=40000,user_id=0,group_id=0,default_permissions");
+    if options.allow_other.unwrap_or(true) {
+        data.push_str(",allow_other");
+    }
+    let data = CString::new(data).map_err(io::Error::other)?;
+    let mut flags = MountFlags::empty();
+    for (set, flag) in [
+        (options.read_only, MountFlags::RDONLY),
+        (options.no_set_id, MountFlags::NOSUID),
+        (options.no_devices, MountFlags::NODEV),
+        (options.no_execute, MountFlags::NOEXEC),
+        (options.no_access_times, MountFlags::NOATIME),
+    ] {
+        flags.set(flag, set);
+    }
+    let source = options.source.replace('\0', "");
+    rustix::mount::mount(
+        source.as_str(),
+        directory,
+        MOUNT_KIND,
+        flags,
+        Some(data.as_c_str()),
+    )
+    .map_err(|error| FuseError::Mount {
+        directory: directory.into(),
+        cause: error.to_string(),
+    })?;
+    Ok(connection)
+}
+
+/// The protocol of `fusermount3`: it gets one end of a socket pair by number, mounts, and sends the open device.
+fn mount_with_helper(directory: &Path, options: &MountOptions) -> Result<Connection, FuseError> {
+    let failed = |cause: String| FuseError::Mount {
+        directory: directory.into(),
+        cause,
+    };
+    // Commas and backslashes have a meaning in the option string; the kernel's own escape is a backslash.
+    let source = options
+        .source
+        .replace('\\', "\\\\")
+        .replace(',', "\\,")
+        .replace('\0', "");
+    let mut list = format!("fsname={source},subtype=terrace,default_permissions");
+    for (set, name) in [
+        (options.read_only, ",ro"),
+        (options.allow_other == Some(true), ",allow_other"),
+        (options.no_execute, ",noexec"),
+        (options.no_access_times, ",noatime"),
+    ] {
+        if set {
+            list.push_str(name);
+        }
+    }
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::empty(),
+        None,
+    )
+    .map_err(io::Error::from)?;
+    rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC).map_err(io::Error::from)?;
+    let child = Command::new(HELPER)
+        .args(["-o", &list, "--"])
+        .arg(directory)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| failed(format!("{HELPER} (package fuse3): {error}")))?;
+    drop(theirs);
+    let device = receive_descriptor(&ours);
+    // The helper exits by itself once it has sent the device (no auto_unmount).
+    let output = child.wait_with_output()?;
+    match device? {
+        Some(device) if output.status.success() => Ok(Connection::from_descriptor(device)),
+        _ => Err(failed(helper_message(&output.stderr))),
+    }
+}
+
+fn receive_descriptor(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0_u8; 1];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let found = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok(found)
+}
+
+fn helper_message(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let text = text.trim().trim_start_matches("fusermount3:").trim();
+    if text.is_empty() {
+        format!("{HELPER} failed")
+    } else {
+        text.chars().take(300).collect()
+    }
+}
+
+/// Unmounts `directory` (absolute).
+pub(crate) fn unmount(directory: &Path, mode: UnmountMode) -> Result<(), FuseError> {
+    if rustix::process::geteuid().is_root() {
+        let flags = UnmountFlags::NOFOLLOW
+            | if mode == UnmountMode::Lazy {
+                UnmountFlags::DETACH
+            } else {
+                UnmountFlags::empty()
+            };
+        return rustix::mount::unmount(directory, flags).map_err(|error| match error {
+            rustix::io::Errno::BUSY => FuseError::Busy {
+                directory: directory.into(),
+            },
+            _ => FuseError::Unmount {
+                directory: directory.into(),
+                cause: error.to_string(),
+            },
+        });
+    }
+    let mut command = Command::new(HELPER);
+    command.args(if mode == UnmountMode::Lazy {
+        ["-u", "-z"].as_slice()
+    } else {
+        ["-u"].as_slice()
+    });
+    let output = command
+        .arg("--")
+        .arg(directory)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| FuseError::Unmount {
+            directory: directory.into(),
+            cause: format!("{HELPER}: {error}"),
+        })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let cause = helper_message(&output.stderr);
+    if cause.to_lowercase().contains("busy") {
+        return Err(FuseError::Busy {
+            directory: directory.into(),
+        });
+    }
+    Err(FuseError::Unmount {
+        directory: directory.into(),
+        cause,
+    })
+}
+
+/// Whether a mount of ours has no daemon behind it any more. Asks for the attributes of the mount's root: with the
+/// connection gone the kernel answers ENOTCONN at once. A mount with a live daemon answers (in this process, too:
+/// its threads are others).
+fn is_dead(entry: &mount_table::MountEntry) -> bool {
+    if entry.kind != MOUNT_KIND {
+        return false;
+    }
+    let Ok(path) = CString::new(entry.directory.as_os_str().as_bytes()) else {
+        return false;
+    };
+    let answer = rustix::fs::statfs(path.as_c_str());
+    matches!(
+        answer,
+        Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED)
+    )
+}
+
+/// Takes away a mount of ours at `directory` whose daemon was killed; true if there was one. Mounts of other kinds,
+/// and ours with a live daemon, are left alone.
+pub fn clear_stale(directory: &Path) -> Result<bool, FuseError> {
+    let directory: PathBuf = mount_table::absolute(directory).map_err(|cause| FuseError::Directory {
+        directory: directory.into(),
+        cause,
+    })?;
+    let mut cleared = false;
+    // Several may lie on top of each other; the bound is for a table that changes while we look.
+    for _ in 0..16 {
+        match mount_table::mount_at(&directory)? {
+            Some(entry) if is_dead(&entry) => {
+                unmount(&directory, UnmountMode::Lazy)?;
+                cleared = true;
+            }
+            _ => break,
+        }
+    }
+    Ok(cleared)
+}

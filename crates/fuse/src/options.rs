@@ -1,0 +1,53 @@
+//! `MountOptions`: how a filesystem is mounted.
+
+use std::time::Duration;
+
+/// How a filesystem is mounted. `default_permissions` is always on: the kernel checks modes, owners and ACLs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountOptions {
+    /// What `mount` and `df` show as the device: POOL/NAME.
+    pub source: String,
+    /// Refuse all changes.
+    pub read_only: bool,
+    /// Whether other users may enter. By default yes for root, no otherwise (others need `user_allow_other` in
+    /// /etc/fuse.conf).
+    pub allow_other: Option<bool>,
+    /// Ignore setuid and setgid bits (nosuid). Always so for mounts of ordinary users.
+    pub no_set_id: bool,
+    /// Ignore device nodes (nodev). Always so for mounts of ordinary users.
+    pub no_devices: bool,
+    /// Do not run programs from it (noexec).
+    pub no_execute: bool,
+    /// Shown in the mount table (noatime); access times are kept or not by the dataset's `atime` property.
+    pub no_access_times: bool,
+    /// Most threads that serve requests; they are started as needed.
+    pub threads_max: usize,
+    /// How long a thread looks for the next request before it sleeps, while requests come quickly; zero: never.
+    pub spin: Duration,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            source: "terrace".into(),
+            read_only: false,
+            allow_other: None,
+            no_set_id: false,
+            no_devices: false,
+            no_execute: false,
+            no_access_times: false,
+            threads_max: 32,
+            spin: Duration::from_micros(50),
+        }
+    }
+}
+
+impl MountOptions {
+    /// The defaults, for `source` (POOL/NAME).
+    pub fn of(source: impl Into<String>) -> Self {
+        Self {
+            source: source.into(),
+            ..Self::default()
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! SETXATTR, GETXATTR, LISTXATTR, REMOVEXATTR.
+
+use terrace_dataset::{AttributeMode, SetAttributes, Tree};
+
+use super::{Errno, Server};
+use crate::{
+    credentials::KERNEL,
+    protocol::{Header, ReplyBuffer},
+};
+
+const TRUSTED: &[u8] = b"trusted.";
+const NAMESPACES: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
+const ACL_NAMES: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+/// Refuses names outside the namespaces that a local filesystem has. Who may use which the kernel has checked.
+fn check_namespace(name: &[u8]) -> Result<(), Errno> {
+    let known = ACL_NAMES.contains(&name)
+        || NAMESPACES
+            .iter()
+            .any(|prefix| name.strip_prefix(*prefix).is_some_and(|rest| !rest.is_empty()));
+    if known {
+        Ok(())
+    } else {
+        Err(Errno(libc::EOPNOTSUPP))
+    }
+}
+
+/// Answers a question for a value in a buffer of `size` bytes; 0 asks for its length.
+fn answer(value: &[u8], size: u32, reply: &mut ReplyBuffer) -> Result<(), Errno> {
+    if size == 0 {
+        reply.u32(value.len() as u32);
+        reply.u32(0);
+    } else if value.len() > size as usize {
+        return Err(Errno(libc::ERANGE));
+    } else {
+        reply.bytes(value);
+    }
+    Ok(())
+}
+
+impl Server {
+    pub(super) fn get_extended(
+        &self,
+        node: u64,
+        name: &[u8],
+        size: u32,
+        reply: &mut ReplyBuffer,
+    ) -> Result<(), Errno> {
+        check_namespace(name)?;
+        let place = self.place(node)?;
+        let (tree, object) = place.object(self.tree.as_ref()).ok_or(Errno(libc::ENODATA))?;
+        answer(&tree.extended_attribute(object, name)?, size, reply)
+    }
+
+    pub(super) fn list_extended(
+        &self,
+        header: &Header,
+        size: u32,
+        reply: &mut ReplyBuffer,
+    ) -> Result<(), Errno> {
+        let place = self.place(header.node)?;
+        let names = match place.object(self.tree.as_ref()) {
+            Some((tree, object)) => tree.extended_attributes(object)?,
+            None => Vec::new(),
+        };
+        let mut list = Vec::new();
+        for name in names
+            .iter()
+            .filter(|name| header.uid == 0 || !name.starts_with(TRUSTED))
+        {
+            list.extend_from_slice(name);
+            list.push(0);
+        }
+        answer(&list, size, reply)
+    }
+
+    pub(super) fn set_extended(
+        &self,
+        node: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        kill_setgid: bool,
+    ) -> Result<(), Errno> {
+        let (live, object) = self.live(node)?;
+        check_namespace(name)?;
+        let mode = match flags as i32 {
+            0 => AttributeMode::Set,
+            libc::XATTR_CREATE => AttributeMode::Create,
+            libc::XATTR_REPLACE => AttributeMode::Replace,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        live.set_extended_attribute(&KERNEL, object, name, value, mode)?;
+        if kill_setgid {
+            let mode = live.attributes(object)?.mode;
+            if mode & libc::S_ISGID != 0 {
+                let change = SetAttributes {
+                    mode: Some(mode & !libc::S_ISGID),
+                    ..SetAttributes::default()
+                };
+                live.set_attributes(&KERNEL, object, &change)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove_extended(&self, node: u64, name: &[u8]) -> Result<(), Errno> {
+        let (live, object) = self.live(node)?;
+        check_namespace(name)?;
+        Ok(live.remove_extended_attribute(&KERNEL, object, name)?)
+    }
+}

@@ -1,0 +1,263 @@
+//! `Server`: what each request does to the filesystem. Knows nothing of threads or of how requests arrive.
+//!
+//! Invariants: every request but FORGET gets exactly one reply; what is not live is never changed; a reply that
+//! names a node has counted a lookup for it.
+
+mod attributes;
+mod data;
+mod directory;
+mod extended;
+mod lookup;
+mod namespace;
+
+use std::sync::Arc;
+
+use terrace_dataset::{Filesystem, FsError, Tree};
+
+use crate::{
+    nodes::{CONTROL_NODE, LiveNodes, PastNodes, Place, SNAPSHOTS_NODE, VIRTUAL},
+    past::Past,
+    protocol::{FOPEN_KEEP_CACHE, Header, Negotiated, ReplyBuffer, Request, feature},
+};
+
+/// How long the kernel may rely on names and attributes, seconds: we are the only writer, and tell it of the
+/// changes that do not come through it.
+const TRUST_SECONDS: u64 = 365 * 24 * 3600;
+/// The same for names that stand for past states: snapshots come and go.
+const PAST_TRUST_SECONDS: u64 = 1;
+
+/// A positive Linux error number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl From<FsError> for Errno {
+    fn from(error: FsError) -> Self {
+        if let FsError::Io(cause) = &error {
+            tracing::warn!("input/output error: {cause}");
+        }
+        Errno(error.errno())
+    }
+}
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// The reply is in the buffer.
+    Reply,
+    /// An error is the reply.
+    Error(Errno),
+    /// There is no reply.
+    Silence,
+}
+
+/// What a mount shows.
+#[derive(Clone)]
+pub enum Content {
+    /// A filesystem that can be changed.
+    Live(Arc<Filesystem>),
+    /// A state that can only be read.
+    ReadOnly(Arc<dyn Tree>),
+}
+
+/// Serves requests on one filesystem.
+pub struct Server {
+    tree: Arc<dyn Tree>,
+    live: Option<Arc<Filesystem>>,
+    past: Option<Arc<dyn Past>>,
+    nodes: LiveNodes,
+    past_nodes: PastNodes,
+    negotiated: Negotiated,
+}
+
+impl Server {
+    /// For `content`, with its earlier states reachable through `past`.
+    pub fn new(
+        content: Content,
+        past: Option<Arc<dyn Past>>,
+        read_only: bool,
+        negotiated: Negotiated,
+    ) -> Self {
+        let (tree, live): (Arc<dyn Tree>, _) = match content {
+            Content::Live(filesystem) if read_only => (filesystem, None),
+            Content::Live(filesystem) => (filesystem.clone(), Some(filesystem)),
+            Content::ReadOnly(tree) => (tree, None),
+        };
+        Self {
+            tree,
+            live,
+            past,
+            nodes: LiveNodes::default(),
+            past_nodes: PastNodes::default(),
+            negotiated,
+        }
+    }
+
+    /// What was agreed with the kernel.
+    pub fn negotiated(&self) -> &Negotiated {
+        &self.negotiated
+    }
+
+    /// How many live objects the kernel knows.
+    pub fn known_objects(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Does what a request asks. `reply` is empty.
+    pub fn handle(&self, header: &Header, request: Request<'_>, reply: &mut ReplyBuffer) -> Answer {
+        match request {
+            Request::Forget { lookups } => {
+                self.forget(header.node, lookups);
+                Answer::Silence
+            }
+            Request::BatchForget(items) => {
+                items
+                    .iter()
+                    .for_each(|(node, lookups)| self.forget(node, lookups));
+                Answer::Silence
+            }
+            request => match self.answer(header, request, reply) {
+                Ok(()) => Answer::Reply,
+                Err(error) => Answer::Error(error),
+            },
+        }
+    }
+
+    fn answer(&self, header: &Header, request: Request<'_>, reply: &mut ReplyBuffer) -> Result<(), Errno> {
+        let node = header.node;
+        match request {
+            Request::Lookup { name } => self.lookup(node, name, reply),
+            Request::GetAttributes => self.get_attributes(node, reply),
+            Request::Statx { .. } => self.statx(node, reply),
+            Request::SetAttributes(change) => self.set_attributes(header, &change, reply),
+            Request::ReadLink => self.read_link(node, reply),
+            Request::StatFs => self.statfs(reply),
+            Request::Read { offset, size, .. } => self.read(node, offset, size, reply),
+            Request::Write {
+                offset,
+                data,
+                write_flags,
+                flags,
+            } => self.write(header, offset, data, write_flags, flags, reply),
+            Request::Create {
+                flags,
+                mode,
+                umask,
+                name,
+            } => self.create(header, name, flags, mode, umask, reply),
+            Request::TemporaryFile { mode, umask, .. } => self.temporary(header, mode, umask, reply),
+            Request::MakeNode {
+                mode,
+                device,
+                umask,
+                name,
+            } => self.make_node(header, name, mode, device, umask, reply),
+            Request::MakeDirectory { mode, umask, name } => {
+                self.make_directory(header, name, mode, umask, reply)
+            }
+            Request::SymbolicLink { name, target } => self.symbolic_link(header, name, target, reply),
+            Request::Link { node: from, name } => self.link(from, node, name, reply),
+            Request::Unlink { name } => self.unlink(node, name),
+            Request::RemoveDirectory { name } => self.remove_directory(node, name),
+            Request::Rename {
+                to_node,
+                flags,
+                name,
+                to_name,
+            } => self.rename(node, name, to_node, to_name, flags),
+            Request::ReadDirectory { offset, size, plus } => {
+                self.read_directory(node, offset, size, plus, reply)
+            }
+            Request::Fsync { .. } | Request::FsyncDirectory { .. } => self.fsync(node),
+            Request::SyncFs => self.fsync(crate::protocol::ROOT_NODE),
+            Request::Fallocate { offset, length, mode } => self.allocate(node, offset, length, mode),
+            Request::Seek { offset, whence } => self.seek(node, offset, whence, reply),
+            Request::CopyRange {
+                offset,
+                to_node,
+                to_offset,
+                length,
+                wide,
+            } => self.copy_range((node, offset), (to_node, to_offset), length, wide, reply),
+            Request::GetExtended { name, size } => self.get_extended(node, name, size, reply),
+            Request::ListExtended { size } => self.list_extended(header, size, reply),
+            Request::SetExtended {
+                name,
+                value,
+                flags,
+                kill_setgid,
+            } => self.set_extended(node, name, value, flags, kill_setgid),
+            Request::RemoveExtended { name } => self.remove_extended(node, name),
+            // The kernel, once told that these do not exist, opens without asking: two messages less per file.
+            Request::Open { .. } if self.negotiated.has(feature::NO_OPEN_SUPPORT) => Err(Errno(libc::ENOSYS)),
+            Request::OpenDirectory if self.negotiated.has(feature::NO_OPENDIR_SUPPORT) => {
+                Err(Errno(libc::ENOSYS))
+            }
+            Request::Open { .. } | Request::OpenDirectory => {
+                reply.open(FOPEN_KEEP_CACHE);
+                Ok(())
+            }
+            Request::Release | Request::ReleaseDirectory | Request::Destroy => Ok(()),
+            Request::Ioctl { .. } => Err(Errno(libc::ENOTTY)),
+            // FLUSH, ACCESS, INTERRUPT and whatever we do not know: the kernel stops asking. (Our operations are
+            // short, so that there is nothing to interrupt; permissions it checks itself.)
+            Request::Flush
+            | Request::Access { .. }
+            | Request::Interrupt { .. }
+            | Request::Init(_)
+            | Request::Unknown
+            | Request::Forget { .. }
+            | Request::BatchForget(_) => Err(Errno(libc::ENOSYS)),
+        }
+    }
+
+    /// Lets go of everything the kernel knew, when the mount has ended.
+    pub fn end(&self) {
+        let held = self.nodes.clear();
+        if let Some(live) = &self.live {
+            held.into_iter().for_each(|object| live.release_object(object));
+        }
+        self.past_nodes.clear();
+    }
+
+    fn forget(&self, node: u64, lookups: u64) {
+        if node & VIRTUAL != 0 {
+            self.past_nodes.forget(node, lookups);
+        } else if self.nodes.forget(node, lookups)
+            && let Some(live) = &self.live
+        {
+            live.release_object(node);
+        }
+    }
+
+    fn place(&self, node: u64) -> Result<Place, Errno> {
+        if node & VIRTUAL == 0 {
+            return Ok(Place::Live(node));
+        }
+        match node {
+            CONTROL_NODE => Ok(Place::Control),
+            SNAPSHOTS_NODE => Ok(Place::Snapshots),
+            _ => self
+                .past_nodes
+                .get(node)
+                .map(Place::Past)
+                .ok_or(Errno(libc::ESTALE)),
+        }
+    }
+
+    /// The filesystem and the object in it that a node stands for, if both can be changed.
+    fn live(&self, node: u64) -> Result<(&Filesystem, u64), Errno> {
+        match &self.live {
+            Some(live) if node & VIRTUAL == 0 => Ok((live, node)),
+            _ => Err(Errno(libc::EROFS)),
+        }
+    }
+
+    /// Refuses changes to the name by which past states are reached.
+    fn check_name(&self, node: u64, name: &[u8]) -> Result<(), Errno> {
+        if self.is_control_name(node, name) {
+            Err(Errno(libc::EPERM))
+        } else {
+            Ok(())
+        }
+    }
+}

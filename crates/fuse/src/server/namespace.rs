@@ -1,0 +1,228 @@
+//! What changes names: CREATE, TMPFILE, MKNOD, MKDIR, SYMLINK, LINK, UNLINK, RMDIR, RENAME.
+
+use terrace_dataset::{FileKind, Filesystem, FsError, RenameMode, SetAttributes, Tree};
+
+use super::{Errno, Server};
+use crate::{
+    credentials::{KERNEL, caller},
+    protocol::{FOPEN_KEEP_CACHE, Header, ReplyBuffer},
+};
+
+impl Server {
+    pub(super) fn create(
+        &self,
+        header: &Header,
+        name: &[u8],
+        flags: u32,
+        mode: u32,
+        umask: u32,
+        reply: &mut ReplyBuffer,
+    ) -> Result<(), Errno> {
+        let (live, dir) = self.live(header.node)?;
+        self.check_name(dir, name)?;
+        let has = |flag: i32| flags & flag as u32 != 0;
+        let made = live.create(
+            &caller(header, umask),
+            dir,
+            name,
+            FileKind::File,
+            mode & 0o7777,
+            0,
+        );
+        let attributes = match made {
+            // Made below the kernel since it looked: without O_EXCL this is an open.
+            Err(FsError::Exists) if !has(libc::O_EXCL) => {
+                let found = live.lookup(&KERNEL, dir, name)?;
+                if has(libc::O_TRUNC) && found.kind == FileKind::File {
+                    let change = SetAttributes {
+                        size: Some(0),
+                        through_handle: true,
+                        ..SetAttributes::default()
+                    };
+                    live.set_attributes(&KERNEL, found.object, &change)?
+                } else {
+                    found
+                }
+            }
+            made => made?,
+        };
+        reply.entry(&self.live_entry(&attributes));
+        reply.open(FOPEN_KEEP_CACHE);
+        Ok(())
+    }
+
+    pub(super) fn temporary(
+        &self,
+        header: &Header,
+        mode: u32,
+        umask: u32,
+        reply: &mut ReplyBuffer,
+    ) -> Result<(), Errno> {
+        let (live, dir) = self.live(header.node)?;
+        let attributes = live.temporary(&caller(header, umask), dir, mode & 0o7777)?;
+        reply.entry(&self.live_entry(&attributes));
+        reply.open(FOPEN_KEEP_CACHE);
+        // It comes open once.
+        if !self.nodes.hold(attributes.object) {
+            live.release_object(attributes.object);
+        }
+        Ok(())
+    }
+
+    pub(super) fn make_node(
+        &self,
+        header: &Header,
+        name: &[u8],
+        mode: u32,
+        device: u32,
+        umask: u32,
+        reply: &mut ReplyBuffer,
+    ) -> Result<(), Errno> {
+        let (live, dir) = self.live(header.node)?;
+        self.check_name(dir, name)?;
+        let kind = match mode & libc::S_IFMT {
+            libc::S_IFREG | 0 => FileKind::File,
+            libc::S_IFBLK => FileKind::BlockDevice,
+            libc::S_IFCHR => FileKind::CharacterDevice,
+            libc::S_IFIFO => FileKind::Pipe,
+            libc::S_IFSOCK => FileKind::Socket,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        let attributes = live.create(&caller(header, umask), dir, name, kind, mode & 0o7777, device)?;
+        reply.entry(&self.live_entry(&attributes));
+        Ok(())
+    }
+
+    pub(super) fn make_directory(
+        &self,
+        header: &Header,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+        reply: &mut ReplyBuffer,
+    ) -> Result<(), Errno> {
+        let (live, dir) = self.live(header.node)?;
+        self.check_name(dir, name)?;
+        let attributes = live.make_directory(&caller(header, umask), dir, name, mode & 0o7777)?;
+        reply.entry(&self.live_entry(&attributes));
+        Ok(())
+    }
+
+    pub(super) fn symbolic_link(
+        &self,
+        header: &Header,
+        name: &[u8],
+        target: &[u8],
+        reply: &mut ReplyBuffer,
+    ) -> Result<(), Errno> {
+        let (live, dir) = self.live(header.node)?;
+        self.check_name(dir, name)?;
+        let attributes = live.symbolic_link(&caller(header, 0), dir, name, target)?;
+        reply.entry(&self.live_entry(&attributes));
+        Ok(())
+    }
+
+    pub(super) fn link(
+        &self,
+        from: u64,
+        dir: u64,
+        name: &[u8],
+        reply: &mut ReplyBuffer,
+    ) -> Result<(), Errno> {
+        let (live, dir) = self.live(dir)?;
+        let (_, from) = self.live(from).map_err(|_| Errno(libc::EXDEV))?;
+        self.check_name(dir, name)?;
+        let attributes = live.link(&KERNEL, from, dir, name)?;
+        reply.entry(&self.live_entry(&attributes));
+        Ok(())
+    }
+
+    pub(super) fn unlink(&self, dir: u64, name: &[u8]) -> Result<(), Errno> {
+        let (live, dir) = self.live(dir)?;
+        self.check_name(dir, name)?;
+        let held = Held::of(self, live, dir, name)?;
+        live.unlink(&KERNEL, dir, name)?;
+        held.removed();
+        Ok(())
+    }
+
+    pub(super) fn remove_directory(&self, dir: u64, name: &[u8]) -> Result<(), Errno> {
+        let (live, dir) = self.live(dir)?;
+        self.check_name(dir, name)?;
+        let held = Held::of(self, live, dir, name)?;
+        live.remove_directory(&KERNEL, dir, name)?;
+        held.removed();
+        Ok(())
+    }
+
+    pub(super) fn rename(
+        &self,
+        dir: u64,
+        name: &[u8],
+        to_dir: u64,
+        to_name: &[u8],
+        flags: u32,
+    ) -> Result<(), Errno> {
+        let (live, dir) = self.live(dir)?;
+        let (_, to_dir) = self.live(to_dir)?;
+        self.check_name(dir, name)?;
+        self.check_name(to_dir, to_name)?;
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        let replaced = match mode {
+            RenameMode::Replace => match Held::of(self, live, to_dir, to_name) {
+                Ok(held) => Some(held),
+                Err(Errno(libc::ENOENT)) => None,
+                Err(error) => return Err(error),
+            },
+            _ => None,
+        };
+        live.rename(&KERNEL, dir, name, to_dir, to_name, mode)?;
+        if let Some(held) = replaced {
+            held.removed();
+        }
+        Ok(())
+    }
+}
+
+/// An object whose name is about to go, kept alive so that the kernel can go on using it. Let go of when dropped.
+struct Held<'a> {
+    server: &'a Server,
+    live: &'a Filesystem,
+    object: u64,
+    kept: bool,
+}
+
+impl<'a> Held<'a> {
+    fn of(server: &'a Server, live: &'a Filesystem, dir: u64, name: &[u8]) -> Result<Self, Errno> {
+        let object = live.lookup(&KERNEL, dir, name)?.object;
+        live.open_object(object)?;
+        Ok(Self {
+            server,
+            live,
+            object,
+            kept: false,
+        })
+    }
+
+    /// The name is gone. If it was the last, the object stays until the kernel forgets it.
+    fn removed(mut self) {
+        let last = self
+            .live
+            .attributes(self.object)
+            .is_ok_and(|attributes| attributes.links == 0);
+        self.kept = last && self.server.nodes.hold(self.object);
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.live.release_object(self.object);
+        }
+    }
+}
