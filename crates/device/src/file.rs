@@ -184,7 +184,7 @@ impl FileDevice {
     fn allocate(&self, size_bytes: u64) -> io::Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, size_bytes) {
             Ok(()) => {}
-            Err(error) if matches!(error, rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
                 self.file.set_len(size_bytes)?;
             }
             // More than there is room for: a sparse file may still be what the user wants (thin provisioning).

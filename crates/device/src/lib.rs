@@ -24,8 +24,8 @@ pub use file::FileDevice;
 pub use memory::MemoryDevice;
 pub use randomness::{Randomness, SeededRandomness, SystemRandomness};
 pub use size::{SizeError, format_size, parse_size};
-pub use volatile::{VOLATILE_VARIABLE, VolatileDevice};
 pub use spec::{DeviceKind, DeviceSpec, SpecError, open_path, peek_path};
+pub use volatile::{VOLATILE_VARIABLE, VolatileDevice};
 
 /// The unit of device I/O in bytes: offsets and lengths are multiples of it.
 pub const DEVICE_BLOCK_BYTES: usize = 4096;

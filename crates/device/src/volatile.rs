@@ -32,7 +32,11 @@ pub struct VolatileDevice {
 impl VolatileDevice {
     /// Lays the layer over `inner`.
     pub fn new(inner: Arc<dyn Device>, seed: u64) -> Self {
-        Self { inner, held: Mutex::new(BTreeMap::new()), randomness: SeededRandomness::new(seed) }
+        Self {
+            inner,
+            held: Mutex::new(BTreeMap::new()),
+            randomness: SeededRandomness::new(seed),
+        }
     }
 
     /// `device`, below the layer if the environment asks for it.
@@ -134,12 +138,18 @@ mod tests {
             device.write_at(4096, &[2; 8192]).unwrap();
             let mut seen = [0; 12288];
             device.read_at(0, &mut seen).unwrap();
-            assert!(seen[..4096] == [1; 4096] && seen[4096..] == [2; 8192], "reads see every write");
+            assert!(
+                seen[..4096] == [1; 4096] && seen[4096..] == [2; 8192],
+                "reads see every write"
+            );
             drop(device);
             media.read_at(0, &mut seen).unwrap();
             assert_eq!(seen[..4096], [1; 4096], "what was flushed is there");
             for sector in seen[4096..8192].chunks(512) {
-                assert!(sector == [1; 512] || sector == [2; 512], "old or new, sector by sector");
+                assert!(
+                    sector == [1; 512] || sector == [2; 512],
+                    "old or new, sector by sector"
+                );
                 if sector[0] == 1 { lost += 1 } else { kept += 1 }
             }
         }

@@ -1,6 +1,10 @@
-//! Which segments are free.
+//! Which segments are free: one bitmap per device, in RAM; the floors above say at open what is in use.
+//!
+//! Invariants: a segment is handed out only while its bit is clear, and its bit is set before it is handed out; the
+//! free count of a device equals the clear bits of its map. Segments are taken in turn around the device, so that a
+//! segment just released is the last to be written over.
 
-use crate::SegmentKind;
+use crate::{PoolError, SegmentId, SegmentKind, TierSettings};
 
 /// From which tier a segment is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,10 +27,276 @@ pub enum TierChoice {
 pub struct Request<'a> {
     /// Which tier.
     pub choice: TierChoice,
-    /// What for.
+    /// What for. Only data heeds the high-water mark: metadata and log stay fast until a tier is full.
     pub kind: SegmentKind,
     /// Devices that must not be used (they hold the other copies).
     pub avoid: &'a [u16],
     /// Fail with `NoSpace` rather than let the pool have fewer free segments than this afterwards (the reserve).
     pub leave_free: u64,
+}
+
+/// The segments of one device.
+#[derive(Debug)]
+pub(crate) struct DeviceSegments {
+    pub(crate) number: u16,
+    pub(crate) tier: u8,
+    /// New segments may be taken from it.
+    pub(crate) usable: bool,
+    words: Vec<u64>,
+    count: u32,
+    free: u32,
+    next: u32,
+}
+
+impl DeviceSegments {
+    fn new(number: u16, tier: u8, count: u32) -> Self {
+        Self {
+            number,
+            tier,
+            usable: true,
+            words: vec![0; count.div_ceil(64) as usize],
+            count,
+            free: count,
+            next: 0,
+        }
+    }
+
+    fn is_set(&self, index: u32) -> bool {
+        self.words
+            .get((index / 64) as usize)
+            .is_some_and(|word| word >> (index % 64) & 1 == 1)
+    }
+
+    /// The first clear bit from `next` on, around the end.
+    fn take(&mut self) -> Option<u32> {
+        if self.free == 0 {
+            return None;
+        }
+        let index = self
+            .first_clear(self.next, self.count)
+            .or_else(|| self.first_clear(0, self.next))?;
+        self.words[(index / 64) as usize] |= 1 << (index % 64);
+        self.free -= 1;
+        self.next = if index + 1 >= self.count { 0 } else { index + 1 };
+        Some(index)
+    }
+
+    fn first_clear(&self, from: u32, to: u32) -> Option<u32> {
+        let mut at = from;
+        while at < to {
+            let word = self.words[(at / 64) as usize] | ((1u64 << (at % 64)) - 1);
+            if word != u64::MAX {
+                let index = at / 64 * 64 + word.trailing_ones();
+                return (index < to).then_some(index);
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        None
+    }
+}
+
+/// The segments of all devices that are there.
+#[derive(Debug, Default)]
+pub(crate) struct Allocator {
+    devices: Vec<DeviceSegments>,
+}
+
+/// Segments of a device or a tier: all, and the free ones.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) total: u64,
+    pub(crate) free: u64,
+}
+
+impl Allocator {
+    pub(crate) fn add(&mut self, number: u16, tier: u8, count: u32) {
+        let place = self.devices.partition_point(|device| device.number < number);
+        self.devices
+            .insert(place, DeviceSegments::new(number, tier, count));
+    }
+
+    pub(crate) fn remove(&mut self, number: u16) {
+        self.devices.retain(|device| device.number != number);
+    }
+
+    pub(crate) fn device_mut(&mut self, number: u16) -> Option<&mut DeviceSegments> {
+        self.devices.iter_mut().find(|device| device.number == number)
+    }
+
+    fn device(&self, number: u16) -> Option<&DeviceSegments> {
+        self.devices.iter().find(|device| device.number == number)
+    }
+
+    /// Sets the tier of every device anew (a tier was put in front of others).
+    pub(crate) fn set_tiers(&mut self, tier_of: impl Fn(u16) -> Option<u8>) {
+        for device in &mut self.devices {
+            device.tier = tier_of(device.number).unwrap_or(device.tier);
+        }
+    }
+
+    pub(crate) fn grow(&mut self, number: u16, count: u32) {
+        if let Some(device) = self.device_mut(number)
+            && count > device.count
+        {
+            device.words.resize(count.div_ceil(64) as usize, 0);
+            device.free += count - device.count;
+            device.count = count;
+        }
+    }
+
+    pub(crate) fn counts(&self, number: u16) -> Counts {
+        self.device(number).map_or(Counts::default(), |device| Counts {
+            total: u64::from(device.count),
+            free: u64::from(device.free),
+        })
+    }
+
+    /// Counts over the devices that may be written and pass `filter`.
+    pub(crate) fn usable_counts(&self, filter: impl Fn(&DeviceSegments) -> bool) -> Counts {
+        let devices = self
+            .devices
+            .iter()
+            .filter(|device| device.usable && filter(device));
+        devices.fold(Counts::default(), |sum, device| Counts {
+            total: sum.total + u64::from(device.count),
+            free: sum.free + u64::from(device.free),
+        })
+    }
+
+    /// Counts over all devices that are there, of one tier or (`None`) all.
+    pub(crate) fn tier_counts(&self, tier: Option<u8>) -> Counts {
+        let devices = self
+            .devices
+            .iter()
+            .filter(|device| tier.is_none_or(|tier| device.tier == tier));
+        devices.fold(Counts::default(), |sum, device| Counts {
+            total: sum.total + u64::from(device.count),
+            free: sum.free + u64::from(device.free),
+        })
+    }
+
+    pub(crate) fn is_claimed(&self, segment: SegmentId) -> bool {
+        self.device(segment.device)
+            .is_some_and(|device| device.is_set(segment.index))
+    }
+
+    pub(crate) fn claim(&mut self, segment: SegmentId) -> Result<(), PoolError> {
+        let device = self.existing(segment)?;
+        if device.is_set(segment.index) {
+            return Err(PoolError::Segment {
+                segment,
+                reason: "it is in use already",
+            });
+        }
+        device.words[(segment.index / 64) as usize] |= 1 << (segment.index % 64);
+        device.free -= 1;
+        Ok(())
+    }
+
+    pub(crate) fn release(&mut self, segment: SegmentId) -> Result<(), PoolError> {
+        let device = self.existing(segment)?;
+        if !device.is_set(segment.index) {
+            return Err(PoolError::Segment {
+                segment,
+                reason: "it is free already",
+            });
+        }
+        device.words[(segment.index / 64) as usize] &= !(1 << (segment.index % 64));
+        device.free += 1;
+        Ok(())
+    }
+
+    fn existing(&mut self, segment: SegmentId) -> Result<&mut DeviceSegments, PoolError> {
+        match self.device_mut(segment.device) {
+            Some(device) if segment.index < device.count => Ok(device),
+            Some(_) => Err(PoolError::Segment {
+                segment,
+                reason: "it lies beyond the end of the device",
+            }),
+            None => Err(PoolError::NoDevice {
+                number: segment.device,
+                state: "not there",
+            }),
+        }
+    }
+
+    pub(crate) fn allocate(
+        &mut self,
+        request: &Request<'_>,
+        tiers: &[TierSettings],
+    ) -> Result<SegmentId, PoolError> {
+        let no_space = |place: String| Err(PoolError::NoSpace(place));
+        if self.usable_counts(|_| true).free <= request.leave_free {
+            return no_space("the pool beyond its reserve".into());
+        }
+        if let TierChoice::Tier { tier, strict: true } = request.choice {
+            let name = tiers
+                .get(usize::from(tier))
+                .map_or("?", |settings| settings.name.as_str());
+            return match self.take_from(tier, request.avoid) {
+                Some(segment) => Ok(segment),
+                None => no_space(format!("tier '{name}'")),
+            };
+        }
+        let order = tier_order(request.choice, tiers);
+        if request.kind == SegmentKind::Data {
+            for &tier in &order {
+                if self.is_below_high_water(tier, tiers)
+                    && let Some(segment) = self.take_from(tier, request.avoid)
+                {
+                    return Ok(segment);
+                }
+            }
+        }
+        for &tier in &order {
+            if let Some(segment) = self.take_from(tier, request.avoid) {
+                return Ok(segment);
+            }
+        }
+        no_space(if request.avoid.is_empty() {
+            "the pool".into()
+        } else {
+            "the devices that may be used".into()
+        })
+    }
+
+    /// Whether one more segment leaves the tier at or below its mark.
+    fn is_below_high_water(&self, tier: u8, tiers: &[TierSettings]) -> bool {
+        let counts = self.usable_counts(|device| device.tier == tier);
+        let mark = tiers
+            .get(usize::from(tier))
+            .map_or(1.0, |settings| settings.high_water);
+        (counts.total - counts.free + 1) as f64 <= mark * counts.total as f64
+    }
+
+    /// A segment of the device in the tier that is relatively emptiest (the lowest number among equals).
+    fn take_from(&mut self, tier: u8, avoid: &[u16]) -> Option<SegmentId> {
+        let fits = |device: &&mut DeviceSegments| {
+            device.usable && device.tier == tier && device.free > 0 && !avoid.contains(&device.number)
+        };
+        let emptier = |a: &DeviceSegments, b: &DeviceSegments| {
+            u64::from(a.free) * u64::from(b.count) > u64::from(b.free) * u64::from(a.count)
+        };
+        let best = self
+            .devices
+            .iter_mut()
+            .filter(fits)
+            .reduce(|best, device| if emptier(device, best) { device } else { best })?;
+        best.take().map(|index| SegmentId {
+            device: best.number,
+            index,
+        })
+    }
+}
+
+/// Tiers in the order in which they are tried.
+fn tier_order(choice: TierChoice, tiers: &[TierSettings]) -> Vec<u8> {
+    let count = tiers.len() as u8;
+    let first = match choice {
+        TierChoice::Fastest => 0,
+        TierChoice::Sequential => tiers.iter().position(|tier| tier.landing).unwrap_or(0) as u8,
+        TierChoice::Tier { tier, .. } => tier.min(count.saturating_sub(1)),
+    };
+    // From there to slower ones, then back up from the nearest faster one.
+    (first..count).chain((0..first).rev()).collect()
 }

@@ -82,6 +82,36 @@ pub enum PoolError {
         /// The pool on its label.
         pool: String,
     },
+    /// A device that holds something that is not ours.
+    #[error("{path} seems to hold {content}; use another device, or force if its content may be lost")]
+    HoldsSomething {
+        /// The device.
+        path: String,
+        /// What it seems to hold.
+        content: &'static str,
+    },
+    /// Too small to be of use.
+    #[error("{path} has {has} bytes; this pool needs devices of at least {wanted} bytes")]
+    TooSmall {
+        /// The device.
+        path: String,
+        /// Its size in bytes.
+        has: u64,
+        /// The smallest size in bytes.
+        wanted: u64,
+    },
+    /// Smaller than its label says.
+    #[error(
+        "{path} has {has} bytes but its label says {wanted}: it was cut short; restore its size before opening the pool"
+    )]
+    Shrunk {
+        /// The device.
+        path: String,
+        /// Its size in bytes.
+        has: u64,
+        /// The size on the label in bytes.
+        wanted: u64,
+    },
     /// No free segment where one was asked for.
     #[error("no free segment left in {0}")]
     NoSpace(String),

@@ -5,24 +5,31 @@
 //! generation, no number twice); a segment is handed out at most once until it is released.
 
 mod allocator;
+mod change;
 mod counters;
 mod error;
 mod label;
+mod labels;
 mod layout;
 mod member;
+mod open;
 mod pool;
 mod root;
+mod roots;
 mod scan;
 mod segment;
+mod signature;
 mod tier;
 
 pub use allocator::{Request, TierChoice};
+pub use change::DeviceAdd;
 pub use counters::{CounterValues, DeviceState};
 pub use error::PoolError;
 pub use label::{Label, LabelError, Member, PROPERTIES_BYTES_MAX, PoolState};
 pub use layout::{DEFAULT_SEGMENT_BYTES, DEVICE_BYTES_MIN, LABEL_BYTES, SEGMENT_AREA_OFFSET};
 pub use member::DeviceInfo;
-pub use pool::{CreateOptions, DeviceAdd, OpenOptions, Parallelism, Pool, TierInfo};
+pub use open::{CreateOptions, OpenOptions};
+pub use pool::{Parallelism, Pool, TierInfo};
 pub use root::ROOT_BYTES_MAX;
 pub use scan::{FoundDevice, FoundPool, is_pool_member, scan};
 pub use segment::{SegmentId, SegmentKind};

@@ -1,6 +1,16 @@
-//! One device of an open pool.
+//! One device of an open pool: the device itself, its place, its counts and whether it can be relied on.
+//!
+//! Invariants: counters and state change with atomics only, never under a lock; a device that failed to write or
+//! flush is not given new segments.
 
-use crate::{CounterValues, DeviceState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+
+use terrace_device::{Cause, Device, DeviceError, Operation};
+
+use crate::counters::{Counters, count};
+use crate::layout::SEGMENT_AREA_OFFSET;
+use crate::{CounterValues, DeviceState, PoolError, SegmentId};
 
 /// A device of the pool as it is now.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,4 +35,168 @@ pub struct DeviceInfo {
     pub free_segments: u32,
     /// Counts since the pool was opened.
     pub counters: CounterValues,
+}
+
+/// Failed writes after which a device counts as failing.
+const WRITE_ERRORS_MAX: u64 = 3;
+/// Reads that failed twice in a row after which a device counts as failing.
+const READ_ERRORS_MAX: u32 = 16;
+
+/// A device that is there.
+pub(crate) struct OpenDevice {
+    pub(crate) number: u16,
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) tier: AtomicU8,
+    pub(crate) segments: AtomicU32,
+    pub(crate) draining: AtomicBool,
+    failing: AtomicBool,
+    failed_reads: AtomicU32,
+    pub(crate) counters: Counters,
+}
+
+impl OpenDevice {
+    pub(crate) fn new(number: u16, tier: u8, segments: u32, device: Arc<dyn Device>) -> Self {
+        Self {
+            number,
+            device,
+            tier: AtomicU8::new(tier),
+            segments: AtomicU32::new(segments),
+            draining: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+            failed_reads: AtomicU32::new(0),
+            counters: Counters::default(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> DeviceState {
+        if self.failing.load(Ordering::Relaxed) {
+            DeviceState::Failing
+        } else {
+            DeviceState::Online
+        }
+    }
+
+    /// Whether new segments may be put on it.
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.failing.load(Ordering::Relaxed) && !self.draining.load(Ordering::Relaxed)
+    }
+
+    fn place(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        length: u64,
+        segment_bytes: u32,
+        operation: Operation,
+    ) -> Result<u64, PoolError> {
+        if segment.index >= self.segments.load(Ordering::Acquire) {
+            return Err(PoolError::Segment {
+                segment,
+                reason: "it lies beyond the end of the device",
+            });
+        }
+        let start = SEGMENT_AREA_OFFSET + u64::from(segment.index) * u64::from(segment_bytes);
+        if offset
+            .checked_add(length)
+            .is_none_or(|end| end > u64::from(segment_bytes))
+        {
+            let cause = Cause::Other(format!(
+                "outside of segment {segment}, which has {segment_bytes} bytes"
+            ));
+            let at = start.saturating_add(offset);
+            return Err(DeviceError::range(self.device.path(), operation, at, length, cause).into());
+        }
+        Ok(start + offset)
+    }
+
+    pub(crate) fn read(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        buffer: &mut [u8],
+        segment_bytes: u32,
+    ) -> Result<(), PoolError> {
+        let at = self.place(
+            segment,
+            offset,
+            buffer.len() as u64,
+            segment_bytes,
+            Operation::Read,
+        )?;
+        count(&self.counters.reads, 1);
+        count(&self.counters.read_bytes, buffer.len() as u64);
+        if let Err(first) = self.device.read_at(at, buffer) {
+            count(&self.counters.read_errors, 1);
+            tracing::warn!(error = %first, "read failed, trying again");
+            if let Err(second) = self.device.read_at(at, buffer) {
+                if self.failed_reads.fetch_add(1, Ordering::Relaxed) + 1 >= READ_ERRORS_MAX {
+                    self.mark_failing(&second);
+                }
+                return Err(second.into());
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn write(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        parts: &[&[u8]],
+        segment_bytes: u32,
+    ) -> Result<(), PoolError> {
+        let length = parts.iter().map(|part| part.len() as u64).sum();
+        let at = self.place(segment, offset, length, segment_bytes, Operation::Write)?;
+        count(&self.counters.writes, 1);
+        count(&self.counters.write_bytes, length);
+        let written = match parts {
+            [whole] => self.device.write_at(at, whole),
+            parts => self.device.write_vectored_at(at, parts),
+        };
+        written.map_err(|error| self.write_failed(error))
+    }
+
+    pub(crate) fn flush(&self) -> Result<(), PoolError> {
+        count(&self.counters.flushes, 1);
+        self.device.flush().map_err(|error| {
+            // After a failed flush the device cannot say what is durable: nothing new goes there.
+            count(&self.counters.write_errors, 1);
+            self.mark_failing(&error);
+            error.into()
+        })
+    }
+
+    /// Writes outside of the segments (labels, roots), counted like any other.
+    pub(crate) fn write_front(&self, offset: u64, bytes: &[u8]) -> Result<(), PoolError> {
+        count(&self.counters.writes, 1);
+        count(&self.counters.write_bytes, bytes.len() as u64);
+        self.device
+            .write_at(offset, bytes)
+            .map_err(|error| self.write_failed(error))
+    }
+
+    pub(crate) fn discard(&self, segment: SegmentId, segment_bytes: u32) -> Result<(), PoolError> {
+        let at = self.place(
+            segment,
+            0,
+            u64::from(segment_bytes),
+            segment_bytes,
+            Operation::Discard,
+        )?;
+        Ok(self.device.discard(at, u64::from(segment_bytes))?)
+    }
+
+    fn write_failed(&self, error: DeviceError) -> PoolError {
+        count(&self.counters.write_errors, 1);
+        if self.counters.values().write_errors >= WRITE_ERRORS_MAX {
+            self.mark_failing(&error);
+        }
+        error.into()
+    }
+
+    fn mark_failing(&self, error: &DeviceError) {
+        if !self.failing.swap(true, Ordering::Relaxed) {
+            tracing::error!(%error, "the device is failing; nothing new is put on it");
+        }
+    }
 }

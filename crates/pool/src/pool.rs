@@ -1,11 +1,22 @@
-//! An open pool.
+//! An open pool: its description, its devices, and what is asked of it most: segments and their bytes.
+//!
+//! Invariants: the description in RAM equals the newest confirmed labels; no lock is held across reads, writes and
+//! flushes of segments (only changes of labels and roots are serialised across their I/O).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use terrace_device::{Device, Randomness};
+use parking_lot::{Mutex, RwLock};
 
-use crate::{DeviceInfo, PoolError, PoolId, PoolState, Request, SegmentId, TierSettings};
+use crate::allocator::Allocator;
+use crate::counters::count;
+use crate::label::Label;
+use crate::member::OpenDevice;
+use crate::roots::Roots;
+use crate::{
+    CounterValues, DeviceInfo, DeviceState, PoolError, PoolId, PoolState, Request, SegmentId, TierSettings,
+};
 
 /// Whether a flush of several devices uses threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -17,53 +28,6 @@ pub enum Parallelism {
     Threads,
 }
 
-/// How to make a pool.
-pub struct CreateOptions {
-    /// Name, 1–64 of `A-Za-z0-9_.-`, starting with a letter.
-    pub name: String,
-    /// Tiers, fastest first, each with its devices.
-    pub tiers: Vec<(TierSettings, Vec<Arc<dyn Device>>)>,
-    /// Properties.
-    pub properties: BTreeMap<String, String>,
-    /// Segment size in bytes; `None`: chosen by the smallest device.
-    pub segment_bytes: Option<u32>,
-    /// When, nanoseconds since 1970.
-    pub created_nanoseconds: u64,
-    /// Use devices although they carry the label of an active pool.
-    pub force: bool,
-    /// Flushing.
-    pub parallelism: Parallelism,
-}
-
-/// How to open a pool.
-#[derive(Debug, Clone, Default)]
-pub struct OpenOptions {
-    /// Open although devices are missing.
-    pub degraded: bool,
-    /// Open an exported pool (and make it active).
-    pub exported: bool,
-    /// Open a destroyed pool (and make it active).
-    pub destroyed: bool,
-    /// Change nothing on the devices.
-    pub read_only: bool,
-    /// Flushing.
-    pub parallelism: Parallelism,
-}
-
-/// Where an added device goes.
-#[derive(Debug, Clone, PartialEq)]
-pub enum DeviceAdd {
-    /// To the tier of this name.
-    Tier(String),
-    /// To a new tier at this position (0: fastest; the number of tiers: slowest).
-    NewTier {
-        /// Position.
-        position: u8,
-        /// Its settings.
-        settings: TierSettings,
-    },
-}
-
 /// A tier as it is now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TierInfo {
@@ -71,7 +35,7 @@ pub struct TierInfo {
     pub settings: TierSettings,
     /// Numbers of its devices, missing ones too.
     pub devices: Vec<u16>,
-    /// Sum of its devices, bytes, in segments.
+    /// Bytes in segments of its devices that are there.
     pub size_bytes: u64,
     /// Segments on devices that are there.
     pub segments: u64,
@@ -80,172 +44,278 @@ pub struct TierInfo {
 }
 
 /// An open pool. All methods may be called from any thread.
-pub struct Pool {}
+pub struct Pool {
+    /// Serialises label updates; held across their I/O.
+    pub(crate) updating: Mutex<()>,
+    pub(crate) label: RwLock<Label>,
+    /// Devices that are there, ascending by number.
+    pub(crate) open: RwLock<Arc<Vec<Arc<OpenDevice>>>>,
+    pub(crate) allocator: Mutex<Allocator>,
+    pub(crate) roots: Mutex<Roots>,
+    pub(crate) segment_bytes: u32,
+    pub(crate) read_only: bool,
+    pub(crate) parallelism: Parallelism,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let label = self.label.read();
+        write!(f, "Pool({} generation {})", label.pool_name, label.generation)
+    }
+}
 
 impl Pool {
-    /// Writes labels on the devices and opens the new pool. No root is written: the floor above does that.
-    pub fn create(_options: CreateOptions, _randomness: &dyn Randomness) -> Result<Self, PoolError> {
-        todo!()
-    }
-    /// Opens a pool from its devices, in any order. Every segment is free until [`Self::claim`]ed.
-    pub fn open(_devices: Vec<Arc<dyn Device>>, _options: OpenOptions) -> Result<Self, PoolError> {
-        todo!()
-    }
     /// Identity.
     pub fn id(&self) -> PoolId {
-        todo!()
+        self.label.read().pool_id
     }
+
     /// Name.
     pub fn name(&self) -> String {
-        todo!()
+        self.label.read().pool_name.clone()
     }
+
     /// State in the labels.
     pub fn state(&self) -> PoolState {
-        todo!()
+        self.label.read().state
     }
+
     /// Generation of the labels.
     pub fn generation(&self) -> u64 {
-        todo!()
+        self.label.read().generation
     }
+
     /// When the pool was made, nanoseconds since 1970.
     pub fn created_nanoseconds(&self) -> u64 {
-        todo!()
+        self.label.read().created_nanoseconds
     }
+
     /// Whether nothing may be changed.
     pub fn is_read_only(&self) -> bool {
-        todo!()
+        self.read_only
     }
-    /// Segment size in bytes, a multiple of 1 MiB; the same on every device.
+
+    /// Segment size in bytes, a power of two from 1 MiB to 64 MiB; the same on every device.
     pub fn segment_bytes(&self) -> u32 {
-        todo!()
+        self.segment_bytes
     }
+
     /// Tiers, fastest first.
     pub fn tiers(&self) -> Vec<TierInfo> {
-        todo!()
+        let label = self.label.read();
+        let allocator = self.allocator.lock();
+        let tiers = label.tiers.iter().enumerate().map(|(index, settings)| {
+            let counts = allocator.tier_counts(Some(index as u8));
+            let members = label
+                .members
+                .iter()
+                .filter(|member| usize::from(member.tier) == index);
+            TierInfo {
+                settings: settings.clone(),
+                devices: members.map(|member| member.number).collect(),
+                size_bytes: counts.total * u64::from(self.segment_bytes),
+                segments: counts.total,
+                free_segments: counts.free,
+            }
+        });
+        tiers.collect()
     }
+
     /// Devices, ascending by number, missing ones too.
     pub fn devices(&self) -> Vec<DeviceInfo> {
-        todo!()
+        let label = self.label.read();
+        let open = self.open.read().clone();
+        let allocator = self.allocator.lock();
+        let devices = label.members.iter().map(|member| {
+            let device = open.iter().find(|device| device.number == member.number);
+            let counts = allocator.counts(member.number);
+            DeviceInfo {
+                number: member.number,
+                id: member.id,
+                path: device.map_or_else(|| member.path.clone(), |device| device.device.path()),
+                tier: member.tier,
+                state: device.map_or(DeviceState::Missing, |device| device.state()),
+                draining: device.is_some_and(|device| device.draining.load(Ordering::Relaxed)),
+                size_bytes: member.size_bytes,
+                segments: counts.total as u32,
+                free_segments: counts.free as u32,
+                counters: device.map_or_else(CounterValues::default, |device| device.counters.values()),
+            }
+        });
+        devices.collect()
     }
+
     /// Tier of a device.
-    pub fn tier_of(&self, _device: u16) -> Option<u8> {
-        todo!()
-    }
-
-    /// Takes a free segment. It holds unspecified bytes. `NoSpace` when no device that fits has one.
-    pub fn allocate(&self, _request: &Request<'_>) -> Result<SegmentId, PoolError> {
-        todo!()
-    }
-    /// Marks a segment as in use when the pool is opened; an error if it does not exist or is in use already.
-    pub fn claim(&self, _segment: SegmentId) -> Result<(), PoolError> {
-        todo!()
-    }
-    /// Gives a segment back; it may be handed out again at once.
-    pub fn release(&self, _segment: SegmentId) -> Result<(), PoolError> {
-        todo!()
-    }
-    /// Whether a segment is in use.
-    pub fn is_claimed(&self, _segment: SegmentId) -> bool {
-        todo!()
-    }
-    /// Free segments on all devices that can be written.
-    pub fn free_segments(&self) -> u64 {
-        todo!()
-    }
-    /// Segments on all devices that are there.
-    pub fn total_segments(&self) -> u64 {
-        todo!()
-    }
-    /// Nothing new is put on a draining device.
-    pub fn set_draining(&self, _device: u16, _draining: bool) -> Result<(), PoolError> {
-        todo!()
-    }
-
-    /// Fills `buffer` from `offset` bytes into the segment (multiples of 4096). Tried twice before it fails.
-    pub fn read(&self, _segment: SegmentId, _offset: u64, _buffer: &mut [u8]) -> Result<(), PoolError> {
-        todo!()
-    }
-    /// Writes at `offset` bytes into the segment (multiples of 4096). Durable after [`Self::flush`].
-    pub fn write(&self, _segment: SegmentId, _offset: u64, _data: &[u8]) -> Result<(), PoolError> {
-        todo!()
-    }
-    /// As [`Self::write`], the parts one after the other.
-    pub fn write_vectored(
-        &self,
-        _segment: SegmentId,
-        _offset: u64,
-        _parts: &[&[u8]],
-    ) -> Result<(), PoolError> {
-        todo!()
-    }
-    /// Makes durable what was written to these devices (numbers; twice the same is fine). The first error is
-    /// returned after all were tried.
-    pub fn flush(&self, _devices: &[u16]) -> Result<(), PoolError> {
-        todo!()
-    }
-    /// Flushes every device that is there.
-    pub fn flush_all(&self) -> Result<(), PoolError> {
-        todo!()
-    }
-    /// Tells the device that the content of a free segment is not needed.
-    pub fn discard(&self, _segment: SegmentId) -> Result<(), PoolError> {
-        todo!()
-    }
-    /// Counts content that did not match its checksum.
-    pub fn note_checksum_error(&self, _device: u16) {
-        todo!()
-    }
-
-    /// The payload of the newest valid root; `None` if none was ever written.
-    pub fn read_root(&self) -> Result<Option<Vec<u8>>, PoolError> {
-        todo!()
-    }
-    /// Writes a root to up to four devices and flushes them: durable when it returns. What it refers to must be
-    /// durable before.
-    pub fn write_root(&self, _payload: &[u8]) -> Result<(), PoolError> {
-        todo!()
+    pub fn tier_of(&self, device: u16) -> Option<u8> {
+        self.label.read().member(device).map(|member| member.tier)
     }
 
     /// Properties of the pool.
     pub fn properties(&self) -> BTreeMap<String, String> {
-        todo!()
+        self.label.read().properties.clone()
     }
+
     /// One property.
-    pub fn property(&self, _name: &str) -> Option<String> {
-        todo!()
+    pub fn property(&self, name: &str) -> Option<String> {
+        self.label.read().properties.get(name).cloned()
     }
-    /// Sets (or with `None` removes) a property; durable when it returns.
-    pub fn set_property(&self, _name: &str, _value: Option<&str>) -> Result<(), PoolError> {
-        todo!()
+
+    /// Takes a free segment. It holds unspecified bytes. `NoSpace` when no device that fits has one.
+    pub fn allocate(&self, request: &Request<'_>) -> Result<SegmentId, PoolError> {
+        self.check_writable()?;
+        let label = self.label.read();
+        let open = self.open.read().clone();
+        let mut allocator = self.allocator.lock();
+        for device in open.iter() {
+            if let Some(segments) = allocator.device_mut(device.number) {
+                segments.usable = device.is_usable();
+            }
+        }
+        allocator.allocate(request, &label.tiers)
     }
-    /// Replaces the settings of the tier of this name; durable when it returns.
-    pub fn set_tier(&self, _name: &str, _settings: TierSettings) -> Result<(), PoolError> {
-        todo!()
+
+    /// Marks a segment as in use when the pool is opened; an error if it does not exist or is in use already.
+    pub fn claim(&self, segment: SegmentId) -> Result<(), PoolError> {
+        self.allocator.lock().claim(segment)
     }
-    /// Changes the state in the labels; durable when it returns.
-    pub fn set_state(&self, _state: PoolState) -> Result<(), PoolError> {
-        todo!()
+
+    /// Gives a segment back; it may be handed out again at once.
+    pub fn release(&self, segment: SegmentId) -> Result<(), PoolError> {
+        self.allocator.lock().release(segment)
     }
-    /// Changes the name; durable when it returns.
-    pub fn rename(&self, _name: &str) -> Result<(), PoolError> {
-        todo!()
+
+    /// Whether a segment is in use.
+    pub fn is_claimed(&self, segment: SegmentId) -> bool {
+        self.allocator.lock().is_claimed(segment)
     }
-    /// Adds a device; returns its number.
-    pub fn add_device(
-        &self,
-        _device: Arc<dyn Device>,
-        _place: DeviceAdd,
-        _force: bool,
-        _randomness: &dyn Randomness,
-    ) -> Result<u16, PoolError> {
-        todo!()
+
+    /// Free segments on all devices that new data may be put on.
+    pub fn free_segments(&self) -> u64 {
+        let open = self.open.read().clone();
+        let usable = |number| {
+            open.iter()
+                .any(|device| device.number == number && device.is_usable())
+        };
+        let allocator = self.allocator.lock();
+        let numbers = open
+            .iter()
+            .map(|device| device.number)
+            .filter(|number| usable(*number));
+        numbers.map(|number| allocator.counts(number).free).sum()
     }
-    /// Takes a device without claimed segments out of the pool; its label is wiped.
-    pub fn remove_device(&self, _device: u16) -> Result<(), PoolError> {
-        todo!()
+
+    /// Segments on all devices that are there.
+    pub fn total_segments(&self) -> u64 {
+        self.allocator.lock().tier_counts(None).total
     }
-    /// Uses what a device's backing has grown by; returns the new number of segments.
-    pub fn resize_device(&self, _device: u16) -> Result<u32, PoolError> {
-        todo!()
+
+    /// Nothing new is put on a draining device. Not kept in the labels: whoever drains says so again after opening.
+    pub fn set_draining(&self, device: u16, draining: bool) -> Result<(), PoolError> {
+        self.device(device)?.draining.store(draining, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Fills `buffer` from `offset` bytes into the segment (multiples of 4096). Tried twice before it fails.
+    pub fn read(&self, segment: SegmentId, offset: u64, buffer: &mut [u8]) -> Result<(), PoolError> {
+        self.device(segment.device)?
+            .read(segment, offset, buffer, self.segment_bytes)
+    }
+
+    /// Writes at `offset` bytes into the segment (multiples of 4096). Durable after [`Self::flush`].
+    pub fn write(&self, segment: SegmentId, offset: u64, data: &[u8]) -> Result<(), PoolError> {
+        self.write_vectored(segment, offset, &[data])
+    }
+
+    /// As [`Self::write`], the parts one after the other.
+    pub fn write_vectored(&self, segment: SegmentId, offset: u64, parts: &[&[u8]]) -> Result<(), PoolError> {
+        self.check_writable()?;
+        debug_assert!(
+            self.is_claimed(segment),
+            "segment {segment} is written to but was not allocated"
+        );
+        self.device(segment.device)?
+            .write(segment, offset, parts, self.segment_bytes)
+    }
+
+    /// Makes durable what was written to these devices (numbers; twice the same is fine). The first error is
+    /// returned after all were tried.
+    pub fn flush(&self, devices: &[u16]) -> Result<(), PoolError> {
+        let mut numbers = devices.to_vec();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let devices: Vec<_> = numbers
+            .into_iter()
+            .map(|number| self.device(number))
+            .collect::<Result<_, _>>()?;
+        self.flush_devices(&devices)
+    }
+
+    /// Flushes every device that is there.
+    pub fn flush_all(&self) -> Result<(), PoolError> {
+        let open = self.open.read().clone();
+        self.flush_devices(&open)
+    }
+
+    pub(crate) fn flush_devices(&self, devices: &[Arc<OpenDevice>]) -> Result<(), PoolError> {
+        let Some((first, others)) = devices.split_first() else {
+            return Ok(());
+        };
+        if others.is_empty() || self.parallelism == Parallelism::Sequential {
+            let results: Vec<_> = devices.iter().map(|device| device.flush()).collect();
+            return results.into_iter().collect();
+        }
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = others
+                .iter()
+                .map(|device| (device, scope.spawn(|| device.flush())))
+                .collect();
+            let mut result = first.flush();
+            for (device, thread) in threads {
+                let other = thread.join().unwrap_or_else(|_| {
+                    Err(PoolError::Invalid(format!(
+                        "the flush of {} did not finish",
+                        device.device.path()
+                    )))
+                });
+                result = result.and(other);
+            }
+            result
+        })
+    }
+
+    /// Tells the device that the content of a free segment is not needed.
+    pub fn discard(&self, segment: SegmentId) -> Result<(), PoolError> {
+        self.check_writable()?;
+        self.device(segment.device)?.discard(segment, self.segment_bytes)
+    }
+
+    /// Counts content that did not match its checksum.
+    pub fn note_checksum_error(&self, device: u16) {
+        if let Ok(device) = self.device(device) {
+            count(&device.counters.checksum_errors, 1);
+        }
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<(), PoolError> {
+        if self.read_only {
+            Err(PoolError::ReadOnly)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn device(&self, number: u16) -> Result<Arc<OpenDevice>, PoolError> {
+        let open = self.open.read();
+        match open.binary_search_by_key(&number, |device| device.number) {
+            Ok(index) => Ok(open[index].clone()),
+            Err(_) => {
+                drop(open);
+                let known = self.label.read().member(number).is_some();
+                Err(PoolError::NoDevice {
+                    number,
+                    state: if known { "missing" } else { "not part of it" },
+                })
+            }
+        }
     }
 }

@@ -1,4 +1,109 @@
-//! Root slots.
+//! Root slots: two per device, written in turn, so that a torn write leaves the older root readable.
+//!
+//! Invariants: on each device the slot that holds its newest valid root is never the one that is written next; the
+//! generation grows with every attempt, also after a failed one; a root is believed only if the sum over its header
+//! and payload matches and it names this pool.
+
+use terrace_codec::{Reader, Writer};
+use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES, Device, DeviceError};
+
+use crate::PoolId;
+use crate::label::GENERATION_MAX;
+use crate::layout::ROOT_OFFSETS;
 
 /// Longest payload of the root record, bytes.
 pub const ROOT_BYTES_MAX: usize = 64 * 1024;
+
+const MAGIC: [u8; 8] = *b"TERRROOT";
+const VERSION: u32 = 1;
+/// Header fields before the sum: magic, version, length, pool id, generation.
+const FIELDS_BYTES: usize = 8 + 4 + 4 + 16 + 8;
+
+/// A root that was read and verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Root {
+    pub(crate) generation: u64,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// What the two slots of a device hold.
+#[derive(Debug, Default)]
+pub(crate) struct RootSlots {
+    /// The newest valid root and its slot.
+    pub(crate) newest: Option<(usize, Root)>,
+    /// Some slot holds bytes that are not a valid root.
+    pub(crate) damaged: bool,
+}
+
+/// The bytes of a slot: a header of 4096 bytes and the payload, padded.
+pub(crate) fn encode_root(pool: &PoolId, generation: u64, payload: &[u8]) -> AlignedBuffer {
+    let mut fields = Writer::with_capacity(FIELDS_BYTES);
+    fields
+        .bytes(&MAGIC)
+        .u32(VERSION)
+        .u32(payload.len() as u32)
+        .bytes(pool)
+        .u64(generation);
+    let mut bytes = AlignedBuffer::with_capacity(DEVICE_BLOCK_BYTES + payload.len());
+    bytes.extend_from_slice(fields.as_bytes());
+    bytes.extend_from_slice(root_sum(fields.as_bytes(), payload).as_bytes());
+    bytes.pad_to_block();
+    bytes.extend_from_slice(payload);
+    bytes.pad_to_block();
+    bytes
+}
+
+fn root_sum(fields: &[u8], payload: &[u8]) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(fields).update(payload);
+    hasher.finalize()
+}
+
+/// The payload length that a slot's first block states, if it looks like a root of this pool at all.
+fn stated_length(header: &[u8], pool: &PoolId) -> Option<(u64, usize)> {
+    let mut reader = Reader::new(header);
+    let magic: [u8; 8] = reader.array("magic").ok()?;
+    let version = reader.u32("version").ok()?;
+    let length = reader.u32("length").ok()? as usize;
+    let id: PoolId = reader.array("pool").ok()?;
+    let generation = reader.u64("generation").ok()?;
+    let fits = length <= ROOT_BYTES_MAX && generation <= GENERATION_MAX;
+    (magic == MAGIC && version == VERSION && fits && id == *pool).then_some((generation, length))
+}
+
+/// The root in the bytes of a slot, if they are one.
+pub(crate) fn decode_root(bytes: &[u8], pool: &PoolId) -> Option<Root> {
+    let header = bytes.get(..DEVICE_BLOCK_BYTES)?;
+    let (generation, length) = stated_length(header, pool)?;
+    let payload = bytes.get(DEVICE_BLOCK_BYTES..)?.get(..length)?;
+    let stored: [u8; 32] = header[FIELDS_BYTES..FIELDS_BYTES + 32].try_into().ok()?;
+    let sum = root_sum(&header[..FIELDS_BYTES], payload);
+    (sum == stored).then(|| Root {
+        generation,
+        payload: payload.to_vec(),
+    })
+}
+
+/// Reads both slots of a device. An unreadable slot counts as damaged; only a device that fails for both is an error.
+pub(crate) fn read_root_slots(device: &dyn Device, pool: &PoolId) -> Result<RootSlots, DeviceError> {
+    let mut slots = RootSlots::default();
+    let mut failures = Vec::new();
+    let mut bytes = AlignedBuffer::with_capacity(DEVICE_BLOCK_BYTES + ROOT_BYTES_MAX);
+    for (slot, offset) in ROOT_OFFSETS.into_iter().enumerate() {
+        if let Err(error) = device.read_at(offset, bytes.reuse(DEVICE_BLOCK_BYTES + ROOT_BYTES_MAX)) {
+            slots.damaged = true;
+            failures.push(error);
+            continue;
+        }
+        let newest = slots.newest.as_ref().map(|(_, newest)| newest.generation);
+        match decode_root(&bytes, pool) {
+            Some(root) if newest.is_some_and(|newest| newest >= root.generation) => {}
+            Some(root) => slots.newest = Some((slot, root)),
+            None => slots.damaged |= bytes[..DEVICE_BLOCK_BYTES].iter().any(|byte| *byte != 0),
+        }
+    }
+    match failures.pop() {
+        Some(error) if !failures.is_empty() => Err(error),
+        _ => Ok(slots),
+    }
+}

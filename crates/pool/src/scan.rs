@@ -1,7 +1,14 @@
-//! Finding pools by their labels alone.
+//! Finding pools by their labels alone, under whatever paths.
 
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use terrace_device::peek_path;
+
+use crate::label::Label;
+use crate::labels::LabelCopies;
+use crate::open::describe_missing;
 use crate::{PoolId, PoolState};
 
 /// A device with a label.
@@ -30,19 +37,114 @@ pub struct FoundPool {
     pub state: PoolState,
     /// Generation of the newest label.
     pub generation: u64,
-    /// Devices found, ascending by number.
+    /// Names of the tiers, fastest first.
+    pub tiers: Vec<String>,
+    /// Devices found that are part of the pool, ascending by number.
     pub devices: Vec<FoundDevice>,
     /// Devices that the newest label names and that were not found: `device N (last seen as PATH)`.
     pub missing: Vec<String>,
 }
 
-/// Looks at every regular file, slot directory and (below `/dev`) block device directly in `directories`, and at
-/// `devices`, without holding any; what is not a pool's device is passed over. Ascending by name, then identity.
-pub fn scan(_directories: &[PathBuf], _devices: &[PathBuf]) -> Vec<FoundPool> {
-    todo!()
+impl FoundPool {
+    /// The paths to open it with: of every device that is not stale.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.devices
+            .iter()
+            .filter(|device| !device.stale)
+            .map(|device| device.path.clone())
+            .collect()
+    }
 }
 
-/// The name of the pool that the device at `path` belongs to (not counting destroyed and exported ones), if any.
-pub fn is_pool_member(_path: &Path) -> Option<String> {
-    todo!()
+/// Looks at every regular file, slot directory and block device directly in `directories`, and at `devices`, without
+/// holding any; what is not a pool's device is passed over. Ascending by name, then identity.
+pub fn scan(directories: &[PathBuf], devices: &[PathBuf]) -> Vec<FoundPool> {
+    let mut paths: Vec<PathBuf> = devices.to_vec();
+    for directory in directories {
+        let Ok(entries) = std::fs::read_dir(directory) else {
+            continue;
+        };
+        let mut inside: Vec<PathBuf> = entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| fits(path))
+            .collect();
+        inside.sort();
+        paths.append(&mut inside);
+    }
+    let mut seen = Vec::new();
+    let mut pools: BTreeMap<PoolId, Vec<(PathBuf, LabelCopies)>> = BTreeMap::new();
+    for path in paths {
+        let real = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+        if seen.contains(&real) {
+            continue;
+        }
+        seen.push(real);
+        let Ok(device) = peek_path(&path) else { continue };
+        let copies = LabelCopies::read(device.as_ref());
+        if let Some(label) = copies.newest() {
+            pools.entry(label.pool_id).or_default().push((path, copies));
+        }
+    }
+    let mut found: Vec<FoundPool> = pools.into_values().filter_map(describe).collect();
+    found.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
+    found
+}
+
+fn describe(devices: Vec<(PathBuf, LabelCopies)>) -> Option<FoundPool> {
+    let newest = |label: fn(&LabelCopies) -> Option<&Label>| {
+        devices
+            .iter()
+            .filter_map(|(_, copies)| label(copies))
+            .max_by_key(|label| label.generation)
+    };
+    let label = newest(LabelCopies::confirmed)
+        .or_else(|| newest(LabelCopies::newest))?
+        .clone();
+    let mut found = Vec::new();
+    for (path, copies) in &devices {
+        let Some(own) = copies.newest() else { continue };
+        let listed = own
+            .own()
+            .and_then(|own| label.members.iter().find(|member| member.id == own.id));
+        // Not listed: removed since, or never quite added.
+        let Some(member) = listed else { continue };
+        found.push(FoundDevice {
+            path: path.clone(),
+            number: member.number,
+            tier: member.tier,
+            generation: own.generation,
+            stale: own.generation < label.generation,
+        });
+    }
+    found.sort_by(|a, b| (a.number, &a.path).cmp(&(b.number, &b.path)));
+    let absent = label.members.iter().filter(|member| {
+        let there = |device: &FoundDevice| device.number == member.number && !device.stale;
+        !found.iter().any(there)
+    });
+    Some(FoundPool {
+        id: label.pool_id,
+        state: label.state,
+        generation: label.generation,
+        missing: absent.map(describe_missing).collect(),
+        tiers: label.tiers.iter().map(|tier| tier.name.clone()).collect(),
+        name: label.pool_name,
+        devices: found,
+    })
+}
+
+/// The name of the pool that the device at `path` belongs to (not a destroyed one), if any.
+pub fn is_pool_member(path: &Path) -> Option<String> {
+    let device = peek_path(path).ok()?;
+    let copies = LabelCopies::read(device.as_ref());
+    let label = copies.newest()?;
+    (label.state != PoolState::Destroyed).then(|| label.pool_name.clone())
+}
+
+fn fits(path: &Path) -> bool {
+    // Follows symbolic links: /dev/disk/by-id and the like are full of them.
+    std::fs::metadata(path).is_ok_and(|metadata| {
+        let kind = metadata.file_type();
+        kind.is_file() || kind.is_dir() || kind.is_block_device()
+    })
 }

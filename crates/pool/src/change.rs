@@ -1,0 +1,291 @@
+//! Changing what the labels say: properties, tiers, state, name, and which devices belong to the pool.
+//!
+//! Invariants: a change is visible in RAM only after the labels that say so are durable; changes happen one at a
+//! time; a device joins before anything is put on it and leaves only when nothing is on it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrace_device::{Device, Randomness};
+
+use crate::label::{Label, MEMBERS_MAX, TIERS_MAX};
+use crate::labels::write_labels;
+use crate::layout::segment_count;
+use crate::member::OpenDevice;
+use crate::open::{check_unused, new_member, note_paths, wipe_front};
+use crate::{Pool, PoolError, PoolState, TierSettings};
+
+/// Where an added device goes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DeviceAdd {
+    /// To the tier of this name.
+    Tier(String),
+    /// To a new tier at this position (0: fastest; the number of tiers: slowest).
+    NewTier {
+        /// Position.
+        position: u8,
+        /// Its settings.
+        settings: TierSettings,
+    },
+}
+
+impl Pool {
+    /// Sets (or with `None` removes) a property; durable when it returns.
+    pub fn set_property(&self, name: &str, value: Option<&str>) -> Result<(), PoolError> {
+        if name.is_empty() {
+            return Err(PoolError::Invalid("a property needs a name".into()));
+        }
+        self.update(|label| {
+            match value {
+                Some(value) => label.properties.insert(name.to_owned(), value.to_owned()),
+                None => label.properties.remove(name),
+            };
+            Ok(())
+        })
+    }
+
+    /// Replaces the settings of the tier of this name; durable when it returns.
+    pub fn set_tier(&self, name: &str, settings: TierSettings) -> Result<(), PoolError> {
+        self.update(|label| {
+            let tier = label
+                .tiers
+                .iter_mut()
+                .find(|tier| tier.name == name)
+                .ok_or_else(|| no_tier(name))?;
+            *tier = settings;
+            Ok(())
+        })
+    }
+
+    /// Changes the state in the labels; durable when it returns. The caller stops using the pool after `Exported`
+    /// and `Destroyed`.
+    pub fn set_state(&self, state: PoolState) -> Result<(), PoolError> {
+        self.update(|label| {
+            label.state = state;
+            Ok(())
+        })
+    }
+
+    /// Changes the name; durable when it returns.
+    pub fn rename(&self, name: &str) -> Result<(), PoolError> {
+        self.update(|label| {
+            label.pool_name = name.to_owned();
+            Ok(())
+        })
+    }
+
+    /// Adds a device; returns its number. Refuses one that belongs to a pool or holds something else, unless `force`.
+    pub fn add_device(
+        &self,
+        device: Arc<dyn Device>,
+        place: DeviceAdd,
+        force: bool,
+        randomness: &dyn Randomness,
+    ) -> Result<u16, PoolError> {
+        self.check_writable()?;
+        let updating = self.updating.lock();
+        check_unused(device.as_ref(), force)?;
+        let mut label = self.next_label();
+        if label.members.len() >= MEMBERS_MAX || label.next_number == u16::MAX {
+            return Err(PoolError::Invalid(format!(
+                "a pool has at most {MEMBERS_MAX} devices"
+            )));
+        }
+        let open = self.open.read().clone();
+        if open.iter().any(|other| other.device.path() == device.path()) {
+            return Err(PoolError::Invalid(format!(
+                "{} is part of the pool already",
+                device.path()
+            )));
+        }
+        let tier = match place {
+            DeviceAdd::Tier(name) => label
+                .tiers
+                .iter()
+                .position(|tier| tier.name == name)
+                .ok_or_else(|| no_tier(&name))?,
+            DeviceAdd::NewTier { position, settings } => {
+                let position = usize::from(position).min(label.tiers.len());
+                if label.tiers.len() >= TIERS_MAX {
+                    return Err(PoolError::Invalid(format!(
+                        "a pool has at most {TIERS_MAX} tiers"
+                    )));
+                }
+                label.tiers.insert(position, settings);
+                for member in label
+                    .members
+                    .iter_mut()
+                    .filter(|member| usize::from(member.tier) >= position)
+                {
+                    member.tier += 1;
+                }
+                position
+            }
+        } as u8;
+        let number = label.next_number;
+        label.next_number += 1;
+        let member = new_member(device.as_ref(), number, tier, self.segment_bytes, randomness)?;
+        let segments = segment_count(member.size_bytes, self.segment_bytes);
+        label.members.push(member);
+        label
+            .encode()
+            .map_err(|error| PoolError::Invalid(error.to_string()))?;
+        let joined = Arc::new(OpenDevice::new(number, tier, segments, device));
+        wipe_front(&joined)?;
+        let mut devices = open.to_vec();
+        devices.push(joined);
+        write_labels(&devices, &label)?;
+        self.adopt(label, devices);
+        self.allocator.lock().add(number, tier, segments);
+        drop(updating);
+        // Two devices where there are two: a pool that had one gets its second root holder now.
+        let payload = self.read_root().ok().flatten();
+        if let Some(payload) = payload {
+            self.write_root(&payload)?;
+        }
+        Ok(number)
+    }
+
+    /// Takes a device without claimed segments out of the pool; its labels and roots are wiped. A missing device
+    /// (see [`crate::OpenOptions::degraded`]) is struck from the list.
+    pub fn remove_device(&self, number: u16) -> Result<(), PoolError> {
+        self.check_writable()?;
+        let _updating = self.updating.lock();
+        let mut label = self.next_label();
+        if label.member(number).is_none() {
+            return Err(PoolError::NoDevice {
+                number,
+                state: "not part of it",
+            });
+        }
+        let open = self.open.read().clone();
+        let leaving = open.iter().find(|device| device.number == number).cloned();
+        let staying: Vec<_> = open
+            .iter()
+            .filter(|device| device.number != number)
+            .cloned()
+            .collect();
+        if staying.is_empty() {
+            return Err(PoolError::Invalid(
+                "the last device of a pool cannot be removed; destroy the pool".into(),
+            ));
+        }
+        label.members.retain(|member| member.number != number);
+        if let Some(leaving) = &leaving {
+            // Checked and closed for new segments in one step.
+            let before = leaving.draining.swap(true, Ordering::Relaxed);
+            let mut allocator = self.allocator.lock();
+            let counts = allocator.counts(number);
+            if counts.free != counts.total {
+                let segments = (counts.total - counts.free) as u32;
+                leaving.draining.store(before, Ordering::Relaxed);
+                return Err(PoolError::DeviceInUse {
+                    path: leaving.device.path(),
+                    segments,
+                });
+            }
+            allocator.remove(number);
+        }
+        let done = self.leave(number, label, staying);
+        match (&leaving, done) {
+            (Some(leaving), Err(error)) => {
+                let segments = leaving.segments.load(Ordering::Relaxed);
+                let tier = leaving.tier.load(Ordering::Relaxed);
+                self.allocator.lock().add(number, tier, segments);
+                leaving.draining.store(false, Ordering::Relaxed);
+                Err(error)
+            }
+            (Some(leaving), Ok(())) => {
+                if let Err(error) = wipe_front(leaving) {
+                    tracing::warn!(%error, "the removed device could not be wiped; the pool no longer knows it");
+                }
+                Ok(())
+            }
+            (None, done) => done,
+        }
+    }
+
+    /// The root moves to the devices that stay, then the labels forget the one that leaves.
+    fn leave(&self, number: u16, label: Label, staying: Vec<Arc<OpenDevice>>) -> Result<(), PoolError> {
+        if let Some(payload) = self.read_root()? {
+            self.write_root_except(&payload, Some(number))?;
+        }
+        write_labels(&staying, &label)?;
+        self.adopt(label, staying);
+        Ok(())
+    }
+
+    /// Uses what a device's backing has grown by; returns the new number of segments.
+    pub fn resize_device(&self, number: u16) -> Result<u32, PoolError> {
+        self.check_writable()?;
+        let _updating = self.updating.lock();
+        let device = self.device(number)?;
+        let size_bytes = device.device.refresh_size()?;
+        let mut label = self.next_label();
+        let segment_bytes = self.segment_bytes;
+        let Some(member) = label.members.iter_mut().find(|member| member.number == number) else {
+            return Err(PoolError::NoDevice {
+                number,
+                state: "not part of it",
+            });
+        };
+        let segments = segment_count(size_bytes, segment_bytes);
+        if size_bytes <= member.size_bytes {
+            return Ok(device.segments.load(Ordering::Relaxed));
+        }
+        member.size_bytes = size_bytes;
+        let open = self.open.read().to_vec();
+        write_labels(&open, &label)?;
+        self.adopt(label, open);
+        device.segments.store(segments, Ordering::Release);
+        self.allocator.lock().grow(number, segments);
+        Ok(segments)
+    }
+
+    fn update(&self, change: impl FnOnce(&mut Label) -> Result<(), PoolError>) -> Result<(), PoolError> {
+        self.check_writable()?;
+        let _updating = self.updating.lock();
+        let mut label = self.next_label();
+        change(&mut label)?;
+        let open = self.open.read().to_vec();
+        write_labels(&open, &label)?;
+        self.adopt(label, open);
+        Ok(())
+    }
+
+    /// Writes a label that was made while opening.
+    pub(crate) fn replace_label(&self, label: Label) -> Result<(), PoolError> {
+        let _updating = self.updating.lock();
+        let open = self.open.read().to_vec();
+        write_labels(&open, &label)?;
+        self.adopt(label, open);
+        Ok(())
+    }
+
+    fn next_label(&self) -> Label {
+        let mut label = self.label.read().clone();
+        label.generation += 1;
+        note_paths(&mut label, &self.open.read());
+        label
+    }
+
+    /// Takes over a label that is durable and the devices that carry it.
+    fn adopt(&self, label: Label, devices: Vec<Arc<OpenDevice>>) {
+        let tier_of = |number: u16| label.member(number).map(|member| member.tier);
+        for device in &devices {
+            device
+                .tier
+                .store(tier_of(device.number).unwrap_or(0), Ordering::Relaxed);
+        }
+        let mut current = self.label.write();
+        self.allocator.lock().set_tiers(tier_of);
+        *self.open.write() = Arc::new(devices);
+        *current = label;
+    }
+}
+
+fn no_tier(name: &str) -> PoolError {
+    PoolError::Invalid(format!(
+        "the pool has no tier called '{name}'; 'terrace tier list' shows them"
+    ))
+}

@@ -1,0 +1,136 @@
+//! Reading and writing the label copies of devices.
+//!
+//! Invariants of an update: phase one writes copy 0 on every device and flushes; only then phase two writes copy 1
+//! and, after a flush, the copy at the end. So a copy 1 or end copy of generation G proves that every device of the
+//! pool carries G in copy 0: a device that knows nothing of G was absent (stale). An update that did not reach phase
+//! two anywhere never happened. At every moment each device has an intact copy of the old or the new label.
+
+use std::sync::Arc;
+
+use terrace_device::{AlignedBuffer, Device};
+
+use crate::label::{Label, LabelError};
+use crate::layout::{LABEL_BYTES, LABEL_OFFSETS, end_label_offset};
+use crate::member::OpenDevice;
+use crate::{PoolError, PoolId};
+
+/// The label copies of one device: 0, 1 and at the end.
+#[derive(Debug)]
+pub(crate) struct LabelCopies {
+    pub(crate) copies: [Result<Label, LabelError>; 3],
+}
+
+impl LabelCopies {
+    /// Reads what there is; a copy that cannot be read counts as damaged.
+    pub(crate) fn read(device: &dyn Device) -> Self {
+        let mut buffer = AlignedBuffer::with_capacity(LABEL_BYTES);
+        let mut read = |offset: u64| match device.read_at(offset, buffer.reuse(LABEL_BYTES)) {
+            Ok(()) => Label::decode(&buffer),
+            Err(error) => Err(LabelError::Invalid(error.to_string())),
+        };
+        let size_bytes = device.size_bytes();
+        if size_bytes < 2 * LABEL_BYTES as u64 {
+            let none = || Err(LabelError::NotALabel);
+            return Self {
+                copies: [none(), none(), none()],
+            };
+        }
+        let (first, second) = (read(LABEL_OFFSETS[0]), read(LABEL_OFFSETS[1]));
+        // The end is where the front says that the device ends: the backing may have grown since.
+        let mut ends: Vec<u64> = [&first, &second]
+            .into_iter()
+            .filter_map(|copy| copy.as_ref().ok()?.own().map(|own| own.size_bytes))
+            .filter(|size| *size <= size_bytes)
+            .chain([size_bytes])
+            .collect();
+        ends.dedup();
+        let mut last = Err(LabelError::NotALabel);
+        for end in ends {
+            last = read(end_label_offset(end));
+            if last.is_ok() {
+                break;
+            }
+        }
+        Self {
+            copies: [first, second, last],
+        }
+    }
+
+    /// The valid label of the highest generation.
+    pub(crate) fn newest(&self) -> Option<&Label> {
+        self.copies
+            .iter()
+            .filter_map(|copy| copy.as_ref().ok())
+            .max_by_key(|label| label.generation)
+    }
+
+    /// The newest label that reached phase two.
+    pub(crate) fn confirmed(&self) -> Option<&Label> {
+        let copies = self.copies[1..].iter().filter_map(|copy| copy.as_ref().ok());
+        copies.max_by_key(|label| label.generation)
+    }
+
+    /// The error that says most when there is no valid label.
+    pub(crate) fn error(&self) -> LabelError {
+        let errors = || self.copies.iter().filter_map(|copy| copy.as_ref().err());
+        let telling = errors().find(|error| !matches!(error, LabelError::NotALabel));
+        telling
+            .or_else(|| errors().next())
+            .cloned()
+            .unwrap_or(LabelError::NotALabel)
+    }
+
+    /// Whether all three copies are intact and of this generation and pool.
+    pub(crate) fn are_all(&self, pool: &PoolId, generation: u64) -> bool {
+        let agrees = |label: &Label| label.generation == generation && label.pool_id == *pool;
+        self.copies.iter().all(|copy| copy.as_ref().is_ok_and(agrees))
+    }
+}
+
+/// Writes `label` (with each device's own number) in two phases. An error in phase one means that the update did not
+/// happen; phase two fails only if it fails on every device.
+pub(crate) fn write_labels(devices: &[Arc<OpenDevice>], label: &Label) -> Result<(), PoolError> {
+    let mut encoded = Vec::with_capacity(devices.len());
+    for device in devices {
+        let own = Label {
+            number: device.number,
+            ..label.clone()
+        };
+        let Some(size_bytes) = own.own().map(|own| own.size_bytes) else {
+            return Err(PoolError::Invalid(format!(
+                "device {} is not in the label",
+                device.number
+            )));
+        };
+        encoded.push((
+            own.encode()
+                .map_err(|error| PoolError::Invalid(error.to_string()))?,
+            size_bytes,
+        ));
+    }
+    for (device, (bytes, _)) in devices.iter().zip(&encoded) {
+        device.write_front(LABEL_OFFSETS[0], bytes)?;
+    }
+    for device in devices {
+        device.flush()?;
+    }
+    let mut failure = None;
+    let mut confirmed = 0;
+    for (device, (bytes, size_bytes)) in devices.iter().zip(&encoded) {
+        let second = device
+            .write_front(LABEL_OFFSETS[1], bytes)
+            .and_then(|()| device.flush());
+        let end = second.and_then(|()| {
+            device.write_front(end_label_offset(*size_bytes), bytes)?;
+            device.flush()
+        });
+        match end {
+            Ok(()) => confirmed += 1,
+            Err(error) => failure = Some(error),
+        }
+    }
+    match failure {
+        Some(error) if confirmed == 0 => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,377 @@
+//! Making a pool and opening one from its labels.
+//!
+//! Invariants: the newest label that reached phase two on any device (see `labels`) decides what the pool is; a
+//! device that it does not list is left alone; one that it lists and that knows only older labels is refused. A pool
+//! that opens without all of its devices gets a new generation first, so that the absent ones are found out later.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use terrace_device::{AlignedBuffer, Device, Randomness};
+
+use crate::allocator::Allocator;
+use crate::label::{Label, Member};
+use crate::labels::{LabelCopies, write_labels};
+use crate::layout::{
+    DEVICE_BYTES_MIN, ROOT_OFFSETS, SEGMENT_AREA_OFFSET, SEGMENTS_MIN, choose_segment_bytes, segment_count,
+};
+use crate::member::OpenDevice;
+use crate::roots::Roots;
+use crate::signature::recognise;
+use crate::{Parallelism, Pool, PoolError, PoolState, TierSettings};
+
+/// How to make a pool.
+pub struct CreateOptions {
+    /// Name, 1–64 of `A-Za-z0-9_.-`, starting with a letter or digit.
+    pub name: String,
+    /// Tiers, fastest first, each with its devices.
+    pub tiers: Vec<(TierSettings, Vec<Arc<dyn Device>>)>,
+    /// Properties.
+    pub properties: BTreeMap<String, String>,
+    /// Segment size in bytes; `None`: chosen by the smallest device.
+    pub segment_bytes: Option<u32>,
+    /// When, nanoseconds since 1970.
+    pub created_nanoseconds: u64,
+    /// Use devices although they belong to an active pool or hold something else.
+    pub force: bool,
+    /// Flushing.
+    pub parallelism: Parallelism,
+}
+
+/// How to open a pool.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// Open although devices are missing.
+    pub degraded: bool,
+    /// Take back devices that were absent while the pool was open degraded. What they hold is verified on every read
+    /// anyway; a segment on them that is still referred to was not written since.
+    pub accept_stale: bool,
+    /// Open an exported pool (and make it active).
+    pub exported: bool,
+    /// Open a destroyed pool (and make it active).
+    pub destroyed: bool,
+    /// Change nothing on the devices.
+    pub read_only: bool,
+    /// Flushing.
+    pub parallelism: Parallelism,
+}
+
+impl Pool {
+    /// Writes labels on the devices and opens the new pool. No root is written: the floor above does that.
+    pub fn create(options: CreateOptions, randomness: &dyn Randomness) -> Result<Self, PoolError> {
+        let invalid = |reason: String| Err(PoolError::Invalid(reason));
+        let mut smallest = u64::MAX;
+        for (tier, devices) in &options.tiers {
+            if devices.is_empty() {
+                return invalid(format!("tier '{}' has no device", tier.name));
+            }
+            for device in devices {
+                check_unused(device.as_ref(), options.force)?;
+                smallest = smallest.min(device.size_bytes());
+            }
+        }
+        let segment_bytes = options
+            .segment_bytes
+            .unwrap_or_else(|| choose_segment_bytes(smallest));
+        let mut members = Vec::new();
+        let mut open = Vec::new();
+        for (tier, (_, devices)) in options.tiers.iter().enumerate() {
+            for device in devices {
+                let number = open.len() as u16;
+                if let Some(twice) = open
+                    .iter()
+                    .find(|other: &&Arc<OpenDevice>| other.device.path() == device.path())
+                {
+                    return invalid(format!("{} is given twice", twice.device.path()));
+                }
+                let member = new_member(device.as_ref(), number, tier as u8, segment_bytes, randomness)?;
+                let segments = segment_count(member.size_bytes, segment_bytes);
+                open.push(Arc::new(OpenDevice::new(
+                    number,
+                    tier as u8,
+                    segments,
+                    device.clone(),
+                )));
+                members.push(member);
+            }
+        }
+        let label = Label {
+            pool_id: randomness.identifier(),
+            pool_name: options.name,
+            state: PoolState::Active,
+            generation: 1,
+            number: 0,
+            next_number: members.len() as u16,
+            segment_bytes,
+            created_nanoseconds: options.created_nanoseconds,
+            tiers: options.tiers.into_iter().map(|(tier, _)| tier).collect(),
+            members,
+            properties: options.properties,
+        };
+        // Before the first byte is written: whether the label is possible at all.
+        label
+            .encode()
+            .map_err(|error| PoolError::Invalid(error.to_string()))?;
+        for device in &open {
+            wipe_front(device)?;
+        }
+        write_labels(&open, &label)?;
+        Ok(Self::assemble(
+            label,
+            open,
+            Roots::default(),
+            false,
+            options.parallelism,
+        ))
+    }
+
+    /// Opens a pool from its devices, in any order. Every segment is free until [`Self::claim`]ed. Devices that are
+    /// no longer (or not yet) part of the pool are left alone.
+    pub fn open(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Self, PoolError> {
+        let mut found = Vec::with_capacity(devices.len());
+        for device in devices {
+            let copies = LabelCopies::read(device.as_ref());
+            if copies.newest().is_none() {
+                return Err(PoolError::NoLabel {
+                    path: device.path(),
+                    error: copies.error(),
+                });
+            }
+            found.push((device, copies));
+        }
+        let label = choose_label(&found)?;
+        check_state(&label, &options)?;
+        let mut generation = 0;
+        let mut complete = true;
+        let mut open: Vec<Arc<OpenDevice>> = Vec::new();
+        for (device, copies) in found {
+            let Some(own) = copies.newest() else { continue };
+            generation = generation.max(own.generation);
+            let listed = own
+                .own()
+                .and_then(|own| label.members.iter().find(|member| member.id == own.id));
+            let Some(member) = listed else {
+                tracing::warn!(
+                    device = device.path(),
+                    pool = label.pool_name,
+                    "not part of the pool, left alone"
+                );
+                continue;
+            };
+            if own.generation < label.generation && !options.accept_stale {
+                return Err(PoolError::StaleDevice {
+                    path: device.path(),
+                    pool: label.pool_name,
+                    generation: own.generation,
+                    newest: label.generation,
+                });
+            }
+            if let Some(twice) = open.iter().find(|other| other.number == member.number) {
+                return Err(PoolError::DuplicateDevice {
+                    path: device.path(),
+                    other: twice.device.path(),
+                    pool: label.pool_name,
+                    number: member.number,
+                });
+            }
+            if device.size_bytes() < member.size_bytes {
+                return Err(PoolError::Shrunk {
+                    path: device.path(),
+                    has: device.size_bytes(),
+                    wanted: member.size_bytes,
+                });
+            }
+            complete &= copies.are_all(&label.pool_id, label.generation);
+            let segments = segment_count(member.size_bytes, label.segment_bytes);
+            open.push(Arc::new(OpenDevice::new(
+                member.number,
+                member.tier,
+                segments,
+                device,
+            )));
+        }
+        open.sort_by_key(|device| device.number);
+        let absent = |member: &&Member| !open.iter().any(|device| device.number == member.number);
+        let missing: Vec<String> = label
+            .members
+            .iter()
+            .filter(absent)
+            .map(describe_missing)
+            .collect();
+        if !missing.is_empty() && !options.degraded {
+            return Err(PoolError::MissingDevices {
+                pool: label.pool_name,
+                missing,
+            });
+        }
+        let roots = Roots::load(&open, &label.pool_id);
+        let mut next = Label {
+            state: PoolState::Active,
+            generation: generation + 1,
+            ..label.clone()
+        };
+        note_paths(&mut next, &open);
+        let pool = Self::assemble(label, open, roots, options.read_only, options.parallelism);
+        if !options.read_only {
+            // Told apart from a whole opening by the new generation; also mends copies that a crash left behind.
+            if !complete || !missing.is_empty() || pool.state() != PoolState::Active {
+                pool.replace_label(next)?;
+            }
+            pool.complete_roots()?;
+        }
+        Ok(pool)
+    }
+
+    fn assemble(
+        label: Label,
+        open: Vec<Arc<OpenDevice>>,
+        roots: Roots,
+        read_only: bool,
+        parallelism: Parallelism,
+    ) -> Self {
+        let mut allocator = Allocator::default();
+        for device in &open {
+            let tier = label.member(device.number).map_or(0, |member| member.tier);
+            allocator.add(
+                device.number,
+                tier,
+                device.segments.load(std::sync::atomic::Ordering::Relaxed),
+            );
+        }
+        Self {
+            updating: Mutex::new(()),
+            segment_bytes: label.segment_bytes,
+            label: RwLock::new(label),
+            open: RwLock::new(Arc::new(open)),
+            allocator: Mutex::new(allocator),
+            roots: Mutex::new(roots),
+            read_only,
+            parallelism,
+        }
+    }
+}
+
+/// The label that decides: of one pool, the newest that reached phase two; where no such copy is left, the newest.
+fn choose_label(found: &[(Arc<dyn Device>, LabelCopies)]) -> Result<Label, PoolError> {
+    let Some(first) = found.first().and_then(|(_, copies)| copies.newest()) else {
+        return Err(PoolError::Invalid(
+            "no device was given; a pool needs at least one".into(),
+        ));
+    };
+    for (device, copies) in found {
+        if let Some(label) = copies.newest()
+            && label.pool_id != first.pool_id
+        {
+            return Err(PoolError::ForeignDevice {
+                path: device.path(),
+                other: label.pool_name.clone(),
+                pool: first.pool_name.clone(),
+            });
+        }
+    }
+    let newest = |label: fn(&LabelCopies) -> Option<&Label>| {
+        let labels = found.iter().filter_map(move |(_, copies)| label(copies));
+        labels
+            .filter(|label| label.pool_id == first.pool_id)
+            .max_by_key(|label| label.generation)
+    };
+    let label = newest(LabelCopies::confirmed).or_else(|| newest(LabelCopies::newest));
+    Ok(label.unwrap_or(first).clone())
+}
+
+fn check_state(label: &Label, options: &OpenOptions) -> Result<(), PoolError> {
+    let (refused, advice) = match label.state {
+        PoolState::Active => return Ok(()),
+        PoolState::Exported => (!options.exported, "use 'terrace pool import' to take it in again"),
+        PoolState::Destroyed => (
+            !options.destroyed,
+            "its data may be recoverable: import it as destroyed",
+        ),
+    };
+    if !refused || options.read_only && label.state == PoolState::Exported {
+        return Ok(());
+    }
+    Err(PoolError::WrongState {
+        pool: label.pool_name.clone(),
+        state: label.state.as_str(),
+        advice,
+    })
+}
+
+pub(crate) fn describe_missing(member: &Member) -> String {
+    format!("device {} (last seen as {})", member.number, member.path)
+}
+
+/// Takes over where the devices are now.
+pub(crate) fn note_paths(label: &mut Label, open: &[Arc<OpenDevice>]) {
+    for member in &mut label.members {
+        if let Some(device) = open.iter().find(|device| device.number == member.number) {
+            member.path = device.device.path();
+        }
+    }
+}
+
+/// Refuses a device that belongs to an active pool or holds something else, unless forced.
+pub(crate) fn check_unused(device: &dyn Device, force: bool) -> Result<(), PoolError> {
+    let path = device.path();
+    if device.size_bytes() < DEVICE_BYTES_MIN {
+        return Err(PoolError::TooSmall {
+            path,
+            has: device.size_bytes(),
+            wanted: DEVICE_BYTES_MIN,
+        });
+    }
+    if force {
+        return Ok(());
+    }
+    if let Some(label) = LabelCopies::read(device).newest()
+        && label.state != PoolState::Destroyed
+    {
+        return Err(PoolError::AlreadyInPool {
+            path,
+            pool: label.pool_name.clone(),
+        });
+    }
+    match recognise(device)? {
+        Some(content) => Err(PoolError::HoldsSomething { path, content }),
+        None => Ok(()),
+    }
+}
+
+/// The entry of a device that is about to join.
+pub(crate) fn new_member(
+    device: &dyn Device,
+    number: u16,
+    tier: u8,
+    segment_bytes: u32,
+    randomness: &dyn Randomness,
+) -> Result<Member, PoolError> {
+    let size_bytes = device.size_bytes();
+    if segment_count(size_bytes, segment_bytes) < SEGMENTS_MIN {
+        let wanted = SEGMENT_AREA_OFFSET
+            + u64::from(SEGMENTS_MIN) * u64::from(segment_bytes)
+            + crate::LABEL_BYTES as u64;
+        return Err(PoolError::TooSmall {
+            path: device.path(),
+            has: size_bytes,
+            wanted,
+        });
+    }
+    Ok(Member {
+        number,
+        id: randomness.identifier(),
+        tier,
+        size_bytes,
+        path: device.path(),
+    })
+}
+
+/// Zeroes labels and roots of an earlier life, at both ends.
+pub(crate) fn wipe_front(device: &OpenDevice) -> Result<(), PoolError> {
+    let zeroes = AlignedBuffer::zeroed((ROOT_OFFSETS[1] + 128 * 1024) as usize);
+    device.write_front(0, &zeroes)?;
+    let end = crate::layout::end_label_offset(device.device.size_bytes());
+    device.write_front(end, &zeroes[..crate::LABEL_BYTES])?;
+    device.flush()
+}

@@ -1,0 +1,160 @@
+//! The root record of an open pool: which devices hold it, in which slot, and its newest payload.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::layout::ROOT_OFFSETS;
+use crate::member::OpenDevice;
+use crate::root::{ROOT_BYTES_MAX, encode_root, read_root_slots};
+use crate::{DeviceState, Pool, PoolError, PoolId};
+
+/// Devices that a root is written to.
+const HOLDERS_MAX: usize = 4;
+
+/// What is known of the roots; behind a mutex that is held while one is written.
+#[derive(Debug, Default)]
+pub(crate) struct Roots {
+    /// The highest generation seen or tried.
+    generation: u64,
+    /// The newest root that is durable.
+    newest: Option<Vec<u8>>,
+    /// Per device: the slot and the generation of its newest valid root.
+    slots: Vec<(u16, usize, u64)>,
+    /// There are damaged slots and no valid one.
+    lost: bool,
+}
+
+impl Roots {
+    /// Reads the slots of all devices; the highest generation wins.
+    pub(crate) fn load(devices: &[Arc<OpenDevice>], pool: &PoolId) -> Self {
+        let mut roots = Self::default();
+        let mut damaged = false;
+        for device in devices {
+            let slots = match read_root_slots(device.device.as_ref(), pool) {
+                Ok(slots) => slots,
+                Err(error) => {
+                    tracing::warn!(%error, "the root slots of a device cannot be read");
+                    damaged = true;
+                    continue;
+                }
+            };
+            damaged |= slots.damaged;
+            if let Some((slot, root)) = slots.newest {
+                roots.slots.push((device.number, slot, root.generation));
+                if root.generation > roots.generation || roots.newest.is_none() {
+                    roots.generation = root.generation;
+                    roots.newest = Some(root.payload);
+                }
+            }
+        }
+        roots.lost = damaged && roots.newest.is_none();
+        roots
+    }
+
+    /// The slot to be written next on a device: never the one with its newest valid root.
+    fn next_slot(&self, number: u16) -> usize {
+        self.slots
+            .iter()
+            .find(|(device, ..)| *device == number)
+            .map_or(0, |(_, slot, _)| 1 - slot)
+    }
+
+    fn set_slot(&mut self, number: u16, slot: usize) {
+        self.slots.retain(|(device, ..)| *device != number);
+        self.slots.push((number, slot, self.generation));
+    }
+
+    fn holds_newest(&self, number: u16) -> bool {
+        self.slots.contains(&(number, 0, self.generation))
+            || self.slots.contains(&(number, 1, self.generation))
+    }
+}
+
+impl Pool {
+    /// The payload of the newest valid root; `None` if none was ever written. `NoRoot` when all are damaged.
+    pub fn read_root(&self) -> Result<Option<Vec<u8>>, PoolError> {
+        let roots = self.roots.lock();
+        if roots.lost {
+            return Err(PoolError::NoRoot(self.name()));
+        }
+        Ok(roots.newest.clone())
+    }
+
+    /// Writes a root to up to four devices (fastest first) and flushes them: durable when it returns. What it refers
+    /// to must be durable before. Fails when fewer than two devices took it, if the pool has two that work.
+    pub fn write_root(&self, payload: &[u8]) -> Result<(), PoolError> {
+        self.write_root_except(payload, None)
+    }
+
+    /// As [`Self::write_root`], passing over one device (which is being removed).
+    pub(crate) fn write_root_except(&self, payload: &[u8], except: Option<u16>) -> Result<(), PoolError> {
+        self.check_writable()?;
+        if payload.len() > ROOT_BYTES_MAX {
+            let length = payload.len();
+            return Err(PoolError::Invalid(format!(
+                "a root of {length} bytes; at most {ROOT_BYTES_MAX} fit"
+            )));
+        }
+        let mut roots = self.roots.lock();
+        let holders = self.root_holders(except);
+        roots.generation += 1;
+        let bytes = encode_root(&self.id(), roots.generation, payload);
+        let mut failure = None;
+        let mut written = Vec::new();
+        for device in &holders {
+            let slot = roots.next_slot(device.number);
+            match device.write_front(ROOT_OFFSETS[slot], &bytes) {
+                Ok(()) => written.push((device.clone(), slot)),
+                Err(error) => failure = Some(error),
+            }
+        }
+        let mut holding = 0;
+        for (device, slot) in written {
+            match device.flush() {
+                Ok(()) => {
+                    roots.set_slot(device.number, slot);
+                    holding += 1;
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        if holding == 0 || holding < holders.len().min(2) {
+            return Err(failure.unwrap_or_else(|| PoolError::Invalid("no device can hold the root".into())));
+        }
+        roots.newest = Some(payload.to_vec());
+        roots.lost = false;
+        Ok(())
+    }
+
+    /// Writes the newest root again where one of its holders lacks it (a crash came between two devices): else the
+    /// loss of the other device would bring back a root whose segments may have been written over since.
+    pub(crate) fn complete_roots(&self) -> Result<(), PoolError> {
+        let holders = self.root_holders(None);
+        let payload = {
+            let roots = self.roots.lock();
+            match &roots.newest {
+                Some(payload) if !holders.iter().all(|device| roots.holds_newest(device.number)) => {
+                    payload.clone()
+                }
+                _ => return Ok(()),
+            }
+        };
+        self.write_root(&payload)
+    }
+
+    /// The devices that hold the root: fastest tiers first, working ones before failing ones.
+    fn root_holders(&self, except: Option<u16>) -> Vec<Arc<OpenDevice>> {
+        let open = self.open.read().clone();
+        let mut holders: Vec<_> = open
+            .iter()
+            .filter(|device| Some(device.number) != except)
+            .cloned()
+            .collect();
+        if holders.iter().any(|device| device.state() == DeviceState::Online) {
+            holders.retain(|device| device.state() == DeviceState::Online);
+        }
+        holders.sort_by_key(|device| (device.tier.load(Ordering::Relaxed), device.number));
+        holders.truncate(HOLDERS_MAX);
+        holders
+    }
+}
