@@ -8,13 +8,25 @@
 //! names it, never a wrong value; tables of replaced runs stay readable until no reader uses them and a newer
 //! manifest is durable. The idea is O'Neil's log-structured merge tree (1996), merged in slices as size-tiered runs.
 
+mod block;
+mod cache;
 mod error;
+mod filter;
+mod key;
+mod manifest;
 mod memory_extents;
+mod memtable;
+mod merge;
 mod operation;
 mod options;
+mod run;
+mod step;
 mod storage;
+mod table;
+mod table_writer;
 mod tree;
 mod verify;
+mod version;
 
 pub use error::MetaError;
 pub use memory_extents::{ExtentCounters, MemoryExtents};

@@ -50,6 +50,34 @@ impl Operation {
     }
 }
 
+/// An operation whose value lies elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OperationRef<'a> {
+    Put(&'a [u8]),
+    Delete,
+    Add(i64),
+}
+
+impl OperationRef<'_> {
+    pub(crate) fn to_owned(self) -> Operation {
+        match self {
+            OperationRef::Put(value) => Operation::Put(Bytes::copy_from_slice(value)),
+            OperationRef::Delete => Operation::Delete,
+            OperationRef::Add(delta) => Operation::Add(delta),
+        }
+    }
+}
+
+impl<'a> From<&'a Operation> for OperationRef<'a> {
+    fn from(operation: &'a Operation) -> Self {
+        match operation {
+            Operation::Put(value) => OperationRef::Put(value),
+            Operation::Delete => OperationRef::Delete,
+            Operation::Add(delta) => OperationRef::Add(*delta),
+        }
+    }
+}
+
 /// The value that stands for a count.
 pub fn encode_count(count: i64) -> Bytes {
     let mut writer = Writer::with_capacity(10);

@@ -1,0 +1,461 @@
+//! `Table`: one immutable sorted extent – blocks, then a head (index and filter) – and how it is read.
+//!
+//! Layout of an extent: the blocks one after another, then the head: magic, number of blocks, for each block its
+//! length, sum (XXH3, 64 bits) and last key (what it shares with the one before, rest), then the filter's lines. The
+//! manifest holds where the head starts and its sum.
+//! Invariants: nothing of a table is used before it matched the sum held one step nearer to the manifest; a table
+//! that was replaced gives its extent back when the last reader lets go of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use terrace_codec::{DecodeError, Reader, Writer};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::block::{BlockCursor, Malformed, shared_bytes};
+use crate::cache::{BlockCache, HEAD_PLACE, Item};
+use crate::filter::Filter;
+use crate::operation::OperationRef;
+use crate::{Extent, ExtentError, ExtentStorage, KEY_BYTES_MAX, MetaError, Operation};
+
+const HEAD_MAGIC: u32 = 0x3148_4d54; // "TMH1"
+static NEXT_CACHE_NUMBER: AtomicU64 = AtomicU64::new(1);
+
+/// Extents that no state refers to any more.
+pub(crate) type Released = Mutex<Vec<Extent>>;
+
+/// What the manifest holds of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TableFacts {
+    /// Numbers the tables of a tree in the order of writing.
+    pub(crate) number: u64,
+    pub(crate) extent: Extent,
+    /// Where the head starts in the extent; it goes to the end.
+    pub(crate) head_offset: u32,
+    pub(crate) head_sum: u64,
+    pub(crate) entries: u64,
+    /// How many of the entries are deletions or additions: what must not reach the bottom unchanged.
+    pub(crate) unsettled: u64,
+    pub(crate) first: Box<[u8]>,
+    pub(crate) last: Box<[u8]>,
+}
+
+/// A table in use.
+pub(crate) struct Table {
+    pub(crate) facts: TableFacts,
+    /// Names it in the cache; never used twice in a process.
+    cache_number: u64,
+    replaced: AtomicBool,
+    released: Arc<Released>,
+}
+
+impl Table {
+    pub(crate) fn new(facts: TableFacts, released: Arc<Released>) -> Arc<Self> {
+        let cache_number = NEXT_CACHE_NUMBER.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self {
+            facts,
+            cache_number,
+            replaced: AtomicBool::new(false),
+            released,
+        })
+    }
+
+    /// Marks that the current state does not refer to it: its extent is given back when the last reader is gone.
+    pub(crate) fn replace(&self) {
+        self.replaced.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if self.replaced.load(Ordering::Acquire) {
+            self.released.lock().push(self.facts.extent);
+        }
+    }
+}
+
+struct BlockPlace {
+    offset: u32,
+    length: u32,
+    sum: u64,
+    /// Where its last key ends in `Head::keys`.
+    key_end: u32,
+}
+
+/// The index and the filter of a table.
+pub(crate) struct Head {
+    blocks: Vec<BlockPlace>,
+    keys: Vec<u8>,
+    filter: Filter,
+}
+
+impl Head {
+    /// Decodes and checks a head whose blocks fill `data_bytes`.
+    fn decode(bytes: &[u8], data_bytes: u32) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        if reader.u32("head magic")? != HEAD_MAGIC {
+            return Err(DecodeError::Invalid("head magic"));
+        }
+        let count = reader.varint("block count")?;
+        // Each block takes at least eleven bytes of the head.
+        if count == 0 || count > reader.remaining() as u64 / 11 {
+            return Err(DecodeError::Invalid("block count"));
+        }
+        let mut blocks = Vec::with_capacity(count as usize);
+        let mut keys = Vec::new();
+        let mut last = Vec::new();
+        let mut offset = 0u32;
+        for index in 0..count {
+            let length = reader.varint("block length")?;
+            let length = u32::try_from(length).map_err(|_| DecodeError::Invalid("block length"))?;
+            let sum = reader.u64("block sum")?;
+            let previous = last.clone();
+            read_key(&mut reader, &mut last)?;
+            let end = offset
+                .checked_add(length)
+                .filter(|end| *end <= data_bytes && length > 0);
+            let end = end.ok_or(DecodeError::Invalid("block length"))?;
+            if index > 0 && previous >= last {
+                return Err(DecodeError::Invalid("order of blocks"));
+            }
+            keys.extend_from_slice(&last);
+            let key_end = u32::try_from(keys.len()).map_err(|_| DecodeError::Invalid("block keys"))?;
+            blocks.push(BlockPlace {
+                offset,
+                length,
+                sum,
+                key_end,
+            });
+            offset = end;
+        }
+        if offset != data_bytes {
+            return Err(DecodeError::Invalid("sum of block lengths"));
+        }
+        let filter = Filter::decode(reader.rest()).ok_or(DecodeError::Invalid("filter"))?;
+        keys.shrink_to_fit();
+        Ok(Self { blocks, keys, filter })
+    }
+
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// The last key of a block.
+    pub(crate) fn last_key(&self, block: usize) -> &[u8] {
+        let start = if block == 0 {
+            0
+        } else {
+            self.blocks[block - 1].key_end as usize
+        };
+        &self.keys[start..self.blocks[block].key_end as usize]
+    }
+
+    /// The first block whose last key is not below `key`; the number of blocks if there is none.
+    pub(crate) fn seek(&self, key: &[u8]) -> usize {
+        let (mut low, mut high) = (0, self.blocks.len());
+        while low < high {
+            let middle = (low + high) / 2;
+            if self.last_key(middle) < key {
+                low = middle + 1
+            } else {
+                high = middle
+            }
+        }
+        low
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.filter.bytes() + self.keys.len() + self.blocks.len() * size_of::<BlockPlace>()
+    }
+}
+
+/// Encodes a head.
+pub(crate) fn encode_head(blocks: &[(u32, u64, Vec<u8>)], hashes: &[u64]) -> Vec<u8> {
+    let mut writer = Writer::with_capacity(blocks.len() * 40 + hashes.len() * 2);
+    writer.u32(HEAD_MAGIC).varint(blocks.len() as u64);
+    let mut last: &[u8] = &[];
+    for (length, sum, key) in blocks {
+        writer.varint(u64::from(*length)).u64(*sum);
+        write_key(&mut writer, last, key);
+        last = key;
+    }
+    let mut bytes = writer.into_bytes();
+    Filter::build(hashes).append_to(&mut bytes);
+    bytes
+}
+
+/// Writes a key as what it shares with `previous` and the rest.
+pub(crate) fn write_key(writer: &mut Writer, previous: &[u8], key: &[u8]) {
+    let shared = shared_bytes(previous, key);
+    writer.varint(shared as u64).string(&key[shared..]);
+}
+
+/// Reads what [`write_key`] wrote; `key` holds the previous key before and the new one after.
+pub(crate) fn read_key(reader: &mut Reader<'_>, key: &mut Vec<u8>) -> Result<(), DecodeError> {
+    let shared = reader.varint("shared key bytes")?;
+    if shared > key.len() as u64 {
+        return Err(DecodeError::Invalid("shared key bytes"));
+    }
+    key.truncate(shared as usize);
+    let rest = reader.string(KEY_BYTES_MAX, "key")?;
+    key.extend_from_slice(rest);
+    if key.len() > KEY_BYTES_MAX {
+        Err(DecodeError::Invalid("key"))
+    } else {
+        Ok(())
+    }
+}
+
+/// Reads tables: verified, from another copy where one is damaged, through the cache.
+pub(crate) struct TableReader {
+    pub(crate) storage: Arc<dyn ExtentStorage>,
+    pub(crate) cache: BlockCache,
+}
+
+/// The error of a table whose content passes its sum but is no table (written by a faulty or hostile program).
+pub(crate) fn malformed(table: &Table, offset: u32, detail: impl Into<String>) -> MetaError {
+    MetaError::Damaged {
+        extent: table.facts.extent,
+        offset,
+        detail: detail.into(),
+    }
+}
+
+impl TableReader {
+    /// Reads bytes that must have the sum `sum`, from any copy that does.
+    pub(crate) fn verified(
+        &self,
+        extent: Extent,
+        offset: u32,
+        length: u32,
+        sum: u64,
+    ) -> Result<Bytes, MetaError> {
+        let first = self.storage.read(extent, offset, length);
+        if let Ok(bytes) = &first
+            && bytes.len() == length as usize
+            && xxh3_64(bytes) == sum
+        {
+            return Ok(bytes.clone());
+        }
+        let mut failure: Option<ExtentError> = None;
+        let mut mismatched = first.is_ok();
+        if let Err(cause) = first {
+            failure = Some(cause);
+        }
+        // A storage has a handful of copies; the bound only guards against one that never says `None`.
+        for copy in 0..16 {
+            match self.storage.read_copy(copy, extent, offset, length) {
+                None => break,
+                Some(Ok(bytes)) if bytes.len() == length as usize && xxh3_64(&bytes) == sum => {
+                    tracing::warn!(%extent, offset, copy, "read metadata from another copy");
+                    return Ok(bytes);
+                }
+                Some(Ok(_)) => mismatched = true,
+                Some(Err(cause)) => failure = Some(cause),
+            }
+        }
+        match failure {
+            Some(cause) if !mismatched => Err(MetaError::Storage {
+                action: format!("reading metadata {extent}"),
+                cause,
+            }),
+            _ => Err(MetaError::Damaged {
+                extent,
+                offset,
+                detail: format!("{length} bytes do not match their sum"),
+            }),
+        }
+    }
+
+    /// The head of a table.
+    pub(crate) fn head(&self, table: &Table, keep: bool) -> Result<Arc<Head>, MetaError> {
+        if let Some(Item::Head(head)) = self.cache.get(table.cache_number, HEAD_PLACE) {
+            return Ok(head);
+        }
+        let facts = &table.facts;
+        let length = facts.extent.bytes - facts.head_offset;
+        let bytes = self.verified(facts.extent, facts.head_offset, length, facts.head_sum)?;
+        let head = Head::decode(&bytes, facts.head_offset)
+            .map_err(|cause| malformed(table, facts.head_offset, cause.to_string()))?;
+        if head.last_key(head.blocks() - 1) != &*facts.last {
+            return Err(malformed(
+                table,
+                facts.head_offset,
+                "the last key is not the manifest's",
+            ));
+        }
+        let head = Arc::new(head);
+        if keep {
+            self.cache
+                .insert(table.cache_number, HEAD_PLACE, Item::Head(head.clone()));
+        }
+        Ok(head)
+    }
+
+    /// One block of a table, kept in the cache.
+    pub(crate) fn block(&self, table: &Table, head: &Head, index: usize) -> Result<Bytes, MetaError> {
+        let place = &head.blocks[index];
+        if let Some(Item::Block(block)) = self.cache.get(table.cache_number, place.offset) {
+            return Ok(block);
+        }
+        let read = self.verified(table.facts.extent, place.offset, place.length, place.sum)?;
+        Ok(self.keep(table, place.offset, &read))
+    }
+
+    fn keep(&self, table: &Table, offset: u32, block: &[u8]) -> Bytes {
+        // A copy of its own: what the storage gave may be part of a larger buffer.
+        let own = Bytes::copy_from_slice(block);
+        self.cache
+            .insert(table.cache_number, offset, Item::Block(own.clone()));
+        own
+    }
+
+    /// A block from the cache, if it is there.
+    pub(crate) fn cached_block(&self, table: &Table, head: &Head, index: usize) -> Option<Bytes> {
+        match self.cache.get(table.cache_number, head.blocks[index].offset) {
+            Some(Item::Block(block)) => Some(block),
+            _ => None,
+        }
+    }
+
+    /// Reads the blocks from `index` on that lie within `window_bytes` (at least one) at once. Each is verified;
+    /// one that does not match is read again by itself, from other copies. With `keep`, all go to the cache.
+    pub(crate) fn blocks(
+        &self,
+        table: &Table,
+        head: &Head,
+        index: usize,
+        window_bytes: u32,
+        keep: bool,
+        found: &mut Vec<Bytes>,
+    ) -> Result<(), MetaError> {
+        let start = head.blocks[index].offset;
+        let mut end = index + 1;
+        while end < head.blocks.len()
+            && head.blocks[end].offset + head.blocks[end].length - start <= window_bytes
+        {
+            end += 1;
+        }
+        let last = &head.blocks[end - 1];
+        let extent = table.facts.extent;
+        let length = last.offset + last.length - start;
+        let window = self
+            .storage
+            .read(extent, start, length)
+            .ok()
+            .filter(|window| window.len() == length as usize);
+        for place in &head.blocks[index..end] {
+            let at = (place.offset - start) as usize;
+            let part = window
+                .as_ref()
+                .map(|window| window.slice(at..at + place.length as usize));
+            let block = match part.filter(|part| xxh3_64(part) == place.sum) {
+                Some(block) => block,
+                None if found.is_empty() => self.verified(extent, place.offset, place.length, place.sum)?,
+                // What comes later is asked for again when it is needed.
+                None => break,
+            };
+            found.push(if keep {
+                self.keep(table, place.offset, &block)
+            } else {
+                block
+            });
+        }
+        Ok(())
+    }
+
+    /// Looks `key` up in a table.
+    pub(crate) fn get(&self, table: &Table, key: &[u8], hash: u64) -> Result<Option<Operation>, MetaError> {
+        let head = self.head(table, true)?;
+        if !head.filter.may_contain(hash) {
+            return Ok(None);
+        }
+        let index = head.seek(key);
+        if index == head.blocks() {
+            return Ok(None);
+        }
+        let block = self.block(table, &head, index)?;
+        let find = |block: &Bytes| -> Result<Option<Operation>, Malformed> {
+            let mut cursor = BlockCursor::new(block.clone())?;
+            if !cursor.seek(key)? || cursor.key() != key {
+                return Ok(None);
+            }
+            Ok(Some(match cursor.operation() {
+                // Large values share the block; small ones must not keep it alive.
+                OperationRef::Put(value) if value.len() >= 2048 => Operation::Put(block.slice_ref(value)),
+                other => other.to_owned(),
+            }))
+        };
+        find(&block).map_err(|Malformed| malformed(table, head.blocks[index].offset, "not a block"))
+    }
+
+    /// Verifies all of one copy: every sum, the order and number of its entries, and that the filter knows each.
+    /// `None`: there is no such copy.
+    pub(crate) fn verify_copy(&self, table: &Table, copy: u32) -> Option<Result<(), MetaError>> {
+        let facts = &table.facts;
+        let content = match self
+            .storage
+            .read_copy(copy, facts.extent, 0, facts.extent.bytes)?
+        {
+            Ok(content) if content.len() == facts.extent.bytes as usize => content,
+            Ok(_) => return Some(Err(malformed(table, 0, "the read is short"))),
+            Err(cause) => {
+                let action = format!("reading metadata {}", facts.extent);
+                return Some(Err(MetaError::Storage { action, cause }));
+            }
+        };
+        Some(verify_content(table, &content))
+    }
+
+    /// Forgets the head of a table that is no longer in use.
+    pub(crate) fn forget(&self, table: &Table) {
+        self.cache.remove(table.cache_number, HEAD_PLACE);
+    }
+}
+
+fn verify_content(table: &Table, content: &Bytes) -> Result<(), MetaError> {
+    let facts = &table.facts;
+    let head_bytes = &content[facts.head_offset as usize..];
+    if xxh3_64(head_bytes) != facts.head_sum {
+        return Err(malformed(
+            table,
+            facts.head_offset,
+            "the head does not match its sum",
+        ));
+    }
+    let head = Head::decode(head_bytes, facts.head_offset)
+        .map_err(|cause| malformed(table, facts.head_offset, cause.to_string()))?;
+    let mut entries = 0;
+    for (index, place) in head.blocks.iter().enumerate() {
+        let block = content.slice(place.offset as usize..(place.offset + place.length) as usize);
+        if xxh3_64(&block) != place.sum {
+            return Err(malformed(table, place.offset, "a block does not match its sum"));
+        }
+        let broken = |Malformed| malformed(table, place.offset, "not a block");
+        let mut cursor = BlockCursor::new(block).map_err(broken)?;
+        let mut first = true;
+        while cursor.advance().map_err(broken)? {
+            if first && index > 0 && cursor.key() <= head.last_key(index - 1) {
+                return Err(malformed(table, place.offset, "blocks overlap"));
+            }
+            if !head.filter.may_contain(crate::filter::filter_hash(cursor.key())) {
+                return Err(malformed(table, place.offset, "the filter does not know a key"));
+            }
+            first = false;
+            entries += 1;
+        }
+        if cursor.key() != head.last_key(index) {
+            return Err(malformed(table, place.offset, "the last key is not the index's"));
+        }
+    }
+    if entries != facts.entries {
+        return Err(malformed(
+            table,
+            0,
+            format!("{entries} entries instead of {}", facts.entries),
+        ));
+    }
+    Ok(())
+}
