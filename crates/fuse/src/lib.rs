@@ -11,6 +11,7 @@ mod credentials;
 mod crew;
 mod device;
 mod error;
+mod loop_device;
 mod mount;
 mod mount_table;
 mod nodes;
@@ -21,6 +22,7 @@ mod server;
 mod session;
 
 pub use error::FuseError;
+pub use loop_device::{LoopDevice, LoopError};
 pub use mount::{MOUNT_KIND, UnmountMode, check_available, clear_stale};
 pub use mount_table::{MountEntry, mount_at, mounts};
 pub use options::MountOptions;
