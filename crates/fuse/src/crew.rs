@@ -138,6 +138,12 @@ impl Crew {
         place.held.load(Ordering::Acquire)
     }
 
+    /// Everyone is to stop; said by a receiving thread, which gives up its place.
+    pub fn end_here(&self, place: &Place) {
+        self.end();
+        self.leave(place);
+    }
+
     /// Everyone is to stop.
     pub fn end(&self) {
         self.state.lock().ended = true;

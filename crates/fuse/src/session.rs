@@ -33,6 +33,8 @@ use crate::{
 };
 
 const TRANSFER_BYTES_MAX: usize = 1 << 20;
+/// After this many reads of the device in a row that failed for no known reason a mount is given up.
+const FAILURES_MAX: u32 = 100;
 
 /// What the threads of a session share.
 struct Shared {
@@ -170,9 +172,7 @@ impl Shared {
             let place = Arc::new(Place::default());
             shared.places.lock().push(place.clone());
             let mut worker = Worker::new(&shared, &place);
-            if let Err(error) = worker.run() {
-                tracing::error!("a thread that serves a mount failed: {error}");
-            }
+            worker.run();
             shared.thread_stopped();
         });
         match spawned {
@@ -229,17 +229,24 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn run(&mut self) -> io::Result<()> {
-        loop {
-            if self.shared.crew.enter(self.place) == Call::End {
-                return Ok(());
-            }
+    fn run(&mut self) {
+        let mut failures = 0;
+        while self.shared.crew.enter(self.place) == Call::Receive {
             while self.shared.crew.holds(self.place) {
-                let Some(looked) = self.receive()? else {
-                    self.shared.crew.end();
-                    return Ok(());
-                };
-                self.serve(looked);
+                match self.receive() {
+                    Ok(Some(looked)) => {
+                        failures = 0;
+                        self.serve(looked);
+                    }
+                    Ok(None) => self.shared.crew.end_here(self.place),
+                    Err(error) => {
+                        failures += 1;
+                        tracing::error!("reading a request of the kernel failed: {error}");
+                        if failures == FAILURES_MAX {
+                            self.shared.crew.end_here(self.place);
+                        }
+                    }
+                }
             }
         }
     }

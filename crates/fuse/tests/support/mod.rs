@@ -1,0 +1,193 @@
+//! Mounts for tests. The server is another process (this test program again, asked by an environment variable to run
+//! the test named `serve`), so that no test can wait for a thread of its own; each test runs under a watchdog that
+//! kills that process, which makes every system call stuck in the mount return.
+
+pub mod library;
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::mpsc,
+    time::Duration,
+};
+
+use terrace_fuse::{FuseError, Session, UnmountMode, check_available, clear_stale};
+
+const DIRECTORY: &str = "TERRACE_FUSE_TEST_DIRECTORY";
+const CONTENT: &str = "TERRACE_FUSE_TEST_CONTENT";
+/// In front of what the server says, among what the test harness prints.
+const MARK: &str = "@@";
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// The server's side: to be called by a test named `serve`, which does nothing when run as a test.
+pub fn serve(mount: impl Fn(&str, &Path) -> Result<Session, FuseError>) {
+    let (Some(directory), Ok(content)) = (std::env::var_os(DIRECTORY), std::env::var(CONTENT)) else {
+        return;
+    };
+    let session = match check_available().and_then(|()| mount(&content, Path::new(&directory))) {
+        Ok(session) => session,
+        Err(error @ FuseError::Unavailable { .. }) => return say(&format!("unavailable {error}")),
+        Err(error @ FuseError::Mount { .. }) if error.to_string().contains("not permitted") => {
+            return say(&format!("unavailable {error}"));
+        }
+        Err(error) => return say(&format!("failed {error}")),
+    };
+    say("serving");
+    for line in std::io::stdin().lines() {
+        let answer = match line.unwrap().as_str() {
+            "unmount" => outcome(session.unmount(UnmountMode::IfUnused)),
+            "unmount lazily" => outcome(session.unmount(UnmountMode::Lazy)),
+            "ended" => session.wait_for(Duration::from_secs(60)).to_string(),
+            "known" => session.known_objects().to_string(),
+            "requests" => session.requests().to_string(),
+            "connection" => session.connection_number().to_string(),
+            "invalidate all" => outcome(session.invalidate_all()),
+            other => match other.strip_prefix("invalidate ") {
+                Some(object) => outcome(session.invalidate_object(object.parse().unwrap(), true)),
+                None => panic!("the test asks for '{other}'"),
+            },
+        };
+        say(&answer);
+    }
+    let _ = session.unmount(UnmountMode::Lazy);
+    std::process::exit(0);
+}
+
+fn outcome(result: Result<(), FuseError>) -> String {
+    result.map_or_else(|error| format!("error: {error}"), |()| "ok".into())
+}
+
+fn say(line: &str) {
+    println!("{MARK}{line}");
+    std::io::stdout().flush().unwrap();
+}
+
+/// A mount in another process.
+pub struct Mounted {
+    directory: tempfile::TempDir,
+    server: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Mounted {
+    /// Starts it; `None`, with the reason printed, where mounting is not possible.
+    pub fn start(content: &str) -> Option<Self> {
+        Self::start_at(content, tempfile::tempdir().unwrap())
+    }
+
+    /// The same at a directory that exists.
+    pub fn start_at(content: &str, directory: tempfile::TempDir) -> Option<Self> {
+        let mut server = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "serve", "--nocapture"])
+            .env(DIRECTORY, directory.path())
+            .env(CONTENT, content)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = server.stdin.take();
+        let output = BufReader::new(server.stdout.take().unwrap());
+        let mut mounted = Self {
+            directory,
+            server,
+            input,
+            output,
+        };
+        let answer = mounted.answer();
+        if let Some(reason) = answer.strip_prefix("unavailable ") {
+            println!("skipped: {reason}");
+            return None;
+        }
+        assert_eq!(answer, "serving");
+        Some(mounted)
+    }
+
+    /// A path in the mount.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Asks the server something.
+    pub fn ask(&mut self, question: &str) -> String {
+        writeln!(self.input.as_mut().unwrap(), "{question}").unwrap();
+        self.answer()
+    }
+
+    /// Unmounts. Tries again while it is in use: a process that another test is just starting holds, for a moment,
+    /// copies of all our open files.
+    pub fn unmount(&mut self) {
+        loop {
+            let answer = self.ask("unmount");
+            if !answer.contains("in use") {
+                assert_eq!(answer, "ok");
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn answer(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "the server ended");
+            if let Some(at) = line.find(MARK) {
+                return line[at + MARK.len()..].trim_end().to_string();
+            }
+        }
+    }
+
+    /// Kills the server as `kill -9` does; the directory stays, with what is mounted on it.
+    pub fn kill(mut self) -> tempfile::TempDir {
+        self.server.kill().unwrap();
+        self.server.wait().unwrap();
+        let empty = tempfile::tempdir().unwrap();
+        std::mem::replace(&mut self.directory, empty)
+    }
+
+    pub fn server_process(&self) -> u32 {
+        self.server.id()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // The end of its input makes the server unmount and exit; what is stuck is killed.
+        drop(self.input.take());
+        for _ in 0..200 {
+            if matches!(self.server.try_wait(), Ok(Some(_))) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+        let _ = clear_stale(self.directory.path());
+    }
+}
+
+/// Runs `body` on a mount of `content`, in a thread of its own under a watchdog.
+pub fn with_mount(content: &'static str, body: impl FnOnce(&mut Mounted) + Send + 'static) {
+    let Some(mut mounted) = Mounted::start(content) else {
+        return;
+    };
+    let server = mounted.server_process();
+    let directory = mounted.path("");
+    let (done, finished) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        body(&mut mounted);
+        drop(mounted);
+        let _ = done.send(());
+    });
+    if let Err(mpsc::RecvTimeoutError::Timeout) = finished.recv_timeout(DEADLINE) {
+        // SAFETY: a plain system call; the process is a child that `mounted` has not waited for.
+        unsafe { libc::kill(server as i32, libc::SIGKILL) };
+        eprintln!("the test did not end within {DEADLINE:?}: its server at {directory:?} was killed");
+        let _ = finished.recv_timeout(Duration::from_secs(10));
+        std::process::abort();
+    }
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
