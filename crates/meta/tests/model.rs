@@ -252,9 +252,13 @@ impl Bench {
     }
 }
 
+/// A fixed seed, so that every run tests the same; `META_CASES` asks for more cases.
 fn configuration(cases: u32) -> ProptestConfig {
+    let asked = std::env::var("META_CASES")
+        .ok()
+        .and_then(|cases| cases.parse().ok());
     ProptestConfig {
-        cases,
+        cases: asked.unwrap_or(cases),
         failure_persistence: None,
         rng_seed: proptest::test_runner::RngSeed::Fixed(7),
         ..Default::default()
