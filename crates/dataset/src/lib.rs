@@ -7,46 +7,70 @@
 pub mod keys;
 
 mod attributes;
+mod bridge;
+mod check;
 mod context;
 mod counters;
+mod dataset_error;
 mod dataset_record;
+mod datasets;
 mod entry;
 mod environment;
 mod error;
 mod filesystem;
 mod held;
 mod inode;
+mod lifecycle;
+mod name;
+mod placement;
+mod properties;
 mod region;
+mod registry;
 mod retention;
 mod room;
 mod settings;
+mod snapshot;
 mod state;
+mod sweep;
+mod times;
 mod tree;
 pub mod units;
 mod versions;
+mod view;
 mod volume;
 
 pub use attributes::{Attributes, FsStatistics, SetAttributes, SetTime};
+pub use check::{CheckReport, check};
 pub use context::{Context, Groups};
 pub use counters::Counters;
+pub use dataset_error::DatasetError;
 pub use dataset_record::{DatasetRecord, Kind};
+pub use datasets::{DatasetInfo, Datasets};
 pub use entry::{EntryRecord, OrphanRecord};
 pub use environment::Environment;
 pub use error::FsError;
 pub use filesystem::{AllocateMode, AttributeMode, Filesystem, RenameMode};
 pub use held::{Held, HeldRecord};
 pub use inode::{FileKind, InodeRecord, TARGET_BYTES_MAX, Time};
+pub use lifecycle::{DestroyReport, NewDataset, VOLUME_BYTES_MAX};
+pub use name::{check_dataset, check_part, split_snapshot};
+pub use placement::{TierBytes, bytes_of_dataset, bytes_of_object};
+pub use properties::{PropertyValue, Source, property_default, property_help, property_names};
 pub use region::{CHUNK_BLOCKS, REGION_BLOCKS, REGION_BYTES, RegionRecord, Run};
 pub use retention::{Every, Retention, Rule};
 pub use room::{Room, Usage};
 pub use settings::{Durability, Settings};
+pub use snapshot::SnapshotInfo;
 pub use state::{Checkpoints, DatasetState, Live, Paused};
+pub use sweep::Progress;
+pub use times::{At, format_time};
 pub use tree::{
     ACCESS_EXECUTE, ACCESS_READ, ACCESS_WRITE, DirectoryEntry, FIRST_COOKIE, NAME_BYTES_MAX, ROOT,
     SeekTarget, Tree,
 };
 pub use versions::{
     CounterChange, Old, Versioned, VersionedBatch, decode_region, join_value, read_as_of, read_region,
-    split_value,
+    scan_as_of, split_value,
 };
+pub use view::View;
 pub use volume::{BlockStatus, Volume};

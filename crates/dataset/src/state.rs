@@ -55,6 +55,11 @@ impl Checkpoints {
         }
     }
 
+    /// Goes up to at least `least`.
+    pub(crate) fn raise(&self, least: u64) {
+        self.current.fetch_max(least, Ordering::SeqCst);
+    }
+
     /// The checkpoint in which changes are made now; not closed yet.
     pub fn current(&self) -> u64 {
         self.current.load(Ordering::SeqCst)
@@ -69,7 +74,7 @@ impl Checkpoints {
 /// One dataset, as long as the pool is open.
 pub struct DatasetState {
     number: u32,
-    kind: Kind,
+    kind: RwLock<Kind>,
     name: RwLock<Arc<str>>,
     environment: Arc<Environment>,
     checkpoints: Arc<Checkpoints>,
@@ -99,7 +104,7 @@ impl DatasetState {
     ) -> Self {
         Self {
             number,
-            kind,
+            kind: RwLock::new(kind),
             name: RwLock::new(name.into()),
             environment,
             checkpoints,
@@ -121,7 +126,11 @@ impl DatasetState {
 
     /// Filesystem or volume of a size.
     pub fn kind(&self) -> Kind {
-        self.kind
+        *self.kind.read()
+    }
+
+    pub(crate) fn set_kind(&self, kind: Kind) {
+        *self.kind.write() = kind;
     }
 
     /// Its full name; changes when it or a dataset above it is renamed.
@@ -175,6 +184,12 @@ impl DatasetState {
 
     /// Commits a batch together with the counters. The commit lock is held.
     pub fn commit(&self, batch: VersionedBatch) -> Result<Sequence, StoreError> {
+        if self.is_gone() {
+            return Err(StoreError::Invalid(format!(
+                "dataset '{}' was destroyed",
+                self.name()
+            )));
+        }
         if batch.is_empty() && !batch.changes_counters() {
             return Ok(self.store().newest());
         }

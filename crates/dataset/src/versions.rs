@@ -13,7 +13,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use terrace_codec::{DecodeError, Reader, Writer};
+use terrace_codec::{DecodeError, KeyWriter, Reader, Writer};
 use terrace_store::{Batch, ChunkId, Store, StoreError, Written};
 
 use crate::{
@@ -257,6 +257,21 @@ impl VersionedBatch {
         (self.batch, change)
     }
 
+    /// Deletes a version that nothing holds any more; `record` is its content if it is a region record.
+    pub(crate) fn drop_history(&mut self, holding: &keys::Holding, record: Option<&RegionRecord>) {
+        self.batch.delete(keys::holder(
+            &holding.live,
+            holding.holder,
+            holding.birth,
+            holding.death,
+        ));
+        self.batch.delete(keys::history(&holding.live, holding.death));
+        if let Some(record) = record {
+            self.add_references(record, -1);
+            self.history_blocks -= i64::from(record.mapped_blocks());
+        }
+    }
+
     fn keep(&mut self, key: &[u8], old: Old) -> Result<(), StoreError> {
         let looked_up = match old {
             Old::Absent => false,
@@ -328,27 +343,93 @@ pub fn read_as_of(
     key: &[u8],
     checkpoint: u64,
 ) -> Result<Option<Versioned<Bytes>>, StoreError> {
-    let value = match version_after(store, key, checkpoint)? {
-        Some(value) => Some(value),
-        None => match store.get(key)? {
-            // Between the two reads the live version may have moved to history.
-            Some(value) if born_after(&value, checkpoint)? => version_after(store, key, checkpoint)?,
-            None => version_after(store, key, checkpoint)?,
-            found => found,
-        },
-    };
-    let Some(value) = value else { return Ok(None) };
-    let (birth, payload) = split_value(&value).map_err(|cause| damaged("a record", &cause))?;
-    let payload = value.slice(value.len() - payload.len()..);
-    Ok((birth <= checkpoint).then_some(Versioned {
-        birth,
-        record: payload,
-    }))
+    // The live record first: a version that moves to history in between is then found there.
+    if let Some(value) = store.get(key)? {
+        let found = versioned(&value)?;
+        if found.birth <= checkpoint {
+            return Ok(Some(found));
+        }
+    }
+    match version_after(store, key, checkpoint)? {
+        Some(value) => Ok(Some(versioned(&value)?).filter(|found| found.birth <= checkpoint)),
+        None => Ok(None),
+    }
 }
 
-fn born_after(value: &[u8], checkpoint: u64) -> Result<bool, StoreError> {
-    let (birth, _) = split_value(value).map_err(|cause| damaged("a record", &cause))?;
-    Ok(birth > checkpoint)
+/// Takes a value apart without copying its payload.
+pub fn versioned(value: &Bytes) -> Result<Versioned<Bytes>, StoreError> {
+    let (birth, payload) = split_value(value).map_err(|cause| damaged("a record", &cause))?;
+    Ok(Versioned {
+        birth,
+        record: value.slice(value.len() - payload.len()..),
+    })
+}
+
+/// The records with `from <= key < to` (live keys of one versioned table and dataset) that are visible as of
+/// `checkpoint`, ascending, at most `limit`, with their live keys.
+pub fn scan_as_of(
+    store: &dyn Store,
+    from: &[u8],
+    to: &[u8],
+    checkpoint: u64,
+    limit: usize,
+) -> Result<Vec<(Vec<u8>, Versioned<Bytes>)>, StoreError> {
+    let page = limit.clamp(16, 1024);
+    let mut cursor = from.to_vec();
+    let mut found: Vec<(Vec<u8>, Versioned<Bytes>)> = Vec::new();
+    while found.len() < limit && cursor.as_slice() < to {
+        // Live records first: what moves to history in between is then seen twice, never missed.
+        let live = store.scan(&cursor, to, page)?;
+        let (old_from, old_to) = (keys::history_prefix(&cursor), keys::history_prefix(to));
+        let old = store.scan(&old_from, &old_to, page)?;
+        let mut visible: BTreeMap<Vec<u8>, Versioned<Bytes>> = BTreeMap::new();
+        let mut old_end = None;
+        for (key, value) in &old {
+            let (live_key, death) =
+                keys::parse_history(key).map_err(|cause| damaged("a history key", &cause))?;
+            let version = versioned(value)?;
+            old_end = Some(live_key.clone());
+            if version.birth <= checkpoint && death > checkpoint {
+                visible.insert(live_key, version);
+            }
+        }
+        for (key, value) in &live {
+            let version = versioned(value)?;
+            if version.birth <= checkpoint {
+                visible.insert(key.to_vec(), version);
+            }
+        }
+        // Both pages are complete below `end`; a key whose history may go on behind its page is left to the next
+        // round, unless it fills the page alone.
+        let mut end = to.to_vec();
+        if live.len() == page
+            && let Some((last, _)) = live.last()
+        {
+            end = end.min(after(last));
+        }
+        if old.len() == page
+            && let Some(last) = old_end
+        {
+            if last == cursor {
+                if let Some(version) = read_as_of(store, &last, checkpoint)? {
+                    visible.insert(last.clone(), version);
+                } else {
+                    visible.remove(&last);
+                }
+                end = end.min(after(&last));
+            } else {
+                end = end.min(last);
+            }
+        }
+        let rest = limit - found.len();
+        found.extend(visible.into_iter().take_while(|(key, _)| *key < end).take(rest));
+        cursor = end;
+    }
+    Ok(found)
+}
+
+fn after(key: &[u8]) -> Vec<u8> {
+    key.iter().copied().chain([0]).collect()
 }
 
 /// The history version with the smallest death after `checkpoint`.
@@ -357,6 +438,6 @@ fn version_after(store: &dyn Store, key: &[u8], checkpoint: u64) -> Result<Optio
         return Ok(None);
     };
     let (from, prefix) = (keys::history(key, death), keys::history_prefix(key));
-    let to = terrace_codec::KeyWriter::after_prefix(&prefix);
+    let to = KeyWriter::after_prefix(&prefix);
     Ok(store.scan(&from, &to, 1)?.pop().map(|(_, value)| value))
 }

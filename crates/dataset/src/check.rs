@@ -1,0 +1,193 @@
+//! A full walk over all records of floor 5: what must be true of them, and how often each chunk must be referenced.
+//! For audits and tests; takes time and memory in proportion to the pool.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use terrace_store::{ChunkId, Store, StoreError};
+
+use crate::{
+    datasets::for_each,
+    entry::{EntryRecord, OrphanRecord},
+    inode::{FileKind, InodeRecord},
+    keys,
+    region::RegionRecord,
+    versions::split_value,
+};
+
+const PROBLEMS_MAX: usize = 1000;
+
+/// What a full walk found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Blocks that records map, live and in history, by chunk: what the store's references must be.
+    pub references: BTreeMap<ChunkId, i64>,
+    /// Inodes, live.
+    pub inodes: u64,
+    /// Directory entries, live.
+    pub entries: u64,
+    /// Region records, live.
+    pub regions: u64,
+    /// Versions in history.
+    pub versions: u64,
+    /// What is wrong, in words; at most 1000.
+    pub problems: Vec<String>,
+}
+
+impl CheckReport {
+    fn problem(&mut self, text: impl FnOnce() -> String) {
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(text());
+        }
+    }
+
+    fn refer(&mut self, record: &RegionRecord) {
+        for run in record.runs() {
+            *self.references.entry(run.chunk).or_insert(0) += i64::from(run.count);
+        }
+    }
+}
+
+/// Walks over everything. Nothing may be committed meanwhile.
+pub fn check(store: &Arc<dyn Store>) -> Result<CheckReport, StoreError> {
+    let mut report = CheckReport::default();
+    check_regions(store, &mut report)?;
+    check_namespace(store, &mut report)?;
+    check_history(store, &mut report)?;
+    Ok(report)
+}
+
+fn check_regions(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(), StoreError> {
+    for_each(store, keys::TABLE_REGION, |key, value| {
+        report.regions += 1;
+        match split_value(value).and_then(|(_, payload)| RegionRecord::decode(payload)) {
+            Ok(record) if record.is_empty() => report.problem(|| format!("region {key:02x?} maps nothing")),
+            Ok(record) => report.refer(&record),
+            Err(error) => report.problem(|| format!("region {key:02x?}: {error}")),
+        }
+        Ok(())
+    })
+}
+
+#[derive(Default)]
+struct Counted {
+    links: u64,
+    directories: u64,
+}
+
+fn check_namespace(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(), StoreError> {
+    let mut named: BTreeMap<(u32, u64), (Counted, FileKind)> = BTreeMap::new();
+    let mut inside: BTreeMap<(u32, u64), Counted> = BTreeMap::new();
+    for_each(store, keys::TABLE_ENTRY, |key, value| {
+        report.entries += 1;
+        let decoded = split_value(value).and_then(|(_, payload)| EntryRecord::decode(payload));
+        let place = keys::parse_entry(key).and_then(|_| {
+            let mut reader = terrace_codec::Reader::new(key);
+            reader.u8("table")?;
+            Ok((reader.key_u32("dataset")?, reader.key_u64("directory")?))
+        });
+        match (decoded, place) {
+            (Ok(entry), Ok((dataset, directory))) => {
+                let (counted, _) = named
+                    .entry((dataset, entry.object))
+                    .or_insert((Counted::default(), entry.kind));
+                counted.links += 1;
+                let counted = inside.entry((dataset, directory)).or_default();
+                counted.links += 1;
+                counted.directories += u64::from(entry.kind == FileKind::Directory);
+            }
+            (Err(error), _) | (_, Err(error)) => report.problem(|| format!("entry {key:02x?}: {error}")),
+        }
+        Ok(())
+    })?;
+    let mut orphans = Vec::new();
+    for_each(store, keys::TABLE_ORPHAN, |key, value| {
+        if OrphanRecord::decode(value)? == OrphanRecord::Open {
+            orphans.push(keys::parse_orphan(key)?);
+        }
+        Ok(())
+    })?;
+    for_each(store, keys::TABLE_INODE, |key, value| {
+        report.inodes += 1;
+        let mut reader = terrace_codec::Reader::new(key);
+        reader.u8("table")?;
+        let id = (reader.key_u32("dataset")?, reader.key_u64("object")?);
+        let inode = match split_value(value).and_then(|(_, payload)| InodeRecord::decode(payload)) {
+            Ok(inode) => inode,
+            Err(error) => {
+                report.problem(|| format!("inode {id:?}: {error}"));
+                return Ok(());
+            }
+        };
+        let links = named.remove(&id).map_or(0, |(counted, _)| counted.links);
+        let inside = inside.remove(&id).unwrap_or_default();
+        let expected = match inode.kind {
+            FileKind::Directory => 2 + inside.directories,
+            _ => links,
+        };
+        let orphan = orphans.contains(&id);
+        if inode.kind == FileKind::Volume || (orphan && links == 0) {
+            return Ok(());
+        }
+        if u64::from(inode.links) != expected {
+            report.problem(|| format!("inode {id:?} says {} links, there are {expected}", inode.links));
+        }
+        if links == 0 && id.1 != keys::ROOT_OBJECT {
+            report.problem(|| format!("inode {id:?} has no name and is no orphan"));
+        }
+        if inode.kind == FileKind::Directory && inode.size != inside.links {
+            report.problem(|| {
+                format!(
+                    "directory {id:?} says {} entries, there are {}",
+                    inode.size, inside.links
+                )
+            });
+        }
+        Ok(())
+    })?;
+    for id in named.keys() {
+        report.problem(|| format!("an entry names object {id:?}, which has no inode"));
+    }
+    for id in inside.keys() {
+        report.problem(|| format!("entries lie in directory {id:?}, which has no inode"));
+    }
+    Ok(())
+}
+
+fn check_history(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(), StoreError> {
+    let mut indexed = 0u64;
+    for_each(store, keys::TABLE_HISTORY, |key, value| {
+        report.versions += 1;
+        let (live, death) = keys::parse_history(key)?;
+        let (birth, payload) = split_value(value)?;
+        if birth >= death {
+            report.problem(|| format!("version {key:02x?} was born in {birth} and died in {death}"));
+        }
+        if live.first() == Some(&keys::TABLE_REGION) {
+            match RegionRecord::decode(payload) {
+                Ok(record) => report.refer(&record),
+                Err(error) => report.problem(|| format!("version {key:02x?}: {error}")),
+            }
+        }
+        Ok(())
+    })?;
+    let mut missing = Vec::new();
+    for_each(store, keys::TABLE_HOLDER, |key, _| {
+        indexed += 1;
+        let holding = keys::parse_holder(key)?;
+        if holding.birth > holding.holder || holding.holder >= holding.death {
+            report.problem(|| format!("{holding:?} holds nothing"));
+        }
+        missing.push(keys::history(&holding.live, holding.death));
+        Ok(())
+    })?;
+    for key in missing {
+        if store.get(&key)?.is_none() {
+            report.problem(|| format!("the index names version {key:02x?}, which does not exist"));
+        }
+    }
+    if indexed != report.versions {
+        let versions = report.versions;
+        report.problem(|| format!("{versions} versions, but {indexed} index records"));
+    }
+    Ok(())
+}

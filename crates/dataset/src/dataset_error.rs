@@ -1,0 +1,93 @@
+//! `DatasetError`: what an administrative operation on datasets can answer; each says what to do.
+
+use terrace_store::StoreError;
+
+use crate::error::FsError;
+
+/// An error of [`Datasets`](crate::Datasets).
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum DatasetError {
+    /// No such dataset.
+    #[error("there is no dataset '{0}'; 'terrace list' shows those that exist")]
+    NotFound(String),
+    /// No such snapshot.
+    #[error("there is no snapshot '{0}'; 'terrace list -t snapshot' shows those that exist")]
+    NoSnapshot(String),
+    /// The dataset above is missing.
+    #[error("there is no dataset '{0}' to put it below; create that first, or use -p")]
+    NoParent(String),
+    /// The name is taken.
+    #[error("'{0}' exists already; choose another name, or destroy or rename that one")]
+    Exists(String),
+    /// The name breaks the rules.
+    #[error("'{name}' is not a valid name: {cause}")]
+    InvalidName {
+        /// As given.
+        name: String,
+        /// Which rule.
+        cause: &'static str,
+    },
+    /// A property or its value is wrong.
+    #[error("{0}")]
+    InvalidProperty(String),
+    /// A volume where a filesystem is needed, or the other way round.
+    #[error("'{name}' is a {is}, not a {wanted}")]
+    WrongKind {
+        /// Its name.
+        name: String,
+        /// What it is.
+        is: &'static str,
+        /// What was asked for.
+        wanted: &'static str,
+    },
+    /// There are datasets or snapshots below.
+    #[error("'{name}' has {what}: {examples}; destroy them first, or use -r to destroy all")]
+    NotEmpty {
+        /// Its name.
+        name: String,
+        /// What it has.
+        what: &'static str,
+        /// The first few.
+        examples: String,
+    },
+    /// In use.
+    #[error("'{0}' is in use; unmount or detach it first, or use --force")]
+    Busy(String),
+    /// Held by a tag.
+    #[error("snapshot '{name}' is held by '{tag}'; release it with 'terrace release {tag} {name}' first")]
+    Held {
+        /// Its name.
+        name: String,
+        /// One of its tags.
+        tag: String,
+    },
+    /// The hold is not there, or is there already.
+    #[error("snapshot '{name}' has {state} hold '{tag}'")]
+    Hold {
+        /// Its name.
+        name: String,
+        /// The tag.
+        tag: String,
+        /// `no` or `already a`.
+        state: &'static str,
+    },
+    /// Not possible for this dataset.
+    #[error("{0}")]
+    Refused(String),
+    /// A checkpoint or time that nothing holds.
+    #[error("'{name}' as of {at} is not held any more; the nearest that is: {nearest}")]
+    NotHeld {
+        /// The dataset.
+        name: String,
+        /// What was asked for.
+        at: String,
+        /// What there is.
+        nearest: String,
+    },
+    /// The pool failed.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// The filesystem or volume failed.
+    #[error("{0}")]
+    Filesystem(#[from] FsError),
+}

@@ -1,0 +1,746 @@
+//! `Datasets`: all filesystems and volumes of a pool: opening them, listing them, their properties, checkpoints.
+//! Creating, renaming and destroying is in `lifecycle`, snapshots in `snapshot`, background freeing in `sweep`.
+//!
+//! Invariants: one administrative change at a time (`admin`); locks are taken in the order admin, handle, commit
+//! locks by ascending number, registry; the checkpoint counter after opening is above every number in any record.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use terrace_codec::{DecodeError, Reader, Writer};
+use terrace_store::{Batch, Sequence, Store, StoreError};
+
+use crate::{
+    counters::Counters,
+    dataset_error::DatasetError,
+    dataset_record::{DatasetRecord, Kind},
+    environment::Environment,
+    error::FsError,
+    filesystem::Filesystem,
+    held::{Held, HeldRecord},
+    inode::Time,
+    keys, properties,
+    properties::PropertyValue,
+    registry::{Borrowed, Handle, Node, Registry},
+    room::Usage,
+    settings::{Durability, Settings},
+    state::{Checkpoints, DatasetState},
+    sweep::Sweeper,
+    times::At,
+    versions::damaged,
+    view::View,
+    volume::Volume,
+};
+
+/// What is known of a dataset without opening it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DatasetInfo {
+    /// Full name.
+    pub name: String,
+    /// Number in keys.
+    pub number: u32,
+    /// Filesystem or volume.
+    pub kind: Kind,
+    /// When it was made.
+    pub created: Time,
+    /// Content that it maps now, bytes, before compression and dedup.
+    pub referenced_bytes: u64,
+    /// Content that only its snapshots and retained checkpoints map, bytes.
+    pub history_bytes: u64,
+    /// Referenced and history of it and of all datasets below, and room reserved for them, bytes.
+    pub used_bytes: u64,
+    /// What can still be written: room in the pool and in the quotas, bytes.
+    pub available_bytes: u64,
+    /// Objects.
+    pub objects: u64,
+    /// Snapshots.
+    pub snapshots: u64,
+    /// Checkpoints held by retention.
+    pub retained: u64,
+    /// Whether somebody has it open (mounted, attached, served).
+    pub in_use: bool,
+    /// Settings in force.
+    pub settings: Arc<Settings>,
+}
+
+/// Pool-wide facts that must outlive what they count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// At least one more than every checkpoint in any record when this was written.
+    pub(crate) checkpoint: u64,
+    pub(crate) next_dataset: u32,
+    pub(crate) next_sweep: u64,
+}
+
+impl Facts {
+    fn encode(self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer
+            .varint(self.checkpoint)
+            .varint(u64::from(self.next_dataset))
+            .varint(self.next_sweep);
+        writer.into_bytes()
+    }
+
+    fn decode(value: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(value);
+        let checkpoint = reader.varint("checkpoint")?;
+        let next_dataset = u32::try_from(reader.varint("next dataset")?)
+            .map_err(|_| DecodeError::Invalid("next dataset"))?;
+        let next_sweep = reader.varint("next sweep job")?;
+        reader.finish()?;
+        Ok(Self {
+            checkpoint,
+            next_dataset,
+            next_sweep,
+        })
+    }
+}
+
+/// All datasets of a pool. All methods may be called from any thread.
+pub struct Datasets {
+    pub(crate) environment: Arc<Environment>,
+    pub(crate) pool: RwLock<String>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+    pub(crate) registry: RwLock<Registry>,
+    pub(crate) facts: Mutex<Facts>,
+    pub(crate) admin: Mutex<()>,
+    pub(crate) sweeper: Sweeper,
+}
+
+impl Datasets {
+    /// Opens the datasets of a pool by that name; a new pool gets its root dataset. Takes time in proportion to the
+    /// number of datasets and held checkpoints, not to what they hold.
+    pub fn open(environment: Arc<Environment>, pool: &str) -> Result<Self, DatasetError> {
+        let store = environment.store.clone();
+        let facts = match store.get(&keys::pool("facts"))? {
+            Some(value) => Facts::decode(&value).map_err(|cause| damaged("the pool's facts", &cause))?,
+            None => Facts {
+                checkpoint: 1,
+                next_dataset: 1,
+                next_sweep: 1,
+            },
+        };
+        let mut records = Vec::new();
+        for_each(&store, keys::TABLE_DATASET, |key, value| {
+            let mut reader = Reader::new(key);
+            reader.u8("table")?;
+            let number = reader.key_u32("dataset")?;
+            records.push((number, DatasetRecord::decode(value)?));
+            Ok(())
+        })?;
+        records.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+        let checkpoints = Arc::new(Checkpoints::new(facts.checkpoint));
+        let datasets = Self {
+            environment,
+            pool: RwLock::new(pool.to_owned()),
+            checkpoints,
+            registry: RwLock::default(),
+            facts: Mutex::new(facts),
+            admin: Mutex::default(),
+            sweeper: Sweeper::open(&store)?,
+        };
+        if records.is_empty() {
+            datasets.make_root()?;
+        }
+        for (number, record) in records {
+            datasets.load(number, record)?;
+        }
+        Ok(datasets)
+    }
+
+    /// Puts a stored dataset into the registry.
+    pub(crate) fn load(&self, number: u32, record: DatasetRecord) -> Result<Arc<Node>, DatasetError> {
+        let store = &self.environment.store;
+        let counters = match store.get(&keys::counters(number))? {
+            Some(value) => {
+                Counters::decode(&value).map_err(|cause| damaged("a dataset's counters", &cause))?
+            }
+            None => Counters::default(),
+        };
+        let mut held = Held::default();
+        let (from, to) = keys::dataset_range(keys::TABLE_HELD, number);
+        let mut newest = counters.newest_checkpoint;
+        for_range(store, from, &to, |key, value| {
+            let mut reader = Reader::new(key);
+            reader.bytes(5, "table and dataset")?;
+            let checkpoint = reader.key_u64("checkpoint")?;
+            newest = newest.max(checkpoint);
+            held.insert(checkpoint, HeldRecord::decode(value)?);
+            Ok(())
+        })?;
+        self.checkpoints.raise(newest.saturating_add(1));
+        let name = self.full_name(&record.name);
+        let above = crate::name::parent(&name).and_then(|above| self.registry.read().get(above));
+        let usage = Usage::new(above.map(|above| above.state.usage().clone()));
+        usage.add_live_blocks(i64::try_from(counters.live_blocks).unwrap_or(i64::MAX));
+        let state = Arc::new(DatasetState::new(
+            number,
+            record.kind,
+            &name,
+            self.environment.clone(),
+            self.checkpoints.clone(),
+            Settings::default(),
+            held,
+            counters,
+            usage,
+        ));
+        let node = Node::new(state, record);
+        self.registry.write().insert(name.clone(), node.clone());
+        self.apply_settings(&name, &node);
+        Ok(node)
+    }
+
+    /// The pool's name.
+    pub fn pool(&self) -> String {
+        self.pool.read().clone()
+    }
+
+    /// Store, clock, caches.
+    pub fn environment(&self) -> &Arc<Environment> {
+        &self.environment
+    }
+
+    /// The checkpoint in which changes are made now.
+    pub fn checkpoint(&self) -> u64 {
+        self.checkpoints.current()
+    }
+
+    /// The filesystem of this name, opened if it was not. It counts as in use while the answer is kept.
+    pub fn filesystem(&self, name: &str) -> Result<Arc<Filesystem>, DatasetError> {
+        let node = self.node(name)?;
+        let mut slot = node.slot.lock();
+        if let Some(Handle::Filesystem(filesystem)) = &slot.handle {
+            return Ok(filesystem.clone());
+        }
+        if node.state.kind().is_volume() {
+            return Err(wrong_kind(name, "volume", "filesystem"));
+        }
+        self.refuse_gone(name, &node)?;
+        let filesystem = Filesystem::open(node.state.clone())?;
+        slot.handle = Some(Handle::Filesystem(filesystem.clone()));
+        Ok(filesystem)
+    }
+
+    /// The volume of this name, opened if it was not. It counts as in use while the answer is kept.
+    pub fn volume(&self, name: &str) -> Result<Arc<Volume>, DatasetError> {
+        let node = self.node(name)?;
+        let mut slot = node.slot.lock();
+        if let Some(Handle::Volume(volume)) = &slot.handle {
+            return Ok(volume.clone());
+        }
+        if !node.state.kind().is_volume() {
+            return Err(wrong_kind(name, "filesystem", "volume"));
+        }
+        self.refuse_gone(name, &node)?;
+        let volume = Volume::open(node.state.clone())?;
+        slot.handle = Some(Handle::Volume(volume.clone()));
+        Ok(volume)
+    }
+
+    fn refuse_gone(&self, name: &str, node: &Node) -> Result<(), DatasetError> {
+        if node.state.is_gone() {
+            Err(DatasetError::NotFound(name.to_owned()))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The shared state of a dataset.
+    pub fn state(&self, name: &str) -> Result<Arc<DatasetState>, DatasetError> {
+        Ok(self.node(name)?.state.clone())
+    }
+
+    /// The shared state of the dataset with this number.
+    pub fn state_by_number(&self, number: u32) -> Option<Arc<DatasetState>> {
+        self.registry
+            .read()
+            .by_number(number)
+            .map(|node| node.state.clone())
+    }
+
+    /// A filesystem as it was; the answer stays readable as long as the checkpoint is held.
+    pub fn view(&self, name: &str, at: &At) -> Result<Arc<View>, DatasetError> {
+        let node = self.node(name)?;
+        if node.state.kind().is_volume() {
+            return Err(wrong_kind(name, "volume", "filesystem"));
+        }
+        let checkpoint = self.resolve(name, at)?;
+        let mut views = node.views.lock();
+        if let Some(view) = views.get(&checkpoint).and_then(std::sync::Weak::upgrade) {
+            return Ok(view);
+        }
+        views.retain(|_, view| view.strong_count() > 0);
+        // Asked again with the lock held: destroying a snapshot marks the views that it finds under this lock.
+        if node.state.held().read().get(checkpoint).is_none() {
+            return Err(DatasetError::NoSnapshot(format!("{name}@@{checkpoint}")));
+        }
+        let view = Arc::new(View::new(node.state.clone(), checkpoint));
+        views.insert(checkpoint, Arc::downgrade(&view));
+        Ok(view)
+    }
+
+    /// The held checkpoint that `at` means.
+    pub fn resolve(&self, name: &str, at: &At) -> Result<u64, DatasetError> {
+        let node = self.node(name)?;
+        let held = node.state.held().read();
+        let found = match at {
+            At::Checkpoint(checkpoint) => held.get(*checkpoint).map(|_| *checkpoint),
+            At::Time(time) => held.newest_at(*time),
+            At::Snapshot(snapshot) => {
+                let missing = || DatasetError::NoSnapshot(format!("{name}@{snapshot}"));
+                return held.by_name(snapshot).ok_or_else(missing);
+            }
+        };
+        found.ok_or_else(|| {
+            let nearest = match at {
+                At::Checkpoint(checkpoint) => {
+                    let below = held.newest_until(*checkpoint).map(|n| n.to_string());
+                    let above = held.oldest_after(*checkpoint).map(|n| n.to_string());
+                    [below, above]
+                        .into_iter()
+                        .flatten()
+                        .collect::<Vec<_>>()
+                        .join(" and ")
+                }
+                _ => held.iter().next().map(|(n, _)| n.to_string()).unwrap_or_default(),
+            };
+            let nearest = if nearest.is_empty() {
+                "none (take a snapshot, or set the property 'retention')".to_owned()
+            } else {
+                nearest
+            };
+            DatasetError::NotHeld {
+                name: name.to_owned(),
+                at: at.to_string(),
+                nearest,
+            }
+        })
+    }
+
+    /// All datasets, or one and those below it, by name.
+    pub fn list(&self, below: Option<&str>) -> Result<Vec<DatasetInfo>, DatasetError> {
+        let nodes = match below {
+            Some(name) => {
+                self.node(name)?;
+                self.registry.read().tree(name)
+            }
+            None => self
+                .registry
+                .read()
+                .iter()
+                .map(|(name, node)| (name.clone(), node.clone()))
+                .collect(),
+        };
+        let space = self.environment.store.space();
+        Ok(nodes
+            .into_iter()
+            .map(|(name, node)| self.describe(name, &node, space.available_bytes))
+            .collect())
+    }
+
+    /// One dataset.
+    pub fn info(&self, name: &str) -> Result<DatasetInfo, DatasetError> {
+        let node = self.node(name)?;
+        Ok(self.describe(
+            name.to_owned(),
+            &node,
+            self.environment.store.space().available_bytes,
+        ))
+    }
+
+    fn describe(&self, name: String, node: &Node, available_bytes: u64) -> DatasetInfo {
+        let counters = node.state.counters();
+        let tree = self.registry.read().tree(&name);
+        let used_bytes = tree
+            .iter()
+            .map(|(_, node)| node.state.counters().used_bytes() + node.state.usage().set_aside_bytes())
+            .sum();
+        let held = node.state.held().read();
+        let snapshots = held.iter().filter(|(_, record)| !record.name.is_empty()).count() as u64;
+        let usage = node.state.usage();
+        let room = available_bytes.saturating_add(usage.set_aside_bytes());
+        DatasetInfo {
+            number: node.number(),
+            kind: node.record.read().kind,
+            created: node.record.read().created,
+            referenced_bytes: counters.referenced_bytes(),
+            history_bytes: counters.history_bytes(),
+            used_bytes,
+            available_bytes: usage.quota_left_bytes().map_or(room, |left| left.min(room)),
+            objects: counters.objects,
+            snapshots,
+            retained: held.len() as u64 - snapshots,
+            in_use: node.slot.lock().is_used(),
+            settings: node.state.settings(),
+            name,
+        }
+    }
+
+    /// The value of a property, or of all of them (`all`), with figures such as `used`.
+    pub fn get(&self, name: &str, property: &str) -> Result<Vec<PropertyValue>, DatasetError> {
+        let info = self.info(name)?;
+        let chain = self.chain(name);
+        let figures = figures(&info);
+        if let Some(figure) = figures.iter().find(|figure| figure.name == property) {
+            return Ok(vec![figure.clone()]);
+        }
+        if property != "all" {
+            properties::check_name(property).map_err(DatasetError::InvalidProperty)?;
+            let unset = || PropertyValue {
+                name: property.to_owned(),
+                value: "-".to_owned(),
+                source: properties::Source::Default,
+            };
+            return Ok(vec![properties::resolve(property, &chain).unwrap_or_else(unset)]);
+        }
+        let mut names: Vec<String> = properties::property_names().map(str::to_owned).collect();
+        let set = chain.iter().flat_map(|(_, properties)| properties.keys());
+        names.extend(set.filter(|name| name.starts_with("user:")).cloned());
+        names.sort();
+        names.dedup();
+        let found = names.iter().filter_map(|name| properties::resolve(name, &chain));
+        Ok(figures.into_iter().chain(found).collect())
+    }
+
+    /// Sets a property; in force at once for it and what inherits it.
+    pub fn set(&self, name: &str, property: &str, value: &str) -> Result<(), DatasetError> {
+        let _admin = self.admin.lock();
+        let node = self.node(name)?;
+        if property == "size" || property == "volsize" {
+            return Err(DatasetError::InvalidProperty(
+                "use 'terrace volume resize' to change a size".into(),
+            ));
+        }
+        let value = self.check_property(property, value)?;
+        let mut record = node.record.read().clone();
+        record.properties.insert(property.to_owned(), value);
+        if record.properties.len() > crate::dataset_record::PROPERTIES_MAX {
+            return Err(DatasetError::InvalidProperty(format!(
+                "'{name}' has too many properties already"
+            )));
+        }
+        self.change_properties(name, &node, record, property)
+    }
+
+    /// Removes the value of a property, so that it is inherited or the default again.
+    pub fn inherit(&self, name: &str, property: &str) -> Result<(), DatasetError> {
+        let _admin = self.admin.lock();
+        let node = self.node(name)?;
+        properties::check_name(property).map_err(DatasetError::InvalidProperty)?;
+        let mut record = node.record.read().clone();
+        if record.properties.remove(property).is_none() {
+            return Ok(());
+        }
+        self.change_properties(name, &node, record, property)
+    }
+
+    fn change_properties(
+        &self,
+        name: &str,
+        node: &Arc<Node>,
+        record: DatasetRecord,
+        property: &str,
+    ) -> Result<(), DatasetError> {
+        if property == "reservation" {
+            let mut chain = self.chain(name);
+            if let Some(own) = chain.first_mut() {
+                own.1.clone_from(&record.properties);
+            }
+            let bytes = properties::settings(&chain, &[]).reservation_bytes;
+            node.state
+                .usage()
+                .set_reservation(&self.environment.store, bytes)?;
+        }
+        let mut batch = Batch::new();
+        batch.put(keys::dataset(node.number()), record.encode());
+        batch.privileged();
+        let sequence = self.environment.store.commit(batch)?;
+        self.environment.store.flush(sequence)?;
+        *node.record.write() = record;
+        let tree = self.registry.read().tree(name);
+        tree.iter()
+            .for_each(|(name, node)| self.apply_settings(name, node));
+        Ok(())
+    }
+
+    pub(crate) fn check_property(&self, property: &str, value: &str) -> Result<String, DatasetError> {
+        if figure_names().contains(&property) {
+            return Err(DatasetError::InvalidProperty(format!(
+                "'{property}' is a figure; it cannot be set"
+            )));
+        }
+        properties::canonical(property, value, &self.tiers()).map_err(DatasetError::InvalidProperty)
+    }
+
+    /// Works out the settings of a dataset again; call it for all when the pool's tiers changed.
+    pub(crate) fn apply_settings(&self, name: &str, node: &Node) {
+        let settings = properties::settings(&self.chain(name), &self.tiers());
+        node.state.usage().set_quota(settings.quota_bytes);
+        // The reservation was taken when it was set; after opening it is taken as far as the pool has room.
+        let _ = node
+            .state
+            .usage()
+            .set_reservation(&self.environment.store, settings.reservation_bytes);
+        node.state.set_settings(settings);
+    }
+
+    fn tiers(&self) -> Vec<String> {
+        self.environment
+            .store
+            .space()
+            .tiers
+            .into_iter()
+            .map(|tier| tier.name)
+            .collect()
+    }
+
+    /// Name and properties of a dataset and of each above it.
+    pub(crate) fn chain(&self, name: &str) -> Vec<(String, std::collections::BTreeMap<String, String>)> {
+        let registry = self.registry.read();
+        std::iter::successors(Some(name), |name| crate::name::parent(name))
+            .filter_map(|name| {
+                registry
+                    .get(name)
+                    .map(|node| (name.to_owned(), node.record.read().properties.clone()))
+            })
+            .collect()
+    }
+
+    pub(crate) fn node(&self, name: &str) -> Result<Arc<Node>, DatasetError> {
+        let found = self.registry.read().get(name);
+        found.ok_or_else(|| DatasetError::NotFound(name.to_owned()))
+    }
+
+    /// Closes the current checkpoint as one state of the whole pool and hands it to the store: what the ticker
+    /// does every `commit_interval`. Datasets with `durability=ram` are left out. Returns its number.
+    /// Checkpoints that retention wants are held, those it lets go are given to the sweep.
+    pub fn commit_all(&self) -> Result<u64, DatasetError> {
+        let nodes = self.nodes_where(|node| node.state.settings().durability != Durability::Ram);
+        let (checkpoint, _) =
+            self.close_checkpoint(nodes, |checkpoint, nodes| self.retain(checkpoint, nodes))?;
+        self.thin()?;
+        Ok(checkpoint)
+    }
+
+    /// Commits and flushes everything, also what is kept only in RAM: before the pool is closed.
+    pub fn save_all(&self) -> Result<(), DatasetError> {
+        let (_, sequence) = self.close_checkpoint(self.nodes_where(|_| true), |_, _| Ok(()))?;
+        self.environment.store.flush(sequence)?;
+        Ok(())
+    }
+
+    fn nodes_where(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Arc<Node>> {
+        self.registry
+            .read()
+            .iter()
+            .map(|(_, node)| node)
+            .filter(|node| wanted(node))
+            .cloned()
+            .collect()
+    }
+
+    /// Freezes `nodes` in one moment, commits them, and calls `held` with the number before any later change of
+    /// them can be committed.
+    pub(crate) fn close_checkpoint(
+        &self,
+        mut nodes: Vec<Arc<Node>>,
+        held: impl FnOnce(u64, &[Arc<Node>]) -> Result<(), DatasetError>,
+    ) -> Result<(u64, Sequence), DatasetError> {
+        nodes.sort_by_key(|node| node.number());
+        nodes.dedup_by_key(|node| node.number());
+        // A dataset that nobody opened has nothing to freeze, but nothing may be committed to it meanwhile either.
+        let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
+        let locks: Vec<_> = nodes.iter().map(|node| node.state.commit_lock()).collect();
+        let live = || handles.iter().filter_map(Borrowed::live);
+        let paused: Vec<_> = live().map(|live| live.pause()).collect();
+        let checkpoint = self.checkpoints.close();
+        paused.into_iter().for_each(|paused| paused.freeze(checkpoint));
+        let mut failed = None;
+        for live in live() {
+            if let Err(error) = live.commit_frozen() {
+                failed = failed.or(Some(error));
+            }
+        }
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        held(checkpoint, &nodes)?;
+        drop(locks);
+        for node in &nodes {
+            node.state.usage().adjust_reservation(&self.environment.store);
+        }
+        Ok((checkpoint, self.environment.store.newest()))
+    }
+
+    /// Commits a batch that makes or destroys something that is numbered, together with the pool's facts.
+    pub(crate) fn commit_with_facts(&self, mut batch: Batch) -> Result<Sequence, StoreError> {
+        // Held over the commit: an older state of the facts must not follow a newer one.
+        let mut facts = self.facts.lock();
+        facts.checkpoint = facts.checkpoint.max(self.checkpoints.current());
+        batch.put(keys::pool("facts"), facts.encode());
+        self.environment.store.commit(batch)
+    }
+
+    /// Whether the retention of any dataset holds checkpoints.
+    pub fn retains(&self) -> bool {
+        self.registry
+            .read()
+            .iter()
+            .any(|(_, node)| !node.state.settings().retention.is_none())
+    }
+
+    /// Whether background freeing is left to do.
+    pub fn sweep_pending(&self) -> bool {
+        let orphans = self
+            .registry
+            .read()
+            .iter()
+            .any(|(_, node)| node.state.orphans_pending().load(Ordering::SeqCst));
+        orphans || !self.sweeper.is_idle()
+    }
+
+    /// Drops what nobody uses any more; afterwards it is opened again when asked for.
+    pub fn close(&self, name: &str) -> Result<(), DatasetError> {
+        let node = self.node(name)?;
+        let mut slot = node.slot.lock();
+        if slot.is_used() {
+            return Err(DatasetError::Busy(name.to_owned()));
+        }
+        if let Some(idle) = &slot.handle {
+            let _commit = node.state.commit_lock();
+            idle.live().pause().freeze(node.state.current_checkpoint());
+            idle.live().commit_frozen()?;
+        }
+        slot.handle = None;
+        Ok(())
+    }
+
+    pub(crate) fn full_name(&self, stored: &str) -> String {
+        let pool = self.pool.read();
+        if stored.is_empty() {
+            pool.clone()
+        } else {
+            format!("{pool}/{stored}")
+        }
+    }
+
+    pub(crate) fn stored_name(&self, full: &str) -> Result<String, DatasetError> {
+        let pool = self.pool.read();
+        match full.strip_prefix(pool.as_str()) {
+            Some("") => Ok(String::new()),
+            Some(rest) if rest.starts_with('/') => Ok(rest[1..].to_owned()),
+            _ => Err(DatasetError::Refused(format!(
+                "'{full}' does not lie in pool '{pool}'"
+            ))),
+        }
+    }
+}
+
+fn wrong_kind(name: &str, is: &'static str, wanted: &'static str) -> DatasetError {
+    DatasetError::WrongKind {
+        name: name.to_owned(),
+        is,
+        wanted,
+    }
+}
+
+fn figure_names() -> [&'static str; 10] {
+    [
+        "type",
+        "creation",
+        "used",
+        "referenced",
+        "history",
+        "available",
+        "objects",
+        "snapshot_count",
+        "size",
+        "number",
+    ]
+}
+
+fn figures(info: &DatasetInfo) -> Vec<PropertyValue> {
+    let [
+        kind,
+        creation,
+        used,
+        referenced,
+        history,
+        available,
+        objects,
+        snapshots,
+        size,
+        number,
+    ] = figure_names();
+    let mut list = vec![
+        (
+            kind,
+            if info.kind.is_volume() { "volume" } else { "fs" }.to_owned(),
+        ),
+        (creation, crate::times::format_time(info.created)),
+        (used, info.used_bytes.to_string()),
+        (referenced, info.referenced_bytes.to_string()),
+        (history, info.history_bytes.to_string()),
+        (available, info.available_bytes.to_string()),
+        (objects, info.objects.to_string()),
+        (snapshots, info.snapshots.to_string()),
+        (number, info.number.to_string()),
+    ];
+    if let Kind::Volume { size_bytes } = info.kind {
+        list.push((size, size_bytes.to_string()));
+    }
+    let source = properties::Source::ReadOnly;
+    list.into_iter()
+        .map(|(name, value)| PropertyValue {
+            name: name.to_owned(),
+            value,
+            source: source.clone(),
+        })
+        .collect()
+}
+
+/// Calls `visit` for each record of a table, in pages.
+pub(crate) fn for_each(
+    store: &Arc<dyn Store>,
+    table: u8,
+    visit: impl FnMut(&[u8], &[u8]) -> Result<(), DecodeError>,
+) -> Result<(), StoreError> {
+    let (from, to) = keys::table_range(table);
+    for_range(store, from, &to, visit)
+}
+
+/// Calls `visit` for each record of a range, in pages.
+pub(crate) fn for_range(
+    store: &Arc<dyn Store>,
+    mut from: Vec<u8>,
+    to: &[u8],
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), DecodeError>,
+) -> Result<(), StoreError> {
+    const PAGE: usize = 1000;
+    loop {
+        let page = store.scan(&from, to, PAGE)?;
+        for (key, value) in &page {
+            visit(key, value).map_err(|cause| damaged("a dataset's record", &cause))?;
+        }
+        match page.last() {
+            Some((last, _)) if page.len() == PAGE => {
+                from = last.to_vec();
+                from.push(0);
+            }
+            _ => return Ok(()),
+        }
+    }
+}
+
+impl From<DatasetError> for FsError {
+    fn from(error: DatasetError) -> Self {
+        match error {
+            DatasetError::Filesystem(error) => error,
+            DatasetError::Store(error) => error.into(),
+            DatasetError::NotFound(_) | DatasetError::NoSnapshot(_) => FsError::NotFound,
+            DatasetError::Busy(_) => FsError::Busy,
+            other => FsError::io(other),
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! Creating, renaming, resizing and destroying datasets.
+//!
+//! Invariants: each change is one batch, flushed before it is reported; destroying does O(datasets named) work in the
+//! foreground and leaves the content to the sweep; what is destroyed is gone for its users at once.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use terrace_store::{BLOCK_BYTES, Batch};
+
+use crate::{
+    dataset_error::DatasetError,
+    dataset_record::{DatasetRecord, Kind},
+    datasets::Datasets,
+    filesystem::Filesystem,
+    keys, name as names,
+    registry::Node,
+    sweep::Job,
+    versions::VersionedBatch,
+    volume::Volume,
+};
+
+/// Largest volume, bytes.
+pub const VOLUME_BYTES_MAX: u64 = 1 << 60;
+
+/// What to create.
+#[derive(Debug, Clone, Default)]
+pub struct NewDataset {
+    /// A volume of this size, bytes; `None` for a filesystem.
+    pub volume_bytes: Option<u64>,
+    /// Do not reserve the size of a volume.
+    pub sparse: bool,
+    /// Create missing datasets above as well.
+    pub parents: bool,
+    /// Properties to set.
+    pub properties: Vec<(String, String)>,
+}
+
+/// What was, or with a dry run would be, destroyed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DestroyReport {
+    /// Datasets, by full name.
+    pub datasets: Vec<String>,
+    /// Snapshots, by full name.
+    pub snapshots: Vec<String>,
+    /// Content mapped by destroyed datasets, bytes, before compression and dedup: an upper bound of what is freed.
+    pub bytes: u64,
+}
+
+impl Datasets {
+    pub(crate) fn make_root(&self) -> Result<(), DatasetError> {
+        let (record, batch) = self.prepare(String::new(), Kind::Filesystem, BTreeMap::new())?;
+        self.finish_create(vec![(record, batch)])
+    }
+
+    /// Creates a filesystem or volume.
+    pub fn create(&self, name: &str, new: &NewDataset) -> Result<(), DatasetError> {
+        let _admin = self.admin.lock();
+        names::check_dataset(name)?;
+        let stored = self.stored_name(name)?;
+        if self.registry.read().get(name).is_some() {
+            return Err(DatasetError::Exists(name.to_owned()));
+        }
+        let missing = self.missing_parents(name)?;
+        if let Some(first) = missing.first()
+            && !new.parents
+        {
+            return Err(DatasetError::NoParent(first.clone()));
+        }
+        let mut properties = BTreeMap::new();
+        for (property, value) in &new.properties {
+            properties.insert(property.clone(), self.check_property(property, value)?);
+        }
+        let kind = match new.volume_bytes {
+            None => Kind::Filesystem,
+            Some(size_bytes) => {
+                let size_bytes = check_volume_size(size_bytes)?;
+                if !new.sparse && !properties.contains_key("reservation") {
+                    properties.insert("reservation".into(), crate::units::format_size(size_bytes));
+                }
+                Kind::Volume { size_bytes }
+            }
+        };
+        let mut made = Vec::new();
+        for parent in &missing {
+            made.push(self.prepare(self.stored_name(parent)?, Kind::Filesystem, BTreeMap::new())?);
+        }
+        let reservation = crate::properties::settings(&[(name.to_owned(), properties.clone())], &[]);
+        // Taken and given back: the same amount is set aside when the dataset is loaded.
+        drop(self.environment.store.reserve(reservation.reservation_bytes)?);
+        made.push(self.prepare(stored, kind, properties)?);
+        self.finish_create(made)
+    }
+
+    /// The datasets above `name` that do not exist, topmost first.
+    fn missing_parents(&self, name: &str) -> Result<Vec<String>, DatasetError> {
+        let registry = self.registry.read();
+        let mut missing = Vec::new();
+        let mut above = names::parent(name);
+        while let Some(parent) = above {
+            match registry.get(parent) {
+                Some(node) if node.state.kind().is_volume() => {
+                    return Err(DatasetError::Refused(format!(
+                        "'{parent}' is a volume; nothing can lie below it"
+                    )));
+                }
+                Some(_) => break,
+                None => missing.push(parent.to_owned()),
+            }
+            above = names::parent(parent);
+        }
+        missing.reverse();
+        Ok(missing)
+    }
+
+    /// Record and first batch of a new dataset; its number is used up even if the batch is never committed.
+    fn prepare(
+        &self,
+        stored: String,
+        kind: Kind,
+        properties: BTreeMap<String, String>,
+    ) -> Result<((u32, DatasetRecord), Batch), DatasetError> {
+        let number = {
+            let mut facts = self.facts.lock();
+            let number = facts.next_dataset;
+            facts.next_dataset = number
+                .checked_add(1)
+                .ok_or_else(|| DatasetError::Refused("no dataset number is left".into()))?;
+            number
+        };
+        let created = self.environment.now();
+        let checkpoint = self.checkpoints.current();
+        let mut first = VersionedBatch::new(self.environment.store.clone(), number, checkpoint, None);
+        match kind {
+            Kind::Filesystem => Filesystem::format(&mut first, created)?,
+            Kind::Volume { size_bytes } => Volume::format(&mut first, size_bytes, created)?,
+        }
+        let (mut batch, change) = first.finish();
+        let mut counters = crate::counters::Counters {
+            next_object: keys::ROOT_OBJECT + 1,
+            ..Default::default()
+        };
+        counters.apply(change, checkpoint);
+        let record = DatasetRecord {
+            name: stored,
+            kind,
+            created,
+            properties,
+        };
+        batch.put(keys::counters(number), counters.encode());
+        batch.put(keys::dataset(number), record.encode());
+        Ok(((number, record), batch))
+    }
+
+    fn finish_create(&self, made: Vec<((u32, DatasetRecord), Batch)>) -> Result<(), DatasetError> {
+        let mut whole = Batch::new();
+        let mut records = Vec::new();
+        for (record, batch) in made {
+            whole.append(batch);
+            records.push(record);
+        }
+        let sequence = self.commit_with_facts(whole)?;
+        self.environment.store.flush(sequence)?;
+        for (number, record) in records {
+            self.load(number, record)?;
+        }
+        Ok(())
+    }
+
+    /// Destroys a dataset; with `recursive` also its snapshots and everything below. Refuses what is in use unless
+    /// `force` is set (its users get `Stale` from then on), and what a hold protects in any case.
+    pub fn destroy(
+        &self,
+        name: &str,
+        recursive: bool,
+        force: bool,
+        dry_run: bool,
+    ) -> Result<DestroyReport, DatasetError> {
+        let _admin = self.admin.lock();
+        self.node(name)?;
+        if self.stored_name(name)?.is_empty() {
+            return Err(DatasetError::Refused(format!(
+                "'{name}' is the pool's root dataset; 'terrace pool destroy {name}' destroys the pool"
+            )));
+        }
+        let tree = self.registry.read().tree(name);
+        let mut report = DestroyReport::default();
+        for (name, node) in &tree {
+            self.report_snapshots(name, node, &mut report)?;
+            report.bytes = report.bytes.saturating_add(node.state.counters().used_bytes());
+            report.datasets.push(name.clone());
+        }
+        if !recursive {
+            refuse_if_any(name, "datasets below it", &report.datasets[1..])?;
+            refuse_if_any(name, "snapshots", &report.snapshots)?;
+        }
+        if let Some((used, _)) = tree.iter().find(|(_, node)| !force && node.slot.lock().is_used()) {
+            return Err(DatasetError::Busy(used.clone()));
+        }
+        if dry_run {
+            return Ok(report);
+        }
+        self.destroy_tree(&tree)?;
+        Ok(report)
+    }
+
+    fn report_snapshots(
+        &self,
+        name: &str,
+        node: &Node,
+        report: &mut DestroyReport,
+    ) -> Result<(), DatasetError> {
+        for (_, record) in node.state.held().read().iter() {
+            let snapshot = format!("{name}@{}", record.name);
+            if let Some(tag) = record.holds.first() {
+                return Err(DatasetError::Held {
+                    name: snapshot,
+                    tag: tag.clone(),
+                });
+            }
+            if !record.name.is_empty() {
+                report.snapshots.push(snapshot);
+            }
+        }
+        Ok(())
+    }
+
+    fn destroy_tree(&self, tree: &[(String, Arc<Node>)]) -> Result<(), DatasetError> {
+        let store = &self.environment.store;
+        let mut by_number: Vec<_> = tree.iter().map(|(_, node)| node).collect();
+        by_number.sort_by_key(|node| node.number());
+        let locks: Vec<_> = by_number.iter().map(|node| node.state.commit_lock()).collect();
+        let mut batch = Batch::new();
+        batch.privileged();
+        let mut jobs = Vec::new();
+        for node in &by_number {
+            batch.delete(keys::dataset(node.number()));
+            let bytes = node.state.counters().used_bytes();
+            let job = Job::Dataset {
+                dataset: node.number(),
+                cursor: Vec::new(),
+                bytes,
+            };
+            jobs.push(self.new_sweep(&mut batch, job));
+        }
+        let sequence = self.commit_with_facts(batch)?;
+        tree.iter().for_each(|(_, node)| node.state.set_gone());
+        drop(locks);
+        {
+            let mut registry = self.registry.write();
+            tree.iter().for_each(|(name, _)| drop(registry.remove(name)));
+        }
+        for (_, node) in tree {
+            node.views
+                .lock()
+                .values()
+                .filter_map(std::sync::Weak::upgrade)
+                .for_each(|view| view.set_gone());
+            let dropped = node.slot.lock().handle.take();
+            drop(dropped);
+            // Shrinking a reservation cannot fail.
+            let _ = node.state.usage().set_reservation(store, 0);
+        }
+        if let Some((_, top)) = tree.first() {
+            top.state.usage().move_below(None);
+        }
+        self.sweeper.add(jobs);
+        store.flush(sequence)?;
+        Ok(())
+    }
+
+    /// Gives a dataset and all below it another name; may be in use.
+    pub fn rename(&self, from: &str, to: &str) -> Result<(), DatasetError> {
+        let _admin = self.admin.lock();
+        names::check_dataset(to)?;
+        let top = self.node(from)?;
+        if self.stored_name(from)?.is_empty() {
+            return Err(DatasetError::Refused(format!(
+                "'{from}' is the pool's root dataset; export the pool and import it under another name"
+            )));
+        }
+        self.stored_name(to)?;
+        if self.registry.read().get(to).is_some() {
+            return Err(DatasetError::Exists(to.to_owned()));
+        }
+        if to.starts_with(&format!("{from}/")) {
+            return Err(DatasetError::Refused(format!("'{to}' would lie below itself")));
+        }
+        if let Some(missing) = self.missing_parents(to)?.first() {
+            return Err(DatasetError::NoParent(missing.clone()));
+        }
+        let tree = self.registry.read().tree(from);
+        let mut moved = Vec::new();
+        let mut batch = Batch::new();
+        for (old, node) in tree {
+            let new = format!("{to}{}", &old[from.len()..]);
+            names::check_dataset(&new)?;
+            let mut record = node.record.read().clone();
+            record.name = self.stored_name(&new)?;
+            batch.put(keys::dataset(node.number()), record.encode());
+            moved.push((old, new, node, record));
+        }
+        let sequence = self.environment.store.commit(batch)?;
+        {
+            let mut registry = self.registry.write();
+            moved.iter().for_each(|(old, ..)| drop(registry.remove(old)));
+            for (_, new, node, record) in &moved {
+                *node.record.write() = record.clone();
+                node.state.set_name(new);
+                registry.insert(new.clone(), node.clone());
+            }
+        }
+        let above = names::parent(to).and_then(|above| self.registry.read().get(above));
+        top.state
+            .usage()
+            .move_below(above.map(|above| above.state.usage().clone()));
+        moved
+            .iter()
+            .for_each(|(_, new, node, _)| self.apply_settings(new, node));
+        self.environment.store.flush(sequence)?;
+        Ok(())
+    }
+
+    /// Changes the size of a volume, bytes (rounded up to 4096); what lies behind a smaller size is dropped.
+    pub fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), DatasetError> {
+        let size_bytes = check_volume_size(size_bytes)?;
+        let volume = self.volume(name)?;
+        let _admin = self.admin.lock();
+        let node = self.node(name)?;
+        let mut record = node.record.read().clone();
+        let Kind::Volume { size_bytes: old } = record.kind else {
+            return Err(DatasetError::Refused(format!("'{name}' is not a volume")));
+        };
+        let fully_reserved = record.properties.get("reservation") == Some(&crate::units::format_size(old));
+        if fully_reserved {
+            node.state
+                .usage()
+                .set_reservation(&self.environment.store, size_bytes)?;
+            record
+                .properties
+                .insert("reservation".into(), crate::units::format_size(size_bytes));
+        }
+        volume.resize(size_bytes)?;
+        record.kind = Kind::Volume { size_bytes };
+        let mut batch = Batch::new();
+        batch.put(keys::dataset(node.number()), record.encode());
+        self.environment.store.commit(batch)?;
+        node.state.set_kind(record.kind);
+        *node.record.write() = record;
+        volume.flush()?;
+        self.environment.store.flush(self.environment.store.newest())?;
+        Ok(())
+    }
+
+    /// The pool was imported under another name: all full names change.
+    pub fn rename_pool(&self, to: &str) -> Result<(), DatasetError> {
+        names::check_part(to).map_err(|cause| DatasetError::InvalidName {
+            name: to.to_owned(),
+            cause,
+        })?;
+        let _admin = self.admin.lock();
+        let mut registry = self.registry.write();
+        let old: Vec<_> = registry
+            .iter()
+            .map(|(name, node)| (name.clone(), node.clone()))
+            .collect();
+        *self.pool.write() = to.to_owned();
+        for (name, node) in old {
+            registry.remove(&name);
+            let stored = node.record.read().name.clone();
+            let new = self.full_name(&stored);
+            node.state.set_name(&new);
+            registry.insert(new, node);
+        }
+        Ok(())
+    }
+}
+
+fn refuse_if_any(name: &str, what: &'static str, list: &[String]) -> Result<(), DatasetError> {
+    if list.is_empty() {
+        return Ok(());
+    }
+    let mut examples = list.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+    if list.len() > 3 {
+        examples.push_str(&format!(" and {} more", list.len() - 3));
+    }
+    Err(DatasetError::NotEmpty {
+        name: name.to_owned(),
+        what,
+        examples,
+    })
+}
+
+fn check_volume_size(size_bytes: u64) -> Result<u64, DatasetError> {
+    if size_bytes == 0 || size_bytes > VOLUME_BYTES_MAX {
+        return Err(DatasetError::InvalidProperty(
+            "the size of a volume is 4K to 1024P".into(),
+        ));
+    }
+    Ok(size_bytes.next_multiple_of(BLOCK_BYTES as u64))
+}
