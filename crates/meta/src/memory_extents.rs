@@ -83,7 +83,9 @@ impl MemoryExtents {
 
     /// Replaces what an extent holds, as a device that lost or misplaced a write would.
     pub fn replace(&self, extent: Extent, content: Bytes) {
-        self.inner.lock().extents.insert(extent.location, content);
+        let mut inner = self.inner.lock();
+        inner.next = inner.next.max(extent.location);
+        inner.extents.insert(extent.location, content);
     }
 
     /// What an extent holds.

@@ -1,0 +1,325 @@
+//! Damaged, lost and misplaced extents, hostile manifests: an error that names the extent, never a wrong value, never
+//! a panic.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use terrace_meta::{
+    Extent, ExtentError, ExtentStorage, MemoryExtents, MetaError, Operation, Options, Progress, Tree,
+    VerifyCursor,
+};
+use xxhash_rust::xxh3::xxh3_64;
+
+type Model = BTreeMap<Vec<u8>, Bytes>;
+
+fn options() -> Options {
+    Options {
+        memory_bytes: 1 << 20,
+        block_cache_bytes: 64 << 10,
+        table_bytes: 4 << 10,
+    }
+}
+
+fn put(number: u32, seed: u32) -> (Bytes, Operation) {
+    let value = Bytes::from(vec![seed as u8; 8 + (number % 40) as usize]);
+    (Bytes::from(format!("record/{number:06}")), Operation::Put(value))
+}
+
+/// Two runs that overlap, with deletions and counts; the manifest and what it holds.
+fn sample(storage: &Arc<MemoryExtents>) -> (Vec<u8>, Model) {
+    let tree = Tree::open(storage.clone(), None, options()).expect("an empty tree");
+    let mut model = Model::new();
+    let first: Vec<_> = (0..150).map(|number| put(number, 1)).collect();
+    let mut second: Vec<_> = (0..150).step_by(11).map(|number| put(number, 2)).collect();
+    second.push((Bytes::from_static(b"record/000001"), Operation::Delete));
+    second.push((Bytes::from_static(b"sum"), Operation::Add(41)));
+    for (sequence, batch) in [(1, first), (2, second)] {
+        for (key, operation) in &batch {
+            match operation {
+                Operation::Put(value) => drop(model.insert(key.to_vec(), value.clone())),
+                Operation::Delete => drop(model.remove(&key[..])),
+                Operation::Add(sum) => drop(model.insert(key.to_vec(), terrace_meta::encode_count(*sum))),
+            }
+        }
+        tree.apply(sequence, batch).expect("applies");
+        tree.seal();
+        while tree.flushed_sequence() < sequence {
+            tree.step(1 << 20).expect("steps");
+        }
+    }
+    (tree.manifest().expect("a manifest"), model)
+}
+
+fn check(tree: &Tree, model: &Model) -> Result<(), MetaError> {
+    let mut outcome = Ok(());
+    for (key, value) in model.iter().step_by(5) {
+        match tree.get(key) {
+            Ok(found) => assert_eq!(found.as_ref(), Some(value)),
+            Err(cause) => outcome = Err(cause),
+        }
+    }
+    match tree.get(b"record/000001") {
+        Ok(found) => assert_eq!(found, None),
+        Err(cause) => outcome = Err(cause),
+    }
+    let found = tree.scan(&[], &[], usize::MAX)?;
+    let expected: Vec<(Bytes, Bytes)> = model
+        .iter()
+        .map(|(key, value)| (Bytes::copy_from_slice(key), value.clone()))
+        .collect();
+    assert_eq!(found, expected);
+    outcome
+}
+
+fn verify(tree: &Tree) -> Vec<(u32, MetaError)> {
+    let mut cursor = VerifyCursor::default();
+    let mut damaged = Vec::new();
+    loop {
+        let report = tree.verify_step(&mut cursor, 4096).expect("verifies");
+        damaged.extend(report.damaged);
+        if report.done {
+            return damaged;
+        }
+    }
+}
+
+#[test]
+fn every_flipped_byte_is_noticed() {
+    let storage = Arc::new(MemoryExtents::new());
+    let (manifest, model) = sample(&storage);
+    let extents = storage.held();
+    assert!(extents.len() >= 3, "several tables: {extents:?}");
+    for extent in extents {
+        for offset in 0..extent.bytes {
+            let mask = 1 << (offset % 8);
+            assert!(storage.flip(extent, offset, mask));
+            let tree = Tree::open(storage.clone(), Some(&manifest), options())
+                .expect("opens without reading tables");
+            match check(&tree, &model) {
+                Ok(()) => panic!("byte {offset} of {extent} is covered by no sum"),
+                Err(MetaError::Damaged { extent: named, .. }) => assert_eq!(named, extent),
+                Err(other) => panic!("{other}"),
+            }
+            if offset % 16 == 0 {
+                let damaged = verify(&tree);
+                assert_eq!(damaged.len(), 1, "{damaged:?}");
+                assert!(
+                    matches!(damaged[0], (0, MetaError::Damaged { extent: named, .. }) if named == extent)
+                );
+            }
+            assert!(storage.flip(extent, offset, mask));
+        }
+    }
+    let tree = Tree::open(storage, Some(&manifest), options()).expect("opens");
+    check(&tree, &model).expect("sound again");
+    assert_eq!(verify(&tree), []);
+}
+
+#[test]
+fn misplaced_and_lost_extents_are_noticed() {
+    let storage = Arc::new(MemoryExtents::new());
+    let (manifest, model) = sample(&storage);
+    let extents = storage.held();
+    let contents: Vec<Bytes> = extents
+        .iter()
+        .map(|extent| storage.content(*extent).expect("held"))
+        .collect();
+    for (index, extent) in extents.iter().enumerate() {
+        // Another table's sound content, cut or filled to length; then nothing at all.
+        let mut other = contents[(index + 1) % contents.len()].to_vec();
+        other.resize(extent.bytes as usize, 0);
+        for content in [
+            Bytes::from(other),
+            Bytes::from(vec![0; extent.bytes as usize]),
+            Bytes::new(),
+        ] {
+            storage.replace(*extent, content);
+            let tree = Tree::open(storage.clone(), Some(&manifest), options()).expect("opens");
+            assert!(check(&tree, &model).is_err());
+            assert_eq!(verify(&tree).len(), 1);
+        }
+        storage.replace(*extent, contents[index].clone());
+    }
+}
+
+#[test]
+fn a_merge_leaves_damage_alone_and_the_tree_goes_on() {
+    let storage = Arc::new(MemoryExtents::new());
+    let (manifest, mut model) = sample(&storage);
+    let tree = Tree::open(storage.clone(), Some(&manifest), options()).expect("opens");
+    let extent = storage.held()[1];
+    storage.flip(extent, 100, 4);
+    let mut failures = 0;
+    let mut sequence = tree.newest_sequence();
+    for round in 0..20 {
+        sequence += 1;
+        let batch: Vec<_> = (1000..1100).map(|number| put(number, round)).collect();
+        for (key, operation) in &batch {
+            if let Operation::Put(value) = operation {
+                model.insert(key.to_vec(), value.clone());
+            }
+        }
+        tree.apply(sequence, batch).expect("applies");
+        tree.seal();
+        let mut steps = 0;
+        loop {
+            match tree.step(16 << 10) {
+                Ok(Progress::Idle) => break,
+                Ok(Progress::More) => {}
+                Err(MetaError::Damaged { extent: named, .. }) => {
+                    assert_eq!(named, extent);
+                    failures += 1;
+                }
+                Err(other) => panic!("{other}"),
+            }
+            steps += 1;
+            assert!(steps < 1000, "the steps come to an end");
+        }
+    }
+    assert_eq!(failures, 1, "damage is reported once, not in every step");
+    assert_eq!(tree.flushed_sequence(), sequence);
+    assert_eq!(tree.usage().blocked_merges, 1);
+    assert!(tree.usage().runs < 12, "{:?}", tree.usage());
+    // Repaired underneath, everything is there.
+    storage.flip(extent, 100, 4);
+    check(&tree, &model).expect("sound");
+    let manifest = tree.manifest().expect("a manifest");
+    let tree = Tree::open(storage, Some(&manifest), options()).expect("opens");
+    while tree.step(1 << 20).expect("steps") == Progress::More {}
+    check(&tree, &model).expect("sound");
+    assert_eq!(tree.usage().blocked_merges, 0);
+}
+
+/// Two copies; `read` prefers the first.
+struct Mirrored {
+    first: Arc<MemoryExtents>,
+    second: Arc<MemoryExtents>,
+}
+
+impl ExtentStorage for Mirrored {
+    fn write(&self, bytes: &[u8]) -> Result<Extent, ExtentError> {
+        let extent = self.first.write(bytes)?;
+        assert_eq!(extent, self.second.write(bytes)?);
+        Ok(extent)
+    }
+
+    fn read(&self, extent: Extent, offset: u32, length: u32) -> Result<Bytes, ExtentError> {
+        self.first.read(extent, offset, length)
+    }
+
+    fn read_copy(
+        &self,
+        copy: u32,
+        extent: Extent,
+        offset: u32,
+        length: u32,
+    ) -> Option<Result<Bytes, ExtentError>> {
+        let copies = [&self.first, &self.second];
+        Some(copies.get(copy as usize)?.read(extent, offset, length))
+    }
+
+    fn release(&self, extents: &[Extent]) {
+        self.first.release(extents);
+        self.second.release(extents);
+    }
+
+    fn sync(&self) -> Result<(), ExtentError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn another_copy_is_read_where_one_is_damaged() {
+    let first = Arc::new(MemoryExtents::new());
+    let (manifest, model) = sample(&first);
+    let second = Arc::new(MemoryExtents::new());
+    for extent in first.held() {
+        second.replace(extent, first.content(extent).expect("held"));
+        // All damaged on the first copy, one bit in every 97 bytes.
+        for offset in (0..extent.bytes).step_by(97) {
+            first.flip(extent, offset, 1);
+        }
+    }
+    let storage = Arc::new(Mirrored {
+        first: first.clone(),
+        second,
+    });
+    let tree = Tree::open(storage.clone(), Some(&manifest), options()).expect("opens");
+    check(&tree, &model).expect("the second copy is sound");
+    let damaged = verify(&tree);
+    assert_eq!(damaged.len(), first.held().len());
+    assert!(damaged.iter().all(|(copy, _)| *copy == 0));
+    // Merging reads the sound copy too.
+    for sequence in 3..12 {
+        tree.apply(sequence, vec![put(500, 9)]).expect("applies");
+        tree.seal();
+        tree.step(1 << 20).expect("steps");
+    }
+    first.fail_reads_after(Some(0));
+    while tree.step(1 << 20).expect("merges from the second copy") == Progress::More {}
+}
+
+#[test]
+fn a_changed_manifest_is_refused() {
+    let storage = Arc::new(MemoryExtents::new());
+    let (manifest, model) = sample(&storage);
+    for offset in 0..manifest.len() {
+        let mut changed = manifest.clone();
+        changed[offset] ^= 1 << (offset % 8);
+        assert!(matches!(
+            Tree::open(storage.clone(), Some(&changed), options()),
+            Err(MetaError::Manifest(_))
+        ));
+        assert!(Tree::open(storage.clone(), Some(&manifest[..offset]), options()).is_err());
+    }
+    let tree = Tree::open(storage, Some(&manifest), options()).expect("opens");
+    check(&tree, &model).expect("sound");
+}
+
+/// A manifest with a right sum and wrong content, as an attacker would make: no panic, no large allocation, and no
+/// wrong reads beyond what the sums of tables cannot know.
+#[test]
+fn a_hostile_manifest_harms_nothing() {
+    let storage = Arc::new(MemoryExtents::new());
+    let (manifest, _) = sample(&storage);
+    let mut random = SmallRng::seed_from_u64(5);
+    let body = manifest.len() - 8;
+    let mut opened = 0;
+    for round in 0..20_000 {
+        let mut hostile = manifest[..body].to_vec();
+        for _ in 0..random.random_range(1..4) {
+            let at = random.random_range(4..hostile.len());
+            match random.random_range(0..4) {
+                0 => hostile[at] = random.random(),
+                1 => hostile[at] = 0xff,
+                2 => hostile.truncate(at.max(8)),
+                _ => hostile.insert(at, random.random()),
+            }
+        }
+        if round % 3 == 0 {
+            hostile[4] = 1;
+        }
+        let sum = xxh3_64(&hostile);
+        hostile.extend_from_slice(&sum.to_le_bytes());
+        let Ok(tree) = Tree::open(storage.clone(), Some(&hostile), options()) else {
+            continue;
+        };
+        opened += 1;
+        let _ = tree.scan(&[], &[], usize::MAX);
+        let _ = tree.get(b"record/000033");
+        let _ = tree.usage();
+        let mut cursor = VerifyCursor::default();
+        let _ = tree.verify_step(&mut cursor, 1 << 20);
+        let sequence = tree.newest_sequence();
+        if sequence < u64::MAX {
+            tree.apply(sequence + 1, vec![put(1, 1)]).expect("applies");
+            tree.seal();
+            for _ in 0..4 {
+                let _ = tree.step(1 << 20);
+            }
+        }
+    }
+    assert!(opened > 100, "{opened} opened");
+}
