@@ -1,4 +1,5 @@
 //! Every form of device keeps the same promises: whole transfers or clear errors, exclusive opening, nothing cut off.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::path::Path;

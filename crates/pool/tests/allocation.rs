@@ -1,0 +1,285 @@
+//! Segments are handed out once, from the tier that was asked for, until it is full.
+#![allow(clippy::unwrap_used)]
+
+mod media;
+
+use std::collections::BTreeSet;
+
+use media::{Shelf, create, open};
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use terrace_pool::{Pool, PoolError, Request, SegmentId, SegmentKind, TierChoice, TierSettings};
+
+fn pool() -> Pool {
+    let shelf = Shelf::new(&[12, 16, 40]);
+    create(
+        "tank",
+        1,
+        vec![("fast", shelf.devices(&[0, 1])), ("slow", shelf.devices(&[2]))],
+    )
+}
+
+fn request(choice: TierChoice) -> Request<'static> {
+    Request {
+        choice,
+        kind: SegmentKind::Data,
+        avoid: &[],
+        leave_free: 0,
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Allocate {
+        choice: u8,
+        kind: u8,
+        avoid: Option<u16>,
+        leave_free: u64,
+    },
+    Release(usize),
+    Claim(u16, u32),
+    Drain(u16, bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let allocate = (
+        0..6u8,
+        0..3u8,
+        proptest::option::of(0..3u16),
+        prop_oneof![Just(0u64), 0..70u64],
+    );
+    prop_oneof![
+        6 => allocate.prop_map(|(choice, kind, avoid, leave_free)| Step::Allocate { choice, kind, avoid, leave_free }),
+        3 => any::<usize>().prop_map(Step::Release),
+        1 => (0..4u16, 0..45u32).prop_map(|(device, index)| Step::Claim(device, index)),
+        1 => (0..3u16, any::<bool>()).prop_map(|(device, on)| Step::Drain(device, on)),
+    ]
+}
+
+fn choice_of(number: u8) -> TierChoice {
+    match number {
+        0 => TierChoice::Fastest,
+        1 => TierChoice::Sequential,
+        2 => TierChoice::Tier {
+            tier: 0,
+            strict: true,
+        },
+        3 => TierChoice::Tier {
+            tier: 1,
+            strict: true,
+        },
+        4 => TierChoice::Tier {
+            tier: 0,
+            strict: false,
+        },
+        _ => TierChoice::Tier {
+            tier: 1,
+            strict: false,
+        },
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(12), ..ProptestConfig::with_cases(150) })]
+
+    #[test]
+    fn allocation_agrees_with_a_set(steps in proptest::collection::vec(step(), 1..150)) {
+        let pool = pool();
+        let sizes = [10u64, 14, 38];
+        let tier_of = [0u8, 0, 1];
+        let mut used: BTreeSet<SegmentId> = BTreeSet::new();
+        let mut draining = [false; 3];
+        let used_on = |used: &BTreeSet<SegmentId>, device: u16| used.iter().filter(|s| s.device == device).count() as u64;
+        for step in steps {
+            match step {
+                Step::Allocate { choice, kind, avoid, leave_free } => {
+                    let kind = [SegmentKind::Data, SegmentKind::Metadata, SegmentKind::Log][usize::from(kind)];
+                    let avoid: Vec<u16> = avoid.into_iter().collect();
+                    let choice = choice_of(choice);
+                    let usable = |device: u16| !draining[usize::from(device)];
+                    let free_on = |device: u16| sizes[usize::from(device)] - used_on(&used, device);
+                    let all_free: u64 = (0..3).filter(|device| usable(*device)).map(free_on).sum();
+                    prop_assert_eq!(pool.free_segments(), all_free);
+                    let candidates: Vec<u16> = (0..3u16)
+                        .filter(|device| usable(*device) && !avoid.contains(device) && free_on(*device) > 0)
+                        .filter(|device| match choice {
+                            TierChoice::Tier { tier, strict: true } => tier_of[usize::from(*device)] == tier,
+                            _ => true,
+                        })
+                        .collect();
+                    let possible = all_free > leave_free && !candidates.is_empty();
+                    match pool.allocate(&Request { choice, kind, avoid: &avoid, leave_free }) {
+                        Ok(segment) => {
+                            prop_assert!(possible);
+                            prop_assert!(candidates.contains(&segment.device));
+                            prop_assert!(u64::from(segment.index) < sizes[usize::from(segment.device)]);
+                            prop_assert!(used.insert(segment), "handed out twice");
+                        }
+                        Err(error) => {
+                            prop_assert!(error.is_no_space() && !possible, "{} {:?}", error, choice);
+                        }
+                    }
+                }
+                Step::Release(which) => {
+                    if let Some(segment) = used.iter().nth(which % used.len().max(1)).copied() {
+                        pool.release(segment).unwrap();
+                        used.remove(&segment);
+                        prop_assert!(pool.release(segment).is_err(), "released twice");
+                    }
+                }
+                Step::Claim(device, index) => {
+                    let segment = SegmentId { device, index };
+                    let exists = sizes.get(usize::from(device)).is_some_and(|size| u64::from(index) < *size);
+                    prop_assert_eq!(pool.claim(segment).is_ok(), exists && used.insert(segment));
+                }
+                Step::Drain(device, on) => {
+                    pool.set_draining(device, on).unwrap();
+                    draining[usize::from(device)] = on;
+                }
+            }
+            for device in pool.devices() {
+                prop_assert_eq!(u64::from(device.segments - device.free_segments), used_on(&used, device.number));
+            }
+        }
+        for segment in used {
+            prop_assert!(pool.is_claimed(segment));
+        }
+    }
+}
+
+#[test]
+fn data_heeds_the_high_water_mark_and_metadata_does_not() {
+    let pool = pool();
+    let mut on_fast = 0;
+    while pool.tier_of(pool.allocate(&request(TierChoice::Fastest)).unwrap().device) == Some(0) {
+        on_fast += 1;
+    }
+    // 85 % of 24 segments.
+    assert_eq!(on_fast, 20);
+    let metadata = Request {
+        kind: SegmentKind::Metadata,
+        ..request(TierChoice::Fastest)
+    };
+    for _ in 0..4 {
+        assert_eq!(pool.tier_of(pool.allocate(&metadata).unwrap().device), Some(0));
+    }
+    assert_eq!(pool.tier_of(pool.allocate(&metadata).unwrap().device), Some(1));
+    // Above every mark the rest is used all the same, to the last segment.
+    while pool.free_segments() > 0 {
+        pool.allocate(&request(TierChoice::Fastest)).unwrap();
+    }
+    assert!(
+        pool.allocate(&request(TierChoice::Fastest))
+            .unwrap_err()
+            .is_no_space()
+    );
+}
+
+#[test]
+fn the_reserve_stays_free() {
+    let pool = pool();
+    let modest = Request {
+        leave_free: 5,
+        ..request(TierChoice::Fastest)
+    };
+    while pool.allocate(&modest).is_ok() {}
+    assert_eq!(pool.free_segments(), 5);
+    assert!(pool.allocate(&request(TierChoice::Fastest)).is_ok());
+}
+
+#[test]
+fn sequential_data_lands_where_the_tier_says_so() {
+    let pool = pool();
+    assert_eq!(
+        pool.allocate(&request(TierChoice::Sequential)).unwrap().device / 2,
+        0
+    );
+    pool.set_tier(
+        "slow",
+        TierSettings {
+            landing: true,
+            ..TierSettings::named("slow")
+        },
+    )
+    .unwrap();
+    assert_eq!(pool.allocate(&request(TierChoice::Sequential)).unwrap().device, 2);
+    while pool
+        .allocate(&request(TierChoice::Tier {
+            tier: 1,
+            strict: true,
+        }))
+        .is_ok()
+    {}
+    let overflow = pool.allocate(&request(TierChoice::Sequential)).unwrap();
+    assert_eq!(pool.tier_of(overflow.device), Some(0));
+}
+
+#[test]
+fn copies_go_to_other_devices_and_load_is_spread() {
+    let pool = pool();
+    let first = pool.allocate(&request(TierChoice::Fastest)).unwrap();
+    let avoid = [first.device];
+    let second = pool
+        .allocate(&Request {
+            avoid: &avoid,
+            ..request(TierChoice::Fastest)
+        })
+        .unwrap();
+    assert_ne!(first.device, second.device);
+    assert_eq!(pool.tier_of(second.device), Some(0));
+    let nowhere = Request {
+        avoid: &[0, 1, 2],
+        ..request(TierChoice::Fastest)
+    };
+    assert!(pool.allocate(&nowhere).unwrap_err().is_no_space());
+    for _ in 0..10 {
+        pool.allocate(&request(TierChoice::Fastest)).unwrap();
+    }
+    let used: Vec<_> = pool
+        .devices()
+        .iter()
+        .map(|device| device.segments - device.free_segments)
+        .collect();
+    assert_eq!(used, [5, 7, 0], "in proportion to 10 and 14 segments");
+}
+
+#[test]
+fn a_released_segment_is_the_last_to_be_used_again() {
+    let shelf = Shelf::new(&[12]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    let first = pool.allocate(&request(TierChoice::Fastest)).unwrap();
+    pool.release(first).unwrap();
+    for index in 1..10 {
+        assert_eq!(pool.allocate(&request(TierChoice::Fastest)).unwrap().index, index);
+    }
+    assert_eq!(pool.allocate(&request(TierChoice::Fastest)).unwrap(), first);
+}
+
+#[test]
+fn claims_after_opening_keep_segments_from_being_handed_out() {
+    let shelf = Shelf::new(&[12]);
+    drop(create("tank", 1, vec![("only", shelf.all())]));
+    let pool = open(shelf.all()).unwrap();
+    for index in [0, 3, 9] {
+        pool.claim(SegmentId { device: 0, index }).unwrap();
+    }
+    let beyond = SegmentId { device: 0, index: 10 };
+    assert!(matches!(pool.claim(beyond), Err(PoolError::Segment { .. })));
+    assert!(matches!(
+        pool.claim(SegmentId { device: 5, index: 0 }),
+        Err(PoolError::NoDevice { .. })
+    ));
+    let mut got = BTreeSet::new();
+    while let Ok(segment) = pool.allocate(&request(TierChoice::Fastest)) {
+        got.insert(segment.index);
+    }
+    assert_eq!(got, BTreeSet::from([1, 2, 4, 5, 6, 7, 8]));
+}
+
+#[test]
+fn segment_numbers_order_as_pairs() {
+    let segment = SegmentId { device: 3, index: 9 };
+    assert_eq!(SegmentId::from_u64(segment.to_u64()), Some(segment));
+    assert_eq!(SegmentId::from_u64(1 << 48), None);
+    assert_eq!(segment.to_string(), "3:9");
+}

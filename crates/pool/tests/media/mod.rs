@@ -1,0 +1,227 @@
+//! Devices for tests: every write and flush is recorded, so that the state after a power cut at any moment can be
+//! made; errors can be asked for.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+
+use terrace_device::{Cause, Device, DeviceError, MemoryDevice, Operation, Randomness, SeededRandomness};
+use terrace_pool::{CreateOptions, OpenOptions, Parallelism, Pool, PoolError, TierSettings};
+
+pub const MIB: u64 = 1024 * 1024;
+
+#[derive(Clone)]
+pub enum Event {
+    Write {
+        device: usize,
+        offset: u64,
+        data: Vec<u8>,
+    },
+    Flush {
+        device: usize,
+    },
+}
+
+#[derive(Default)]
+pub struct Journal {
+    pub events: Mutex<Vec<Event>>,
+}
+
+/// A device in RAM that records what is done to it and fails where it is told to.
+pub struct Medium {
+    pub index: usize,
+    pub memory: Arc<MemoryDevice>,
+    pub name: String,
+    pub journal: Arc<Journal>,
+    /// Reads that fail before they work again.
+    pub failing_reads: Mutex<u32>,
+    pub failing_writes: Mutex<u32>,
+    pub failing_flushes: Mutex<u32>,
+}
+
+impl Medium {
+    fn fails(&self, counter: &Mutex<u32>, operation: Operation) -> Result<(), DeviceError> {
+        let mut left = counter.lock().unwrap();
+        if *left > 0 {
+            *left -= 1;
+            return Err(DeviceError::whole(&self.name, operation, Cause::System(5)));
+        }
+        Ok(())
+    }
+}
+
+impl Device for Medium {
+    fn path(&self) -> String {
+        self.name.clone()
+    }
+    fn size_bytes(&self) -> u64 {
+        self.memory.size_bytes()
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        self.fails(&self.failing_reads, Operation::Read)?;
+        self.memory.read_at(offset, buffer)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.fails(&self.failing_writes, Operation::Write)?;
+        self.memory.write_at(offset, data)?;
+        let event = Event::Write {
+            device: self.index,
+            offset,
+            data: data.to_vec(),
+        };
+        self.journal.events.lock().unwrap().push(event);
+        Ok(())
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.fails(&self.failing_flushes, Operation::Flush)?;
+        self.journal
+            .events
+            .lock()
+            .unwrap()
+            .push(Event::Flush { device: self.index });
+        Ok(())
+    }
+    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.memory.discard(offset, length)
+    }
+}
+
+/// A set of media that share one journal.
+pub struct Shelf {
+    pub journal: Arc<Journal>,
+    pub media: Vec<Arc<Medium>>,
+}
+
+impl Shelf {
+    pub fn new(sizes_mib: &[u64]) -> Self {
+        let mut shelf = Self {
+            journal: Arc::default(),
+            media: Vec::new(),
+        };
+        for size in sizes_mib {
+            shelf.add(*size);
+        }
+        shelf
+    }
+
+    pub fn add(&mut self, size_mib: u64) -> Arc<Medium> {
+        let index = self.media.len();
+        let memory = Arc::new(MemoryDevice::new("", size_mib * MIB));
+        self.media.push(self.medium(index, memory));
+        self.media[index].clone()
+    }
+
+    fn medium(&self, index: usize, memory: Arc<MemoryDevice>) -> Arc<Medium> {
+        Arc::new(Medium {
+            index,
+            memory,
+            name: format!("/medium/{index}"),
+            journal: self.journal.clone(),
+            failing_reads: Mutex::new(0),
+            failing_writes: Mutex::new(0),
+            failing_flushes: Mutex::new(0),
+        })
+    }
+
+    pub fn devices(&self, indices: &[usize]) -> Vec<Arc<dyn Device>> {
+        indices
+            .iter()
+            .map(|index| self.media[*index].clone() as Arc<dyn Device>)
+            .collect()
+    }
+
+    pub fn all(&self) -> Vec<Arc<dyn Device>> {
+        self.devices(&(0..self.media.len()).collect::<Vec<_>>())
+    }
+
+    pub fn events(&self) -> usize {
+        self.journal.events.lock().unwrap().len()
+    }
+
+    /// The media after a power cut just before event `cut`: flushed writes are there; of each later one the first
+    /// part, the last part, all, none or a random choice of its sectors.
+    pub fn after_power_cut(&self, cut: usize, seed: u64) -> Shelf {
+        let random = SeededRandomness::new(seed);
+        let events = self.journal.events.lock().unwrap();
+        let after = Self {
+            journal: Arc::default(),
+            media: Vec::new(),
+        };
+        let mut after = after;
+        for (index, medium) in self.media.iter().enumerate() {
+            let memory = Arc::new(MemoryDevice::new("", medium.size_bytes()));
+            let flushed = events[..cut]
+                .iter()
+                .rposition(|event| matches!(event, Event::Flush { device } if *device == index))
+                .unwrap_or(0);
+            for (at, event) in events[..cut].iter().enumerate() {
+                let Event::Write { device, offset, data } = event else {
+                    continue;
+                };
+                if *device != index {
+                    continue;
+                }
+                if at < flushed {
+                    memory.write_at(*offset, data).unwrap();
+                } else {
+                    tear(&memory, *offset, data, &random);
+                }
+            }
+            let medium = after.medium(index, memory);
+            after.media.push(medium);
+        }
+        after
+    }
+}
+
+fn tear(memory: &MemoryDevice, offset: u64, data: &[u8], random: &SeededRandomness) {
+    let mut torn = vec![0; data.len()];
+    memory.read_at(offset, &mut torn).unwrap();
+    let sectors = data.len() / 512;
+    let border = random.number() as usize % (sectors + 1);
+    let way = random.number() % 5;
+    for sector in 0..sectors {
+        let kept = match way {
+            0 => sector < border,
+            1 => sector >= border,
+            2 => true,
+            3 => false,
+            _ => random.number().is_multiple_of(2),
+        };
+        if kept {
+            torn[sector * 512..][..512].copy_from_slice(&data[sector * 512..][..512]);
+        }
+    }
+    memory.write_at(offset, &torn).unwrap();
+}
+
+pub fn create_options(name: &str, tiers: Vec<(&str, Vec<Arc<dyn Device>>)>) -> CreateOptions {
+    CreateOptions {
+        name: name.into(),
+        tiers: tiers
+            .into_iter()
+            .map(|(name, devices)| (TierSettings::named(name), devices))
+            .collect(),
+        properties: BTreeMap::new(),
+        segment_bytes: None,
+        created_nanoseconds: 1_700_000_000_000_000_000,
+        force: false,
+        parallelism: Parallelism::Sequential,
+    }
+}
+
+pub fn create(name: &str, seed: u64, tiers: Vec<(&str, Vec<Arc<dyn Device>>)>) -> Pool {
+    Pool::create(create_options(name, tiers), &SeededRandomness::new(seed)).unwrap()
+}
+
+pub fn open(devices: Vec<Arc<dyn Device>>) -> Result<Pool, PoolError> {
+    Pool::open(devices, sequential())
+}
+
+pub fn sequential() -> OpenOptions {
+    OpenOptions {
+        parallelism: Parallelism::Sequential,
+        ..OpenOptions::default()
+    }
+}

@@ -1,0 +1,340 @@
+//! A power cut at any moment of any change leaves the state before or after it: never neither, never a refusal.
+#![allow(clippy::unwrap_used)]
+
+mod media;
+
+use std::sync::Arc;
+
+use media::{MIB, Shelf, create, open};
+use terrace_device::{Device, SeededRandomness};
+use terrace_pool::{DeviceAdd, Pool, PoolError, PoolState, TierSettings};
+
+/// Makes a change and opens the pool after a power cut before each of its writes and flushes, torn in several ways.
+/// `check` gets the opened pool; after the whole change only the new state will do.
+fn at_every_moment(
+    shelf: &Shelf,
+    change: impl FnOnce(),
+    check: impl Fn(&Shelf, Result<Pool, PoolError>) -> Result<Moment, String>,
+) {
+    let before = shelf.events();
+    change();
+    let after = shelf.events();
+    assert!(after > before, "the change wrote nothing");
+    let (mut old, mut new) = (0, 0);
+    for cut in before..=after {
+        for seed in 0..12 {
+            let survivors = shelf.after_power_cut(cut, (cut as u64) << 8 | seed);
+            let moment = check(&survivors, open(survivors.all()));
+            match moment
+                .unwrap_or_else(|reason| panic!("cut {cut} of {before}..{after}, seed {seed}: {reason}"))
+            {
+                Moment::Before => {
+                    assert!(cut < after, "seed {seed}: the change returned, yet it is lost");
+                    old += 1;
+                }
+                Moment::After => new += 1,
+            }
+        }
+    }
+    assert!(old > 0 && new > 0, "{old} times before, {new} times after");
+}
+
+#[derive(Debug, PartialEq)]
+enum Moment {
+    Before,
+    After,
+}
+
+fn root(pool: &Pool) -> Result<Vec<u8>, String> {
+    pool.read_root()
+        .map_err(|error| error.to_string())?
+        .ok_or_else(|| "no root".into())
+}
+
+#[test]
+fn a_root_is_the_old_or_the_new_one() {
+    for sizes in [vec![16], vec![16, 16, 24]] {
+        let shelf = Shelf::new(&sizes);
+        let pool = create("tank", 1, vec![("only", shelf.all())]);
+        pool.write_root(&[0; 60_000]).unwrap();
+        for round in 1..5u8 {
+            at_every_moment(
+                &shelf,
+                || pool.write_root(&[round; 60_000]).unwrap(),
+                |_, opened| {
+                    let payload = root(&opened.map_err(|error| error.to_string())?)?;
+                    match payload {
+                        _ if payload == [round; 60_000] => Ok(Moment::After),
+                        _ if payload == [round - 1; 60_000] => Ok(Moment::Before),
+                        _ => Err("neither root".into()),
+                    }
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn roots_written_after_a_crash_do_not_endanger_the_one_that_survived() {
+    for cut_seed in 0..20 {
+        let shelf = Shelf::new(&[16, 16]);
+        let pool = create("tank", 1, vec![("only", shelf.all())]);
+        pool.write_root(b"one").unwrap();
+        let before = shelf.events();
+        pool.write_root(b"two").unwrap();
+        let cut = before + cut_seed as usize % (shelf.events() - before);
+        // The survivor, opened: completes the roots, then writes the next one and loses power again.
+        let first = shelf.after_power_cut(cut, cut_seed);
+        let opened = open(first.all()).unwrap();
+        let kept = root(&opened).unwrap();
+        let base = Shelf {
+            journal: Arc::default(),
+            media: Vec::new(),
+        };
+        drop(base);
+        opened.write_root(b"three").unwrap();
+        for device in 0..2 {
+            // The loss of one device after a completed write: the other has the newest root.
+            let options = terrace_pool::OpenOptions {
+                degraded: true,
+                ..media::sequential()
+            };
+            let alone = Pool::open(first.devices(&[device]), options).unwrap();
+            assert_eq!(root(&alone).unwrap(), b"three", "kept {kept:?}");
+        }
+    }
+}
+
+#[test]
+fn a_crash_between_two_devices_is_mended_before_either_may_be_lost() {
+    let shelf = Shelf::new(&[16, 16]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    pool.write_root(b"one").unwrap();
+    let before = shelf.events();
+    pool.write_root(b"two").unwrap();
+    let mut mended = 0;
+    for cut in before..shelf.events() {
+        for seed in 0..16 {
+            let survivors = shelf.after_power_cut(cut, seed);
+            let kept = root(&open(survivors.all()).unwrap()).unwrap();
+            mended += u32::from(survivors.events() > 0);
+            for device in 0..2 {
+                let options = terrace_pool::OpenOptions {
+                    degraded: true,
+                    read_only: true,
+                    ..media::sequential()
+                };
+                let alone = Pool::open(survivors.devices(&[device]), options).unwrap();
+                assert_eq!(root(&alone).unwrap(), kept, "cut {cut}, seed {seed}");
+            }
+        }
+    }
+    assert!(mended > 0);
+}
+
+#[test]
+fn a_failed_root_write_leaves_the_last_good_one_however_often_it_is_tried() {
+    let shelf = Shelf::new(&[16]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    pool.write_root(b"good").unwrap();
+    let mark = shelf.events();
+    for _ in 0..3 {
+        *shelf.media[0].failing_flushes.lock().unwrap() = 1;
+        pool.write_root(b"lost").unwrap_err();
+    }
+    for seed in 0..30 {
+        let survivors = shelf.after_power_cut(shelf.events(), seed);
+        let payload = root(&open(survivors.all()).unwrap()).unwrap();
+        assert!(payload == b"good" || payload == b"lost");
+    }
+    assert_eq!(root(&pool).unwrap(), b"good");
+    assert!(shelf.events() > mark);
+}
+
+#[test]
+fn damaged_roots_are_told_from_none() {
+    let shelf = Shelf::new(&[16]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    assert_eq!(pool.read_root().unwrap(), None);
+    assert_eq!(open(shelf.all()).unwrap().read_root().unwrap(), None);
+    assert!(pool.write_root(&[0; 65_537]).is_err());
+    pool.write_root(b"").unwrap();
+    assert_eq!(open(shelf.all()).unwrap().read_root().unwrap().unwrap(), b"");
+    pool.write_root(b"second").unwrap();
+    let slots = [256 * 1024, 384 * 1024];
+    let mut block = vec![0; 4096];
+    for byte in (0..80).chain([4096 - 1]) {
+        let damaged = shelf.after_power_cut(shelf.events(), 2);
+        let memory = &damaged.media[0].memory;
+        memory.read_at(slots[1], &mut block).unwrap();
+        block[byte] ^= 0x10;
+        memory.write_at(slots[1], &block).unwrap();
+        let payload = open(damaged.all()).unwrap().read_root().unwrap().unwrap();
+        // Beyond the 72 bytes of the header nothing is read.
+        assert_eq!(
+            payload,
+            if byte < 72 { &b""[..] } else { b"second" },
+            "byte {byte}"
+        );
+    }
+    for slot in slots {
+        shelf.media[0].memory.write_at(slot, &[0x77; 4096]).unwrap();
+    }
+    assert!(matches!(
+        open(shelf.all()).unwrap().read_root(),
+        Err(PoolError::NoRoot(_))
+    ));
+}
+
+#[test]
+fn a_property_is_the_old_or_the_new_one() {
+    let shelf = Shelf::new(&[16, 16, 24]);
+    let pool = create(
+        "tank",
+        1,
+        vec![("fast", shelf.devices(&[0, 1])), ("slow", shelf.devices(&[2]))],
+    );
+    pool.set_property("memory", Some("0")).unwrap();
+    for round in 1..4 {
+        let (old, new) = ((round - 1).to_string(), round.to_string());
+        at_every_moment(
+            &shelf,
+            || pool.set_property("memory", Some(&new)).unwrap(),
+            |survivors, opened| {
+                let pool = opened.map_err(|error| error.to_string())?;
+                let value = pool.property("memory").unwrap_or_default();
+                // Opening settled the matter: the next opening says the same.
+                drop(pool);
+                let again = open(survivors.all()).map_err(|error| error.to_string())?;
+                assert_eq!(again.property("memory").unwrap_or_default(), value);
+                match value {
+                    _ if value == new => Ok(Moment::After),
+                    _ if value == old => Ok(Moment::Before),
+                    other => Err(format!("value {other:?}")),
+                }
+            },
+        );
+    }
+}
+
+#[test]
+fn export_happens_or_does_not() {
+    let shelf = Shelf::new(&[16, 16]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    at_every_moment(
+        &shelf,
+        || pool.set_state(PoolState::Exported).unwrap(),
+        |_, opened| match opened {
+            Ok(_) => Ok(Moment::Before),
+            Err(PoolError::WrongState { .. }) => Ok(Moment::After),
+            Err(error) => Err(error.to_string()),
+        },
+    );
+}
+
+#[test]
+fn a_device_joins_or_does_not() {
+    let mut shelf = Shelf::new(&[16]);
+    let pool = create("tank", 1, vec![("slow", shelf.all())]);
+    pool.write_root(b"root").unwrap();
+    let joining: Arc<dyn Device> = shelf.add(20);
+    let before = shelf.events();
+    let place = DeviceAdd::NewTier {
+        position: 0,
+        settings: TierSettings::named("fast"),
+    };
+    assert_eq!(
+        pool.add_device(joining, place, false, &SeededRandomness::new(5))
+            .unwrap(),
+        1
+    );
+    for cut in before..=shelf.events() {
+        for seed in 0..12 {
+            let survivors = shelf.after_power_cut(cut, seed);
+            // Until it joined, the device may bear no label: then the old one alone is the pool.
+            let both = open(survivors.all());
+            let pool = match both {
+                Err(PoolError::NoLabel { path, .. }) if path == "/medium/1" => {
+                    open(survivors.devices(&[0])).unwrap()
+                }
+                both => both.unwrap_or_else(|error| panic!("cut {cut} seed {seed}: {error}")),
+            };
+            assert_eq!(root(&pool).unwrap(), b"root");
+            match pool.devices().len() {
+                1 => assert!(cut < shelf.events() && pool.tiers().len() == 1),
+                2 => {
+                    assert_eq!(pool.tier_of(0), Some(1));
+                    assert_eq!(pool.tier_of(1), Some(0));
+                    assert_eq!(pool.tiers()[0].settings.name, "fast");
+                }
+                other => panic!("{other} devices"),
+            }
+            drop(pool);
+            if cut < before + 3 {
+                // Long before the end the old device alone must do.
+                open(survivors.devices(&[0])).unwrap();
+            }
+        }
+    }
+    assert_eq!(open(shelf.all()).unwrap().devices().len(), 2);
+}
+
+#[test]
+fn a_device_leaves_or_does_not_and_takes_nothing_along() {
+    let shelf = Shelf::new(&[16, 20]);
+    let pool = create(
+        "tank",
+        1,
+        vec![("fast", shelf.devices(&[0])), ("slow", shelf.devices(&[1]))],
+    );
+    pool.write_root(b"root").unwrap();
+    let before = shelf.events();
+    pool.remove_device(0).unwrap();
+    let (mut whole, mut left) = (0, 0);
+    for cut in before..=shelf.events() {
+        for seed in 0..12 {
+            let survivors = shelf.after_power_cut(cut, seed);
+            let pool = match open(survivors.devices(&[1])) {
+                Ok(pool) => {
+                    left += 1;
+                    pool
+                }
+                Err(PoolError::MissingDevices { .. }) => {
+                    assert!(cut < shelf.events());
+                    whole += 1;
+                    open(survivors.all()).unwrap()
+                }
+                Err(error) => panic!("cut {cut} seed {seed}: {error}"),
+            };
+            assert_eq!(root(&pool).unwrap(), b"root");
+        }
+    }
+    assert!(whole > 0 && left > 0);
+    assert!(
+        matches!(open(shelf.devices(&[0])), Err(PoolError::NoLabel { .. })),
+        "its label is wiped"
+    );
+}
+
+#[test]
+fn a_device_grows_or_does_not() {
+    let shelf = Shelf::new(&[16]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    pool.set_property("a", Some("b")).unwrap();
+    assert_eq!(pool.resize_device(0).unwrap(), 14);
+    shelf.media[0].memory.grow(30 * MIB);
+    at_every_moment(
+        &shelf,
+        || assert_eq!(pool.resize_device(0).unwrap(), 28),
+        |_, opened| {
+            let pool = opened.map_err(|error| error.to_string())?;
+            assert_eq!(pool.property("a").as_deref(), Some("b"));
+            match pool.devices()[0].segments {
+                14 => Ok(Moment::Before),
+                28 => Ok(Moment::After),
+                other => Err(format!("{other} segments")),
+            }
+        },
+    );
+    assert_eq!(pool.free_segments(), 28);
+}
