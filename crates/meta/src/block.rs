@@ -5,6 +5,8 @@
 //! length × 4 + kind), rest of the key, value. (The scheme of LevelDB's tables.)
 //! Invariant: a reader accepts any bytes without panicking; keys that it gives ascend strictly.
 
+use std::cmp::Ordering;
+
 use bytes::Bytes;
 
 use crate::operation::OperationRef;
@@ -150,6 +152,27 @@ fn take_varint(bytes: &[u8], at: &mut usize) -> Result<u64, Malformed> {
     Err(Malformed)
 }
 
+/// The entry that starts at `start`.
+#[inline]
+fn parse(entries: &[u8], start: usize) -> Result<Entry, Malformed> {
+    let mut at = start;
+    let shared = take_varint(entries, &mut at)? as usize;
+    let rest = take_varint(entries, &mut at)? as usize;
+    let tagged = take_varint(entries, &mut at)?;
+    let (kind, length) = (tagged & 3, (tagged >> 2) as usize);
+    // None of the sums can overflow: each number is below 2^35.
+    let (key_end, value_end) = (at + rest, at + rest + length);
+    if value_end > entries.len() || shared + rest > KEY_BYTES_MAX {
+        return Err(Malformed);
+    }
+    Ok(Entry {
+        shared,
+        key: (at, key_end),
+        kind,
+        value: (key_end, value_end),
+    })
+}
+
 impl BlockCursor {
     /// Stands before the first entry.
     pub(crate) fn new(block: Bytes) -> Result<Self, Malformed> {
@@ -173,23 +196,7 @@ impl BlockCursor {
     }
 
     fn entry(&self, start: usize) -> Result<Entry, Malformed> {
-        let bytes = &self.block[..self.entries_end];
-        let mut at = start;
-        let shared = take_varint(bytes, &mut at)? as usize;
-        let rest = take_varint(bytes, &mut at)? as usize;
-        let tagged = take_varint(bytes, &mut at)?;
-        let (kind, length) = (tagged & 3, (tagged >> 2) as usize);
-        // None of the three can overflow: each is below 2^35.
-        let (key_end, value_end) = (at + rest, at + rest + length);
-        if value_end > bytes.len() || shared + rest > KEY_BYTES_MAX {
-            return Err(Malformed);
-        }
-        Ok(Entry {
-            shared,
-            key: (at, key_end),
-            kind,
-            value: (key_end, value_end),
-        })
+        parse(&self.block[..self.entries_end], start)
     }
 
     /// Goes to the next entry; false at the end.
@@ -281,6 +288,66 @@ impl BlockCursor {
             KIND_ADD => OperationRef::Add(self.count),
             _ => OperationRef::Delete,
         }
+    }
+}
+
+/// Looks `target` up in a block without building keys: as long as an entry is below the target, it is enough to know
+/// how many bytes of the target the entry before matched.
+pub(crate) fn find<'a>(block: &'a [u8], target: &[u8]) -> Result<Option<OperationRef<'a>>, Malformed> {
+    let (rest, count) = block.split_last_chunk::<4>().ok_or(Malformed)?;
+    let restarts = (u32::from_le_bytes(*count) as usize)
+        .checked_mul(4)
+        .ok_or(Malformed)?;
+    let (entries, restarts) = rest
+        .split_at_checked(rest.len().wrapping_sub(restarts))
+        .ok_or(Malformed)?;
+    let (restarts, _) = restarts.as_chunks::<4>();
+    // The last restart whose key is not above the target.
+    let (mut low, mut high) = (0, restarts.len());
+    while high - low > 1 {
+        let middle = (low + high) / 2;
+        let entry = parse(entries, u32::from_le_bytes(restarts[middle]) as usize)?;
+        if entry.shared != 0 {
+            return Err(Malformed);
+        }
+        if &entries[entry.key.0..entry.key.1] <= target {
+            low = middle
+        } else {
+            high = middle
+        }
+    }
+    let mut at = u32::from_le_bytes(*restarts.get(low).ok_or(Malformed)?) as usize;
+    let mut matched = 0;
+    while at < entries.len() {
+        let entry = parse(entries, at)?;
+        at = entry.value.1;
+        match entry.shared.cmp(&matched) {
+            // It differs from the entry before later than the target does: still below.
+            Ordering::Greater => continue,
+            // It differs from the entry before, upwards, where that one matched the target: above.
+            Ordering::Less => return Ok(None),
+            Ordering::Equal => {}
+        }
+        let suffix = &entries[entry.key.0..entry.key.1];
+        let wanted = &target[matched..];
+        let common = shared_bytes(suffix, wanted);
+        match (suffix.get(common), wanted.get(common)) {
+            (None, None) => return operation_of(&entry, entries).map(Some),
+            (Some(_), None) => return Ok(None),
+            (Some(here), Some(there)) if here > there => return Ok(None),
+            _ => matched += common,
+        }
+    }
+    Ok(None)
+}
+
+fn operation_of<'a>(entry: &Entry, entries: &'a [u8]) -> Result<OperationRef<'a>, Malformed> {
+    let value = &entries[entry.value.0..entry.value.1];
+    match entry.kind {
+        KIND_PUT => Ok(OperationRef::Put(value)),
+        KIND_DELETE if value.is_empty() => Ok(OperationRef::Delete),
+        KIND_ADD => decode_count(value).map(OperationRef::Add).ok_or(Malformed),
+        _ => Err(Malformed),
     }
 }
 

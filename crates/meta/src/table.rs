@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use terrace_codec::{DecodeError, Reader, Writer};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::block::{BlockCursor, Malformed, shared_bytes};
+use crate::block::{BlockCursor, Malformed, find, shared_bytes};
 use crate::cache::{BlockCache, HEAD_PLACE, Item};
 use crate::filter::Filter;
 use crate::operation::OperationRef;
@@ -377,18 +377,14 @@ impl TableReader {
             return Ok(None);
         }
         let block = self.block(table, &head, index)?;
-        let find = |block: &Bytes| -> Result<Option<Operation>, Malformed> {
-            let mut cursor = BlockCursor::new(block.clone())?;
-            if !cursor.seek(key)? || cursor.key() != key {
-                return Ok(None);
+        match find(&block, key) {
+            // Large values share the block; small ones must not keep it alive.
+            Ok(Some(OperationRef::Put(value))) if value.len() >= 2048 => {
+                Ok(Some(Operation::Put(block.slice_ref(value))))
             }
-            Ok(Some(match cursor.operation() {
-                // Large values share the block; small ones must not keep it alive.
-                OperationRef::Put(value) if value.len() >= 2048 => Operation::Put(block.slice_ref(value)),
-                other => other.to_owned(),
-            }))
-        };
-        find(&block).map_err(|Malformed| malformed(table, head.blocks[index].offset, "not a block"))
+            Ok(found) => Ok(found.map(OperationRef::to_owned)),
+            Err(Malformed) => Err(malformed(table, head.blocks[index].offset, "not a block")),
+        }
     }
 
     /// Verifies all of one copy: every sum, the order and number of its entries, and that the filter knows each.
