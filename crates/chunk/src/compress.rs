@@ -72,7 +72,8 @@ pub fn decompress(stored: &[u8], code: u8, length: usize) -> Option<Vec<u8>> {
         RAW => (stored.len() == length).then(|| stored.to_vec()),
         LZ4 => {
             let mut content = vec![0; length];
-            let got = lz4::block::decompress_to_buffer(stored, i32::try_from(length).ok(), &mut content).ok()?;
+            let got =
+                lz4::block::decompress_to_buffer(stored, i32::try_from(length).ok(), &mut content).ok()?;
             (got == length).then_some(content)
         }
         ZSTD => {
@@ -89,7 +90,10 @@ mod tests {
 
     #[test]
     fn what_compresses_comes_back_and_what_does_not_is_left_alone() {
-        let text: Vec<u8> = (0..100_000u32).flat_map(|n| (n / 100).to_le_bytes()).take(CHUNK_BYTES_MAX).collect();
+        let text: Vec<u8> = (0..100_000u32)
+            .flat_map(|n| (n / 100).to_le_bytes())
+            .take(CHUNK_BYTES_MAX)
+            .collect();
         let mut noise = vec![0u8; 65536];
         blake3::Hasher::new().finalize_xof().fill(&mut noise);
         let mut output = Vec::new();

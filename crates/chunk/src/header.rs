@@ -40,8 +40,16 @@ impl ChunkHeader {
     /// The bytes on the device.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut writer = Writer::with_capacity(HEADER_BYTES);
-        writer.bytes(&MAGIC).u8(self.compression).bytes(&[0; 3]).u64(self.id.0);
-        writer.u32(self.owner.dataset).u64(self.owner.object).u64(self.owner.block).u64(self.owner.checkpoint);
+        writer
+            .bytes(&MAGIC)
+            .u8(self.compression)
+            .bytes(&[0; 3])
+            .u64(self.id.0);
+        writer
+            .u32(self.owner.dataset)
+            .u64(self.owner.object)
+            .u64(self.owner.block)
+            .u64(self.owner.checkpoint);
         writer.u32(self.length).u32(self.payload).bytes(&self.hash);
         let sum = crc32c::crc32c(writer.as_bytes());
         writer.u32(sum);
@@ -73,16 +81,31 @@ impl ChunkHeader {
             return Err(DecodeError::Invalid("chunk header sum"));
         }
         check_lengths(compression, length, payload)?;
-        Ok(Self { id, owner, compression, length, payload, hash })
+        Ok(Self {
+            id,
+            owner,
+            compression,
+            length,
+            payload,
+            hash,
+        })
     }
 }
 
 /// Lengths that a chunk can have: 1 to the limit, and never a payload longer than the content.
 pub fn check_lengths(compression: u8, length: u32, payload: u32) -> Result<(), DecodeError> {
     let right = (1..=CHUNK_BYTES_MAX as u32).contains(&length)
-        && if compression == compress::RAW { payload == length } else { (1..length).contains(&payload) }
+        && if compression == compress::RAW {
+            payload == length
+        } else {
+            (1..length).contains(&payload)
+        }
         && compression <= compress::ZSTD;
-    if right { Ok(()) } else { Err(DecodeError::Invalid("chunk length")) }
+    if right {
+        Ok(())
+    } else {
+        Err(DecodeError::Invalid("chunk length"))
+    }
 }
 
 #[cfg(test)]
@@ -91,9 +114,20 @@ mod tests {
 
     #[test]
     fn a_header_comes_back_and_any_flipped_bit_is_seen() {
-        let owner = Owner { dataset: 3, object: 4, block: 5, checkpoint: 6 };
-        let header =
-            ChunkHeader { id: ChunkId(9), owner, compression: 1, length: 8192, payload: 77, hash: [5; 32] };
+        let owner = Owner {
+            dataset: 3,
+            object: 4,
+            block: 5,
+            checkpoint: 6,
+        };
+        let header = ChunkHeader {
+            id: ChunkId(9),
+            owner,
+            compression: 1,
+            length: 8192,
+            payload: 77,
+            hash: [5; 32],
+        };
         let bytes = header.encode();
         assert_eq!(ChunkHeader::decode(&bytes).unwrap(), header);
         for bit in 0..HEADER_BYTES * 8 {

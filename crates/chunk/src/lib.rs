@@ -10,10 +10,30 @@
 //! - A segment is used again only after the operations that emptied it are durable.
 //! - No byte is returned that was not verified.
 
+mod appender;
+mod audit;
+mod books;
+mod commit;
+mod compress;
+mod counters;
+mod header;
+mod maintenance;
+mod meta_storage;
+mod moves;
 mod options;
+mod payload;
+mod read;
+mod record;
+mod recover;
+mod reports;
+mod root;
 mod scrub;
+mod space;
 mod store;
+mod streams;
+mod walk;
+mod write;
 
 pub use options::{Options, Step};
-pub use scrub::{AuditReport, DamagedChunk, EvacuateProgress, FoundChunk, ScrubCursor, ScrubProgress};
+pub use reports::{AuditReport, DamagedChunk, EvacuateProgress, FoundChunk, ScrubCursor, ScrubProgress};
 pub use store::ChunkStore;

@@ -64,13 +64,20 @@ pub fn decode_batches(payload: &[u8]) -> Result<Vec<LoggedBatch>, DecodeError> {
             let key = Bytes::copy_from_slice(reader.string(KEY_BYTES_MAX, "operation key")?);
             let operation = match kind {
                 0 => Operation::Delete,
-                1 => Operation::Put(Bytes::copy_from_slice(reader.string(VALUE_BYTES_MAX, "operation value")?)),
+                1 => Operation::Put(Bytes::copy_from_slice(
+                    reader.string(VALUE_BYTES_MAX, "operation value")?,
+                )),
                 2 => Operation::Add(reader.signed_varint("operation sum")?),
                 _ => return Err(DecodeError::Invalid("operation kind")),
             };
             operations.push((key, operation));
         }
-        batches.push(LoggedBatch { sequence, change, next_chunk, operations });
+        batches.push(LoggedBatch {
+            sequence,
+            change,
+            next_chunk,
+            operations,
+        });
     }
     Ok(batches)
 }

@@ -66,16 +66,26 @@ impl ChunkRecord {
     /// How many block sums a chunk has.
     pub fn sum_count(compression: u8, length: u32) -> usize {
         let blocks = (length as usize).div_ceil(BLOCK_BYTES);
-        if compression == compress::RAW && blocks > 1 { blocks } else { 0 }
+        if compression == compress::RAW && blocks > 1 {
+            blocks
+        } else {
+            0
+        }
     }
 
     /// The value in the table.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::with_capacity(64 + self.sums.len() * 4);
-        writer.u8(self.compression).varint(self.length.into()).varint(self.payload.into()).bytes(&self.hash);
+        writer
+            .u8(self.compression)
+            .varint(self.length.into())
+            .varint(self.payload.into())
+            .bytes(&self.hash);
         writer.u8(self.locations.len() as u8);
         for location in &self.locations {
-            writer.varint(location.segment.device.into()).varint(location.segment.index.into());
+            writer
+                .varint(location.segment.device.into())
+                .varint(location.segment.index.into());
             writer.varint(location.offset.into());
         }
         for sum in &self.sums {
@@ -102,7 +112,10 @@ impl ChunkRecord {
             let device = u16::try_from(device).map_err(|_| DecodeError::Invalid("chunk device"))?;
             let index = narrow(reader.varint("chunk segment")?, "chunk segment")?;
             let offset = narrow(reader.varint("chunk offset")?, "chunk offset")?;
-            locations.push(Location { segment: SegmentId { device, index }, offset });
+            locations.push(Location {
+                segment: SegmentId { device, index },
+                offset,
+            });
         }
         let count = Self::sum_count(compression, length);
         let mut sums = Vec::with_capacity(count);
@@ -110,7 +123,14 @@ impl ChunkRecord {
             sums.push(reader.u32("chunk block sum")?);
         }
         reader.finish()?;
-        Ok(Self { compression, length, payload, hash, locations, sums })
+        Ok(Self {
+            compression,
+            length,
+            payload,
+            hash,
+            locations,
+            sums,
+        })
     }
 }
 
@@ -136,7 +156,10 @@ pub fn chunk_of_key(key: &[u8]) -> Option<ChunkId> {
 
 /// Key of a segment in `table`.
 pub fn segment_key(table: u8, segment: SegmentId) -> Vec<u8> {
-    KeyWriter::table(table).u16(segment.device).u32(segment.index).finish()
+    KeyWriter::table(table)
+        .u16(segment.device)
+        .u32(segment.index)
+        .finish()
 }
 
 /// The segment that a key of [`TABLE_SEGMENTS`] or [`TABLE_LIVE`] names.
@@ -155,7 +178,10 @@ pub fn dedup_key(hash: &[u8; 32]) -> Vec<u8> {
 
 /// Key of a chunk that batch `sequence` may have killed.
 pub fn candidate_key(sequence: u64, id: ChunkId) -> Vec<u8> {
-    KeyWriter::table(TABLE_CANDIDATES).u64(sequence).u64(id.0).finish()
+    KeyWriter::table(TABLE_CANDIDATES)
+        .u64(sequence)
+        .u64(id.0)
+        .finish()
 }
 
 /// The chunk that a key of [`TABLE_CANDIDATES`] names.
@@ -170,13 +196,22 @@ mod tests {
 
     #[test]
     fn a_record_comes_back_and_a_cut_one_is_refused() {
-        let segment = SegmentId { device: 2, index: 70_000 };
+        let segment = SegmentId {
+            device: 2,
+            index: 70_000,
+        };
         let record = ChunkRecord {
             compression: compress::RAW,
             length: 10_000,
             payload: 10_000,
             hash: [7; 32],
-            locations: vec![Location { segment, offset: 4096 }, Location { segment, offset: 88 }],
+            locations: vec![
+                Location {
+                    segment,
+                    offset: 4096,
+                },
+                Location { segment, offset: 88 },
+            ],
             sums: vec![1, 2, 3],
         };
         let bytes = record.encode();
@@ -185,7 +220,10 @@ mod tests {
             assert!(ChunkRecord::decode(&bytes[..length]).is_err());
         }
         assert_eq!(segment_of_key(&segment_key(TABLE_LIVE, segment)), Some(segment));
-        assert_eq!(chunk_of_key(&chunk_key(TABLE_CHUNKS, ChunkId(5))), Some(ChunkId(5)));
+        assert_eq!(
+            chunk_of_key(&chunk_key(TABLE_CHUNKS, ChunkId(5))),
+            Some(ChunkId(5))
+        );
         assert_eq!(candidate_of_key(&candidate_key(8, ChunkId(5))), Some(ChunkId(5)));
     }
 }

@@ -1,84 +1,184 @@
-//! Reports of the store's maintenance: scrub, audit, evacuation, the walk of segments.
+//! Scrub and evacuation: reading everything, and emptying a device.
 
-use std::sync::Arc;
+use terrace_store::{Placement, StoreError};
 
-use terrace_pool::SegmentId;
-use terrace_store::{ChunkId, Owner};
+use crate::{
+    ChunkStore, DamagedChunk, EvacuateProgress, ScrubCursor, ScrubProgress,
+    record::{ChunkRecord, TABLE_CHUNKS, chunk_of_key},
+    store::meta_error,
+};
 
-/// Where a scrub is; `Default` starts a new one.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ScrubCursor {
-    pub(crate) next_chunk: u64,
-    pub(crate) next_extent: u64,
-    pub(crate) done_bytes: u64,
-    pub(crate) finished: bool,
-}
+/// Chunk records read at once.
+const SCAN: usize = 64;
 
-/// A chunk that could not be repaired.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DamagedChunk {
-    /// The chunk.
-    pub id: ChunkId,
-    /// Blocks that refer to it.
-    pub references: i64,
-    /// What was found.
-    pub cause: Arc<str>,
-}
+impl ChunkStore {
+    /// Reads and verifies about `budget_bytes` of live chunk copies and metadata, repairs what has a good copy.
+    pub fn scrub_step(
+        &self,
+        cursor: &mut ScrubCursor,
+        budget_bytes: u64,
+    ) -> Result<ScrubProgress, StoreError> {
+        let mut progress = ScrubProgress::default();
+        let mut spent = 0;
+        while spent < budget_bytes && !cursor.finished {
+            if !cursor.chunks_done {
+                spent += self.scrub_chunks(cursor, &mut progress)?;
+                continue;
+            }
+            let budget = usize::try_from(budget_bytes - spent)
+                .unwrap_or(usize::MAX)
+                .min(8 << 20);
+            let report = self
+                .tree
+                .verify_step(&mut cursor.tables, budget)
+                .map_err(meta_error)?;
+            spent += report.bytes.max(1);
+            cursor.done_bytes += report.bytes;
+            for (copy, error) in report.damaged {
+                progress.damaged_metadata.push(format!("copy {copy}: {error}"));
+            }
+            cursor.finished = report.done;
+        }
+        let chunk_bytes: i64 = self
+            .keeper
+            .lock()
+            .segments
+            .values()
+            .map(|segment| segment.live.max(0))
+            .sum();
+        progress.done_bytes = cursor.done_bytes;
+        let total = chunk_bytes.unsigned_abs() + self.tree.usage().bytes_on_device;
+        progress.total_bytes = if cursor.finished {
+            cursor.done_bytes
+        } else {
+            total.max(cursor.done_bytes)
+        };
+        progress.finished = cursor.finished;
+        Ok(progress)
+    }
 
-/// What one step of a scrub did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ScrubProgress {
-    /// Bytes read and verified since the scrub began.
-    pub done_bytes: u64,
-    /// Bytes there are to verify, now.
-    pub total_bytes: u64,
-    /// Chunk copies read in this step.
-    pub copies: u64,
-    /// Copies repaired from another one in this step.
-    pub repaired: u64,
-    /// Chunks found damaged in this step with no good copy.
-    pub damaged: Vec<DamagedChunk>,
-    /// Damaged metadata found in this step, in words.
-    pub damaged_metadata: Vec<String>,
-    /// Whether the scrub is at its end.
-    pub finished: bool,
-}
+    fn scrub_chunks(
+        &self,
+        cursor: &mut ScrubCursor,
+        progress: &mut ScrubProgress,
+    ) -> Result<u64, StoreError> {
+        let mut from = vec![TABLE_CHUNKS];
+        from.extend_from_slice(&cursor.next_chunk.to_be_bytes());
+        let records = self
+            .tree
+            .scan(&from, &[TABLE_CHUNKS + 1], SCAN)
+            .map_err(meta_error)?;
+        if records.is_empty() {
+            cursor.chunks_done = true;
+        }
+        let mut bytes = 0;
+        for (key, value) in &records {
+            let Some(id) = chunk_of_key(key) else { continue };
+            cursor.next_chunk = id.0.saturating_add(1);
+            let record = match ChunkRecord::decode(value) {
+                Ok(record) => record,
+                Err(error) => {
+                    progress
+                        .damaged_metadata
+                        .push(format!("record of chunk {id}: {error}"));
+                    continue;
+                }
+            };
+            let mut bad = Vec::new();
+            for location in &record.locations {
+                progress.copies += 1;
+                bytes += u64::from(record.stored());
+                if let Err(cause) = self.read_copy(&record, *location) {
+                    bad.push((*location, cause));
+                }
+            }
+            // A chunk that moved or went away while it was read is no matter.
+            if bad.is_empty() || self.record(id)?.as_ref() != Some(&record) {
+                continue;
+            }
+            self.note_bad_copies(id, &record, &bad);
+            if bad.len() < record.locations.len() {
+                self.repairs.lock().remove(&id);
+                let tier = record
+                    .locations
+                    .first()
+                    .and_then(|first| self.pool.tier_of(first.segment.device));
+                let placement = Placement::Tier {
+                    tier: tier.unwrap_or(0),
+                    strict: false,
+                };
+                let from = record.locations.first().map(|first| first.segment);
+                let outcome = self.move_chunks(&[id], placement, from)?;
+                progress.repaired += outcome.moved;
+            } else if let Some((_, cause)) = bad.into_iter().next() {
+                progress.damaged.push(DamagedChunk {
+                    id,
+                    references: self.references(id)?,
+                    cause,
+                });
+            }
+        }
+        cursor.done_bytes += bytes;
+        Ok(bytes)
+    }
 
-/// What one step of an evacuation did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EvacuateProgress {
-    /// Live bytes still on the device, metadata and log included.
-    pub remaining_bytes: u64,
-    /// Chunks moved in this step.
-    pub moved: u64,
-    /// Chunks that could not be read or verified.
-    pub failed: Vec<ChunkId>,
-    /// Whether nothing is left on the device.
-    pub finished: bool,
-}
+    /// Moves about `budget_bytes` off a device that the pool was told to empty (so that nothing new lands there).
+    pub fn evacuate_step(&self, device: u16, budget_bytes: u64) -> Result<EvacuateProgress, StoreError> {
+        let mut progress = EvacuateProgress::default();
+        let tier = self.pool.tier_of(device).unwrap_or(0);
+        let placement = Placement::Tier { tier, strict: false };
+        for open in self.open_segments.all() {
+            if open.copies.iter().any(|copy| copy.device == device) {
+                self.close_open(&open)?;
+            }
+        }
+        let segments: Vec<_> = {
+            let books = self.keeper.lock();
+            let here = books
+                .segments
+                .iter()
+                .filter(|(id, state)| id.device == device && state.live > 0);
+            here.map(|(id, _)| *id).collect()
+        };
+        let mut spent = 0;
+        'segments: for segment in segments {
+            for id in self.chunks_in_segment(segment)? {
+                if spent >= budget_bytes {
+                    break 'segments;
+                }
+                let outcome = self.move_chunks(&[id], placement, Some(segment))?;
+                spent += outcome.moved_bytes;
+                progress.moved += outcome.moved;
+                progress.failed.extend(outcome.failed);
+            }
+        }
+        if spent < budget_bytes {
+            self.evacuate_metadata(device)?;
+        }
+        let live: i64 = {
+            let books = self.keeper.lock();
+            books
+                .segments
+                .iter()
+                .filter(|(id, _)| id.device == device)
+                .map(|(_, state)| state.live.max(0))
+                .sum()
+        };
+        let info = self.pool.devices().into_iter().find(|info| info.number == device);
+        let claimed = info.map_or(0, |info| info.segments.saturating_sub(info.free_segments));
+        progress.finished = claimed == 0;
+        progress.remaining_bytes = live.unsigned_abs().max(u64::from(claimed));
+        Ok(progress)
+    }
 
-/// A chunk found by walking a segment, without any table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundChunk {
-    /// The chunk.
-    pub id: ChunkId,
-    /// For whom it was first written.
-    pub owner: Owner,
-    /// Its segment.
-    pub segment: SegmentId,
-    /// Of its header, in the segment, bytes.
-    pub offset: u32,
-    /// Content, bytes.
-    pub length: u32,
-    /// BLAKE3 of the content.
-    pub hash: [u8; 32],
-}
-
-/// What a full walk found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AuditReport {
-    /// Chunks walked.
-    pub chunks: u64,
-    /// Each discrepancy in words; empty when all is well.
-    pub discrepancies: Vec<String>,
+    /// Gets log and empty segments off a device: a checkpoint lets go of the log, a flush of what was emptied.
+    fn evacuate_metadata(&self, _device: u16) -> Result<(), StoreError> {
+        self.checkpoint()?;
+        for _ in 0..64 {
+            if self.step()? == crate::Step::Idle {
+                break;
+            }
+        }
+        Ok(())
+    }
 }

@@ -1,132 +1,186 @@
-//! `ChunkStore`: the real store.
+//! `ChunkStore`: the parts put together, and the contract's methods that are one line each.
+//!
+//! Order of locks: maintenance → stream → commit → books; the group-commit lock and those inside open segments, tree
+//! and log are taken last and alone. None but maintenance and the log's appending lock is held across I/O.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+    },
+};
 
 use bytes::Bytes;
-use terrace_pool::{Pool, SegmentId};
+use parking_lot::{Condvar, Mutex};
+use terrace_codec::Writer;
+use terrace_log::Log;
+use terrace_meta::{MetaError, Tree};
+use terrace_pool::{Pool, PoolError};
 use terrace_store::{
     Batch, ChunkId, ChunkInfo, Piece, Placement, Reservation, RewriteOutcome, Sequence, Space, Store,
     StoreError, Written,
 };
 
-use crate::{AuditReport, EvacuateProgress, FoundChunk, Options, ScrubCursor, ScrubProgress, Step};
+use crate::{
+    Options,
+    appender::OpenSegments,
+    books::BookKeeper,
+    counters::Counters,
+    maintenance::Maintenance,
+    meta_storage::MetaStorage,
+    streams::{Stream, StreamKey},
+};
+
+/// What commits change, in one order.
+pub(crate) struct CommitState {
+    /// Sequence of the newest batch.
+    pub sequence: u64,
+    /// Batches that are not in the log yet.
+    pub pending: Writer,
+    /// Sequence of the first of them.
+    pub first: u64,
+    /// Totals after the newest batch.
+    pub counters: Counters,
+    /// Totals at each place where the log can be entered.
+    pub marks: VecDeque<(u64, Counters)>,
+}
+
+/// State of the group commit.
+pub(crate) struct GroupState {
+    /// Everything up to here is durable.
+    pub durable: u64,
+    /// A leader is writing.
+    pub leading: bool,
+}
 
 /// Chunks and records on a pool. All methods may be called from any thread.
 pub struct ChunkStore {
-    pool: Arc<Pool>,
-}
-
-fn unfinished() -> StoreError {
-    StoreError::Invalid("not built yet".into())
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) options: Options,
+    pub(crate) tree: Tree,
+    pub(crate) log: Log,
+    pub(crate) meta: Arc<MetaStorage>,
+    pub(crate) keeper: Arc<BookKeeper>,
+    pub(crate) open_segments: OpenSegments,
+    pub(crate) streams: Mutex<BTreeMap<StreamKey, Arc<Stream>>>,
+    pub(crate) commit: Mutex<CommitState>,
+    pub(crate) group: Mutex<GroupState>,
+    pub(crate) flushed: Condvar,
+    /// Sets of devices that hold the copies of what was written since the last flush.
+    pub(crate) dirty: Mutex<BTreeSet<Vec<u16>>>,
+    pub(crate) next_chunk: AtomicU64,
+    pub(crate) relocations: AtomicU64,
+    pub(crate) reserved: Arc<AtomicU64>,
+    pub(crate) pending_free: AtomicI64,
+    pub(crate) stop: Mutex<Option<Arc<str>>>,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) maintenance: Mutex<Maintenance>,
+    pub(crate) repairs: Mutex<BTreeSet<ChunkId>>,
+    pub(crate) scratch: Mutex<Vec<Vec<u8>>>,
 }
 
 impl ChunkStore {
-    /// Makes an empty store on a new pool and writes its first root.
-    pub fn create(pool: Arc<Pool>, _options: Options) -> Result<Arc<Self>, StoreError> {
-        Ok(Arc::new(Self { pool }))
-    }
-
-    /// Opens the store of a pool: newest root, then replay of the log. Takes time in proportion to the log and the
-    /// number of segments, not to the data.
-    pub fn open(pool: Arc<Pool>, options: Options) -> Result<Arc<Self>, StoreError> {
-        Self::create(pool, options)
-    }
-
     /// The pool below.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    /// One bounded step of background work: checkpoint, merge, reclaim, release, compaction, whatever is most
-    /// needed. Any number of threads may call it; one does the work, the others get `Idle`.
-    pub fn step(&self) -> Result<Step, StoreError> {
-        Ok(Step::Idle)
-    }
-
-    /// Writes a checkpoint now: everything committed before the call is in the root afterwards and the log before
-    /// it is given back.
-    pub fn checkpoint(&self) -> Result<(), StoreError> {
-        Err(unfinished())
-    }
-
-    /// A last checkpoint, before the pool is exported or the process ends. Later commits fail with `Stopped`.
-    pub fn close(&self) -> Result<(), StoreError> {
-        Err(unfinished())
-    }
-
     /// Why the store accepts no more commits, if it does not.
     pub fn stopped(&self) -> Option<Arc<str>> {
-        None
+        self.stop.lock().clone()
     }
 
-    /// Reads and verifies about `budget_bytes` of live chunk copies and metadata, repairs what has a good copy.
-    pub fn scrub_step(
-        &self,
-        _cursor: &mut ScrubCursor,
-        _budget_bytes: u64,
-    ) -> Result<ScrubProgress, StoreError> {
-        Err(unfinished())
+    pub(crate) fn check_running(&self) -> Result<(), StoreError> {
+        if !self.stopping.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(StoreError::Stopped(
+            self.stopped().unwrap_or_else(|| "it was closed".into()),
+        ))
     }
 
-    /// Walks everything: counts, live bytes, locations, overlaps. `expected` (from the floor above) is asked for
-    /// each chunk's references: it calls back with (chunk, blocks), any number of times per chunk. Changes nothing;
-    /// meant for a store at rest (tests, `verify`).
-    #[allow(clippy::type_complexity)]
-    pub fn audit(
-        &self,
-        _expected: Option<&dyn Fn(&mut dyn FnMut(ChunkId, i64)) -> Result<(), StoreError>>,
-    ) -> Result<AuditReport, StoreError> {
-        Err(unfinished())
+    /// Latches a failure: from now on nothing is accepted. Returns the error to be given to the caller.
+    pub(crate) fn latch(&self, cause: &str) -> StoreError {
+        let mut stop = self.stop.lock();
+        let cause = stop.get_or_insert_with(|| cause.into()).clone();
+        self.stopping.store(true, Ordering::Release);
+        tracing::error!(%cause, "the store stopped accepting writes");
+        StoreError::Stopped(cause)
     }
+}
 
-    /// The live chunks of a segment.
-    pub fn chunks_in_segment(&self, _segment: SegmentId) -> Result<Vec<ChunkId>, StoreError> {
-        Err(unfinished())
+pub(crate) fn pool_error(error: PoolError) -> StoreError {
+    if error.is_no_space() {
+        StoreError::NoSpace
+    } else {
+        StoreError::Device(error.to_string().into())
     }
+}
 
-    /// Moves about `budget_bytes` off a device that the pool was told to empty (so that nothing new lands there).
-    pub fn evacuate_step(&self, _device: u16, _budget_bytes: u64) -> Result<EvacuateProgress, StoreError> {
-        Err(unfinished())
-    }
-
-    /// Lists the self-describing chunks of one segment of a pool whose tables are gone; needs no open store.
-    pub fn walk_segment(_pool: &Pool, _segment: SegmentId) -> Result<Vec<FoundChunk>, StoreError> {
-        Err(unfinished())
+pub(crate) fn meta_error(error: MetaError) -> StoreError {
+    match error {
+        MetaError::Damaged { .. } | MetaError::Manifest(_) => {
+            StoreError::DamagedMetadata(error.to_string().into())
+        }
+        MetaError::Storage {
+            cause: terrace_meta::ExtentError::NoSpace(_),
+            ..
+        } => StoreError::NoSpace,
+        other => StoreError::Device(other.to_string().into()),
     }
 }
 
 impl Store for ChunkStore {
-    fn get(&self, _key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        Err(unfinished())
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.tree.get(key).map_err(meta_error)
     }
-    fn scan(&self, _from: &[u8], _to: &[u8], _limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        Err(unfinished())
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        self.tree.scan(from, to, limit).map_err(meta_error)
     }
-    fn write_chunks(&self, _pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
-        Err(unfinished())
+
+    fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
+        self.write_pieces(pieces)
     }
-    fn read_chunk(&self, _id: ChunkId) -> Result<Bytes, StoreError> {
-        Err(unfinished())
+
+    fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
+        self.read_whole(id)
     }
-    fn chunk_info(&self, _id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
-        Err(unfinished())
+
+    fn read_chunks(&self, ids: &[ChunkId]) -> Vec<Result<Bytes, StoreError>> {
+        self.read_many(ids)
     }
-    fn commit(&self, _batch: Batch) -> Result<Sequence, StoreError> {
-        Err(unfinished())
+
+    fn read_chunk_part(&self, id: ChunkId, offset: usize, length: usize) -> Result<Bytes, StoreError> {
+        self.read_part(id, offset, length)
     }
-    fn flush(&self, _sequence: Sequence) -> Result<(), StoreError> {
-        Err(unfinished())
+
+    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
+        self.info(id)
     }
+
+    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
+        self.commit_batch(batch)
+    }
+
+    fn flush(&self, sequence: Sequence) -> Result<(), StoreError> {
+        self.flush_until(sequence.0)
+    }
+
     fn newest(&self) -> Sequence {
-        Sequence(0)
+        Sequence(self.commit.lock().sequence)
     }
-    fn reserve(&self, _bytes: u64) -> Result<Reservation, StoreError> {
-        Err(unfinished())
+
+    fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
+        self.set_aside(bytes)
     }
+
     fn space(&self) -> Space {
-        Space::default()
+        self.measure()
     }
-    fn rewrite(&self, _ids: &[ChunkId], _placement: Placement) -> Result<RewriteOutcome, StoreError> {
-        Err(unfinished())
+
+    fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
+        self.move_chunks(ids, placement, None)
     }
 }

@@ -59,17 +59,23 @@ impl Log {
             previous: [0; 32],
             sequence: 0,
         };
-        Ok(Self::resume(pool, position, vec![segment], nonce))
+        Ok(Self::resume(pool, position, position, vec![segment], nonce))
     }
 
-    /// Goes on at `position`, which a [`Scanner`](crate::Scanner) found; `segments` are those from the start of the
-    /// replay to that of the position (the caller claims them and the `next` of the position).
-    pub fn resume(pool: Arc<Pool>, position: LogPosition, segments: Vec<Copies>, nonce: u64) -> Self {
+    /// Goes on at `position`, which a [`Scanner`](crate::Scanner) found from `start`; `segments` are those from the
+    /// start of the replay to that of the position (the caller claims them and the `next` of the position).
+    pub fn resume(
+        pool: Arc<Pool>,
+        start: LogPosition,
+        position: LogPosition,
+        segments: Vec<Copies>,
+        nonce: u64,
+    ) -> Self {
         let state = State {
             position,
             working: position.segment,
             segments: segments.into(),
-            marks: VecDeque::from([position]),
+            marks: VecDeque::from([start, position]),
             bytes: 0,
         };
         let appending = Mutex::new(AlignedBuffer::with_capacity(256 * 1024));

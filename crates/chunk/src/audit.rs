@@ -1,0 +1,209 @@
+//! Audit: the full walk that tests and `verify` compare everything with.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use terrace_meta::decode_count;
+use terrace_store::{ChunkId, StoreError};
+
+use crate::{
+    AuditReport, ChunkStore,
+    counters::Counters,
+    record::{
+        ChunkRecord, TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_LIVE, TABLE_REFERENCES, TABLE_SEGMENTS,
+        candidate_of_key, chunk_of_key, segment_of_key,
+    },
+    store::meta_error,
+};
+
+/// What the floor above says: calls back with (chunk, blocks) for each reference it holds.
+pub type Expected<'a> = &'a dyn Fn(&mut dyn FnMut(ChunkId, i64)) -> Result<(), StoreError>;
+
+impl ChunkStore {
+    /// Walks everything: counts, live bytes, locations, overlaps. `expected` (from the floor above) calls back with
+    /// (chunk, blocks), any number of times per chunk. Changes nothing; meant for a store at rest.
+    pub fn audit(&self, expected: Option<Expected<'_>>) -> Result<AuditReport, StoreError> {
+        let mut report = AuditReport::default();
+        let mut wrong = Vec::new();
+        let mut references: BTreeMap<ChunkId, i64> = BTreeMap::new();
+        self.each(TABLE_REFERENCES, |key, value| {
+            match (chunk_of_key(key), decode_count(value)) {
+                (Some(id), Some(count)) => {
+                    references.insert(id, count);
+                }
+                _ => wrong.push("an entry of the reference table does not decode".into()),
+            }
+        })?;
+        let mut candidates = BTreeSet::new();
+        self.each(TABLE_CANDIDATES, |key, _| {
+            candidates.extend(candidate_of_key(key))
+        })?;
+        let mut claimed = BTreeSet::new();
+        self.each(TABLE_SEGMENTS, |key, _| claimed.extend(segment_of_key(key)))?;
+        let mut live = BTreeMap::new();
+        self.each(TABLE_LIVE, |key, value| {
+            if let (Some(segment), Some(bytes)) = (segment_of_key(key), decode_count(value)) {
+                live.insert(segment, bytes);
+            }
+        })?;
+        let mut counted: BTreeMap<_, i64> = BTreeMap::new();
+        let mut extents: BTreeMap<_, Vec<(u32, u32, ChunkId)>> = BTreeMap::new();
+        let mut totals = Counters::default();
+        self.each(TABLE_CHUNKS, |key, value| {
+            let (Some(id), Ok(record)) = (chunk_of_key(key), ChunkRecord::decode(value)) else {
+                wrong.push("an entry of the chunk table does not decode".into());
+                return;
+            };
+            report.chunks += 1;
+            totals.chunks += 1;
+            totals.unique += i64::from(record.length);
+            totals.stored += i64::from(record.stored());
+            for location in &record.locations {
+                *counted.entry(location.segment).or_default() += i64::from(record.stored());
+                extents
+                    .entry(location.segment)
+                    .or_default()
+                    .push((location.offset, record.stored(), id));
+                if !claimed.contains(&location.segment) {
+                    wrong.push(format!(
+                        "chunk {id} lies in segment {}, which holds no chunks",
+                        location.segment
+                    ));
+                }
+                if u64::from(location.offset) + u64::from(record.stored())
+                    > u64::from(self.pool.segment_bytes())
+                {
+                    wrong.push(format!(
+                        "chunk {id} passes the end of segment {}",
+                        location.segment
+                    ));
+                }
+            }
+            let count = references.get(&id).copied().unwrap_or(0);
+            if count == 0 && !candidates.contains(&id) && !self.keeper.lock().is_pinned(id) {
+                wrong.push(format!(
+                    "chunk {id} has no references and is not on the list of the dead"
+                ));
+            }
+            if count < 0 {
+                wrong.push(format!("chunk {id} has {count} references"));
+            }
+        })?;
+        for (id, count) in &references {
+            totals.blocks += count;
+            if !self.chunk_exists(*id)? {
+                wrong.push(format!("chunk {id} does not exist but has {count} references"));
+            }
+        }
+        for (segment, list) in &mut extents {
+            list.sort_unstable();
+            for pair in list.windows(2) {
+                if let [(start, stored, one), (next, _, other)] = pair
+                    && start + stored > *next
+                {
+                    wrong.push(format!("chunks {one} and {other} overlap in segment {segment}"));
+                }
+            }
+        }
+        if counted != live {
+            for segment in counted.keys().chain(live.keys()).collect::<BTreeSet<_>>() {
+                let (is, says) = (
+                    counted.get(segment).unwrap_or(&0),
+                    live.get(segment).unwrap_or(&0),
+                );
+                if is != says {
+                    wrong.push(format!(
+                        "segment {segment} has {is} live bytes, its record says {says}"
+                    ));
+                }
+            }
+        }
+        {
+            let books = self.keeper.lock();
+            for (segment, state) in &books.segments {
+                let is = counted.get(segment).copied().unwrap_or(0);
+                if state.live != is {
+                    wrong.push(format!(
+                        "segment {segment} has {is} live bytes, memory says {}",
+                        state.live
+                    ));
+                }
+                if !state.freeing && !claimed.contains(segment) {
+                    wrong.push(format!(
+                        "segment {segment} is in use but not in the segment table"
+                    ));
+                }
+                if !self.pool.is_claimed(*segment) && self.pool.tier_of(segment.device).is_some() {
+                    wrong.push(format!("segment {segment} is in use but free in the pool"));
+                }
+            }
+            for segment in claimed
+                .iter()
+                .filter(|segment| !books.segments.contains_key(segment))
+            {
+                wrong.push(format!(
+                    "segment {segment} is in the segment table but not in use"
+                ));
+            }
+        }
+        let counters = self.commit.lock().counters;
+        if counters != totals {
+            wrong.push(format!("totals are {totals:?}, the counters say {counters:?}"));
+        }
+        self.audit_segments(&mut wrong);
+        if let Some(expected) = expected {
+            let mut held: BTreeMap<ChunkId, i64> = BTreeMap::new();
+            expected(&mut |id, blocks| *held.entry(id).or_default() += blocks)?;
+            for id in held.keys().chain(references.keys()).collect::<BTreeSet<_>>() {
+                let (is, says) = (held.get(id).unwrap_or(&0), references.get(id).unwrap_or(&0));
+                if is != says {
+                    wrong.push(format!(
+                        "chunk {id} is referred to by {is} blocks, its count says {says}"
+                    ));
+                }
+            }
+        }
+        report.discrepancies = wrong;
+        Ok(report)
+    }
+
+    /// Each segment in use belongs to one of chunks, metadata and log, and the pool knows of no other.
+    fn audit_segments(&self, wrong: &mut Vec<String>) {
+        let mut owners: BTreeMap<_, &str> = BTreeMap::new();
+        let data: Vec<_> = self.keeper.lock().segments.keys().copied().collect();
+        let all = [
+            ("chunks", data),
+            ("metadata", self.meta.segments()),
+            ("the log", self.log.segments()),
+        ];
+        for (owner, segments) in all {
+            for segment in segments {
+                if let Some(other) = owners.insert(segment, owner) {
+                    wrong.push(format!("segment {segment} is used by {other} and by {owner}"));
+                }
+            }
+        }
+        let total = self.pool.total_segments();
+        let used = total - self.pool.free_segments().min(total);
+        let known = owners
+            .keys()
+            .filter(|segment| self.pool.is_claimed(**segment))
+            .count() as u64;
+        let draining = self.pool.devices().iter().any(|device| device.draining);
+        if used != known && !draining {
+            wrong.push(format!("the pool has {used} segments in use, {known} are known"));
+        }
+    }
+
+    fn each(&self, table: u8, mut visit: impl FnMut(&[u8], &[u8])) -> Result<(), StoreError> {
+        let mut from = vec![table];
+        loop {
+            let records = self.tree.scan(&from, &[table + 1], 1024).map_err(meta_error)?;
+            let Some((last, _)) = records.last() else {
+                return Ok(());
+            };
+            from = last.to_vec();
+            from.push(0);
+            records.iter().for_each(|(key, value)| visit(key, value));
+        }
+    }
+}

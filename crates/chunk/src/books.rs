@@ -1,0 +1,275 @@
+//! `Books`: what is known in memory of chunks in flight and of segments, under one short lock.
+//!
+//! Invariants:
+//! - A chunk that a [`PinGuard`] holds is neither reclaimed nor forgotten; a chunk marked dying can no longer be pinned.
+//! - A chunk is either pending (written, no batch refers to it yet, record here) or committed (record in the tree).
+//! - A segment is offered for release only when it is closed, holds no live and no pending bytes; once, until it is
+//!   released.
+//! - No lock is taken and no guard is dropped while the books are locked.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::{Arc, Weak},
+};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use terrace_pool::SegmentId;
+use terrace_store::ChunkId;
+
+use crate::record::{ChunkRecord, Location};
+
+/// What is known of a data segment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SegmentState {
+    /// Bytes of committed chunks.
+    pub live: i64,
+    /// Bytes of chunks that no batch refers to yet.
+    pub pending: i64,
+    /// Takes appends.
+    pub open: bool,
+    /// On its way to being free.
+    pub freeing: bool,
+}
+
+/// The state behind the lock.
+#[derive(Default)]
+pub struct Books {
+    pins: HashMap<ChunkId, Weak<PinGuard>>,
+    pending: HashMap<ChunkId, ChunkRecord>,
+    pending_hashes: HashMap<[u8; 32], ChunkId>,
+    claimed: HashSet<[u8; 32]>,
+    dying: HashSet<ChunkId>,
+    moving: HashMap<ChunkId, ChunkRecord>,
+    /// Data segments in use.
+    pub segments: BTreeMap<SegmentId, SegmentState>,
+    /// Segments with nothing in them, to be released.
+    pub empty: BTreeSet<SegmentId>,
+    /// Released when the batch with this sequence is durable.
+    pub freeing: Vec<(u64, SegmentId)>,
+}
+
+/// The books and their lock.
+#[derive(Default)]
+pub struct BookKeeper {
+    books: Mutex<Books>,
+    unclaimed: Condvar,
+}
+
+/// Holds a chunk; see [`terrace_store::Written`].
+pub struct PinGuard {
+    id: ChunkId,
+    keeper: Weak<BookKeeper>,
+}
+
+impl Drop for PinGuard {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper.upgrade() {
+            keeper.lock().unpin(self.id);
+        }
+    }
+}
+
+/// What a lookup by hash in the pending chunks gave.
+pub enum Claim {
+    /// An equal chunk is pending; held by the guard.
+    Known(ChunkId, Arc<PinGuard>),
+    /// Nobody else writes this content until [`BookKeeper::release_claim`].
+    Mine,
+}
+
+impl BookKeeper {
+    /// Locks the books.
+    pub fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock()
+    }
+
+    /// Finds a pending chunk of this content, or makes the caller the only one who writes it; waits for another
+    /// caller who is writing it.
+    pub fn claim(self: &Arc<Self>, hash: &[u8; 32]) -> Claim {
+        let mut books = self.books.lock();
+        loop {
+            if let Some(id) = books.pending_hashes.get(hash).copied() {
+                let pin = self.pin_locked(&mut books, id);
+                return Claim::Known(id, pin);
+            }
+            if books.claimed.insert(*hash) {
+                return Claim::Mine;
+            }
+            self.unclaimed.wait(&mut books);
+        }
+    }
+
+    /// Ends a claim.
+    pub fn release_claim(&self, hash: &[u8; 32]) {
+        self.books.lock().claimed.remove(hash);
+        self.unclaimed.notify_all();
+    }
+
+    /// Holds a chunk; `None` if it is being reclaimed.
+    pub fn pin(self: &Arc<Self>, id: ChunkId) -> Option<Arc<PinGuard>> {
+        let mut books = self.books.lock();
+        (!books.dying.contains(&id)).then(|| self.pin_locked(&mut books, id))
+    }
+
+    fn pin_locked(self: &Arc<Self>, books: &mut Books, id: ChunkId) -> Arc<PinGuard> {
+        if let Some(pin) = books.pins.get(&id).and_then(Weak::upgrade) {
+            return pin;
+        }
+        let pin = Arc::new(PinGuard {
+            id,
+            keeper: Arc::downgrade(self),
+        });
+        books.pins.insert(id, Arc::downgrade(&pin));
+        pin
+    }
+
+    /// Enters a chunk that was just appended; its guard keeps it pending.
+    pub fn enter(self: &Arc<Self>, id: ChunkId, record: ChunkRecord) -> Arc<PinGuard> {
+        let mut books = self.books.lock();
+        let pin = self.pin_locked(&mut books, id);
+        for location in &record.locations {
+            books.add_pending(location.segment, i64::from(record.stored()));
+        }
+        books.pending_hashes.entry(record.hash).or_insert(id);
+        books.pending.insert(id, record);
+        pin
+    }
+}
+
+impl Books {
+    fn unpin(&mut self, id: ChunkId) {
+        if self.pins.get(&id).is_some_and(|pin| pin.strong_count() == 0) {
+            self.pins.remove(&id);
+            if let Some(record) = self.take_pending(id) {
+                for location in &record.locations {
+                    self.add_pending(location.segment, -i64::from(record.stored()));
+                }
+            }
+        }
+    }
+
+    /// The record of a pending chunk.
+    pub fn pending(&self, id: ChunkId) -> Option<&ChunkRecord> {
+        self.pending.get(&id)
+    }
+
+    /// Takes a pending chunk out; the caller commits it or lets its bytes go.
+    pub fn take_pending(&mut self, id: ChunkId) -> Option<ChunkRecord> {
+        let record = self.pending.remove(&id)?;
+        if self.pending_hashes.get(&record.hash) == Some(&id) {
+            self.pending_hashes.remove(&record.hash);
+        }
+        Some(record)
+    }
+
+    /// Moves pending chunk `id` from `old` to `new` after its bytes could not be written; whether it was pending.
+    pub fn relocate_pending(&mut self, id: ChunkId, old: &[Location], new: &[Location]) -> bool {
+        let Books { pending, moving, .. } = self;
+        let Some(record) = pending.get_mut(&id).or_else(|| moving.get_mut(&id)) else {
+            return false;
+        };
+        if record.locations != old {
+            return false;
+        }
+        record.locations = new.to_vec();
+        let stored = i64::from(record.stored());
+        old.iter()
+            .for_each(|location| self.add_pending(location.segment, -stored));
+        new.iter()
+            .for_each(|location| self.add_pending(location.segment, stored));
+        true
+    }
+
+    /// Whether a chunk is held.
+    pub fn is_pinned(&self, id: ChunkId) -> bool {
+        self.pins.get(&id).is_some_and(|pin| pin.strong_count() > 0)
+    }
+
+    /// Marks a chunk as being reclaimed, unless it is held or moving.
+    pub fn mark_dying(&mut self, id: ChunkId) -> bool {
+        !self.is_pinned(id)
+            && !self.pending.contains_key(&id)
+            && !self.moving.contains_key(&id)
+            && self.dying.insert(id)
+    }
+
+    /// Whether a chunk is being reclaimed.
+    pub fn is_dying(&self, id: ChunkId) -> bool {
+        self.dying.contains(&id)
+    }
+
+    /// Ends a reclaim.
+    pub fn unmark_dying(&mut self, id: ChunkId) {
+        self.dying.remove(&id);
+    }
+
+    /// Enters the new place of a chunk that is being moved; `false` if it is being reclaimed or moved already.
+    pub fn start_move(&mut self, id: ChunkId, record: ChunkRecord) -> bool {
+        if self.dying.contains(&id) || self.moving.contains_key(&id) {
+            return false;
+        }
+        for location in &record.locations {
+            self.add_pending(location.segment, i64::from(record.stored()));
+        }
+        self.moving.insert(id, record);
+        true
+    }
+
+    /// Takes the new place of a moved chunk out; its bytes no longer count as pending.
+    pub fn finish_move(&mut self, id: ChunkId) -> Option<ChunkRecord> {
+        let record = self.moving.remove(&id)?;
+        for location in &record.locations {
+            self.add_pending(location.segment, -i64::from(record.stored()));
+        }
+        Some(record)
+    }
+
+    /// The new place of a chunk that is being moved.
+    pub fn moving(&self, id: ChunkId) -> Option<&ChunkRecord> {
+        self.moving.get(&id)
+    }
+
+    /// Changes the pending bytes of a segment.
+    pub fn add_pending(&mut self, segment: SegmentId, bytes: i64) {
+        self.segments.entry(segment).or_default().pending += bytes;
+        self.settle(segment);
+    }
+
+    /// Changes the live bytes of a segment.
+    pub fn add_live(&mut self, segment: SegmentId, bytes: i64) {
+        self.segments.entry(segment).or_default().live += bytes;
+        self.settle(segment);
+    }
+
+    /// Opens a segment for appends.
+    pub fn open_segment(&mut self, segment: SegmentId) {
+        self.segments.insert(
+            segment,
+            SegmentState {
+                open: true,
+                ..SegmentState::default()
+            },
+        );
+        self.empty.remove(&segment);
+    }
+
+    /// Ends the appends to a segment.
+    pub fn close_segment(&mut self, segment: SegmentId) {
+        if let Some(state) = self.segments.get_mut(&segment) {
+            state.open = false;
+        }
+        self.settle(segment);
+    }
+
+    /// Offers a segment for release if nothing is in it.
+    pub fn settle(&mut self, segment: SegmentId) {
+        let Some(state) = self.segments.get(&segment) else {
+            return;
+        };
+        if state.live == 0 && state.pending == 0 && !state.open && !state.freeing {
+            self.empty.insert(segment);
+        } else {
+            self.empty.remove(&segment);
+        }
+    }
+}

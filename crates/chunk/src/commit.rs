@@ -1,0 +1,322 @@
+//! Commits and the group commit.
+//!
+//! Invariants:
+//! - A batch gets its number, its place in the pending log payload and its place in the tree under one lock.
+//! - A flush is led by one caller: it takes the pending payload, lands the data of every chunk appended before, then
+//!   appends one log entry, then flushes each touched device once. Only then the sequence is durable; waiting callers
+//!   are woken after that, and those whose batch came later elect the next leader.
+//! - A failure that is not made good by another copy stops the store for good: no later flush reports success.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::Ordering,
+};
+
+use bytes::Bytes;
+use parking_lot::MutexGuard;
+use terrace_codec::Writer;
+use terrace_meta::Operation;
+use terrace_store::{Batch, ChunkId, FIRST_USER_TABLE, KEY_BYTES_MAX, Sequence, StoreError, VALUE_BYTES_MAX};
+
+use crate::{
+    counters::Counters,
+    payload::encode_batch,
+    record::{
+        ChunkRecord, TABLE_CHUNKS, TABLE_LIVE, TABLE_REFERENCES, candidate_key, chunk_key, dedup_key,
+        segment_key,
+    },
+    store::{ChunkStore, CommitState},
+};
+
+/// Pending payload at which a commit flushes by itself, bytes: bounds memory and the size of a log entry.
+const PENDING_BYTES_MAX: usize = 16 << 20;
+
+/// Operations of one batch.
+pub(crate) type Operations = Vec<(Bytes, Operation)>;
+
+/// Adds the operations that enter a chunk's record to a batch.
+pub(crate) fn put_record(operations: &mut Operations, id: ChunkId, record: &ChunkRecord) {
+    operations.push((
+        chunk_key(TABLE_CHUNKS, id).into(),
+        Operation::Put(record.encode().into()),
+    ));
+}
+
+/// Adds a change of a segment's live bytes to a batch.
+pub(crate) fn add_live(operations: &mut Operations, segment: terrace_pool::SegmentId, bytes: i64) {
+    operations.push((segment_key(TABLE_LIVE, segment).into(), Operation::Add(bytes)));
+}
+
+impl ChunkStore {
+    pub(crate) fn commit_batch(&self, batch: Batch) -> Result<Sequence, StoreError> {
+        self.check_running()?;
+        for (key, value) in batch.records() {
+            if key.first().is_none_or(|table| *table < FIRST_USER_TABLE) || key.len() > KEY_BYTES_MAX {
+                return Err(StoreError::Invalid(
+                    "a key outside the user's tables, or too long".into(),
+                ));
+            }
+            if value.as_ref().is_some_and(|value| value.len() > VALUE_BYTES_MAX) {
+                return Err(StoreError::Invalid("a value that is too long".into()));
+            }
+        }
+        self.hold_back();
+        let (records, references, pins) = batch.into_parts();
+        let changes = fold_references(&references);
+        self.check_known(&changes)?;
+        let mut operations: Operations = Vec::with_capacity(records.len() + changes.len() * 3);
+        for (key, value) in records {
+            let operation = value.map_or(Operation::Delete, |value| Operation::Put(value.into()));
+            operations.push((key.into(), operation));
+        }
+        let (sequence, long) = {
+            let mut commit = self.commit.lock();
+            let sequence = commit.sequence + 1;
+            let change = self.refer(&commit, sequence, &changes, &mut operations)?;
+            self.apply_locked(&mut commit, operations, change)?;
+            (sequence, commit.pending.len() > PENDING_BYTES_MAX)
+        };
+        // Guards take the lock of the books when they are dropped.
+        drop(pins);
+        if long {
+            self.flush_until(sequence)?;
+        }
+        Ok(Sequence(sequence))
+    }
+
+    /// References to chunks that are neither pending nor held must be to chunks that exist. Only additions are
+    /// looked up: what is taken away was added by the same caller before.
+    fn check_known(&self, changes: &BTreeMap<ChunkId, Change>) -> Result<(), StoreError> {
+        let next = self.next_chunk.load(Ordering::Acquire);
+        for (id, change) in changes {
+            if id.0 == 0 || id.0 >= next {
+                return Err(StoreError::NoChunk(*id));
+            }
+            if change.sum > 0 {
+                let known = {
+                    let books = self.keeper.lock();
+                    books.pending(*id).is_some() || books.is_pinned(*id)
+                };
+                if !known && self.record(*id)?.is_none() {
+                    return Err(StoreError::NoChunk(*id));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds the operations of the reference changes; pending chunks that are referred to become committed.
+    fn refer(
+        &self,
+        commit: &CommitState,
+        sequence: u64,
+        changes: &BTreeMap<ChunkId, Change>,
+        operations: &mut Operations,
+    ) -> Result<Counters, StoreError> {
+        let mut total = Counters::default();
+        let mut books = self.keeper.lock();
+        if let Some(id) = changes.keys().find(|id| books.is_dying(**id)) {
+            return Err(StoreError::NoChunk(*id));
+        }
+        let mut freed = 0;
+        for (id, change) in changes {
+            if change.sum == 0 && books.pending(*id).is_some() {
+                continue;
+            }
+            if let Some(record) = books.take_pending(*id) {
+                let stored = i64::from(record.stored());
+                put_record(operations, *id, &record);
+                operations.push((
+                    dedup_key(&record.hash).into(),
+                    Operation::Put(id.0.to_le_bytes().to_vec().into()),
+                ));
+                for location in &record.locations {
+                    add_live(operations, location.segment, stored);
+                    books.add_live(location.segment, stored);
+                    books.add_pending(location.segment, -stored);
+                }
+                total.chunks += 1;
+                total.unique += i64::from(record.length);
+                total.stored += stored;
+            }
+            if change.sum != 0 {
+                operations.push((
+                    chunk_key(TABLE_REFERENCES, *id).into(),
+                    Operation::Add(change.sum),
+                ));
+                total.blocks += change.sum;
+            }
+            if change.taken > 0 {
+                let estimate = commit.counters.stored.max(0) / commit.counters.blocks.max(1) * change.taken;
+                freed += estimate;
+                let mut value = Writer::new();
+                value.signed_varint(estimate);
+                operations.push((
+                    candidate_key(sequence, *id).into(),
+                    Operation::Put(value.into_bytes().into()),
+                ));
+            }
+        }
+        drop(books);
+        self.pending_free.fetch_add(freed, Ordering::Relaxed);
+        Ok(total)
+    }
+
+    /// Numbers, logs and applies a batch of operations.
+    pub(crate) fn apply_locked(
+        &self,
+        commit: &mut MutexGuard<'_, CommitState>,
+        operations: Operations,
+        change: Counters,
+    ) -> Result<u64, StoreError> {
+        let sequence = commit.sequence + 1;
+        let next_chunk = self.next_chunk.load(Ordering::Acquire);
+        encode_batch(&mut commit.pending, sequence, &change, next_chunk, &operations);
+        if commit.first == 0 {
+            commit.first = sequence;
+        }
+        commit.sequence = sequence;
+        commit.counters.add(&change);
+        // The log has the batch already; a tree that refuses it would be another state than a replay gives.
+        self.tree
+            .apply(sequence, operations)
+            .map_err(|error| self.latch(&error.to_string()))?;
+        Ok(sequence)
+    }
+
+    /// Commits operations of the store's own.
+    pub(crate) fn commit_internal(
+        &self,
+        operations: Operations,
+        change: Counters,
+    ) -> Result<u64, StoreError> {
+        let mut commit = self.commit.lock();
+        self.apply_locked(&mut commit, operations, change)
+    }
+
+    /// Everything up to this sequence is durable.
+    pub(crate) fn durable(&self) -> u64 {
+        self.group.lock().durable
+    }
+
+    pub(crate) fn flush_until(&self, sequence: u64) -> Result<(), StoreError> {
+        let mut group = self.group.lock();
+        loop {
+            if group.durable >= sequence {
+                return Ok(());
+            }
+            self.check_running()?;
+            if !group.leading {
+                break;
+            }
+            self.flushed.wait(&mut group);
+        }
+        group.leading = true;
+        let durable = group.durable;
+        drop(group);
+        let result = self.lead(durable);
+        let mut group = self.group.lock();
+        group.leading = false;
+        let result = match result {
+            Ok(now) => {
+                group.durable = group.durable.max(now);
+                if now >= sequence {
+                    Ok(())
+                } else {
+                    Err(StoreError::Invalid(format!(
+                        "sequence {sequence} was never committed"
+                    )))
+                }
+            }
+            Err(StoreError::Stopped(cause)) => Err(StoreError::Stopped(cause)),
+            Err(error) => Err(self.latch(&error.to_string())),
+        };
+        drop(group);
+        self.flushed.notify_all();
+        result
+    }
+
+    /// Makes everything committed so far durable; returns up to which sequence.
+    fn lead(&self, durable: u64) -> Result<u64, StoreError> {
+        let (mut first, mut last, mut payload) = self.take_pending();
+        loop {
+            let before = self.relocations.load(Ordering::Acquire);
+            self.land_data()?;
+            if self.relocations.load(Ordering::Acquire) == before {
+                break;
+            }
+            // Chunks had to be placed elsewhere: the batches that say so belong into the same entry.
+            let (more_first, more_last, more) = self.take_pending();
+            if more_first != 0 {
+                if first == 0 {
+                    first = more_first;
+                }
+                last = more_last;
+                payload.extend_from_slice(&more);
+            }
+        }
+        if first == 0 {
+            return Ok(last);
+        }
+        let appended = self
+            .log
+            .append(first, last, durable, &payload)
+            .map_err(|error| StoreError::Device(error.to_string().into()))?;
+        let mut groups = std::mem::take(&mut *self.dirty.lock());
+        groups.insert(appended.devices);
+        self.flush_groups(&groups)?;
+        Ok(last)
+    }
+
+    fn take_pending(&self) -> (u64, u64, Vec<u8>) {
+        let mut commit = self.commit.lock();
+        let first = std::mem::take(&mut commit.first);
+        let payload = std::mem::take(&mut commit.pending).into_bytes();
+        let last = commit.sequence;
+        if first != 0 {
+            let mark = (last, commit.counters);
+            commit.marks.push_back(mark);
+        }
+        (first, last, payload)
+    }
+
+    /// Flushes all devices of `groups`; of each group at least one must succeed.
+    fn flush_groups(&self, groups: &BTreeSet<Vec<u16>>) -> Result<(), StoreError> {
+        let mut devices: Vec<u16> = groups.iter().flatten().copied().collect();
+        devices.sort_unstable();
+        devices.dedup();
+        let Err(error) = self.pool.flush(&devices) else {
+            return Ok(());
+        };
+        // Which one was it? A device whose flush failed goes on failing, so asking again tells.
+        let failed: Vec<u16> = devices
+            .into_iter()
+            .filter(|device| self.pool.flush(&[*device]).is_err())
+            .collect();
+        tracing::error!(?failed, %error, "a flush failed");
+        if failed.is_empty()
+            || groups
+                .iter()
+                .any(|group| group.iter().all(|device| failed.contains(device)))
+        {
+            return Err(StoreError::Device(error.to_string().into()));
+        }
+        Ok(())
+    }
+}
+
+/// What a batch does to one chunk's references.
+pub(crate) struct Change {
+    sum: i64,
+    taken: i64,
+}
+
+fn fold_references(references: &[(ChunkId, i64)]) -> BTreeMap<ChunkId, Change> {
+    let mut changes: BTreeMap<ChunkId, Change> = BTreeMap::new();
+    for (id, blocks) in references {
+        let change = changes.entry(*id).or_insert(Change { sum: 0, taken: 0 });
+        change.sum += blocks;
+        change.taken += (-blocks).max(0);
+    }
+    changes
+}

@@ -1,0 +1,435 @@
+//! Background work, in bounded steps: release, checkpoint, reclaim, repair, compaction, merge.
+//!
+//! Invariants: one thread at a time works here; a segment goes back to the pool only when the batch that gave it up is
+//! durable; what a checkpoint frees goes back only when the root that does without it is durable.
+
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
+use terrace_codec::Reader;
+use terrace_meta::{Operation, Progress};
+use terrace_pool::SegmentId;
+use terrace_store::{Placement, StoreError};
+
+use crate::{
+    Step,
+    commit::{Operations, add_live},
+    counters::Counters,
+    record::{
+        TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_SEGMENTS, candidate_of_key, chunk_key, dedup_key, segment_key,
+    },
+    root::encode_root,
+    store::{ChunkStore, meta_error, pool_error},
+};
+
+/// What one slice of a merge or of a table's writing moves, bytes.
+const SLICE_BYTES: usize = 1 << 20;
+/// Candidates looked at in one step.
+const CANDIDATES: usize = 256;
+/// Chunks moved by one step of compaction.
+const COMPACT_CHUNKS: usize = 64;
+
+/// What a step carries on from the one before.
+#[derive(Default)]
+pub(crate) struct Maintenance {
+    /// A checkpoint is being made that holds everything up to this sequence.
+    checkpoint: Option<u64>,
+    /// Where the look for dead chunks goes on.
+    candidates: Vec<u8>,
+    /// Chunks left to move out of the segment that is being compacted.
+    compacting: Option<(SegmentId, Vec<terrace_store::ChunkId>)>,
+    /// Segments that could not be emptied (damaged chunks).
+    stuck: std::collections::BTreeSet<SegmentId>,
+}
+
+impl ChunkStore {
+    /// One bounded step of background work: checkpoint, merge, reclaim, release, compaction, whatever is most
+    /// needed. Any number of threads may call it; one does the work, the others get `Idle`.
+    pub fn step(&self) -> Result<Step, StoreError> {
+        self.check_running()?;
+        let Some(mut state) = self.maintenance.try_lock() else {
+            return Ok(Step::Idle);
+        };
+        self.step_locked(&mut state)
+    }
+
+    fn step_locked(&self, state: &mut MutexGuard<'_, Maintenance>) -> Result<Step, StoreError> {
+        self.release_durable();
+        if state.checkpoint.is_none() && self.checkpoint_due() {
+            self.start_checkpoint(state);
+        }
+        let worked = self.checkpoint_step(state)?
+            || self.reclaim_step(state)?
+            || self.repair_step()?
+            || self.give_up_empty()?
+            || self.wait_for_release()?
+            || self.tree.step(SLICE_BYTES).map_err(meta_error)? == Progress::More
+            || self.compact_step(state)?;
+        Ok(if worked { Step::More } else { Step::Idle })
+    }
+
+    /// Writes a checkpoint now: everything committed before the call is in the root afterwards and the log before
+    /// it is given back.
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        self.check_running()?;
+        let mut state = self.maintenance.lock();
+        self.checkpoint_step_until_done(&mut state)?;
+        self.start_checkpoint(&mut state);
+        self.checkpoint_step_until_done(&mut state)?;
+        self.release_durable();
+        Ok(())
+    }
+
+    /// A last checkpoint, before the pool is exported or the process ends. Later commits fail with `Stopped`.
+    pub fn close(&self) -> Result<(), StoreError> {
+        let result = self.checkpoint();
+        let mut stop = self.stop.lock();
+        stop.get_or_insert_with(|| "it was closed".into());
+        self.stopping.store(true, Ordering::Release);
+        result
+    }
+
+    fn checkpoint_step_until_done(&self, state: &mut Maintenance) -> Result<(), StoreError> {
+        while self.checkpoint_step(state)? {}
+        Ok(())
+    }
+
+    /// Log length at which a checkpoint is due, bytes: less on a small pool, so that the log does not fill it.
+    fn log_limit(&self) -> u64 {
+        let pool_bytes = self.pool.total_segments() * u64::from(self.pool.segment_bytes());
+        self.options
+            .checkpoint_log_bytes
+            .min(pool_bytes / 16)
+            .max(64 * 1024)
+    }
+
+    fn checkpoint_due(&self) -> bool {
+        let low = self.pool.free_segments() < self.reserve_segments();
+        let usage = self.tree.usage();
+        let segment = u64::from(self.pool.segment_bytes());
+        self.log.bytes() > self.log_limit()
+            || (low && (self.log.bytes() > segment || usage.bytes_replaced > 2 * segment))
+    }
+
+    fn start_checkpoint(&self, state: &mut Maintenance) {
+        // Under the lock of commits, so that the sealed part ends with a whole batch.
+        let _commit = self.commit.lock();
+        state.checkpoint = Some(self.tree.seal());
+    }
+
+    /// Goes on with a checkpoint; `false` when there is none.
+    fn checkpoint_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        let Some(target) = state.checkpoint else {
+            return Ok(false);
+        };
+        if self.tree.flushed_sequence() < target
+            && self.tree.step(SLICE_BYTES).map_err(meta_error)? == Progress::More
+        {
+            return Ok(true);
+        }
+        self.write_root()?;
+        state.checkpoint = None;
+        Ok(true)
+    }
+
+    fn write_root(&self) -> Result<(), StoreError> {
+        let manifest = self.tree.manifest().map_err(meta_error)?;
+        let sequence = self.tree.flushed_sequence();
+        // The tables name chunks and segments: these must be durable before a root names the tables.
+        self.flush_until(sequence)?;
+        let position = self.log.position_at(sequence);
+        let counters = {
+            let commit = self.commit.lock();
+            let mark = commit
+                .marks
+                .iter()
+                .rev()
+                .find(|(mark, _)| *mark == position.sequence);
+            mark.map(|(_, counters)| *counters)
+        };
+        let Some(counters) = counters else {
+            return Err(self.latch("the totals at the start of the log are not known"));
+        };
+        let root = encode_root(&manifest, &position, &counters, self.next_chunk_id(), &self.meta);
+        self.pool.write_root(&root).map_err(pool_error)?;
+        let released = self.tree.take_released();
+        terrace_meta::ExtentStorage::release(&*self.meta, &released);
+        for segment in self.log.release_until(&position) {
+            self.release_segment(segment);
+        }
+        let mut commit = self.commit.lock();
+        commit.marks.retain(|(mark, _)| *mark >= position.sequence);
+        Ok(())
+    }
+
+    /// Frees chunks that nothing refers to; `false` when there was nothing to look at.
+    fn reclaim_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        let all = [TABLE_CANDIDATES];
+        let from = if state.candidates.is_empty() {
+            &all
+        } else {
+            &state.candidates[..]
+        };
+        let mut records = self
+            .tree
+            .scan(from, &[TABLE_CANDIDATES + 1], CANDIDATES)
+            .map_err(meta_error)?;
+        if records.is_empty() && !state.candidates.is_empty() {
+            // Held chunks may be left behind: they are looked at again in the next round.
+            records = self
+                .tree
+                .scan(&all, &[TABLE_CANDIDATES + 1], CANDIDATES)
+                .map_err(meta_error)?;
+        }
+        let Some((last, _)) = records.last() else {
+            state.candidates.clear();
+            return Ok(false);
+        };
+        state.candidates = last.to_vec();
+        state.candidates.push(0);
+        let mut operations: Operations = Vec::new();
+        let mut change = Counters::default();
+        let mut dying = Vec::new();
+        let mut dead = Vec::new();
+        let mut estimate = 0;
+        for (key, value) in &records {
+            let Some(id) = candidate_of_key(key) else { continue };
+            if dying.contains(&id) {
+                // Seen in this very step.
+                operations.push((key.clone(), Operation::Delete));
+                estimate += Reader::new(value).signed_varint("estimate").unwrap_or(0);
+                continue;
+            }
+            {
+                let mut books = self.keeper.lock();
+                if books.is_pinned(id) || !books.mark_dying(id) {
+                    continue;
+                }
+            }
+            dying.push(id);
+            let references = self.references(id);
+            let record = self.record(id);
+            operations.push((key.clone(), Operation::Delete));
+            estimate += Reader::new(value).signed_varint("estimate").unwrap_or(0);
+            match (references, record) {
+                (Ok(0), Ok(Some(record))) => {
+                    operations.push((chunk_key(TABLE_CHUNKS, id).into(), Operation::Delete));
+                    let hint = dedup_key(&record.hash);
+                    if self
+                        .tree
+                        .get(&hint)
+                        .is_ok_and(|hint| hint.is_some_and(|hint| hint[..] == id.0.to_le_bytes()))
+                    {
+                        operations.push((hint.into(), Operation::Delete));
+                    }
+                    let stored = i64::from(record.stored());
+                    for location in &record.locations {
+                        add_live(&mut operations, location.segment, -stored);
+                        dead.push((location.segment, stored));
+                    }
+                    change.chunks -= 1;
+                    change.unique -= i64::from(record.length);
+                    change.stored -= stored;
+                }
+                (Ok(count), Ok(_)) if count < 0 => {
+                    tracing::error!(chunk = %id, count, "a chunk has fewer than no references");
+                }
+                (Ok(_), Ok(_)) => {}
+                (Err(error), _) | (_, Err(error)) => {
+                    // Left for later: its metadata cannot be read now.
+                    operations.pop();
+                    tracing::error!(chunk = %id, %error, "a chunk could not be looked at for reclaiming");
+                }
+            }
+        }
+        let worked = !operations.is_empty();
+        let result = if worked {
+            self.commit_internal(operations, change).map(|_| ())
+        } else {
+            Ok(())
+        };
+        let mut books = self.keeper.lock();
+        if result.is_ok() {
+            for (segment, stored) in dead {
+                books.add_live(segment, -stored);
+            }
+            self.pending_free.fetch_sub(estimate, Ordering::Relaxed);
+        }
+        for id in dying {
+            books.unmark_dying(id);
+        }
+        drop(books);
+        result.map(|()| worked)
+    }
+
+    /// Commits that empty segments are given up.
+    fn give_up_empty(&self) -> Result<bool, StoreError> {
+        let mut commit = self.commit.lock();
+        let mut operations: Operations = Vec::new();
+        let sequence = commit.sequence + 1;
+        {
+            let mut books = self.keeper.lock();
+            let empty = std::mem::take(&mut books.empty);
+            for segment in empty {
+                if let Some(state) = books.segments.get_mut(&segment) {
+                    state.freeing = true;
+                }
+                operations.push((segment_key(TABLE_SEGMENTS, segment).into(), Operation::Delete));
+                books.freeing.push((sequence, segment));
+            }
+        }
+        if operations.is_empty() {
+            return Ok(false);
+        }
+        self.apply_locked(&mut commit, operations, Counters::default())?;
+        Ok(true)
+    }
+
+    /// Gives segments back whose giving up is durable.
+    fn release_durable(&self) {
+        let durable = self.durable();
+        let mut released = Vec::new();
+        {
+            let mut books = self.keeper.lock();
+            let (now, later) = std::mem::take(&mut books.freeing)
+                .into_iter()
+                .partition(|(at, _)| *at <= durable);
+            books.freeing = later;
+            let now: Vec<(u64, SegmentId)> = now;
+            for (_, segment) in now {
+                books.segments.remove(&segment);
+                released.push(segment);
+            }
+        }
+        for segment in released {
+            self.release_segment(segment);
+            // Only a hint to the device; whether it takes it does not matter.
+            if let Err(error) = self.pool.discard(segment) {
+                tracing::debug!(%segment, %error, "discard");
+            }
+        }
+    }
+
+    /// Flushes so that given-up segments can be released.
+    fn wait_for_release(&self) -> Result<bool, StoreError> {
+        let last = self.keeper.lock().freeing.iter().map(|(at, _)| *at).max();
+        let Some(last) = last else { return Ok(false) };
+        self.flush_until(last)?;
+        self.release_durable();
+        Ok(true)
+    }
+
+    /// Moves what is live out of the emptiest segment, when that is worth it; `false` when it is not.
+    fn compact_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        if state.compacting.is_none() {
+            let Some(segment) = self.choose_for_compaction(state) else {
+                return Ok(false);
+            };
+            state.compacting = Some((segment, self.chunks_in_segment(segment)?));
+        }
+        let Some((segment, mut ids)) = state.compacting.take() else {
+            return Ok(false);
+        };
+        let rest = ids.split_off(ids.len().min(COMPACT_CHUNKS));
+        let tier = self.pool.tier_of(segment.device).unwrap_or(0);
+        let placement = Placement::Tier { tier, strict: false };
+        let outcome = match self.move_chunks(&ids, placement, Some(segment)) {
+            Ok(outcome) => outcome,
+            Err(StoreError::NoSpace) => {
+                state.stuck.insert(segment);
+                return Ok(true);
+            }
+            Err(error) => return Err(error),
+        };
+        if !outcome.failed.is_empty() {
+            state.stuck.insert(segment);
+        }
+        if rest.is_empty() {
+            let left = self
+                .keeper
+                .lock()
+                .segments
+                .get(&segment)
+                .is_some_and(|state| state.live > 0);
+            if left {
+                state.stuck.insert(segment);
+            }
+        } else {
+            state.compacting = Some((segment, rest));
+        }
+        Ok(true)
+    }
+
+    /// The segment whose emptying gives most: when garbage is more than a quarter, or room is short.
+    fn choose_for_compaction(&self, state: &mut Maintenance) -> Option<SegmentId> {
+        let segment_bytes = i64::from(self.pool.segment_bytes());
+        let free = self.pool.free_segments();
+        let reserve = self.reserve_segments();
+        let short = free < reserve * 2 + 2;
+        let books = self.keeper.lock();
+        let candidates = books.segments.iter().filter(|(id, segment)| {
+            !segment.open
+                && !segment.freeing
+                && segment.pending == 0
+                && segment.live > 0
+                && !state.stuck.contains(id)
+        });
+        let (mut total, mut live) = (0, 0);
+        let mut best: Option<(SegmentId, i64)> = None;
+        for (id, segment) in candidates {
+            total += segment_bytes;
+            live += segment.live;
+            if best.is_none_or(|(_, least)| segment.live < least) {
+                best = Some((*id, segment.live));
+            }
+        }
+        let (id, least) = best?;
+        let garbage = total - live;
+        // Two segments' worth of garbage at least, or a move would only shift it.
+        let worth = garbage > total / 4 && garbage >= 2 * segment_bytes && least < segment_bytes * 3 / 4;
+        let needed = short && garbage >= 2 * segment_bytes && least < segment_bytes * 15 / 16;
+        (worth || needed).then_some(id)
+    }
+
+    /// Works until there is `enough` room, or nothing more can be had; whether there is enough.
+    pub(crate) fn make_room(&self, mut enough: impl FnMut() -> bool) -> Result<bool, StoreError> {
+        let Some(mut state) = self.maintenance.try_lock_for(std::time::Duration::from_secs(2)) else {
+            return Ok(enough());
+        };
+        state.stuck.clear();
+        let mut checkpoints = 0;
+        for _ in 0..16_384 {
+            if enough() {
+                return Ok(true);
+            }
+            if self.step_locked(&mut state)? == Step::More {
+                continue;
+            }
+            // What a checkpoint gives back: the log, and the tables that merges replaced.
+            if checkpoints == 2 {
+                break;
+            }
+            checkpoints += 1;
+            self.start_checkpoint(&mut state);
+        }
+        Ok(enough())
+    }
+
+    /// Slows writers when the background falls behind, smoothly; does its work for it where there is none.
+    pub(crate) fn hold_back(&self) {
+        let pressure = self.tree.pressure();
+        if pressure < 0.75 && self.log.bytes() < self.log_limit() * 2 {
+            return;
+        }
+        if (pressure >= 1.0 || self.log.bytes() >= self.log_limit() * 3)
+            && let Some(mut state) = self.maintenance.try_lock()
+        {
+            if let Err(error) = self.step_locked(&mut state) {
+                tracing::warn!(%error, "a background step failed");
+            }
+        } else if self.options.threads > 0 {
+            let late = (pressure - 0.75).clamp(0.0, 1.0);
+            std::thread::sleep(std::time::Duration::from_micros((late * 20_000.0) as u64));
+        }
+    }
+}

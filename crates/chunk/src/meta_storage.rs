@@ -1,0 +1,369 @@
+//! `MetaStorage`: the metadata tree's extents in segments of the pool, on two devices where there are two.
+//!
+//! Invariants: an extent starts on 4096; its location is the number of its metadata segment (never used twice) and the
+//! offset in it; a segment is released when it is closed and no extent in it is live, which the tree's owner only
+//! lets happen after a root without them is durable.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use terrace_codec::{DecodeError, Reader, Writer};
+use terrace_device::AlignedBuffer;
+use terrace_log::Copies;
+use terrace_meta::{Extent, ExtentError, ExtentStorage};
+use terrace_pool::{Pool, PoolError, Request, SegmentId, SegmentKind, TierChoice};
+
+const BLOCK: u32 = 4096;
+/// How often a failed write is tried in another segment.
+const ATTEMPTS: usize = 4;
+
+struct MetaSegment {
+    copies: Copies,
+    live: u64,
+}
+
+#[derive(Default)]
+struct State {
+    segments: BTreeMap<u32, MetaSegment>,
+    next: u32,
+    open: Option<(u32, u32)>,
+    writing: BTreeMap<u32, u32>,
+    dirty: BTreeSet<u32>,
+    live_bytes: u64,
+}
+
+/// Extents in segments.
+pub struct MetaStorage {
+    pool: Arc<Pool>,
+    state: Mutex<State>,
+}
+
+impl MetaStorage {
+    /// With nothing in it.
+    pub fn new(pool: Arc<Pool>) -> Self {
+        Self {
+            pool,
+            state: Mutex::new(State {
+                next: 1,
+                ..State::default()
+            }),
+        }
+    }
+
+    /// The segments that a root lists.
+    pub fn decode(pool: Arc<Pool>, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let next = reader.u32("metadata segment number")?;
+        let count = reader.u32("metadata segment count")?;
+        let mut segments = BTreeMap::new();
+        for _ in 0..count {
+            let number = reader.u32("metadata segment")?;
+            let copies = Copies::decode(reader)?;
+            if number >= next || copies.is_empty() {
+                return Err(DecodeError::Invalid("metadata segment"));
+            }
+            segments.insert(number, MetaSegment { copies, live: 0 });
+        }
+        Ok(Self {
+            pool,
+            state: Mutex::new(State {
+                segments,
+                next,
+                ..State::default()
+            }),
+        })
+    }
+
+    /// Appends the list of segments, for a root.
+    pub fn encode(&self, writer: &mut Writer) {
+        let state = self.state.lock();
+        writer.u32(state.next).u32(state.segments.len() as u32);
+        for (number, segment) in &state.segments {
+            writer.u32(*number);
+            segment.copies.encode(writer);
+        }
+    }
+
+    /// Counts the extents that a tree opened with; segments without any are given up. Fails for an extent of no
+    /// segment.
+    pub fn count(&self, extents: &[Extent]) -> Result<(), String> {
+        let mut state = self.state.lock();
+        for extent in extents {
+            let (number, offset) = parts(*extent);
+            let end = u64::from(offset) + u64::from(extent.bytes);
+            let limit = u64::from(self.pool.segment_bytes());
+            let Some(segment) = state.segments.get_mut(&number).filter(|_| end <= limit) else {
+                return Err(format!("{extent} lies in no metadata segment"));
+            };
+            segment.live += room(extent.bytes);
+            state.live_bytes += room(extent.bytes);
+        }
+        state.segments.retain(|_, segment| segment.live > 0);
+        Ok(())
+    }
+
+    /// All segments in use.
+    pub fn segments(&self) -> Vec<SegmentId> {
+        self.state
+            .lock()
+            .segments
+            .values()
+            .flat_map(|segment| segment.copies.iter().collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// Live bytes, one copy.
+    pub fn live_bytes(&self) -> u64 {
+        self.state.lock().live_bytes
+    }
+
+    fn place(&self, bytes: u32) -> Result<(u32, u32, Copies), ExtentError> {
+        let segment_bytes = self.pool.segment_bytes();
+        let need = room(bytes) as u32;
+        if need > segment_bytes {
+            return Err(ExtentError::Failed(format!(
+                "an extent of {bytes} bytes is larger than a segment"
+            )));
+        }
+        let mut state = self.state.lock();
+        let fits = state.open.filter(|(_, fill)| *fill + need <= segment_bytes);
+        let (number, fill) = match fits {
+            Some(open) => open,
+            None => {
+                let copies = self.allocate()?;
+                let number = state.next;
+                state.next += 1;
+                state.segments.insert(number, MetaSegment { copies, live: 0 });
+                (number, 0)
+            }
+        };
+        state.open = Some((number, fill + need));
+        *state.writing.entry(number).or_default() += 1;
+        let copies = state
+            .segments
+            .get(&number)
+            .map(|segment| segment.copies)
+            .unwrap_or_default();
+        Ok((number, fill, copies))
+    }
+
+    fn allocate(&self) -> Result<Copies, ExtentError> {
+        let request = |avoid| Request {
+            choice: TierChoice::Fastest,
+            kind: SegmentKind::Metadata,
+            avoid,
+            leave_free: 0,
+        };
+        let first = self.pool.allocate(&request(&[])).map_err(extent_error)?;
+        let second = self.pool.allocate(&request(&[first.device])).ok();
+        Ok(Copies([Some(first), second]))
+    }
+
+    /// Ends a write: `kept` bytes of it are live now.
+    fn settle(&self, number: u32, kept: u64) {
+        let mut state = self.state.lock();
+        if let Some(count) = state.writing.get_mut(&number) {
+            *count -= 1;
+            if *count == 0 {
+                state.writing.remove(&number);
+            }
+        }
+        state.dirty.insert(number);
+        state.live_bytes += kept;
+        if let Some(segment) = state.segments.get_mut(&number) {
+            segment.live += kept;
+        }
+    }
+
+    /// Releases closed segments without live extents.
+    fn sweep(&self) {
+        let mut freed = Vec::new();
+        {
+            let mut state = self.state.lock();
+            let State {
+                segments,
+                open,
+                writing,
+                dirty,
+                ..
+            } = &mut *state;
+            let open = open.map(|(number, _)| number);
+            segments.retain(|number, segment| {
+                let keep = segment.live > 0 || Some(*number) == open || writing.contains_key(number);
+                if !keep {
+                    dirty.remove(number);
+                    freed.extend(segment.copies.iter());
+                }
+                keep
+            });
+        }
+        for segment in freed {
+            if let Err(error) = self.pool.release(segment) {
+                tracing::error!(%segment, %error, "a metadata segment could not be released");
+            }
+        }
+    }
+
+    fn copies(&self, extent: Extent, offset: u32, length: u32) -> Result<(Copies, u32), ExtentError> {
+        let (number, start) = parts(extent);
+        if offset.checked_add(length).is_none_or(|end| end > extent.bytes)
+            || start
+                .checked_add(extent.bytes)
+                .is_none_or(|end| end > self.pool.segment_bytes())
+        {
+            return Err(ExtentError::Failed(format!(
+                "{offset}+{length} lies outside of {extent}"
+            )));
+        }
+        let state = self.state.lock();
+        let segment = state.segments.get(&number);
+        let segment =
+            segment.ok_or_else(|| ExtentError::Failed(format!("{extent} lies in no metadata segment")))?;
+        Ok((segment.copies, start + offset))
+    }
+
+    fn read_segment(&self, segment: SegmentId, offset: u32, length: u32) -> Result<Bytes, ExtentError> {
+        let first = offset / BLOCK * BLOCK;
+        let skip = (offset - first) as usize;
+        let mut buffer = AlignedBuffer::with_capacity(skip + length as usize);
+        let whole = (skip + length as usize).next_multiple_of(BLOCK as usize);
+        self.pool
+            .read(segment, first.into(), buffer.reuse(whole))
+            .map_err(extent_error)?;
+        Ok(Bytes::copy_from_slice(&buffer[skip..skip + length as usize]))
+    }
+}
+
+impl ExtentStorage for MetaStorage {
+    fn write(&self, bytes: &[u8]) -> Result<Extent, ExtentError> {
+        let length =
+            u32::try_from(bytes.len()).map_err(|_| ExtentError::Failed("an extent above 4 GiB".into()))?;
+        let padded = AlignedBuffer::padded_from(bytes);
+        let mut failure = ExtentError::Failed("nothing was tried".into());
+        for attempt in 1..=ATTEMPTS {
+            let (number, offset, copies) = self.place(length)?;
+            let mut good = 0;
+            for segment in copies.iter() {
+                match self.pool.write(segment, offset.into(), &padded) {
+                    Ok(()) => good += 1,
+                    Err(error) => failure = extent_error(error),
+                }
+            }
+            // One good copy of two is enough when nothing better can be had.
+            let enough = good == copies.iter().count() || (good > 0 && attempt == ATTEMPTS);
+            self.settle(number, if enough { room(length) } else { 0 });
+            if enough {
+                return Ok(Extent {
+                    location: u64::from(number) << 32 | u64::from(offset),
+                    bytes: length,
+                });
+            }
+            let mut state = self.state.lock();
+            if state.open.is_some_and(|(open, _)| open == number) {
+                state.open = None;
+            }
+        }
+        Err(failure)
+    }
+
+    fn read(&self, extent: Extent, offset: u32, length: u32) -> Result<Bytes, ExtentError> {
+        let (copies, at) = self.copies(extent, offset, length)?;
+        let mut failure = ExtentError::Failed(format!("{extent} has no copy"));
+        for segment in copies.iter() {
+            match self.read_segment(segment, at, length) {
+                Ok(bytes) => return Ok(bytes),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    fn read_copy(
+        &self,
+        copy: u32,
+        extent: Extent,
+        offset: u32,
+        length: u32,
+    ) -> Option<Result<Bytes, ExtentError>> {
+        match self.copies(extent, offset, length) {
+            Ok((copies, at)) => {
+                let segment = copies.iter().nth(copy as usize)?;
+                Some(self.read_segment(segment, at, length))
+            }
+            Err(error) => (copy == 0).then_some(Err(error)),
+        }
+    }
+
+    fn release(&self, extents: &[Extent]) {
+        {
+            let mut state = self.state.lock();
+            for extent in extents {
+                let (number, _) = parts(*extent);
+                let freed = room(extent.bytes);
+                if let Some(segment) = state.segments.get_mut(&number) {
+                    segment.live = segment.live.saturating_sub(freed);
+                    state.live_bytes = state.live_bytes.saturating_sub(freed);
+                }
+            }
+        }
+        self.sweep();
+    }
+
+    fn sync(&self) -> Result<(), ExtentError> {
+        let groups: Vec<(u32, Copies)> = {
+            let state = self.state.lock();
+            state
+                .dirty
+                .iter()
+                .filter_map(|n| state.segments.get(n).map(|segment| (*n, segment.copies)))
+                .collect()
+        };
+        let devices: BTreeSet<u16> = groups
+            .iter()
+            .flat_map(|(_, copies)| copies.iter().map(|s| s.device).collect::<Vec<_>>())
+            .collect();
+        let mut failed = BTreeMap::new();
+        for device in devices {
+            if let Err(error) = self.pool.flush(&[device]) {
+                failed.insert(device, error);
+            }
+        }
+        for (_, copies) in &groups {
+            let lost = copies.iter().all(|segment| failed.contains_key(&segment.device));
+            if let Some(error) = copies
+                .iter()
+                .find_map(|segment| failed.get(&segment.device))
+                .filter(|_| lost)
+            {
+                return Err(extent_error(error.clone()));
+            }
+        }
+        let mut state = self.state.lock();
+        for (number, _) in groups {
+            // A segment written to meanwhile stays dirty only if it is still open; flushing it again does no harm.
+            if state.open.is_none_or(|(open, _)| open != number) && !state.writing.contains_key(&number) {
+                state.dirty.remove(&number);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parts(extent: Extent) -> (u32, u32) {
+    ((extent.location >> 32) as u32, extent.location as u32)
+}
+
+fn room(bytes: u32) -> u64 {
+    u64::from(bytes).next_multiple_of(BLOCK.into())
+}
+
+fn extent_error(error: PoolError) -> ExtentError {
+    if error.is_no_space() {
+        ExtentError::NoSpace(error.to_string())
+    } else {
+        ExtentError::Failed(error.to_string())
+    }
+}

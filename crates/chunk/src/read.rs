@@ -1,0 +1,232 @@
+//! Reading chunks.
+//!
+//! Invariants: no byte is returned that was not compared with a sum in the chunk's record; each copy is tried; a reader
+//! that finds something else than it expected looks whether the chunk has moved meanwhile before it calls it damaged.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_device::AlignedBuffer;
+use terrace_store::{BLOCK_BYTES, ChunkId, ChunkInfo, StoreError};
+
+use crate::{
+    compress,
+    header::HEADER_BYTES,
+    record::{ChunkRecord, Location, TABLE_CHUNKS, TABLE_REFERENCES, chunk_key},
+    store::{ChunkStore, meta_error},
+};
+
+/// How often a reader follows a chunk that moves under it.
+const MOVES_MAX: usize = 8;
+const BLOCK: usize = 4096;
+
+thread_local! {
+    static BUFFER: std::cell::RefCell<AlignedBuffer> = std::cell::RefCell::new(AlignedBuffer::with_capacity(160 * 1024));
+}
+
+impl ChunkStore {
+    /// The committed record of a chunk.
+    pub(crate) fn record(&self, id: ChunkId) -> Result<Option<ChunkRecord>, StoreError> {
+        let Some(value) = self.tree.get(&chunk_key(TABLE_CHUNKS, id)).map_err(meta_error)? else {
+            return Ok(None);
+        };
+        let record = ChunkRecord::decode(&value)
+            .map_err(|error| StoreError::DamagedMetadata(format!("record of chunk {id}: {error}").into()))?;
+        Ok(Some(record))
+    }
+
+    /// The record of a chunk, committed or not.
+    pub(crate) fn any_record(&self, id: ChunkId) -> Result<Option<ChunkRecord>, StoreError> {
+        if let Some(record) = self.record(id)? {
+            return Ok(Some(record));
+        }
+        let pending = self.keeper.lock().pending(id).cloned();
+        if pending.is_some() {
+            return Ok(pending);
+        }
+        // It may have been committed between the two looks.
+        self.record(id)
+    }
+
+    /// Gives `length` bytes at `skip` bytes into the stored chunk to `use_bytes`.
+    pub(crate) fn with_stored<T>(
+        &self,
+        location: Location,
+        skip: usize,
+        length: usize,
+        use_bytes: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T, Arc<str>> {
+        let offset = location.offset as usize + skip;
+        let segment_bytes = self.pool.segment_bytes() as usize;
+        if offset.checked_add(length).is_none_or(|end| end > segment_bytes) {
+            return Err(format!("segment {} ends before it", location.segment).into());
+        }
+        BUFFER.with_borrow_mut(|buffer| {
+            if let Some(open) = self.open_segments.find(location.segment)
+                && open.read(offset, buffer.reuse(length))
+            {
+                return Ok(use_bytes(buffer));
+            }
+            let first = offset / BLOCK * BLOCK;
+            let end = (offset + length).next_multiple_of(BLOCK);
+            let read = self
+                .pool
+                .read(location.segment, first as u64, buffer.reuse(end - first));
+            read.map_err(|error| Arc::from(error.to_string()))?;
+            Ok(use_bytes(&buffer[offset - first..offset - first + length]))
+        })
+    }
+
+    /// Reads and verifies one copy of a whole chunk.
+    pub(crate) fn read_copy(&self, record: &ChunkRecord, location: Location) -> Result<Bytes, Arc<str>> {
+        let content = self.with_stored(location, HEADER_BYTES, record.payload as usize, |stored| {
+            compress::decompress(stored, record.compression, record.length as usize)
+        })?;
+        let wrong = || {
+            Arc::from(format!(
+                "its bytes in segment {} do not match its hash",
+                location.segment
+            ))
+        };
+        let content = content.ok_or_else(wrong)?;
+        if *blake3::hash(&content).as_bytes() != record.hash {
+            return Err(wrong());
+        }
+        Ok(Bytes::from(content))
+    }
+
+    /// Tries `read` on each copy, following the chunk if it moves.
+    fn read_any<T>(
+        &self,
+        id: ChunkId,
+        mut read: impl FnMut(&ChunkRecord, Location) -> Result<T, Arc<str>>,
+    ) -> Result<T, StoreError> {
+        let mut record = self.any_record(id)?.ok_or(StoreError::NoChunk(id))?;
+        for _ in 0..MOVES_MAX {
+            let mut bad: Vec<(Location, Arc<str>)> = Vec::new();
+            for location in &record.locations {
+                match read(&record, *location) {
+                    Ok(result) => {
+                        if !bad.is_empty() {
+                            self.note_bad_copies(id, &record, &bad);
+                        }
+                        return Ok(result);
+                    }
+                    Err(cause) => bad.push((*location, cause)),
+                }
+            }
+            let now = self.any_record(id)?.ok_or(StoreError::NoChunk(id))?;
+            if now == record {
+                self.note_bad_copies(id, &record, &bad);
+                let cause = bad
+                    .into_iter()
+                    .next()
+                    .map_or_else(|| "it has no copy".into(), |(_, cause)| cause);
+                return Err(StoreError::Damaged { id, cause });
+            }
+            record = now;
+        }
+        Err(StoreError::Damaged {
+            id,
+            cause: "it moves faster than it can be read".into(),
+        })
+    }
+
+    /// Counts bad copies and remembers the chunk for repair.
+    pub(crate) fn note_bad_copies(&self, id: ChunkId, record: &ChunkRecord, bad: &[(Location, Arc<str>)]) {
+        // A copy that was read while it moved away is not bad.
+        if !matches!(self.any_record(id), Ok(Some(now)) if now == *record) {
+            return;
+        }
+        for (location, cause) in bad {
+            tracing::warn!(chunk = %id, segment = %location.segment, %cause, "a copy of a chunk is bad");
+            self.pool.note_checksum_error(location.segment.device);
+        }
+        if record.locations.len() > bad.len() {
+            self.repairs.lock().insert(id);
+        }
+    }
+
+    pub(crate) fn read_whole(&self, id: ChunkId) -> Result<Bytes, StoreError> {
+        self.read_any(id, |record, location| self.read_copy(record, location))
+    }
+
+    pub(crate) fn read_part(&self, id: ChunkId, offset: usize, length: usize) -> Result<Bytes, StoreError> {
+        let outside = |total: u32| {
+            let end = offset.checked_add(length);
+            end.is_none_or(|end| end > total as usize)
+                .then(|| StoreError::Invalid(format!("chunk {id} has {total} bytes, not {offset}+{length}")))
+        };
+        let mut error = None;
+        let part = self.read_any(id, |record, location| {
+            error = outside(record.length);
+            if error.is_some() || length == 0 {
+                return Ok(Bytes::new());
+            }
+            if record.sums.is_empty() {
+                return Ok(self.read_copy(record, location)?.slice(offset..offset + length));
+            }
+            self.read_blocks(record, location, offset, length)
+        })?;
+        error.map_or(Ok(part), Err)
+    }
+
+    /// Reads only the blocks that hold `offset..offset + length` of a raw chunk and verifies each by its own sum.
+    fn read_blocks(
+        &self,
+        record: &ChunkRecord,
+        location: Location,
+        offset: usize,
+        length: usize,
+    ) -> Result<Bytes, Arc<str>> {
+        let first = offset / BLOCK_BYTES;
+        let start = first * BLOCK_BYTES;
+        let end = (offset + length)
+            .next_multiple_of(BLOCK_BYTES)
+            .min(record.length as usize);
+        self.with_stored(location, HEADER_BYTES + start, end - start, |blocks| {
+            for (index, block) in blocks.chunks(BLOCK_BYTES).enumerate() {
+                if record.sums.get(first + index) != Some(&crc32c::crc32c(block)) {
+                    let block = first + index;
+                    return Err(format!(
+                        "block {block} in segment {} does not match its sum",
+                        location.segment
+                    )
+                    .into());
+                }
+            }
+            Ok(Bytes::copy_from_slice(
+                &blocks[offset - start..offset - start + length],
+            ))
+        })?
+    }
+
+    pub(crate) fn read_many(&self, ids: &[ChunkId]) -> Vec<Result<Bytes, StoreError>> {
+        ids.iter().map(|id| self.read_whole(*id)).collect()
+    }
+
+    pub(crate) fn info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
+        let Some(record) = self.any_record(id)? else {
+            return Ok(None);
+        };
+        let Some(first) = record.locations.first() else {
+            return Ok(None);
+        };
+        Ok(Some(ChunkInfo {
+            length: record.length,
+            stored: record.stored(),
+            tier: self.pool.tier_of(first.segment.device).unwrap_or(u8::MAX),
+            device: first.segment.device,
+            segment: first.segment.index,
+            references: self.references(id)?,
+            hash: record.hash,
+        }))
+    }
+
+    /// References of a chunk, in blocks.
+    pub(crate) fn references(&self, id: ChunkId) -> Result<i64, StoreError> {
+        self.tree
+            .get_count(&chunk_key(TABLE_REFERENCES, id))
+            .map_err(meta_error)
+    }
+}

@@ -1,0 +1,338 @@
+//! Making and opening a store.
+//!
+//! Invariants: opening reads the root, the log behind it, and the table of segments, never the data; an entry of the log
+//! that is not known to have been durable is accepted only if the data of every chunk that it leaves behind verifies
+//! (with all entries before it); what was accepted is flushed before anything is built on it; segments that were open
+//! are never appended to again.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+    },
+};
+
+use parking_lot::{Condvar, Mutex};
+use terrace_codec::Writer;
+use terrace_log::{Copies, Log, LogError, LogPosition, Scanned, Scanner};
+use terrace_meta::{Operation, Tree, decode_count};
+use terrace_pool::{Pool, PoolError, SegmentId};
+use terrace_store::{ChunkId, StoreError};
+
+use crate::{
+    Options,
+    books::BookKeeper,
+    counters::Counters,
+    maintenance::Maintenance,
+    meta_storage::MetaStorage,
+    payload::{LoggedBatch, decode_batches},
+    record::{ChunkRecord, TABLE_CHUNKS, TABLE_LIVE, TABLE_SEGMENTS, chunk_of_key, segment_of_key},
+    root::{decode_root, encode_root},
+    store::{ChunkStore, CommitState, GroupState, meta_error, pool_error},
+};
+
+/// Records of the segment table read at once.
+const SCAN: usize = 4096;
+
+/// Totals of the replay as it goes.
+struct Replay {
+    tree: Tree,
+    counters: Counters,
+    next_chunk: u64,
+    sequence: u64,
+}
+
+impl Replay {
+    fn apply(&mut self, batches: Vec<LoggedBatch>) -> Result<(), StoreError> {
+        for batch in batches {
+            if batch.sequence != self.sequence + 1 {
+                return Err(StoreError::DamagedMetadata(
+                    format!("the log goes from batch {} to {}", self.sequence, batch.sequence).into(),
+                ));
+            }
+            self.sequence = batch.sequence;
+            self.counters.add(&batch.change);
+            self.next_chunk = self.next_chunk.max(batch.next_chunk);
+            // What the tables hold already must not be applied twice: additions are not idempotent.
+            if batch.sequence > self.tree.flushed_sequence() {
+                self.tree
+                    .apply(batch.sequence, batch.operations)
+                    .map_err(meta_error)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn damaged(what: impl std::fmt::Display) -> StoreError {
+    StoreError::DamagedMetadata(what.to_string().into())
+}
+
+fn log_error(error: LogError) -> StoreError {
+    match error {
+        LogError::NoSpace(_) => StoreError::NoSpace,
+        LogError::Write(_) => StoreError::Device(error.to_string().into()),
+        other => damaged(other),
+    }
+}
+
+fn tree_options(options: &Options, pool: &Pool) -> terrace_meta::Options {
+    let table_bytes = terrace_meta::Options::default()
+        .table_bytes
+        .min(pool.segment_bytes() as usize / 2);
+    terrace_meta::Options {
+        memory_bytes: options.memtable_bytes,
+        block_cache_bytes: options.block_cache_bytes,
+        table_bytes,
+    }
+}
+
+impl ChunkStore {
+    /// Makes an empty store on a new pool and writes its first root.
+    pub fn create(pool: Arc<Pool>, options: Options) -> Result<Arc<Self>, StoreError> {
+        let meta = Arc::new(MetaStorage::new(pool.clone()));
+        let tree = Tree::open(meta.clone(), None, tree_options(&options, &pool)).map_err(meta_error)?;
+        let log = Log::create(pool.clone(), options.nonce).map_err(log_error)?;
+        let manifest = tree.manifest().map_err(meta_error)?;
+        let root = encode_root(&manifest, &log.position(), &Counters::default(), 1, &meta);
+        pool.write_root(&root).map_err(pool_error)?;
+        let replay = Replay {
+            tree,
+            counters: Counters::default(),
+            next_chunk: 1,
+            sequence: 0,
+        };
+        let marks = VecDeque::from([(0, Counters::default())]);
+        Ok(Arc::new(Self::assemble(pool, options, meta, log, replay, marks)))
+    }
+
+    /// Opens the store of a pool: newest root, then replay of the log. Takes time in proportion to the log and the
+    /// number of segments, not to the data.
+    pub fn open(pool: Arc<Pool>, options: Options) -> Result<Arc<Self>, StoreError> {
+        let payload = pool.read_root().map_err(pool_error)?;
+        let payload = payload.ok_or_else(|| damaged("the pool has no root record; it was never finished"))?;
+        let root =
+            decode_root(pool.clone(), &payload).map_err(|error| damaged(format!("root record: {error}")))?;
+        let meta = Arc::new(root.meta);
+        let tree = Tree::open(meta.clone(), Some(&root.manifest), tree_options(&options, &pool))
+            .map_err(meta_error)?;
+        meta.count(&tree.extents()).map_err(damaged)?;
+        let mut replay = Replay {
+            tree,
+            counters: root.counters,
+            next_chunk: root.next_chunk,
+            sequence: root.position.sequence,
+        };
+        let start = (root.position.sequence, root.counters);
+        let (position, segments) = replay_log(&pool, root.position, &mut replay)?;
+        if replay.tree.newest_sequence() > replay.sequence {
+            return Err(damaged(format!(
+                "the log ends at batch {}, the tables already hold {}",
+                replay.sequence,
+                replay.tree.newest_sequence()
+            )));
+        }
+        // What was accepted may still be in a device's cache when only the process died.
+        if !pool.is_read_only() {
+            pool.flush_all().map_err(pool_error)?;
+        }
+        for segment in meta.segments() {
+            claim(&pool, segment)?;
+        }
+        for segment in segments.iter().chain([&position.next]).flat_map(Copies::iter) {
+            claim(&pool, segment)?;
+        }
+        let marks = VecDeque::from([start, (replay.sequence, replay.counters)]);
+        let log = Log::resume(pool.clone(), root.position, position, segments, options.nonce);
+        let store = Self::assemble(pool, options, meta, log, replay, marks);
+        store.claim_data()?;
+        Ok(Arc::new(store))
+    }
+
+    fn assemble(
+        pool: Arc<Pool>,
+        options: Options,
+        meta: Arc<MetaStorage>,
+        log: Log,
+        replay: Replay,
+        marks: VecDeque<(u64, Counters)>,
+    ) -> Self {
+        let commit = CommitState {
+            sequence: replay.sequence,
+            pending: Writer::new(),
+            first: 0,
+            counters: replay.counters,
+            marks,
+        };
+        Self {
+            pool,
+            options,
+            tree: replay.tree,
+            log,
+            meta,
+            keeper: Arc::new(BookKeeper::default()),
+            open_segments: Default::default(),
+            streams: Mutex::new(BTreeMap::new()),
+            commit: Mutex::new(commit),
+            group: Mutex::new(GroupState {
+                durable: replay.sequence,
+                leading: false,
+            }),
+            flushed: Condvar::new(),
+            dirty: Mutex::default(),
+            next_chunk: AtomicU64::new(replay.next_chunk),
+            relocations: AtomicU64::new(0),
+            reserved: Arc::new(AtomicU64::new(0)),
+            pending_free: AtomicI64::new(0),
+            stop: Mutex::new(None),
+            stopping: AtomicBool::new(false),
+            maintenance: Mutex::new(Maintenance::default()),
+            repairs: Mutex::default(),
+            scratch: Mutex::default(),
+        }
+    }
+
+    /// Claims the data segments of the segment table and counts what is live in them.
+    fn claim_data(&self) -> Result<(), StoreError> {
+        for (table, counted) in [(TABLE_SEGMENTS, false), (TABLE_LIVE, true)] {
+            let mut from = vec![table];
+            loop {
+                let records = self.tree.scan(&from, &[table + 1], SCAN).map_err(meta_error)?;
+                let Some((last, _)) = records.last() else { break };
+                from = last.to_vec();
+                from.push(0);
+                let mut books = self.keeper.lock();
+                for (key, value) in &records {
+                    let segment = segment_of_key(key).ok_or_else(|| damaged("a key of the segment table"))?;
+                    if counted {
+                        let live =
+                            decode_count(value).ok_or_else(|| damaged(format!("live bytes of {segment}")))?;
+                        books.add_live(segment, live);
+                    } else {
+                        claim(&self.pool, segment)?;
+                        books.open_segment(segment);
+                    }
+                }
+            }
+        }
+        let mut books = self.keeper.lock();
+        let all: Vec<SegmentId> = books.segments.keys().copied().collect();
+        all.into_iter().for_each(|segment| books.close_segment(segment));
+        Ok(())
+    }
+}
+
+/// Claims a segment; one of a missing device cannot be, and needs not.
+fn claim(pool: &Pool, segment: SegmentId) -> Result<(), StoreError> {
+    match pool.claim(segment) {
+        Ok(()) => Ok(()),
+        Err(PoolError::NoDevice { .. }) => Ok(()),
+        Err(error) => Err(damaged(format!(
+            "a segment is used twice or does not exist: {error}"
+        ))),
+    }
+}
+
+/// Replays the log from `start`; returns its tail and the segments up to it.
+fn replay_log(
+    pool: &Arc<Pool>,
+    start: LogPosition,
+    replay: &mut Replay,
+) -> Result<(LogPosition, Vec<Copies>), StoreError> {
+    let mut scanner = Scanner::new(pool.clone(), start).map_err(log_error)?;
+    let mut tail = start;
+    let mut confirmed = replay.tree.flushed_sequence();
+    let mut unsure: VecDeque<(Scanned, Vec<LoggedBatch>)> = VecDeque::new();
+    while let Some(mut scanned) = scanner.next_payload().map_err(log_error)? {
+        let payload = std::mem::take(&mut scanned.payload);
+        let batches = decode_batches(&payload).map_err(|error| damaged(format!("log entry: {error}")))?;
+        confirmed = confirmed.max(scanned.flushed);
+        unsure.push_back((scanned, batches));
+        while unsure
+            .front()
+            .is_some_and(|(scanned, _)| scanned.last <= confirmed)
+        {
+            let Some((scanned, batches)) = unsure.pop_front() else {
+                break;
+            };
+            replay.apply(batches)?;
+            tail = scanned.after;
+        }
+    }
+    let accepted = longest_verified_prefix(pool, &unsure);
+    if accepted < unsure.len() {
+        tracing::info!(
+            dropped = unsure.len() - accepted,
+            "the log ended in entries that were never durable"
+        );
+    }
+    for (scanned, batches) in unsure.drain(..).take(accepted) {
+        replay.apply(batches)?;
+        tail = scanned.after;
+    }
+    let mut segments = scanner.segments().to_vec();
+    if let Some(last) = segments.iter().position(|copies| *copies == tail.segment) {
+        segments.truncate(last + 1);
+    }
+    Ok((tail, segments))
+}
+
+/// How many of the entries can be accepted: the longest prefix after which every chunk record that it introduced, and
+/// did not replace or delete again, has its data on a device.
+fn longest_verified_prefix(pool: &Arc<Pool>, unsure: &VecDeque<(Scanned, Vec<LoggedBatch>)>) -> usize {
+    let mut seen: HashMap<Vec<u8>, bool> = HashMap::new();
+    for count in (1..=unsure.len()).rev() {
+        let mut left: BTreeMap<ChunkId, &[u8]> = BTreeMap::new();
+        for (key, operation) in unsure
+            .iter()
+            .take(count)
+            .flat_map(|(_, batches)| batches)
+            .flat_map(|b| &b.operations)
+        {
+            if key.first() != Some(&TABLE_CHUNKS) {
+                continue;
+            }
+            let Some(id) = chunk_of_key(key) else { continue };
+            match operation {
+                Operation::Put(value) => left.insert(id, value),
+                _ => left.remove(&id),
+            };
+        }
+        let good = left.into_values().all(|value| {
+            *seen
+                .entry(value.to_vec())
+                .or_insert_with(|| ChunkRecord::decode(value).is_ok_and(|r| verifies(pool, &r)))
+        });
+        if good {
+            return count;
+        }
+    }
+    0
+}
+
+/// Whether a copy of a chunk holds what it should; an unreadable device says nothing about a torn tail.
+fn verifies(pool: &Pool, record: &ChunkRecord) -> bool {
+    let mut unreadable = 0;
+    for location in &record.locations {
+        match crate::walk::read_stored(pool, location.segment, location.offset, record.stored()) {
+            Ok(stored) => {
+                let payload = &stored[crate::header::HEADER_BYTES..];
+                let content =
+                    crate::compress::decompress(payload, record.compression, record.length as usize);
+                if content.is_some_and(|content| *blake3::hash(&content).as_bytes() == record.hash) {
+                    return true;
+                }
+            }
+            Err(_) => unreadable += 1,
+        }
+    }
+    unreadable == record.locations.len()
+}
+
+impl ChunkStore {
+    /// The next chunk id, for a root.
+    pub(crate) fn next_chunk_id(&self) -> u64 {
+        self.next_chunk.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,85 @@
+//! Reports of the store's maintenance: scrub, audit, evacuation, the walk of segments.
+
+use std::sync::Arc;
+
+use terrace_pool::SegmentId;
+use terrace_store::{ChunkId, Owner};
+
+/// Where a scrub is; `Default` starts a new one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ScrubCursor {
+    pub(crate) next_chunk: u64,
+    pub(crate) chunks_done: bool,
+    pub(crate) tables: terrace_meta::VerifyCursor,
+    pub(crate) done_bytes: u64,
+    pub(crate) finished: bool,
+}
+
+/// A chunk that could not be repaired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedChunk {
+    /// The chunk.
+    pub id: ChunkId,
+    /// Blocks that refer to it.
+    pub references: i64,
+    /// What was found.
+    pub cause: Arc<str>,
+}
+
+/// What one step of a scrub did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ScrubProgress {
+    /// Bytes read and verified since the scrub began.
+    pub done_bytes: u64,
+    /// Bytes there are to verify, now.
+    pub total_bytes: u64,
+    /// Chunk copies read in this step.
+    pub copies: u64,
+    /// Copies repaired from another one in this step.
+    pub repaired: u64,
+    /// Chunks found damaged in this step with no good copy.
+    pub damaged: Vec<DamagedChunk>,
+    /// Damaged metadata found in this step, in words.
+    pub damaged_metadata: Vec<String>,
+    /// Whether the scrub is at its end.
+    pub finished: bool,
+}
+
+/// What one step of an evacuation did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EvacuateProgress {
+    /// Live bytes still on the device, metadata and log included.
+    pub remaining_bytes: u64,
+    /// Chunks moved in this step.
+    pub moved: u64,
+    /// Chunks that could not be read or verified.
+    pub failed: Vec<ChunkId>,
+    /// Whether nothing is left on the device.
+    pub finished: bool,
+}
+
+/// A chunk found by walking a segment, without any table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundChunk {
+    /// The chunk.
+    pub id: ChunkId,
+    /// For whom it was first written.
+    pub owner: Owner,
+    /// Its segment.
+    pub segment: SegmentId,
+    /// Of its header, in the segment, bytes.
+    pub offset: u32,
+    /// Content, bytes.
+    pub length: u32,
+    /// BLAKE3 of the content.
+    pub hash: [u8; 32],
+}
+
+/// What a full walk found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditReport {
+    /// Chunks walked.
+    pub chunks: u64,
+    /// Each discrepancy in words; empty when all is well.
+    pub discrepancies: Vec<String>,
+}

@@ -1,0 +1,125 @@
+//! Space: what there is, what is used, what writers can still get.
+//!
+//! Invariant: everything is counted from memory; a reservation that was given is backed by free segments beyond the
+//! reserve, with an allowance for headers, padding and metadata.
+
+use std::sync::atomic::Ordering;
+
+use terrace_store::{DeviceUsage, Reservation, Space, StoreError, TierUsage};
+
+use crate::store::ChunkStore;
+
+impl ChunkStore {
+    /// What `bytes` of content may take on the devices at worst in the long run: headers, records, padding.
+    fn allowance(bytes: u64) -> u64 {
+        bytes + bytes / 8
+    }
+
+    /// Most copies that any tier keeps.
+    pub(crate) fn copies_at_most(&self) -> u64 {
+        let copies = self
+            .pool
+            .tiers()
+            .iter()
+            .map(|tier| u64::from(tier.settings.copies.max(1)))
+            .max();
+        copies.unwrap_or(1)
+    }
+
+    /// Room for content beyond the reserve, less what is set aside, bytes.
+    pub(crate) fn available(&self) -> u64 {
+        let segment = u64::from(self.pool.segment_bytes());
+        let free = self.pool.free_segments().saturating_sub(self.reserve_segments()) * segment;
+        let room = (free + self.open_room()) / self.copies_at_most();
+        let content = room / 9 * 8;
+        content.saturating_sub(self.reserved.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_aside(&self, bytes: u64) -> Result<Reservation, StoreError> {
+        self.check_running()?;
+        let try_once = || {
+            let reserved = self.reserved.fetch_add(bytes, Ordering::AcqRel);
+            let segment = u64::from(self.pool.segment_bytes());
+            let free = self.pool.free_segments().saturating_sub(self.reserve_segments()) * segment;
+            let room = (free + self.open_room()) / self.copies_at_most();
+            let fits = Self::allowance(reserved.saturating_add(bytes)) <= room;
+            if !fits {
+                self.reserved.fetch_sub(bytes, Ordering::AcqRel);
+            }
+            fits
+        };
+        if !try_once() && !self.make_room(try_once)? {
+            return Err(StoreError::NoSpace);
+        }
+        let reserved = self.reserved.clone();
+        let give_back = move |bytes| {
+            reserved.fetch_sub(bytes, Ordering::AcqRel);
+        };
+        Ok(Reservation::new(bytes, std::sync::Arc::new(give_back)))
+    }
+
+    pub(crate) fn measure(&self) -> Space {
+        let segment = u64::from(self.pool.segment_bytes());
+        let counters = self.commit.lock().counters;
+        let positive = |value: i64| u64::try_from(value).unwrap_or(0);
+        let tiers_info = self.pool.tiers();
+        let mut tiers: Vec<TierUsage> = tiers_info
+            .iter()
+            .map(|tier| TierUsage {
+                name: tier.settings.name.clone(),
+                size_bytes: tier.size_bytes,
+                used_bytes: (tier.segments - tier.free_segments.min(tier.segments)) * segment,
+                ..TierUsage::default()
+            })
+            .collect();
+        for device in self.pool.devices() {
+            let Some(tier) = tiers.get_mut(usize::from(device.tier)) else {
+                continue;
+            };
+            tier.devices.push(DeviceUsage {
+                number: device.number,
+                path: device.path,
+                state: device.state.as_str().into(),
+                size_bytes: device.size_bytes,
+                used_bytes: u64::from(device.segments.saturating_sub(device.free_segments)) * segment,
+                read_errors: device.counters.read_errors,
+                write_errors: device.counters.write_errors,
+                checksum_errors: device.counters.checksum_errors,
+                reads: device.counters.reads,
+                writes: device.counters.writes,
+                read_bytes: device.counters.read_bytes,
+                written_bytes: device.counters.write_bytes,
+            });
+        }
+        let mut emptied = 0;
+        {
+            let books = self.keeper.lock();
+            for (id, state) in &books.segments {
+                let tier = self.pool.tier_of(id.device).map(usize::from);
+                if let Some(tier) = tier.and_then(|tier| tiers.get_mut(tier)) {
+                    tier.live_bytes += positive(state.live);
+                }
+            }
+            emptied += (books.empty.len() + books.freeing.len()) as u64;
+        }
+        let usage = self.tree.usage();
+        let metadata_bytes = self.meta.live_bytes() + self.log.bytes();
+        Space {
+            size_bytes: self.pool.total_segments() * segment,
+            used_bytes: (self.pool.total_segments()
+                - self.pool.free_segments().min(self.pool.total_segments()))
+                * segment,
+            logical_bytes: positive(counters.blocks) * 4096,
+            unique_bytes: positive(counters.unique),
+            stored_bytes: positive(counters.stored) + metadata_bytes,
+            chunk_stored_bytes: positive(counters.stored),
+            metadata_bytes,
+            pending_free_bytes: positive(self.pending_free.load(Ordering::Relaxed)) + emptied * segment,
+            reserve_bytes: self.reserve_segments() * segment,
+            available_bytes: self.available(),
+            chunks: positive(counters.chunks),
+            tiers,
+            memory_bytes: (usage.memory_bytes + usage.cache_bytes + self.open_segments.memory_bytes()) as u64,
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Streams: which open segment an append goes to, and how buffers reach the devices.
+//!
+//! Invariants: a segment is claimed by a batch before any chunk in it is; a buffer whose write failed is placed again
+//! in another segment before it counts as landed, so that a later log entry never names bytes that are nowhere.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use terrace_meta::Operation;
+use terrace_pool::{PoolError, Request, SegmentId, SegmentKind, TierChoice};
+use terrace_store::{ChunkId, Flow, Placement, StoreError};
+
+use crate::{
+    appender::{Append, Flight, OpenSegment},
+    commit::{Operations, add_live, put_record},
+    counters::Counters,
+    record::{COPIES_MAX, Location, TABLE_SEGMENTS, segment_key},
+    store::{ChunkStore, CommitState, pool_error},
+};
+
+/// Appends of one kind share a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum StreamKey {
+    /// New data, wherever it lands.
+    Random,
+    /// New sequential data.
+    Sequential,
+    /// Data that is to lie on a tier (moved, mostly).
+    Tier(u8, bool),
+}
+
+/// The open segment of a stream.
+#[derive(Default)]
+pub(crate) struct Stream {
+    open: Mutex<Option<Arc<OpenSegment>>>,
+}
+
+impl StreamKey {
+    /// The stream of a placement.
+    pub fn of(placement: Placement) -> Self {
+        match placement {
+            Placement::Landing(Flow::Random) => Self::Random,
+            Placement::Landing(Flow::Sequential) => Self::Sequential,
+            Placement::Tier { tier, strict } => Self::Tier(tier, strict),
+        }
+    }
+
+    fn choice(self) -> TierChoice {
+        match self {
+            Self::Random => TierChoice::Fastest,
+            Self::Sequential => TierChoice::Sequential,
+            Self::Tier(tier, strict) => TierChoice::Tier { tier, strict },
+        }
+    }
+}
+
+fn request(choice: TierChoice, avoid: &[u16], leave_free: u64) -> Request<'_> {
+    Request {
+        choice,
+        kind: SegmentKind::Data,
+        avoid,
+        leave_free,
+    }
+}
+
+impl ChunkStore {
+    /// Segments that ordinary writers leave free: for the log, metadata, deletion and compaction.
+    pub(crate) fn reserve_segments(&self) -> u64 {
+        let total = self.pool.total_segments();
+        (total / 50).max(8).min(total / 4)
+    }
+
+    fn stream(&self, key: StreamKey) -> Arc<Stream> {
+        self.streams.lock().entry(key).or_default().clone()
+    }
+
+    /// Appends the parts of one chunk; `placed` is told where.
+    pub(crate) fn append(
+        &self,
+        key: StreamKey,
+        privileged: bool,
+        id: ChunkId,
+        parts: &[&[u8]],
+        placed: &mut dyn FnMut(Vec<Location>),
+    ) -> Result<(), StoreError> {
+        let stored: usize = parts.iter().map(|part| part.len()).sum();
+        let stream = self.stream(key);
+        loop {
+            let open = {
+                let mut slot = stream.open.lock();
+                match slot.as_ref().filter(|open| !open.is_closed()) {
+                    Some(open) => open.clone(),
+                    None => {
+                        let open = self.open_segment(key, privileged, stored)?;
+                        *slot = Some(open.clone());
+                        open
+                    }
+                }
+            };
+            match open.append(&self.open_segments, id, parts, placed) {
+                Append::Placed(flight) => {
+                    if let Some(flight) = flight {
+                        self.write_flight(&open, flight)?;
+                    }
+                    return Ok(());
+                }
+                Append::Full(flight) => {
+                    if let Some(flight) = flight {
+                        self.write_flight(&open, flight)?;
+                    }
+                    self.forget_if_done(&open);
+                }
+            }
+        }
+    }
+
+    /// Opens a segment with as many copies as its tier wants; or, when there is no room, finds one that has some.
+    fn open_segment(
+        &self,
+        key: StreamKey,
+        privileged: bool,
+        stored: usize,
+    ) -> Result<Arc<OpenSegment>, StoreError> {
+        let reserve = self.reserve_segments();
+        let leave_free = if privileged { reserve / 4 } else { reserve };
+        match self.allocate_copies(key.choice(), leave_free) {
+            Ok(copies) => {
+                let mut operations: Operations = Vec::new();
+                {
+                    let mut books = self.keeper.lock();
+                    for segment in &copies {
+                        books.open_segment(*segment);
+                        let key = segment_key(TABLE_SEGMENTS, *segment);
+                        operations.push((key.into(), Operation::Put(Bytes::from_static(&[1]))));
+                    }
+                }
+                let open = self
+                    .open_segments
+                    .open(copies, self.pool.segment_bytes() as usize);
+                self.commit_internal(operations, Counters::default())?;
+                Ok(open)
+            }
+            Err(error) if error.is_no_space() => {
+                let strict_tier = match key {
+                    StreamKey::Tier(tier, true) => Some(tier),
+                    _ => None,
+                };
+                let fits = |open: &Arc<OpenSegment>| {
+                    let tier = open
+                        .copies
+                        .first()
+                        .and_then(|copy| self.pool.tier_of(copy.device));
+                    open.room() >= stored && (strict_tier.is_none() || strict_tier == tier)
+                };
+                self.open_segments
+                    .all()
+                    .into_iter()
+                    .find(fits)
+                    .ok_or(StoreError::NoSpace)
+            }
+            Err(error) => Err(pool_error(error)),
+        }
+    }
+
+    fn allocate_copies(&self, choice: TierChoice, leave_free: u64) -> Result<Vec<SegmentId>, PoolError> {
+        let first = self.pool.allocate(&request(choice, &[], leave_free))?;
+        let mut copies = vec![first];
+        let tier = self.pool.tier_of(first.device).unwrap_or(0);
+        let wanted = self
+            .pool
+            .tiers()
+            .get(usize::from(tier))
+            .map_or(1, |tier| tier.settings.copies);
+        while copies.len() < usize::from(wanted).clamp(1, COPIES_MAX) {
+            let avoid: Vec<u16> = copies.iter().map(|copy| copy.device).collect();
+            let same_tier = TierChoice::Tier { tier, strict: true };
+            let another = self.pool.allocate(&request(same_tier, &avoid, leave_free));
+            match another {
+                Ok(segment) => copies.push(segment),
+                Err(error) => {
+                    // With a device gone the tier goes on with fewer copies; with a device full it has no room.
+                    let devices = self.pool.devices();
+                    let others = devices.iter().any(|device| {
+                        device.tier == tier
+                            && !avoid.contains(&device.number)
+                            && device.state == terrace_pool::DeviceState::Online
+                            && !device.draining
+                    });
+                    if others {
+                        for segment in copies {
+                            self.release_segment(segment);
+                        }
+                        return Err(error);
+                    }
+                    tracing::warn!(tier, copies = copies.len(), %error, "fewer copies than the tier wants");
+                    break;
+                }
+            }
+        }
+        Ok(copies)
+    }
+
+    pub(crate) fn release_segment(&self, segment: SegmentId) {
+        if let Err(error) = self.pool.release(segment) {
+            tracing::error!(%segment, %error, "a segment could not be released");
+        }
+    }
+
+    fn forget_if_done(&self, open: &OpenSegment) {
+        if self.open_segments.forget_if_done(open) {
+            let mut books = self.keeper.lock();
+            open.copies.iter().for_each(|copy| books.close_segment(*copy));
+        }
+    }
+
+    /// Takes no more appends to a segment and writes out what it has.
+    pub(crate) fn close_open(&self, open: &Arc<OpenSegment>) -> Result<(), StoreError> {
+        open.close();
+        if let Some(flight) = open.take() {
+            self.write_flight(open, flight)?;
+        }
+        open.wait_landed();
+        self.forget_if_done(open);
+        Ok(())
+    }
+
+    /// Writes a buffer to all copies; on a failure places its chunks elsewhere.
+    pub(crate) fn write_flight(
+        &self,
+        open: &Arc<OpenSegment>,
+        flight: Arc<Flight>,
+    ) -> Result<(), StoreError> {
+        let mut failure = None;
+        for copy in &open.copies {
+            if let Err(error) = self.pool.write(*copy, flight.start as u64, &flight.buffer) {
+                tracing::warn!(segment = %copy, %error, "chunk data could not be written");
+                failure = Some(error);
+            }
+        }
+        let result = match failure {
+            None => {
+                let devices = open.copies.iter().map(|copy| copy.device).collect();
+                self.dirty.lock().insert(devices);
+                Ok(())
+            }
+            Some(error) => {
+                open.close();
+                self.relocate(open, &flight).map_err(|again| {
+                    let cause = format!("{error}; and its data could not be placed elsewhere: {again}");
+                    self.latch(&cause)
+                })
+            }
+        };
+        open.land(&self.open_segments, flight);
+        self.forget_if_done(open);
+        result
+    }
+
+    /// Appends the chunks of a buffer that could not be written to another segment, and says so in their records.
+    fn relocate(&self, open: &OpenSegment, flight: &Flight) -> Result<(), StoreError> {
+        let tier = open
+            .copies
+            .first()
+            .and_then(|copy| self.pool.tier_of(copy.device))
+            .unwrap_or(0);
+        for content in &flight.contents {
+            let from = content.offset as usize - flight.start;
+            let bytes = flight
+                .buffer
+                .get(from..from + content.stored as usize)
+                .unwrap_or_default();
+            let mut locations = Vec::new();
+            let key = StreamKey::Tier(tier, false);
+            let stored = i64::from(content.stored);
+            self.append(key, true, content.id, &[bytes], &mut |placed| {
+                // Counted as pending until the record says so, or the segment could be taken for an empty one.
+                let mut books = self.keeper.lock();
+                placed
+                    .iter()
+                    .for_each(|location| books.add_pending(location.segment, stored));
+                locations = placed;
+            })?;
+            let old: Vec<Location> = open
+                .copies
+                .iter()
+                .map(|s| Location {
+                    segment: *s,
+                    offset: content.offset,
+                })
+                .collect();
+            self.change_place(content.id, &old, locations.clone())?;
+            let mut books = self.keeper.lock();
+            locations
+                .iter()
+                .for_each(|location| books.add_pending(location.segment, -stored));
+            drop(books);
+            self.relocations.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Replaces the locations of a chunk if they still are `old`; whether they were.
+    pub(crate) fn change_place(
+        &self,
+        id: ChunkId,
+        old: &[Location],
+        new: Vec<Location>,
+    ) -> Result<bool, StoreError> {
+        let mut commit = self.commit.lock();
+        if self.keeper.lock().relocate_pending(id, old, &new) {
+            return Ok(true);
+        }
+        self.change_place_locked(&mut commit, id, old, new)
+    }
+
+    /// Ends a move that was entered in the books: the chunk is at its new place if it was still at `old`.
+    pub(crate) fn commit_move(&self, id: ChunkId, old: &[Location]) -> Result<bool, StoreError> {
+        let mut commit = self.commit.lock();
+        let Some(new) = self.keeper.lock().moving(id).cloned() else {
+            return Ok(false);
+        };
+        let changed = self.change_place_locked(&mut commit, id, old, new.locations);
+        self.keeper.lock().finish_move(id);
+        changed
+    }
+
+    fn change_place_locked(
+        &self,
+        commit: &mut MutexGuard<'_, CommitState>,
+        id: ChunkId,
+        old: &[Location],
+        new: Vec<Location>,
+    ) -> Result<bool, StoreError> {
+        let Some(mut record) = self.record(id)? else {
+            return Ok(false);
+        };
+        if record.locations != old {
+            return Ok(false);
+        }
+        record.locations = new;
+        let stored = i64::from(record.stored());
+        let mut operations: Operations = Vec::new();
+        put_record(&mut operations, id, &record);
+        {
+            let mut books = self.keeper.lock();
+            for location in &record.locations {
+                add_live(&mut operations, location.segment, stored);
+                books.add_live(location.segment, stored);
+            }
+            for location in old {
+                add_live(&mut operations, location.segment, -stored);
+                books.add_live(location.segment, -stored);
+            }
+        }
+        self.apply_locked(commit, operations, Counters::default())?;
+        Ok(true)
+    }
+
+    /// Writes out every buffer and waits for those that others are writing.
+    pub(crate) fn land_data(&self) -> Result<(), StoreError> {
+        let all = self.open_segments.all();
+        for open in &all {
+            if let Some(flight) = open.take() {
+                self.write_flight(open, flight)?;
+            }
+        }
+        for open in &all {
+            open.wait_landed();
+        }
+        self.check_running()
+    }
+
+    /// Room in open segments that ordinary writers can use, bytes.
+    pub(crate) fn open_room(&self) -> u64 {
+        self.open_segments
+            .all()
+            .iter()
+            .map(|open| open.room() as u64)
+            .sum()
+    }
+}
