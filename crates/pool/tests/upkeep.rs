@@ -217,6 +217,41 @@ fn a_device_that_is_gone_can_be_struck_off() {
 }
 
 #[test]
+fn the_root_outlives_all_devices_that_held_it() {
+    let shelf = Shelf::new(&[12, 12, 12, 12, 12, 12]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    pool.write_root(b"root").unwrap();
+    for number in 0..5 {
+        pool.remove_device(number).unwrap();
+    }
+    drop(pool);
+    let pool = open(shelf.devices(&[5])).unwrap();
+    assert_eq!(pool.read_root().unwrap().unwrap(), b"root");
+}
+
+#[test]
+fn a_pool_of_one_gets_its_second_root_with_its_second_device() {
+    let mut shelf = Shelf::new(&[12]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    pool.write_root(b"root").unwrap();
+    let second: Arc<dyn Device> = shelf.add(12);
+    pool.add_device(
+        second,
+        DeviceAdd::Tier("only".into()),
+        false,
+        &SeededRandomness::new(8),
+    )
+    .unwrap();
+    drop(pool);
+    let degraded = terrace_pool::OpenOptions {
+        degraded: true,
+        ..media::sequential()
+    };
+    let pool = Pool::open(shelf.devices(&[1]), degraded).unwrap();
+    assert_eq!(pool.read_root().unwrap().unwrap(), b"root");
+}
+
+#[test]
 fn numbers_are_not_used_twice_and_replaced_devices_work() {
     let mut shelf = Shelf::new(&[12, 12]);
     let pool = create("tank", 1, vec![("only", shelf.all())]);
