@@ -1,0 +1,122 @@
+//! The bytes of docs/format.md, version 1: a change here is a change of the format, and old pools must still open.
+#![allow(clippy::unwrap_used)]
+
+mod media;
+
+use std::collections::BTreeMap;
+
+use media::{MIB, Shelf, create, open};
+use terrace_device::Device;
+use terrace_pool::{LABEL_BYTES, Label, Member, PoolState, TierSettings};
+
+/// The body of a label, by hand from the table in docs/format.md.
+fn body() -> Vec<u8> {
+    let mut body = Vec::new();
+    body.extend([0xAB; 16]);
+    body.extend(b"\x04tank");
+    body.push(2);
+    body.extend(5u64.to_le_bytes());
+    body.extend(3u16.to_le_bytes());
+    body.extend(4u16.to_le_bytes());
+    body.extend((1u32 << 20).to_le_bytes());
+    body.extend(1_700_000_000_000_000_000u64.to_le_bytes());
+    body.push(1);
+    body.extend(b"\x04fast");
+    body.extend(0.85f64.to_bits().to_le_bytes());
+    body.extend(0.75f64.to_bits().to_le_bytes());
+    body.push(1);
+    body.extend(3u32.to_le_bytes());
+    body.extend(60u64.to_le_bytes());
+    body.extend(1_000_000u64.to_le_bytes());
+    body.extend(b"\x0b01:00-05:00");
+    body.push(2);
+    body.extend(1u16.to_le_bytes());
+    body.extend(3u16.to_le_bytes());
+    body.extend([0xCD; 16]);
+    body.push(0);
+    body.extend((100u64 << 20).to_le_bytes());
+    body.extend(b"\x08/dev/sdb");
+    body.extend(1u16.to_le_bytes());
+    body.extend(b"\x06memory\x021G");
+    body
+}
+
+fn label() -> Label {
+    Label {
+        pool_id: [0xAB; 16],
+        pool_name: "tank".into(),
+        state: PoolState::Exported,
+        generation: 5,
+        number: 3,
+        next_number: 4,
+        segment_bytes: 1 << 20,
+        created_nanoseconds: 1_700_000_000_000_000_000,
+        tiers: vec![TierSettings {
+            landing: true,
+            demote_after_seconds: 60,
+            rate_limit: 1_000_000,
+            window: "01:00-05:00".into(),
+            copies: 2,
+            ..TierSettings::named("fast")
+        }],
+        members: vec![Member {
+            number: 3,
+            id: [0xCD; 16],
+            tier: 0,
+            size_bytes: 100 << 20,
+            path: "/dev/sdb".into(),
+        }],
+        properties: BTreeMap::from([("memory".into(), "1G".into())]),
+    }
+}
+
+#[test]
+fn a_label_has_the_bytes_that_the_manual_says() {
+    let body = body();
+    let mut bytes = b"TERRLABL\x01\0\0\0".to_vec();
+    bytes.extend((body.len() as u32).to_le_bytes());
+    bytes.extend(body);
+    bytes.resize(LABEL_BYTES - 32, 0);
+    let sum = blake3::hash(&bytes);
+    bytes.extend(sum.as_bytes());
+    assert_eq!(Label::decode(&bytes).unwrap(), label());
+    assert!(label().encode().unwrap()[..] == bytes[..]);
+}
+
+#[test]
+fn roots_and_labels_lie_where_the_manual_says() {
+    let shelf = Shelf::new(&[16]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    pool.write_root(b"first").unwrap();
+    pool.write_root(b"second").unwrap();
+    let memory = &shelf.media[0].memory;
+    for offset in [0, 64 * 1024, 16 * MIB - 64 * 1024] {
+        let mut bytes = vec![0; LABEL_BYTES];
+        memory.read_at(offset, &mut bytes).unwrap();
+        assert_eq!(Label::decode(&bytes).unwrap().pool_id, pool.id());
+    }
+    for (offset, generation, payload) in [(256 * 1024, 1u64, &b"first"[..]), (384 * 1024, 2, b"second")] {
+        let mut fields = b"TERRROOT\x01\0\0\0".to_vec();
+        fields.extend((payload.len() as u32).to_le_bytes());
+        fields.extend(pool.id());
+        fields.extend(generation.to_le_bytes());
+        let sum = blake3::hash(&[&fields[..], payload].concat());
+        let mut slot = fields;
+        slot.extend(sum.as_bytes());
+        slot.resize(4096, 0);
+        slot.extend(payload);
+        slot.resize(8192, 0);
+        let mut bytes = vec![0; 8192];
+        memory.read_at(offset, &mut bytes).unwrap();
+        assert!(bytes == slot, "slot at {offset}");
+    }
+    // The first byte of segment 0 is at 1 MiB.
+    let segment = terrace_pool::SegmentId { device: 0, index: 0 };
+    pool.claim(segment).unwrap();
+    pool.write(segment, 0, &[0xEE; 4096]).unwrap();
+    let mut block = vec![0; 4096];
+    memory.read_at(MIB, &mut block).unwrap();
+    assert_eq!(block, [0xEE; 4096]);
+    drop(pool);
+    assert_eq!(open(shelf.all()).unwrap().total_segments(), 14);
+}
