@@ -19,6 +19,7 @@ mod memtable;
 mod merge;
 mod operation;
 mod options;
+mod rewrite;
 mod run;
 mod step;
 mod storage;

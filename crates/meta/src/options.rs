@@ -50,6 +50,6 @@ pub struct Usage {
 pub enum Progress {
     /// Something was done; call again.
     More,
-    /// Nothing is left to do.
+    /// Nothing is left to do now.
     Idle,
 }

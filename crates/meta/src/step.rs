@@ -43,6 +43,9 @@ pub(crate) struct Worker {
     damaged: BTreeSet<Extent>,
     /// Whether the last step wrote a memtable.
     flushed_last: bool,
+    /// Merges that failed one after another, and how many steps they are left alone for it.
+    failures: u32,
+    rest: u32,
 }
 
 /// A memtable on its way into tables.
@@ -55,7 +58,8 @@ struct Flush {
 
 impl Tree {
     /// Does one piece of background work that reads or writes about `budget_bytes`: writes part of the oldest sealed
-    /// memtable, else a slice of a merge. An error leaves the tree as it was; the step can be tried again.
+    /// memtable, else a slice of a merge. An error leaves the tree as it was; the step can be tried again. After a merge
+    /// failed, merging rests for a few steps (up to 64): a step that finds nothing else to do says `Idle` meanwhile.
     pub fn step(&self, budget_bytes: usize) -> Result<Progress, MetaError> {
         let budget_bytes = budget_bytes.max(BUDGET_BYTES_MIN);
         let mut worker = self.worker.lock();
@@ -66,7 +70,10 @@ impl Tree {
             return Ok(Progress::More);
         }
         worker.flushed_last = false;
-        if self.merge_slice(&mut worker, &state, budget_bytes)? {
+        if worker.rest > 0 {
+            worker.rest -= 1;
+        } else if self.merge_slice(&mut worker, &state, budget_bytes)? {
+            worker.failures = 0;
             return Ok(Progress::More);
         }
         if merge_first && self.flush_slice(&mut worker, &state, budget_bytes)? {
@@ -75,17 +82,23 @@ impl Tree {
         Ok(Progress::Idle)
     }
 
-    fn write_table(&self, writer: TableWriter) -> Result<Arc<Table>, MetaError> {
-        let (content, mut facts) = writer.finish();
+    /// Writes the content of a table into an extent.
+    pub(crate) fn write_content(&self, content: &[u8]) -> Result<Extent, MetaError> {
         let failed = |cause| MetaError::Storage {
             action: "writing a metadata table".into(),
             cause,
         };
-        facts.extent = self.reader.storage.write(&content).map_err(failed)?;
-        if facts.extent.bytes as usize != content.len() {
-            let cause = format!("{} bytes became {}", content.len(), facts.extent);
+        let extent = self.reader.storage.write(content).map_err(failed)?;
+        if extent.bytes as usize != content.len() {
+            let cause = format!("{} bytes became {extent}", content.len());
             return Err(failed(crate::ExtentError::Failed(cause)));
         }
+        Ok(extent)
+    }
+
+    fn write_table(&self, writer: TableWriter) -> Result<Arc<Table>, MetaError> {
+        let (content, mut facts) = writer.finish();
+        facts.extent = self.write_content(&content)?;
         facts.number = self.next_table.fetch_add(1, Ordering::SeqCst);
         Ok(Table::new(facts, self.released.clone()))
     }
@@ -218,7 +231,12 @@ impl Tree {
             for table in &slice.written {
                 table.replace();
             }
+            // What fails for lack of room, or on a device that does not answer, must not keep the caller from its other
+            // work, nor be tried without end.
+            worker.failures += 1;
+            worker.rest = 1 << worker.failures.min(6);
             if let MetaError::Damaged { extent, .. } = &cause {
+                (worker.failures, worker.rest) = (0, 0);
                 worker.damaged.insert(*extent);
                 let blocked = |layer: &&Layer| matches!(layer, Layer::Merging(_)) && worker.avoids(layer);
                 let blocked = state.version.layers.iter().filter(blocked).count();

@@ -323,3 +323,88 @@ fn a_hostile_manifest_harms_nothing() {
     }
     assert!(opened > 100, "{opened} opened");
 }
+
+#[test]
+fn rewriting_moves_tables_and_heals_copies() {
+    let first = Arc::new(MemoryExtents::new());
+    let (manifest, model) = sample(&first);
+    let second = Arc::new(MemoryExtents::new());
+    for (index, extent) in first.held().into_iter().enumerate() {
+        second.replace(extent, first.content(extent).expect("held"));
+        // Both copies damaged, in different places.
+        first.flip(extent, 5, 1);
+        if index > 0 {
+            second.flip(extent, extent.bytes - 5, 1);
+        }
+    }
+    let storage = Arc::new(Mirrored {
+        first: first.clone(),
+        second: second.clone(),
+    });
+    let tree = Tree::open(storage.clone(), Some(&manifest), options()).expect("opens");
+    let old = tree.extents();
+    let bytes: u64 = old.iter().map(|extent| u64::from(extent.bytes)).sum();
+
+    // A failed write changes nothing but what was written before it.
+    first.fail_writes_after(Some(1));
+    assert!(matches!(tree.rewrite(&old), Err(MetaError::Storage { .. })));
+    first.fail_writes_after(None);
+    check(&tree, &model).expect("sound");
+    assert_eq!(tree.rewrite(&tree.extents()), Ok(bytes));
+    assert!(tree.extents().iter().all(|extent| !old.contains(extent)));
+    assert_eq!(verify(&tree), []);
+    check(&tree, &model).expect("sound");
+
+    let manifest = tree.manifest().expect("a manifest");
+    storage.release(&tree.take_released());
+    assert_eq!(first.held(), second.held());
+    assert_eq!(first.held_bytes(), bytes);
+    let tree = Tree::open(storage, Some(&manifest), options()).expect("opens");
+    check(&tree, &model).expect("sound");
+
+    // Damaged in all copies: the others are moved all the same.
+    let lost = tree.extents()[0];
+    first.flip(lost, 9, 2);
+    second.flip(lost, 9, 2);
+    let before = tree.extents();
+    assert!(matches!(tree.rewrite(&before), Err(MetaError::Damaged { extent, .. }) if extent == lost));
+    let kept: Vec<Extent> = tree
+        .extents()
+        .into_iter()
+        .filter(|extent| before.contains(extent))
+        .collect();
+    assert_eq!(kept, [lost]);
+}
+
+#[test]
+fn a_failing_merge_rests_and_is_taken_up_again() {
+    let storage = Arc::new(MemoryExtents::new());
+    let tree = Tree::open(storage.clone(), None, options()).expect("an empty tree");
+    for sequence in 1..=10 {
+        tree.apply(
+            sequence,
+            (0..100).map(|number| put(number, sequence as u32)).collect(),
+        )
+        .expect("applies");
+        tree.seal();
+    }
+    while tree.flushed_sequence() < 10 {
+        tree.step(1 << 20).expect("steps");
+    }
+    storage.fail_reads_after(Some(0));
+    let mut failures = 0;
+    for _ in 0..500 {
+        failures += u32::from(tree.step(1 << 20).is_err());
+    }
+    assert!((3..20).contains(&failures), "{failures} failures in 500 steps");
+    storage.fail_reads_after(None);
+    let before = tree.usage().runs;
+    for _ in 0..200 {
+        tree.step(1 << 20).expect("steps");
+    }
+    assert!(
+        before > 3 && tree.usage().runs == 1,
+        "{before} {:?}",
+        tree.usage()
+    );
+}

@@ -50,6 +50,7 @@ enum Action {
     Seal,
     Step { budget: u32, times: u8 },
     Manifest,
+    Rewrite(u16),
     Reopen,
     FailingStep { writes: u8 },
     FailingRead,
@@ -88,6 +89,7 @@ fn action() -> impl Strategy<Value = Action> {
         3 => Just(Action::Seal),
         6 => (0u32..40_000, 1u8..12).prop_map(|(budget, times)| Action::Step { budget, times }),
         2 => Just(Action::Manifest),
+        1 => any::<u16>().prop_map(Action::Rewrite),
         1 => Just(Action::Reopen),
         1 => (0u8..3).prop_map(|writes| Action::FailingStep { writes }),
         1 => Just(Action::FailingRead),
@@ -198,6 +200,14 @@ impl Bench {
                 }
             }
             Action::Manifest => self.manifest(),
+            Action::Rewrite(mask) => {
+                let extents = self.tree.extents().into_iter().enumerate();
+                let some: Vec<Extent> = extents
+                    .filter(|(index, _)| mask >> (index % 16) & 1 == 1)
+                    .map(|(_, extent)| extent)
+                    .collect();
+                self.tree.rewrite(&some).expect("rewrites");
+            }
             Action::Reopen => self.reopen(),
             Action::FailingStep { writes } => {
                 self.storage.fail_writes_after(Some(u64::from(writes)));
