@@ -31,6 +31,8 @@ pub struct FileDevice {
 
 /// Unaligned transfers are copied through a buffer of at most this many bytes.
 const BOUNCE_BYTES: usize = 1024 * 1024;
+/// `f_type` of a filesystem in memory.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Parts per `pwritev`: the kernel takes no more than 1024.
 const PARTS_MAX: usize = 1024;
 
@@ -180,18 +182,30 @@ impl FileDevice {
     }
 
     /// Gives the file its size, with the blocks behind it where the filesystem can: then a later flush need not
-    /// change the host's own metadata.
+    /// change the host's own metadata. Sparse where that would take (nearly) all the room that the host has left, or
+    /// memory (tmpfs): the user may count on compression, and a full host serves nobody.
     fn allocate(&self, size_bytes: u64) -> io::Result<()> {
-        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, size_bytes) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
-                self.file.set_len(size_bytes)?;
+        let has = self.file.metadata()?.len();
+        if self.may_preallocate(size_bytes.saturating_sub(has)) {
+            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, size_bytes) {
+                Ok(()) => return self.file.sync_all(),
+                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+                Err(rustix::io::Errno::NOSPC) => {
+                    // What was taken until then goes back.
+                    self.file.set_len(has)?;
+                }
+                Err(error) => return Err(error.into()),
             }
-            // More than there is room for: a sparse file may still be what the user wants (thin provisioning).
-            Err(rustix::io::Errno::NOSPC) => self.file.set_len(size_bytes)?,
-            Err(error) => return Err(error.into()),
         }
+        self.file.set_len(size_bytes)?;
         self.file.sync_all()
+    }
+
+    fn may_preallocate(&self, bytes: u64) -> bool {
+        let on_tmpfs = rustix::fs::fstatfs(&self.file).is_ok_and(|stat| stat.f_type == TMPFS_MAGIC);
+        let room =
+            rustix::fs::fstatvfs(&self.file).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+        !on_tmpfs && bytes < room / 10 * 9
     }
 
     fn range_error(&self, operation: Operation, offset: u64, length: u64, cause: Cause) -> DeviceError {

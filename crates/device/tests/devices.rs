@@ -150,6 +150,18 @@ fn creating_never_cuts_off_and_says_what_to_do() {
 }
 
 #[test]
+fn a_file_larger_than_the_host_is_sparse_and_leaves_it_room() {
+    let base = tempfile::tempdir().unwrap();
+    let device = FileDevice::create(&base.path().join("file"), Some(8 << 40)).unwrap();
+    assert_eq!(device.size_bytes(), 8 << 40);
+    let taken = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(base.path().join("file")).unwrap());
+    assert!(taken < 2048, "{taken} sectors");
+    let small = FileDevice::create(&base.path().join("small"), Some(4 * MIB)).unwrap();
+    small.write_at(0, &AlignedBuffer::zeroed(4096)).unwrap();
+    small.flush().unwrap();
+}
+
+#[test]
 fn growth_of_the_backing_is_seen_when_asked_for() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("file");

@@ -146,6 +146,30 @@ impl Pool {
         Ok(number)
     }
 
+    /// Adds a device to the tier of `old`, to take its place: nothing new is put on `old` any more. The floors above
+    /// move what is on it and then call [`Self::remove_device`] (at once, if it is missing). Returns the new number.
+    pub fn replace_device(
+        &self,
+        old: u16,
+        device: Arc<dyn Device>,
+        force: bool,
+        randomness: &dyn Randomness,
+    ) -> Result<u16, PoolError> {
+        let tier = {
+            let label = self.label.read();
+            let member = label.member(old).ok_or(PoolError::NoDevice {
+                number: old,
+                state: "not part of it",
+            })?;
+            label.tiers[usize::from(member.tier)].name.clone()
+        };
+        let number = self.add_device(device, DeviceAdd::Tier(tier), force, randomness)?;
+        match self.set_draining(old, true) {
+            Ok(()) | Err(PoolError::NoDevice { .. }) => Ok(number),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Takes a device without claimed segments out of the pool; its labels and roots are wiped. A missing device
     /// (see [`crate::OpenOptions::degraded`]) is struck from the list.
     pub fn remove_device(&self, number: u16) -> Result<(), PoolError> {

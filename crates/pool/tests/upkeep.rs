@@ -304,6 +304,38 @@ fn numbers_are_not_used_twice_and_replaced_devices_work() {
 }
 
 #[test]
+fn a_device_is_replaced_by_another_of_its_tier() {
+    let mut shelf = Shelf::new(&[12, 12]);
+    let pool = create(
+        "tank",
+        1,
+        vec![("fast", shelf.devices(&[0])), ("slow", shelf.devices(&[1]))],
+    );
+    let chance = SeededRandomness::new(8);
+    let segment = pool.allocate(&DATA).unwrap();
+    let number = pool.replace_device(0, shelf.add(16), false, &chance).unwrap();
+    assert_eq!((number, pool.tier_of(number)), (2, Some(0)));
+    assert!(pool.devices()[0].draining);
+    for _ in 0..5 {
+        assert_eq!(pool.allocate(&DATA).unwrap().device, number);
+    }
+    pool.release(segment).unwrap();
+    pool.remove_device(0).unwrap();
+    drop(pool);
+    // One that is gone is replaced as well.
+    let degraded = terrace_pool::OpenOptions {
+        degraded: true,
+        ..media::sequential()
+    };
+    let pool = Pool::open(shelf.devices(&[2]), degraded).unwrap();
+    assert_eq!(pool.replace_device(1, shelf.add(16), false, &chance).unwrap(), 3);
+    pool.remove_device(1).unwrap();
+    assert!(pool.replace_device(1, shelf.add(16), false, &chance).is_err());
+    drop(pool);
+    assert_eq!(open(shelf.devices(&[3, 2])).unwrap().tiers()[1].devices, [3]);
+}
+
+#[test]
 fn settings_and_names_are_kept() {
     let shelf = Shelf::new(&[12]);
     let pool = create("tank", 1, vec![("fast", shelf.all())]);
