@@ -32,8 +32,16 @@ impl Environment {
     /// Over a store and a clock, with the caches sized by a budget.
     pub fn with_budget(store: Arc<dyn Store>, clock: Arc<dyn Clock>, budget: Arc<Budget>) -> Self {
         let cache = Arc::new(ReadCache::new(budget.read_cache_bytes()));
-        let heat = Arc::new(Heat::new((budget.object_bytes() / 256).clamp(4096, 4 << 20) as usize));
-        Self { store, clock, budget, cache, heat }
+        let heat = Arc::new(Heat::new(
+            (budget.object_bytes() / 256).clamp(4096, 4 << 20) as usize
+        ));
+        Self {
+            store,
+            clock,
+            budget,
+            cache,
+            heat,
+        }
     }
 
     /// The time now.

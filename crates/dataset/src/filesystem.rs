@@ -1,15 +1,24 @@
 //! `Filesystem`: a dataset as a POSIX filesystem, live. The public face; the work is in `namespace*`, `data*`,
 //! `attributes*`, `acl` and `commit`.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use terrace_store::{ChunkId, Sequence};
 
 use crate::{
     attributes::{Attributes, FsStatistics, SetAttributes},
     context::Context,
+    data_write::FILE_BYTES_MAX,
     error::FsError,
-    inode::FileKind,
-    state::DatasetState,
-    tree::{DirectoryEntry, SeekTarget, Tree},
+    inode::{FileKind, InodeRecord, Time},
+    live::LiveDataset,
+    namespace::NewObject,
+    object::{HAS_CAPABILITY, Object, State},
+    permission,
+    state::{DatasetState, Live, Paused},
+    tree::{ACCESS_WRITE, DirectoryEntry, ROOT, SeekTarget, Tree},
+    versions::{Old, VersionedBatch},
+    xattrs,
 };
 
 /// How `rename` treats an existing target.
@@ -52,13 +61,32 @@ pub enum AttributeMode {
 }
 
 /// A live filesystem. All methods may be called from any thread.
-pub struct Filesystem {}
+pub struct Filesystem {
+    live: LiveDataset,
+}
 
-#[allow(unused_variables, clippy::too_many_arguments)]
 impl Filesystem {
     /// Opens a dataset that exists.
     pub fn open(state: Arc<DatasetState>) -> Result<Arc<Self>, FsError> {
-        todo!()
+        let live = LiveDataset::new(state);
+        live.free_orphans()?;
+        Ok(Arc::new(Self { live }))
+    }
+
+    /// Puts the records of an empty filesystem: its root directory.
+    pub fn format(batch: &mut VersionedBatch, now: Time) -> Result<(), FsError> {
+        let mut root = InodeRecord::new(FileKind::Directory, 0o755, 0, 0, now);
+        root.links = 2;
+        root.parent = ROOT;
+        root.body = ROOT;
+        batch.put_inode(ROOT, &root, Old::Absent)?;
+        batch.count_objects(1);
+        Ok(())
+    }
+
+    /// The dataset.
+    pub fn dataset(&self) -> &Arc<DatasetState> {
+        &self.live.dataset
     }
 
     /// Makes a regular file, device node, fifo or socket; an existing name is `Exists`.
@@ -71,7 +99,24 @@ impl Filesystem {
         mode: u32,
         device: u32,
     ) -> Result<Attributes, FsError> {
-        todo!()
+        match kind {
+            FileKind::Directory | FileKind::SymbolicLink | FileKind::Volume => return Err(FsError::Invalid),
+            FileKind::BlockDevice | FileKind::CharacterDevice if !context.trusted && !context.is_root() => {
+                return Err(FsError::NotPermitted);
+            }
+            _ => {}
+        }
+        self.live.make(
+            context,
+            dir,
+            name,
+            &NewObject {
+                kind,
+                mode,
+                device,
+                target: &[],
+            },
+        )
     }
 
     /// Makes a directory.
@@ -82,7 +127,13 @@ impl Filesystem {
         name: &[u8],
         mode: u32,
     ) -> Result<Attributes, FsError> {
-        todo!()
+        let new = NewObject {
+            kind: FileKind::Directory,
+            mode: mode & 0o1777,
+            device: 0,
+            target: &[],
+        };
+        self.live.make(context, dir, name, &new)
     }
 
     /// Makes a symbolic link.
@@ -93,25 +144,35 @@ impl Filesystem {
         name: &[u8],
         target: &[u8],
     ) -> Result<Attributes, FsError> {
-        todo!()
+        if target.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        let new = NewObject {
+            kind: FileKind::SymbolicLink,
+            mode: 0o777,
+            device: 0,
+            target,
+        };
+        self.live.make(context, dir, name, &new)
     }
 
     /// Gives `object` another name.
     pub fn link(&self, context: &Context, object: u64, dir: u64, name: &[u8]) -> Result<Attributes, FsError> {
-        todo!()
+        self.live.make_link(context, object, dir, name)
     }
 
-    /// Removes a name that is not a directory's; returns the object that it named.
-    pub fn unlink(&self, context: &Context, dir: u64, name: &[u8]) -> Result<u64, FsError> {
-        todo!()
+    /// Removes a name that is not a directory's; returns what it named, as it is afterwards (`links` 0: the last).
+    /// For a trusted context such an object is held; see [`Context::trusted`].
+    pub fn unlink(&self, context: &Context, dir: u64, name: &[u8]) -> Result<Attributes, FsError> {
+        self.live.remove_name(context, dir, name)
     }
 
-    /// Removes an empty directory; returns its number.
-    pub fn remove_directory(&self, context: &Context, dir: u64, name: &[u8]) -> Result<u64, FsError> {
-        todo!()
+    /// Removes an empty directory; returns what it was, held for a trusted context.
+    pub fn remove_directory(&self, context: &Context, dir: u64, name: &[u8]) -> Result<Attributes, FsError> {
+        self.live.remove_dir(context, dir, name)
     }
 
-    /// Renames.
+    /// Renames; returns what was replaced, as it is afterwards (with `links` 0 held for a trusted context).
     pub fn rename(
         &self,
         context: &Context,
@@ -120,13 +181,14 @@ impl Filesystem {
         new_dir: u64,
         new_name: &[u8],
         mode: RenameMode,
-    ) -> Result<(), FsError> {
-        todo!()
+    ) -> Result<Option<Attributes>, FsError> {
+        self.live
+            .rename_name(context, (dir, name), (new_dir, new_name), mode)
     }
 
-    /// An unnamed regular file (O_TMPFILE), open once as if by [`open_object`](Self::open_object); `link` may name it.
+    /// An unnamed regular file (O_TMPFILE), held once as if by [`open_object`](Self::open_object); `link` may name it.
     pub fn temporary(&self, context: &Context, dir: u64, mode: u32) -> Result<Attributes, FsError> {
-        todo!()
+        self.live.make_temporary(context, dir, mode)
     }
 
     /// Changes attributes by the rules of chmod, chown, truncate and utimensat.
@@ -136,17 +198,61 @@ impl Filesystem {
         object: u64,
         change: &SetAttributes,
     ) -> Result<Attributes, FsError> {
-        todo!()
+        self.live.change_attributes(context, object, change)
     }
 
-    /// Writes all of `data` at `offset`; clears setuid and setgid unless the caller is root.
-    pub fn write(&self, context: &Context, object: u64, offset: u64, data: &[u8]) -> Result<usize, FsError> {
-        todo!()
+    /// Writes all of `data` at `offset`. Takes setuid and setgid away if `kill_privileges`, or if the caller is
+    /// neither trusted nor root.
+    pub fn write(
+        &self,
+        context: &Context,
+        object: u64,
+        offset: u64,
+        data: &[u8],
+        kill_privileges: bool,
+    ) -> Result<usize, FsError> {
+        self.write_at(context, object, Some(offset), data, kill_privileges)?;
+        Ok(data.len())
     }
 
     /// Writes at the end of the file; returns the offset at which the data lies.
-    pub fn append(&self, context: &Context, object: u64, data: &[u8]) -> Result<u64, FsError> {
-        todo!()
+    pub fn append(
+        &self,
+        context: &Context,
+        object: u64,
+        data: &[u8],
+        kill_privileges: bool,
+    ) -> Result<u64, FsError> {
+        self.write_at(context, object, None, data, kill_privileges)
+    }
+
+    fn write_at(
+        &self,
+        context: &Context,
+        object: u64,
+        offset: Option<u64>,
+        data: &[u8],
+        kill_privileges: bool,
+    ) -> Result<u64, FsError> {
+        let live = &self.live;
+        live.writable()?;
+        let object = live.object(object)?;
+        content(&object)?;
+        live.throttle(data.len() as u64)?;
+        let loads = object.state.lock().inode.flags & HAS_CAPABILITY != 0;
+        if loads {
+            live.load_xattrs(&object)?;
+        }
+        let kill = kill_privileges || (!context.trusted && !context.is_root());
+        let offset = {
+            let _inode = object.inode_lock.write();
+            let offset = offset.unwrap_or_else(|| object.state.lock().inode.size);
+            let now = live.now();
+            live.write_object(&object, offset, data, &mut |state| changed(state, now, kill))?;
+            offset
+        };
+        live.settle()?;
+        Ok(offset)
     }
 
     /// fallocate.
@@ -158,7 +264,43 @@ impl Filesystem {
         offset: u64,
         length: u64,
     ) -> Result<(), FsError> {
-        todo!()
+        let live = &self.live;
+        live.writable()?;
+        let object = live.object(object)?;
+        content(&object)?;
+        let end = offset
+            .checked_add(length)
+            .filter(|end| *end <= FILE_BYTES_MAX)
+            .ok_or(FsError::FileTooBig)?;
+        if length == 0 {
+            return Err(FsError::Invalid);
+        }
+        live.load_xattrs(&object)?;
+        live.take_metadata(1)?;
+        let kill = !context.trusted && !context.is_root();
+        {
+            let _inode = object.inode_lock.write();
+            let now = live.now();
+            let keep_size = match mode {
+                AllocateMode::Reserve { keep_size } => {
+                    // Blocks are placed when they are written; what can be promised is that there is room now.
+                    live.take_room(length)?;
+                    live.rooms.give(length);
+                    live.rooms.trim();
+                    keep_size
+                }
+                AllocateMode::Punch => true,
+                AllocateMode::Zero { keep_size } => keep_size,
+            };
+            if !matches!(mode, AllocateMode::Reserve { .. }) {
+                live.punch_object(&object, offset, length, &mut |state| changed(state, now, kill))?;
+            }
+            let grows = !keep_size && object.state.lock().inode.size < end;
+            if grows {
+                live.truncate_object(&object, end, &mut |state| changed(state, now, kill))?;
+            }
+        }
+        live.settle()
     }
 
     /// copy_file_range: shares chunks where offsets are aligned to blocks, copies the rest; returns the bytes copied.
@@ -171,7 +313,9 @@ impl Filesystem {
         to_offset: u64,
         length: u64,
     ) -> Result<u64, FsError> {
-        todo!()
+        self.live.throttle(0)?;
+        self.live
+            .copy_objects(context, (from, from_offset), (to, to_offset), length)
     }
 
     /// Sets an extended attribute; POSIX ACLs are checked and change the mode.
@@ -183,7 +327,7 @@ impl Filesystem {
         value: &[u8],
         mode: AttributeMode,
     ) -> Result<(), FsError> {
-        todo!()
+        self.live.set_xattr(context, object, name, value, mode)
     }
 
     /// Removes an extended attribute.
@@ -193,79 +337,207 @@ impl Filesystem {
         object: u64,
         name: &[u8],
     ) -> Result<(), FsError> {
-        todo!()
+        self.live.remove_xattr(context, object, name)
+    }
+
+    /// Whether the caller may read this extended attribute.
+    pub fn check_extended_attribute(
+        &self,
+        context: &Context,
+        object: u64,
+        name: &[u8],
+    ) -> Result<(), FsError> {
+        self.live.check_xattr_read(context, object, name)
     }
 
     /// Keeps the object alive even if its last name goes; once for each open.
     pub fn open_object(&self, object: u64) -> Result<(), FsError> {
-        todo!()
+        self.live.hold(object)
     }
 
     /// Undoes one [`open_object`](Self::open_object).
     pub fn release_object(&self, object: u64) {
-        todo!()
+        self.live.release(object);
+    }
+
+    /// Entries with their attributes (readdirplus). A name that goes away meanwhile is left out.
+    pub fn read_directory_attributes(
+        &self,
+        dir: u64,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<(DirectoryEntry, Attributes)>, FsError> {
+        let mut from = from;
+        loop {
+            let entries = self.live.list(dir, from, limit)?;
+            let Some(last) = entries.last() else {
+                return Ok(Vec::new());
+            };
+            from = last.cookie;
+            let mut found = Vec::with_capacity(entries.len());
+            for entry in entries {
+                match self.live.attributes_of(entry.object) {
+                    Ok(attributes) => found.push((entry, attributes)),
+                    Err(FsError::Stale) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if !found.is_empty() {
+                return Ok(found);
+            }
+        }
     }
 
     /// Makes everything done so far durable (fsync, syncfs): commit and flush, shared by concurrent callers. What
     /// `durability` says of fsync holds: with `timed` and `ram` it returns at once.
     pub fn sync(&self) -> Result<(), FsError> {
-        todo!()
+        self.live.sync()
     }
 
     /// fsync of one object. (The whole dataset is committed: every crash state is a prefix in order.)
     pub fn sync_object(&self, object: u64) -> Result<(), FsError> {
-        todo!()
+        let _ = object;
+        self.live.sync()
     }
 
     /// Hands everything done so far to the store, without flushing.
-    pub fn commit(&self) -> Result<(), FsError> {
-        todo!()
+    pub fn commit(&self) -> Result<Sequence, FsError> {
+        self.live.commit()
+    }
+
+    /// Commit and flush whatever `durability` says (a clean stop, an unmount).
+    pub fn flush(&self) -> Result<(), FsError> {
+        self.live.flush()
     }
 
     /// Bytes written and not yet committed.
     pub fn dirty_bytes(&self) -> u64 {
-        todo!()
+        self.live.dirty_bytes.load(Relaxed)
     }
 
-    /// The regions (1 MiB) of a file and the chunks they map, for `terrace where` and the mover.
-    pub fn chunks_of(&self, object: u64, region: u32) -> Result<Vec<terrace_store::ChunkId>, FsError> {
-        todo!()
+    /// The chunks that a region (1 MiB) of a file maps as of the newest commit, for `terrace where` and the mover.
+    pub fn chunks_of(&self, object: u64, region: u64) -> Result<Vec<ChunkId>, FsError> {
+        let object = self.live.object(object)?;
+        self.live.chunks(&object, region)
     }
 }
 
-#[allow(unused_variables)]
+impl Live for Filesystem {
+    fn pause(&self) -> Box<dyn Paused + '_> {
+        self.live.pause()
+    }
+
+    fn commit_frozen(&self) -> Result<Sequence, FsError> {
+        self.live.commit_frozen()
+    }
+}
+
+/// Only files have content that can be written.
+fn content(object: &Object) -> Result<(), FsError> {
+    match object.kind {
+        FileKind::File => Ok(()),
+        FileKind::Directory => Err(FsError::IsDirectory),
+        _ => Err(FsError::Invalid),
+    }
+}
+
+fn changed(state: &mut State, now: Time, kill: bool) {
+    if kill {
+        state.inode.mode = permission::without_privileges(state.inode.kind, state.inode.mode);
+    }
+    xattrs::drop_capability(state);
+    state.inode.modified = now;
+    state.inode.changed = now;
+}
+
 impl Tree for Filesystem {
     fn lookup(&self, context: &Context, dir: u64, name: &[u8]) -> Result<Attributes, FsError> {
-        todo!()
+        self.live.look_up(context, dir, name)
     }
+
     fn attributes(&self, object: u64) -> Result<Attributes, FsError> {
-        todo!()
+        self.live.attributes_of(object)
     }
+
     fn read_link(&self, object: u64) -> Result<Vec<u8>, FsError> {
-        todo!()
+        let object = self.live.object(object)?;
+        let state = object.state.lock();
+        if object.kind == FileKind::SymbolicLink {
+            Ok(state.inode.target.clone())
+        } else {
+            Err(FsError::Invalid)
+        }
     }
+
     fn read_directory(&self, dir: u64, from: u64, limit: usize) -> Result<Vec<DirectoryEntry>, FsError> {
-        todo!()
+        self.live.list(dir, from, limit)
     }
+
     fn parent(&self, dir: u64) -> Result<u64, FsError> {
-        todo!()
+        Ok(self.live.parent_of(&self.live.directory(dir)?))
     }
+
     fn read(&self, object: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
-        todo!()
+        let object = self.live.object(object)?;
+        content(&object)?;
+        let length = self.live.read_object(&object, offset, buffer)?;
+        if self.live.settings().access_time {
+            self.live.accessed(&object);
+        }
+        Ok(length)
     }
+
     fn extended_attribute(&self, object: u64, name: &[u8]) -> Result<Vec<u8>, FsError> {
-        todo!()
+        self.live.get_xattr(object, name)
     }
+
     fn extended_attributes(&self, object: u64) -> Result<Vec<Vec<u8>>, FsError> {
-        todo!()
+        self.live.list_xattrs(object)
     }
+
     fn seek(&self, object: u64, offset: u64, target: SeekTarget) -> Result<u64, FsError> {
-        todo!()
+        let object = self.live.object(object)?;
+        content(&object)?;
+        self.live.seek_object(&object, offset, target)
     }
+
     fn access(&self, context: &Context, object: u64, mask: u32) -> Result<(), FsError> {
-        todo!()
+        if mask & ACCESS_WRITE != 0 && self.live.settings().readonly {
+            return Err(FsError::ReadOnly);
+        }
+        self.live.check(context, &self.live.object(object)?, mask)
     }
+
     fn statistics(&self) -> Result<FsStatistics, FsError> {
-        todo!()
+        let space = self.live.dataset.store().space();
+        let counters = self.live.dataset.counters();
+        let used_bytes = counters.referenced_bytes();
+        let usage = self.live.dataset.usage();
+        let own = usage.set_aside_bytes();
+        let available = space.available_bytes.saturating_add(own);
+        let statistics = match usage.quota_left_bytes() {
+            Some(left) => {
+                let available_bytes = left.min(available);
+                FsStatistics {
+                    size_bytes: used_bytes + available_bytes,
+                    available_bytes,
+                    used_bytes,
+                    objects: 0,
+                }
+            }
+            None => FsStatistics {
+                size_bytes: space
+                    .size_bytes
+                    .saturating_sub(space.reserve_bytes)
+                    .max(available),
+                available_bytes: available,
+                used_bytes,
+                objects: 0,
+            },
+        };
+        Ok(FsStatistics {
+            objects: counters.objects,
+            ..statistics
+        })
     }
 }

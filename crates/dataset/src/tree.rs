@@ -12,7 +12,7 @@ pub const ROOT: u64 = 1;
 /// Longest name, bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Cookies below this are free for `.` and `..`, which `read_directory` does not list.
-pub const FIRST_COOKIE: u64 = 16;
+pub const FIRST_COOKIE: u64 = 3;
 
 /// One name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]

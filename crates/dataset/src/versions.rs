@@ -380,17 +380,12 @@ pub fn scan_as_of(
     while found.len() < limit && cursor.as_slice() < to {
         // Live records first: what moves to history in between is then seen twice, never missed.
         let live = store.scan(&cursor, to, page)?;
-        let (old_from, old_to) = (keys::history_prefix(&cursor), keys::history_prefix(to));
-        let old = store.scan(&old_from, &old_to, page)?;
+        let (old, incomplete) = old_versions(store, &cursor, to, page)?;
         let mut visible: BTreeMap<Vec<u8>, Versioned<Bytes>> = BTreeMap::new();
-        let mut old_end = None;
-        for (key, value) in &old {
-            let (live_key, death) =
-                keys::parse_history(key).map_err(|cause| damaged("a history key", &cause))?;
+        for (live_key, death, value) in &old {
             let version = versioned(value)?;
-            old_end = Some(live_key.clone());
-            if version.birth <= checkpoint && death > checkpoint {
-                visible.insert(live_key, version);
+            if version.birth <= checkpoint && *death > checkpoint {
+                visible.insert(live_key.clone(), version);
             }
         }
         for (key, value) in &live {
@@ -407,9 +402,7 @@ pub fn scan_as_of(
         {
             end = end.min(after(last));
         }
-        if old.len() == page
-            && let Some(last) = old_end
-        {
+        if let Some(last) = incomplete {
             if last == cursor {
                 if let Some(version) = read_as_of(store, &last, checkpoint)? {
                     visible.insert(last.clone(), version);
@@ -427,6 +420,36 @@ pub fn scan_as_of(
     }
     Ok(found)
 }
+
+/// Versions in history of the records with `from <= key < to`: live key, death, value; at most `limit`. If there may
+/// be more, also the last live key, whose versions may be incomplete.
+fn old_versions(store: &dyn Store, from: &[u8], to: &[u8], limit: usize) -> Result<OldVersions, StoreError> {
+    let (mut cursor, end) = (keys::history_prefix(from), keys::history_prefix(to));
+    loop {
+        let page = store.scan(&cursor, &end, limit)?;
+        let full = page.len() == limit;
+        let mut found = Vec::with_capacity(page.len());
+        let mut last = None;
+        for (key, value) in page {
+            let (live, death) =
+                keys::parse_history(&key).map_err(|cause| damaged("a history key", &cause))?;
+            last = Some(live.clone());
+            found.push((live, death, value));
+        }
+        // When `from` is a key with a zero byte behind it, the versions of that key still sort behind it.
+        match last {
+            Some(last) if full && last.as_slice() < from => {
+                cursor = KeyWriter::after_prefix(&keys::history_prefix(&last));
+            }
+            _ => {
+                found.retain(|(live, ..)| live.as_slice() >= from);
+                return Ok((found, last.filter(|_| full)));
+            }
+        }
+    }
+}
+
+type OldVersions = (Vec<(Vec<u8>, u64, Bytes)>, Option<Vec<u8>>);
 
 fn after(key: &[u8]) -> Vec<u8> {
     key.iter().copied().chain([0]).collect()

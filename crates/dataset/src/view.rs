@@ -104,7 +104,7 @@ impl View {
         } else {
             None
         };
-        crate::bridge::permission::check(context, inode, acl.as_deref(), mask)
+        crate::permission::check(context, inode, acl.as_deref(), mask)
     }
 
     fn do_lookup(&self, context: &Context, dir: u64, name: &[u8]) -> Result<Attributes, FsError> {

@@ -2,7 +2,21 @@
 
 use std::sync::Arc;
 
-use crate::{error::FsError, state::DatasetState};
+use terrace_store::{BLOCK_BYTES, ChunkId, Sequence};
+
+use crate::{
+    data_write::FILE_BYTES_MAX,
+    error::FsError,
+    inode::{FileKind, InodeRecord, Time},
+    live::LiveDataset,
+    object::Object,
+    region::REGION_BYTES,
+    state::{DatasetState, Live, Paused},
+    tree::ROOT,
+    versions::{Old, VersionedBatch},
+};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Data or hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,57 +30,201 @@ pub struct BlockStatus {
 }
 
 /// A live volume. All methods may be called from any thread; offsets and lengths need no alignment.
-pub struct Volume {}
+pub struct Volume {
+    live: LiveDataset,
+    object: Arc<Object>,
+}
 
-#[allow(unused_variables)]
 impl Volume {
     /// Opens a dataset that exists.
     pub fn open(state: Arc<DatasetState>) -> Result<Arc<Self>, FsError> {
-        todo!()
+        let live = LiveDataset::new(state);
+        let object = live.object(ROOT)?;
+        if object.kind != FileKind::Volume {
+            return Err(FsError::io("the dataset is not a volume"));
+        }
+        Ok(Arc::new(Self { live, object }))
+    }
+
+    /// Puts the records of an empty volume.
+    pub fn format(batch: &mut VersionedBatch, size_bytes: u64, now: Time) -> Result<(), FsError> {
+        if size_bytes > FILE_BYTES_MAX {
+            return Err(FsError::FileTooBig);
+        }
+        let mut inode = InodeRecord::new(FileKind::Volume, 0o600, 0, 0, now);
+        inode.links = 1;
+        inode.size = size_bytes;
+        inode.body = ROOT;
+        batch.put_inode(ROOT, &inode, Old::Absent)?;
+        batch.count_objects(1);
+        Ok(())
+    }
+
+    /// The dataset.
+    pub fn dataset(&self) -> &Arc<DatasetState> {
+        &self.live.dataset
     }
 
     /// Bytes.
     pub fn size_bytes(&self) -> u64 {
-        todo!()
+        self.object.state.lock().inode.size
+    }
+
+    fn within(&self, offset: u64, length: u64) -> Result<(), FsError> {
+        let end = offset.checked_add(length).ok_or(FsError::Invalid)?;
+        if end > self.size_bytes() {
+            Err(FsError::Invalid)
+        } else {
+            Ok(())
+        }
     }
 
     /// Fills `buffer`; `Invalid` beyond the end.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FsError> {
-        todo!()
+        self.within(offset, buffer.len() as u64)?;
+        let length = self.live.read_object(&self.object, offset, buffer)?;
+        if length == buffer.len() {
+            Ok(())
+        } else {
+            Err(FsError::Invalid)
+        }
     }
 
     /// Writes; `NoSpace` beyond the end or when the pool is full.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {
-        todo!()
+        self.live.writable()?;
+        self.live.throttle(data.len() as u64)?;
+        {
+            let _inode = self.object.inode_lock.write();
+            self.within(offset, data.len() as u64)
+                .map_err(|_| FsError::NoSpace)?;
+            let now = self.live.now();
+            self.live.write_object(&self.object, offset, data, &mut |state| {
+                state.inode.modified = now
+            })?;
+        }
+        self.live.settle()
     }
 
     /// Makes the range read as zero and gives its room back.
     pub fn discard(&self, offset: u64, length: u64) -> Result<(), FsError> {
-        todo!()
+        self.live.writable()?;
+        {
+            let _inode = self.object.inode_lock.write();
+            self.within(offset, length)?;
+            let now = self.live.now();
+            self.live
+                .punch_object(&self.object, offset, length, &mut |state| {
+                    state.inode.modified = now
+                })?;
+        }
+        self.live.settle()
     }
 
     /// Makes the range read as zero.
     pub fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), FsError> {
-        todo!()
+        self.discard(offset, length)
     }
 
-    /// Makes everything done so far durable.
+    /// Makes everything done so far durable (as far as `durability` wants a flush to).
     pub fn flush(&self) -> Result<(), FsError> {
-        todo!()
+        self.live.sync()
+    }
+
+    /// Commit and flush whatever `durability` says (FUA, a clean stop).
+    pub fn flush_always(&self) -> Result<(), FsError> {
+        self.live.flush()
     }
 
     /// Hands everything done so far to the store, without flushing.
-    pub fn commit(&self) -> Result<(), FsError> {
-        todo!()
+    pub fn commit(&self) -> Result<Sequence, FsError> {
+        self.live.commit()
     }
 
     /// Changes the size; shrinking drops what is behind it.
     pub fn resize(&self, size_bytes: u64) -> Result<(), FsError> {
-        todo!()
+        self.live.writable()?;
+        self.live.take_metadata(1)?;
+        {
+            let _inode = self.object.inode_lock.write();
+            let now = self.live.now();
+            self.live
+                .truncate_object(&self.object, size_bytes, &mut |state| state.inode.changed = now)?;
+        }
+        self.live.settle()
+    }
+
+    /// Bytes written and not yet committed.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.live.dirty_bytes.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// The chunks that a region (1 MiB) maps as of the newest commit.
+    pub fn chunks_of(&self, region: u64) -> Result<Vec<ChunkId>, FsError> {
+        self.live.chunks(&self.object, region)
     }
 
     /// Data and holes of a range, at most `limit` pieces, from its start.
     pub fn block_status(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<BlockStatus>, FsError> {
-        todo!()
+        self.within(offset, length)?;
+        let end = offset + length;
+        let mut pieces: Vec<BlockStatus> = Vec::new();
+        let mut at = offset;
+        while at < end && pieces.len() <= limit {
+            let region = at / REGION_BYTES;
+            let last = end.div_ceil(REGION_BYTES);
+            if self
+                .live
+                .next_region(&self.object, region, last)?
+                .is_none_or(|next| next > region)
+            {
+                let next = self.live.next_region(&self.object, region, last)?.unwrap_or(last);
+                let until = (next * REGION_BYTES).min(end);
+                push(
+                    &mut pieces,
+                    BlockStatus {
+                        offset: at,
+                        length: until - at,
+                        data: false,
+                    },
+                );
+                at = until;
+                continue;
+            }
+            let mapped = self.live.mapped_blocks(&self.object, region)?;
+            for data in &mapped[((at % REGION_BYTES) / BLOCK) as usize..] {
+                let until = ((at / BLOCK + 1) * BLOCK).min(end);
+                if at < until {
+                    push(
+                        &mut pieces,
+                        BlockStatus {
+                            offset: at,
+                            length: until - at,
+                            data: *data,
+                        },
+                    );
+                }
+                at = until;
+            }
+        }
+        pieces.truncate(limit);
+        Ok(pieces)
+    }
+}
+
+impl Live for Volume {
+    fn pause(&self) -> Box<dyn Paused + '_> {
+        self.live.pause()
+    }
+
+    fn commit_frozen(&self) -> Result<Sequence, FsError> {
+        self.live.commit_frozen()
+    }
+}
+
+fn push(pieces: &mut Vec<BlockStatus>, piece: BlockStatus) {
+    match pieces.last_mut() {
+        Some(last) if last.data == piece.data => last.length += piece.length,
+        _ => pieces.push(piece),
     }
 }

@@ -1,0 +1,166 @@
+//! chmod, chown, truncate, utimensat.
+//!
+//! Invariants: all of one call is checked before any of it is done; the ACL's mask follows chmod; a change of owner
+//! or content takes setuid, setgid and capabilities away by Linux's rules.
+
+use std::sync::Arc;
+
+use crate::{
+    acl::{ACCESS_NAME, Acl},
+    attributes::{Attributes, SetAttributes, SetTime},
+    context::Context,
+    error::FsError,
+    inode::{FileKind, Time},
+    live::LiveDataset,
+    object::{HAS_ACL, HAS_CAPABILITY, Object, State},
+    permission::{self, SETGID},
+    tree::ACCESS_WRITE,
+    xattrs,
+};
+
+impl LiveDataset {
+    pub(crate) fn change_attributes(
+        &self,
+        context: &Context,
+        object: u64,
+        change: &SetAttributes,
+    ) -> Result<Attributes, FsError> {
+        self.writable()?;
+        let object = self.object(object)?;
+        let loads = object.state.lock().inode.flags & (HAS_ACL | HAS_CAPABILITY) != 0;
+        if loads {
+            self.load_xattrs(&object)?;
+        }
+        self.take_metadata(1)?;
+        let attributes = {
+            let _inode = object.inode_lock.write();
+            self.check_change(context, &object, change)?;
+            let now = self.now();
+            let mut apply = |state: &mut State| apply(context, state, change, now);
+            match change.size {
+                Some(size) => self.truncate_object(&object, size, &mut apply)?,
+                None => {
+                    let _gate = self.enter();
+                    let mut state = object.state.lock();
+                    if state.freed {
+                        return Err(FsError::Stale);
+                    }
+                    apply(&mut state);
+                    self.mark_inode(&object, &mut state);
+                }
+            }
+            object.state.lock().attributes(object.number)
+        };
+        self.settle()?;
+        Ok(attributes)
+    }
+
+    fn check_change(
+        &self,
+        context: &Context,
+        object: &Arc<Object>,
+        change: &SetAttributes,
+    ) -> Result<(), FsError> {
+        if change.size.is_some() {
+            match object.kind {
+                FileKind::File => {}
+                FileKind::Directory => return Err(FsError::IsDirectory),
+                _ => return Err(FsError::Invalid),
+            }
+            if !change.through_handle {
+                self.check(context, object, ACCESS_WRITE)?;
+            }
+        }
+        if change.mode.is_some() && object.kind == FileKind::SymbolicLink {
+            return Err(FsError::NotSupported);
+        }
+        if context.trusted || context.is_root() {
+            return Ok(());
+        }
+        let owner = {
+            let state = object.state.lock();
+            let inode = &state.inode;
+            let owner = context.uid == inode.uid;
+            if change.mode.is_some() && !owner {
+                return Err(FsError::NotPermitted);
+            }
+            if change.uid.is_some_and(|uid| !owner || uid != inode.uid) {
+                return Err(FsError::NotPermitted);
+            }
+            if change
+                .gid
+                .is_some_and(|gid| !owner || (gid != inode.gid && !context.in_group(gid)))
+            {
+                return Err(FsError::NotPermitted);
+            }
+            owner
+        };
+        if !owner {
+            let times = [change.accessed, change.modified];
+            if times.iter().flatten().any(|time| matches!(time, SetTime::To(_))) {
+                return Err(FsError::NotPermitted);
+            }
+            // A truncation through a handle sets the times itself.
+            if times.iter().any(Option::is_some) && change.size.is_none() {
+                self.check(context, object, ACCESS_WRITE)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn apply(context: &Context, state: &mut State, change: &SetAttributes, now: Time) {
+    let kind = state.inode.kind;
+    let unprivileged = !context.trusted && !context.is_root();
+    if change.uid.is_some() || change.gid.is_some() {
+        state.inode.mode = permission::without_privileges(kind, state.inode.mode);
+        xattrs::drop_capability(state);
+    }
+    if change.kill_privileges || (change.size.is_some() && unprivileged) {
+        state.inode.mode = permission::without_privileges(kind, state.inode.mode);
+    }
+    if change.size.is_some() {
+        xattrs::drop_capability(state);
+        state.inode.modified = now;
+    }
+    if let Some(uid) = change.uid {
+        state.inode.uid = uid;
+    }
+    if let Some(gid) = change.gid {
+        state.inode.gid = gid;
+    }
+    if let Some(mode) = change.mode {
+        let mut mode = mode & 0o7777;
+        if unprivileged && !context.in_group(state.inode.gid) {
+            mode &= !SETGID;
+        }
+        state.inode.mode = mode;
+        follow_mode(state, mode);
+    }
+    let time = |time: SetTime| match time {
+        SetTime::Now => now,
+        SetTime::To(time) => time,
+    };
+    if let Some(accessed) = change.accessed {
+        state.inode.accessed = time(accessed);
+    }
+    if let Some(modified) = change.modified {
+        state.inode.modified = time(modified);
+    }
+    state.inode.changed = now;
+}
+
+/// Lets the access ACL follow the mode.
+fn follow_mode(state: &mut State, mode: u32) {
+    if state.inode.flags & HAS_ACL == 0 {
+        return;
+    }
+    let value = state
+        .xattrs
+        .as_ref()
+        .and_then(|xattrs| xattrs.values.get(ACCESS_NAME)?.value.clone());
+    if let Some(mut acl) = value.and_then(|value| Acl::parse(&value).ok()) {
+        acl.apply_mode(mode);
+        xattrs::put(state, ACCESS_NAME, Some(acl.encode().into()));
+    }
+}

@@ -1,0 +1,650 @@
+//! Building: turns what was frozen into chunks and one batch.
+//!
+//! Invariants: one freeze is one batch, so that a crash shows it wholly or not at all; contiguous dirty blocks of an
+//! aligned 128 KiB become one chunk, a lone page its own small chunk (nothing is read to be written again); zero
+//! blocks become holes; the chunk at the end of a file ends where the file ends. Chunks are written with the right
+//! to the reserve, because room for them was taken when the data was accepted.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use terrace_cache::Access;
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Owner, Piece, Placement, Sequence, Written};
+
+use crate::{
+    entry::{EntryRecord, OrphanRecord},
+    error::FsError,
+    freeze::{Frozen, FrozenObject},
+    inode::FileKind,
+    keys,
+    live::{CachedRegion, LiveDataset},
+    object::HAS_XATTRS,
+    pages::{Layer, SLOT_BLOCKS},
+    region::{REGION_BLOCKS, REGION_BYTES, RegionRecord},
+    settings::Settings,
+    versions::{Old, VersionedBatch},
+};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const PER_REGION: u64 = REGION_BLOCKS as u64;
+/// Content handed to the store at once, bytes.
+const WRITE_BYTES: usize = 8 << 20;
+/// Pieces handed to the store at once.
+const WRITE_PIECES: usize = 512;
+/// Void regions up to which each is looked up; above, the records that exist are listed.
+const FEW_REGIONS: u64 = 16;
+/// A deleted file up to this size is freed by its own batch; a larger one by the sweep.
+pub(crate) const FREED_AT_ONCE_BYTES: u64 = 16 << 20;
+/// Names whose state is looked up under one lock of the directory.
+const NAMES_AT_ONCE: usize = 64;
+
+static ZERO: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+
+/// A change of some blocks of one region (numbers within the region).
+enum Edit {
+    Void(u32, u32),
+    Map {
+        block: u32,
+        count: u32,
+        chunk: ChunkId,
+        index: u32,
+    },
+}
+
+/// What a commit changed, for the objects in RAM to take over.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    regions: Vec<((u64, u64), CachedRegion)>,
+    /// By place in the frozen list: mapped blocks of the inode as it was put.
+    blocks: Vec<Option<u64>>,
+    /// Whether anything is left to the sweep.
+    orphans: bool,
+}
+
+/// What the records have of an object.
+struct Recorded {
+    inode: Old,
+    size: u64,
+    body: u64,
+    blocks: u64,
+    orphan: bool,
+}
+
+/// Blocks of an object that became one chunk, or (no chunk) a hole.
+struct Placed {
+    object: usize,
+    block: u64,
+    count: u32,
+    chunk: Option<ChunkId>,
+}
+
+enum Content<'a> {
+    Direct(&'a [u8]),
+    Packed(Vec<u8>),
+}
+
+impl Content<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Content::Direct(bytes) => bytes,
+            Content::Packed(bytes) => bytes,
+        }
+    }
+}
+
+/// Collects pieces and hands them to the store in groups.
+struct Writer<'a> {
+    live: &'a LiveDataset,
+    settings: Arc<Settings>,
+    checkpoint: u64,
+    waiting: Vec<(Placed, Content<'a>, &'a FrozenObject)>,
+    waiting_bytes: usize,
+    placed: Vec<Placed>,
+    written: Vec<Written>,
+}
+
+impl<'a> Writer<'a> {
+    fn add(&mut self, place: Placed, content: Content<'a>, frozen: &'a FrozenObject) -> Result<(), FsError> {
+        self.waiting_bytes += content.bytes().len();
+        self.waiting.push((place, content, frozen));
+        if self.waiting_bytes >= WRITE_BYTES || self.waiting.len() >= WRITE_PIECES {
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), FsError> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let (dataset, checkpoint) = (self.live.dataset.number(), self.checkpoint);
+        let settings = &self.settings;
+        let piece = |(place, content, frozen): &'_ (Placed, Content<'a>, &'a FrozenObject)| {
+            let owner = Owner {
+                dataset,
+                object: frozen.object.number,
+                block: place.block,
+                checkpoint,
+            };
+            let placement = match settings.pin_tier {
+                Some(tier) => Placement::Tier { tier, strict: false },
+                None => Placement::Landing(frozen.flow),
+            };
+            (owner, placement, content.bytes().len())
+        };
+        let pieces: Vec<Piece<'_>> = self
+            .waiting
+            .iter()
+            .map(|waiting| {
+                let (owner, placement, _) = piece(waiting);
+                Piece {
+                    content: waiting.1.bytes(),
+                    compression: settings.compression,
+                    dedup: settings.dedup,
+                    placement,
+                    owner,
+                    privileged: true,
+                }
+            })
+            .collect();
+        let written = self.live.dataset.store().write_chunks(&pieces)?;
+        drop(pieces);
+        if written.len() != self.waiting.len() {
+            return Err(FsError::io(
+                "the store returned another number of chunks than it was given",
+            ));
+        }
+        for ((mut place, _, _), chunk) in self.waiting.drain(..).zip(written) {
+            place.chunk = Some(chunk.id);
+            self.placed.push(place);
+            self.written.push(chunk);
+        }
+        self.waiting_bytes = 0;
+        Ok(())
+    }
+
+    /// The dirty blocks of one object.
+    fn object(&mut self, at: usize, frozen: &'a FrozenObject, layer: &'a Layer) -> Result<(), FsError> {
+        let longest = (self.settings.chunk_bytes as usize).clamp(BLOCK_BYTES, CHUNK_BYTES_MAX) / BLOCK_BYTES;
+        for (number, slot) in layer.slots() {
+            let first = number * SLOT_BLOCKS;
+            let mut index = 0u32;
+            while index < SLOT_BLOCKS as u32 {
+                let Some(page) = slot.page(index) else {
+                    index += 1;
+                    continue;
+                };
+                let zero = page == ZERO;
+                let limit = if zero {
+                    SLOT_BLOCKS as u32
+                } else {
+                    (index / longest as u32 + 1) * longest as u32
+                };
+                let start = index;
+                index += 1;
+                while index < limit && slot.page(index).is_some_and(|page| (*page == ZERO) == zero) {
+                    index += 1;
+                }
+                let (block, count) = (first + u64::from(start), index - start);
+                let place = Placed {
+                    object: at,
+                    block,
+                    count,
+                    chunk: None,
+                };
+                let end = frozen.inode.size.saturating_sub(block * BLOCK);
+                let length = (u64::from(count) * BLOCK).min(end) as usize;
+                if zero || length == 0 {
+                    self.placed.push(place);
+                    continue;
+                }
+                let content = match slot.run(start, count) {
+                    Some(bytes) => Content::Direct(&bytes[..length]),
+                    None => {
+                        let mut packed = Vec::with_capacity(count as usize * BLOCK_BYTES);
+                        (start..index)
+                            .filter_map(|at| slot.page(at))
+                            .for_each(|page| packed.extend_from_slice(page));
+                        packed.truncate(length);
+                        Content::Packed(packed)
+                    }
+                };
+                self.add(place, content, frozen)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LiveDataset {
+    /// Writes the chunks, builds the batch and commits it. On an error nothing of it is visible.
+    pub(crate) fn build_and_commit(&self, frozen: &Frozen) -> Result<(Sequence, Outcome), FsError> {
+        let mut writer = Writer {
+            live: self,
+            settings: self.settings(),
+            checkpoint: frozen.checkpoint,
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+            placed: Vec::new(),
+            written: Vec::new(),
+        };
+        for (at, object) in frozen.objects.iter().enumerate() {
+            if let Some(layer) = object.data.as_ref().filter(|_| !object.freed) {
+                writer.object(at, object, layer)?;
+            }
+        }
+        writer.write()?;
+        let (mut placed, written) = (writer.placed, writer.written);
+        // Chunks and holes of one object come together, each after the other.
+        placed.sort_by_key(|place| (place.object, place.block));
+        let mut batch = self.dataset.batch(frozen.checkpoint);
+        let mut outcome = Outcome::default();
+        let mut rest = &placed[..];
+        for (at, object) in frozen.objects.iter().enumerate() {
+            let (mine, others) = rest.split_at(rest.partition_point(|place| place.object == at));
+            rest = others;
+            let blocks = self.build_object(&mut batch, object, mine, &mut outcome)?;
+            outcome.blocks.push(blocks);
+        }
+        for chunk in written {
+            batch.hold(chunk);
+        }
+        // Deletions must work on a full pool, and room was taken for everything else.
+        batch.privileged();
+        let sequence = self.dataset.commit(batch)?;
+        Ok((sequence, outcome))
+    }
+
+    fn build_object(
+        &self,
+        batch: &mut VersionedBatch,
+        frozen: &FrozenObject,
+        placed: &[Placed],
+        outcome: &mut Outcome,
+    ) -> Result<Option<u64>, FsError> {
+        let number = frozen.object.number;
+        self.build_entries(batch, frozen)?;
+        let was = {
+            let state = frozen.object.state.lock();
+            Recorded {
+                inode: state.recorded,
+                size: state.recorded_size,
+                body: state.recorded_body,
+                blocks: state.inode.blocks,
+                orphan: state.orphan_recorded,
+            }
+        };
+        if frozen.freed {
+            if was.inode != Old::Absent {
+                self.build_removal(batch, frozen, &was, outcome)?;
+            }
+            return Ok(None);
+        }
+        for (name, value, old) in self.xattr_changes(frozen) {
+            match value {
+                Some(value) => batch.put_xattr(number, &name, &value, old)?,
+                None if old != Old::Absent => batch.delete_xattr(number, &name, old)?,
+                None => {}
+            }
+        }
+        let mut blocks = was.blocks;
+        let replaced = was.inode != Old::Absent && was.body != frozen.inode.body;
+        if replaced {
+            let freed = OrphanRecord::Freed {
+                object: 0,
+                death: batch.checkpoint(),
+                blocks,
+            };
+            batch.put_orphan(was.body, freed);
+            outcome.orphans = true;
+            blocks = 0;
+        }
+        if let Some(layer) = &frozen.data {
+            let fresh = replaced || was.inode == Old::Absent;
+            let change = self.build_regions(batch, frozen, layer, placed, fresh, was.size, outcome)?;
+            blocks = blocks.saturating_add_signed(change);
+        }
+        if frozen.inode_dirty {
+            let mut inode = frozen.inode.clone();
+            inode.blocks = blocks;
+            batch.put_inode(number, &inode, was.inode)?;
+            if was.inode == Old::Absent {
+                batch.count_objects(1);
+            }
+            match (inode.links == 0, was.orphan) {
+                (true, false) => batch.put_orphan(number, OrphanRecord::Open),
+                (false, true) => batch.delete_orphan(number),
+                _ => {}
+            }
+        }
+        Ok(Some(blocks))
+    }
+
+    /// The last change of each name, with what the records have now.
+    fn build_entries(&self, batch: &mut VersionedBatch, frozen: &FrozenObject) -> Result<(), FsError> {
+        if frozen.entries.is_empty() {
+            return Ok(());
+        }
+        let directory = frozen.object.number;
+        let mut last: Vec<usize> = (0..frozen.entries.len()).collect();
+        last.sort_by(|a, b| frozen.entries[*a].0.cmp(&frozen.entries[*b].0).then(a.cmp(b)));
+        let last: Vec<usize> = last
+            .iter()
+            .enumerate()
+            .filter(|(at, change)| {
+                last.get(at + 1)
+                    .is_none_or(|next| frozen.entries[*next].0 != frozen.entries[**change].0)
+            })
+            .map(|(_, change)| *change)
+            .collect();
+        for some in last.chunks(NAMES_AT_ONCE) {
+            let recorded: Vec<Old> = {
+                let state = frozen.object.state.lock();
+                let entries = state.entries.as_ref();
+                let old = |at: &usize| {
+                    let key = &frozen.entries[*at].0;
+                    entries
+                        .and_then(|entries| entries.slot(key.hash, &key.name))
+                        .map_or(Old::Unknown, |slot| slot.recorded)
+                };
+                some.iter().map(old).collect()
+            };
+            for (at, old) in some.iter().zip(recorded) {
+                let (key, target) = &frozen.entries[*at];
+                match target {
+                    Some(target) => {
+                        let entry = EntryRecord {
+                            object: target.object,
+                            kind: target.kind,
+                        };
+                        batch.put_entry(directory, &key.name, entry, old)?;
+                    }
+                    None if old != Old::Absent => batch.delete_entry(directory, &key.name, old)?,
+                    None => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn xattr_changes(&self, frozen: &FrozenObject) -> Vec<(Arc<[u8]>, Option<Arc<[u8]>>, Old)> {
+        if frozen.xattrs.is_empty() {
+            return Vec::new();
+        }
+        let last: BTreeMap<_, _> = frozen.xattrs.iter().map(|(name, value)| (name, value)).collect();
+        let state = frozen.object.state.lock();
+        let old = |name: &Arc<[u8]>| {
+            let slot = state.xattrs.as_ref().and_then(|xattrs| xattrs.values.get(name));
+            slot.map_or(Old::Unknown, |slot| slot.recorded)
+        };
+        last.into_iter()
+            .map(|(name, value)| (name.clone(), value.clone(), old(name)))
+            .collect()
+    }
+
+    /// The records of an object that nothing names any more.
+    fn build_removal(
+        &self,
+        batch: &mut VersionedBatch,
+        frozen: &FrozenObject,
+        was: &Recorded,
+        outcome: &mut Outcome,
+    ) -> Result<(), FsError> {
+        let number = frozen.object.number;
+        batch.delete_inode(number, was.inode)?;
+        batch.count_objects(-1);
+        if was.orphan {
+            batch.delete_orphan(number);
+        }
+        let has_content = matches!(frozen.inode.kind, FileKind::File) && was.size > 0;
+        if has_content && was.size > FREED_AT_ONCE_BYTES {
+            let freed = OrphanRecord::Freed {
+                object: 0,
+                death: batch.checkpoint(),
+                blocks: was.blocks,
+            };
+            batch.put_orphan(was.body, freed);
+            outcome.orphans = true;
+        } else if has_content {
+            for region in 0..was.size.div_ceil(REGION_BYTES) {
+                let old = self.region(was.body, region)?;
+                if let Some(record) = &old.record {
+                    batch.put_region(was.body, region, Some((old.birth, record)), None);
+                    outcome.regions.push((
+                        (was.body, region),
+                        CachedRegion {
+                            birth: 0,
+                            record: None,
+                        },
+                    ));
+                }
+            }
+        }
+        // What the records have, not what RAM has: changes of attributes before the removal were never put.
+        let may_have_xattrs = frozen.inode.flags & HAS_XATTRS != 0 || !frozen.xattrs.is_empty();
+        if may_have_xattrs {
+            let (from, to) = keys::xattr_range(self.dataset.number(), number);
+            for (key, _) in self.dataset.store().scan(&from, &to, 1 << 16)? {
+                batch.delete(key.to_vec(), Old::Unknown)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The region records of one object; returns the change of its mapped blocks.
+    #[allow(clippy::too_many_arguments)]
+    fn build_regions(
+        &self,
+        batch: &mut VersionedBatch,
+        frozen: &FrozenObject,
+        layer: &Layer,
+        placed: &[Placed],
+        fresh: bool,
+        recorded_size: u64,
+        outcome: &mut Outcome,
+    ) -> Result<i64, FsError> {
+        let (dataset, number, body) = (self.dataset.number(), frozen.object.number, frozen.inode.body);
+        let mut edits: BTreeMap<u64, Vec<Edit>> = BTreeMap::new();
+        if !fresh {
+            let recorded_blocks = recorded_size.div_ceil(BLOCK);
+            for (from, to) in layer.void() {
+                self.void_edits(body, from, to.min(recorded_blocks), &mut edits)?;
+            }
+        }
+        for (region, record) in layer.mapped() {
+            for run in record.runs() {
+                edits.entry(*region).or_default().push(Edit::Map {
+                    block: run.block,
+                    count: run.count,
+                    chunk: run.chunk,
+                    index: run.index,
+                });
+            }
+        }
+        for place in placed {
+            let block = (place.block % PER_REGION) as u32;
+            let edit = match place.chunk {
+                Some(chunk) => Edit::Map {
+                    block,
+                    count: place.count,
+                    chunk,
+                    index: 0,
+                },
+                None => Edit::Void(block, block + place.count),
+            };
+            edits.entry(place.block / PER_REGION).or_default().push(edit);
+        }
+        let mut change = 0i64;
+        let minutes = self.minutes();
+        let heat = &self.dataset.environment().heat;
+        for (region, edits) in edits {
+            let cached = if fresh {
+                None
+            } else {
+                Some(self.region(body, region)?)
+            };
+            let old = cached
+                .as_ref()
+                .and_then(|cached| Some((cached.birth, cached.record.as_ref()?)));
+            let mut record = old.map_or_else(RegionRecord::new, |(_, record)| record.clone());
+            for edit in edits {
+                match edit {
+                    Edit::Void(from, to) => record.punch(from, to),
+                    Edit::Map {
+                        block,
+                        count,
+                        chunk,
+                        index,
+                    } => record.overwrite(block, count, chunk, index),
+                }
+            }
+            let before = old.map_or(0, |(_, record)| record.mapped_blocks());
+            if old.map_or_else(|| record.is_empty(), |(_, old)| *old == record) {
+                continue;
+            }
+            change += i64::from(record.mapped_blocks()) - i64::from(before);
+            batch.put_region(body, region, old, Some(&record));
+            heat.record(dataset, number, region as u32, Access::Write, 1.0, minutes);
+            let record = (!record.is_empty()).then_some(record);
+            outcome.regions.push((
+                (body, region),
+                CachedRegion {
+                    birth: batch.checkpoint(),
+                    record,
+                },
+            ));
+        }
+        Ok(change)
+    }
+
+    fn void_edits(
+        &self,
+        body: u64,
+        from: u64,
+        to: u64,
+        edits: &mut BTreeMap<u64, Vec<Edit>>,
+    ) -> Result<(), FsError> {
+        if from >= to {
+            return Ok(());
+        }
+        let mut push = |region: u64| {
+            let first = from.max(region * PER_REGION) - region * PER_REGION;
+            let last = to.min((region + 1) * PER_REGION) - region * PER_REGION;
+            edits
+                .entry(region)
+                .or_default()
+                .push(Edit::Void(first as u32, last as u32));
+        };
+        let (first, last) = (from / PER_REGION, (to - 1) / PER_REGION);
+        if last - first < FEW_REGIONS {
+            (first..=last).for_each(push);
+            return Ok(());
+        }
+        let mut start = keys::region(self.dataset.number(), body, first);
+        let end = keys::region(self.dataset.number(), body, last + 1);
+        loop {
+            let records = self.dataset.store().scan(&start, &end, 1024)?;
+            for (key, _) in &records {
+                push(keys::parse_region(key)?.2);
+            }
+            let Some((key, _)) = records.last() else {
+                return Ok(());
+            };
+            start = key.to_vec();
+            start.push(0);
+        }
+    }
+
+    /// Lets the objects in RAM know that what was frozen is in the store.
+    pub(crate) fn committed(&self, frozen: Frozen, outcome: Outcome) {
+        for (key, region) in outcome.regions {
+            self.regions.insert(key, Arc::new(region));
+        }
+        if outcome.orphans {
+            self.dataset.orphans_freed();
+        }
+        let mut cached_change = 0usize;
+        for (object, blocks) in frozen.objects.into_iter().zip(outcome.blocks) {
+            cached_change += object.entries.len();
+            self.object_committed(object, blocks, frozen.checkpoint);
+        }
+        if self.cached_names.fetch_add(cached_change, Relaxed) + cached_change > self.names_limit {
+            self.shrink_names();
+        }
+        self.rooms.spend(frozen.bytes);
+        self.sub_dirty(frozen.bytes);
+    }
+
+    fn object_committed(&self, frozen: FrozenObject, blocks: Option<u64>, checkpoint: u64) {
+        let object = frozen.object;
+        let mut changes: Vec<_> = frozen.entries;
+        changes.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut from = 0;
+        while from < changes.len() {
+            // A stable sort: the last of each group is the newest. The lock is given up now and then.
+            let mut state = object.state.lock();
+            let Some(entries) = &mut state.entries else { break };
+            for _ in 0..NAMES_AT_ONCE {
+                let Some((key, _)) = changes.get(from) else { break };
+                let count = changes[from..]
+                    .iter()
+                    .take_while(|(other, _)| other == key)
+                    .count();
+                entries.committed(key, count as u32, changes[from + count - 1].1, checkpoint);
+                from += count;
+            }
+        }
+        let mut state = object.state.lock();
+        if let Some(xattrs) = &mut state.xattrs {
+            for (name, value) in &frozen.xattrs {
+                let Some(slot) = xattrs.values.get_mut(name) else {
+                    continue;
+                };
+                slot.pending = slot.pending.saturating_sub(1);
+                slot.recorded = if value.is_some() {
+                    Old::Born(checkpoint)
+                } else {
+                    Old::Absent
+                };
+                if slot.pending == 0 && slot.value.is_none() {
+                    xattrs.values.remove(name);
+                }
+            }
+        }
+        state.in_flight = false;
+        let layer = state.frozen.take();
+        if frozen.freed {
+            state.recorded = Old::Absent;
+            drop(state);
+            self.objects.remove((object.number, 0));
+        } else {
+            if let Some(blocks) = blocks {
+                state.inode.blocks = blocks;
+            }
+            if frozen.inode_dirty {
+                state.recorded = Old::Born(checkpoint);
+                state.recorded_size = frozen.inode.size;
+                state.recorded_body = frozen.inode.body;
+                state.orphan_recorded = frozen.inode.links == 0;
+            }
+            drop(state);
+        }
+        drop(frozen.data);
+        if let Some(layer) = layer {
+            Layer::recycle(layer, &self.buffers);
+        }
+    }
+
+    /// Forgets clean cached names of all directories.
+    fn shrink_names(&self) {
+        self.cached_names.store(0, Relaxed);
+        self.objects.for_each(|object| {
+            if let Some(entries) = &mut object.state.lock().entries {
+                entries.shrink();
+            }
+        });
+    }
+}

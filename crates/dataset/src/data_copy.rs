@@ -1,0 +1,156 @@
+//! copy_file_range: shares chunks instead of copying bytes where both ranges are aligned to blocks.
+//!
+//! Invariants: both objects' inode locks are held, so neither changes meanwhile; a shared block is counted by the
+//! commit that maps it, together with or before any change that could take the chunk from its first owner.
+
+use std::sync::Arc;
+
+use terrace_store::BLOCK_BYTES;
+
+use crate::{
+    context::Context,
+    data_write::FILE_BYTES_MAX,
+    error::FsError,
+    inode::FileKind,
+    live::LiveDataset,
+    namespace_remove::lock_all,
+    object::{Object, State},
+    permission,
+    region::REGION_BYTES,
+    xattrs,
+};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Bytes copied at once where blocks cannot be shared.
+const COPY_BYTES: u64 = 256 << 10;
+
+impl LiveDataset {
+    /// Copies at most `length` bytes, less at the end of the source; returns how many.
+    pub(crate) fn copy_objects(
+        &self,
+        context: &Context,
+        (from, from_offset): (u64, u64),
+        (to, to_offset): (u64, u64),
+        length: u64,
+    ) -> Result<u64, FsError> {
+        self.writable()?;
+        let (source, target) = (self.object(from)?, self.object(to)?);
+        for object in [&source, &target] {
+            match object.kind {
+                FileKind::File => {}
+                FileKind::Directory => return Err(FsError::IsDirectory),
+                _ => return Err(FsError::Invalid),
+            }
+        }
+        self.load_xattrs(&target)?;
+        self.take_metadata(2)?;
+        let copied = {
+            let _inodes = lock_all(&[&source, &target]);
+            let size = source.state.lock().inode.size;
+            let length = length.min(size.saturating_sub(from_offset));
+            let end = to_offset
+                .checked_add(length)
+                .filter(|end| *end <= FILE_BYTES_MAX)
+                .ok_or(FsError::FileTooBig)?;
+            if length == 0 {
+                return Ok(0);
+            }
+            if from == to && from_offset < end && to_offset < from_offset + length {
+                return Err(FsError::Invalid);
+            }
+            let now = self.now();
+            let mut after = |state: &mut State| {
+                if !context.trusted && !context.is_root() {
+                    state.inode.mode = permission::without_privileges(state.inode.kind, state.inode.mode);
+                }
+                xattrs::drop_capability(state);
+                state.inode.modified = now;
+                state.inode.changed = now;
+            };
+            self.copy(&source, from_offset, &target, to_offset, length, &mut after)?;
+            length
+        };
+        self.settle()?;
+        Ok(copied)
+    }
+
+    fn copy(
+        &self,
+        source: &Arc<Object>,
+        from: u64,
+        target: &Arc<Object>,
+        to: u64,
+        length: u64,
+        after: &mut dyn FnMut(&mut State),
+    ) -> Result<(), FsError> {
+        let aligned = from.is_multiple_of(BLOCK) && to.is_multiple_of(BLOCK);
+        let mut buffer = Vec::new();
+        let mut done = 0;
+        while done < length {
+            let (at, onto) = (from + done, to + done);
+            let target_size = target.state.lock().inode.size;
+            if aligned {
+                // As far as one region of the source and one of the target go, in whole blocks; at the end of the
+                // source its last block counts as whole if the target ends there too.
+                let reach = (REGION_BYTES - at % REGION_BYTES)
+                    .min(REGION_BYTES - onto % REGION_BYTES)
+                    .min(length - done);
+                let source_size = source.state.lock().inode.size;
+                let ends = at + reach == source_size && onto + reach >= target_size;
+                let whole = if ends { reach } else { reach / BLOCK * BLOCK };
+                if whole > 0 && self.share(source, at, target, onto, whole, after)? {
+                    done += whole;
+                    continue;
+                }
+            }
+            let count = (length - done).min(COPY_BYTES);
+            // Stays aligned to where the next region starts.
+            let count = count
+                .min(REGION_BYTES - onto % REGION_BYTES)
+                .min(REGION_BYTES - at % REGION_BYTES);
+            buffer.resize(count as usize, 0);
+            let read = self.read_object(source, at, &mut buffer)?;
+            if read == 0 {
+                return Ok(());
+            }
+            self.write_object(target, onto, &buffer[..read], after)?;
+            done += read as u64;
+        }
+        Ok(())
+    }
+
+    /// Maps the target's blocks to the source's chunks. `false`: the source has dirty pages there.
+    fn share(
+        &self,
+        source: &Arc<Object>,
+        from: u64,
+        target: &Arc<Object>,
+        to: u64,
+        length: u64,
+        after: &mut dyn FnMut(&mut State),
+    ) -> Result<bool, FsError> {
+        let (first, last) = (from / BLOCK, (from + length).div_ceil(BLOCK));
+        let Some(record) = self.sharable(source, first, last)? else {
+            return Ok(false);
+        };
+        let start = to / BLOCK;
+        let base = first / (REGION_BYTES / BLOCK) * (REGION_BYTES / BLOCK);
+        let _gate = self.enter();
+        let mut state = target.state.lock();
+        if state.freed {
+            return Err(FsError::Stale);
+        }
+        let mut gone = state.data.punch(start, start + (last - first), &self.buffers);
+        for run in record.runs() {
+            let block = start + (base + u64::from(run.block) - first);
+            gone += state
+                .data
+                .map(block, run.count, run.chunk, run.index, &self.buffers);
+        }
+        self.dropped(gone);
+        state.inode.size = state.inode.size.max(to + length);
+        after(&mut state);
+        self.mark_inode(target, &mut state);
+        Ok(true)
+    }
+}

@@ -1,0 +1,551 @@
+//! Reading content: dirty pages, then frozen ones, then what the region records map, through the chunk cache.
+//!
+//! Invariants: pages are copied under the object's state lock, so none is seen half written; no lock is held while
+//! the store is asked. A chunk that went away between the record and the read was replaced by a commit: everything
+//! is looked up again.
+
+use std::sync::Arc;
+
+use terrace_cache::Access;
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, StoreError};
+
+use crate::{
+    error::FsError,
+    inode::FileKind,
+    keys,
+    live::LiveDataset,
+    object::{Object, State},
+    pages::Block,
+    region::{REGION_BLOCKS, RegionRecord},
+    tree::SeekTarget,
+};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const PER_REGION: u64 = REGION_BLOCKS as u64;
+/// Reads in a row, each where the last one ended, that make a sequential reader.
+const STREAK: u32 = 2;
+/// Chunks fetched ahead of a sequential reader.
+const AHEAD_CHUNKS: usize = 8;
+/// How often a lookup is repeated when chunks go away under it.
+const RETRIES: usize = 100;
+
+/// Where the content of some blocks is.
+#[derive(Clone, Copy)]
+enum Source {
+    Chunk { chunk: ChunkId, index: u32 },
+    Below,
+}
+
+/// `count` blocks from `block` on that are not in RAM.
+#[derive(Clone, Copy)]
+struct Wanted {
+    block: u64,
+    count: u64,
+    source: Source,
+}
+
+/// A piece to copy out of a chunk: `at..at + length` of the buffer from `from` of the chunk on.
+struct Fetch {
+    chunk: ChunkId,
+    from: usize,
+    at: usize,
+    length: usize,
+    /// About how long the chunk is.
+    chunk_bytes: usize,
+}
+
+impl LiveDataset {
+    /// Reads at `offset`, at most to the end of the file.
+    pub(crate) fn read_object(
+        &self,
+        object: &Arc<Object>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, FsError> {
+        for _ in 0..RETRIES {
+            match self.try_read(object, offset, buffer) {
+                Err(ReadError::Moved) => {}
+                Err(ReadError::Failed(error)) => return Err(error),
+                Ok(length) => return Ok(length),
+            }
+        }
+        Err(FsError::io(format_args!(
+            "object {} names a chunk that does not exist; run 'terrace scrub'",
+            object.number
+        )))
+    }
+
+    fn try_read(&self, object: &Arc<Object>, offset: u64, buffer: &mut [u8]) -> Result<usize, ReadError> {
+        let mut wanted = Vec::new();
+        let (length, sequential, body) = {
+            let mut state = object.state.lock();
+            if state.freed {
+                return Err(FsError::Stale.into());
+            }
+            let length = buffer.len().min(
+                state
+                    .inode
+                    .size
+                    .saturating_sub(offset)
+                    .try_into()
+                    .unwrap_or(usize::MAX),
+            );
+            if length == 0 {
+                return Ok(0);
+            }
+            let end = offset + length as u64;
+            if state.read_end == offset {
+                state.read_streak = state.read_streak.saturating_add(1);
+            } else {
+                state.read_streak = 0;
+            }
+            state.read_end = end;
+            copy_pages(&state, offset, &mut buffer[..length], &mut wanted);
+            (length, state.read_streak >= STREAK, state.inode.body)
+        };
+        if wanted.is_empty() {
+            return Ok(length);
+        }
+        let mut fetches = Vec::with_capacity(wanted.len());
+        for part in &wanted {
+            self.plan(body, offset, &mut buffer[..length], part, &mut fetches)?;
+        }
+        if !fetches.is_empty() {
+            let heat = &self.dataset.environment().heat;
+            let region = offset / (PER_REGION * BLOCK);
+            heat.record(
+                self.dataset.number(),
+                object.number,
+                region as u32,
+                Access::Read,
+                1.0,
+                self.minutes(),
+            );
+            self.fetch(
+                body,
+                &fetches,
+                buffer,
+                sequential.then_some(offset + length as u64),
+            )?;
+        }
+        Ok(length)
+    }
+
+    /// Turns blocks that are not in RAM into pieces of chunks; holes are zeroed.
+    fn plan(
+        &self,
+        body: u64,
+        offset: u64,
+        buffer: &mut [u8],
+        wanted: &Wanted,
+        fetches: &mut Vec<Fetch>,
+    ) -> Result<(), ReadError> {
+        let end = offset + buffer.len() as u64;
+        // The part of the buffer that the bytes from `from` to `to` of the file take.
+        let clip = |from: u64, to: u64| {
+            let (from, to) = (from.max(offset), to.min(end));
+            (from, (from - offset) as usize..(to.max(from) - offset) as usize)
+        };
+        if let Source::Chunk { chunk, index } = wanted.source {
+            let first = wanted.block * BLOCK;
+            let (from, range) = clip(first, first + wanted.count * BLOCK);
+            let skipped = (from - first) as usize + index as usize * BLOCK_BYTES;
+            let chunk_bytes = (index as usize + wanted.count as usize) * BLOCK_BYTES;
+            fetches.push(Fetch {
+                chunk,
+                from: skipped,
+                at: range.start,
+                length: range.len(),
+                chunk_bytes,
+            });
+            return Ok(());
+        }
+        let last = wanted.block + wanted.count;
+        for region in wanted.block / PER_REGION..=(last - 1) / PER_REGION {
+            let start = region * PER_REGION;
+            let (first, to) = (wanted.block.max(start), last.min(start + PER_REGION));
+            buffer[clip(first * BLOCK, to * BLOCK).1].fill(0);
+            let cached = self.region(body, region)?;
+            let Some(record) = &cached.record else { continue };
+            let runs = record.runs();
+            let begin = runs.partition_point(|run| u64::from(run.end()) + start <= first);
+            for run in runs[begin..]
+                .iter()
+                .take_while(|run| u64::from(run.block) + start < to)
+            {
+                let block = first.max(start + u64::from(run.block));
+                let until = to.min(start + u64::from(run.end()));
+                let (from, range) = clip(block * BLOCK, until * BLOCK);
+                let in_run = from - (start + u64::from(run.block)) * BLOCK;
+                fetches.push(Fetch {
+                    chunk: run.chunk,
+                    from: run.index as usize * BLOCK_BYTES + in_run as usize,
+                    at: range.start,
+                    length: range.len(),
+                    chunk_bytes: (run.index + run.count) as usize * BLOCK_BYTES,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn fetch(
+        &self,
+        body: u64,
+        fetches: &[Fetch],
+        buffer: &mut [u8],
+        sequential_to: Option<u64>,
+    ) -> Result<(), ReadError> {
+        let (cache, store) = (&self.dataset.environment().cache, &**self.dataset.store());
+        let mut many: Vec<ChunkId> = Vec::new();
+        if fetches.len() > 1 {
+            many.extend(
+                fetches
+                    .iter()
+                    .filter(|fetch| fetch.length * 2 >= fetch.chunk_bytes)
+                    .map(|fetch| fetch.chunk),
+            );
+        }
+        if let Some(end) = sequential_to {
+            let here = fetches.iter().any(|fetch| !cache.contains(fetch.chunk));
+            // Only when the reader reaches something that is not here: a batch at a time, not a chunk at a time.
+            if here {
+                many.extend(fetches.iter().map(|fetch| fetch.chunk));
+                self.ahead(body, end, &mut many)?;
+            }
+        }
+        if many.len() > 1 {
+            many.dedup();
+            cache.read_ahead(store, &many);
+        }
+        for fetch in fetches {
+            let content = if sequential_to.is_some() {
+                cache.whole(store, fetch.chunk).map(|content| {
+                    let from = fetch.from.min(content.len());
+                    content.slice(from..(fetch.from + fetch.length).min(content.len()))
+                })
+            } else {
+                cache.part(store, fetch.chunk, fetch.from, fetch.length, fetch.chunk_bytes)
+            };
+            let content = content.map_err(|error| match error {
+                StoreError::NoChunk(_) => ReadError::Moved,
+                other => ReadError::Failed(other.into()),
+            })?;
+            let target = &mut buffer[fetch.at..fetch.at + fetch.length];
+            target[..content.len()].copy_from_slice(&content);
+            target[content.len()..].fill(0);
+        }
+        Ok(())
+    }
+
+    /// The chunks that a sequential reader at `offset` wants next.
+    fn ahead(&self, body: u64, offset: u64, chunks: &mut Vec<ChunkId>) -> Result<(), FsError> {
+        let block = offset / BLOCK;
+        for region in block / PER_REGION..block / PER_REGION + 2 {
+            let cached = self.region(body, region)?;
+            let Some(record) = &cached.record else {
+                return Ok(());
+            };
+            let from = block.max(region * PER_REGION) - region * PER_REGION;
+            for run in record.range(from as u32, REGION_BLOCKS) {
+                if chunks.len() >= AHEAD_CHUNKS + 1 {
+                    return Ok(());
+                }
+                chunks.push(run.chunk);
+            }
+        }
+        Ok(())
+    }
+
+    /// One whole block as it is now, zero behind the end of the file; `None` if it is a hole. For changes of a part
+    /// of it: the caller holds the object's inode lock.
+    pub(crate) fn read_block(
+        &self,
+        object: &Arc<Object>,
+        block: u64,
+    ) -> Result<Option<Box<[u8; BLOCK_BYTES]>>, FsError> {
+        if self.is_hole(object, block)? {
+            return Ok(None);
+        }
+        let mut page = Box::new([0u8; BLOCK_BYTES]);
+        self.read_object(object, block * BLOCK, &mut page[..])?;
+        Ok(Some(page))
+    }
+
+    fn is_hole(&self, object: &Arc<Object>, block: u64) -> Result<bool, FsError> {
+        let body = {
+            let state = object.state.lock();
+            match look(&state, block) {
+                Look::Ram => return Ok(false),
+                Look::Void => return Ok(true),
+                Look::Source(Source::Chunk { .. }) => return Ok(false),
+                Look::Source(Source::Below) => state.inode.body,
+            }
+        };
+        let cached = self.region(body, block / PER_REGION)?;
+        Ok(cached
+            .record
+            .as_ref()
+            .is_none_or(|record| record.lookup((block % PER_REGION) as u32).is_none()))
+    }
+
+    /// SEEK_DATA and SEEK_HOLE in units of blocks.
+    pub(crate) fn seek_object(
+        &self,
+        object: &Arc<Object>,
+        offset: u64,
+        target: SeekTarget,
+    ) -> Result<u64, FsError> {
+        let size = object.state.lock().inode.size;
+        if offset >= size {
+            return Err(FsError::NoData);
+        }
+        let end = size.div_ceil(BLOCK);
+        let mut block = offset / BLOCK;
+        while block < end {
+            let region = block / PER_REGION;
+            let mapped = self.mapped_blocks(object, region)?;
+            let first = (block % PER_REGION) as usize;
+            let want = target == SeekTarget::Data;
+            if let Some(found) = mapped[first..].iter().position(|is_mapped| *is_mapped == want) {
+                let at = (block + found as u64) * BLOCK;
+                return match target {
+                    _ if at < size => Ok(at.max(offset)),
+                    SeekTarget::Data => Err(FsError::NoData),
+                    SeekTarget::Hole => Ok(size),
+                };
+            }
+            block = match target {
+                SeekTarget::Hole => (region + 1) * PER_REGION,
+                SeekTarget::Data => match self.next_region(object, region + 1, end.div_ceil(PER_REGION))? {
+                    Some(next) => next * PER_REGION,
+                    None => return Err(FsError::NoData),
+                },
+            };
+        }
+        if target == SeekTarget::Data {
+            Err(FsError::NoData)
+        } else {
+            Ok(size)
+        }
+    }
+
+    /// Which blocks of a region are not holes.
+    pub(crate) fn mapped_blocks(
+        &self,
+        object: &Arc<Object>,
+        region: u64,
+    ) -> Result<[bool; PER_REGION as usize], FsError> {
+        let mut mapped = [false; PER_REGION as usize];
+        let mut below = Vec::new();
+        let body = {
+            let state = object.state.lock();
+            for at in 0..PER_REGION {
+                match look(&state, region * PER_REGION + at) {
+                    Look::Ram | Look::Source(Source::Chunk { .. }) => mapped[at as usize] = true,
+                    Look::Void => {}
+                    Look::Source(Source::Below) => below.push(at as usize),
+                }
+            }
+            state.inode.body
+        };
+        if !below.is_empty() {
+            let cached = self.region(body, region)?;
+            if let Some(record) = &cached.record {
+                for at in below {
+                    mapped[at] = record.lookup(at as u32).is_some();
+                }
+            }
+        }
+        Ok(mapped)
+    }
+
+    /// The first region from `from` up to `to` in which something may be mapped.
+    pub(crate) fn next_region(
+        &self,
+        object: &Arc<Object>,
+        from: u64,
+        to: u64,
+    ) -> Result<Option<u64>, FsError> {
+        let (live, frozen, body) = {
+            let state = object.state.lock();
+            let frozen = state.frozen.as_ref().and_then(|layer| layer.next_region(from));
+            (state.data.next_region(from), frozen, state.inode.body)
+        };
+        let dataset = self.dataset.number();
+        let start = keys::region(dataset, body, from);
+        let end = keys::region(dataset, body, to);
+        let found = if start < end {
+            self.dataset.store().scan(&start, &end, 1)?
+        } else {
+            Vec::new()
+        };
+        let recorded = match found.first() {
+            Some((key, _)) => Some(keys::parse_region(key)?.2),
+            None => None,
+        };
+        Ok([live, frozen, recorded]
+            .into_iter()
+            .flatten()
+            .filter(|region| *region < to)
+            .min())
+    }
+
+    /// The mapping of a region if nothing of it is in RAM only: for sharing chunks. `None`: it has dirty pages.
+    pub(crate) fn sharable(
+        &self,
+        object: &Arc<Object>,
+        from: u64,
+        to: u64,
+    ) -> Result<Option<RegionRecord>, FsError> {
+        let region = from / PER_REGION;
+        let body = object.state.lock().inode.body;
+        let cached = self.region(body, region)?;
+        let mut record = RegionRecord::new();
+        let state = object.state.lock();
+        for block in from..to {
+            let at = (block % PER_REGION) as u32;
+            let source = match look(&state, block) {
+                Look::Ram => return Ok(None),
+                Look::Void => continue,
+                Look::Source(Source::Chunk { chunk, index }) => Some((chunk, index)),
+                Look::Source(Source::Below) => cached.record.as_ref().and_then(|record| record.lookup(at)),
+            };
+            if let Some((chunk, index)) = source {
+                record.overwrite(at, 1, chunk, index);
+            }
+        }
+        Ok(Some(record))
+    }
+
+    /// The chunks that a region maps, as of the newest commit.
+    pub(crate) fn chunks(&self, object: &Arc<Object>, region: u64) -> Result<Vec<ChunkId>, FsError> {
+        if !matches!(object.kind, FileKind::File | FileKind::Volume) {
+            return Ok(Vec::new());
+        }
+        let body = object.state.lock().inode.body;
+        let cached = self.region(body, region)?;
+        let mut chunks: Vec<ChunkId> = cached
+            .record
+            .iter()
+            .flat_map(|record| record.runs().iter().map(|run| run.chunk))
+            .collect();
+        chunks.sort_unstable();
+        chunks.dedup();
+        Ok(chunks)
+    }
+}
+
+enum ReadError {
+    Moved,
+    Failed(FsError),
+}
+
+impl From<FsError> for ReadError {
+    fn from(error: FsError) -> Self {
+        ReadError::Failed(error)
+    }
+}
+
+enum Look {
+    Ram,
+    Void,
+    Source(Source),
+}
+
+fn look(state: &State, block: u64) -> Look {
+    for layer in [Some(&state.data), state.frozen.as_deref()].into_iter().flatten() {
+        match layer.block(block) {
+            Block::Dirty(_) => return Look::Ram,
+            Block::Mapped(chunk, index) => return Look::Source(Source::Chunk { chunk, index }),
+            Block::Void => return Look::Void,
+            Block::Below => {}
+        }
+    }
+    Look::Source(Source::Below)
+}
+
+/// Copies what is in RAM; collects the rest. Neighbours are joined.
+fn copy_pages(state: &State, offset: u64, buffer: &mut [u8], wanted: &mut Vec<Wanted>) {
+    let end = offset + buffer.len() as u64;
+    let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+    if state.data.is_empty() && state.frozen.is_none() {
+        wanted.push(Wanted {
+            block: first,
+            count: last - first,
+            source: Source::Below,
+        });
+        return;
+    }
+    for block in first..last {
+        let (from, to) = ((block * BLOCK).max(offset), ((block + 1) * BLOCK).min(end));
+        let target = &mut buffer[(from - offset) as usize..(to - offset) as usize];
+        let mut found = state.data.block(block);
+        if let (Block::Below, Some(frozen)) = (&found, &state.frozen) {
+            found = frozen.block(block);
+        }
+        match found {
+            Block::Dirty(page) => {
+                let start = (from - block * BLOCK) as usize;
+                target.copy_from_slice(&page[start..start + target.len()]);
+            }
+            Block::Void => target.fill(0),
+            Block::Mapped(chunk, index) => match wanted.last_mut() {
+                Some(Wanted {
+                    block: start,
+                    count,
+                    source:
+                        Source::Chunk {
+                            chunk: open,
+                            index: at,
+                        },
+                }) if *open == chunk
+                    && *start + *count == block
+                    && u64::from(*at) + *count == u64::from(index) =>
+                {
+                    *count += 1;
+                }
+                _ => wanted.push(Wanted {
+                    block,
+                    count: 1,
+                    source: Source::Chunk { chunk, index },
+                }),
+            },
+            Block::Below => match wanted.last_mut() {
+                Some(Wanted {
+                    block: start,
+                    count,
+                    source: Source::Below,
+                }) if *start + *count == block => *count += 1,
+                _ => wanted.push(Wanted {
+                    block,
+                    count: 1,
+                    source: Source::Below,
+                }),
+            },
+        }
+    }
+}
+
+const _: () = assert!(CHUNK_BYTES_MAX.is_multiple_of(BLOCK_BYTES));
+
+impl LiveDataset {
+    /// Updates the time of the last read by the `relatime` rule: if it is not newer than the last change, or a day
+    /// old. Costs no room: it may be lost with the pool full.
+    pub(crate) fn accessed(&self, object: &Arc<Object>) {
+        if self.writable().is_err() {
+            return;
+        }
+        let now = self.now();
+        let _gate = self.enter();
+        let mut state = object.state.lock();
+        let inode = &state.inode;
+        let old = inode.accessed <= inode.modified
+            || inode.accessed <= inode.changed
+            || now.seconds.saturating_sub(inode.accessed.seconds) >= 24 * 60 * 60;
+        if old && !state.freed {
+            state.inode.accessed = now;
+            self.mark_inode(object, &mut state);
+        }
+    }
+}

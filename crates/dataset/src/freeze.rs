@@ -1,0 +1,165 @@
+//! Freezing: the brief moment in which everything dirty is set aside as the state that the next commit makes.
+//!
+//! Invariants: the gate is held exclusively, so no operation is half done; no I/O, no record is read; the work is
+//! proportional to the dirty objects, not to their content. What is frozen stays readable until it is committed,
+//! and stays frozen if the commit fails: the next commit tries it again, a new freeze waits for that.
+
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use parking_lot::RwLockWriteGuard;
+use terrace_store::{BLOCK_BYTES, Flow, Sequence};
+
+use crate::{
+    directory::Change,
+    error::FsError,
+    inode::InodeRecord,
+    live::LiveDataset,
+    object::Object,
+    pages::Layer,
+    state::{Live, Paused},
+};
+
+/// Bytes written in sequence that make a stream.
+const STREAM_BYTES: u64 = 4 << 20;
+
+/// One object as it was at a freeze.
+pub(crate) struct FrozenObject {
+    pub(crate) object: Arc<Object>,
+    pub(crate) inode: InodeRecord,
+    pub(crate) inode_dirty: bool,
+    pub(crate) freed: bool,
+    pub(crate) data: Option<Arc<Layer>>,
+    pub(crate) entries: Vec<Change>,
+    #[allow(clippy::type_complexity)]
+    pub(crate) xattrs: Vec<(Arc<[u8]>, Option<Arc<[u8]>>)>,
+    pub(crate) flow: Flow,
+}
+
+/// Everything that was dirty at a freeze.
+pub(crate) struct Frozen {
+    pub(crate) checkpoint: u64,
+    pub(crate) objects: Vec<FrozenObject>,
+    /// Room taken for it, bytes.
+    pub(crate) bytes: u64,
+}
+
+impl LiveDataset {
+    /// Sets everything dirty aside. The gate is held exclusively, and nothing is frozen already.
+    pub(crate) fn freeze(&self, checkpoint: u64) -> Frozen {
+        let list = std::mem::take(&mut *self.dirty.lock());
+        let mut bytes = self.metadata_bytes.swap(0, Relaxed);
+        let mut objects = Vec::with_capacity(list.len());
+        for object in list {
+            let mut state = object.state.lock();
+            state.listed = false;
+            if !state.is_dirty() {
+                continue;
+            }
+            state.in_flight = true;
+            let data = (!state.data.is_empty()).then(|| Arc::new(std::mem::take(&mut state.data)));
+            if let Some(layer) = &data {
+                bytes += layer.dirty_blocks() * BLOCK_BYTES as u64;
+            }
+            state.frozen = data.clone();
+            let entries = state
+                .entries
+                .as_mut()
+                .map(|entries| std::mem::take(&mut entries.log));
+            let xattrs = state
+                .xattrs
+                .as_mut()
+                .map(|xattrs| std::mem::take(&mut xattrs.log));
+            let flow = if state.write_run_bytes >= STREAM_BYTES {
+                Flow::Sequential
+            } else {
+                Flow::Random
+            };
+            let inode_dirty = std::mem::take(&mut state.inode_dirty) || data.is_some();
+            let inode = state.inode.clone();
+            let freed = state.freed;
+            drop(state);
+            objects.push(FrozenObject {
+                object,
+                inode,
+                inode_dirty,
+                freed,
+                data,
+                entries: entries.unwrap_or_default(),
+                xattrs: xattrs.unwrap_or_default(),
+                flow,
+            });
+        }
+        Frozen {
+            checkpoint,
+            objects,
+            bytes,
+        }
+    }
+
+    /// Builds and commits what is frozen. The commit lock is held.
+    pub(crate) fn commit_pending(&self) -> Result<Sequence, FsError> {
+        let Some(frozen) = self.pending.lock().take() else {
+            return Ok(self.dataset.store().newest());
+        };
+        if self.dataset.is_gone() {
+            // Its records are being deleted: what is dirty goes with them.
+            return Ok(self.dataset.store().newest());
+        }
+        if self.building.swap(true, Relaxed) {
+            // A panic took what was frozen with it: nothing may be reported as safe any more.
+            return Err(FsError::io(
+                "an earlier commit was interrupted by a fault; stop and start the pool",
+            ));
+        }
+        let result = self.build_and_commit(&frozen);
+        self.building.store(false, Relaxed);
+        match result {
+            Ok((sequence, outcome)) => {
+                self.committed(frozen, outcome);
+                Ok(sequence)
+            }
+            Err(error) => {
+                *self.pending.lock() = Some(frozen);
+                Err(error)
+            }
+        }
+    }
+}
+
+struct Standstill<'a> {
+    live: &'a LiveDataset,
+    gate: RwLockWriteGuard<'a, ()>,
+}
+
+impl Paused for Standstill<'_> {
+    fn freeze(self: Box<Self>, checkpoint: u64) {
+        let mut pending = self.live.pending.lock();
+        // What an earlier commit could not write comes first; what is dirty now then waits for the next one.
+        if pending.is_none() {
+            *pending = Some(self.live.freeze(checkpoint));
+        } else {
+            self.live.group.skipped();
+        }
+        drop(pending);
+        drop(self.gate);
+    }
+}
+
+impl Live for LiveDataset {
+    fn pause(&self) -> Box<dyn Paused + '_> {
+        Box::new(Standstill {
+            live: self,
+            gate: self.gate.write(),
+        })
+    }
+
+    fn commit_frozen(&self) -> Result<Sequence, FsError> {
+        let sequence = self.commit_pending()?;
+        if self.group.take_skipped() {
+            return Err(FsError::io(
+                "an earlier commit had failed and was made up for only now; try again",
+            ));
+        }
+        Ok(sequence)
+    }
+}

@@ -1,0 +1,347 @@
+//! `LiveDataset`: what a live filesystem and a live volume have in common: objects in RAM, the list of dirty ones,
+//! the gate between operations and freezes.
+//!
+//! Invariants: an operation changes objects only while it holds the gate shared, and does no I/O meanwhile; every
+//! object that has changes not frozen yet is in the dirty list; room was taken for every dirty page.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use terrace_store::BLOCK_BYTES;
+
+use crate::{
+    clock_map::{Cached, ClockMap},
+    commit::Group,
+    entry::OrphanRecord,
+    error::FsError,
+    freeze::Frozen,
+    inode::{InodeRecord, Time},
+    keys,
+    object::{Object, State},
+    pages::Buffers,
+    region::RegionRecord,
+    room_pool::RoomPool,
+    settings::{Durability, Settings},
+    state::DatasetState,
+    versions::{Old, damaged, decode_region, split_value},
+};
+
+/// Room and budget that a change of metadata takes until it is committed, bytes.
+pub(crate) const METADATA_BYTES: u64 = 512;
+/// 128 KiB buffers kept for reuse.
+const BUFFERS_KEPT: usize = 128;
+/// About how much an object takes in RAM.
+const OBJECT_BYTES: u64 = 1024;
+/// About how much a cached name takes in RAM.
+const NAME_BYTES: u64 = 160;
+
+/// A region record in RAM; `None`: all holes.
+pub(crate) struct CachedRegion {
+    pub(crate) birth: u64,
+    pub(crate) record: Option<RegionRecord>,
+}
+
+impl Cached for CachedRegion {
+    fn evictable(&self) -> bool {
+        true
+    }
+}
+
+/// See the module.
+pub(crate) struct LiveDataset {
+    pub(crate) dataset: Arc<DatasetState>,
+    pub(crate) gate: RwLock<()>,
+    pub(crate) objects: ClockMap<Object>,
+    pub(crate) regions: ClockMap<CachedRegion>,
+    pub(crate) dirty: Mutex<Vec<Arc<Object>>>,
+    pub(crate) buffers: Buffers,
+    pub(crate) rooms: RoomPool,
+    /// Taken for metadata changes since the last freeze, bytes.
+    pub(crate) metadata_bytes: AtomicU64,
+    /// Dirty bytes, frozen ones included.
+    pub(crate) dirty_bytes: AtomicU64,
+    /// Names cached in directories.
+    pub(crate) cached_names: AtomicUsize,
+    pub(crate) names_limit: usize,
+    /// One rename between directories at a time, so that the tree above a directory stands still.
+    pub(crate) rename: Mutex<()>,
+    /// What a freeze took and no commit has taken over yet. Used under the commit lock.
+    pub(crate) pending: Mutex<Option<Frozen>>,
+    /// A commit is being built.
+    pub(crate) building: AtomicBool,
+    pub(crate) group: Group,
+}
+
+impl LiveDataset {
+    pub(crate) fn new(dataset: Arc<DatasetState>) -> Self {
+        let bytes = dataset.environment().budget.object_bytes();
+        Self {
+            gate: RwLock::new(()),
+            objects: ClockMap::new((bytes / 4 / OBJECT_BYTES).max(1024) as usize),
+            regions: ClockMap::new((bytes / 4 / OBJECT_BYTES).max(1024) as usize),
+            dirty: Mutex::new(Vec::new()),
+            buffers: Buffers::new(BUFFERS_KEPT),
+            rooms: RoomPool::default(),
+            metadata_bytes: AtomicU64::new(0),
+            dirty_bytes: AtomicU64::new(0),
+            cached_names: AtomicUsize::new(0),
+            names_limit: (bytes / 2 / NAME_BYTES).max(10_000) as usize,
+            rename: Mutex::new(()),
+            pending: Mutex::new(None),
+            building: AtomicBool::new(false),
+            group: Group::default(),
+            dataset,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.dataset.environment().now()
+    }
+
+    pub(crate) fn minutes(&self) -> u32 {
+        (self.dataset.environment().clock.now_nanoseconds() / 60_000_000_000) as u32
+    }
+
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        self.dataset.settings()
+    }
+
+    /// Refuses changes of a read-only dataset, and all use of a destroyed one.
+    pub(crate) fn writable(&self) -> Result<(), FsError> {
+        if self.dataset.is_gone() {
+            Err(FsError::Stale)
+        } else if self.settings().readonly {
+            Err(FsError::ReadOnly)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Changes may be made as long as the answer lives; not to be taken twice by one thread.
+    pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read()
+    }
+
+    /// The object, from RAM or from its record; `Stale` if there is none.
+    pub(crate) fn object(&self, number: u64) -> Result<Arc<Object>, FsError> {
+        loop {
+            let version = match self.objects.get((number, 0)) {
+                Ok(object) => return Ok(object),
+                Err(version) => version,
+            };
+            let (birth, inode) = self.read_inode(number)?.ok_or(FsError::Stale)?;
+            let object = Object::loaded(number, inode, birth);
+            if let Some(object) = self.objects.insert_loaded((number, 0), version, object) {
+                return Ok(object);
+            }
+        }
+    }
+
+    fn read_inode(&self, number: u64) -> Result<Option<(u64, InodeRecord)>, FsError> {
+        if self.dataset.is_gone() {
+            return Err(FsError::Stale);
+        }
+        let key = keys::inode(self.dataset.number(), number);
+        let Some(value) = self.dataset.store().get(&key)? else {
+            return Ok(None);
+        };
+        let decoded = split_value(&value)
+            .and_then(|(birth, payload)| InodeRecord::decode(payload).map(|inode| (birth, inode)));
+        Ok(Some(decoded.map_err(|cause| damaged("an inode record", &cause))?))
+    }
+
+    /// The newest committed region record.
+    pub(crate) fn region(&self, body: u64, region: u64) -> Result<Arc<CachedRegion>, FsError> {
+        loop {
+            let version = match self.regions.get((body, region)) {
+                Ok(cached) => return Ok(cached),
+                Err(version) => version,
+            };
+            let value = self
+                .dataset
+                .store()
+                .get(&keys::region(self.dataset.number(), body, region))?;
+            let cached = match value {
+                Some(value) => {
+                    let decoded = decode_region(&value)?;
+                    CachedRegion {
+                        birth: decoded.birth,
+                        record: Some(decoded.record),
+                    }
+                }
+                None => CachedRegion {
+                    birth: 0,
+                    record: None,
+                },
+            };
+            if let Some(cached) = self
+                .regions
+                .insert_loaded((body, region), version, Arc::new(cached))
+            {
+                return Ok(cached);
+            }
+        }
+    }
+
+    /// Puts a changed object in the dirty list. The gate is held.
+    pub(crate) fn mark(&self, object: &Arc<Object>, state: &mut State) {
+        if !state.listed {
+            state.listed = true;
+            self.dirty.lock().push(object.clone());
+        }
+    }
+
+    /// Marks a change of the inode.
+    pub(crate) fn mark_inode(&self, object: &Arc<Object>, state: &mut State) {
+        state.inode_dirty = true;
+        self.mark(object, state);
+    }
+
+    /// Takes room for `operations` changes of metadata; with room gone, commits what is dirty and tries once more.
+    /// The room comes back with the next commit.
+    pub(crate) fn take_metadata(&self, operations: u64) -> Result<(), FsError> {
+        let bytes = operations * METADATA_BYTES;
+        self.take_room(bytes)?;
+        self.metadata_bytes.fetch_add(bytes, Relaxed);
+        self.add_dirty(bytes);
+        Ok(())
+    }
+
+    /// Takes room for `bytes` of dirty data; with room gone, commits what is dirty (its room was an upper bound) and
+    /// tries once more. No gate, state or commit lock is held.
+    pub(crate) fn take_room(&self, bytes: u64) -> Result<(), FsError> {
+        match self.rooms.take(&self.dataset, bytes) {
+            Err(FsError::NoSpace | FsError::QuotaExceeded) => {
+                self.commit()?;
+                self.rooms.take(&self.dataset, bytes)
+            }
+            other => other,
+        }
+    }
+
+    pub(crate) fn add_dirty(&self, bytes: u64) {
+        self.dirty_bytes.fetch_add(bytes, Relaxed);
+        self.dataset.environment().budget.add_dirty(bytes);
+    }
+
+    pub(crate) fn sub_dirty(&self, bytes: u64) {
+        self.dirty_bytes.fetch_sub(bytes, Relaxed);
+        self.dataset.environment().budget.sub_dirty(bytes);
+    }
+
+    /// Dirty pages were dropped before they were frozen.
+    pub(crate) fn dropped(&self, blocks: u64) {
+        let bytes = blocks * BLOCK_BYTES as u64;
+        if bytes > 0 {
+            self.rooms.give(bytes);
+            self.sub_dirty(bytes);
+        }
+    }
+
+    /// Slows the writer of `bytes` when much is dirty; commits when the budget is used up. No lock is held.
+    pub(crate) fn throttle(&self, bytes: u64) -> Result<(), FsError> {
+        let budget = &self.dataset.environment().budget;
+        if budget.is_full() {
+            self.commit()?;
+        }
+        budget.throttle(bytes);
+        Ok(())
+    }
+
+    /// With `durability=sync`, makes the operation that just ended durable. No lock is held.
+    pub(crate) fn settle(&self) -> Result<(), FsError> {
+        if self.settings().durability == Durability::Sync {
+            self.flush()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Nothing names or holds the object any more: drops its content from RAM; the next commit deletes its records,
+    /// or queues them for the sweep. The gate and the state are held.
+    pub(crate) fn free(&self, object: &Arc<Object>, state: &mut State) {
+        if state.freed {
+            return;
+        }
+        state.freed = true;
+        let layer = std::mem::take(&mut state.data);
+        self.dropped(layer.dirty_blocks());
+        layer.drop_into(&self.buffers);
+        if state.recorded == Old::Absent && !state.in_flight {
+            self.objects.remove((object.number, 0));
+            state.inode_dirty = false;
+        } else {
+            self.mark_inode(object, state);
+        }
+        self.dataset
+            .environment()
+            .heat
+            .forget(self.dataset.number(), object.number);
+    }
+
+    /// Keeps the object alive without a name.
+    pub(crate) fn hold(&self, number: u64) -> Result<(), FsError> {
+        let object = self.object(number)?;
+        let mut state = object.state.lock();
+        if state.freed {
+            return Err(FsError::Stale);
+        }
+        state.opens += 1;
+        Ok(())
+    }
+
+    /// Undoes one `hold`.
+    pub(crate) fn release(&self, number: u64) {
+        let Ok(object) = self.objects.get((number, 0)) else {
+            return;
+        };
+        let _gate = self.enter();
+        let mut state = object.state.lock();
+        state.opens = state.opens.saturating_sub(1);
+        if state.opens == 0 && state.inode.links == 0 {
+            self.free(&object, &mut state);
+        }
+    }
+
+    /// Frees what was unlinked but open when the dataset was last used.
+    pub(crate) fn free_orphans(&self) -> Result<(), FsError> {
+        let (mut from, to) = keys::dataset_range(keys::TABLE_ORPHAN, self.dataset.number());
+        loop {
+            let records = self.dataset.store().scan(&from, &to, 256)?;
+            for (key, value) in &records {
+                if OrphanRecord::decode(value)? != OrphanRecord::Open {
+                    continue;
+                }
+                let object = match self.object(keys::parse_orphan(key)?.1) {
+                    Ok(object) => object,
+                    Err(FsError::Stale) => continue,
+                    Err(error) => return Err(error),
+                };
+                let _gate = self.enter();
+                let mut state = object.state.lock();
+                if state.inode.links == 0 && state.opens == 0 {
+                    state.orphan_recorded = true;
+                    self.free(&object, &mut state);
+                }
+            }
+            let Some((last, _)) = records.last() else {
+                return Ok(());
+            };
+            from = last.to_vec();
+            from.push(0);
+        }
+    }
+}
+
+impl Drop for LiveDataset {
+    fn drop(&mut self) {
+        // What was never committed no longer counts against the shared budget.
+        self.dataset
+            .environment()
+            .budget
+            .sub_dirty(self.dirty_bytes.load(Relaxed));
+    }
+}

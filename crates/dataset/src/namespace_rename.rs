@@ -1,0 +1,280 @@
+//! Names: rename, with NOREPLACE and EXCHANGE.
+//!
+//! Invariants: one passage of the gate, so atomic; the new name appears before the old one goes; a directory never
+//! becomes its own ancestor, because renames between directories are made one at a time and look at the whole way up.
+
+use std::sync::Arc;
+
+use crate::{
+    attributes::Attributes,
+    context::Context,
+    directory::{NameKey, Target},
+    error::FsError,
+    filesystem::RenameMode,
+    inode::FileKind,
+    live::LiveDataset,
+    namespace::{added, check_name, removed},
+    namespace_remove::lock_all,
+    object::Object,
+    tree::{ACCESS_EXECUTE, ACCESS_WRITE, ROOT},
+    versions::Old,
+};
+
+/// Directories above one another at most; more means that records are damaged.
+const DEPTH_MAX: usize = 1 << 20;
+
+/// One end of a rename.
+struct End<'a> {
+    directory: &'a Arc<Object>,
+    name: &'a [u8],
+}
+
+impl LiveDataset {
+    /// Renames; returns what was replaced, as it is afterwards.
+    pub(crate) fn rename_name(
+        &self,
+        context: &Context,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        mode: RenameMode,
+    ) -> Result<Option<Attributes>, FsError> {
+        self.writable()?;
+        for name in [from.1, to.1] {
+            check_name(name).map_err(|error| {
+                if error == FsError::Exists {
+                    FsError::Busy
+                } else {
+                    error
+                }
+            })?;
+        }
+        let (old_dir, new_dir) = (self.directory(from.0)?, self.directory(to.0)?);
+        self.take_metadata(4)?;
+        let replaced = {
+            let _one = (old_dir.number != new_dir.number).then(|| self.rename.lock());
+            let (old, new) = (
+                End {
+                    directory: &old_dir,
+                    name: from.1,
+                },
+                End {
+                    directory: &new_dir,
+                    name: to.1,
+                },
+            );
+            loop {
+                if let Some(done) = self.try_rename(context, &old, &new, mode)? {
+                    break done;
+                }
+            }
+        };
+        self.settle()?;
+        Ok(replaced)
+    }
+
+    /// `None`: a name changed while its object was being locked.
+    fn try_rename(
+        &self,
+        context: &Context,
+        old: &End<'_>,
+        new: &End<'_>,
+        mode: RenameMode,
+    ) -> Result<Option<Option<Attributes>>, FsError> {
+        self.check(context, old.directory, ACCESS_EXECUTE)?;
+        self.check(context, new.directory, ACCESS_EXECUTE)?;
+        let seen = self.find(new.directory, new.name)?;
+        let victim_directory = match seen {
+            Some(target) if target.kind == FileKind::Directory => Some(self.object(target.object)?),
+            _ => None,
+        };
+        let mut locked = vec![old.directory, new.directory];
+        locked.extend(victim_directory.as_ref());
+        let _names = lock_all(&locked);
+        let source = self.find(old.directory, old.name)?.ok_or(FsError::NotFound)?;
+        let target = self.find(new.directory, new.name)?;
+        if target != seen {
+            return Ok(None);
+        }
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
+            (RenameMode::Exchange, None) => return Err(FsError::NotFound),
+            _ => {}
+        }
+        let moved = self.victim(context, old.directory, source)?;
+        self.check(context, new.directory, ACCESS_WRITE | ACCESS_EXECUTE)?;
+        let other = target
+            .map(|target| self.victim(context, new.directory, target))
+            .transpose()?;
+        let crossing = old.directory.number != new.directory.number;
+        if crossing {
+            // Moving a directory changes its `..`.
+            for object in [
+                Some(&moved),
+                other.as_ref().filter(|_| mode == RenameMode::Exchange),
+            ]
+            .into_iter()
+            .flatten()
+            {
+                if object.kind == FileKind::Directory {
+                    self.check(context, object, ACCESS_WRITE)?;
+                }
+            }
+            if source.kind == FileKind::Directory && self.is_below(new.directory, source.object)? {
+                return Err(FsError::Invalid);
+            }
+            if mode == RenameMode::Exchange
+                && let Some(target) = target
+                && target.kind == FileKind::Directory
+                && self.is_below(old.directory, target.object)?
+            {
+                return Err(FsError::Invalid);
+            }
+            if let Some(target) = target
+                && mode != RenameMode::Exchange
+                && target.kind == FileKind::Directory
+                && self.is_below(old.directory, target.object)?
+            {
+                return Err(FsError::NotEmpty);
+            }
+        }
+        if target.is_some_and(|target| target.object == source.object) {
+            return Ok(Some(None));
+        }
+        if mode == RenameMode::Exchange {
+            if let (Some(target), Some(other)) = (target, other) {
+                self.exchange(old, new, (source, &moved), (target, &other))?;
+            }
+            return Ok(Some(None));
+        }
+        if let (Some(target), Some(other)) = (target, &other) {
+            match (
+                source.kind == FileKind::Directory,
+                target.kind == FileKind::Directory,
+            ) {
+                (true, false) => return Err(FsError::NotDirectory),
+                (false, true) => return Err(FsError::IsDirectory),
+                (true, true) if other.state.lock().inode.size > 0 => return Err(FsError::NotEmpty),
+                _ => {}
+            }
+        }
+        Ok(Some(self.replace(
+            context,
+            old,
+            new,
+            (source, &moved),
+            other.as_ref(),
+        )?))
+    }
+
+    fn replace(
+        &self,
+        context: &Context,
+        old: &End<'_>,
+        new: &End<'_>,
+        (source, moved): (Target, &Arc<Object>),
+        victim: Option<&Arc<Object>>,
+    ) -> Result<Option<Attributes>, FsError> {
+        let (old_key, new_key) = (NameKey::new(old.name), NameKey::new(new.name));
+        let now = self.now();
+        let is_directory = source.kind == FileKind::Directory;
+        let crossing = old.directory.number != new.directory.number;
+        let _gate = self.enter();
+        {
+            let mut state = new.directory.state.lock();
+            if state.inode.links == 0 {
+                return Err(FsError::NotFound);
+            }
+            let recorded = if victim.is_some() {
+                Old::Unknown
+            } else {
+                Old::Absent
+            };
+            if let Some(entries) = &mut state.entries {
+                entries.change(new_key, Some(source), recorded);
+            }
+            added(&mut state, now);
+            if let Some(victim) = victim {
+                removed(&mut state, now);
+                if victim.kind == FileKind::Directory {
+                    state.inode.links = state.inode.links.saturating_sub(1);
+                }
+            }
+            if is_directory && crossing {
+                state.inode.links = state.inode.links.saturating_add(1);
+            }
+            self.mark_inode(new.directory, &mut state);
+        }
+        {
+            let mut state = old.directory.state.lock();
+            if let Some(entries) = &mut state.entries {
+                entries.change(old_key, None, Old::Unknown);
+            }
+            removed(&mut state, now);
+            if is_directory && crossing {
+                state.inode.links = state.inode.links.saturating_sub(1);
+            }
+            self.mark_inode(old.directory, &mut state);
+        }
+        self.moved_to(moved, new.directory.number, now);
+        Ok(victim.map(|victim| self.unlink(context, victim, now)))
+    }
+
+    fn exchange(
+        &self,
+        old: &End<'_>,
+        new: &End<'_>,
+        (source, moved): (Target, &Arc<Object>),
+        (target, other): (Target, &Arc<Object>),
+    ) -> Result<(), FsError> {
+        let (old_key, new_key) = (NameKey::new(old.name), NameKey::new(new.name));
+        let now = self.now();
+        let crossing = old.directory.number != new.directory.number;
+        let difference =
+            i64::from(source.kind == FileKind::Directory) - i64::from(target.kind == FileKind::Directory);
+        let _gate = self.enter();
+        for (end, key, becomes, links) in [
+            (new, new_key, source, difference),
+            (old, old_key, target, -difference),
+        ] {
+            let mut state = end.directory.state.lock();
+            if let Some(entries) = &mut state.entries {
+                entries.change(key, Some(becomes), Old::Unknown);
+            }
+            state.inode.modified = now;
+            state.inode.changed = now;
+            if crossing {
+                state.inode.links = state.inode.links.saturating_add_signed(links as i32);
+            }
+            self.mark_inode(end.directory, &mut state);
+        }
+        self.moved_to(moved, new.directory.number, now);
+        self.moved_to(other, old.directory.number, now);
+        Ok(())
+    }
+
+    fn moved_to(&self, object: &Arc<Object>, directory: u64, now: crate::inode::Time) {
+        let mut state = object.state.lock();
+        state.inode.changed = now;
+        if object.kind == FileKind::Directory {
+            state.inode.parent = directory;
+        }
+        self.mark_inode(object, &mut state);
+    }
+
+    /// Whether `directory` is `above` or lies below it.
+    fn is_below(&self, directory: &Arc<Object>, above: u64) -> Result<bool, FsError> {
+        let mut at = directory.number;
+        for _ in 0..DEPTH_MAX {
+            if at == above {
+                return Ok(true);
+            }
+            if at == ROOT {
+                return Ok(false);
+            }
+            at = self.parent_of(&self.directory(at)?);
+        }
+        Err(FsError::io(
+            "the directories above one another form a ring; run 'terrace scrub'",
+        ))
+    }
+}

@@ -1,0 +1,200 @@
+//! `Object`: one file, directory, link or node in RAM.
+//!
+//! Invariants: `inode_lock` orders changes of one object and may be held across I/O; `state` is locked briefly and
+//! never across I/O. Every change is made under the dataset's gate (shared), a freeze takes the gate exclusively; so a
+//! freeze sees each operation wholly or not at all. Locks are taken in this order: inode locks (by object number),
+//! gate, one state at a time.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::{
+    attributes::Attributes,
+    clock_map::Cached,
+    directory::Entries,
+    inode::{FileKind, InodeRecord},
+    pages::Layer,
+    versions::Old,
+};
+
+/// `InodeRecord::flags`: there are extended attributes.
+pub(crate) const HAS_XATTRS: u32 = 1;
+/// There is an access ACL beyond the mode.
+pub(crate) const HAS_ACL: u32 = 2;
+/// There is a default ACL.
+pub(crate) const HAS_DEFAULT_ACL: u32 = 4;
+/// There is `security.capability`.
+pub(crate) const HAS_CAPABILITY: u32 = 8;
+
+/// One extended attribute in RAM.
+#[derive(Debug)]
+pub(crate) struct XattrSlot {
+    pub(crate) value: Option<Arc<[u8]>>,
+    pub(crate) recorded: Old,
+    pub(crate) pending: u32,
+}
+
+/// All extended attributes of an object, and what changed since the last freeze.
+#[derive(Debug, Default)]
+pub(crate) struct Xattrs {
+    pub(crate) values: BTreeMap<Arc<[u8]>, XattrSlot>,
+    pub(crate) log: Vec<(Arc<[u8]>, Option<Arc<[u8]>>)>,
+}
+
+/// What changes.
+pub(crate) struct State {
+    pub(crate) inode: InodeRecord,
+    /// Holds that keep it alive without a name.
+    pub(crate) opens: u32,
+    /// Nothing names or holds it any more; `Stale` from now on.
+    pub(crate) freed: bool,
+    /// The inode differs from what was frozen last.
+    pub(crate) inode_dirty: bool,
+    /// It is in the list of dirty objects.
+    pub(crate) listed: bool,
+    /// A freeze took something that is not committed yet.
+    pub(crate) in_flight: bool,
+    /// The committed inode.
+    pub(crate) recorded: Old,
+    /// Size of the committed inode: no region record lies behind it.
+    pub(crate) recorded_size: u64,
+    /// Body of the committed inode.
+    pub(crate) recorded_body: u64,
+    /// There is an orphan record.
+    pub(crate) orphan_recorded: bool,
+    /// Content changed since the last freeze.
+    pub(crate) data: Layer,
+    /// Content frozen and not committed yet.
+    pub(crate) frozen: Option<Arc<Layer>>,
+    /// Of a directory.
+    pub(crate) entries: Option<Box<Entries>>,
+    /// Once they were asked for.
+    pub(crate) xattrs: Option<Box<Xattrs>>,
+    /// Where a sequential reader would go on, and how many reads in a row did.
+    pub(crate) read_end: u64,
+    pub(crate) read_streak: u32,
+    /// Where a sequential writer would go on, and how many bytes it wrote so.
+    pub(crate) write_end: u64,
+    pub(crate) write_run_bytes: u64,
+}
+
+impl State {
+    /// Whether anything is to be frozen.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.inode_dirty
+            || !self.data.is_empty()
+            || self
+                .entries
+                .as_ref()
+                .is_some_and(|entries| !entries.log.is_empty())
+            || self.xattrs.as_ref().is_some_and(|xattrs| !xattrs.log.is_empty())
+    }
+
+    /// What `stat` shows.
+    pub(crate) fn attributes(&self, object: u64) -> Attributes {
+        let inode = &self.inode;
+        let dirty = self.data.dirty_blocks() + self.frozen.as_ref().map_or(0, |layer| layer.dirty_blocks());
+        let blocks = match inode.kind {
+            FileKind::File | FileKind::Volume if dirty > 0 => {
+                (inode.blocks + dirty).min(inode.size.div_ceil(4096).max(inode.blocks))
+            }
+            _ => inode.blocks,
+        };
+        Attributes {
+            object,
+            kind: inode.kind,
+            mode: inode.mode,
+            uid: inode.uid,
+            gid: inode.gid,
+            links: inode.links,
+            size: inode.size,
+            blocks512: blocks * 8,
+            accessed: inode.accessed,
+            modified: inode.modified,
+            changed: inode.changed,
+            created: inode.created,
+            device: inode.device,
+            generation: 1,
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct Object {
+    pub(crate) number: u64,
+    pub(crate) kind: FileKind,
+    pub(crate) inode_lock: RwLock<()>,
+    pub(crate) state: Mutex<State>,
+}
+
+impl Object {
+    fn state(inode: InodeRecord, recorded: Old) -> State {
+        let fresh = recorded == Old::Absent;
+        State {
+            recorded_size: if fresh { 0 } else { inode.size },
+            recorded_body: inode.body,
+            opens: 0,
+            freed: false,
+            inode_dirty: fresh,
+            listed: false,
+            in_flight: false,
+            recorded,
+            orphan_recorded: false,
+            data: if fresh && matches!(inode.kind, FileKind::File) {
+                Layer::all_void()
+            } else {
+                Layer::default()
+            },
+            frozen: None,
+            entries: (inode.kind == FileKind::Directory).then(|| {
+                Box::new(if fresh {
+                    Entries::new_directory()
+                } else {
+                    Entries::default()
+                })
+            }),
+            xattrs: fresh.then(Box::default),
+            read_end: 0,
+            read_streak: 0,
+            write_end: 0,
+            write_run_bytes: 0,
+            inode,
+        }
+    }
+
+    /// One that was just made and must be put in the dirty list.
+    pub(crate) fn fresh(number: u64, inode: InodeRecord) -> Arc<Self> {
+        let kind = inode.kind;
+        let state = Mutex::new(Self::state(inode, Old::Absent));
+        Arc::new(Self {
+            number,
+            kind,
+            inode_lock: RwLock::new(()),
+            state,
+        })
+    }
+
+    /// One whose record, born in `birth`, was read.
+    pub(crate) fn loaded(number: u64, inode: InodeRecord, birth: u64) -> Arc<Self> {
+        let kind = inode.kind;
+        let orphan = inode.links == 0;
+        let mut state = Self::state(inode, Old::Born(birth));
+        state.orphan_recorded = orphan;
+        Arc::new(Self {
+            number,
+            kind,
+            inode_lock: RwLock::new(()),
+            state: Mutex::new(state),
+        })
+    }
+}
+
+impl Cached for Object {
+    fn evictable(&self) -> bool {
+        match self.state.try_lock() {
+            Some(state) => state.opens == 0 && !state.in_flight && !state.listed && !state.is_dirty(),
+            None => false,
+        }
+    }
+}

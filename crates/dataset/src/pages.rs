@@ -1,0 +1,551 @@
+//! `Layer`: what changed in the content of one object since a freeze: dirty pages, blocks mapped to chunks that exist
+//! already, and ranges that were made void.
+//!
+//! Invariants: a block is dirty, or mapped, or neither, never both; a dirty or mapped block hides a void range under
+//! it, a void range hides everything below the layer; a page is zero behind the end of the file. Pages of sequential
+//! data lie in buffers of 128 KiB that are reused; scattered ones are 4 KiB each.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use parking_lot::Mutex;
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId};
+
+use crate::region::{REGION_BLOCKS, RegionRecord};
+
+/// Blocks of a slot: what one chunk holds at most.
+pub(crate) const SLOT_BLOCKS: u64 = (CHUNK_BYTES_MAX / BLOCK_BYTES) as u64;
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Scattered pages of a slot above which they are joined in one buffer.
+const SCATTERED_MAX: usize = 16;
+
+pub(crate) type Page = Box<[u8; BLOCK_BYTES]>;
+pub(crate) type Buffer = Box<[u8]>;
+
+/// Large buffers waiting to be used again.
+pub(crate) struct Buffers {
+    free: Mutex<Vec<Buffer>>,
+    limit: usize,
+}
+
+impl Buffers {
+    /// Keeps at most `limit` buffers.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            free: Mutex::new(Vec::new()),
+            limit,
+        }
+    }
+
+    fn take(&self) -> Buffer {
+        // Its content is whatever it was: only blocks whose dirty bit is set are ever looked at.
+        let free = self.free.lock().pop();
+        free.unwrap_or_else(|| vec![0; CHUNK_BYTES_MAX].into_boxed_slice())
+    }
+
+    fn give(&self, buffer: Buffer) {
+        let mut free = self.free.lock();
+        if free.len() < self.limit {
+            free.push(buffer);
+        }
+    }
+}
+
+enum Pages {
+    Scattered(Vec<(u8, Page)>),
+    Whole(Buffer),
+}
+
+/// The dirty blocks of one aligned 128 KiB.
+pub(crate) struct Slot {
+    dirty: u32,
+    pages: Pages,
+}
+
+impl Slot {
+    /// The content of a dirty block.
+    pub(crate) fn page(&self, index: u32) -> Option<&[u8]> {
+        if self.dirty & (1 << index) == 0 {
+            return None;
+        }
+        match &self.pages {
+            Pages::Whole(buffer) => {
+                let from = index as usize * BLOCK_BYTES;
+                Some(&buffer[from..from + BLOCK_BYTES])
+            }
+            Pages::Scattered(pages) => pages
+                .iter()
+                .find(|(at, _)| u32::from(*at) == index)
+                .map(|(_, page)| &page[..]),
+        }
+    }
+
+    /// `count` dirty blocks in one piece, if they lie so.
+    pub(crate) fn run(&self, index: u32, count: u32) -> Option<&[u8]> {
+        match &self.pages {
+            Pages::Whole(buffer) => {
+                let from = index as usize * BLOCK_BYTES;
+                Some(&buffer[from..from + count as usize * BLOCK_BYTES])
+            }
+            Pages::Scattered(_) if count == 1 => self.page(index),
+            Pages::Scattered(_) => None,
+        }
+    }
+
+    /// The page to write to; made (with undefined content if `fresh` is returned) when it is not dirty yet.
+    fn page_mut(&mut self, index: u32) -> &mut [u8] {
+        self.dirty |= 1 << index;
+        match &mut self.pages {
+            Pages::Whole(buffer) => {
+                let from = index as usize * BLOCK_BYTES;
+                &mut buffer[from..from + BLOCK_BYTES]
+            }
+            Pages::Scattered(pages) => {
+                let place = pages
+                    .iter()
+                    .position(|(at, _)| u32::from(*at) == index)
+                    .unwrap_or_else(|| {
+                        pages.push((index as u8, Box::new([0; BLOCK_BYTES])));
+                        pages.len() - 1
+                    });
+                &mut pages[place].1[..]
+            }
+        }
+    }
+
+    fn make_whole(&mut self, buffers: &Buffers) {
+        if let Pages::Scattered(pages) = &mut self.pages {
+            let mut buffer = buffers.take();
+            for (index, page) in pages.drain(..) {
+                let from = usize::from(index) * BLOCK_BYTES;
+                buffer[from..from + BLOCK_BYTES].copy_from_slice(&page[..]);
+            }
+            self.pages = Pages::Whole(buffer);
+        }
+    }
+
+    fn clean(&mut self, mask: u32) {
+        self.dirty &= !mask;
+        if let Pages::Scattered(pages) = &mut self.pages {
+            pages.retain(|(index, _)| mask & (1 << index) == 0);
+        }
+    }
+}
+
+/// What a layer says of a block.
+pub(crate) enum Block<'a> {
+    /// Its content.
+    Dirty(&'a [u8]),
+    /// A block of a chunk.
+    Mapped(ChunkId, u32),
+    /// Zero.
+    Void,
+    /// Look below.
+    Below,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Layer {
+    slots: BTreeMap<u64, Slot>,
+    mapped: BTreeMap<u64, RegionRecord>,
+    void: BTreeMap<u64, u64>,
+    dirty_blocks: u64,
+}
+
+fn mask(from: u64, to: u64) -> u32 {
+    let bits = u64::MAX >> (64 - (to - from).min(32)) << from;
+    bits as u32
+}
+
+impl Layer {
+    /// Everything void: a new or emptied file.
+    pub(crate) fn all_void() -> Self {
+        let mut layer = Self::default();
+        layer.void.insert(0, u64::MAX);
+        layer
+    }
+
+    /// Nothing changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty() && self.mapped.is_empty() && self.void.is_empty()
+    }
+
+    /// Dirty blocks.
+    pub(crate) fn dirty_blocks(&self) -> u64 {
+        self.dirty_blocks
+    }
+
+    /// What is known of a block.
+    pub(crate) fn block(&self, block: u64) -> Block<'_> {
+        if let Some(page) = self
+            .slots
+            .get(&(block / SLOT_BLOCKS))
+            .and_then(|slot| slot.page((block % SLOT_BLOCKS) as u32))
+        {
+            return Block::Dirty(page);
+        }
+        let region = u64::from(REGION_BLOCKS);
+        if !self.mapped.is_empty()
+            && let Some((chunk, index)) = self
+                .mapped
+                .get(&(block / region))
+                .and_then(|record| record.lookup((block % region) as u32))
+        {
+            return Block::Mapped(chunk, index);
+        }
+        if self.is_void(block) {
+            Block::Void
+        } else {
+            Block::Below
+        }
+    }
+
+    pub(crate) fn is_dirty(&self, block: u64) -> bool {
+        self.slots
+            .get(&(block / SLOT_BLOCKS))
+            .is_some_and(|slot| slot.dirty & (1 << (block % SLOT_BLOCKS)) != 0)
+    }
+
+    fn is_void(&self, block: u64) -> bool {
+        self.void
+            .range(..=block)
+            .next_back()
+            .is_some_and(|(_, end)| *end > block)
+    }
+
+    /// How many of these blocks are not dirty yet.
+    pub(crate) fn clean_blocks(&self, from: u64, to: u64) -> u64 {
+        let mut clean = to - from;
+        if self.slots.is_empty() {
+            return clean;
+        }
+        for (number, slot) in self.slots.range(from / SLOT_BLOCKS..=(to - 1) / SLOT_BLOCKS) {
+            let first = from.max(number * SLOT_BLOCKS) - number * SLOT_BLOCKS;
+            let last = to.min((number + 1) * SLOT_BLOCKS) - number * SLOT_BLOCKS;
+            clean -= u64::from((slot.dirty & mask(first, last)).count_ones());
+        }
+        clean
+    }
+
+    /// Writes `data` at byte `offset`. A block that is written in part and is not dirty yet starts from `base`
+    /// (`None`: zero). Returns how many blocks became dirty. `sequential`: the data is part of a stream.
+    pub(crate) fn write<'b>(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        sequential: bool,
+        buffers: &Buffers,
+        base: impl Fn(u64) -> Option<&'b [u8]>,
+    ) -> u64 {
+        let before = self.dirty_blocks;
+        let mut done = 0usize;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let number = at / CHUNK_BYTES_MAX as u64;
+            let within = (at % CHUNK_BYTES_MAX as u64) as usize;
+            let length = (CHUNK_BYTES_MAX - within).min(data.len() - done);
+            self.write_slot(
+                number,
+                within,
+                &data[done..done + length],
+                sequential,
+                buffers,
+                &base,
+            );
+            done += length;
+        }
+        if !self.mapped.is_empty() && !data.is_empty() {
+            self.unmap(offset / BLOCK, (offset + data.len() as u64).div_ceil(BLOCK));
+        }
+        self.dirty_blocks - before
+    }
+
+    fn write_slot<'b>(
+        &mut self,
+        number: u64,
+        within: usize,
+        data: &[u8],
+        sequential: bool,
+        buffers: &Buffers,
+        base: &impl Fn(u64) -> Option<&'b [u8]>,
+    ) {
+        let whole = data.len() >= CHUNK_BYTES_MAX / 2
+            || (sequential && within.is_multiple_of(BLOCK_BYTES) && data.len() >= BLOCK_BYTES);
+        let slot = self.slots.entry(number).or_insert_with(|| Slot {
+            dirty: 0,
+            pages: if whole {
+                Pages::Whole(buffers.take())
+            } else {
+                Pages::Scattered(Vec::new())
+            },
+        });
+        if let Pages::Scattered(pages) = &slot.pages
+            && (whole || pages.len() >= SCATTERED_MAX)
+        {
+            slot.make_whole(buffers);
+        }
+        let before = slot.dirty.count_ones();
+        let (first, last) = (within / BLOCK_BYTES, (within + data.len()).div_ceil(BLOCK_BYTES));
+        if let Pages::Whole(_) = &slot.pages {
+            // Only the first and the last block can be partial: give them their base, then copy in one go.
+            for index in [first, last - 1] {
+                let (from, to) = (index * BLOCK_BYTES, (index + 1) * BLOCK_BYTES);
+                let covered = within <= from && within + data.len() >= to;
+                if !covered && slot.dirty & (1 << index) == 0 {
+                    let page = slot.page_mut(index as u32);
+                    match base(number * SLOT_BLOCKS + index as u64) {
+                        Some(content) => page.copy_from_slice(content),
+                        None => page.fill(0),
+                    }
+                }
+            }
+            slot.dirty |= mask(first as u64, last as u64);
+            if let Pages::Whole(buffer) = &mut slot.pages {
+                buffer[within..within + data.len()].copy_from_slice(data);
+            }
+        } else {
+            for index in first..last {
+                let from = (index * BLOCK_BYTES).max(within);
+                let to = ((index + 1) * BLOCK_BYTES).min(within + data.len());
+                let fresh = slot.dirty & (1 << index) == 0;
+                let page = slot.page_mut(index as u32);
+                if fresh
+                    && to - from < BLOCK_BYTES
+                    && let Some(content) = base(number * SLOT_BLOCKS + index as u64)
+                {
+                    page.copy_from_slice(content);
+                }
+                let start = from - index * BLOCK_BYTES;
+                page[start..start + to - from].copy_from_slice(&data[from - within..to - within]);
+            }
+        }
+        self.dirty_blocks += u64::from(slot.dirty.count_ones() - before);
+    }
+
+    /// Makes `from..to` (blocks) zero. Returns how many dirty blocks went.
+    pub(crate) fn punch(&mut self, from: u64, to: u64, buffers: &Buffers) -> u64 {
+        if from >= to {
+            return 0;
+        }
+        let gone = self.drop_pages(from, to, buffers);
+        self.unmap(from, to);
+        // Joins the range with those that it touches.
+        let (mut start, mut end) = (from, to);
+        if let Some((first, last)) = self
+            .void
+            .range(..=from)
+            .next_back()
+            .map(|(first, last)| (*first, *last))
+            && last >= from
+        {
+            start = first;
+            end = end.max(last);
+        }
+        while let Some((first, last)) = self
+            .void
+            .range(start..=end)
+            .next()
+            .map(|(first, last)| (*first, *last))
+        {
+            end = end.max(last);
+            self.void.remove(&first);
+        }
+        self.void.insert(start, end);
+        gone
+    }
+
+    /// Maps `count` blocks from `block` on (within one region) to a chunk that exists. Returns how many dirty blocks
+    /// went.
+    pub(crate) fn map(
+        &mut self,
+        block: u64,
+        count: u32,
+        chunk: ChunkId,
+        index: u32,
+        buffers: &Buffers,
+    ) -> u64 {
+        let gone = self.drop_pages(block, block + u64::from(count), buffers);
+        let region = u64::from(REGION_BLOCKS);
+        self.mapped.entry(block / region).or_default().overwrite(
+            (block % region) as u32,
+            count,
+            chunk,
+            index,
+        );
+        gone
+    }
+
+    fn drop_pages(&mut self, from: u64, to: u64, buffers: &Buffers) -> u64 {
+        let mut gone = 0;
+        let mut empty = Vec::new();
+        if !self.slots.is_empty() {
+            for (number, slot) in self.slots.range_mut(from / SLOT_BLOCKS..=(to - 1) / SLOT_BLOCKS) {
+                let first = from.max(number * SLOT_BLOCKS) - number * SLOT_BLOCKS;
+                let last = to.min((number + 1) * SLOT_BLOCKS) - number * SLOT_BLOCKS;
+                let bits = mask(first, last);
+                gone += u64::from((slot.dirty & bits).count_ones());
+                slot.clean(bits);
+                if slot.dirty == 0 {
+                    empty.push(*number);
+                }
+            }
+        }
+        for number in empty {
+            if let Some(Slot {
+                pages: Pages::Whole(buffer),
+                ..
+            }) = self.slots.remove(&number)
+            {
+                buffers.give(buffer);
+            }
+        }
+        self.dirty_blocks -= gone;
+        gone
+    }
+
+    fn unmap(&mut self, from: u64, to: u64) {
+        if self.mapped.is_empty() {
+            return;
+        }
+        let region = u64::from(REGION_BLOCKS);
+        let numbers: Vec<u64> = self
+            .mapped
+            .range(from / region..=(to - 1) / region)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in numbers {
+            if let Some(record) = self.mapped.get_mut(&number) {
+                let first = from.max(number * region) - number * region;
+                let last = to.min((number + 1) * region) - number * region;
+                record.punch(first as u32, last as u32);
+                if record.is_empty() {
+                    self.mapped.remove(&number);
+                }
+            }
+        }
+    }
+
+    /// The slots with dirty blocks, ascending.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (u64, &Slot)> {
+        self.slots.iter().map(|(number, slot)| (*number, slot))
+    }
+
+    /// The regions with mapped blocks, ascending.
+    pub(crate) fn mapped(&self) -> &BTreeMap<u64, RegionRecord> {
+        &self.mapped
+    }
+
+    /// The void ranges in blocks, ascending.
+    pub(crate) fn void(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.void.iter().map(|(from, to)| (*from, *to))
+    }
+
+    /// The first region at or behind `region` that has dirty or mapped blocks.
+    pub(crate) fn next_region(&self, region: u64) -> Option<u64> {
+        let per_region = u64::from(REGION_BLOCKS) / SLOT_BLOCKS;
+        let slot = self
+            .slots
+            .range(region * per_region..)
+            .next()
+            .map(|(number, _)| number / per_region);
+        let mapped = self.mapped.range(region..).next().map(|(number, _)| *number);
+        match (slot, mapped) {
+            (Some(slot), Some(mapped)) => Some(slot.min(mapped)),
+            (slot, mapped) => slot.or(mapped),
+        }
+    }
+
+    /// Gives the buffers back.
+    pub(crate) fn recycle(layer: Arc<Layer>, buffers: &Buffers) {
+        if let Some(layer) = Arc::into_inner(layer) {
+            layer.drop_into(buffers);
+        }
+    }
+
+    /// Gives the buffers back.
+    pub(crate) fn drop_into(self, buffers: &Buffers) {
+        for slot in self.slots.into_values() {
+            if let Pages::Whole(buffer) = slot.pages {
+                buffers.give(buffer);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(layer: &Layer, block: u64) -> Option<u8> {
+        match layer.block(block) {
+            Block::Dirty(page) => Some(page[0]),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn masks_cover_their_range() {
+        assert_eq!(mask(0, 32), u32::MAX);
+        assert_eq!(mask(0, 1), 1);
+        assert_eq!(mask(31, 32), 1 << 31);
+        assert_eq!(mask(4, 8), 0xf0);
+    }
+
+    #[test]
+    fn scattered_pages_become_a_buffer_and_keep_their_content() {
+        let buffers = Buffers::new(4);
+        let mut layer = Layer::default();
+        for block in 0..32u64 {
+            assert_eq!(
+                layer.write(block * 4096, &[block as u8 + 1; 4096], false, &buffers, |_| None),
+                1
+            );
+            assert_eq!(
+                layer.write(block * 4096, &[block as u8 + 1; 10], false, &buffers, |_| None),
+                0
+            );
+        }
+        assert!((0..32u64).all(|block| content(&layer, block) == Some(block as u8 + 1)));
+        assert_eq!(layer.dirty_blocks(), 32);
+        assert_eq!(layer.clean_blocks(30, 40), 8);
+    }
+
+    #[test]
+    fn partial_blocks_start_from_their_base_and_reused_buffers_do_not_show() {
+        let buffers = Buffers::new(4);
+        buffers.give(vec![9; CHUNK_BYTES_MAX].into_boxed_slice());
+        let mut layer = Layer::default();
+        let base = [7u8; 4096];
+        layer.write(100, &vec![1; 40_000], true, &buffers, |block| {
+            (block == 0).then_some(&base[..])
+        });
+        let Block::Dirty(first) = layer.block(0) else {
+            panic!()
+        };
+        assert_eq!((first[99], first[100]), (7, 1));
+        let Block::Dirty(last) = layer.block(9) else {
+            panic!()
+        };
+        assert_eq!((last[40_100 % 4096 - 1], last[40_100 % 4096]), (1, 0));
+        assert!(matches!(layer.block(10), Block::Below));
+    }
+
+    #[test]
+    fn holes_join_and_hide() {
+        let buffers = Buffers::new(4);
+        let mut layer = Layer::default();
+        layer.write(0, &[1; 64 * 4096], false, &buffers, |_| None);
+        assert_eq!(layer.punch(10, 20, &buffers), 10);
+        assert_eq!(layer.punch(30, 40, &buffers), 10);
+        assert_eq!(layer.punch(20, 30, &buffers), 10);
+        assert_eq!(layer.void().collect::<Vec<_>>(), [(10, 40)]);
+        layer.map(12, 2, ChunkId(5), 0, &buffers);
+        assert!(matches!(layer.block(13), Block::Mapped(ChunkId(5), 1)));
+        layer.write(12 * 4096, &[2; 4096], false, &buffers, |_| None);
+        assert_eq!(content(&layer, 12), Some(2));
+        assert!(matches!(layer.block(13), Block::Mapped(ChunkId(5), 1)));
+        assert!(matches!(layer.block(14), Block::Void));
+        layer.punch(0, u64::MAX, &buffers);
+        assert_eq!((layer.dirty_blocks(), layer.void().count()), (0, 1));
+    }
+}

@@ -1,0 +1,90 @@
+//! `RoomPool`: room for dirty data, taken from the store in advance so that a write does not have to ask each time.
+//!
+//! Invariant: what is held = what is free here + what dirty data has taken.
+
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use crate::{error::FsError, room::Room, state::DatasetState};
+
+/// Taken at once when there is plenty, bytes.
+const ADVANCE_BYTES: u64 = 4 << 20;
+
+#[derive(Default)]
+pub(crate) struct RoomPool {
+    free: AtomicI64,
+    held: Mutex<Option<Room>>,
+}
+
+impl RoomPool {
+    /// Takes `bytes`; `NoSpace` or `QuotaExceeded`.
+    pub(crate) fn take(&self, state: &DatasetState, bytes: u64) -> Result<(), FsError> {
+        if bytes == 0 || self.free.fetch_sub(bytes as i64, Relaxed) >= bytes as i64 {
+            return Ok(());
+        }
+        let result = self.more(state, bytes);
+        if result.is_err() {
+            self.free.fetch_add(bytes as i64, Relaxed);
+        }
+        result
+    }
+
+    fn more(&self, state: &DatasetState, bytes: u64) -> Result<(), FsError> {
+        let mut held = self.held.lock();
+        let free = self.free.load(Relaxed);
+        if free >= 0 {
+            return Ok(());
+        }
+        let need = (free.unsigned_abs()).max(1);
+        let advance = if state.usage().quota_left_bytes().is_some() {
+            0
+        } else {
+            ADVANCE_BYTES
+        };
+        let room = match state.reserve(need + advance) {
+            Err(FsError::NoSpace | FsError::QuotaExceeded) if advance > 0 => state.reserve(need.max(bytes)),
+            other => other,
+        }?;
+        self.free.fetch_add(room.bytes() as i64, Relaxed);
+        match &mut *held {
+            Some(all) => all.join(room),
+            none => *none = Some(room),
+        }
+        Ok(())
+    }
+
+    /// Gives back what was taken and not needed.
+    pub(crate) fn give(&self, bytes: u64) {
+        let free = self.free.fetch_add(bytes as i64, Relaxed) + bytes as i64;
+        if free > 2 * ADVANCE_BYTES as i64 {
+            self.trim();
+        }
+    }
+
+    /// Counts what nothing could be taken for (changes that free space): the next takers make up for it.
+    pub(crate) fn force(&self, bytes: u64) {
+        self.free.fetch_sub(bytes as i64, Relaxed);
+    }
+
+    /// What was taken is committed: the store counts it as used now.
+    pub(crate) fn spend(&self, bytes: u64) {
+        let mut held = self.held.lock();
+        if let Some(room) = &mut *held {
+            let left = room.bytes().saturating_sub(bytes);
+            room.shrink_to(left);
+        }
+    }
+
+    /// Gives all free room back to the store.
+    pub(crate) fn trim(&self) {
+        let mut held = self.held.lock();
+        let Some(room) = &mut *held else { return };
+        let free = self.free.load(Relaxed);
+        // Somebody may take meanwhile: only what this exchange got is given back.
+        if free > 0 && self.free.compare_exchange(free, 0, Relaxed, Relaxed).is_ok() {
+            let left = room.bytes().saturating_sub(free as u64);
+            room.shrink_to(left);
+        }
+    }
+}
