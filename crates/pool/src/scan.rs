@@ -1,6 +1,6 @@
 //! Finding pools by their labels alone, under whatever paths.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -72,14 +72,13 @@ pub fn scan(directories: &[PathBuf], devices: &[PathBuf]) -> Vec<FoundPool> {
         inside.sort();
         paths.append(&mut inside);
     }
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     let mut pools: BTreeMap<PoolId, Vec<(PathBuf, LabelCopies)>> = BTreeMap::new();
     for path in paths {
         let real = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
-        if seen.contains(&real) {
+        if !seen.insert(real) {
             continue;
         }
-        seen.push(real);
         let Ok(device) = peek_path(&path) else { continue };
         let copies = LabelCopies::read(device.as_ref());
         if let Some(label) = copies.newest() {
