@@ -11,7 +11,7 @@
 //! requests.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
     time::{Duration, Instant},
 };
 
@@ -147,9 +147,9 @@ impl Crew {
     /// Everyone is to stop.
     pub fn end(&self) {
         self.state.lock().ended = true;
-        self.ended.store(true, Ordering::Release);
         self.called.notify_all();
         let _guard = self.watcher_lock.lock();
+        self.ended.store(true, Ordering::SeqCst);
         self.watcher.notify_all();
     }
 
@@ -177,9 +177,14 @@ impl Crew {
     }
 
     /// Marks that a thread begins to serve a request, and wakes the watcher if it sleeps.
+    ///
+    /// This and the watcher's going to sleep are ordered (Dekker's way: each writes its own flag, then reads the
+    /// other's): either the watcher sees the new turn and stays awake, or we see that it sleeps and wake it. It holds
+    /// its lock from before it says that it sleeps until it waits, so that the call cannot come too early.
     pub fn begin(&self, place: &Place) {
-        place.turn.fetch_add(1, Ordering::Relaxed);
-        if self.watcher_sleeps.load(Ordering::Relaxed) {
+        place.turn.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if self.watcher_sleeps.load(Ordering::SeqCst) {
             let _guard = self.watcher_lock.lock();
             self.watcher.notify_all();
         }
@@ -187,43 +192,51 @@ impl Crew {
 
     /// Marks that it is done.
     pub fn done(&self, place: &Place) {
-        place.turn.fetch_add(1, Ordering::Relaxed);
+        place.turn.fetch_add(1, Ordering::Release);
     }
 
     /// The watcher's life: while requests come, looks at each place now and then and gives away those of threads that
     /// are stuck in one request. `places` lists them; `start` starts a thread.
     pub fn watch(&self, places: impl Fn() -> Vec<std::sync::Arc<Place>>, start: impl Fn()) {
+        let turns = |order| {
+            places()
+                .iter()
+                .map(|place| place.turn.load(order))
+                .collect::<Vec<u64>>()
+        };
         let mut seen: Vec<u64> = Vec::new();
         let mut idle_looks = 0;
         while !self.ended.load(Ordering::Acquire) {
             let mut guard = self.watcher_lock.lock();
             if idle_looks >= IDLE_LOOKS {
                 self.watcher_sleeps.store(true, Ordering::SeqCst);
-                if !self.ended.load(Ordering::Acquire) {
+                fence(Ordering::SeqCst);
+                if !self.ended.load(Ordering::SeqCst) && turns(Ordering::SeqCst) == seen {
                     self.watcher.wait(&mut guard);
                 }
-                self.watcher_sleeps.store(false, Ordering::Relaxed);
+                self.watcher_sleeps.store(false, Ordering::SeqCst);
                 idle_looks = 0;
             }
-            self.watcher.wait_until(&mut guard, Instant::now() + STUCK);
+            if !self.ended.load(Ordering::SeqCst) {
+                self.watcher.wait_until(&mut guard, Instant::now() + STUCK);
+            }
             drop(guard);
             let now: Vec<_> = places();
             let mut moved = false;
+            let mut looked = Vec::with_capacity(now.len());
             for (index, place) in now.iter().enumerate() {
                 let turn = place.turn.load(Ordering::Relaxed);
+                looked.push(turn);
                 if seen.get(index) != Some(&turn) {
                     moved = true;
-                } else if turn % 2 == 1 {
+                } else if turn % 2 == 1 && self.holds(place) {
                     moved = true;
                     if self.leave(place) {
                         start();
                     }
                 }
             }
-            seen = now
-                .iter()
-                .map(|place| place.turn.load(Ordering::Relaxed))
-                .collect();
+            seen = looked;
             idle_looks = if moved { 0 } else { idle_looks + 1 };
         }
     }

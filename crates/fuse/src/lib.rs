@@ -11,6 +11,7 @@ mod credentials;
 mod crew;
 mod device;
 mod error;
+mod files;
 mod loop_device;
 mod mount;
 mod mount_table;
@@ -22,6 +23,7 @@ mod server;
 mod session;
 
 pub use error::FuseError;
+pub use files::Files;
 pub use loop_device::{LoopDevice, LoopError};
 pub use mount::{MOUNT_KIND, UnmountMode, check_available, clear_stale};
 pub use mount_table::{MountEntry, mount_at, mounts};

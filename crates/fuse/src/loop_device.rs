@@ -49,7 +49,9 @@ struct LoopConfiguration {
 
 /// Why there is no loop device.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {doing} {path}: {cause}; 'terrace doctor' says what this machine lacks, and 'terrace serve' needs no loop device")]
+#[error(
+    "cannot {doing} {path}: {cause}; 'terrace doctor' says what this machine lacks, and 'terrace serve' needs no loop device"
+)]
 pub struct LoopError {
     doing: &'static str,
     path: String,
@@ -57,14 +59,22 @@ pub struct LoopError {
 }
 
 fn failed(doing: &'static str, path: &Path, cause: io::Error) -> LoopError {
-    LoopError { doing, path: path.display().to_string(), cause }
+    LoopError {
+        doing,
+        path: path.display().to_string(),
+        cause,
+    }
 }
 
 /// Calls an ioctl whose argument is a plain number.
 fn control(file: &File, request: libc::c_ulong, argument: libc::c_ulong) -> io::Result<libc::c_int> {
     // SAFETY: the requests passed here take a number, or none, and touch no memory of ours.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), request as _, argument) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
 fn configure(device: &File, backing: RawFd, block_bytes: u32, read_only: bool, name: &str) -> io::Result<()> {
@@ -86,10 +96,19 @@ fn configure(device: &File, backing: RawFd, block_bytes: u32, read_only: bool, n
         key: [0; 32],
         init: [0; 2],
     };
-    let configuration = LoopConfiguration { file: backing as u32, block_bytes, information, reserved: [0; 8] };
+    let configuration = LoopConfiguration {
+        file: backing as u32,
+        block_bytes,
+        information,
+        reserved: [0; 8],
+    };
     // SAFETY: LOOP_CONFIGURE reads one `loop_config`, which outlives the call.
     let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE as _, &configuration) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// A loop device over a file.
@@ -108,22 +127,35 @@ impl LoopDevice {
         let loops = loops.map_err(|cause| failed("open", control_path, cause))?;
         // Another process may take the free device first; then the next one is asked for.
         for _ in 0..64 {
-            let number = control(&loops, LOOP_GET_FREE, 0).map_err(|cause| failed("find a free device with", control_path, cause))?;
+            let number = control(&loops, LOOP_GET_FREE, 0)
+                .map_err(|cause| failed("find a free device with", control_path, cause))?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = OpenOptions::new().read(true).write(!read_only).open(&path);
             let device = device.map_err(|cause| failed("open", &path, cause))?;
-            match configure(&device, file.as_raw_fd(), block_bytes, read_only, &backing.display().to_string()) {
+            match configure(
+                &device,
+                file.as_raw_fd(),
+                block_bytes,
+                read_only,
+                &backing.display().to_string(),
+            ) {
                 Ok(()) => return Ok(Self { path }),
                 Err(cause) if cause.raw_os_error() == Some(libc::EBUSY) => {}
                 Err(cause) => return Err(failed("set up", &path, cause)),
             }
         }
-        Err(failed("find a free device with", control_path, io::ErrorKind::ResourceBusy.into()))
+        Err(failed(
+            "find a free device with",
+            control_path,
+            io::ErrorKind::ResourceBusy.into(),
+        ))
     }
 
     /// The device of that path, set up earlier.
     pub fn at(path: &Path) -> Self {
-        Self { path: path.to_owned() }
+        Self {
+            path: path.to_owned(),
+        }
     }
 
     /// The device that shows `backing`, if there is one.
@@ -131,7 +163,9 @@ impl LoopDevice {
         let entries = std::fs::read_dir("/sys/block").ok()?;
         entries.flatten().find_map(|entry| {
             let name = std::fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
-            (Path::new(name.trim_end()) == backing).then(|| Self { path: Path::new("/dev").join(entry.file_name()) })
+            (Path::new(name.trim_end()) == backing).then(|| Self {
+                path: Path::new("/dev").join(entry.file_name()),
+            })
         })
     }
 
@@ -143,12 +177,16 @@ impl LoopDevice {
     /// Tells the kernel to look at the file's size again.
     pub fn refresh_size(&self) -> Result<(), LoopError> {
         let device = File::open(&self.path).map_err(|cause| failed("open", &self.path, cause))?;
-        control(&device, LOOP_SET_CAPACITY, 0).map(drop).map_err(|cause| failed("resize", &self.path, cause))
+        control(&device, LOOP_SET_CAPACITY, 0)
+            .map(drop)
+            .map_err(|cause| failed("resize", &self.path, cause))
     }
 
     /// Lets go of the file; while something still uses the device, it goes with its last user.
     pub fn detach(&self) -> Result<(), LoopError> {
         let device = File::open(&self.path).map_err(|cause| failed("open", &self.path, cause))?;
-        control(&device, LOOP_CLEAR, 0).map(drop).map_err(|cause| failed("detach", &self.path, cause))
+        control(&device, LOOP_CLEAR, 0)
+            .map(drop)
+            .map_err(|cause| failed("detach", &self.path, cause))
     }
 }

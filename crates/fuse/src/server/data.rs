@@ -1,6 +1,6 @@
 //! READ, WRITE, FSYNC, FALLOCATE, LSEEK, COPY_FILE_RANGE.
 
-use terrace_dataset::{AllocateMode, Context, SeekTarget};
+use terrace_dataset::{AllocateMode, SeekTarget};
 
 use super::{Errno, Server};
 use crate::{
@@ -8,7 +8,6 @@ use crate::{
     protocol::{Header, ReplyBuffer, WRITE_KILL_SUIDGID},
 };
 
-const NOBODY: u32 = 65534;
 /// Longest copy in one request, so that its reply does not take seconds; callers go on from a short answer.
 const COPY_BYTES_MAX: u64 = 256 << 20;
 
@@ -37,16 +36,11 @@ impl Server {
         reply: &mut ReplyBuffer,
     ) -> Result<(), Errno> {
         let (live, object) = self.live(header.node)?;
-        // Whether set-id bits fall is the kernel's decision (CAP_FSETID); to the filesystem it is whether the
-        // caller is root. O_APPEND needs nothing here: the kernel serialises writers and knows the size.
-        let context = if write_flags & WRITE_KILL_SUIDGID != 0 {
-            Context::user(if header.uid == 0 { NOBODY } else { header.uid }, header.gid)
-        } else {
-            Context::root()
-        };
-        let written = live.write(&context, object, offset, data)?;
+        // O_APPEND needs nothing here: the kernel serialises writers and knows the size.
+        let kill_privileges = write_flags & WRITE_KILL_SUIDGID != 0;
+        let written = live.write(&KERNEL, object, offset, data, kill_privileges)?;
         if flags & libc::O_DSYNC as u32 != 0 {
-            live.sync_object(object)?;
+            live.sync(object)?;
         }
         reply.written(written as u32);
         Ok(())
@@ -54,7 +48,7 @@ impl Server {
 
     pub(super) fn fsync(&self, node: u64) -> Result<(), Errno> {
         match self.live(node) {
-            Ok((live, object)) => Ok(live.sync_object(object)?),
+            Ok((live, object)) => Ok(live.sync(object)?),
             // What cannot change is durable already.
             Err(_) => Ok(()),
         }
@@ -108,7 +102,7 @@ impl Server {
         // From a past state there is nothing to share with by number: the caller reads and writes instead.
         let (_, from_object) = self.live(from.0).map_err(|_| Errno(libc::EXDEV))?;
         let length = length.min(COPY_BYTES_MAX);
-        let copied = live.copy_range(&KERNEL, from_object, from.1, to_object, to.1, length)?;
+        let copied = live.copy_range(&KERNEL, (from_object, from.1), (to_object, to.1), length)?;
         if wide {
             reply.u64(copied);
         } else {

@@ -4,6 +4,7 @@ use terrace_dataset::{DirectoryEntry, FIRST_COOKIE, Tree};
 
 use super::{Errno, Server, attributes::type_bits, lookup::own_entry};
 use crate::{
+    files::Files,
     nodes::{CONTROL_NODE, PastObject, Place, SNAPSHOTS_NODE},
     past::SNAPSHOTS_NAME,
     protocol::{DirectoryWriter, EntryValues, ROOT_NODE, ReplyBuffer},
@@ -53,7 +54,10 @@ impl Server {
                 Ok(())
             }
             Place::Snapshots => self.list_snapshots(from, &mut writer),
-            Place::Live(dir) => self.list(self.tree.as_ref(), *dir, from, plus, None, &mut writer),
+            Place::Live(dir) => match &self.live {
+                Some(live) if plus => self.list_with_attributes(live.as_ref(), *dir, from, &mut writer),
+                _ => self.list(self.tree.as_ref(), *dir, from, plus, None, &mut writer),
+            },
             Place::Past(past) => self.list(
                 past.view.tree.as_ref(),
                 past.object,
@@ -83,6 +87,37 @@ impl Server {
             Place::Control => (node, ROOT_NODE),
             Place::Snapshots => (node, CONTROL_NODE),
         })
+    }
+
+    fn list_with_attributes(
+        &self,
+        live: &dyn Files,
+        dir: u64,
+        from: u64,
+        writer: &mut DirectoryWriter<'_>,
+    ) -> Result<(), Errno> {
+        let mut from = if from < FIRST_COOKIE { 0 } else { from };
+        loop {
+            let limit = writer.room().min(ENTRIES_MAX);
+            let entries = live.list(dir, from, limit)?;
+            for (entry, attributes) in &entries {
+                if !writer.fits(entry.name.len()) {
+                    return Ok(());
+                }
+                let values = self.live_entry(attributes);
+                writer.add(
+                    entry.object,
+                    entry.cookie,
+                    type_bits(entry.kind) >> 12,
+                    &entry.name,
+                    &values,
+                );
+                from = entry.cookie;
+            }
+            if entries.len() < limit {
+                return Ok(());
+            }
+        }
     }
 
     fn list(

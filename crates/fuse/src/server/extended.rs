@@ -1,6 +1,6 @@
 //! SETXATTR, GETXATTR, LISTXATTR, REMOVEXATTR.
 
-use terrace_dataset::{AttributeMode, SetAttributes, Tree};
+use terrace_dataset::{AttributeMode, SetAttributes};
 
 use super::{Errno, Server};
 use crate::{

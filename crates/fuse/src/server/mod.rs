@@ -12,9 +12,10 @@ mod namespace;
 
 use std::sync::Arc;
 
-use terrace_dataset::{Filesystem, FsError, Tree};
+use terrace_dataset::{FsError, Tree};
 
 use crate::{
+    files::Files,
     nodes::{CONTROL_NODE, LiveNodes, PastNodes, Place, SNAPSHOTS_NODE, VIRTUAL},
     past::Past,
     protocol::{FOPEN_KEEP_CACHE, Header, Negotiated, ReplyBuffer, Request, feature},
@@ -54,7 +55,7 @@ pub enum Answer {
 #[derive(Clone)]
 pub enum Content {
     /// A filesystem that can be changed.
-    Live(Arc<Filesystem>),
+    Live(Arc<dyn Files>),
     /// A state that can only be read.
     ReadOnly(Arc<dyn Tree>),
 }
@@ -62,7 +63,7 @@ pub enum Content {
 /// Serves requests on one filesystem.
 pub struct Server {
     tree: Arc<dyn Tree>,
-    live: Option<Arc<Filesystem>>,
+    live: Option<Arc<dyn Files>>,
     past: Option<Arc<dyn Past>>,
     nodes: LiveNodes,
     past_nodes: PastNodes,
@@ -214,7 +215,7 @@ impl Server {
     pub fn end(&self) {
         let held = self.nodes.clear();
         if let Some(live) = &self.live {
-            held.into_iter().for_each(|object| live.release_object(object));
+            held.into_iter().for_each(|object| live.release(object));
         }
         self.past_nodes.clear();
     }
@@ -225,7 +226,14 @@ impl Server {
         } else if self.nodes.forget(node, lookups)
             && let Some(live) = &self.live
         {
-            live.release_object(node);
+            live.release(node);
+        }
+    }
+
+    /// Keeps an object that has no name any more until the kernel forgets it.
+    fn keep(&self, live: &dyn Files, object: u64) {
+        if !self.nodes.hold(object) {
+            live.release(object);
         }
     }
 
@@ -245,9 +253,9 @@ impl Server {
     }
 
     /// The filesystem and the object in it that a node stands for, if both can be changed.
-    fn live(&self, node: u64) -> Result<(&Filesystem, u64), Errno> {
+    fn live(&self, node: u64) -> Result<(&dyn Files, u64), Errno> {
         match &self.live {
-            Some(live) if node & VIRTUAL == 0 => Ok((live, node)),
+            Some(live) if node & VIRTUAL == 0 => Ok((live.as_ref(), node)),
             _ => Err(Errno(libc::EROFS)),
         }
     }

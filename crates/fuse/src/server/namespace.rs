@@ -1,6 +1,6 @@
 //! What changes names: CREATE, TMPFILE, MKNOD, MKDIR, SYMLINK, LINK, UNLINK, RMDIR, RENAME.
 
-use terrace_dataset::{FileKind, Filesystem, FsError, RenameMode, SetAttributes, Tree};
+use terrace_dataset::{FileKind, FsError, RenameMode, SetAttributes};
 
 use super::{Errno, Server};
 use crate::{
@@ -62,10 +62,7 @@ impl Server {
         let attributes = live.temporary(&caller(header, umask), dir, mode & 0o7777)?;
         reply.entry(&self.live_entry(&attributes));
         reply.open(FOPEN_KEEP_CACHE);
-        // It comes open once.
-        if !self.nodes.hold(attributes.object) {
-            live.release_object(attributes.object);
-        }
+        self.keep(live, attributes.object);
         Ok(())
     }
 
@@ -140,18 +137,18 @@ impl Server {
     pub(super) fn unlink(&self, dir: u64, name: &[u8]) -> Result<(), Errno> {
         let (live, dir) = self.live(dir)?;
         self.check_name(dir, name)?;
-        let held = Held::of(self, live, dir, name)?;
-        live.unlink(&KERNEL, dir, name)?;
-        held.removed();
+        let removed = live.unlink(&KERNEL, dir, name)?;
+        if removed.links == 0 {
+            self.keep(live, removed.object);
+        }
         Ok(())
     }
 
     pub(super) fn remove_directory(&self, dir: u64, name: &[u8]) -> Result<(), Errno> {
         let (live, dir) = self.live(dir)?;
         self.check_name(dir, name)?;
-        let held = Held::of(self, live, dir, name)?;
-        live.remove_directory(&KERNEL, dir, name)?;
-        held.removed();
+        let removed = live.remove_directory(&KERNEL, dir, name)?;
+        self.keep(live, removed.object);
         Ok(())
     }
 
@@ -173,56 +170,11 @@ impl Server {
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return Err(Errno(libc::EINVAL)),
         };
-        let replaced = match mode {
-            RenameMode::Replace => match Held::of(self, live, to_dir, to_name) {
-                Ok(held) => Some(held),
-                Err(Errno(libc::ENOENT)) => None,
-                Err(error) => return Err(error),
-            },
-            _ => None,
-        };
-        live.rename(&KERNEL, dir, name, to_dir, to_name, mode)?;
-        if let Some(held) = replaced {
-            held.removed();
+        if let Some(replaced) = live.rename(&KERNEL, dir, name, to_dir, to_name, mode)?
+            && replaced.links == 0
+        {
+            self.keep(live, replaced.object);
         }
         Ok(())
-    }
-}
-
-/// An object whose name is about to go, kept alive so that the kernel can go on using it. Let go of when dropped.
-struct Held<'a> {
-    server: &'a Server,
-    live: &'a Filesystem,
-    object: u64,
-    kept: bool,
-}
-
-impl<'a> Held<'a> {
-    fn of(server: &'a Server, live: &'a Filesystem, dir: u64, name: &[u8]) -> Result<Self, Errno> {
-        let object = live.lookup(&KERNEL, dir, name)?.object;
-        live.open_object(object)?;
-        Ok(Self {
-            server,
-            live,
-            object,
-            kept: false,
-        })
-    }
-
-    /// The name is gone. If it was the last, the object stays until the kernel forgets it.
-    fn removed(mut self) {
-        let last = self
-            .live
-            .attributes(self.object)
-            .is_ok_and(|attributes| attributes.links == 0);
-        self.kept = last && self.server.nodes.hold(self.object);
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        if !self.kept {
-            self.live.release_object(self.object);
-        }
     }
 }
