@@ -186,7 +186,7 @@ impl Connection {
             match self.receive::<Message>()?.ok_or(ControlError::Closed)? {
                 Message::Progress(progress) => on_message(Answer::Progress(progress))?,
                 Message::Item(item) => on_message(Answer::Item(item))?,
-                Message::Content(0) => {}
+                Message::Content(0) => on_message(Answer::ContentEnd)?,
                 Message::Content(length) => {
                     let frame = self.receive_frame(length)?;
                     on_message(Answer::Content(frame))?;
@@ -212,4 +212,6 @@ pub enum Answer {
     Item(Value),
     /// A piece of file content.
     Content(Vec<u8>),
+    /// The end of a file's content.
+    ContentEnd,
 }

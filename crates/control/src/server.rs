@@ -94,9 +94,36 @@ impl Exchange {
             .map_err(|error| Self::lost(&error))
     }
 
-    /// Reads what is left of the client's content, so that it can be told of an error while it still sends.
-    pub fn drain_content(&mut self) {
-        while let Ok(Some(_)) = self.connection.receive_content() {}
+    /// Tells that the content of this file is complete.
+    ///
+    /// # Errors
+    /// If the client is gone.
+    pub fn end_content(&mut self) -> Result<(), Failure> {
+        self.connection.end_content().map_err(|error| Self::lost(&error))
+    }
+
+    /// The next message of a client that sends a sequence of them, ended by [`Message::Result`].
+    ///
+    /// # Errors
+    /// If the client is gone or breaks the protocol.
+    pub fn receive(&mut self) -> Result<Message, Failure> {
+        let message = self.connection.receive::<Message>().map_err(|error| Self::lost(&error))?;
+        message.ok_or_else(|| Self::lost(&ControlError::Closed))
+    }
+
+    /// Reads what is left of such a sequence, so that a client that still sends can be told of an error.
+    pub fn drain(&mut self) {
+        loop {
+            match self.connection.receive::<Message>() {
+                Ok(Some(Message::Content(length))) => {
+                    if self.connection.receive_frame(length).is_err() {
+                        return;
+                    }
+                }
+                Ok(Some(Message::Item(_))) => {}
+                _ => return,
+            }
+        }
     }
 
     /// Whether the daemon is stopping: long answers should end.

@@ -1,38 +1,237 @@
-//! `Engine`: an open pool.
+//! `Engine`: an open pool and everything that runs in it.
+//!
+//! Invariants: what was acknowledged before [`Engine::close`] returned `Ok` is on the devices; after it nothing is
+//! written any more; the threads only call what [`Engine::tick`] and [`Engine::step`] call.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use terrace_device::Device;
+use parking_lot::Mutex;
+use terrace_cache::Budget;
+use terrace_chunk::{ChunkStore, Step};
+use terrace_dataset::{Datasets, Environment, Progress};
+use terrace_device::{Clock, Device, SystemRandomness};
+use terrace_pool::{CreateOptions, Parallelism, Pool, PoolState, TierSettings};
 use terrace_store::Store;
 
-use crate::{EngineError, IoCounters, OpenOptions, PoolSpec, Status};
+use crate::{
+    EngineError, OpenOptions, PoolSpec,
+    journal::{Entry, Journal, Ring},
+    parse_duration, properties,
+    scrub::Scrub,
+    workers::Workers,
+};
 
-/// An open pool and everything that runs in it. All methods may be called from any thread.
+/// Most records that one step of background freeing changes.
+const SWEEP_RECORDS: usize = 1000;
+
+/// An open pool. All methods may be called from any thread.
 pub struct Engine {
-    store: Arc<dyn Store>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) chunks: Arc<ChunkStore>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) datasets: Arc<Datasets>,
+    pub(crate) environment: Arc<Environment>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) journal: Journal,
+    pub(crate) scrub: Scrub,
+    pub(crate) opened_nanoseconds: u64,
+    memory_override: Option<u64>,
+    commit_interval_milliseconds: AtomicU64,
+    turn: AtomicU64,
+    workers: Workers,
+    closed: AtomicBool,
+    last_complaint: Mutex<String>,
 }
 
-#[allow(unused_variables)]
 impl Engine {
-    /// Makes a pool: opens or makes the devices of the spec, labels them, and opens it. Devices that hold a pool or
-    /// other data are refused unless `force` is set.
+    /// Makes a pool: opens or makes the devices of the spec, labels them, and opens it. Devices that hold a pool are
+    /// refused unless `force` is set.
+    ///
+    /// # Errors
+    /// `Invalid` for a spec that makes no sense, `Device` and `Pool` for what the devices say.
     pub fn create(spec: &PoolSpec, force: bool, options: OpenOptions) -> Result<Arc<Self>, EngineError> {
-        Err(EngineError::Closed)
+        let mut tiers = Vec::new();
+        for tier in &spec.tiers {
+            let mut devices = Vec::new();
+            for device in &tier.devices {
+                if !force && let Some(pool) = terrace_pool::is_pool_member(&device.path) {
+                    return Err(EngineError::Busy(format!(
+                        "device '{}' belongs to pool '{pool}'; destroy that pool first, or use --force, which loses it",
+                        device.path.display()
+                    )));
+                }
+                devices.push(device.create()?);
+            }
+            tiers.push(devices);
+        }
+        Self::create_with(spec, tiers, force, options)
     }
 
     /// Makes a pool on devices that are open already, one list per tier of the spec (whose own device lists are
     /// ignored): for the simulator.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
     pub fn create_on(
         spec: &PoolSpec,
         devices: Vec<Vec<Arc<dyn Device>>>,
         options: OpenOptions,
     ) -> Result<Arc<Self>, EngineError> {
-        Err(EngineError::Closed)
+        Self::create_with(spec, devices, false, options)
+    }
+
+    fn create_with(
+        spec: &PoolSpec,
+        devices: Vec<Vec<Arc<dyn Device>>>,
+        force: bool,
+        options: OpenOptions,
+    ) -> Result<Arc<Self>, EngineError> {
+        let mut pool_properties = std::collections::BTreeMap::new();
+        let mut dataset_properties = Vec::new();
+        for (name, value) in &spec.properties {
+            if properties::is_pool_property(name) {
+                pool_properties.insert(name.clone(), properties::canonical(name, value)?);
+            } else {
+                dataset_properties.push((name.as_str(), value.as_str()));
+            }
+        }
+        let tiers = spec
+            .tiers
+            .iter()
+            .zip(devices)
+            .map(|(tier, devices)| {
+                (
+                    TierSettings {
+                        copies: tier.copies,
+                        ..TierSettings::named(&tier.name)
+                    },
+                    devices,
+                )
+            })
+            .collect();
+        let pool = Pool::create(
+            CreateOptions {
+                name: spec.name.clone(),
+                tiers,
+                properties: pool_properties,
+                segment_bytes: spec.segment_bytes,
+                created_nanoseconds: options.clock.now_nanoseconds(),
+                force,
+                parallelism: parallelism(&options),
+            },
+            &*options.randomness,
+        )?;
+        let engine = Self::start(Arc::new(pool), true, options)?;
+        for (name, value) in dataset_properties {
+            engine.datasets.set(&spec.name, name, value)?;
+        }
+        Ok(engine)
     }
 
     /// Opens the pool that these devices make up, given in any order.
+    ///
+    /// # Errors
+    /// `Pool` if labels or roots do not agree or devices are missing, `Store` if its tables cannot be read.
     pub fn open(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Arc<Self>, EngineError> {
-        Err(EngineError::Closed)
+        let pool = Pool::open(
+            devices,
+            terrace_pool::OpenOptions {
+                degraded: options.degraded,
+                exported: options.exported,
+                destroyed: options.destroyed,
+                parallelism: parallelism(&options),
+                ..terrace_pool::OpenOptions::default()
+            },
+        )?;
+        Self::start(Arc::new(pool), false, options)
+    }
+
+    fn start(pool: Arc<Pool>, new: bool, options: OpenOptions) -> Result<Arc<Self>, EngineError> {
+        let stored = |name: &str| pool.property(name).unwrap_or_default();
+        let memory = options
+            .memory_bytes
+            .unwrap_or_else(|| properties::memory_bytes(&stored("memory")));
+        let budget = Budget::new(memory);
+        let budget = Arc::new(if options.threads {
+            budget
+        } else {
+            budget.without_delays()
+        });
+        let store_bytes = budget.store_bytes() as usize;
+        let defaults = terrace_chunk::Options::default();
+        let chunk_options = terrace_chunk::Options {
+            memtable_bytes: store_bytes / 3,
+            block_cache_bytes: store_bytes / 2,
+            threads: if options.threads {
+                std::thread::available_parallelism().map_or(2, |n| n.get().min(8))
+            } else {
+                0
+            },
+            nonce: options.nonce.unwrap_or(defaults.nonce),
+            ..defaults
+        };
+        let chunks = if new {
+            ChunkStore::create(pool.clone(), chunk_options)?
+        } else {
+            ChunkStore::open(pool.clone(), chunk_options)?
+        };
+        let store: Arc<dyn Store> = chunks.clone();
+        let environment = Arc::new(Environment::with_budget(
+            store.clone(),
+            options.clock.clone(),
+            budget,
+        ));
+        let datasets = Arc::new(Datasets::open(environment.clone(), &pool.name())?);
+        let journal = Journal::open(&*store)?;
+        let engine = Arc::new(Self {
+            opened_nanoseconds: options.clock.now_nanoseconds(),
+            clock: options.clock,
+            memory_override: options.memory_bytes,
+            commit_interval_milliseconds: AtomicU64::new(5000),
+            turn: AtomicU64::new(0),
+            workers: Workers::default(),
+            closed: AtomicBool::new(false),
+            last_complaint: Mutex::new(String::new()),
+            scrub: Scrub::default(),
+            pool,
+            chunks,
+            store,
+            datasets,
+            environment,
+            journal,
+        });
+        engine.apply_properties();
+        engine.event(
+            "opened",
+            if new {
+                "the pool was made"
+            } else {
+                "the pool was opened"
+            },
+        );
+        if options.threads {
+            engine
+                .workers
+                .start(&engine)
+                .map_err(|error| EngineError::Invalid(format!("start threads: {error}")))?;
+        }
+        Ok(engine)
+    }
+
+    /// Name of the pool.
+    pub fn name(&self) -> String {
+        self.pool.name()
+    }
+
+    /// The pool below.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
     }
 
     /// The store below.
@@ -40,48 +239,275 @@ impl Engine {
         &self.store
     }
 
-    /// One commit interval: commits all datasets; returns the checkpoint.
+    /// The same store with its maintenance.
+    pub fn chunks(&self) -> &Arc<ChunkStore> {
+        &self.chunks
+    }
+
+    /// The datasets.
+    pub fn datasets(&self) -> &Arc<Datasets> {
+        &self.datasets
+    }
+
+    /// Caches, budget and heat.
+    pub fn environment(&self) -> &Arc<Environment> {
+        &self.environment
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// One commit interval: commits all datasets at one moment; returns the checkpoint that it closed.
+    ///
+    /// # Errors
+    /// What the store says.
     pub fn tick(&self) -> Result<u64, EngineError> {
-        Err(EngineError::Closed)
+        self.check_open()?;
+        Ok(self.datasets.commit_all()?)
     }
 
-    /// One bounded step of background work (store, history, mover, scrub, in turn). Returns whether there was any.
+    /// One bounded step of background work: store, history, scrub in turn. Returns whether there was any.
+    ///
+    /// # Errors
+    /// What the store says.
     pub fn step(&self) -> Result<bool, EngineError> {
-        Ok(false)
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        if turn.is_multiple_of(2) {
+            Ok(self.store_step()? || self.upkeep_step()?)
+        } else {
+            Ok(self.upkeep_step()? || self.store_step()?)
+        }
     }
 
-    /// Commits and flushes everything, stops the threads, writes a last checkpoint. Later calls fail.
+    /// Commits, flushes and writes a checkpoint, ends the threads. Later calls fail or do nothing.
+    ///
+    /// # Errors
+    /// What could not be made durable.
     pub fn close(&self) -> Result<(), EngineError> {
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.workers.stop();
+        self.event("closed", "the pool was closed");
+        self.datasets.save_all()?;
+        self.chunks.close()?;
         Ok(())
     }
 
-    /// The pool as it is now.
-    pub fn status(&self) -> Status {
-        Status::default()
+    /// Closes the pool and marks it on the labels, so that only `pool import` takes it up again.
+    ///
+    /// # Errors
+    /// As [`close`](Self::close), and if the labels cannot be written.
+    pub fn close_as(&self, state: PoolState) -> Result<(), EngineError> {
+        self.close()?;
+        Ok(self.pool.set_state(state)?)
     }
 
-    /// I/O counters of each device.
-    pub fn io_counters(&self) -> Vec<IoCounters> {
-        Vec::new()
+    pub(crate) fn check_open(&self) -> Result<(), EngineError> {
+        if self.closed.load(Ordering::SeqCst) {
+            Err(EngineError::Closed)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn store_step(&self) -> Result<bool, EngineError> {
+        self.check_open()?;
+        Ok(self.chunks.step()? == Step::More)
+    }
+
+    pub(crate) fn upkeep_step(&self) -> Result<bool, EngineError> {
+        self.check_open()?;
+        let swept = self.datasets.sweep_step(SWEEP_RECORDS)? == Progress::More;
+        let scrubbed = match self
+            .scrub
+            .step(&self.chunks, self.clock.monotonic_nanoseconds())?
+        {
+            None => false,
+            Some(false) => true,
+            Some(true) => {
+                if let Some(status) = self.scrub.status() {
+                    let text = format!(
+                        "scrub {}: {} errors, {} repaired",
+                        status.state, status.errors, status.repaired
+                    );
+                    self.event("scrub", &text);
+                }
+                true
+            }
+        };
+        Ok(swept || scrubbed)
+    }
+
+    /// Commits ahead of the interval when much is dirty, so that writers need not wait.
+    pub(crate) fn flush_step(&self) -> Result<bool, EngineError> {
+        self.check_open()?;
+        if !self.environment.budget.wants_flush() {
+            return Ok(false);
+        }
+        self.datasets.commit_all()?;
+        Ok(true)
+    }
+
+    pub(crate) fn commit_interval(&self) -> Duration {
+        Duration::from_millis(self.commit_interval_milliseconds.load(Ordering::Relaxed))
+    }
+
+    /// Says an error of a worker once.
+    pub(crate) fn complain(&self, worker: &str, error: &EngineError) {
+        if matches!(error, EngineError::Closed) {
+            return;
+        }
+        let text = format!("{worker}: {error}");
+        let mut last = self.last_complaint.lock();
+        if *last != text {
+            tracing::error!("{text}");
+            last.clone_from(&text);
+            drop(last);
+            self.event("error", &text);
+        }
+    }
+
+    /// Starts a scrub in the background; false if one is running already.
+    ///
+    /// # Errors
+    /// `Closed`.
+    pub fn start_scrub(&self) -> Result<bool, EngineError> {
+        self.check_open()?;
+        let total = self.store.space().stored_bytes;
+        let started = self.scrub.start(
+            self.clock.now_nanoseconds(),
+            self.clock.monotonic_nanoseconds(),
+            total,
+        );
+        if started {
+            self.event("scrub", "scrub started");
+        }
+        Ok(started)
+    }
+
+    /// Gives the running scrub up; false if there is none.
+    pub fn cancel_scrub(&self) -> bool {
+        self.scrub.cancel()
+    }
+
+    /// Notes that something happened.
+    pub fn event(&self, kind: &str, text: &str) {
+        self.journal.add(
+            &*self.store,
+            Ring::Events,
+            self.clock.now_nanoseconds(),
+            kind,
+            text,
+        );
+    }
+
+    /// Notes a command that changed the pool.
+    pub fn log_command(&self, user: &str, words: &str) {
+        self.journal.add(
+            &*self.store,
+            Ring::Commands,
+            self.clock.now_nanoseconds(),
+            user,
+            words,
+        );
+    }
+
+    /// Events with a number of at least `from`, oldest first.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn events(&self, from: u64) -> Result<Vec<Entry>, EngineError> {
+        Ok(self.journal.read(&*self.store, Ring::Events, from, usize::MAX)?)
+    }
+
+    /// The command log, oldest first.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn commands(&self) -> Result<Vec<Entry>, EngineError> {
+        Ok(self.journal.read(&*self.store, Ring::Commands, 0, usize::MAX)?)
     }
 
     /// A property of the pool.
+    ///
+    /// # Errors
+    /// `Invalid` if there is none of this name.
     pub fn property(&self, name: &str) -> Result<String, EngineError> {
-        Err(EngineError::Closed)
+        let default = properties::default_of(name)?;
+        Ok(self.pool.property(name).unwrap_or_else(|| default.to_owned()))
     }
 
-    /// All properties of the pool with their values.
-    pub fn properties(&self) -> Vec<(String, String)> {
-        Vec::new()
+    /// All properties of the pool: name, value, whether it was set.
+    pub fn properties(&self) -> Vec<(String, String, bool)> {
+        let all = properties::DEFINITIONS.iter();
+        all.map(|definition| {
+            let value = self.pool.property(definition.name);
+            let set = value.is_some();
+            (
+                definition.name.to_owned(),
+                value.unwrap_or_else(|| definition.default.to_owned()),
+                set,
+            )
+        })
+        .collect()
     }
 
     /// Sets a property of the pool; it takes effect at once and is kept.
+    ///
+    /// # Errors
+    /// `Invalid` for names and values that there are not.
     pub fn set_property(&self, name: &str, value: &str) -> Result<(), EngineError> {
-        Err(EngineError::Closed)
+        self.check_open()?;
+        let value = properties::canonical(name, value)?;
+        self.pool.set_property(name, Some(&value))?;
+        self.apply_properties();
+        Ok(())
     }
 
-    /// Starts a scrub in the background (or joins the running one).
-    pub fn start_scrub(&self) -> Result<(), EngineError> {
-        Err(EngineError::Closed)
+    /// Whether the mover may move data.
+    pub fn migration(&self) -> bool {
+        self.pool.property("migration").as_deref() != Some("off")
     }
+
+    fn apply_properties(&self) {
+        let interval = self
+            .pool
+            .property("commit_interval")
+            .and_then(|text| parse_duration(&text).ok());
+        let interval = interval.unwrap_or(Duration::from_secs(5));
+        self.commit_interval_milliseconds
+            .store(interval.as_millis() as u64, Ordering::Relaxed);
+        if self.memory_override.is_none() {
+            let memory = properties::memory_bytes(&self.pool.property("memory").unwrap_or_default());
+            if memory != self.environment.budget.limit_bytes() {
+                self.environment.budget.set_limit(memory);
+                self.environment
+                    .cache
+                    .set_capacity(self.environment.budget.read_cache_bytes());
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // Without a clean close this is a crash: recovery replays the log. Threads must not outlive it.
+        self.workers.stop();
+    }
+}
+
+fn parallelism(options: &OpenOptions) -> Parallelism {
+    if options.threads {
+        Parallelism::Threads
+    } else {
+        Parallelism::Sequential
+    }
+}
+
+/// Randomness of the operating system, shared.
+pub(crate) fn system_randomness() -> Arc<dyn terrace_device::Randomness> {
+    Arc::new(SystemRandomness)
 }

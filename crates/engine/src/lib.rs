@@ -8,14 +8,21 @@
 mod duration;
 mod engine;
 mod error;
+mod journal;
 mod options;
+pub mod properties;
+mod report;
+mod scrub;
 mod spec;
 mod status;
+mod workers;
 
 pub use duration::{format_duration, parse_duration};
 pub use engine::Engine;
 pub use error::EngineError;
+pub use journal::{Entry, rfc3339};
 pub use options::OpenOptions;
+pub use report::durability_in_words;
 pub use spec::{PoolSpec, TierSpec};
 pub use status::{
     DatasetStatus, DeviceStatus, IoCounters, JobStatus, MemoryStatus, ScrubStatus, Status, TierStatus,

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use terrace_device::{Clock, SystemClock};
+use terrace_device::{Clock, Randomness, SeededRandomness, SystemClock};
+
+use crate::engine::system_randomness;
 
 /// How an engine is run; none of it is written to the pool.
 #[derive(Clone)]
@@ -14,10 +16,18 @@ pub struct OpenOptions {
     pub threads: bool,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// Randomness, for identities.
+    pub randomness: Arc<dyn Randomness>,
     /// Overrides the `memory` property, bytes.
     pub memory_bytes: Option<u64>,
     /// A number that differs at each opening; `None`: random.
     pub nonce: Option<u64>,
+    /// Open although devices are missing.
+    pub degraded: bool,
+    /// Open an exported pool, and make it active.
+    pub exported: bool,
+    /// Open a destroyed pool, and make it active.
+    pub destroyed: bool,
 }
 
 impl Default for OpenOptions {
@@ -25,20 +35,26 @@ impl Default for OpenOptions {
         Self {
             threads: true,
             clock: Arc::new(SystemClock::new()),
+            randomness: system_randomness(),
             memory_bytes: None,
             nonce: None,
+            degraded: false,
+            exported: false,
+            destroyed: false,
         }
     }
 }
 
 impl OpenOptions {
-    /// No threads, the given clock, a small fixed budget: for tests and the simulator.
-    pub fn driven(clock: Arc<dyn Clock>, nonce: u64) -> Self {
+    /// No threads, the given clock, everything random from a seed, a small fixed budget: for tests and the simulator.
+    pub fn driven(clock: Arc<dyn Clock>, seed: u64) -> Self {
         Self {
             threads: false,
             clock,
+            randomness: Arc::new(SeededRandomness::new(seed)),
             memory_bytes: Some(64 << 20),
-            nonce: Some(nonce),
+            nonce: Some(seed),
+            ..Self::default()
         }
     }
 }

@@ -1,0 +1,203 @@
+//! What happened in a pool (events) and which commands changed it (the command log): rings of records in the store.
+//!
+//! Invariants: a ring holds at most [`ENTRIES_MAX`] entries and an entry at most [`TEXT_BYTES_MAX`]; entries are
+//! committed with the next flush, never flushed for their own sake; a ring that cannot be written stops nothing.
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use terrace_codec::{KeyWriter, Reader, Writer};
+use terrace_store::{Batch, Store, StoreError};
+
+/// Table of the entries: ring, number.
+const TABLE_JOURNAL: u8 = 0xf0;
+/// Table of the rings' next numbers.
+const TABLE_JOURNAL_NEXT: u8 = 0xf1;
+/// Most entries of a ring.
+pub const ENTRIES_MAX: u64 = 4096;
+/// Longest text of an entry, bytes.
+pub const TEXT_BYTES_MAX: usize = 4096;
+
+/// Which ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ring {
+    /// What happened.
+    Events = 0,
+    /// Commands that changed the pool.
+    Commands = 1,
+}
+
+/// One entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Number, growing by one.
+    pub id: u64,
+    /// When, RFC 3339.
+    pub time: String,
+    /// Of an event: `opened`, `scrub`, `device`, …; of a command: the user.
+    pub kind: String,
+    /// What, in words; of a command: its words.
+    pub text: String,
+}
+
+/// Both rings.
+pub struct Journal {
+    next: Mutex<[u64; 2]>,
+}
+
+impl Journal {
+    /// The rings of a store.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn open(store: &dyn Store) -> Result<Self, StoreError> {
+        let mut next = [0; 2];
+        for (ring, next) in next.iter_mut().enumerate() {
+            if let Some(value) = store.get(&KeyWriter::table(TABLE_JOURNAL_NEXT).u8(ring as u8).finish())? {
+                // A damaged number starts the ring again: it is a log, not data.
+                *next = Reader::new(&value).varint("next").unwrap_or(0);
+            }
+        }
+        Ok(Self {
+            next: Mutex::new(next),
+        })
+    }
+
+    /// Adds an entry; the oldest one goes.
+    pub fn add(&self, store: &dyn Store, ring: Ring, now_nanoseconds: u64, kind: &str, text: &str) {
+        let mut next = self.next.lock();
+        let id = next[ring as usize];
+        let mut batch = Batch::new();
+        let mut value = Writer::new();
+        value
+            .varint(now_nanoseconds)
+            .string(cut(kind, 64).as_bytes())
+            .string(cut(text, TEXT_BYTES_MAX).as_bytes());
+        batch.put(key(ring, id), value.into_bytes());
+        if id >= ENTRIES_MAX {
+            batch.delete(key(ring, id - ENTRIES_MAX));
+        }
+        let mut value = Writer::new();
+        value.varint(id + 1);
+        batch.put(
+            KeyWriter::table(TABLE_JOURNAL_NEXT).u8(ring as u8).finish(),
+            value.into_bytes(),
+        );
+        match store.commit(batch) {
+            Ok(_) => next[ring as usize] = id + 1,
+            Err(error) => tracing::warn!("the journal could not be written: {error}"),
+        }
+    }
+
+    /// The newest entries with a number of at least `from`, oldest first, at most `limit`.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn read(
+        &self,
+        store: &dyn Store,
+        ring: Ring,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
+        let next = self.next.lock()[ring as usize];
+        let oldest = next.saturating_sub(ENTRIES_MAX.min(limit as u64)).max(from);
+        let records = store.scan(&key(ring, oldest), &key(ring, next), limit)?;
+        Ok(records
+            .iter()
+            .filter_map(|(key, value)| decode(key, value))
+            .collect())
+    }
+}
+
+fn key(ring: Ring, id: u64) -> Vec<u8> {
+    KeyWriter::table(TABLE_JOURNAL).u8(ring as u8).u64(id).finish()
+}
+
+fn decode(key: &[u8], value: &[u8]) -> Option<Entry> {
+    let mut reader = Reader::new(key.get(2..)?);
+    let id = reader.key_u64("id").ok()?;
+    let mut reader = Reader::new(value);
+    let time = reader.varint("time").ok()?;
+    let kind = reader.string(64, "kind").ok()?;
+    let text = reader.string(TEXT_BYTES_MAX, "text").ok()?;
+    Some(Entry {
+        id,
+        time: rfc3339(time),
+        kind: String::from_utf8_lossy(kind).into_owned(),
+        text: String::from_utf8_lossy(text).into_owned(),
+    })
+}
+
+fn cut(text: &str, limit: usize) -> &str {
+    let mut end = text.len().min(limit);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// A time as RFC 3339 in UTC, to the millisecond.
+pub fn rfc3339(nanoseconds: u64) -> String {
+    let time = jiff::Timestamp::from_nanosecond(i128::from(nanoseconds)).unwrap_or_default();
+    format!("{time:.3}")
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_store::MemoryStore;
+
+    use super::*;
+
+    #[test]
+    fn entries_come_back_in_order_and_survive_reopening() {
+        let store = MemoryStore::new(1 << 30);
+        let journal = Journal::open(&store).unwrap();
+        journal.add(
+            &store,
+            Ring::Events,
+            1_700_000_000_000_000_000,
+            "opened",
+            "the pool was opened",
+        );
+        journal.add(&store, Ring::Commands, 1, "root", "terrace fs create tank/a");
+        let journal = Journal::open(&store).unwrap();
+        journal.add(
+            &store,
+            Ring::Events,
+            1_700_000_001_000_000_000,
+            "scrub",
+            "started",
+        );
+        let events = journal.read(&store, Ring::Events, 0, 100).unwrap();
+        assert_eq!(events.iter().map(|entry| entry.id).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(events[0].time, "2023-11-14T22:13:20.000Z");
+        assert_eq!(journal.read(&store, Ring::Events, 1, 100).unwrap().len(), 1);
+        assert_eq!(
+            journal.read(&store, Ring::Commands, 0, 100).unwrap()[0].text,
+            "terrace fs create tank/a"
+        );
+    }
+
+    #[test]
+    fn a_ring_is_bounded() {
+        let store = MemoryStore::new(1 << 30);
+        let journal = Journal::open(&store).unwrap();
+        let long = "é".repeat(TEXT_BYTES_MAX);
+        for number in 0..ENTRIES_MAX + 5 {
+            journal.add(
+                &store,
+                Ring::Events,
+                number,
+                "x",
+                if number % 1000 == 0 { &long } else { "y" },
+            );
+        }
+        let entries = journal.read(&store, Ring::Events, 0, usize::MAX).unwrap();
+        assert_eq!(entries.len() as u64, ENTRIES_MAX);
+        assert_eq!(entries[0].id, 5);
+        let all = store
+            .scan(&[TABLE_JOURNAL], &[TABLE_JOURNAL + 1], usize::MAX)
+            .unwrap();
+        assert_eq!(all.len() as u64, ENTRIES_MAX);
+    }
+}

@@ -1,0 +1,202 @@
+//! Building [`Status`] and the I/O counters from what the floors below count. From memory alone: no device is read.
+
+use terrace_dataset::Durability;
+use terrace_pool::DeviceState;
+
+use crate::{
+    DeviceStatus, Engine, EngineError, IoCounters, JobStatus, MemoryStatus, Status, TierStatus, journal::rfc3339,
+};
+
+impl Engine {
+    /// The pool as it is now.
+    pub fn status(&self) -> Status {
+        let space = self.store.space();
+        let budget = &self.environment.budget;
+        let cached = self.environment.cache.counters().bytes;
+        let mut status = Status {
+            pool: self.pool.name(),
+            pool_id: terrace_pool::format_id(&self.pool.id()),
+            daemon_pid: std::process::id(),
+            opened: rfc3339(self.opened_nanoseconds),
+            checkpoint: self.datasets.checkpoint(),
+            size_bytes: space.size_bytes,
+            used_bytes: space.used_bytes,
+            available_bytes: space.available_bytes,
+            logical_bytes: space.logical_bytes,
+            unique_bytes: space.unique_bytes,
+            stored_bytes: space.stored_bytes,
+            metadata_bytes: space.metadata_bytes,
+            dedup_ratio: ratio(space.logical_bytes, space.unique_bytes),
+            compression_ratio: ratio(space.unique_bytes, space.chunk_stored_bytes),
+            pending_free_bytes: space.pending_free_bytes,
+            reserve_bytes: space.reserve_bytes,
+            chunks: space.chunks,
+            memory: MemoryStatus {
+                budget_bytes: budget.limit_bytes(),
+                used_bytes: budget.dirty_bytes() + cached + space.memory_bytes,
+                dirty_bytes: budget.dirty_bytes(),
+            },
+            migration: self.migration(),
+            tiers: self.tier_status(),
+            jobs: self.jobs(),
+            datasets: Vec::new(),
+            scrub: self.scrub.status(),
+            state: String::new(),
+            state_detail: String::new(),
+        };
+        (status.state, status.state_detail) = self.state_in_words(&status);
+        status
+    }
+
+    fn tier_status(&self) -> Vec<TierStatus> {
+        let space = self.store.space();
+        let devices = self.pool.devices();
+        let segment_bytes = u64::from(self.pool.segment_bytes());
+        let tiers = self.pool.tiers().into_iter().enumerate();
+        tiers
+            .map(|(number, tier)| {
+                let devices: Vec<DeviceStatus> = devices
+                    .iter()
+                    .filter(|device| {
+                        usize::from(device.tier) == number && device.state != DeviceState::Removed
+                    })
+                    .map(|device| DeviceStatus {
+                        path: device.path.clone(),
+                        state: device.state.to_string(),
+                        size_bytes: u64::from(device.segments) * segment_bytes,
+                        used_bytes: u64::from(device.segments.saturating_sub(device.free_segments))
+                            * segment_bytes,
+                        read_errors: device.counters.read_errors,
+                        write_errors: device.counters.write_errors,
+                        checksum_errors: device.counters.checksum_errors,
+                    })
+                    .collect();
+                TierStatus {
+                    name: tier.settings.name,
+                    size_bytes: devices.iter().map(|device| device.size_bytes).sum(),
+                    used_bytes: devices.iter().map(|device| device.used_bytes).sum(),
+                    live_bytes: space.tiers.get(number).map_or(0, |tier| tier.live_bytes),
+                    devices,
+                }
+            })
+            .collect()
+    }
+
+    fn state_in_words(&self, status: &Status) -> (String, String) {
+        if let Some(why) = self.chunks.stopped() {
+            return (
+                "stopped".into(),
+                format!(
+                    "writes are refused after an error: {why}; mend the cause, then 'terrace stop' and 'terrace start'"
+                ),
+            );
+        }
+        let bad = status
+            .tiers
+            .iter()
+            .flat_map(|tier| &tier.devices)
+            .find(|device| device.state != "online");
+        if let Some(device) = bad {
+            return (
+                "degraded".into(),
+                format!(
+                    "device '{}' is {}; bring it back or replace it, then run 'terrace scrub'",
+                    device.path, device.state
+                ),
+            );
+        }
+        let damaged = status
+            .scrub
+            .as_ref()
+            .map_or(0, |scrub| scrub.errors - scrub.repaired.min(scrub.errors));
+        if damaged > 0 {
+            return (
+                "degraded".into(),
+                format!(
+                    "the last scrub found {damaged} damaged chunks without a good copy; restore those files"
+                ),
+            );
+        }
+        ("online".into(), String::new())
+    }
+
+    /// Work in the background.
+    pub fn jobs(&self) -> Vec<JobStatus> {
+        let mut jobs = Vec::new();
+        if let Some(scrub) = self.scrub.status() {
+            jobs.push(JobStatus {
+                id: SCRUB_JOB,
+                kind: "scrub".into(),
+                state: scrub.state,
+                reason: "asked for by 'terrace scrub'".into(),
+                done_bytes: scrub.done_bytes,
+                total_bytes: scrub.total_bytes,
+                rate: scrub.rate,
+                eta_seconds: scrub.eta_seconds,
+                started: scrub.started,
+            });
+        }
+        jobs
+    }
+
+    /// Pauses, resumes or cancels a job.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such job or it cannot do that.
+    pub fn job_action(&self, id: u64, action: &str) -> Result<(), EngineError> {
+        match (id, action) {
+            (SCRUB_JOB, "cancel") if self.cancel_scrub() => Ok(()),
+            (SCRUB_JOB, "cancel") => Err(EngineError::Invalid("no scrub is running; 'terrace jobs' lists what runs".into())),
+            (SCRUB_JOB, _) => Err(EngineError::Invalid("a scrub can only be cancelled; start it again when it suits".into())),
+            _ => Err(EngineError::Invalid("there is no such job; 'terrace jobs' lists what runs".into())),
+        }
+    }
+
+    /// I/O counters of each device since the pool was opened.
+    pub fn io_counters(&self) -> Vec<IoCounters> {
+        let tiers = self.pool.tiers();
+        let segment_bytes = u64::from(self.pool.segment_bytes());
+        let devices = self
+            .pool
+            .devices()
+            .into_iter()
+            .filter(|device| device.state != DeviceState::Removed);
+        devices
+            .map(|device| IoCounters {
+                tier: tiers
+                    .get(usize::from(device.tier))
+                    .map_or_else(String::new, |tier| tier.settings.name.clone()),
+                path: device.path,
+                size_bytes: u64::from(device.segments) * segment_bytes,
+                used_bytes: u64::from(device.segments.saturating_sub(device.free_segments)) * segment_bytes,
+                reads: device.counters.reads,
+                writes: device.counters.writes,
+                read_bytes: device.counters.read_bytes,
+                written_bytes: device.counters.write_bytes,
+            })
+            .collect()
+    }
+}
+
+/// Number of the scrub among the jobs.
+pub(crate) const SCRUB_JOB: u64 = 1;
+
+fn ratio(before: u64, after: u64) -> f64 {
+    if before == 0 || after == 0 {
+        1.0
+    } else {
+        before as f64 / after as f64
+    }
+}
+
+/// What a durability means, for people.
+pub fn durability_in_words(durability: Durability) -> &'static str {
+    match durability {
+        Durability::Ram => "kept in memory only: lost on a crash, saved when the pool is stopped",
+        Durability::Timed => "fsync returns at once: a crash loses at most commit_interval",
+        Durability::Barrier => {
+            "fsync makes durable; what was not synced is lost back to commit_interval at most"
+        }
+        Durability::Sync => "every write is durable before it returns",
+    }
+}
