@@ -182,15 +182,21 @@ impl ChunkStore {
                 }
             }
         }
-        let total = self.pool.total_segments();
-        let used = total - self.pool.free_segments().min(total);
-        let known = owners
-            .keys()
-            .filter(|segment| self.pool.is_claimed(**segment))
-            .count() as u64;
-        let draining = self.pool.devices().iter().any(|device| device.draining);
-        if used != known && !draining {
-            wrong.push(format!("the pool has {used} segments in use, {known} are known"));
+        for device in self.pool.devices() {
+            if device.draining || device.state != terrace_pool::DeviceState::Online {
+                continue;
+            }
+            let used = device.segments.saturating_sub(device.free_segments) as usize;
+            let known = owners
+                .keys()
+                .filter(|segment| segment.device == device.number)
+                .count();
+            if used != known {
+                wrong.push(format!(
+                    "device {} has {used} segments in use, {known} are known",
+                    device.number
+                ));
+            }
         }
     }
 

@@ -9,12 +9,13 @@ use parking_lot::MutexGuard;
 use terrace_codec::Reader;
 use terrace_meta::{Operation, Progress};
 use terrace_pool::SegmentId;
-use terrace_store::{Placement, StoreError};
+use terrace_store::{CHUNK_BYTES_MAX, Placement, StoreError};
 
 use crate::{
     Step,
     commit::{Operations, add_live},
     counters::Counters,
+    header::HEADER_BYTES,
     record::{
         TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_SEGMENTS, candidate_of_key, chunk_key, dedup_key, segment_key,
     },
@@ -26,6 +27,8 @@ use crate::{
 const SLICE_BYTES: usize = 1 << 20;
 /// Candidates looked at in one step.
 const CANDIDATES: usize = 256;
+/// Among how many of the emptiest segments compaction looks for one to be won.
+const COMPACT_SEGMENTS: usize = 16;
 /// Chunks moved by one step of compaction.
 const COMPACT_CHUNKS: usize = 64;
 
@@ -77,6 +80,33 @@ impl ChunkStore {
         self.start_checkpoint(&mut state);
         self.checkpoint_step_until_done(&mut state)?;
         self.release_durable();
+        Ok(())
+    }
+
+    /// Gets log, metadata and empty segments off a device that takes nothing new.
+    pub(crate) fn evacuate_metadata(&self, device: u16) -> Result<(), StoreError> {
+        let on_device = self.log.segments().iter().any(|segment| segment.device == device);
+        if on_device {
+            self.log
+                .leave_segments()
+                .map_err(|error| StoreError::Device(error.to_string().into()))?;
+            // One entry names the new segments, the next one is the first in them.
+            for _ in 0..2 {
+                let sequence = self.commit_internal(Vec::new(), Counters::default())?;
+                self.flush_until(sequence)?;
+            }
+        }
+        {
+            let _maintenance = self.maintenance.lock();
+            let failed = |error: terrace_meta::ExtentError| StoreError::Device(error.to_string().into());
+            while self.meta.move_off(device).map_err(failed)? {}
+        }
+        self.checkpoint()?;
+        for _ in 0..64 {
+            if self.step()? == Step::Idle {
+                break;
+            }
+        }
         Ok(())
     }
 
@@ -132,7 +162,7 @@ impl ChunkStore {
         Ok(true)
     }
 
-    fn write_root(&self) -> Result<(), StoreError> {
+    pub(crate) fn write_root(&self) -> Result<(), StoreError> {
         let manifest = self.tree.manifest().map_err(meta_error)?;
         let sequence = self.tree.flushed_sequence();
         // The tables name chunks and segments: these must be durable before a root names the tables.
@@ -154,6 +184,7 @@ impl ChunkStore {
         self.pool.write_root(&root).map_err(pool_error)?;
         let released = self.tree.take_released();
         terrace_meta::ExtentStorage::release(&*self.meta, &released);
+        self.meta.release_replaced();
         for segment in self.log.release_until(&position) {
             self.release_segment(segment);
         }
@@ -360,35 +391,41 @@ impl ChunkStore {
         Ok(true)
     }
 
-    /// The segment whose emptying gives most: when garbage is more than a quarter, or room is short.
+    /// The emptiest segment, when garbage is more than a quarter or room is short, and when moving the live chunks of
+    /// the emptiest few gives at least one segment back (or they would only be moved about for ever).
     fn choose_for_compaction(&self, state: &mut Maintenance) -> Option<SegmentId> {
         let segment_bytes = i64::from(self.pool.segment_bytes());
-        let free = self.pool.free_segments();
-        let reserve = self.reserve_segments();
-        let short = free < reserve * 2 + 2;
-        let books = self.keeper.lock();
-        let candidates = books.segments.iter().filter(|(id, segment)| {
-            !segment.open
-                && !segment.freeing
-                && segment.pending == 0
-                && segment.live > 0
-                && !state.stuck.contains(id)
-        });
+        let short = self.pool.free_segments() < self.reserve_segments() * 2 + 2;
+        let mut emptiest: Vec<(i64, SegmentId)> = Vec::new();
         let (mut total, mut live) = (0, 0);
-        let mut best: Option<(SegmentId, i64)> = None;
-        for (id, segment) in candidates {
-            total += segment_bytes;
-            live += segment.live;
-            if best.is_none_or(|(_, least)| segment.live < least) {
-                best = Some((*id, segment.live));
+        {
+            let books = self.keeper.lock();
+            for (id, segment) in &books.segments {
+                let still = !segment.open && !segment.freeing && segment.pending == 0 && segment.live > 0;
+                if still && !state.stuck.contains(id) {
+                    total += segment_bytes;
+                    live += segment.live;
+                    emptiest.push((segment.live, *id));
+                }
             }
         }
-        let (id, least) = best?;
-        let garbage = total - live;
-        // Two segments' worth of garbage at least, or a move would only shift it.
-        let worth = garbage > total / 4 && garbage >= 2 * segment_bytes && least < segment_bytes * 3 / 4;
-        let needed = short && garbage >= 2 * segment_bytes && least < segment_bytes * 15 / 16;
-        (worth || needed).then_some(id)
+        if emptiest.is_empty() || !(short || total - live > total / 4) {
+            return None;
+        }
+        let few = emptiest.len().min(COMPACT_SEGMENTS);
+        if few < emptiest.len() {
+            emptiest.select_nth_unstable(few);
+            emptiest.truncate(few);
+        }
+        emptiest.sort_unstable();
+        // The end of a segment stays unused when the next chunk does not fit.
+        let usable = segment_bytes - CHUNK_BYTES_MAX as i64 - HEADER_BYTES as i64;
+        let mut sum = 0;
+        let gives = emptiest.iter().enumerate().any(|(count, (live, _))| {
+            sum += live;
+            sum <= count as i64 * usable
+        });
+        emptiest.first().filter(|_| gives).map(|(_, id)| *id)
     }
 
     /// Works until there is `enough` room, or nothing more can be had; whether there is enough.

@@ -34,6 +34,8 @@ struct State {
     writing: BTreeMap<u32, u32>,
     dirty: BTreeSet<u32>,
     live_bytes: u64,
+    /// Copies that were replaced; released when a root that lists the new ones is durable.
+    replaced: Vec<SegmentId>,
 }
 
 /// Extents in segments.
@@ -113,6 +115,96 @@ impl MetaStorage {
             .values()
             .flat_map(|segment| segment.copies.iter().collect::<Vec<_>>())
             .collect()
+    }
+
+    /// Copies one metadata segment off `device`; `false` when there is none there. The old copy stays in use until
+    /// [`release_replaced`](Self::release_replaced), after a root was written.
+    pub fn move_off(&self, device: u16) -> Result<bool, ExtentError> {
+        let (number, copies) = {
+            let mut state = self.state.lock();
+            let State {
+                segments,
+                open,
+                writing,
+                ..
+            } = &mut *state;
+            let here = |copies: &Copies| copies.iter().any(|copy| copy.device == device);
+            let found = segments
+                .iter()
+                .find(|(number, segment)| here(&segment.copies) && !writing.contains_key(number));
+            let Some((number, segment)) = found else {
+                return Ok(false);
+            };
+            if open.is_some_and(|(open, _)| open == *number) {
+                *open = None;
+            }
+            (*number, segment.copies)
+        };
+        let avoid: Vec<u16> = copies.iter().map(|copy| copy.device).collect();
+        let request = |avoid| Request {
+            choice: TierChoice::Fastest,
+            kind: SegmentKind::Metadata,
+            avoid,
+            leave_free: 0,
+        };
+        // With no third device the segment goes on with the copy that it has elsewhere, or with one new copy.
+        let spare = avoid.iter().any(|other| *other != device);
+        let new = match self.pool.allocate(&request(&avoid)) {
+            Ok(new) => Some(new),
+            Err(_) if spare => None,
+            Err(error) => return Err(extent_error(error)),
+        };
+        if let Some(new) = new
+            && let Err(error) = self.copy_segment(copies, new)
+        {
+            if let Err(error) = self.pool.release(new) {
+                tracing::error!(segment = %new, %error, "a segment could not be released");
+            }
+            return Err(error);
+        }
+        let mut state = self.state.lock();
+        if let Some(segment) = state.segments.get_mut(&number) {
+            let kept = segment.copies.iter().find(|copy| copy.device != device);
+            let old: Vec<SegmentId> = segment
+                .copies
+                .iter()
+                .filter(|copy| copy.device == device)
+                .collect();
+            segment.copies = Copies([kept.or(new), kept.and(new)]);
+            state.replaced.extend(old);
+            state.dirty.insert(number);
+        }
+        Ok(true)
+    }
+
+    fn copy_segment(&self, copies: Copies, to: SegmentId) -> Result<(), ExtentError> {
+        const PIECE: u64 = 1 << 20;
+        let mut buffer = AlignedBuffer::with_capacity(PIECE as usize);
+        for offset in (0..u64::from(self.pool.segment_bytes())).step_by(PIECE as usize) {
+            let mut read = Err(ExtentError::Failed("a metadata segment has no copy".into()));
+            for segment in copies.iter() {
+                read = self
+                    .pool
+                    .read(segment, offset, buffer.reuse(PIECE as usize))
+                    .map_err(extent_error);
+                if read.is_ok() {
+                    break;
+                }
+            }
+            read?;
+            self.pool.write(to, offset, &buffer).map_err(extent_error)?;
+        }
+        self.pool.flush(&[to.device]).map_err(extent_error)
+    }
+
+    /// Copies that a written root no longer lists, to be released now.
+    pub fn release_replaced(&self) {
+        let replaced = std::mem::take(&mut self.state.lock().replaced);
+        for segment in replaced {
+            if let Err(error) = self.pool.release(segment) {
+                tracing::error!(%segment, %error, "a metadata segment could not be released");
+            }
+        }
     }
 
     /// Live bytes, one copy.

@@ -170,15 +170,4 @@ impl ChunkStore {
         progress.remaining_bytes = live.unsigned_abs().max(u64::from(claimed));
         Ok(progress)
     }
-
-    /// Gets log and empty segments off a device: a checkpoint lets go of the log, a flush of what was emptied.
-    fn evacuate_metadata(&self, _device: u16) -> Result<(), StoreError> {
-        self.checkpoint()?;
-        for _ in 0..64 {
-            if self.step()? == crate::Step::Idle {
-                break;
-            }
-        }
-        Ok(())
-    }
 }

@@ -37,6 +37,20 @@ struct State {
     marks: VecDeque<LogPosition>,
     /// Bytes appended since the oldest mark.
     bytes: u64,
+    /// The log is to leave these devices: what it goes on in must not lie there.
+    leaving: Leaving,
+    /// Segments that were named as the next ones and were not used after all.
+    abandoned: Vec<Copies>,
+}
+
+/// How far the log is in leaving its segments.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    No,
+    /// The next entry names new next segments.
+    Name,
+    /// The next entry goes there.
+    Go,
 }
 
 /// The log of a pool.
@@ -77,6 +91,8 @@ impl Log {
             segments: segments.into(),
             marks: VecDeque::from([start, position]),
             bytes: 0,
+            leaving: Leaving::No,
+            abandoned: Vec::new(),
         };
         let appending = Mutex::new(AlignedBuffer::with_capacity(256 * 1024));
         Self {
@@ -101,6 +117,10 @@ impl Log {
         loop {
             let (position, working) = self.ready()?;
             let room = segment_bytes - position.offset as usize;
+            if self.state.lock().leaving == Leaving::Go {
+                self.advance()?;
+                continue;
+            }
             let fits = (HEADER_BYTES + rest.len()).next_multiple_of(BLOCK) <= room;
             if working.is_empty() || (!fits && room < SPLIT_BYTES) {
                 self.advance()?;
@@ -165,6 +185,9 @@ impl Log {
                 sequence: header.last,
             };
             state.bytes += buffer.len() as u64;
+            if state.leaving == Leaving::Name && position.offset as usize + buffer.len() <= segment_bytes {
+                state.leaving = Leaving::Go;
+            }
             appended.bytes += buffer.len() as u64;
             rest = left;
             if rest.is_empty() {
@@ -214,11 +237,27 @@ impl Log {
             state.marks.pop_front();
         }
         state.bytes = 0;
-        let mut freed = Vec::new();
+        let mut freed: Vec<SegmentId> = Vec::new();
+        if state.leaving == Leaving::No {
+            freed.extend(std::mem::take(&mut state.abandoned).iter().flat_map(Copies::iter));
+        }
         while state.segments.len() > 1 && state.segments[0] != position.segment {
             freed.extend(state.segments.pop_front().iter().flat_map(Copies::iter));
         }
         freed
+    }
+
+    /// Makes the log go on in new segments, after the next entry (the pool must have been told which devices to spare).
+    /// The old ones come back from [`release_until`](Self::release_until) when a root starts behind them.
+    pub fn leave_segments(&self) -> Result<(), LogError> {
+        // Between two appends only: the entry that names the new segments must be the next one.
+        let _appending = self.appending.lock();
+        let next = allocate(&self.pool)?;
+        let mut state = self.state.lock();
+        let old = std::mem::replace(&mut state.position.next, next);
+        state.abandoned.push(old);
+        state.leaving = Leaving::Name;
+        Ok(())
     }
 
     /// Position and working copies, with a next segment chosen if there can be one.
@@ -242,6 +281,7 @@ impl Log {
         let mut state = self.state.lock();
         let here = state.position.next;
         state.segments.push_back(here);
+        state.leaving = Leaving::No;
         state.working = here;
         state.position.segment = here;
         state.position.offset = 0;

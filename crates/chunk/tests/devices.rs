@@ -1,0 +1,214 @@
+//! Devices that fail: what has another copy, or can be written again elsewhere, goes on; what has not stops the store.
+
+mod fixture;
+
+use std::sync::Arc;
+
+use fixture::{FaultDevice, Power, audit, make_pool, noise, open_pool, options, piece, settle};
+use terrace_chunk::{ChunkStore, ScrubCursor};
+use terrace_store::{Batch, ChunkId, Piece, Sequence, Store, StoreError};
+
+fn store_of(tiers: &[(&str, u8, usize)]) -> (Vec<Arc<FaultDevice>>, Arc<ChunkStore>) {
+    let power = Power::new();
+    let mut all = Vec::new();
+    let mut groups = Vec::new();
+    for (name, copies, count) in tiers {
+        let devices: Vec<_> = (0..*count)
+            .map(|n| FaultDevice::new(&format!("{name}{n}"), 64 << 20, power.clone()))
+            .collect();
+        all.extend(devices.clone());
+        groups.push((*name, *copies, devices));
+    }
+    (all, ChunkStore::create(make_pool(&groups), options(1)).unwrap())
+}
+
+fn put(store: &ChunkStore, seeds: std::ops::Range<u64>) -> Result<(Vec<ChunkId>, Sequence), StoreError> {
+    let contents: Vec<Vec<u8>> = seeds.map(|seed| noise(seed, 60_000)).collect();
+    let pieces: Vec<Piece<'_>> = contents.iter().map(|content| piece(content)).collect();
+    let mut batch = Batch::new();
+    let mut ids = Vec::new();
+    for written in store.write_chunks(&pieces)? {
+        ids.push(written.id);
+        batch.reference(written.id, 15);
+        batch.hold(written);
+    }
+    let sequence = store.commit(batch)?;
+    Ok((ids, sequence))
+}
+
+fn check(store: &ChunkStore, ids: &[ChunkId], first: u64) {
+    for (seed, id) in (first..).zip(ids) {
+        assert_eq!(store.read_chunk(*id).unwrap(), noise(seed, 60_000)[..]);
+    }
+}
+
+#[test]
+fn data_that_one_device_refuses_is_written_to_another() {
+    let (devices, store) = store_of(&[("fast", 1, 1), ("slow", 1, 1)]);
+    let (before, sequence) = put(&store, 0..20).unwrap();
+    store.flush(sequence).unwrap();
+    let (ids, sequence) = put(&store, 100..140).unwrap();
+    devices[0].fail(true, false, false);
+    store.flush(sequence).unwrap();
+    assert_eq!(store.stopped(), None);
+    check(&store, &ids, 100);
+    let (more, sequence) = put(&store, 200..220).unwrap();
+    store.flush(sequence).unwrap();
+    audit(&store);
+    drop(store);
+    devices[0].fail(false, false, false);
+    devices
+        .iter()
+        .for_each(|device| device.cut(&mut rand::SeedableRng::seed_from_u64(0)));
+    let store = ChunkStore::open(open_pool(&devices), options(2)).unwrap();
+    check(&store, &before, 0);
+    check(&store, &ids, 100);
+    check(&store, &more, 200);
+    audit(&store);
+}
+
+#[test]
+fn a_single_device_that_fails_stops_the_store_and_nothing_is_called_durable() {
+    for (writes, flushes) in [(true, false), (false, true)] {
+        let (devices, store) = store_of(&[("only", 1, 1)]);
+        let (before, sequence) = put(&store, 0..10).unwrap();
+        store.flush(sequence).unwrap();
+        let (_, sequence) = put(&store, 10..20).unwrap();
+        devices[0].fail(writes, flushes, false);
+        assert!(store.flush(sequence).is_err());
+        assert!(store.stopped().is_some());
+        devices[0].fail(false, false, false);
+        assert!(matches!(store.flush(sequence), Err(StoreError::Stopped(_))));
+        assert!(matches!(store.commit(Batch::new()), Err(StoreError::Stopped(_))));
+        check(&store, &before, 0);
+    }
+}
+
+#[test]
+fn two_copies_survive_a_flush_that_fails_on_one_device() {
+    let (devices, store) = store_of(&[("pair", 2, 2)]);
+    let (ids, sequence) = put(&store, 0..40).unwrap();
+    devices[1].fail(false, true, false);
+    store.flush(sequence).unwrap();
+    let (more, sequence) = put(&store, 100..120).unwrap();
+    store.flush(sequence).unwrap();
+    drop(store);
+    devices[1].fail(false, false, false);
+    devices
+        .iter()
+        .for_each(|device| device.cut(&mut rand::SeedableRng::seed_from_u64(3)));
+    let store = ChunkStore::open(open_pool(&devices), options(2)).unwrap();
+    check(&store, &ids, 0);
+    check(&store, &more, 100);
+    audit(&store);
+}
+
+#[test]
+fn a_damaged_copy_is_read_around_counted_and_repaired_by_scrub() {
+    let (devices, store) = store_of(&[("pair", 2, 2)]);
+    let (ids, sequence) = put(&store, 0..100).unwrap();
+    store.flush(sequence).unwrap();
+    store.checkpoint().unwrap();
+    let info = store.chunk_info(ids[5]).unwrap().unwrap();
+    let segment_bytes = u64::from(store.pool().segment_bytes());
+    let device = usize::from(info.device);
+    // The payload of the first chunks of the segment, on the copy that is read first.
+    assert!(devices[device].flip((1 << 20) + u64::from(info.segment) * segment_bytes + 30_000));
+    check(&store, &ids, 0);
+    let mut cursor = ScrubCursor::default();
+    let mut repaired = 0;
+    loop {
+        let progress = store.scrub_step(&mut cursor, 1 << 20).unwrap();
+        repaired += progress.repaired;
+        assert!(
+            progress.damaged.is_empty() && progress.damaged_metadata.is_empty(),
+            "{progress:?}"
+        );
+        assert!(progress.done_bytes <= progress.total_bytes);
+        if progress.finished {
+            assert_eq!(progress.done_bytes, progress.total_bytes);
+            break;
+        }
+    }
+    let errors: u64 = store
+        .space()
+        .tiers
+        .iter()
+        .flat_map(|tier| &tier.devices)
+        .map(|device| device.checksum_errors)
+        .sum();
+    assert!(errors > 0);
+    settle(&store);
+    // Reading may have queued the repair before the scrub came; either way every copy is good again.
+    let mut cursor = ScrubCursor::default();
+    let mut copies = 0;
+    while !cursor_done(&store, &mut cursor, &mut copies) {}
+    assert!(repaired <= 1);
+    assert_eq!(copies, 200);
+    check(&store, &ids, 0);
+    audit(&store);
+}
+
+fn cursor_done(store: &ChunkStore, cursor: &mut ScrubCursor, copies: &mut u64) -> bool {
+    let progress = store.scrub_step(cursor, 1 << 20).unwrap();
+    assert_eq!(progress.repaired, 0);
+    assert!(progress.damaged.is_empty());
+    *copies += progress.copies;
+    progress.finished
+}
+
+#[test]
+fn damage_without_another_copy_is_reported_for_that_chunk_alone() {
+    let (devices, store) = store_of(&[("only", 1, 1)]);
+    let (ids, sequence) = put(&store, 0..30).unwrap();
+    store.flush(sequence).unwrap();
+    let info = store.chunk_info(ids[0]).unwrap().unwrap();
+    let segment_bytes = u64::from(store.pool().segment_bytes());
+    assert!(devices[0].flip((1 << 20) + u64::from(info.segment) * segment_bytes + 20_000));
+    assert!(matches!(
+        store.read_chunk(ids[0]),
+        Err(StoreError::Damaged { .. })
+    ));
+    assert!(store.read_chunk_part(ids[0], 18_000, 4096).is_err());
+    assert_eq!(
+        store.read_chunk_part(ids[0], 50_000, 5000).unwrap(),
+        noise(0, 60_000)[50_000..55_000]
+    );
+    check(&store, &ids[1..], 1);
+    let mut cursor = ScrubCursor::default();
+    let mut damaged = Vec::new();
+    loop {
+        let progress = store.scrub_step(&mut cursor, 1 << 20).unwrap();
+        damaged.extend(progress.damaged);
+        if progress.finished {
+            break;
+        }
+    }
+    assert_eq!(
+        damaged.iter().map(|d| (d.id, d.references)).collect::<Vec<_>>(),
+        [(ids[0], 15)]
+    );
+}
+
+#[test]
+fn a_device_can_be_emptied() {
+    let (_, store) = store_of(&[("pair", 1, 2)]);
+    let (ids, sequence) = put(&store, 0..200).unwrap();
+    store.flush(sequence).unwrap();
+    store.checkpoint().unwrap();
+    let device = 0;
+    let number = store.pool().devices()[device].number;
+    store.pool().set_draining(number, true).unwrap();
+    let mut steps = 0;
+    while !store.evacuate_step(number, 1 << 20).unwrap().finished {
+        steps += 1;
+        assert!(steps < 200, "{:?}", store.evacuate_step(number, 1 << 20));
+    }
+    check(&store, &ids, 0);
+    store.pool().remove_device(number).unwrap();
+    check(&store, &ids, 0);
+    let (more, sequence) = put(&store, 300..310).unwrap();
+    store.flush(sequence).unwrap();
+    check(&store, &more, 300);
+    audit(&store);
+}
