@@ -1,0 +1,107 @@
+//! Many threads at once: group commit, dedup races, writers against the background.
+
+mod fixture;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use fixture::{audit, noise, open_pool, options, piece, settle, small};
+use terrace_chunk::{ChunkStore, Options};
+use terrace_store::{Batch, Piece, Store};
+
+#[test]
+fn concurrent_committers_share_flushes_and_lose_nothing() {
+    let (device, power, store) = small(80);
+    let done = AtomicBool::new(false);
+    let before = power.operations.load(Ordering::SeqCst);
+    thread::scope(|scope| {
+        let background = scope.spawn(|| {
+            while !done.load(Ordering::Acquire) {
+                store.step().unwrap();
+                thread::yield_now();
+            }
+        });
+        let writers: Vec<_> = (0..6u64)
+            .map(|writer| {
+                let store = &store;
+                scope.spawn(move || {
+                    for n in 0..40u64 {
+                        // Half of the content is the same for all writers.
+                        let seed = if n % 2 == 0 { n } else { writer * 1000 + n };
+                        let content = noise(seed, 5000);
+                        let mut batch = Batch::new();
+                        for written in store.write_chunks(&[piece(&content)]).unwrap() {
+                            assert_eq!(store.read_chunk(written.id).unwrap(), content[..]);
+                            batch.put(
+                                [&[0x30][..], &writer.to_be_bytes(), &n.to_be_bytes()].concat(),
+                                written.id.0.to_le_bytes().to_vec(),
+                            );
+                            batch.reference(written.id, 2);
+                            batch.hold(written);
+                        }
+                        let sequence = store.commit(batch).unwrap();
+                        store.flush(sequence).unwrap();
+                    }
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        done.store(true, Ordering::Release);
+        background.join().unwrap();
+    });
+    assert!(power.operations.load(Ordering::SeqCst) > before);
+    // 20 contents that all share, and 6 × 20 of their own.
+    assert_eq!(store.space().chunks, 20 + 120);
+    audit(&store);
+    drop(store);
+    // Everything was flushed: a power cut that loses all unflushed writes changes nothing.
+    device.cut(&mut rand::SeedableRng::seed_from_u64(4));
+    let store = ChunkStore::open(open_pool(&[device]), options(2)).unwrap();
+    assert_eq!(store.scan(&[0x30], &[0x31], 1000).unwrap().len(), 240);
+    assert_eq!(store.space().chunks, 140);
+    for (key, value) in store.scan(&[0x30], &[0x31], 1000).unwrap() {
+        let id = terrace_store::ChunkId(u64::from_le_bytes(value[..].try_into().unwrap()));
+        let writer = u64::from_be_bytes(key[1..9].try_into().unwrap());
+        let n = u64::from_be_bytes(key[9..17].try_into().unwrap());
+        let seed = if n % 2 == 0 { n } else { writer * 1000 + n };
+        assert_eq!(store.read_chunk(id).unwrap(), noise(seed, 5000)[..]);
+    }
+    audit(&store);
+}
+
+#[test]
+fn large_batches_are_written_by_several_threads_and_deduplicated_exactly() {
+    let power = fixture::Power::new();
+    let device = fixture::FaultDevice::new("d0", 80 << 20, power);
+    let pool = fixture::make_pool(&[("only", 1, vec![device])]);
+    let store: Arc<ChunkStore> = ChunkStore::create(
+        pool,
+        Options {
+            threads: 3,
+            ..options(1)
+        },
+    )
+    .unwrap();
+    let contents: Vec<Vec<u8>> = (0..64).map(|n| noise(n % 40, 100_000)).collect();
+    let pieces: Vec<Piece<'_>> = contents.iter().map(|content| piece(content)).collect();
+    let written = store.write_chunks(&pieces).unwrap();
+    let mut batch = Batch::new();
+    for (written, content) in written.iter().zip(&contents) {
+        assert_eq!(store.read_chunk(written.id).unwrap(), content[..]);
+        batch.reference(written.id, 25);
+        batch.hold(written.clone());
+    }
+    drop(written);
+    let sequence = store.commit(batch).unwrap();
+    store.flush(sequence).unwrap();
+    assert_eq!(store.space().chunks, 40);
+    settle(&store);
+    audit(&store);
+}
