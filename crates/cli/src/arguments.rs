@@ -1,0 +1,456 @@
+//! The command line: every command, its arguments and its help. Man pages and completions come from here too.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// One pool of fast and slow storage: tiers, dedup, compression, checksums, snapshots.
+///
+/// Sizes are written 512M or 1.5T (binary), times 30s, 5m, 60d. Exit status: 0 done, 1 failed, 2 wrong usage.
+#[derive(Debug, Parser)]
+#[command(name = "terrace", version, propagate_version = true, max_term_width = 100, disable_help_subcommand = false)]
+pub struct Arguments {
+    /// Print JSON (queries)
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Everything that `terrace` can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make, list, import, export and destroy pools
+    #[command(subcommand)]
+    Pool(PoolCommand),
+    /// Show and set the tiers of a pool
+    #[command(subcommand)]
+    Tier(TierCommand),
+    /// Make filesystems
+    #[command(subcommand)]
+    Fs(FsCommand),
+    /// Make and resize volumes (block devices)
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// List filesystems, volumes and snapshots
+    List(ListArguments),
+    /// Show properties (get PROPERTY|all X), or copy a file out of a dataset (get DATASET/PATH [TO])
+    Get(GetArguments),
+    /// Set properties of a filesystem, volume or snapshot
+    Set {
+        /// PROPERTY=VALUE, any number of them
+        #[arg(required = true, value_name = "PROPERTY=VALUE")]
+        properties: Vec<String>,
+        /// The dataset
+        #[arg(value_name = "DATASET")]
+        target: String,
+    },
+    /// Take the property's value from the parent dataset again
+    Inherit {
+        /// The property
+        property: String,
+        /// The dataset
+        dataset: String,
+    },
+    /// Rename a filesystem, volume or snapshot
+    Rename {
+        /// The name now
+        from: String,
+        /// The new name, in the same pool
+        to: String,
+    },
+    /// Destroy a filesystem, volume or snapshot with everything in it
+    Destroy {
+        /// The dataset, or DATASET@SNAPSHOT
+        target: String,
+        /// Also the datasets and snapshots below it
+        #[arg(short, long)]
+        recursive: bool,
+        #[command(flatten)]
+        consent: Consent,
+    },
+    /// Take a snapshot: DATASET@NAME
+    Snapshot {
+        /// DATASET@NAME
+        snapshot: String,
+        /// Of all datasets below it too, at the same moment
+        #[arg(short, long)]
+        recursive: bool,
+        /// A note kept with it
+        #[arg(short = 'm', long = "message", default_value = "")]
+        note: String,
+    },
+    /// Mount a filesystem, or a snapshot of it (DATASET@NAME), on a directory
+    Mount {
+        /// The filesystem
+        dataset: Option<String>,
+        /// An existing directory
+        directory: Option<PathBuf>,
+        /// ro, at=TIME|@SNAPSHOT|CHECKPOINT, allow_other
+        #[arg(short, value_name = "OPTION[,OPTION…]", value_delimiter = ',')]
+        options: Vec<String>,
+    },
+    /// Unmount a filesystem
+    #[command(alias = "umount")]
+    Unmount {
+        /// The directory, or the dataset: all its mounts
+        target: String,
+        /// Also while files in it are open: they get errors
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Start the daemon that holds a pool; mounts that a dead daemon left come back
+    Start {
+        /// The pool
+        pool: String,
+        /// Stay in the foreground (for systemd)
+        #[arg(long)]
+        foreground: bool,
+        /// Start although devices are missing
+        #[arg(long)]
+        degraded: bool,
+    },
+    /// Unmount everything of a pool, close it and end its daemon
+    Stop {
+        /// The pool
+        pool: String,
+        /// Also while files are open: they get errors
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Show a pool: health, space, tiers, jobs, datasets
+    Status {
+        /// The pool; all of them if left out
+        pool: Option<String>,
+    },
+    /// Show the reads and writes of each device
+    Iostat {
+        /// [POOL] [INTERVAL]: the pool, and seconds between two reports; the totals are shown once without
+        #[arg(num_args = 0..=2, value_name = "POOL|INTERVAL")]
+        words: Vec<String>,
+        /// How many reports to show
+        #[arg(short, long)]
+        count: Option<u64>,
+    },
+    /// Show what happened in a pool
+    Events {
+        /// The pool
+        pool: Option<String>,
+        /// Go on as things happen
+        #[arg(short, long)]
+        follow: bool,
+    },
+    /// Show the commands that changed a pool
+    CommandLog {
+        /// The pool
+        pool: String,
+    },
+    /// Show on which tiers a file or dataset lies, and why
+    Where {
+        /// A path below a mount, DATASET/PATH, or a dataset
+        path: String,
+    },
+    /// Show or control the work in the background
+    Jobs(JobsArguments),
+    /// Read everything in a pool and verify it, repairing what has a good copy
+    Scrub {
+        /// The pool
+        pool: String,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+    /// Give the space of half-empty segments back
+    Compact {
+        /// The pool
+        pool: String,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+    /// List a directory of a dataset; needs no mount
+    Ls {
+        /// DATASET[@SNAPSHOT][/PATH]
+        #[arg(required = true)]
+        paths: Vec<String>,
+        /// Modes, owners, sizes and times too
+        #[arg(short, long)]
+        long: bool,
+        /// Directories below too
+        #[arg(short = 'R', long)]
+        recursive: bool,
+    },
+    /// Print files of a dataset; needs no mount
+    Cat {
+        /// DATASET[@SNAPSHOT]/PATH
+        #[arg(required = true)]
+        paths: Vec<String>,
+    },
+    /// Copy files or directories into a dataset; needs no mount
+    Put {
+        /// DATASET[/PATH]: an existing directory or the new name
+        target: String,
+        /// What to copy; standard input if left out or '-'
+        sources: Vec<PathBuf>,
+    },
+    /// Check this machine: kernel, FUSE, limits, memory, devices; say what to change
+    Doctor,
+    /// Show what Terrace does, on real data of this machine, in a pool of its own that is removed afterwards
+    Demo {
+        /// Where to put the pool's files; a temporary directory if left out
+        directory: Option<PathBuf>,
+        /// How much data to take from /usr/share and /usr/lib at most
+        #[arg(long, default_value = "1G")]
+        size: String,
+        /// Do not use FUSE even if it is there
+        #[arg(long)]
+        no_fuse: bool,
+    },
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a directory, or print the main one
+    Man {
+        /// The directory
+        directory: Option<PathBuf>,
+    },
+}
+
+/// `terrace pool …`
+#[derive(Debug, Subcommand)]
+pub enum PoolCommand {
+    /// Make a pool
+    Create {
+        /// Its name
+        pool: String,
+        /// A tier and its devices, fastest tier first: a block device, a file (made at the size if absent), a directory
+        #[arg(long = "tier", value_name = "NAME=DEVICE[:SIZE][,DEVICE…]", required = true)]
+        tiers: Vec<String>,
+        /// How many devices of a tier hold each chunk
+        #[arg(long, value_name = "TIER=N")]
+        copies: Vec<String>,
+        /// A property of the pool, or of its datasets
+        #[arg(short, value_name = "PROPERTY=VALUE")]
+        options: Vec<String>,
+        /// Use devices that hold a pool or other data: what is on them is lost
+        #[arg(short, long)]
+        force: bool,
+        /// Encrypt everything (not built yet)
+        #[arg(long, hide = true)]
+        encrypt: bool,
+    },
+    /// List the pools that this machine knows
+    List,
+    /// Destroy a pool and everything in it
+    Destroy {
+        /// The pool
+        pool: String,
+        /// Also while files in it are open
+        #[arg(short, long)]
+        force: bool,
+        #[command(flatten)]
+        consent: Consent,
+    },
+    /// Close a pool for use on another machine
+    Export {
+        /// The pool
+        pool: String,
+        /// Also while files in it are open
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Find pools by the labels on their devices, under whatever paths, and take them up
+    Import {
+        /// A directory to look in; /dev if nothing else is given
+        #[arg(long, value_name = "DIRECTORY")]
+        search: Vec<PathBuf>,
+        /// Devices
+        devices: Vec<PathBuf>,
+        /// Take up this pool only
+        #[arg(long, value_name = "POOL")]
+        pool: Option<String>,
+        /// Also a pool that was destroyed
+        #[arg(long)]
+        destroyed: bool,
+        /// Only say what would be taken up
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
+    /// Show properties of a pool
+    Get {
+        /// The property, several with commas, or all
+        property: String,
+        /// The pool
+        pool: String,
+    },
+    /// Set properties of a pool
+    Set {
+        /// PROPERTY=VALUE, any number of them
+        #[arg(required = true, value_name = "PROPERTY=VALUE")]
+        properties: Vec<String>,
+        /// The pool
+        pool: String,
+    },
+}
+
+/// `terrace tier …`
+#[derive(Debug, Subcommand)]
+pub enum TierCommand {
+    /// List the tiers of a pool with their settings
+    List {
+        /// The pool
+        pool: String,
+    },
+    /// Set how a tier is used: promote_after, demote_after, high_water, low_water, landing, rate_limit, window
+    Set {
+        /// PROPERTY=VALUE, any number of them
+        #[arg(required = true, value_name = "PROPERTY=VALUE")]
+        properties: Vec<String>,
+        /// POOL/TIER
+        #[arg(value_name = "POOL/TIER")]
+        tier: String,
+    },
+}
+
+/// `terrace fs …`
+#[derive(Debug, Subcommand)]
+pub enum FsCommand {
+    /// Make a filesystem
+    Create {
+        /// POOL/NAME
+        dataset: String,
+        /// A property
+        #[arg(short, value_name = "PROPERTY=VALUE")]
+        options: Vec<String>,
+        /// Create the datasets above it too
+        #[arg(short, long)]
+        parents: bool,
+    },
+}
+
+/// `terrace volume …`
+#[derive(Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// Make a volume
+    Create {
+        /// POOL/NAME
+        dataset: String,
+        /// Its size
+        #[arg(long)]
+        size: String,
+        /// Set no room aside for it
+        #[arg(long)]
+        sparse: bool,
+        /// Create the datasets above it too
+        #[arg(short, long)]
+        parents: bool,
+        /// A property
+        #[arg(short, value_name = "PROPERTY=VALUE")]
+        options: Vec<String>,
+    },
+    /// Change the size of a volume
+    Resize {
+        /// The volume
+        volume: String,
+        /// The new size
+        size: String,
+        /// Also if it gets smaller: what is behind the new end is lost
+        #[arg(short, long)]
+        yes: bool,
+    },
+}
+
+/// `terrace list`
+#[derive(Debug, Args)]
+pub struct ListArguments {
+    /// A pool or dataset; everything if left out
+    pub target: Option<String>,
+    /// Which kinds: fs, volume, snapshot, all
+    #[arg(short = 't', long = "type", value_delimiter = ',', value_enum)]
+    pub kinds: Vec<ListKind>,
+    /// What is below it too
+    #[arg(short, long)]
+    pub recursive: bool,
+}
+
+/// Kinds of datasets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ListKind {
+    /// Filesystems
+    #[value(alias = "filesystem")]
+    Fs,
+    /// Volumes
+    #[value(alias = "vol")]
+    Volume,
+    /// Snapshots
+    #[value(alias = "snap")]
+    Snapshot,
+    /// All of them
+    All,
+}
+
+/// `terrace get`
+#[derive(Debug, Args)]
+pub struct GetArguments {
+    /// PROPERTY[,PROPERTY…]|all X…, or DATASET[@SNAPSHOT]/PATH [TO]
+    #[arg(required = true, value_name = "PROPERTY|PATH")]
+    pub words: Vec<String>,
+    /// Properties of the datasets below too
+    #[arg(short, long)]
+    pub recursive: bool,
+}
+
+/// `terrace jobs`
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct JobsArguments {
+    /// The pool; all of them if left out
+    pub pool: Option<String>,
+    /// What to do with a job
+    #[command(subcommand)]
+    pub action: Option<JobAction>,
+}
+
+/// `terrace jobs pause|resume|cancel`
+#[derive(Debug, Subcommand)]
+pub enum JobAction {
+    /// Let a job rest
+    Pause(JobChoice),
+    /// Let it go on
+    Resume(JobChoice),
+    /// Give it up
+    Cancel(JobChoice),
+}
+
+/// A job.
+#[derive(Debug, Args)]
+pub struct JobChoice {
+    /// Its number, as 'terrace jobs' shows it
+    pub id: u64,
+    /// Its pool, if more than one is running
+    #[arg(long)]
+    pub pool: Option<String>,
+}
+
+/// For what cannot be undone.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Consent {
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Only say what would be done
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+}
+
+/// For long work.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Waiting {
+    /// Return when it is done (the default on a terminal)
+    #[arg(long, overrides_with = "no_wait")]
+    pub wait: bool,
+    /// Return when it has started
+    #[arg(long)]
+    pub no_wait: bool,
+}

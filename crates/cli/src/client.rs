@@ -1,0 +1,123 @@
+//! The command's side of the control socket: finds the daemon of a pool, starts it if there is none, asks it.
+
+use std::io;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use terrace_control::{Answer, Connection, ControlError, Failure, Request, RunLock};
+
+use crate::{launch, output::ProgressDisplay, places::Places, registry::Registry};
+
+/// A connection to the daemon of one pool.
+pub struct Client {
+    connection: Connection,
+    pool: String,
+}
+
+impl Client {
+    /// Connects, starting the daemon if there is none.
+    pub fn open(places: &Places, pool: &str) -> Result<Self, Failure> {
+        Registry::new(places).require(pool)?;
+        if let Some(client) = Self::open_running(places, pool)? {
+            return Ok(client);
+        }
+        launch::start_daemon(places, pool, false)?;
+        Self::open_running(places, pool)?.ok_or_else(|| {
+            Failure::new(
+                format!("reach the daemon of pool '{pool}'"),
+                "it started and ended again",
+                format!("see '{}'", places.log_file(pool).display()),
+            )
+        })
+    }
+
+    /// Connects if a daemon is running.
+    pub fn open_running(places: &Places, pool: &str) -> Result<Option<Self>, Failure> {
+        crate::places::check_pool_name(pool)?;
+        match Connection::connect(&places.socket(pool)) {
+            Ok(connection) => Ok(Some(Self { connection, pool: pool.into() })),
+            Err(ControlError::Socket(error))
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
+                match RunLock::holder(&places.lock_file(pool)) {
+                    // Started by another command at this moment, or on its way out: wait for either.
+                    Some(_) => launch::wait_for_daemon(places, pool)
+                        .map(|connection| connection.map(|connection| Self { connection, pool: pool.into() })),
+                    None => Ok(None),
+                }
+            }
+            Err(error) => Err(unreachable(pool, &error)),
+        }
+    }
+
+    /// Asks, and shows progress; items and content go to `take`.
+    pub fn call_with(
+        &mut self,
+        operation: &str,
+        arguments: Value,
+        take: &mut dyn FnMut(Answer) -> Result<(), Failure>,
+    ) -> Result<Value, Failure> {
+        self.send(operation, arguments)?;
+        self.finish(take)
+    }
+
+    /// Sends a request whose content follows.
+    pub fn send(&mut self, operation: &str, arguments: Value) -> Result<(), Failure> {
+        self.connection.send(&Request::new(operation, arguments)).map_err(|error| unreachable(&self.pool, &error))
+    }
+
+    /// The connection, for sending content.
+    pub fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    /// Receives the answer.
+    pub fn finish(&mut self, take: &mut dyn FnMut(Answer) -> Result<(), Failure>) -> Result<Value, Failure> {
+        let mut display = ProgressDisplay::new();
+        let mut own_failure = None;
+        let outcome = self.connection.finish(&mut |answer| {
+            if let Answer::Progress(progress) = &answer {
+                display.show(progress);
+                return Ok(());
+            }
+            take(answer).map_err(|failure| {
+                own_failure = Some(failure);
+                io::Error::other("given up")
+            })
+        });
+        display.finish();
+        match (own_failure, outcome) {
+            (Some(failure), _) => Err(failure),
+            (None, Ok(value)) => Ok(value),
+            (None, Err(ControlError::Failed(failure))) => Err(failure),
+            (None, Err(error)) => Err(unreachable(&self.pool, &error)),
+        }
+    }
+
+    /// Asks; the answer is one value.
+    pub fn call(&mut self, operation: &str, arguments: Value) -> Result<Value, Failure> {
+        self.call_with(operation, arguments, &mut |_| Ok(()))
+    }
+
+    /// Asks; the answer is one value of a known form.
+    pub fn ask<T: DeserializeOwned>(&mut self, operation: &str, arguments: Value) -> Result<T, Failure> {
+        let value = self.call(operation, arguments)?;
+        decode(value)
+    }
+}
+
+/// A value of the daemon as what it should be.
+pub fn decode<T: DeserializeOwned>(value: Value) -> Result<T, Failure> {
+    serde_json::from_value(value).map_err(|error| {
+        Failure::new("understand the daemon", error, "restart it: it may be of another version than this command")
+    })
+}
+
+/// What is said when the daemon cannot be talked to.
+pub fn unreachable(pool: &str, error: &ControlError) -> Failure {
+    Failure::new(
+        format!("talk to the daemon of pool '{pool}'"),
+        error,
+        format!("run 'terrace start {pool}' and try again"),
+    )
+}

@@ -1,0 +1,245 @@
+//! `terrace fs`, `volume`, `list`, `get`, `set`, `inherit`, `rename`, `destroy`, `snapshot`.
+
+use serde_json::{Value, json};
+use terrace_control::Failure;
+use terrace_device::{format_size, parse_size};
+
+use super::{Session, logged, pools::parse_properties};
+use crate::{
+    arguments::{Consent, FsCommand, GetArguments, ListArguments, ListKind, VolumeCommand},
+    client::Client,
+    names::split_pool,
+    output,
+    registry::Registry,
+};
+
+/// `terrace fs create`.
+pub fn fs(session: &Session, command: FsCommand) -> Result<(), Failure> {
+    let FsCommand::Create { dataset, options, parents } = command;
+    let properties = parse_properties(&options)?;
+    require_below_pool(&dataset)?;
+    session.change(&dataset, "create", json!({ "name": dataset, "properties": properties, "parents": parents })).map(drop)
+}
+
+/// `terrace volume create|resize`.
+pub fn volume(session: &Session, command: VolumeCommand) -> Result<(), Failure> {
+    let bytes = |size: &str| parse_size(size).map_err(|error| Failure::new("understand the size", error, "").as_usage());
+    match command {
+        VolumeCommand::Create { dataset, size, sparse, options, parents } => {
+            let properties = parse_properties(&options)?;
+            require_below_pool(&dataset)?;
+            let arguments = json!({
+                "name": dataset, "volume_bytes": bytes(&size)?, "sparse": sparse, "properties": properties,
+                "parents": parents,
+            });
+            session.change(&dataset, "create", arguments).map(drop)
+        }
+        VolumeCommand::Resize { volume, size, yes } => {
+            let arguments = json!({ "name": volume, "size_bytes": bytes(&size)?, "shrink": yes });
+            session.change(&volume, "resize", arguments).map(drop)
+        }
+    }
+}
+
+fn require_below_pool(dataset: &str) -> Result<(), Failure> {
+    let (pool, rest) = split_pool(dataset)?;
+    if rest.is_empty() || rest.contains('@') {
+        return Err(Failure::new(
+            format!("create '{dataset}'"),
+            "a dataset lies below its pool",
+            format!("write POOL/NAME, for example {pool}/data"),
+        )
+        .as_usage());
+    }
+    Ok(())
+}
+
+/// `terrace list`.
+pub fn list(session: &Session, arguments: &ListArguments) -> Result<(), Failure> {
+    let all = arguments.kinds.contains(&ListKind::All);
+    let wants = |kind: ListKind| all || arguments.kinds.contains(&kind);
+    let none = arguments.kinds.is_empty();
+    let request = json!({
+        "target": arguments.target,
+        "recursive": arguments.recursive,
+        "filesystems": none || wants(ListKind::Fs),
+        "volumes": none || wants(ListKind::Volume),
+        "snapshots": wants(ListKind::Snapshot),
+    });
+    let mut rows: Vec<Value> = Vec::new();
+    match &arguments.target {
+        Some(target) => rows.extend(session.client_for(target)?.ask::<Vec<Value>>("list", request)?),
+        None => {
+            for pool in Registry::new(&session.places).pools()? {
+                rows.extend(Client::open(&session.places, &pool.name)?.ask::<Vec<Value>>("list", request.clone())?);
+            }
+        }
+    }
+    if session.json {
+        return output::json(&rows);
+    }
+    let bytes = |row: &Value, key: &str| row[key].as_u64().map_or_else(|| "-".into(), format_size);
+    let table: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let mounts: Vec<&str> =
+                row["mounts"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            vec![
+                row["name"].as_str().unwrap_or_default().to_owned(),
+                row["type"].as_str().unwrap_or_default().to_owned(),
+                bytes(row, "used_bytes"),
+                bytes(row, "available_bytes"),
+                bytes(row, "referenced_bytes"),
+                if mounts.is_empty() { "-".to_owned() } else { mounts.join(",") },
+            ]
+        })
+        .collect();
+    output::table(&["NAME", "TYPE", "USED", "AVAILABLE", "REFERENCED", "MOUNTED AT"], &table, &[2, 3, 4])
+}
+
+/// `terrace get`: properties, or a copy of a file.
+pub fn get_or_copy(session: &Session, arguments: &GetArguments) -> Result<(), Failure> {
+    let Some((first, rest)) = arguments.words.split_first() else { return Ok(()) };
+    let names_property = |word: &str| {
+        word == "all"
+            || word.starts_with("user:")
+            || word.split(',').all(|part| part.starts_with("user:") || (!part.contains('/') && !part.contains('@')))
+    };
+    // A pool's name alone means its root dataset, unless a property of that name was asked of something.
+    let is_pool = first.split(['/', '@']).next().is_some_and(|pool| {
+        Registry::new(&session.places).find(pool).is_ok_and(|found| found.is_some())
+    });
+    if !names_property(first) || (is_pool && terrace_dataset::property_help(first).is_none() && first != "all") {
+        if rest.len() > 1 {
+            return Err(Failure::new(
+                format!("copy '{first}'"),
+                "more than one destination was given",
+                "write 'terrace get DATASET/PATH [TO]'",
+            )
+            .as_usage());
+        }
+        return super::files::get(session, first, rest.first().map(String::as_str));
+    }
+    if rest.is_empty() {
+        return Err(Failure::new(
+            format!("get {first}"),
+            "the dataset is missing",
+            "write 'terrace get PROPERTY|all DATASET', or 'terrace get DATASET/PATH [TO]' for a file",
+        )
+        .as_usage());
+    }
+    let wanted: Vec<&str> = first.split(',').collect();
+    let mut rows: Vec<Value> = Vec::new();
+    for name in rest {
+        let request = json!({ "name": name, "properties": wanted, "recursive": arguments.recursive });
+        rows.extend(session.client_for(name)?.ask::<Vec<Value>>("get_properties", request)?);
+    }
+    print_properties(session, &rows)
+}
+
+/// Prints rows of `name property value source`.
+pub fn print_properties(session: &Session, rows: &[Value]) -> Result<(), Failure> {
+    if session.json {
+        let rows: Vec<Value> = rows
+            .iter()
+            .map(|row| json!({ "name": row["name"], "property": row["property"], "value": row["value"], "source": row["source"] }))
+            .collect();
+        return output::json(&rows);
+    }
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".into(),
+        other => other.to_string(),
+    };
+    let table: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let shown = if row["text"].is_string() { &row["text"] } else { &row["value"] };
+            let mut shown = text(shown);
+            let sized = matches!(row["property"].as_str(), Some("used" | "referenced" | "history" | "available" | "size"));
+            if sized && let Ok(bytes) = shown.parse() {
+                shown = format_size(bytes);
+            }
+            vec![text(&row["name"]), text(&row["property"]), shown, text(&row["source"])]
+        })
+        .collect();
+    output::table(&["NAME", "PROPERTY", "VALUE", "SOURCE"], &table, &[])
+}
+
+/// `terrace set`.
+pub fn set(session: &Session, properties: &[String], target: &str) -> Result<(), Failure> {
+    let properties = parse_properties(properties)?;
+    session.change(target, "set_properties", json!({ "name": target, "properties": properties })).map(drop)
+}
+
+/// `terrace inherit`.
+pub fn inherit(session: &Session, property: &str, dataset: &str) -> Result<(), Failure> {
+    session.change(dataset, "inherit", json!({ "name": dataset, "property": property })).map(drop)
+}
+
+/// `terrace rename`.
+pub fn rename(session: &Session, from: &str, to: &str) -> Result<(), Failure> {
+    // `rename tank/a@x y`, as in ZFS, means `tank/a@y`.
+    let to = match from.split_once('@') {
+        Some((dataset, _)) if !to.contains(['/', '@']) => format!("{dataset}@{to}"),
+        _ => to.to_owned(),
+    };
+    let (pool, _) = split_pool(from)?;
+    let (other, _) = split_pool(&to)?;
+    if pool != other {
+        return Err(Failure::new(
+            format!("rename '{from}' to '{to}'"),
+            "these are different pools",
+            "copy the files instead",
+        ));
+    }
+    session.change(from, "rename", json!({ "from": from, "to": to })).map(drop)
+}
+
+/// `terrace destroy`.
+pub fn destroy(session: &Session, target: &str, recursive: bool, consent: Consent) -> Result<(), Failure> {
+    let mut client = session.client_for(target)?;
+    let arguments = |dry_run: bool| json!({ "name": target, "recursive": recursive, "dry_run": dry_run });
+    let plan = client.call("destroy", arguments(true))?;
+    let list = |key: &str| -> Vec<String> {
+        plan[key].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let (datasets, snapshots) = (list("datasets"), list("snapshots"));
+    if consent.dry_run {
+        if session.json {
+            return output::json(&plan);
+        }
+        for name in datasets.iter().chain(&snapshots) {
+            output::line(&format!("would destroy {name}"))?;
+        }
+        return output::line(&format!("would free at most {}", format_size(plan["bytes"].as_u64().unwrap_or(0))));
+    }
+    let question = match datasets.len() + snapshots.len() {
+        0 | 1 => format!("destroy '{target}' with everything in it"),
+        count => format!("destroy '{target}' and {} more datasets and snapshots", count - 1),
+    };
+    output::confirm(&question, consent.yes)?;
+    let done = session.client_for(target)?.call("destroy", logged(arguments(false)))?;
+    if session.json {
+        return output::json(&done);
+    }
+    Ok(())
+}
+
+/// `terrace snapshot`.
+pub fn snapshot(session: &Session, name: &str, recursive: bool, note: &str) -> Result<(), Failure> {
+    if !name.contains('@') {
+        return Err(Failure::new(
+            format!("take snapshot '{name}'"),
+            "its name is missing",
+            format!("write DATASET@NAME, for example {name}@today"),
+        )
+        .as_usage());
+    }
+    let arguments = json!({ "name": name, "recursive": recursive, "note": note });
+    let taken = session.change(name, "snapshot", arguments)?;
+    if session.json {
+        return output::json(&taken);
+    }
+    Ok(())
+}

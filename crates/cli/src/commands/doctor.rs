@@ -1,0 +1,138 @@
+//! `terrace doctor`: looks at this machine and says what to change. Changes nothing itself.
+
+use std::{fs, path::Path, process::ExitCode};
+
+use serde::Serialize;
+use terrace_control::{Failure, RunLock};
+use terrace_device::format_size;
+
+use super::Session;
+use crate::{output, registry::Registry};
+
+#[derive(Serialize)]
+struct Check {
+    name: String,
+    /// `ok`, `warning` or `failed`.
+    state: &'static str,
+    found: String,
+    advice: String,
+}
+
+impl Check {
+    fn new(name: &str, good: bool, found: impl Into<String>, advice: &str) -> Self {
+        let advice = if good { String::new() } else { advice.to_owned() };
+        Self { name: name.into(), state: if good { "ok" } else { "warning" }, found: found.into(), advice }
+    }
+
+    fn fatal(mut self) -> Self {
+        if self.state != "ok" {
+            self.state = "failed";
+        }
+        self
+    }
+}
+
+/// Exit status 1 if something failed; warnings alone are 0.
+pub fn run(session: &Session) -> Result<ExitCode, Failure> {
+    let mut checks = vec![kernel()];
+    checks.extend(fuse());
+    checks.extend([open_files(), memory(), state_directory(session)]);
+    for known in Registry::new(&session.places).pools()? {
+        for device in &known.devices {
+            let name = format!("device of pool '{}'", known.name);
+            let advice = "bring it back, or run 'terrace pool import --search DIRECTORY' if it has moved";
+            let size = fs::metadata(device).map(|metadata| metadata.len());
+            let found = match &size {
+                Ok(_) => device.display().to_string(),
+                Err(error) => format!("{}: {error}", device.display()),
+            };
+            checks.push(Check::new(&name, size.is_ok(), found, advice).fatal());
+        }
+        let holder = RunLock::holder(&session.places.lock_file(&known.name));
+        let found = holder.map_or_else(|| "stopped".into(), |holder| format!("process {}", holder.pid));
+        checks.push(Check::new(&format!("daemon of pool '{}'", known.name), true, found, ""));
+        for mount in Registry::new(&session.places).mounts(&known.name)? {
+            let advice = format!("run 'terrace start {}': it brings the mount back", known.name);
+            let found = format!("{} at {}", mount.dataset, mount.directory.display());
+            checks.push(Check::new(&format!("mount of pool '{}'", known.name), holder.is_some(), found, &advice));
+        }
+    }
+    if session.json {
+        output::json(&checks)?;
+    } else {
+        for check in &checks {
+            output::line(&format!("{:>8}  {}: {}", check.state, check.name, check.found))?;
+            if !check.advice.is_empty() {
+                output::line(&format!("          -> {}", check.advice))?;
+            }
+        }
+    }
+    let failed = checks.iter().any(|check| check.state == "failed");
+    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+fn kernel() -> Check {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    Check::new("kernel", version >= (5, 4), release, "Linux 5.4 or newer is needed for mounts; update the kernel")
+}
+
+fn fuse() -> Vec<Check> {
+    let mut checks = Vec::new();
+    match terrace_fuse::check_available() {
+        Ok(()) => checks.push(Check::new("FUSE", true, "/dev/fuse can be used", "")),
+        Err(error) => checks.push(Check::new(
+            "FUSE",
+            false,
+            error.to_string(),
+            "mounts need it: 'modprobe fuse' (in a container: --device /dev/fuse --cap-add SYS_ADMIN); \
+             without it 'terrace ls', 'cat', 'put' and 'get' work",
+        )),
+    }
+    if !rustix::process::geteuid().is_root() {
+        let found = std::env::var_os("PATH").is_some_and(|path| {
+            std::env::split_paths(&path).any(|directory| directory.join("fusermount3").exists())
+        });
+        let text = if found { "is there" } else { "is missing" };
+        checks.push(Check::new("fusermount3", found, text, "users other than root mount with it: install the package fuse3"));
+        let allowed = fs::read_to_string("/etc/fuse.conf")
+            .is_ok_and(|text| text.lines().any(|line| line.trim() == "user_allow_other"));
+        let text = if allowed { "allowed" } else { "not allowed" };
+        checks.push(Check::new(
+            "allow_other",
+            allowed,
+            text,
+            "to let other users into your mounts, add the line user_allow_other to /etc/fuse.conf",
+        ));
+    }
+    checks
+}
+
+fn open_files() -> Check {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = limit.maximum.unwrap_or(u64::MAX);
+    Check::new("open files", most >= 4096, format!("at most {most}"), "raise it: 'ulimit -n 65536', or LimitNOFILE in the unit")
+}
+
+fn memory() -> Check {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let value = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+    };
+    let (total, available) = (value("MemTotal:").unwrap_or(0), value("MemAvailable:").unwrap_or(0));
+    Check::new(
+        "memory",
+        available >= 256 << 20,
+        format!("{} available of {}", format_size(available), format_size(total)),
+        "lower the budget: 'terrace pool set memory=128M POOL'",
+    )
+}
+
+fn state_directory(session: &Session) -> Check {
+    let path: &Path = session.places.state();
+    let available = rustix::fs::statvfs(path).map(|found| found.f_bavail * found.f_frsize).unwrap_or(0);
+    let found = format!("{}, {} available", path.display(), format_size(available));
+    Check::new("state directory", available >= 16 << 20, found, "make room there: mounts and logs are written to it")
+}

@@ -1,0 +1,113 @@
+//! The commands: each takes its arguments, asks the daemon (or acts itself where there is none), and prints.
+
+mod datasets;
+mod demo;
+mod demo_checks;
+mod doctor;
+mod files;
+pub mod mount_helper;
+mod mounts;
+mod pools;
+mod shell;
+mod show;
+mod upkeep;
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use terrace_control::Failure;
+
+use crate::{
+    arguments::{Arguments, Command},
+    client::Client,
+    daemon, names,
+    places::Places,
+};
+
+/// What every command needs.
+pub struct Session {
+    /// Where things are.
+    pub places: Places,
+    /// Whether to print JSON.
+    pub json: bool,
+}
+
+impl Session {
+    /// The daemon of the pool that a name starts with.
+    pub fn client_for(&self, name: &str) -> Result<Client, Failure> {
+        let (pool, _) = names::split_pool(name)?;
+        Client::open(&self.places, pool)
+    }
+
+    /// Asks the daemon of the pool that a name starts with to change something; the command is logged.
+    pub fn change(&self, name: &str, operation: &str, arguments: Value) -> Result<Value, Failure> {
+        self.client_for(name)?.call(operation, logged(arguments))
+    }
+}
+
+/// Arguments with the command line and the user, for the pool's command log.
+pub fn logged(mut arguments: Value) -> Value {
+    if let Some(object) = arguments.as_object_mut() {
+        let words: Vec<String> =
+            std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+        let user = std::env::var("SUDO_USER").or_else(|_| std::env::var("USER"));
+        let user = user.unwrap_or_else(|_| format!("uid {}", rustix::process::getuid().as_raw()));
+        object.insert("command_line".into(), json!(format!("terrace {}", words.join(" "))));
+        object.insert("user".into(), json!(user));
+    }
+    arguments
+}
+
+/// Does what the command line says.
+pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    // These need no state directory.
+    match &arguments.command {
+        Command::Completions { shell } => return shell::completions(*shell).map(|()| ExitCode::SUCCESS),
+        Command::Man { directory } => return shell::man(directory.as_deref()).map(|()| ExitCode::SUCCESS),
+        _ => {}
+    }
+    let session = Session { places: Places::find()?, json: arguments.json };
+    let done = |outcome: Result<(), Failure>| outcome.map(|()| ExitCode::SUCCESS);
+    match arguments.command {
+        Command::Pool(command) => done(pools::run(&session, command)),
+        Command::Tier(command) => done(show::tier(&session, command)),
+        Command::Fs(command) => done(datasets::fs(&session, command)),
+        Command::Volume(command) => done(datasets::volume(&session, command)),
+        Command::List(arguments) => done(datasets::list(&session, &arguments)),
+        Command::Get(arguments) => done(datasets::get_or_copy(&session, &arguments)),
+        Command::Set { properties, target } => done(datasets::set(&session, &properties, &target)),
+        Command::Inherit { property, dataset } => done(datasets::inherit(&session, &property, &dataset)),
+        Command::Rename { from, to } => done(datasets::rename(&session, &from, &to)),
+        Command::Destroy { target, recursive, consent } => {
+            done(datasets::destroy(&session, &target, recursive, consent))
+        }
+        Command::Snapshot { snapshot, recursive, note } => {
+            done(datasets::snapshot(&session, &snapshot, recursive, &note))
+        }
+        Command::Mount { dataset, directory, options } => {
+            done(mounts::mount(&session, dataset.as_deref(), directory.as_deref(), &options))
+        }
+        Command::Unmount { target, force } => done(mounts::unmount(&session, &target, force)),
+        Command::Start { pool, foreground, degraded } => {
+            if foreground {
+                return done(daemon::run(session.places, &pool, degraded));
+            }
+            done(pools::start(&session, &pool, degraded))
+        }
+        Command::Stop { pool, force } => done(pools::stop(&session, &pool, force)),
+        Command::Status { pool } => done(show::status(&session, pool.as_deref())),
+        Command::Iostat { words, count } => done(show::iostat(&session, &words, count)),
+        Command::Events { pool, follow } => done(show::events(&session, pool.as_deref(), follow)),
+        Command::CommandLog { pool } => done(show::command_log(&session, &pool)),
+        Command::Where { path } => done(show::where_is(&session, &path)),
+        Command::Jobs(arguments) => done(upkeep::jobs(&session, arguments)),
+        Command::Scrub { pool, waiting } => upkeep::scrub(&session, &pool, waiting),
+        Command::Compact { pool, waiting } => done(upkeep::compact(&session, &pool, waiting)),
+        Command::Ls { paths, long, recursive } => done(files::ls(&session, &paths, long, recursive)),
+        Command::Cat { paths } => done(files::cat(&session, &paths)),
+        Command::Put { target, sources } => done(files::put(&session, &target, &sources)),
+        Command::Doctor => doctor::run(&session),
+        Command::Demo { directory, size, no_fuse } => done(demo::run(directory.as_deref(), &size, no_fuse)),
+        Command::Completions { .. } | Command::Man { .. } => Ok(ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,69 @@
+//! `/sbin/mount.terrace`, a link to this program: what `mount -t terrace DATASET DIR -o …` and fstab call.
+//!
+//! `mount.terrace DATASET DIR [-sfnv] [-o OPTIONS]` becomes `terrace mount DATASET DIR -o OPTIONS`.
+
+use std::{
+    ffi::{OsStr, OsString},
+    path::Path,
+};
+
+use terrace_control::Failure;
+
+/// The words of `terrace …`; unchanged unless the program was called as `mount.terrace` (or `mount.fuse.terrace`).
+pub fn translate(words: &[OsString]) -> Result<Vec<OsString>, Failure> {
+    let name = words.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+    if name != "mount.terrace" && name != "mount.fuse.terrace" {
+        return Ok(words.to_vec());
+    }
+    let mut places = Vec::new();
+    let mut options = Vec::new();
+    let mut rest = words.iter().skip(1);
+    while let Some(word) = rest.next() {
+        match word.to_str() {
+            Some("-o") => options.extend(rest.next().cloned()),
+            Some("-t" | "-N") => drop(rest.next()),
+            Some(flag) if flag.starts_with("-o") => options.push(flag[2..].into()),
+            // -f: everything but the mount itself.
+            Some("-f") => return Ok(["terrace", "doctor", "--json"].map(OsString::from).to_vec()),
+            Some(flag) if flag.starts_with('-') && flag.len() > 1 => {}
+            _ => places.push(word.clone()),
+        }
+    }
+    let [dataset, directory] = places.as_slice() else {
+        return Err(Failure::new(
+            "mount",
+            "a dataset and a directory are needed",
+            "write 'mount -t terrace POOL/NAME DIRECTORY'",
+        )
+        .as_usage());
+    };
+    let mut translated: Vec<OsString> = ["terrace", "mount"].map(OsString::from).to_vec();
+    for option in options {
+        translated.push("-o".into());
+        translated.push(option);
+    }
+    translated.push(OsStr::new("--").into());
+    translated.push(dataset.clone());
+    translated.push(directory.clone());
+    Ok(translated)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn mount_s_words_become_ours() {
+        let plain = words("terrace status tank");
+        assert_eq!(translate(&plain).unwrap(), plain);
+        assert_eq!(
+            translate(&words("/sbin/mount.terrace tank/data /mnt/x -n -o rw,noatime")).unwrap(),
+            words("terrace mount -o rw,noatime -- tank/data /mnt/x")
+        );
+        assert!(translate(&words("/sbin/mount.terrace tank/data")).unwrap_err().usage);
+    }
+}

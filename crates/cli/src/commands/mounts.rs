@@ -1,0 +1,108 @@
+//! `terrace mount` and `unmount`.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use terrace_control::Failure;
+
+use super::{Session, logged};
+use crate::{client::Client, names::split_pool, output, registry::Registry};
+
+/// `terrace mount`; without arguments it lists the mounts.
+pub fn mount(
+    session: &Session,
+    dataset: Option<&str>,
+    directory: Option<&Path>,
+    options: &[String],
+) -> Result<(), Failure> {
+    let Some(dataset) = dataset else { return list(session) };
+    let Some(directory) = directory else {
+        return Err(Failure::new(
+            format!("mount '{dataset}'"),
+            "the directory is missing",
+            format!("write 'terrace mount {dataset} DIRECTORY'"),
+        )
+        .as_usage());
+    };
+    let real = std::fs::canonicalize(directory).map_err(|error| {
+        Failure::new(
+            format!("mount '{dataset}' at '{}'", directory.display()),
+            error,
+            format!("make the directory with 'mkdir -p {}'", directory.display()),
+        )
+    })?;
+    let Some(real) = real.to_str() else {
+        return Err(Failure::new(format!("mount '{dataset}'"), "the directory's name is not UTF-8", "use another one"));
+    };
+    session.change(dataset, "mount", json!({ "dataset": dataset, "directory": real, "options": options })).map(drop)
+}
+
+fn list(session: &Session) -> Result<(), Failure> {
+    let mut rows: Vec<Value> = Vec::new();
+    for pool in Registry::new(&session.places).pools()? {
+        if let Some(mut client) = Client::open_running(&session.places, &pool.name)? {
+            rows.extend(client.ask::<Vec<Value>>("mounts", json!({}))?);
+        }
+    }
+    if session.json {
+        return output::json(&rows);
+    }
+    for row in rows {
+        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        let options: Vec<&str> = row["options"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let options = if options.is_empty() { String::new() } else { format!(" ({})", options.join(",")) };
+        output::line(&format!("{} on {}{options}", text("dataset"), text("directory")))?;
+    }
+    Ok(())
+}
+
+/// `terrace unmount DIR|DATASET`.
+pub fn unmount(session: &Session, target: &str, force: bool) -> Result<(), Failure> {
+    let registry = Registry::new(&session.places);
+    // A dead mount cannot be looked at: then the name as it was given must do.
+    let directory = std::fs::canonicalize(target)
+        .or_else(|_| std::path::absolute(target))
+        .unwrap_or_else(|_| PathBuf::from(target));
+    let mut owner = None;
+    for pool in registry.pools()? {
+        let mounts = registry.mounts(&pool.name)?;
+        if mounts.iter().any(|mount| mount.directory == directory || mount.dataset == target) {
+            owner = Some(pool.name);
+            break;
+        }
+    }
+    if owner.is_none()
+        && let Ok((pool, _)) = split_pool(target)
+        && registry.find(pool)?.is_some()
+    {
+        owner = Some(pool.to_owned());
+    }
+    let nothing = || {
+        Failure::new(
+            format!("unmount '{target}'"),
+            "nothing of Terrace is mounted there",
+            "'terrace mount' without arguments lists the mounts",
+        )
+    };
+    let pool = owner.ok_or_else(nothing)?;
+    match Client::open_running(&session.places, &pool)? {
+        Some(mut client) => {
+            let arguments = json!({ "target": target, "directory": directory.to_str(), "force": force });
+            client.call("unmount", logged(arguments)).map(drop)
+        }
+        // The daemon is dead: only what it left has to be taken away.
+        None => {
+            let mut mounts = registry.mounts(&pool)?;
+            let mut found = false;
+            for mount in mounts.iter().filter(|mount| mount.directory == directory || mount.dataset == target) {
+                found = true;
+                terrace_fuse::clear_stale(&mount.directory).map_err(|error| {
+                    crate::daemon::failure_of(&format!("unmount '{}'", mount.directory.display()), &error)
+                })?;
+            }
+            mounts.retain(|mount| mount.directory != directory && mount.dataset != target);
+            registry.save_mounts(&pool, &mounts)?;
+            if found { Ok(()) } else { Err(nothing()) }
+        }
+    }
+}

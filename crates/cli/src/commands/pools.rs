@@ -1,0 +1,352 @@
+//! `terrace pool …`, `start`, `stop`.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use terrace_control::{Failure, RunLock};
+use terrace_device::format_size;
+use terrace_engine::{Engine, OpenOptions, PoolSpec};
+use terrace_pool::PoolState;
+
+use super::{Session, logged};
+use crate::{
+    arguments::{Consent, PoolCommand},
+    client::Client,
+    daemon::{describe_pool, open_pool},
+    launch,
+    names::split_property,
+    output,
+    places::check_pool_name,
+    registry::{KnownPool, Registry},
+};
+
+/// Runs one of them.
+pub fn run(session: &Session, command: PoolCommand) -> Result<(), Failure> {
+    match command {
+        PoolCommand::Create { pool, tiers, copies, options, force, encrypt } => {
+            if encrypt {
+                return Err(Failure::new(
+                    format!("create pool '{pool}'"),
+                    "encryption is not built yet",
+                    "leave --encrypt out, or put the pool on encrypted devices (cryptsetup)",
+                ));
+            }
+            create(session, &pool, &tiers, &copies, &options, force)
+        }
+        PoolCommand::List => list(session),
+        PoolCommand::Destroy { pool, force, consent } => destroy(session, &pool, force, consent),
+        PoolCommand::Export { pool, force } => export(session, &pool, force),
+        PoolCommand::Import { search, devices, pool, destroyed, dry_run } => {
+            import(session, &search, &devices, pool.as_deref(), destroyed, dry_run)
+        }
+        PoolCommand::Get { property, pool } => get(session, &property, &pool),
+        PoolCommand::Set { properties, pool } => {
+            let properties = parse_properties(&properties)?;
+            session.change(&pool, "pool_set", json!({ "properties": properties })).map(drop)
+        }
+    }
+}
+
+/// `PROPERTY=VALUE` words as pairs.
+pub fn parse_properties(words: &[String]) -> Result<Vec<(String, String)>, Failure> {
+    words.iter().map(|word| split_property(word).map(|(name, value)| (name.to_owned(), value.to_owned()))).collect()
+}
+
+fn create(
+    session: &Session,
+    name: &str,
+    tiers: &[String],
+    copies: &[String],
+    options: &[String],
+    force: bool,
+) -> Result<(), Failure> {
+    check_pool_name(name)?;
+    let what = format!("create pool '{name}'");
+    let fail = |error: &dyn std::fmt::Display| crate::daemon::failure_of(&what, error);
+    let registry = Registry::new(&session.places);
+    if registry.find(name)?.is_some() {
+        return Err(Failure::new(
+            what,
+            "this machine knows a pool of this name already",
+            format!("choose another name, or run 'terrace pool destroy {name}' first"),
+        ));
+    }
+    let spec = PoolSpec::parse(name, tiers, copies, options).map_err(|error| fail(&error).as_usage())?;
+    // What was made for a pool that could not be made is not left lying about.
+    let absent: Vec<PathBuf> = spec
+        .tiers
+        .iter()
+        .flat_map(|tier| &tier.devices)
+        .map(|device| device.path.clone())
+        .filter(|path| !path.exists())
+        .collect();
+    let made = Engine::create(&spec, force, OpenOptions { threads: false, ..OpenOptions::default() });
+    let engine = match made {
+        Ok(engine) => engine,
+        Err(error) => {
+            for path in absent.iter().filter(|path| path.is_file()) {
+                let _ = std::fs::remove_file(path);
+            }
+            return Err(fail(&error));
+        }
+    };
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    engine.log_command("", &format!("terrace {}", words.join(" ")));
+    let known = describe_pool(&engine);
+    engine.close().map_err(|error| fail(&error))?;
+    drop(engine);
+    registry.save(&known)?;
+    if session.json {
+        return output::json(&known);
+    }
+    Ok(())
+}
+
+fn list(session: &Session) -> Result<(), Failure> {
+    let mut rows = Vec::new();
+    for known in Registry::new(&session.places).pools()? {
+        rows.push(pool_row(session, &known));
+    }
+    if session.json {
+        return output::json(&rows);
+    }
+    if rows.is_empty() {
+        return output::line("no pools; make one with 'terrace pool create', or find one with 'terrace pool import'");
+    }
+    let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
+    let bytes = |row: &Value, key: &str| format_size(row[key].as_u64().unwrap_or(0));
+    let table: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let free = row["size_bytes"].as_u64().unwrap_or(0).saturating_sub(row["used_bytes"].as_u64().unwrap_or(0));
+            vec![
+                text(row, "name"),
+                bytes(row, "size_bytes"),
+                bytes(row, "used_bytes"),
+                format_size(free),
+                text(row, "state"),
+            ]
+        })
+        .collect();
+    output::table(&["NAME", "SIZE", "USED", "FREE", "STATE"], &table, &[1, 2, 3])
+}
+
+/// What `pool list` shows; asks a running daemon and starts none.
+fn pool_row(session: &Session, known: &KnownPool) -> Value {
+    let status = Client::open_running(&session.places, &known.name)
+        .ok()
+        .flatten()
+        .and_then(|mut client| client.call("status", json!({})).ok());
+    match status {
+        Some(status) => json!({
+            "name": known.name, "id": known.id, "state": status["state"], "daemon_pid": status["daemon_pid"],
+            "size_bytes": status["size_bytes"], "used_bytes": status["used_bytes"], "devices": known.devices,
+        }),
+        None => json!({
+            "name": known.name, "id": known.id, "state": "stopped", "daemon_pid": null,
+            "size_bytes": known.size_bytes, "used_bytes": known.used_bytes, "devices": known.devices,
+        }),
+    }
+}
+
+fn destroy(session: &Session, pool: &str, force: bool, consent: Consent) -> Result<(), Failure> {
+    let known = Registry::new(&session.places).require(pool)?;
+    if consent.dry_run {
+        if session.json {
+            return output::json(&json!({ "destroyed": false, "pool": known.name, "devices": known.devices }));
+        }
+        output::line(&format!("would destroy pool '{pool}' ({}) on", format_size(known.size_bytes)))?;
+        return known.devices.iter().try_for_each(|device| output::line(&format!("  {}", device.display())));
+    }
+    output::confirm(&format!("destroy pool '{pool}' with everything in it"), consent.yes)?;
+    end(session, &known, force, PoolState::Destroyed, "destroy")
+}
+
+fn export(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
+    let known = Registry::new(&session.places).require(pool)?;
+    end(session, &known, force, PoolState::Exported, "export")
+}
+
+/// Stops a pool, marks its labels, and forgets it.
+fn end(session: &Session, known: &KnownPool, force: bool, state: PoolState, verb: &str) -> Result<(), Failure> {
+    let what = format!("{verb} pool '{}'", known.name);
+    stop_daemon(session, &known.name, force)?;
+    let engine = open_pool(known, OpenOptions { threads: false, ..OpenOptions::default() })?;
+    engine.event(verb, &format!("the pool is {verb}ed"));
+    engine.close_as(state).map_err(|error| crate::daemon::failure_of(&what, &error))?;
+    drop(engine);
+    Registry::new(&session.places).forget(&known.name)
+}
+
+fn import(
+    session: &Session,
+    search: &[PathBuf],
+    devices: &[PathBuf],
+    only: Option<&str>,
+    destroyed: bool,
+    dry_run: bool,
+) -> Result<(), Failure> {
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let mut search: Vec<PathBuf> = search.iter().map(absolute).collect();
+    let devices: Vec<PathBuf> = devices.iter().map(absolute).collect();
+    for path in search.iter().chain(&devices) {
+        if !path.exists() {
+            return Err(Failure::new(
+                "import pools",
+                format!("'{}' does not exist", path.display()),
+                "give directories with --search, and devices by their paths",
+            ));
+        }
+    }
+    if search.is_empty() && devices.is_empty() {
+        search.push("/dev".into());
+    }
+    let registry = Registry::new(&session.places);
+    let mut rows = Vec::new();
+    let mut failures = Vec::new();
+    for found in terrace_pool::scan(&search, &devices) {
+        if only.is_some_and(|only| only != found.name) || (found.state == PoolState::Destroyed && !destroyed) {
+            continue;
+        }
+        let id = terrace_pool::format_id(&found.id);
+        let paths: Vec<PathBuf> =
+            found.devices.iter().filter(|device| !device.stale).map(|device| device.path.clone()).collect();
+        let mut row = json!({ "name": found.name, "id": id, "devices": paths, "imported": false });
+        let state = format!("{:?}", found.state).to_lowercase();
+        row["state"] = json!(state);
+        if !found.missing.is_empty() {
+            let why = format!("devices are missing: {}", found.missing.join(", "));
+            row["reason"] = json!(why);
+            failures.push(Failure::new(format!("import pool '{}'", found.name), why, "give the directories where they are with --search"));
+            rows.push(row);
+            continue;
+        }
+        let known = registry.find(&found.name)?;
+        let candidate = KnownPool { name: found.name.clone(), id: id.clone(), devices: paths, ..KnownPool::default() };
+        if let Some(known) = &known {
+            if !known.id.is_empty() && known.id != id {
+                let why = "another pool of this name is known here";
+                row["reason"] = json!(why);
+                failures.push(Failure::new(format!("import pool '{}'", found.name), why, "export or destroy that one first"));
+                rows.push(row);
+                continue;
+            }
+            if RunLock::holder(&session.places.lock_file(&found.name)).is_some() {
+                row["reason"] = json!("it is running here already");
+                rows.push(row);
+                continue;
+            }
+        }
+        if !dry_run {
+            let options =
+                OpenOptions { threads: false, exported: true, destroyed, ..OpenOptions::default() };
+            let outcome = open_pool(&candidate, options).and_then(|engine| {
+                engine.event("import", "the pool was imported");
+                let known = describe_pool(&engine);
+                engine.close().map_err(|error| crate::daemon::failure_of("close the pool", &error))?;
+                Ok(known)
+            });
+            match outcome {
+                Ok(known) => {
+                    registry.save(&known)?;
+                    row["imported"] = json!(true);
+                    row["size_bytes"] = json!(known.size_bytes);
+                    row["used_bytes"] = json!(known.used_bytes);
+                }
+                Err(mut failure) => {
+                    failure.what = format!("import pool '{}'", found.name);
+                    row["reason"] = json!(failure.why);
+                    failures.push(failure);
+                }
+            }
+        }
+        rows.push(row);
+    }
+    if session.json {
+        output::json(&rows)?;
+    } else {
+        for row in &rows {
+            let name = row["name"].as_str().unwrap_or_default();
+            let devices = row["devices"].as_array().map_or(0, Vec::len);
+            let said = match (row["imported"] == json!(true), row["reason"].as_str()) {
+                (true, _) => "imported".to_owned(),
+                (false, Some(reason)) => format!("not imported: {reason}"),
+                (false, None) => "can be imported".to_owned(),
+            };
+            output::line(&format!("{name}: {said} ({devices} devices)"))?;
+        }
+    }
+    match failures.into_iter().next() {
+        Some(failure) => Err(failure),
+        None if rows.is_empty() => Err(Failure::new(
+            "import pools",
+            match only {
+                Some(only) => format!("no device of a pool '{only}' was found"),
+                None => "no device of a pool was found".into(),
+            },
+            "give the directories to look in with --search, or the devices themselves",
+        )),
+        None => Ok(()),
+    }
+}
+
+fn get(session: &Session, property: &str, pool: &str) -> Result<(), Failure> {
+    let rows: Vec<Value> = Client::open(&session.places, pool)?.ask("pool_properties", json!({}))?;
+    let mut wanted = Vec::new();
+    for name in property.split(',') {
+        let found: Vec<&Value> = rows.iter().filter(|row| name == "all" || row["property"] == json!(name)).collect();
+        if found.is_empty() {
+            let names: Vec<&str> = rows.iter().filter_map(|row| row["property"].as_str()).collect();
+            return Err(Failure::new(
+                format!("get {name} of pool '{pool}'"),
+                "there is no such property",
+                format!("there are {}", names.join(", ")),
+            ));
+        }
+        wanted.extend(found.into_iter().cloned());
+    }
+    super::datasets::print_properties(session, &wanted)
+}
+
+/// `terrace start`.
+pub fn start(session: &Session, pool: &str, degraded: bool) -> Result<(), Failure> {
+    Registry::new(&session.places).require(pool)?;
+    let running = Client::open_running(&session.places, pool)?;
+    let pid = match running {
+        Some(mut client) => client.call("ping", json!({}))?["pid"].as_u64().unwrap_or(0),
+        None => u64::from(launch::start_daemon(&session.places, pool, degraded)?),
+    };
+    if session.json {
+        return output::json(&json!({ "pool": pool, "daemon_pid": pid }));
+    }
+    Ok(())
+}
+
+/// `terrace stop`.
+pub fn stop(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
+    Registry::new(&session.places).require(pool)?;
+    stop_daemon(session, pool, force)?;
+    if session.json {
+        return output::json(&json!({ "pool": pool, "state": "stopped" }));
+    }
+    Ok(())
+}
+
+/// Stops the daemon of a pool if there is one, and clears what a dead one left mounted.
+fn stop_daemon(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
+    match Client::open_running(&session.places, pool)? {
+        Some(mut client) => {
+            client.call("stop", logged(json!({ "force": force })))?;
+            launch::wait_for_end(&session.places, pool)
+        }
+        None => {
+            let registry = Registry::new(&session.places);
+            for mount in registry.mounts(pool)? {
+                terrace_fuse::clear_stale(&mount.directory).map_err(|error| {
+                    crate::daemon::failure_of(&format!("unmount '{}'", mount.directory.display()), &error)
+                })?;
+            }
+            registry.save_mounts(pool, &[])
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! `terrace scrub`, `compact`, `jobs`.
+
+use std::{
+    io::{self, IsTerminal},
+    process::ExitCode,
+};
+
+use serde_json::{Value, json};
+use terrace_control::Failure;
+use terrace_device::format_size;
+use terrace_engine::{JobStatus, ScrubStatus};
+
+use super::{Session, logged, show::chosen_pools};
+use crate::{
+    arguments::{JobAction, JobChoice, JobsArguments, Waiting},
+    client::{Client, decode},
+    output,
+    registry::Registry,
+};
+
+impl Waiting {
+    /// Whether to wait: as asked for, else if somebody is watching.
+    fn waits(self) -> bool {
+        self.wait || (!self.no_wait && io::stdout().is_terminal())
+    }
+}
+
+/// `terrace scrub`: with --wait the exit status is 1 if damage is left.
+pub fn scrub(session: &Session, pool: &str, waiting: Waiting) -> Result<ExitCode, Failure> {
+    let mut client = Client::open(&session.places, pool)?;
+    let status = client.call("scrub", logged(json!({ "wait": waiting.waits() })))?;
+    if session.json {
+        output::json(&status)?;
+    }
+    let status: ScrubStatus = decode(status)?;
+    if !waiting.waits() {
+        if !session.json {
+            output::line(&format!("the scrub of '{pool}' runs; 'terrace jobs {pool}' shows how far it is"))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let left = status.errors.saturating_sub(status.repaired);
+    if !session.json {
+        output::line(&format!(
+            "scrub {}: {} read, {} errors, {} repaired",
+            status.state,
+            format_size(status.done_bytes),
+            status.errors,
+            status.repaired
+        ))?;
+        status.damage.iter().try_for_each(|damage| output::line(&format!("  {damage}")))?;
+    }
+    if status.state != "done" {
+        return Err(Failure::new(format!("scrub pool '{pool}'"), format!("it was {}", status.state), "start it again"));
+    }
+    if left > 0 {
+        return Err(Failure::new(
+            format!("scrub pool '{pool}'"),
+            format!("{left} errors have no good copy to be repaired from"),
+            "restore those files, and replace the device that 'terrace status' shows errors for",
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `terrace compact`.
+pub fn compact(session: &Session, pool: &str, waiting: Waiting) -> Result<(), Failure> {
+    let mut client = Client::open(&session.places, pool)?;
+    let done = client.call("compact", logged(json!({ "wait": waiting.waits() })))?;
+    if session.json {
+        return output::json(&done);
+    }
+    let bytes = |key: &str| format_size(done[key].as_u64().unwrap_or(0));
+    output::line(&format!(
+        "used {} before, {} now, {} still being freed",
+        bytes("used_bytes_before"),
+        bytes("used_bytes"),
+        bytes("pending_free_bytes")
+    ))
+}
+
+/// `terrace jobs`.
+pub fn jobs(session: &Session, arguments: JobsArguments) -> Result<(), Failure> {
+    match arguments.action {
+        None => list(session, arguments.pool.as_deref()),
+        Some(JobAction::Pause(choice)) => act(session, &choice, "pause"),
+        Some(JobAction::Resume(choice)) => act(session, &choice, "resume"),
+        Some(JobAction::Cancel(choice)) => act(session, &choice, "cancel"),
+    }
+}
+
+fn list(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
+    let mut rows: Vec<Value> = Vec::new();
+    let mut table = Vec::new();
+    for known in chosen_pools(session, pool)? {
+        let jobs: Vec<JobStatus> = Client::open(&session.places, &known.name)?.ask("jobs", json!({}))?;
+        for job in jobs {
+            let percent = match job.total_bytes {
+                0 => 100.0,
+                total => (job.done_bytes as f64 * 100.0 / total as f64).min(100.0),
+            };
+            table.push(vec![
+                known.name.clone(),
+                job.id.to_string(),
+                job.kind.clone(),
+                job.state.clone(),
+                format!("{percent:.0}%"),
+                format!("{}/s", format_size(job.rate as u64)),
+                job.eta_seconds.map_or_else(|| "-".into(), |seconds| format!("{seconds:.0}s")),
+                job.reason.clone(),
+            ]);
+            let mut row = serde_json::to_value(&job).unwrap_or_default();
+            row["pool"] = json!(known.name);
+            rows.push(row);
+        }
+    }
+    if session.json {
+        return output::json(&rows);
+    }
+    output::table(&["POOL", "ID", "KIND", "STATE", "DONE", "RATE", "LEFT", "REASON"], &table, &[1, 4, 5, 6])
+}
+
+fn act(session: &Session, choice: &JobChoice, action: &str) -> Result<(), Failure> {
+    let pool = match &choice.pool {
+        Some(pool) => pool.clone(),
+        None => {
+            let pools = Registry::new(&session.places).pools()?;
+            match pools.as_slice() {
+                [one] => one.name.clone(),
+                _ => {
+                    return Err(Failure::new(
+                        format!("{action} job {}", choice.id),
+                        "it is not clear of which pool",
+                        "add --pool POOL",
+                    )
+                    .as_usage());
+                }
+            }
+        }
+    };
+    let mut client = Client::open(&session.places, &pool)?;
+    client.call("job_action", logged(json!({ "id": choice.id, "action": action }))).map(drop)
+}

@@ -1,0 +1,274 @@
+//! Requests about datasets and snapshots, and the pool's status.
+
+use serde_json::{Value, json};
+use terrace_control::Failure;
+use terrace_dataset::{DatasetInfo, Kind, NewDataset, SnapshotInfo, format_time};
+use terrace_engine::{DatasetStatus, Status, durability_in_words};
+
+use super::{
+    Daemon,
+    answers::{Parameters, failed},
+};
+
+fn kind_name(kind: Kind) -> &'static str {
+    if kind.is_volume() { "volume" } else { "fs" }
+}
+
+impl Daemon {
+    /// The pool as it is now, with its datasets and where they are mounted.
+    pub(super) fn status(&self) -> Status {
+        let mut status = self.engine.status();
+        let mounts = self.mounts.list();
+        let datasets = self.engine.datasets().list(None).unwrap_or_default();
+        status.datasets = datasets
+            .into_iter()
+            .map(|info| DatasetStatus {
+                kind: kind_name(info.kind).into(),
+                used_bytes: info.used_bytes,
+                objects: info.objects,
+                durability: durability_name(&info).into(),
+                durability_detail: durability_in_words(info.settings.durability).into(),
+                mounts: mounts
+                    .iter()
+                    .filter(|mount| mount.dataset.split('@').next() == Some(&*info.name))
+                    .map(|mount| mount.directory.display().to_string())
+                    .collect(),
+                created: format_time(info.created),
+                name: info.name,
+            })
+            .collect();
+        status
+    }
+
+    pub(super) fn list(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let target = parameters.optional_text("target")?;
+        let recursive = parameters.flag("recursive")?;
+        let (filesystems, volumes) = (parameters.flag("filesystems")?, parameters.flag("volumes")?);
+        let what = format!("list '{}'", target.as_deref().unwrap_or(&self.pool));
+        let datasets = self.engine.datasets();
+        let mounts = self.mounts.list();
+        let wanted = |name: &str| recursive || target.as_deref().is_none_or(|target| target == name);
+        // A snapshot by its own name.
+        if let Some(name) = target.as_deref().filter(|target| target.contains('@')) {
+            let info = datasets.snapshot_info(name).map_err(|error| failed(&what, &error))?;
+            return Ok(json!([snapshot_json(&info)]));
+        }
+        let mut rows = Vec::new();
+        for info in datasets.list(target.as_deref()).map_err(|error| failed(&what, &error))? {
+            let shown = if info.kind.is_volume() { volumes } else { filesystems };
+            if shown && wanted(&info.name) {
+                let at = mounts.iter().filter(|mount| mount.dataset == info.name);
+                let at: Vec<String> = at.map(|mount| mount.directory.display().to_string()).collect();
+                rows.push(dataset_json(&info, &at));
+            }
+        }
+        if parameters.flag("snapshots")? {
+            let snapshots = datasets.snapshots(target.as_deref(), false).map_err(|error| failed(&what, &error))?;
+            rows.extend(snapshots.iter().filter(|info| wanted(&info.dataset)).map(snapshot_json));
+        }
+        Ok(Value::Array(rows))
+    }
+
+    pub(super) fn create(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let name = parameters.text("name")?;
+        let new = NewDataset {
+            volume_bytes: match parameters.number("volume_bytes")? {
+                0 => None,
+                bytes => Some(bytes),
+            },
+            sparse: parameters.flag("sparse")?,
+            parents: parameters.flag("parents")?,
+            properties: parameters.value("properties")?,
+        };
+        let datasets = self.engine.datasets();
+        datasets.create(&name, &new).map_err(|error| failed(&format!("create '{name}'"), &error))?;
+        self.engine.event("create", &format!("'{name}' was created"));
+        Ok(json!({ "name": name }))
+    }
+
+    pub(super) fn resize(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let name = parameters.text("name")?;
+        let bytes = parameters.number("size_bytes")?;
+        let what = format!("resize '{name}'");
+        let info = self.engine.datasets().info(&name).map_err(|error| failed(&what, &error))?;
+        if let Kind::Volume { size_bytes } = info.kind
+            && bytes < size_bytes
+            && !parameters.flag("shrink")?
+        {
+            return Err(Failure::new(what, "it would get smaller: what is behind the new end is lost", "add --yes to do it"));
+        }
+        self.engine.datasets().resize_volume(&name, bytes).map_err(|error| failed(&what, &error))?;
+        Ok(json!({ "name": name, "size_bytes": bytes }))
+    }
+
+    pub(super) fn get_properties(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let name = parameters.text("name")?;
+        let wanted: Vec<String> = parameters.value("properties")?;
+        let datasets = self.engine.datasets();
+        let what = format!("get properties of '{name}'");
+        let mut rows = Vec::new();
+        if name.contains('@') {
+            let info = datasets.snapshot_info(&name).map_err(|error| failed(&what, &error))?;
+            let facts = [
+                ("type", json!("snapshot")),
+                ("creation", json!(format_time(info.time))),
+                ("checkpoint", json!(info.checkpoint)),
+                ("referenced", json!(info.referenced_bytes)),
+                ("objects", json!(info.objects)),
+                ("note", json!(info.note)),
+                ("holds", json!(info.holds.join(","))),
+            ];
+            for property in &wanted {
+                let before = rows.len();
+                for (fact, value) in &facts {
+                    if property == "all" || property == fact {
+                        rows.push(json!({ "name": name, "property": fact, "value": value, "source": "-" }));
+                    }
+                }
+                if rows.len() == before {
+                    let names: Vec<_> = facts.iter().map(|(fact, _)| *fact).collect();
+                    let why = format!("a snapshot has no property '{property}'");
+                    return Err(Failure::new(what, why, format!("it has {}", names.join(", "))));
+                }
+            }
+            return Ok(Value::Array(rows));
+        }
+        let mut names = vec![name.clone()];
+        if parameters.flag("recursive")? {
+            let below = datasets.list(Some(&name)).map_err(|error| failed(&what, &error))?;
+            names = below.into_iter().map(|info| info.name).collect();
+        }
+        for name in names {
+            for property in &wanted {
+                for found in datasets.get(&name, property).map_err(|error| failed(&what, &error))? {
+                    let value = property_json(&found.name, &found.value);
+                    rows.push(json!({
+                        "name": name, "property": found.name, "value": value, "text": found.value,
+                        "source": found.source.to_string(),
+                    }));
+                }
+            }
+        }
+        Ok(Value::Array(rows))
+    }
+
+    pub(super) fn set_properties(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let name = parameters.text("name")?;
+        let properties: Vec<(String, String)> = parameters.value("properties")?;
+        for (property, value) in &properties {
+            let outcome = self.engine.datasets().set(&name, property, value);
+            outcome.map_err(|error| failed(&format!("set {property} of '{name}'"), &error))?;
+        }
+        Ok(Value::Null)
+    }
+
+    pub(super) fn inherit(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let (name, property) = (parameters.text("name")?, parameters.text("property")?);
+        let outcome = self.engine.datasets().inherit(&name, &property);
+        outcome.map_err(|error| failed(&format!("inherit {property} for '{name}'"), &error))?;
+        Ok(Value::Null)
+    }
+
+    pub(super) fn rename(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let (from, to) = (parameters.text("from")?, parameters.text("to")?);
+        let datasets = self.engine.datasets();
+        let outcome =
+            if from.contains('@') { datasets.rename_snapshot(&from, &to) } else { datasets.rename(&from, &to) };
+        outcome.map_err(|error| failed(&format!("rename '{from}' to '{to}'"), &error))?;
+        self.mounts.renamed(&from, &to);
+        self.engine.event("rename", &format!("'{from}' is now '{to}'"));
+        Ok(Value::Null)
+    }
+
+    pub(super) fn destroy(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let name = parameters.text("name")?;
+        let (recursive, dry_run) = (parameters.flag("recursive")?, parameters.flag("dry_run")?);
+        let what = format!("destroy '{name}'");
+        let datasets = self.engine.datasets();
+        if !name.contains(['@', '/']) {
+            return Err(Failure::new(
+                what,
+                "it is the pool itself",
+                format!("use 'terrace pool destroy {name}' to destroy the whole pool"),
+            ));
+        }
+        let report = if name.contains('@') {
+            datasets.destroy_snapshot(&name, recursive, dry_run)
+        } else {
+            datasets.destroy(&name, recursive, false, dry_run)
+        };
+        let report = report.map_err(|error| failed(&what, &error))?;
+        if !dry_run {
+            self.engine.event("destroy", &format!("'{name}' was destroyed"));
+        }
+        Ok(json!({
+            "destroyed": !dry_run, "datasets": report.datasets, "snapshots": report.snapshots, "bytes": report.bytes,
+        }))
+    }
+
+    pub(super) fn snapshot(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let name = parameters.text("name")?;
+        let note = parameters.optional_text("note")?.unwrap_or_default();
+        let checkpoint = self.engine.datasets().snapshot(&name, parameters.flag("recursive")?, &note);
+        let checkpoint = checkpoint.map_err(|error| failed(&format!("take snapshot '{name}'"), &error))?;
+        self.engine.event("snapshot", &format!("'{name}' was taken"));
+        Ok(json!({ "name": name, "checkpoint": checkpoint }))
+    }
+}
+
+fn durability_name(info: &DatasetInfo) -> &'static str {
+    use terrace_dataset::Durability;
+    match info.settings.durability {
+        Durability::Ram => "ram",
+        Durability::Timed => "timed",
+        Durability::Barrier => "barrier",
+        Durability::Sync => "sync",
+    }
+}
+
+fn dataset_json(info: &DatasetInfo, mounts: &[String]) -> Value {
+    let mut row = json!({
+        "name": info.name,
+        "type": kind_name(info.kind),
+        "used_bytes": info.used_bytes,
+        "referenced_bytes": info.referenced_bytes,
+        "history_bytes": info.history_bytes,
+        "available_bytes": info.available_bytes,
+        "objects": info.objects,
+        "snapshots": info.snapshots,
+        "created": format_time(info.created),
+        "mounts": mounts,
+    });
+    if let (Kind::Volume { size_bytes }, Some(row)) = (info.kind, row.as_object_mut()) {
+        row.insert("size_bytes".into(), json!(size_bytes));
+    }
+    row
+}
+
+fn snapshot_json(info: &SnapshotInfo) -> Value {
+    json!({
+        "name": info.name,
+        "type": "snapshot",
+        "dataset": info.dataset,
+        "checkpoint": info.checkpoint,
+        "referenced_bytes": info.referenced_bytes,
+        "objects": info.objects,
+        "created": format_time(info.time),
+        "note": info.note,
+        "holds": info.holds,
+    })
+}
+
+/// Sizes and durations as numbers, as all JSON of Terrace has them.
+fn property_json(name: &str, value: &str) -> Value {
+    const SIZES: [&str; 5] = ["quota", "reservation", "chunk_size", "size", "used"];
+    let number = match name {
+        "commit_interval" => terrace_engine::parse_duration(value).ok().map(|time| json!(time.as_secs_f64())),
+        _ if SIZES.contains(&name) => terrace_device::parse_size(value).ok().map(|bytes| json!(bytes)),
+        "referenced" | "history" | "available" | "objects" | "snapshot_count" | "number" => {
+            value.parse::<u64>().ok().map(|number| json!(number))
+        }
+        _ => None,
+    };
+    number.unwrap_or_else(|| json!(value))
+}

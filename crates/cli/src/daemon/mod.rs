@@ -1,0 +1,266 @@
+//! The daemon: holds one pool, serves its control socket and its mounts.
+//!
+//! Invariants: it serves only while it holds the pool's lock and has its devices open; it ends only after
+//! everything was unmounted (or given up by force) and the pool was closed; what it was asked to mount is written
+//! down before it is mounted, so that a killed daemon's mounts come back.
+
+mod answers;
+mod datasets;
+mod files;
+mod mounting;
+mod paths;
+mod placement;
+mod upkeep;
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use terrace_control::{Exchange, Failure, Handler, Request, RunLock, Server};
+use terrace_engine::{Engine, OpenOptions};
+
+use crate::{
+    launch::Readiness,
+    places::Places,
+    registry::{KnownPool, Registry},
+};
+pub use answers::failed as failure_of;
+use answers::{Parameters, failed};
+use mounting::Mounts;
+
+/// How long open requests may take to end after `stop`.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The daemon of one pool.
+pub struct Daemon {
+    places: Places,
+    pool: String,
+    engine: Arc<Engine>,
+    mounts: Mounts,
+    server: OnceLock<Arc<Server>>,
+}
+
+/// Runs the daemon in this process until it is told to stop.
+pub fn run(places: Places, pool: &str, degraded: bool) -> Result<(), Failure> {
+    let background = std::env::var_os("TERRACE_READY").is_some();
+    let started = start(places, pool, degraded);
+    let tell = |readiness: &Readiness| {
+        if background && let Ok(mut text) = serde_json::to_string(readiness) {
+            text.push('\n');
+            let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
+            leave_stdout();
+        }
+    };
+    let (daemon, server, lock) = match started {
+        Ok(started) => started,
+        Err(failure) => {
+            tell(&Readiness::Failed(failure.clone()));
+            return Err(failure);
+        }
+    };
+    tell(&Readiness::Ready(std::process::id()));
+    tracing::info!("pool '{pool}' is served by process {}", std::process::id());
+    let served = server.run(daemon.clone(), PATIENCE);
+    let closed = daemon.shut_down();
+    drop(lock);
+    served.map_err(|error| Failure::new(format!("serve pool '{pool}'"), error, ""))?;
+    closed
+}
+
+type Started = (Arc<Daemon>, Arc<Server>, RunLock);
+
+fn start(places: Places, pool: &str, degraded: bool) -> Result<Started, Failure> {
+    let what = format!("start pool '{pool}'");
+    start_log();
+    let known = Registry::new(&places).require(pool)?;
+    let lock_path = places.lock_file(pool);
+    let lock = RunLock::acquire(&lock_path)
+        .map_err(|error| Failure::new(what.clone(), format!("'{}': {error}", lock_path.display()), "fix its owner and mode"))?
+        .map_err(|holder| {
+            let holder = holder.map_or_else(|| "another process".into(), |holder| format!("process {}", holder.pid));
+            Failure::new(what.clone(), format!("{holder} holds it already"), format!("use it, or run 'terrace stop {pool}' first"))
+        })?;
+    let options = OpenOptions { degraded, ..OpenOptions::default() };
+    let engine = open_pool(&known, options)?;
+    let server = Server::bind(&places.socket(pool))
+        .map_err(|error| Failure::new(what.clone(), format!("its socket: {error}"), "fix the state directory"))?;
+    let daemon = Arc::new(Daemon {
+        mounts: Mounts::new(places.clone(), pool),
+        server: OnceLock::new(),
+        pool: pool.into(),
+        engine,
+        places,
+    });
+    let _ = daemon.server.set(server.clone());
+    daemon.remember_pool();
+    daemon.mounts.restore(&daemon.engine);
+    watch_signals(&server).map_err(|error| Failure::new(what, format!("watch signals: {error}"), ""))?;
+    Ok((daemon, server, lock))
+}
+
+/// Opens a known pool's devices, wherever they were last.
+pub fn open_pool(known: &KnownPool, options: OpenOptions) -> Result<Arc<Engine>, Failure> {
+    let what = format!("open pool '{}'", known.name);
+    let degraded = options.degraded;
+    let mut devices = Vec::new();
+    for path in &known.devices {
+        match terrace_device::open_path(path) {
+            Ok(device) => devices.push(device),
+            Err(error) if degraded => tracing::warn!("opening without device '{}': {error}", path.display()),
+            Err(error) => {
+                let remedy = if path.exists() {
+                    format!("end what uses it, or start without it: 'terrace start {} --degraded'", known.name)
+                } else {
+                    "if it has moved, run 'terrace pool import --search DIRECTORY'".into()
+                };
+                return Err(Failure::new(what, error, remedy));
+            }
+        }
+    }
+    let engine = Engine::open(devices, options).map_err(|error| failed(&what, &error))?;
+    let id = terrace_pool::format_id(&engine.pool().id());
+    if !known.id.is_empty() && id != known.id {
+        return Err(Failure::new(
+            what,
+            format!("the devices hold another pool, with id {id}, not {}", known.id),
+            "run 'terrace pool import --search DIRECTORY' to find the right ones",
+        ));
+    }
+    Ok(engine)
+}
+
+/// What is known of an open pool.
+pub fn describe_pool(engine: &Engine) -> KnownPool {
+    let space = engine.store().space();
+    let devices = engine.pool().devices();
+    KnownPool {
+        name: engine.name(),
+        id: terrace_pool::format_id(&engine.pool().id()),
+        devices: devices.iter().map(|device| PathBuf::from(&device.path)).collect(),
+        size_bytes: space.size_bytes,
+        used_bytes: space.used_bytes,
+    }
+}
+
+impl Daemon {
+    fn remember_pool(&self) {
+        if let Err(failure) = Registry::new(&self.places).save(&describe_pool(&self.engine)) {
+            tracing::warn!("{failure}");
+        }
+    }
+
+    /// Unmounts (by force: nobody is left to ask) and closes.
+    fn shut_down(&self) -> Result<(), Failure> {
+        self.mounts.unmount_all_by_force();
+        self.remember_pool();
+        let outcome = self.engine.close().map_err(|error| failed(&format!("close pool '{}'", self.pool), &error));
+        match &outcome {
+            Ok(()) => tracing::info!("pool '{}' is closed", self.pool),
+            Err(failure) => tracing::error!("{failure}"),
+        }
+        outcome
+    }
+
+    /// `stop`: refuses while mounts are in use, unless forced; the mounts are forgotten.
+    fn stop(&self, force: bool) -> Result<Value, Failure> {
+        self.mounts.unmount_all(force)?;
+        self.remember_pool();
+        self.engine.close().map_err(|error| failed(&format!("close pool '{}'", self.pool), &error))?;
+        if let Some(server) = self.server.get() {
+            server.stop();
+        }
+        Ok(json!({ "pool": self.pool }))
+    }
+}
+
+impl Handler for Daemon {
+    fn handle(&self, request: Request, exchange: &mut Exchange) -> Result<Value, Failure> {
+        let parameters = Parameters::new(&request.operation, request.arguments);
+        let outcome = self.perform(&parameters, exchange);
+        // What changed the pool is written down, as the user typed it.
+        if outcome.is_ok()
+            && let Some(words) = parameters.optional_text("command_line")?
+        {
+            let user = parameters.optional_text("user")?.unwrap_or_default();
+            self.engine.log_command(&user, &words);
+        }
+        outcome
+    }
+}
+
+impl Daemon {
+    fn perform(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
+        match parameters.operation() {
+            "ping" => Ok(json!({ "pool": self.pool, "pid": std::process::id() })),
+            "stop" => self.stop(parameters.flag("force")?),
+            "status" => answers::encode(&self.status()),
+            "io_counters" => answers::encode(&self.engine.io_counters()),
+            "events" => self.events(parameters, exchange),
+            "command_log" => self.command_log(),
+            "jobs" => answers::encode(&self.engine.jobs()),
+            "job_action" => self.job_action(parameters),
+            "scrub" => self.scrub(parameters, exchange),
+            "compact" => self.compact(parameters, exchange),
+            "sync" => self.sync(),
+            "pool_properties" => Ok(self.pool_properties()),
+            "pool_set" => self.pool_set(parameters),
+            "tiers" => Ok(self.tiers()),
+            "tier_set" => self.tier_set(parameters),
+            "list" => self.list(parameters),
+            "create" => self.create(parameters),
+            "resize" => self.resize(parameters),
+            "get_properties" => self.get_properties(parameters),
+            "set_properties" => self.set_properties(parameters),
+            "inherit" => self.inherit(parameters),
+            "rename" => self.rename(parameters),
+            "destroy" => self.destroy(parameters),
+            "snapshot" => self.snapshot(parameters),
+            "mount" => self.mounts.mount(&self.engine, parameters),
+            "unmount" => self.mounts.unmount(parameters),
+            "mounts" => answers::encode(&self.mounts.list()),
+            "ls" => self.ls(parameters, exchange),
+            "cat" => self.cat(parameters, exchange),
+            "get_tree" => self.get_tree(parameters, exchange),
+            "put_tree" => self.put_tree(parameters, exchange),
+            "where" => self.where_is(parameters),
+            other => Err(Failure::new(
+                format!("do '{other}'"),
+                "this daemon does not know it",
+                format!("restart it with 'terrace stop {}' after the upgrade", self.pool),
+            )),
+        }
+    }
+}
+
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).try_init();
+}
+
+/// SIGTERM and SIGINT end the daemon cleanly; mounts stay written down and come back with the next start.
+fn watch_signals(server: &Arc<Server>) -> std::io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let server = server.clone();
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            if signal != SIGHUP {
+                server.stop();
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Once it is known that the daemon serves, its standard output belongs to nobody.
+fn leave_stdout() {
+    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        use std::os::fd::AsRawFd;
+        // SAFETY: both descriptors are open; the old standard output is only written to through its number.
+        unsafe { libc::dup2(null.as_raw_fd(), libc::STDOUT_FILENO) };
+    }
+}

@@ -1,0 +1,305 @@
+//! Requests about tiers, the pool's properties, and where data lies.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use terrace_control::Failure;
+use terrace_dataset::{FileKind, REGION_BYTES, Tree};
+use terrace_engine::parse_duration;
+use terrace_pool::{TierInfo, TierSettings};
+
+use super::{
+    Daemon,
+    answers::{Parameters, failed},
+    paths::{file_failure, find, walk},
+};
+
+impl Daemon {
+    pub(super) fn pool_properties(&self) -> Value {
+        let properties = self.engine.properties().into_iter();
+        let rows = properties.map(|(name, value, set)| {
+            json!({ "name": self.pool, "property": name, "value": value, "source": if set { "local" } else { "default" } })
+        });
+        Value::Array(rows.collect())
+    }
+
+    pub(super) fn pool_set(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let properties: Vec<(String, String)> = parameters.value("properties")?;
+        for (name, value) in &properties {
+            let outcome = self.engine.set_property(name, value);
+            outcome.map_err(|error| failed(&format!("set {name} of pool '{}'", self.pool), &error))?;
+        }
+        Ok(Value::Null)
+    }
+
+    pub(super) fn tiers(&self) -> Value {
+        let status = self.engine.status();
+        let tiers = self.engine.pool().tiers();
+        let rows = tiers.iter().enumerate().map(|(number, tier)| {
+            let usage = status.tiers.get(number).cloned().unwrap_or_default();
+            tier_json(&self.pool, number, tier, usage.size_bytes, usage.used_bytes, usage.live_bytes)
+        });
+        Value::Array(rows.collect())
+    }
+
+    pub(super) fn tier_set(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let name = parameters.text("tier")?;
+        let what = format!("set tier '{}/{name}'", self.pool);
+        let tiers = self.engine.pool().tiers();
+        let Some(tier) = tiers.iter().find(|tier| tier.settings.name == name) else {
+            let names: Vec<_> = tiers.iter().map(|tier| tier.settings.name.as_str()).collect();
+            return Err(Failure::new(what, "there is no such tier", format!("there are {}", names.join(", "))));
+        };
+        let mut settings = tier.settings.clone();
+        let properties: Vec<(String, String)> = parameters.value("properties")?;
+        for (property, value) in &properties {
+            change_tier(&mut settings, property, value).map_err(|why| Failure::new(what.clone(), why, "").as_usage())?;
+        }
+        if settings.low_water > settings.high_water {
+            return Err(Failure::new(what, "low_water would be above high_water", "set both in one command").as_usage());
+        }
+        self.engine.pool().set_tier(&name, settings).map_err(|error| failed(&what, &error))?;
+        Ok(Value::Null)
+    }
+
+    pub(super) fn where_is(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let name = parameters.text("path")?;
+        let place = find(&self.engine, &name)?;
+        let fail = |error: &terrace_dataset::FsError| file_failure("find", &name, error);
+        let Some(filesystem) = &place.live else {
+            return Err(Failure::new(
+                format!("find '{name}'"),
+                "it is a past state",
+                "ask for the live file: its unchanged parts lie where those of the snapshot lie",
+            ));
+        };
+        let top = walk(&**filesystem, &place.parts, true).map_err(|error| fail(&error))?;
+        let state = self.engine.datasets().state(&place.dataset).map_err(|error| failed(&name, &error))?;
+        let mut found = Found::default();
+        let mut stack = vec![top];
+        while let Some(object) = stack.pop() {
+            match object.kind {
+                FileKind::File => self.add_file(filesystem, state.number(), &object, &mut found).map_err(|error| fail(&error))?,
+                FileKind::Directory => {
+                    let mut from = 0;
+                    loop {
+                        let page = filesystem.read_directory(object.object, from, 512).map_err(|error| fail(&error))?;
+                        let Some(last) = page.last() else { break };
+                        from = last.cookie;
+                        stack.extend(page.iter().filter_map(|entry| filesystem.attributes(entry.object).ok()));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(self.describe_found(&name, &found, state.settings().pin.clone()))
+    }
+
+    fn add_file(
+        &self,
+        filesystem: &terrace_dataset::Filesystem,
+        dataset: u32,
+        file: &terrace_dataset::Attributes,
+        found: &mut Found,
+    ) -> Result<(), terrace_dataset::FsError> {
+        let store = self.engine.store();
+        found.files += 1;
+        found.bytes += file.size;
+        let minutes = u32::try_from(self.engine.clock().now_nanoseconds() / 60_000_000_000).unwrap_or(u32::MAX);
+        for region in 0..file.size.div_ceil(REGION_BYTES as u64) {
+            let Ok(short) = u32::try_from(region) else { break };
+            let heat = self.engine.environment().heat.of(dataset, file.object, short, minutes);
+            found.reads += f64::from(heat.reads);
+            found.writes += f64::from(heat.writes);
+            for id in filesystem.chunks_of(file.object, region)? {
+                if !found.seen.insert(id) {
+                    continue;
+                }
+                if let Some(info) = store.chunk_info(id)? {
+                    *found.by_tier.entry(info.tier).or_default() += u64::from(info.stored);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn describe_found(&self, name: &str, found: &Found, pin: Option<String>) -> Value {
+        let tiers = self.engine.pool().tiers();
+        let names: Vec<&str> = tiers.iter().map(|tier| tier.settings.name.as_str()).collect();
+        let by_tier: BTreeMap<&str, u64> = names
+            .iter()
+            .enumerate()
+            .map(|(number, tier)| (*tier, u8::try_from(number).ok().and_then(|number| found.by_tier.get(&number).copied()).unwrap_or(0)))
+            .collect();
+        let fullest = found.by_tier.iter().max_by_key(|(_, bytes)| **bytes).map(|(tier, _)| usize::from(*tier));
+        let (reason, next_move) = self.reason(fullest, found, pin.as_deref(), &tiers);
+        json!({
+            "path": name,
+            "bytes_by_tier": by_tier,
+            "heat": { "reads": found.reads, "writes": found.writes },
+            "pin": pin,
+            "reason": reason,
+            "next_move": next_move,
+            "files": found.files,
+            "size_bytes": found.bytes,
+        })
+    }
+
+    /// Why most of it lies on this tier, and where it would go next.
+    fn reason(
+        &self,
+        tier: Option<usize>,
+        found: &Found,
+        pin: Option<&str>,
+        tiers: &[TierInfo],
+    ) -> (String, Option<String>) {
+        let Some(number) = tier else {
+            return ("it has no data on a device yet: it is empty, or still in memory".into(), None);
+        };
+        let Some(tier) = tiers.get(number) else { return ("it lies on a tier that is gone".into(), None) };
+        let name = &tier.settings.name;
+        if pin == Some(name) {
+            return (format!("the dataset is pinned to tier '{name}'"), None);
+        }
+        let used = 1.0 - tier.free_segments as f64 / tier.segments.max(1) as f64;
+        let migration = self.engine.migration();
+        let slower = tiers.get(number + 1).map(|tier| tier.settings.name.clone());
+        let faster = number.checked_sub(1).and_then(|number| tiers.get(number)).map(|tier| tier.settings.name.clone());
+        let hot = found.reads / found.files.max(1) as f64 >= f64::from(tier.settings.promote_after.max(1));
+        if let Some(faster) = faster {
+            let next = (migration && hot).then(|| format!("promote to '{faster}'"));
+            let why = if hot { "it is read often" } else { "it is read rarely" };
+            return (format!("{why}, and lies on tier '{name}' below '{faster}'"), next);
+        }
+        let full = used > tier.settings.high_water;
+        let next = match slower {
+            Some(slower) if migration && full && !hot => Some(format!("demote to '{slower}'")),
+            _ => None,
+        };
+        let state = if full { "is above its high-water mark" } else { "has room" };
+        (format!("new data lands on tier '{name}', which {state}"), next)
+    }
+}
+
+#[derive(Default)]
+struct Found {
+    files: u64,
+    bytes: u64,
+    reads: f64,
+    writes: f64,
+    by_tier: BTreeMap<u8, u64>,
+    seen: std::collections::HashSet<terrace_store::ChunkId>,
+}
+
+fn tier_json(pool: &str, number: usize, tier: &TierInfo, size: u64, used: u64, live: u64) -> Value {
+    let settings = &tier.settings;
+    json!({
+        "pool": pool,
+        "name": settings.name,
+        "number": number,
+        "size_bytes": size,
+        "used_bytes": used,
+        "live_bytes": live,
+        "devices": tier.devices.len(),
+        "copies": settings.copies,
+        "high_water": settings.high_water,
+        "low_water": settings.low_water,
+        "landing": settings.landing,
+        "promote_after": settings.promote_after,
+        "demote_after": settings.demote_after_seconds,
+        "rate_limit": settings.rate_limit,
+        "window": settings.window,
+    })
+}
+
+/// Sets one property of a tier.
+fn change_tier(settings: &mut TierSettings, property: &str, value: &str) -> Result<(), String> {
+    let wrong = |allowed: &str| format!("{property} cannot be '{value}'; it takes {allowed}");
+    match property {
+        "high_water" => settings.high_water = parse_level(value).ok_or_else(|| wrong("a fill level such as 85% or 0.85"))?,
+        "low_water" => settings.low_water = parse_level(value).ok_or_else(|| wrong("a fill level such as 75% or 0.75"))?,
+        "landing" => {
+            settings.landing = match value {
+                "on" => true,
+                "off" => false,
+                _ => return Err(wrong("on (long sequential writes land here) or off")),
+            }
+        }
+        "promote_after" => {
+            settings.promote_after = match value {
+                "never" => 0,
+                _ => value.parse().map_err(|_| wrong("a number of reads, or never"))?,
+            }
+        }
+        "demote_after" => {
+            settings.demote_after_seconds = match value {
+                "never" => 0,
+                _ => parse_duration(value).map_err(|_| wrong("a duration such as 7d, or never"))?.as_secs(),
+            }
+        }
+        "rate_limit" => {
+            settings.rate_limit = match value {
+                "none" => 0,
+                _ => terrace_device::parse_size(value).map_err(|_| wrong("bytes per second such as 50M, or none"))?,
+            }
+        }
+        "window" => settings.window = parse_window(value).ok_or_else(|| wrong("HH:MM-HH:MM, or always"))?,
+        _ => {
+            return Err(format!(
+                "a tier has no property '{property}'; there are promote_after, demote_after, high_water, low_water, \
+                 landing, rate_limit and window"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn parse_level(value: &str) -> Option<f64> {
+    let level = match value.strip_suffix('%') {
+        Some(percent) => percent.parse::<f64>().ok()? / 100.0,
+        None => value.parse::<f64>().ok()?,
+    };
+    (0.01..=1.0).contains(&level).then_some(level)
+}
+
+fn parse_window(value: &str) -> Option<String> {
+    if value == "always" {
+        return Some(String::new());
+    }
+    let good = |time: &str| {
+        time.split_once(':').is_some_and(|(hour, minute)| {
+            time.len() == 5
+                && hour.parse::<u8>().is_ok_and(|hour| hour < 24)
+                && minute.parse::<u8>().is_ok_and(|minute| minute < 60)
+        })
+    };
+    let (from, to) = value.split_once('-')?;
+    (good(from) && good(to)).then(|| value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tier_properties_are_checked() {
+        let mut settings = TierSettings::named("fast");
+        for (property, value) in
+            [("high_water", "90%"), ("low_water", "0.5"), ("landing", "on"), ("promote_after", "7"),
+             ("demote_after", "1d"), ("rate_limit", "50M"), ("window", "22:00-06:00")]
+        {
+            change_tier(&mut settings, property, value).unwrap();
+        }
+        assert_eq!(settings.high_water, 0.9);
+        assert_eq!(settings.demote_after_seconds, 86_400);
+        assert_eq!(settings.rate_limit, 50 << 20);
+        change_tier(&mut settings, "window", "always").unwrap();
+        assert_eq!(settings.window, "");
+        for (property, value) in
+            [("high_water", "0"), ("high_water", "101%"), ("high_water", "NaN"), ("landing", "maybe"),
+             ("window", "25:00-06:00"), ("nonsense", "1")]
+        {
+            assert!(change_tier(&mut settings, property, value).is_err(), "{property}={value}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Requests about work in the background: scrub, compaction, jobs, events, the command log.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use terrace_control::{Exchange, Failure, Progress};
+
+use super::{
+    Daemon,
+    answers::{Parameters, encode, failed},
+};
+
+/// How often progress is told.
+const TELL_INTERVAL: Duration = Duration::from_millis(100);
+/// Longest that `compact` works.
+const COMPACT_PATIENCE: Duration = Duration::from_secs(3600);
+
+impl Daemon {
+    pub(super) fn scrub(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
+        let what = format!("scrub pool '{}'", self.pool);
+        self.sync()?;
+        self.engine.start_scrub().map_err(|error| failed(&what, &error))?;
+        while parameters.flag("wait")? {
+            let status = self.engine.status().scrub.unwrap_or_default();
+            exchange.progress(Progress {
+                what: "scrub".into(),
+                done_bytes: status.done_bytes,
+                total_bytes: status.total_bytes,
+            })?;
+            if status.state != "running" {
+                break;
+            }
+            if exchange.is_stopping() {
+                return Err(Failure::new(what, "the pool is being stopped", "start it and scrub again"));
+            }
+            std::thread::sleep(TELL_INTERVAL);
+        }
+        encode(&self.engine.status().scrub)
+    }
+
+    pub(super) fn compact(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
+        let what = format!("compact pool '{}'", self.pool);
+        let before = self.engine.store().space();
+        self.engine.tick().map_err(|error| failed(&what, &error))?;
+        self.engine.chunks().checkpoint().map_err(|error| failed(&what, &error))?;
+        let deadline = Instant::now() + COMPACT_PATIENCE;
+        while parameters.flag("wait")? && !exchange.is_stopping() && Instant::now() < deadline {
+            let more = self.engine.step().map_err(|error| failed(&what, &error))?;
+            let pending = self.engine.store().space().pending_free_bytes;
+            if !more && pending == 0 {
+                break;
+            }
+            let gone = before.pending_free_bytes.saturating_sub(pending);
+            exchange.progress(Progress {
+                what: "compact".into(),
+                done_bytes: gone,
+                total_bytes: before.pending_free_bytes.max(gone),
+            })?;
+            if !more {
+                // Another thread does the work, or it waits for the next checkpoint.
+                self.engine.tick().map_err(|error| failed(&what, &error))?;
+                std::thread::sleep(Duration::from_millis(20));
+                if Instant::now() + COMPACT_PATIENCE > deadline + Duration::from_secs(30) {
+                    break;
+                }
+            }
+        }
+        let after = self.engine.store().space();
+        Ok(json!({
+            "used_bytes_before": before.used_bytes,
+            "used_bytes": after.used_bytes,
+            "pending_free_bytes": after.pending_free_bytes,
+        }))
+    }
+
+    /// Everything that was written is durable afterwards.
+    pub(super) fn sync(&self) -> Result<Value, Failure> {
+        let what = format!("sync pool '{}'", self.pool);
+        let checkpoint = self.engine.tick().map_err(|error| failed(&what, &error))?;
+        let store = self.engine.store();
+        store.flush(store.newest()).map_err(|error| failed(&what, &error))?;
+        Ok(json!({ "checkpoint": checkpoint }))
+    }
+
+    pub(super) fn job_action(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let id = parameters.number("id")?;
+        let action = parameters.text("action")?;
+        self.engine.job_action(id, &action).map_err(|error| failed(&format!("{action} job {id}"), &error))?;
+        Ok(Value::Null)
+    }
+
+    pub(super) fn events(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
+        let what = format!("read the events of pool '{}'", self.pool);
+        let mut next = 0;
+        loop {
+            for entry in self.engine.events(next).map_err(|error| failed(&what, &error))? {
+                next = entry.id + 1;
+                exchange.item(&entry)?;
+            }
+            if !parameters.flag("follow")? || exchange.is_stopping() {
+                return Ok(Value::Null);
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    pub(super) fn command_log(&self) -> Result<Value, Failure> {
+        let entries = self.engine.commands();
+        encode(&entries.map_err(|error| failed(&format!("read the command log of '{}'", self.pool), &error))?)
+    }
+}

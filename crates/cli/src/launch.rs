@@ -1,0 +1,119 @@
+//! Starting the daemon from a command: the same binary in a session of its own, that tells when it is ready.
+//!
+//! Invariant: the command returns only when the daemon serves, or with the daemon's own words why it does not.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    os::unix::{fs::OpenOptionsExt, process::CommandExt},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+use terrace_control::{Connection, Failure, RunLock};
+
+use crate::places::Places;
+
+/// The one line that a daemon writes to its standard output when it serves, or cannot.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Readiness {
+    /// It serves, as this process.
+    Ready(u32),
+    /// It does not.
+    Failed(Failure),
+}
+
+/// Longest line that a starting daemon may write, bytes.
+const READINESS_BYTES_MAX: u64 = 64 << 10;
+/// How long a daemon may take to stop, or to be made by another command.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Starts the daemon and waits until it serves.
+pub fn start_daemon(places: &Places, pool: &str, degraded: bool) -> Result<u32, Failure> {
+    let what = format!("start pool '{pool}'");
+    let fail = |why: &dyn std::fmt::Display, remedy: &str| Failure::new(what.clone(), why, remedy);
+    let log_path = places.log_file(pool);
+    let log = log_path
+        .parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&log_path))
+        .map_err(|error| fail(&format!("its log '{}': {error}", log_path.display()), "make room, or fix its owner"))?;
+    let program = std::env::current_exe().map_err(|error| fail(&error, "run terrace by its full path"))?;
+    let mut command = Command::new(program);
+    command
+        .args(["start", pool, "--foreground"])
+        .args(degraded.then_some("--degraded"))
+        .env("TERRACE_READY", "1")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log);
+    // SAFETY: between fork and exec only setsid, fork and _exit are called, which are async-signal-safe; the closure
+    // touches no memory of the parent. The second fork makes the daemon a child of init and no session leader, so
+    // that it never gets a controlling terminal.
+    unsafe {
+        command.pre_exec(|| {
+            if libc::setsid() < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            match libc::fork() {
+                -1 => Err(std::io::Error::last_os_error()),
+                0 => Ok(()),
+                _ => libc::_exit(0),
+            }
+        });
+    }
+    let mut child = command.spawn().map_err(|error| fail(&error, ""))?;
+    let stdout = child.stdout.take();
+    // The middle process, which has ended.
+    let _ = child.wait();
+    let mut text = String::new();
+    if let Some(stdout) = stdout {
+        let _ = BufReader::new(stdout.take(READINESS_BYTES_MAX)).read_line(&mut text);
+    }
+    match serde_json::from_str(&text) {
+        Ok(Readiness::Ready(pid)) => Ok(pid),
+        Ok(Readiness::Failed(failure)) => Err(failure),
+        Err(_) => Err(fail(
+            &"the daemon ended before it was ready",
+            &format!("see the end of '{}'", log_path.display()),
+        )),
+    }
+}
+
+/// Waits for a daemon that holds the lock and does not listen yet (or any more). `None`: it is gone.
+pub fn wait_for_daemon(places: &Places, pool: &str) -> Result<Option<Connection>, Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if let Ok(connection) = Connection::connect(&places.socket(pool)) {
+            return Ok(Some(connection));
+        }
+        if RunLock::holder(&places.lock_file(pool)).is_none() {
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(Failure::new(
+        format!("reach the daemon of pool '{pool}'"),
+        format!("it has held the pool for {} seconds without serving", PATIENCE.as_secs()),
+        format!("see '{}'", places.log_file(pool).display()),
+    ))
+}
+
+/// Waits until no daemon holds the pool.
+pub fn wait_for_end(places: &Places, pool: &str) -> Result<(), Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    while RunLock::holder(&places.lock_file(pool)).is_some() {
+        if Instant::now() > deadline {
+            return Err(Failure::new(
+                format!("stop pool '{pool}'"),
+                format!("its daemon has not ended after {} seconds", PATIENCE.as_secs()),
+                format!("see '{}'", places.log_file(pool).display()),
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}

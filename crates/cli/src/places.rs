@@ -1,0 +1,169 @@
+//! Where this machine keeps what it knows: state (pools, mounts, logs) and sockets.
+//!
+//! Invariant: everything here can be lost without losing data; names of pools are checked before they become
+//! parts of paths.
+
+use std::{
+    env, fs, io,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use terrace_control::Failure;
+
+/// The directories in use.
+#[derive(Debug, Clone)]
+pub struct Places {
+    state: PathBuf,
+    run: PathBuf,
+}
+
+impl Places {
+    /// From `$TERRACE_STATE_DIR`, else by whether the user is root, and the XDG variables. Makes the directories.
+    pub fn find() -> Result<Self, Failure> {
+        let places = Self::choose(
+            env::var_os("TERRACE_STATE_DIR").map(PathBuf::from),
+            rustix::process::geteuid().is_root(),
+            &|name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute()),
+        )?;
+        for directory in [&places.state, &places.run] {
+            make_private(directory).map_err(|error| {
+                Failure::new(
+                    format!("make '{}'", directory.display()),
+                    error,
+                    "run as root, or set TERRACE_STATE_DIR to a directory of yours",
+                )
+            })?;
+        }
+        Ok(places)
+    }
+
+    fn choose(
+        given: Option<PathBuf>,
+        root: bool,
+        variable: &dyn Fn(&str) -> Option<PathBuf>,
+    ) -> Result<Self, Failure> {
+        if let Some(given) = given.filter(|path| !path.as_os_str().is_empty()) {
+            let state = std::path::absolute(&given)
+                .map_err(|error| Failure::new("find TERRACE_STATE_DIR", error, "set it to an absolute path"))?;
+            return Ok(Self { run: state.join("run"), state });
+        }
+        if root {
+            return Ok(Self { state: "/var/lib/terrace".into(), run: "/run/terrace".into() });
+        }
+        let state = variable("XDG_STATE_HOME")
+            .or_else(|| variable("HOME").map(|home| home.join(".local/state")))
+            .ok_or_else(|| {
+                Failure::new("find the state directory", "HOME is not set", "set HOME or TERRACE_STATE_DIR")
+            })?
+            .join("terrace");
+        let run = variable("XDG_RUNTIME_DIR")
+            .unwrap_or_else(|| PathBuf::from(format!("/tmp/terrace-{}", rustix::process::geteuid().as_raw())))
+            .join("terrace");
+        Ok(Self { state, run })
+    }
+
+    /// What is kept.
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// What is known of a pool.
+    pub fn pool_file(&self, pool: &str) -> PathBuf {
+        self.state.join("pools").join(format!("{pool}.json"))
+    }
+
+    /// The directory of all of them.
+    pub fn pool_directory(&self) -> PathBuf {
+        self.state.join("pools")
+    }
+
+    /// The mounts that a pool should have.
+    pub fn mounts_file(&self, pool: &str) -> PathBuf {
+        self.state.join("mounts").join(format!("{pool}.json"))
+    }
+
+    /// What the daemon has to say.
+    pub fn log_file(&self, pool: &str) -> PathBuf {
+        self.state.join("log").join(format!("{pool}.log"))
+    }
+
+    /// The daemon's socket.
+    pub fn socket(&self, pool: &str) -> PathBuf {
+        self.run.join(format!("{pool}.sock"))
+    }
+
+    /// The daemon's lock and process id.
+    pub fn lock_file(&self, pool: &str) -> PathBuf {
+        self.run.join(format!("{pool}.pid"))
+    }
+}
+
+/// Makes a directory, and those above it, for this user alone; refuses one of somebody else.
+fn make_private(directory: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let owner = fs::metadata(directory)?.uid();
+    let own = rustix::process::geteuid().as_raw();
+    if owner != own && own != 0 {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("it belongs to user {owner}")));
+    }
+    Ok(())
+}
+
+/// Writes a file so that it is either the old or the new one, whatever happens.
+pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
+    use std::io::Write;
+    let directory = path.parent().ok_or_else(|| io::Error::other("a path without a directory"))?;
+    make_private(directory)?;
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".new{}", std::process::id()));
+    let new = directory.join(name);
+    let mut file = fs::File::create(&new)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    fs::File::open(directory)?.sync_all()
+}
+
+/// Checks a pool's name before it becomes part of a path.
+pub fn check_pool_name(name: &str) -> Result<(), Failure> {
+    let good = name.len() <= 64
+        && name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    if good {
+        return Ok(());
+    }
+    Err(Failure::new(
+        format!("pool '{name}'"),
+        "this is no name for a pool",
+        "use 1 to 64 letters, digits, '-', '_' or '.', starting with a letter",
+    )
+    .as_usage())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_places_follow_variables_and_user() {
+        let none = |_: &str| None;
+        let places = Places::choose(Some("/x/y".into()), true, &none).unwrap();
+        assert_eq!(places.socket("tank"), Path::new("/x/y/run/tank.sock"));
+        let places = Places::choose(None, true, &none).unwrap();
+        assert_eq!(places.pool_file("tank"), Path::new("/var/lib/terrace/pools/tank.json"));
+        let home = |name: &str| (name == "HOME").then(|| PathBuf::from("/home/u"));
+        let places = Places::choose(None, false, &home).unwrap();
+        assert_eq!(places.state(), Path::new("/home/u/.local/state/terrace"));
+        let runtime = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| PathBuf::from("/run/user/7"));
+        assert!(Places::choose(None, false, &runtime).is_err());
+    }
+
+    #[test]
+    fn names_cannot_leave_the_directory() {
+        for bad in ["", "..", "a/b", "-x", "a b", "1a", &"a".repeat(65)] {
+            assert!(check_pool_name(bad).is_err(), "{bad}");
+        }
+        assert!(check_pool_name("tank-1.x_y").is_ok());
+    }
+}
