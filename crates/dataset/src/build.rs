@@ -507,7 +507,7 @@ impl LiveDataset {
             }
             change += i64::from(record.mapped_blocks()) - i64::from(before);
             batch.put_region(body, region, old, Some(&record));
-            heat.record(dataset, number, region as u32, Access::Write, 1.0, minutes);
+            heat.record(dataset, body, region as u32, Access::Write, 1.0, minutes);
             let record = (!record.is_empty()).then_some(record);
             outcome.regions.push((
                 (body, region),

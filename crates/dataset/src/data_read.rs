@@ -115,7 +115,7 @@ impl LiveDataset {
             let region = offset / (PER_REGION * BLOCK);
             heat.record(
                 self.dataset.number(),
-                object.number,
+                body,
                 region as u32,
                 Access::Read,
                 1.0,

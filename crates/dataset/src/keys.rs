@@ -20,7 +20,7 @@ pub const TABLE_COUNTERS: u8 = 0x24;
 pub const TABLE_ORPHAN: u8 = 0x25;
 /// Jobs of the mover.
 pub const TABLE_JOB: u8 = 0x26;
-/// Heat of regions.
+/// Heat of regions, by dataset and body.
 pub const TABLE_HEAT: u8 = 0x27;
 /// Inodes by dataset and object (versioned).
 pub const TABLE_INODE: u8 = 0x28;
@@ -30,6 +30,8 @@ pub const TABLE_ENTRY: u8 = 0x29;
 pub const TABLE_XATTR: u8 = 0x2a;
 /// Region records by dataset, object, region (versioned).
 pub const TABLE_REGION: u8 = 0x2b;
+/// Tiers to which single objects are pinned, by dataset and object.
+pub const TABLE_PIN: u8 = 0x2c;
 /// Old versions: dataset, table, rest of the live key, checkpoint of death.
 pub const TABLE_HISTORY: u8 = 0x2e;
 /// What is held by whom: dataset, holder, birth, table, rest of the live key, death; no value.
@@ -163,6 +165,21 @@ pub fn parse_orphan(key: &[u8]) -> Result<(u32, u64), DecodeError> {
     let parsed = (reader.key_u32("dataset")?, reader.key_u64("number")?);
     reader.finish()?;
     Ok(parsed)
+}
+
+/// Key of the heat of a body.
+pub fn heat(dataset: u32, body: u64) -> Vec<u8> {
+    KeyWriter::table(TABLE_HEAT).u32(dataset).u64(body).finish()
+}
+
+/// Key of the pin of an object.
+pub fn pin(dataset: u32, object: u64) -> Vec<u8> {
+    KeyWriter::table(TABLE_PIN).u32(dataset).u64(object).finish()
+}
+
+/// Dataset and object of the pin or heat at `key`.
+pub fn parse_pin(key: &[u8]) -> Result<(u32, u64), DecodeError> {
+    parse_orphan(key)
 }
 
 /// The range of a dataset in a table.

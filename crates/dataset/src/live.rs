@@ -279,7 +279,7 @@ impl LiveDataset {
         self.dataset
             .environment()
             .heat
-            .forget(self.dataset.number(), object.number);
+            .forget(self.dataset.number(), state.inode.body);
     }
 
     /// Keeps the object alive without a name.

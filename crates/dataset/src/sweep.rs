@@ -171,14 +171,16 @@ impl Sweeper {
 }
 
 /// The tables that have a dataset number behind the table byte, ascending; not that of dataset records.
-const DATASET_TABLES: [u8; 9] = [
+const DATASET_TABLES: [u8; 11] = [
     keys::TABLE_HELD,
     keys::TABLE_COUNTERS,
     keys::TABLE_ORPHAN,
+    keys::TABLE_HEAT,
     keys::TABLE_INODE,
     keys::TABLE_ENTRY,
     keys::TABLE_XATTR,
     keys::TABLE_REGION,
+    keys::TABLE_PIN,
     keys::TABLE_HISTORY,
     keys::TABLE_HOLDER,
 ];
@@ -501,6 +503,11 @@ impl Datasets {
         }
         if done {
             batch.delete_orphan(at.number);
+            batch.delete_plain(keys::heat(dataset, at.number));
+            if object != 0 {
+                batch.delete_plain(keys::pin(dataset, object));
+            }
+            self.environment.heat.forget(dataset, at.number);
         }
         state.commit(batch)?;
         if let Some((last, _)) = page.last() {
