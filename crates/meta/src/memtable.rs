@@ -222,3 +222,44 @@ impl Entries {
         newest.older = Some(Box::new(kept));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(value: &'static str) -> Vec<(Bytes, Operation)> {
+        vec![(
+            Bytes::from_static(b"key"),
+            Operation::Put(Bytes::from_static(value.as_bytes())),
+        )]
+    }
+
+    fn seen(memtable: &Memtable, sequence: u64) -> Option<Operation> {
+        let mut page = Vec::new();
+        memtable.page(Bound::Unbounded, &[], sequence, 10, &mut page);
+        page.pop().map(|(_, operation)| operation)
+    }
+
+    #[test]
+    fn a_scan_keeps_what_it_began_with_and_no_longer() {
+        let memtable = Memtable::after(0);
+        memtable.apply(1, put("one"));
+        let alone = memtable.bytes();
+        let (first, mut sequence) = (memtable.begin_scan(), 1);
+        for value in ["two", "six", "ten"] {
+            sequence += 1;
+            memtable.apply(sequence, put(value));
+        }
+        let second = memtable.begin_scan();
+        memtable.apply(5, vec![(Bytes::from_static(b"key"), Operation::Delete)]);
+        assert_eq!(seen(&memtable, first), Some(Operation::Put("one".into())));
+        assert_eq!(seen(&memtable, second), Some(Operation::Put("ten".into())));
+        assert_eq!(memtable.get(b"key"), Some(Operation::Delete));
+        memtable.end_scan(first);
+        memtable.apply(6, put("sun"));
+        assert_eq!(seen(&memtable, second), Some(Operation::Put("ten".into())));
+        memtable.end_scan(second);
+        memtable.apply(7, put("end"));
+        assert_eq!(memtable.bytes(), alone, "nothing is kept that nobody reads");
+    }
+}
