@@ -446,7 +446,7 @@ impl LiveDataset {
         recorded_size: u64,
         outcome: &mut Outcome,
     ) -> Result<i64, FsError> {
-        let (dataset, number, body) = (self.dataset.number(), frozen.object.number, frozen.inode.body);
+        let (dataset, body) = (self.dataset.number(), frozen.inode.body);
         let mut edits: BTreeMap<u64, Vec<Edit>> = BTreeMap::new();
         if !fresh {
             let recorded_blocks = recorded_size.div_ceil(BLOCK);
@@ -575,6 +575,7 @@ impl LiveDataset {
             self.shrink_names();
         }
         self.rooms.spend(frozen.bytes);
+        self.rooms.trim();
         self.sub_dirty(frozen.bytes);
     }
 

@@ -1,1 +1,22 @@
-//! Terrace: mover.
+//! The mover: the one background worker that puts content where it should lie.
+//!
+//! Demotion, promotion, pins and moves by hand are all *rewrite these live chunks to a better tier*
+//! (`Store::rewrite`); scrubbing and compaction are steps of the store. All of them are *jobs*: visible, pausable,
+//! cancellable, kept across restarts, with percentages that end at 100. The mover has no thread: whoever drives it
+//! calls [`Mover::step`], which does a bounded piece of work (after TIER's per-block heat and HAMMER's time-boxed
+//! maintenance).
+
+mod error;
+mod job;
+mod mover;
+mod pace;
+mod pins;
+mod plan;
+mod policy;
+mod promote;
+mod status;
+
+pub use error::MoverError;
+pub use job::{JobInfo, JobKind, JobState};
+pub use mover::{Mover, Step, StoreSteps, StoreWork};
+pub use policy::{TierPolicy, Window};

@@ -1,0 +1,103 @@
+//! Pins: objects and datasets whose content stays on one tier.
+//!
+//! A dataset is pinned by its property `pin`; a single object by a record of the mover, kept by tier name so that it
+//! survives a change of the tiers.
+
+use std::collections::HashMap;
+
+use terrace_dataset::{InodeRecord, keys, split_value};
+use terrace_store::{Batch, Store, StoreError};
+
+const TIER_BYTES_MAX: usize = 64;
+
+/// The pins of single objects.
+#[derive(Default)]
+pub(crate) struct Pins {
+    /// Tier name by dataset and object.
+    objects: HashMap<(u32, u64), String>,
+    /// The same by body, as far as it is known.
+    bodies: HashMap<(u32, u64), String>,
+}
+
+impl Pins {
+    pub(crate) fn load(store: &dyn Store) -> Result<Self, StoreError> {
+        let mut pins = Self::default();
+        let (mut from, to) = keys::table_range(keys::TABLE_PIN);
+        loop {
+            let page = store.scan(&from, &to, 256)?;
+            for (key, value) in &page {
+                if let (Ok(place), Ok(tier)) = (keys::parse_pin(key), std::str::from_utf8(value)) {
+                    pins.objects
+                        .insert(place, tier.chars().take(TIER_BYTES_MAX).collect());
+                }
+            }
+            match page.last() {
+                Some((last, _)) if page.len() == 256 => from = last.iter().copied().chain([0]).collect(),
+                _ => break,
+            }
+        }
+        pins.find_bodies(store)?;
+        Ok(pins)
+    }
+
+    /// Looks up which bodies the pinned objects have now; an object that is gone loses its pin.
+    pub(crate) fn find_bodies(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        let mut bodies = HashMap::new();
+        let mut gone = Vec::new();
+        for ((dataset, object), tier) in &self.objects {
+            match body_of(store, *dataset, *object)? {
+                Some(body) => drop(bodies.insert((*dataset, body), tier.clone())),
+                None => gone.push((*dataset, *object)),
+            }
+        }
+        gone.iter().for_each(|place| drop(self.objects.remove(place)));
+        self.bodies = bodies;
+        Ok(())
+    }
+
+    pub(crate) fn set(
+        &mut self,
+        store: &dyn Store,
+        dataset: u32,
+        object: u64,
+        tier: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let mut batch = Batch::new();
+        match tier {
+            Some(tier) => batch.put(keys::pin(dataset, object), tier.as_bytes()),
+            None => batch.delete(keys::pin(dataset, object)),
+        }
+        let sequence = store.commit(batch)?;
+        store.flush(sequence)?;
+        match tier {
+            Some(tier) => drop(self.objects.insert((dataset, object), tier.to_owned())),
+            None => drop(self.objects.remove(&(dataset, object))),
+        }
+        self.find_bodies(store)
+    }
+
+    pub(crate) fn of_object(&self, dataset: u32, object: u64) -> Option<&str> {
+        self.objects.get(&(dataset, object)).map(String::as_str)
+    }
+
+    pub(crate) fn of_body(&self, dataset: u32, body: u64) -> Option<&str> {
+        self.bodies.get(&(dataset, body)).map(String::as_str)
+    }
+}
+
+/// The number under which an object's regions stand; `None` if it is gone or damaged.
+pub(crate) fn body_of(store: &dyn Store, dataset: u32, object: u64) -> Result<Option<u64>, StoreError> {
+    Ok(inode_of(store, dataset, object)?.map(|inode| inode.body))
+}
+
+pub(crate) fn inode_of(
+    store: &dyn Store,
+    dataset: u32,
+    object: u64,
+) -> Result<Option<InodeRecord>, StoreError> {
+    let Some(value) = store.get(&keys::inode(dataset, object))? else {
+        return Ok(None);
+    };
+    let inode = split_value(&value).and_then(|(_, payload)| InodeRecord::decode(payload));
+    Ok(inode.ok())
+}

@@ -1,0 +1,185 @@
+//! Promotion: what is read often moves up.
+//!
+//! Invariants: only the hottest [`CANDIDATES_MAX`] regions are looked at per round; nothing is moved up into a tier
+//! above its high-water mark, so that promotion never causes the demotion that undoes it at once.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
+};
+
+use terrace_dataset::read_region;
+use terrace_store::StoreError;
+
+use crate::{
+    job::{JobKind, JobState},
+    mover::{Inner, Mover, has_room, in_window},
+    plan,
+    policy::minute_of_day,
+};
+
+const CANDIDATES_MAX: usize = 1024;
+/// Regions looked at in one step.
+const STEP_REGIONS: usize = 8;
+const REGION_BYTES: u64 = 1 << 20;
+
+/// Hot regions that may lie too low, hottest first.
+#[derive(Default)]
+pub(crate) struct Candidates {
+    regions: VecDeque<(u32, u64, u32, f32)>,
+    /// The job that shows the work of this round, once there is some.
+    job: Option<u64>,
+}
+
+impl Candidates {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    pub(crate) fn job(&self) -> Option<u64> {
+        self.job
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Mover {
+    /// Collects the regions that are read often enough, unless the last round still runs.
+    pub(crate) fn find_hot(&self, inner: &mut Inner) {
+        let thresholds = inner.policies.iter().skip(1).map(|policy| policy.promote_after);
+        let Some(least) = thresholds.filter(|after| *after > 0).min() else {
+            return;
+        };
+        if !inner.candidates.is_empty() {
+            return;
+        }
+        let mut hottest = BinaryHeap::new();
+        self.environment
+            .heat
+            .for_each(self.minutes(), |dataset, body, region, heat| {
+                if heat.reads >= least as f32 {
+                    // Positive floats order as their bits.
+                    hottest.push(Reverse((heat.reads.to_bits(), dataset, body, region)));
+                    if hottest.len() > CANDIDATES_MAX {
+                        hottest.pop();
+                    }
+                }
+            });
+        let sorted = hottest.into_sorted_vec();
+        inner.candidates.regions = sorted
+            .into_iter()
+            .map(|Reverse((reads, dataset, body, region))| (dataset, body, region, f32::from_bits(reads)))
+            .collect();
+    }
+
+    /// Looks at the next few candidates; returns 0, or for how long to wait.
+    pub(crate) fn promote_step(&self, inner: &mut Inner, now: u64) -> Result<u64, StoreError> {
+        let paused = inner.candidates.job.and_then(|id| inner.jobs.get(&id));
+        match paused.map(|active| active.job.state) {
+            Some(JobState::Paused) => return Ok(u64::MAX),
+            Some(state) if state.is_over() => {
+                inner.candidates.clear();
+                return Ok(u64::MAX);
+            }
+            _ => {}
+        }
+        let minute = minute_of_day(self.environment.clock.now_nanoseconds());
+        if !in_window(&inner.policies, 0, minute) {
+            return Ok(60_000_000_000);
+        }
+        let pause = self.pause_for(inner, 0, now);
+        if pause > 0 {
+            return Ok(pause);
+        }
+        let tiers = self.environment.store.space().tiers;
+        let mut by_target: BTreeMap<u8, HashMap<_, _>> = BTreeMap::new();
+        let mut planned = 0;
+        for _ in 0..STEP_REGIONS {
+            let Some((dataset, body, region, reads)) = inner.candidates.regions.pop_front() else {
+                break;
+            };
+            let target = (0..tiers.len())
+                .find(|at| has_room(&tiers[*at], inner.policies.get(*at), planned + REGION_BYTES))
+                .unwrap_or(tiers.len()) as u8;
+            let pinned = self.pin_of(inner, dataset, body);
+            let target_name = tiers.get(usize::from(target)).map(|tier| tier.name.as_str());
+            if pinned.is_some() && pinned.as_deref() != target_name {
+                continue;
+            }
+            let store = self.environment.store.as_ref();
+            let Some(found) = read_region(store, dataset, body, u64::from(region))? else {
+                continue;
+            };
+            let policies = &inner.policies;
+            let hot_enough = |tier: u8| {
+                let after = policies
+                    .get(usize::from(tier))
+                    .map_or(0, |policy| policy.promote_after);
+                tier > target && after > 0 && reads >= after as f32
+            };
+            let chunks = by_target.entry(target).or_default();
+            let before: u64 = chunks.values().sum();
+            plan::chunks_where(store, &found.record, chunks, hot_enough)?;
+            planned += chunks.values().sum::<u64>() - before;
+        }
+        let mut moved = 0;
+        for (target, chunks) in by_target.into_iter().filter(|(_, chunks)| !chunks.is_empty()) {
+            self.show_promotion(inner, target)?;
+            match self.rewrite(inner, target, &chunks, now) {
+                Ok(bytes) => moved += bytes,
+                Err(StoreError::NoSpace) => inner.candidates.regions.clear(),
+                Err(error) => return Err(error),
+            }
+        }
+        self.count_promotion(inner, moved, now)?;
+        Ok(0)
+    }
+
+    fn pin_of(&self, inner: &Inner, dataset: u32, body: u64) -> Option<String> {
+        if let Some(tier) = inner.pins.of_body(dataset, body) {
+            return Some(tier.to_owned());
+        }
+        self.datasets
+            .state_by_number(dataset)
+            .and_then(|state| state.settings().pin.clone())
+    }
+
+    /// There is something to move: from now on the round is a job.
+    fn show_promotion(&self, inner: &mut Inner, target: u8) -> Result<(), StoreError> {
+        if inner.candidates.job.is_some() {
+            return Ok(());
+        }
+        let name = inner
+            .policies
+            .get(usize::from(target))
+            .map_or("", |policy| policy.name.as_str());
+        let reason = format!("moving what is read often up to tier '{name}'");
+        let job = self.new_job(JobKind::Promote, reason, 0, target, target);
+        inner.candidates.job = Some(self.add(inner, job, None)?);
+        Ok(())
+    }
+
+    fn count_promotion(&self, inner: &mut Inner, moved: u64, now: u64) -> Result<(), StoreError> {
+        let left = inner.candidates.regions.len() as u64;
+        let Some(id) = inner.candidates.job else {
+            return Ok(());
+        };
+        if let Some(active) = inner.jobs.get_mut(&id) {
+            active.job.done_bytes += moved;
+            active.count(moved, now);
+            active.job.total_bytes = active.job.done_bytes + left * REGION_BYTES;
+            if left == 0 {
+                active.job.finish();
+                let job = active.job.clone();
+                self.persist(id, &job)?;
+                self.forget_ended(inner)?;
+            }
+        }
+        if left == 0 {
+            inner.candidates.clear();
+        }
+        Ok(())
+    }
+}

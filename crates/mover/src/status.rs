@@ -1,0 +1,201 @@
+//! What users ask of the mover: the list of jobs, pausing, moving and pinning by hand, running work of the store.
+
+use terrace_dataset::bytes_of_object;
+
+use crate::{
+    error::MoverError,
+    job::{JobInfo, JobKind, JobState},
+    mover::{Inner, Mover, StoreSteps},
+    pins,
+};
+
+impl Mover {
+    /// All jobs that run or wait, and the last that ended, oldest first.
+    pub fn jobs(&self) -> Vec<JobInfo> {
+        let inner = self.inner.lock();
+        let off =
+            (!self.is_enabled()).then_some("waiting: migration is off ('terrace pool set migration=on')");
+        let info = inner.jobs.iter().map(|(id, active)| {
+            let waiting = off.filter(|_| active.job.kind.migrates()).or(active.waiting);
+            JobInfo::of(*id, &active.job, active.rate, waiting)
+        });
+        info.collect()
+    }
+
+    /// Stops a job until it is resumed.
+    pub fn pause(&self, id: u64) -> Result<(), MoverError> {
+        self.change(id, JobState::Paused)
+    }
+
+    /// Lets a paused job go on.
+    pub fn resume(&self, id: u64) -> Result<(), MoverError> {
+        self.change(id, JobState::Running)
+    }
+
+    /// Ends a job; what it moved stays where it is.
+    pub fn cancel(&self, id: u64) -> Result<(), MoverError> {
+        self.change(id, JobState::Cancelled)
+    }
+
+    fn change(&self, id: u64, state: JobState) -> Result<(), MoverError> {
+        let mut inner = self.inner.lock();
+        let active = inner.jobs.get_mut(&id).ok_or(MoverError::NoJob(id))?;
+        if active.job.state.is_over() {
+            return Err(MoverError::Over {
+                id,
+                state: active.job.state.name(),
+            });
+        }
+        active.job.state = state;
+        let job = active.job.clone();
+        if state.is_over() && inner.candidates.job() == Some(id) {
+            inner.candidates.clear();
+        }
+        self.persist(id, &job)?;
+        self.forget_ended(&mut inner)?;
+        Ok(())
+    }
+
+    /// Runs work of the store as a job, kind `Scrub` or `Compact`.
+    pub fn run(&self, kind: JobKind, reason: &str, steps: Box<dyn StoreSteps>) -> Result<u64, MoverError> {
+        let mut inner = self.inner.lock();
+        let job = self.new_job(kind, reason.to_owned(), 0, 0, 0);
+        Ok(self.add(&mut inner, job, Some(steps))?)
+    }
+
+    /// Moves a dataset (`object` 0) or one object of it to the tier of this name, as a job.
+    pub fn move_to(&self, dataset: u32, object: u64, tier: &str) -> Result<u64, MoverError> {
+        let mut inner = self.inner.lock();
+        let target = tier_index(&inner, tier)?;
+        self.start_move(
+            &mut inner,
+            dataset,
+            object,
+            target,
+            format!("asked for: to tier '{tier}'"),
+        )
+    }
+
+    /// Moves a dataset or object to the next faster tier than the slowest that it lies on, as a job.
+    pub fn promote(&self, dataset: u32, object: u64) -> Result<u64, MoverError> {
+        self.shift(dataset, object, true)
+    }
+
+    /// Moves a dataset or object to the next slower tier than the fastest that it lies on, as a job.
+    pub fn demote(&self, dataset: u32, object: u64) -> Result<u64, MoverError> {
+        self.shift(dataset, object, false)
+    }
+
+    fn shift(&self, dataset: u32, object: u64, up: bool) -> Result<u64, MoverError> {
+        let tiers = self.environment.store.space().tiers.len();
+        let lies_on = match object {
+            // A dataset goes all the way: looking where all of it lies would take as long as moving it.
+            0 => None,
+            _ => {
+                let bytes = bytes_of_object(&self.environment.store, dataset, object)?.by_tier;
+                match up {
+                    true => bytes.iter().rposition(|bytes| *bytes > 0),
+                    false => bytes.iter().position(|bytes| *bytes > 0),
+                }
+            }
+        };
+        let target = match (up, lies_on) {
+            (true, None) => 0,
+            (false, None) => tiers.saturating_sub(1),
+            (true, Some(tier)) => tier.checked_sub(1).ok_or(MoverError::NoFurther("faster"))?,
+            (false, Some(tier)) if tier + 1 < tiers => tier + 1,
+            (false, Some(_)) => return Err(MoverError::NoFurther("slower")),
+        };
+        let reason = if up {
+            "asked for: promote"
+        } else {
+            "asked for: demote"
+        };
+        self.start_move(
+            &mut self.inner.lock(),
+            dataset,
+            object,
+            target as u8,
+            reason.to_owned(),
+        )
+    }
+
+    fn start_move(
+        &self,
+        inner: &mut Inner,
+        dataset: u32,
+        object: u64,
+        target: u8,
+        reason: String,
+    ) -> Result<u64, MoverError> {
+        let missing =
+            || MoverError::NothingThere(format!("dataset {dataset}, object {object} does not exist"));
+        let state = self.datasets.state_by_number(dataset).ok_or_else(missing)?;
+        let store = self.environment.store.as_ref();
+        let (body, total_bytes) = match object {
+            0 => (0, state.counters().referenced_bytes()),
+            _ => {
+                let inode = pins::inode_of(store, dataset, object)?.ok_or_else(missing)?;
+                (inode.body, inode.blocks.saturating_mul(4096))
+            }
+        };
+        let mut job = self.new_job(JobKind::Move, reason, total_bytes, target, target);
+        job.dataset = dataset;
+        job.body = body;
+        Ok(self.add(inner, job, None)?)
+    }
+
+    /// Pins an object to a tier, and moves it there as a job.
+    pub fn pin(&self, dataset: u32, object: u64, tier: &str) -> Result<u64, MoverError> {
+        let mut inner = self.inner.lock();
+        let target = tier_index(&inner, tier)?;
+        let store = self.environment.store.as_ref();
+        if pins::inode_of(store, dataset, object)?.is_none() {
+            return Err(MoverError::NothingThere(format!(
+                "object {object} does not exist"
+            )));
+        }
+        inner.pins.set(store, dataset, object, Some(tier))?;
+        self.start_move(
+            &mut inner,
+            dataset,
+            object,
+            target,
+            format!("pinned to tier '{tier}'"),
+        )
+    }
+
+    /// Removes the pin of an object; it stays where it is until a policy moves it.
+    pub fn unpin(&self, dataset: u32, object: u64) -> Result<(), MoverError> {
+        let mut inner = self.inner.lock();
+        Ok(inner
+            .pins
+            .set(self.environment.store.as_ref(), dataset, object, None)?)
+    }
+
+    /// The tier that an object is pinned to, by its own pin or its dataset's property.
+    pub fn pin_of_object(&self, dataset: u32, object: u64) -> Option<String> {
+        let own = self
+            .inner
+            .lock()
+            .pins
+            .of_object(dataset, object)
+            .map(str::to_owned);
+        own.or_else(|| {
+            self.datasets
+                .state_by_number(dataset)
+                .and_then(|state| state.settings().pin.clone())
+        })
+    }
+}
+
+fn tier_index(inner: &Inner, name: &str) -> Result<u8, MoverError> {
+    let found = inner.policies.iter().position(|policy| policy.name == name);
+    found.map(|at| at as u8).ok_or_else(|| {
+        let tiers: Vec<_> = inner.policies.iter().map(|policy| policy.name.as_str()).collect();
+        MoverError::NoTier {
+            name: name.to_owned(),
+            tiers: tiers.join(", "),
+        }
+    })
+}

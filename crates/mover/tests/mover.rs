@@ -1,0 +1,378 @@
+//! Policies and jobs over the in-memory store with its two tiers.
+
+use std::sync::Arc;
+
+use terrace_cache_access::record;
+use terrace_dataset::{
+    Context, Datasets, Environment, FileKind, NewDataset, Tree, bytes_of_dataset, bytes_of_object, check,
+};
+use terrace_device::ManualClock;
+use terrace_mover::{JobInfo, JobKind, Mover, MoverError, Step, StoreSteps, StoreWork, TierPolicy};
+use terrace_store::{MemoryStore, Store, StoreError};
+
+const MIB: u64 = 1 << 20;
+const SECOND: u64 = 1_000_000_000;
+
+mod terrace_cache_access {
+    use terrace_dataset::Environment;
+
+    pub fn record(environment: &Environment, dataset: u32, body: u64, reads: u32) {
+        let minutes = (environment.clock.now_nanoseconds() / 60_000_000_000) as u32;
+        for _ in 0..reads {
+            environment
+                .heat
+                .record(dataset, body, 0, terrace_cache::Access::Read, 1.0, minutes);
+        }
+    }
+}
+
+struct Pool {
+    memory: Arc<MemoryStore>,
+    clock: Arc<ManualClock>,
+    datasets: Arc<Datasets>,
+    mover: Mover,
+    number: u32,
+}
+
+impl Pool {
+    fn new(size_bytes: u64) -> Self {
+        let memory = Arc::new(MemoryStore::new(size_bytes));
+        let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));
+        let (datasets, mover) = open(&memory, &clock);
+        datasets.create("pool/a", &NewDataset::default()).unwrap();
+        let number = datasets.info("pool/a").unwrap().number;
+        Self {
+            memory,
+            clock,
+            datasets,
+            mover,
+            number,
+        }
+    }
+
+    fn reopen(&mut self) {
+        (self.datasets, self.mover) = open(&self.memory, &self.clock);
+    }
+
+    fn environment(&self) -> &Environment {
+        self.datasets.environment()
+    }
+
+    /// A file of 1 MiB of its own content; returns its object.
+    fn file(&self, name: &str, seed: u8) -> u64 {
+        let filesystem = self.datasets.filesystem("pool/a").unwrap();
+        let root = Context::root();
+        let object = filesystem
+            .create(&root, 1, name.as_bytes(), FileKind::File, 0o644, 0)
+            .unwrap()
+            .object;
+        filesystem.write(&root, object, 0, &content(seed), false).unwrap();
+        object
+    }
+
+    fn files(&self, count: u8) -> Vec<u64> {
+        let files = (0..count)
+            .map(|seed| self.file(&format!("f{seed}"), seed))
+            .collect();
+        self.datasets.commit_all().unwrap();
+        files
+    }
+
+    fn tier_bytes(&self, object: u64) -> Vec<u64> {
+        let mut bytes = bytes_of_object(&self.store(), self.number, object)
+            .unwrap()
+            .by_tier;
+        bytes.resize(2, 0);
+        bytes
+    }
+
+    fn store(&self) -> Arc<dyn Store> {
+        self.memory.clone()
+    }
+
+    fn steps(&self, most: usize) -> usize {
+        (0..most)
+            .find(|_| matches!(self.mover.step().unwrap(), Step::Idle { .. }))
+            .unwrap_or(most)
+    }
+
+    /// Steps until nothing is left, letting time pass.
+    fn settle(&self) {
+        for _ in 0..50 {
+            assert!(self.steps(10_000) < 10_000, "the mover does not come to rest");
+            self.clock.advance(11 * SECOND);
+        }
+    }
+
+    fn job(&self, id: u64) -> JobInfo {
+        self.mover.jobs().into_iter().find(|job| job.id == id).unwrap()
+    }
+
+    fn audit(&self, files: &[u64]) {
+        let filesystem = self.datasets.filesystem("pool/a").unwrap();
+        for (seed, object) in files.iter().enumerate() {
+            let mut buffer = vec![0; MIB as usize];
+            assert_eq!(filesystem.read(*object, 0, &mut buffer).unwrap(), buffer.len());
+            assert!(buffer == content(seed as u8), "file {seed} changed");
+        }
+        let report = check(&self.store()).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+    }
+}
+
+fn open(memory: &Arc<MemoryStore>, clock: &Arc<ManualClock>) -> (Arc<Datasets>, Mover) {
+    let store: Arc<dyn Store> = memory.clone();
+    let environment = Arc::new(Environment::new(store, clock.clone()));
+    let datasets = Arc::new(Datasets::open(environment, "pool").unwrap());
+    let mover = Mover::open(datasets.clone()).unwrap();
+    (datasets, mover)
+}
+
+fn content(seed: u8) -> Vec<u8> {
+    (0..MIB as u32)
+        .map(|at| (at / 4096) as u8 ^ seed.wrapping_mul(37) ^ ((at % 251) as u8))
+        .collect()
+}
+
+#[test]
+fn the_coldest_moves_down_until_the_low_water_mark() {
+    let pool = Pool::new(20 * MIB);
+    let files = pool.files(19);
+    for object in &files[..8] {
+        record(pool.environment(), pool.number, *object, 50);
+    }
+    pool.settle();
+    let tiers = pool.memory.space().tiers;
+    assert!(
+        tiers[0].live_bytes <= 15 * MIB,
+        "{} MiB are left above",
+        tiers[0].live_bytes / MIB
+    );
+    assert!(
+        tiers[0].live_bytes >= 10 * MIB,
+        "no more than needed: {} MiB",
+        tiers[0].live_bytes / MIB
+    );
+    for object in &files[..8] {
+        assert_eq!(pool.tier_bytes(*object), [MIB, 0], "what is read stays");
+    }
+    let jobs = pool.mover.jobs();
+    assert_eq!(jobs.len(), 1, "{jobs:?}");
+    assert_eq!((jobs[0].kind, jobs[0].state), ("demote", "done"));
+    assert_eq!(jobs[0].done_bytes, jobs[0].total_bytes);
+    assert!(jobs[0].done_bytes >= 4 * MIB);
+    pool.audit(&files);
+}
+
+#[test]
+fn what_is_read_often_moves_up_and_stays() {
+    let pool = Pool::new(100 * MIB);
+    let files = pool.files(10);
+    let id = pool.mover.move_to(pool.number, 0, "slow").unwrap();
+    pool.settle();
+    assert_eq!(
+        bytes_of_dataset(&pool.store(), pool.number).unwrap().by_tier,
+        [0, 10 * MIB]
+    );
+    assert_eq!((pool.job(id).state, pool.job(id).done_bytes), ("done", 10 * MIB));
+    record(pool.environment(), pool.number, files[3], 20);
+    record(pool.environment(), pool.number, files[4], 1);
+    pool.settle();
+    assert_eq!(pool.tier_bytes(files[3]), [MIB, 0]);
+    assert_eq!(pool.tier_bytes(files[4]), [0, MIB], "read once is not often");
+    let promotions: Vec<_> = pool
+        .mover
+        .jobs()
+        .into_iter()
+        .filter(|job| job.kind == "promote")
+        .collect();
+    assert_eq!(
+        promotions.len(),
+        1,
+        "no job for what lies well already: {promotions:?}"
+    );
+    assert_eq!((promotions[0].state, promotions[0].done_bytes), ("done", MIB));
+    assert_eq!(promotions[0].total_bytes, MIB);
+    pool.audit(&files);
+}
+
+#[test]
+fn migration_off_stops_at_once_and_on_goes_on() {
+    let mut pool = Pool::new(100 * MIB);
+    let files = pool.files(20);
+    let id = pool.mover.move_to(pool.number, 0, "slow").unwrap();
+    pool.mover.step().unwrap();
+    pool.mover.set_enabled(false);
+    let before = pool.memory.space().tiers[1].live_bytes;
+    assert!(before > 0 && before < 20 * MIB, "{before}");
+    pool.steps(100);
+    assert_eq!(pool.memory.space().tiers[1].live_bytes, before);
+    assert_eq!(pool.job(id).state, "waiting");
+    pool.mover.set_enabled(true);
+    pool.reopen();
+    assert_eq!(pool.job(id).state, "running", "a move goes on after a restart");
+    pool.settle();
+    assert_eq!(pool.memory.space().tiers[1].live_bytes, 20 * MIB);
+    assert_eq!(pool.job(id).done_bytes, pool.job(id).total_bytes);
+    pool.audit(&files);
+}
+
+#[test]
+fn jobs_are_paused_resumed_and_cancelled() {
+    let pool = Pool::new(100 * MIB);
+    pool.files(20);
+    let id = pool.mover.move_to(pool.number, 0, "slow").unwrap();
+    pool.mover.step().unwrap();
+    pool.mover.pause(id).unwrap();
+    let before = pool.memory.space().tiers[1].live_bytes;
+    pool.settle();
+    assert_eq!(pool.memory.space().tiers[1].live_bytes, before);
+    assert_eq!(pool.job(id).state, "paused");
+    pool.mover.resume(id).unwrap();
+    pool.mover.step().unwrap();
+    assert!(pool.memory.space().tiers[1].live_bytes > before);
+    pool.mover.cancel(id).unwrap();
+    assert_eq!(pool.job(id).state, "cancelled");
+    assert!(matches!(pool.mover.resume(id), Err(MoverError::Over { .. })));
+    assert!(matches!(pool.mover.cancel(id + 1), Err(MoverError::NoJob(_))));
+    assert!(matches!(
+        pool.mover.move_to(pool.number, 0, "tape"),
+        Err(MoverError::NoTier { .. })
+    ));
+    assert!(matches!(
+        pool.mover.move_to(99, 0, "slow"),
+        Err(MoverError::NothingThere(_))
+    ));
+}
+
+#[test]
+fn pinned_objects_move_to_their_tier_and_stay_there() {
+    let mut pool = Pool::new(20 * MIB);
+    let files = pool.files(19);
+    let down = pool.mover.pin(pool.number, files[0], "slow").unwrap();
+    pool.mover.pin(pool.number, files[1], "fast").unwrap();
+    pool.settle();
+    pool.reopen();
+    record(pool.environment(), pool.number, files[0], 100);
+    pool.settle();
+    assert_eq!(pool.job(down).state, "done");
+    assert_eq!(pool.tier_bytes(files[0]), [0, MIB], "not promoted");
+    assert_eq!(pool.tier_bytes(files[1]), [MIB, 0], "not demoted");
+    assert_eq!(
+        pool.mover.pin_of_object(pool.number, files[0]).as_deref(),
+        Some("slow")
+    );
+    pool.mover.unpin(pool.number, files[0]).unwrap();
+    pool.settle();
+    assert_eq!(pool.tier_bytes(files[0]), [MIB, 0]);
+    pool.mover.demote(pool.number, files[0]).unwrap();
+    pool.steps(100);
+    assert_eq!(pool.tier_bytes(files[0]), [0, MIB]);
+    assert!(matches!(
+        pool.mover.demote(pool.number, files[0]),
+        Err(MoverError::NoFurther("slower"))
+    ));
+    pool.audit(&files);
+}
+
+#[test]
+fn the_rate_limit_of_a_tier_is_kept() {
+    let pool = Pool::new(200 * MIB);
+    pool.files(64);
+    let limited = TierPolicy {
+        rate_limit: 2 * MIB,
+        ..TierPolicy::named("slow")
+    };
+    pool.mover.set_policies(vec![TierPolicy::named("fast"), limited]);
+    let id = pool.mover.move_to(pool.number, 0, "slow").unwrap();
+    for second in 1..=10u64 {
+        pool.steps(1000);
+        let moved = pool.memory.space().tiers[1].live_bytes;
+        assert!(
+            moved <= 2 * MIB * second + 5 * MIB,
+            "{} MiB after {second} s",
+            moved / MIB
+        );
+        pool.clock.advance(SECOND);
+    }
+    assert!(pool.memory.space().tiers[1].live_bytes >= 14 * MIB);
+    let job = pool.job(id);
+    assert!(job.rate > 0.0 && job.eta_seconds.is_some(), "{job:?}");
+}
+
+#[test]
+fn a_full_lower_tier_fails_the_demotion_once_and_not_again_and_again() {
+    let pool = Pool::new(20 * MIB);
+    pool.files(19);
+    let tight = TierPolicy {
+        high_water: 0.0,
+        low_water: 0.0,
+        ..TierPolicy::named("slow")
+    };
+    pool.mover.set_policies(vec![TierPolicy::named("fast"), tight]);
+    pool.settle();
+    assert!(
+        pool.mover.jobs().is_empty(),
+        "there is no room to move to: no job"
+    );
+    assert_eq!(pool.memory.space().tiers[1].live_bytes, 0);
+}
+
+struct Counting {
+    left: u64,
+}
+
+impl StoreSteps for Counting {
+    fn step(&mut self, _budget_bytes: u64) -> Result<StoreWork, StoreError> {
+        if self.left == 0 {
+            return Err(StoreError::Invalid("a step after the last".into()));
+        }
+        self.left -= 1;
+        Ok(StoreWork {
+            bytes: 10,
+            total_bytes: 100,
+            finished: self.left == 0,
+            note: None,
+        })
+    }
+}
+
+#[test]
+fn work_of_the_store_runs_as_a_job_even_with_migration_off() {
+    let mut pool = Pool::new(MIB);
+    pool.mover.set_enabled(false);
+    let id = pool
+        .mover
+        .run(JobKind::Scrub, "asked for", Box::new(Counting { left: 7 }))
+        .unwrap();
+    pool.steps(100);
+    assert_eq!(
+        (
+            pool.job(id).state,
+            pool.job(id).done_bytes,
+            pool.job(id).total_bytes
+        ),
+        ("done", 70, 70)
+    );
+    let id = pool
+        .mover
+        .run(JobKind::Compact, "asked for", Box::new(Counting { left: 7 }))
+        .unwrap();
+    pool.reopen();
+    assert_eq!(pool.job(id).state, "cancelled");
+    assert!(pool.job(id).reason.contains("restart"));
+    for _ in 0..50 {
+        pool.mover
+            .run(JobKind::Scrub, "asked for", Box::new(Counting { left: 1 }))
+            .unwrap();
+        pool.steps(100);
+    }
+    assert!(pool.mover.jobs().len() <= 21);
+    let last = pool.mover.jobs().last().unwrap().id;
+    pool.reopen();
+    let next = pool
+        .mover
+        .run(JobKind::Scrub, "asked for", Box::new(Counting { left: 1 }))
+        .unwrap();
+    assert_eq!(next, last + 1);
+}
