@@ -8,7 +8,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 ///
 /// Sizes are written 512M or 1.5T (binary), times 30s, 5m, 60d. Exit status: 0 done, 1 failed, 2 wrong usage.
 #[derive(Debug, Parser)]
-#[command(name = "terrace", version, propagate_version = true, max_term_width = 100, disable_help_subcommand = false)]
+#[command(
+    name = "terrace",
+    version,
+    propagate_version = true,
+    max_term_width = 100,
+    disable_help_subcommand = false
+)]
 pub struct Arguments {
     /// Print JSON (queries)
     #[arg(long, global = true)]

@@ -35,14 +35,24 @@ impl Client {
     pub fn open_running(places: &Places, pool: &str) -> Result<Option<Self>, Failure> {
         crate::places::check_pool_name(pool)?;
         match Connection::connect(&places.socket(pool)) {
-            Ok(connection) => Ok(Some(Self { connection, pool: pool.into() })),
+            Ok(connection) => Ok(Some(Self {
+                connection,
+                pool: pool.into(),
+            })),
             Err(ControlError::Socket(error))
-                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                ) =>
             {
                 match RunLock::holder(&places.lock_file(pool)) {
                     // Started by another command at this moment, or on its way out: wait for either.
-                    Some(_) => launch::wait_for_daemon(places, pool)
-                        .map(|connection| connection.map(|connection| Self { connection, pool: pool.into() })),
+                    Some(_) => launch::wait_for_daemon(places, pool).map(|connection| {
+                        connection.map(|connection| Self {
+                            connection,
+                            pool: pool.into(),
+                        })
+                    }),
                     None => Ok(None),
                 }
             }
@@ -63,7 +73,9 @@ impl Client {
 
     /// Sends a request whose content follows.
     pub fn send(&mut self, operation: &str, arguments: Value) -> Result<(), Failure> {
-        self.connection.send(&Request::new(operation, arguments)).map_err(|error| unreachable(&self.pool, &error))
+        self.connection
+            .send(&Request::new(operation, arguments))
+            .map_err(|error| unreachable(&self.pool, &error))
     }
 
     /// The connection, for sending content.
@@ -109,7 +121,11 @@ impl Client {
 /// A value of the daemon as what it should be.
 pub fn decode<T: DeserializeOwned>(value: Value) -> Result<T, Failure> {
     serde_json::from_value(value).map_err(|error| {
-        Failure::new("understand the daemon", error, "restart it: it may be of another version than this command")
+        Failure::new(
+            "understand the daemon",
+            error,
+            "restart it: it may be of another version than this command",
+        )
     })
 }
 

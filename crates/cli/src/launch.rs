@@ -38,8 +38,19 @@ pub fn start_daemon(places: &Places, pool: &str, degraded: bool) -> Result<u32, 
     let log = log_path
         .parent()
         .map_or(Ok(()), fs::create_dir_all)
-        .and_then(|()| fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&log_path))
-        .map_err(|error| fail(&format!("its log '{}': {error}", log_path.display()), "make room, or fix its owner"))?;
+        .and_then(|()| {
+            fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .mode(0o600)
+                .open(&log_path)
+        })
+        .map_err(|error| {
+            fail(
+                &format!("its log '{}': {error}", log_path.display()),
+                "make room, or fix its owner",
+            )
+        })?;
     let program = std::env::current_exe().map_err(|error| fail(&error, "run terrace by its full path"))?;
     let mut command = Command::new(program);
     command
@@ -97,7 +108,10 @@ pub fn wait_for_daemon(places: &Places, pool: &str) -> Result<Option<Connection>
     }
     Err(Failure::new(
         format!("reach the daemon of pool '{pool}'"),
-        format!("it has held the pool for {} seconds without serving", PATIENCE.as_secs()),
+        format!(
+            "it has held the pool for {} seconds without serving",
+            PATIENCE.as_secs()
+        ),
         format!("see '{}'", places.log_file(pool).display()),
     ))
 }

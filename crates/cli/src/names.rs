@@ -16,9 +16,16 @@ pub fn split_pool(name: &str) -> Result<(&str, &str), Failure> {
 
 /// `PROPERTY=VALUE`.
 pub fn split_property(text: &str) -> Result<(&str, &str), Failure> {
-    text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(|| {
-        Failure::new(format!("understand '{text}'"), "a value is missing", "write PROPERTY=VALUE").as_usage()
-    })
+    text.split_once('=')
+        .filter(|(name, _)| !name.is_empty())
+        .ok_or_else(|| {
+            Failure::new(
+                format!("understand '{text}'"),
+                "a value is missing",
+                "write PROPERTY=VALUE",
+            )
+            .as_usage()
+        })
 }
 
 #[cfg(test)]

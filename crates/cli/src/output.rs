@@ -70,11 +70,17 @@ pub fn confirm(question: &str, yes: bool) -> Result<(), Failure> {
         return Ok(());
     }
     if !io::stdin().is_terminal() {
-        return Err(Failure::new(question, "this cannot be undone", "add --yes to do it, or --dry-run to see what would be done"));
+        return Err(Failure::new(
+            question,
+            "this cannot be undone",
+            "add --yes to do it, or --dry-run to see what would be done",
+        ));
     }
     eprint!("{question}: this cannot be undone. Go on? [y/N] ");
     let mut answer = String::new();
-    io::stdin().read_line(&mut answer).map_err(|error| Failure::new(question, error, ""))?;
+    io::stdin()
+        .read_line(&mut answer)
+        .map_err(|error| Failure::new(question, error, ""))?;
     if matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
         Ok(())
     } else {
@@ -92,7 +98,11 @@ pub struct ProgressDisplay {
 impl ProgressDisplay {
     /// Nothing is shown until the first progress.
     pub fn new() -> Self {
-        Self { bar: None, started: Instant::now(), last_line: None }
+        Self {
+            bar: None,
+            started: Instant::now(),
+            last_line: None,
+        }
     }
 
     /// Shows it.
@@ -112,7 +122,10 @@ impl ProgressDisplay {
             bar.set_position(progress.done_bytes);
             return;
         }
-        if self.last_line.is_some_and(|last| last.elapsed() < Duration::from_secs(5)) {
+        if self
+            .last_line
+            .is_some_and(|last| last.elapsed() < Duration::from_secs(5))
+        {
             return;
         }
         self.last_line = Some(Instant::now());
@@ -120,9 +133,19 @@ impl ProgressDisplay {
         let rate = (progress.done_bytes as f64 / seconds) as u64;
         if progress.total_bytes > 0 {
             let percent = (progress.done_bytes as f64 * 100.0 / progress.total_bytes as f64).min(100.0);
-            eprintln!("{}: {percent:.0}% ({}, {}/s)", progress.what, format_size(progress.done_bytes), format_size(rate));
+            eprintln!(
+                "{}: {percent:.0}% ({}, {}/s)",
+                progress.what,
+                format_size(progress.done_bytes),
+                format_size(rate)
+            );
         } else {
-            eprintln!("{}: {} ({}/s)", progress.what, format_size(progress.done_bytes), format_size(rate));
+            eprintln!(
+                "{}: {} ({}/s)",
+                progress.what,
+                format_size(progress.done_bytes),
+                format_size(rate)
+            );
         }
     }
 

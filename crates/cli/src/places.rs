@@ -24,7 +24,11 @@ impl Places {
         let places = Self::choose(
             env::var_os("TERRACE_STATE_DIR").map(PathBuf::from),
             rustix::process::geteuid().is_root(),
-            &|name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute()),
+            &|name| {
+                env::var_os(name)
+                    .map(PathBuf::from)
+                    .filter(|path| path.is_absolute())
+            },
         )?;
         for directory in [&places.state, &places.run] {
             make_private(directory).map_err(|error| {
@@ -44,17 +48,28 @@ impl Places {
         variable: &dyn Fn(&str) -> Option<PathBuf>,
     ) -> Result<Self, Failure> {
         if let Some(given) = given.filter(|path| !path.as_os_str().is_empty()) {
-            let state = std::path::absolute(&given)
-                .map_err(|error| Failure::new("find TERRACE_STATE_DIR", error, "set it to an absolute path"))?;
-            return Ok(Self { run: state.join("run"), state });
+            let state = std::path::absolute(&given).map_err(|error| {
+                Failure::new("find TERRACE_STATE_DIR", error, "set it to an absolute path")
+            })?;
+            return Ok(Self {
+                run: state.join("run"),
+                state,
+            });
         }
         if root {
-            return Ok(Self { state: "/var/lib/terrace".into(), run: "/run/terrace".into() });
+            return Ok(Self {
+                state: "/var/lib/terrace".into(),
+                run: "/run/terrace".into(),
+            });
         }
         let state = variable("XDG_STATE_HOME")
             .or_else(|| variable("HOME").map(|home| home.join(".local/state")))
             .ok_or_else(|| {
-                Failure::new("find the state directory", "HOME is not set", "set HOME or TERRACE_STATE_DIR")
+                Failure::new(
+                    "find the state directory",
+                    "HOME is not set",
+                    "set HOME or TERRACE_STATE_DIR",
+                )
             })?
             .join("terrace");
         let run = variable("XDG_RUNTIME_DIR")
@@ -101,11 +116,17 @@ impl Places {
 
 /// Makes a directory, and those above it, for this user alone; refuses one of somebody else.
 fn make_private(directory: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)?;
     let owner = fs::metadata(directory)?.uid();
     let own = rustix::process::geteuid().as_raw();
     if owner != own && own != 0 {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("it belongs to user {owner}")));
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("it belongs to user {owner}"),
+        ));
     }
     Ok(())
 }
@@ -113,7 +134,9 @@ fn make_private(directory: &Path) -> io::Result<()> {
 /// Writes a file so that it is either the old or the new one, whatever happens.
 pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
     use std::io::Write;
-    let directory = path.parent().ok_or_else(|| io::Error::other("a path without a directory"))?;
+    let directory = path
+        .parent()
+        .ok_or_else(|| io::Error::other("a path without a directory"))?;
     make_private(directory)?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".new{}", std::process::id()));
@@ -129,7 +152,9 @@ pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
 pub fn check_pool_name(name: &str) -> Result<(), Failure> {
     let good = name.len() <= 64
         && name.starts_with(|c: char| c.is_ascii_alphabetic())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     if good {
         return Ok(());
     }
@@ -151,7 +176,10 @@ mod tests {
         let places = Places::choose(Some("/x/y".into()), true, &none).unwrap();
         assert_eq!(places.socket("tank"), Path::new("/x/y/run/tank.sock"));
         let places = Places::choose(None, true, &none).unwrap();
-        assert_eq!(places.pool_file("tank"), Path::new("/var/lib/terrace/pools/tank.json"));
+        assert_eq!(
+            places.pool_file("tank"),
+            Path::new("/var/lib/terrace/pools/tank.json")
+        );
         let home = |name: &str| (name == "HOME").then(|| PathBuf::from("/home/u"));
         let places = Places::choose(None, false, &home).unwrap();
         assert_eq!(places.state(), Path::new("/home/u/.local/state/terrace"));

@@ -66,7 +66,9 @@ impl<'a> Registry<'a> {
         let mut pools = Vec::new();
         for entry in entries.flatten() {
             let name = entry.file_name();
-            let Some(name) = name.to_str().and_then(|name| name.strip_suffix(".json")) else { continue };
+            let Some(name) = name.to_str().and_then(|name| name.strip_suffix(".json")) else {
+                continue;
+            };
             if check_pool_name(name).is_ok()
                 && let Some(pool) = self.find(name)?
             {
@@ -108,7 +110,9 @@ impl<'a> Registry<'a> {
         check_pool_name(name)?;
         for path in [self.places.pool_file(name), self.places.mounts_file(name)] {
             match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unreadable(&path, &error)),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(unreadable(&path, &error));
+                }
                 _ => {}
             }
         }
@@ -136,7 +140,9 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, F
         Err(error) => return Err(unreadable(path, &error)),
     };
     let mut text = Vec::new();
-    file.take(FILE_BYTES_MAX).read_to_end(&mut text).map_err(|error| unreadable(path, &error))?;
+    file.take(FILE_BYTES_MAX)
+        .read_to_end(&mut text)
+        .map_err(|error| unreadable(path, &error))?;
     serde_json::from_slice(&text).map(Some).map_err(|error| {
         Failure::new(
             format!("read '{}'", path.display()),
@@ -147,12 +153,21 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, F
 }
 
 fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Failure> {
-    let text = serde_json::to_vec_pretty(value).map_err(|error| unreadable(path, &io::Error::other(error)))?;
+    let text =
+        serde_json::to_vec_pretty(value).map_err(|error| unreadable(path, &io::Error::other(error)))?;
     replace_file(path, &text).map_err(|error| {
-        Failure::new(format!("write '{}'", path.display()), error, "make room, or set TERRACE_STATE_DIR")
+        Failure::new(
+            format!("write '{}'", path.display()),
+            error,
+            "make room, or set TERRACE_STATE_DIR",
+        )
     })
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(format!("use '{}'", path.display()), error, "check its owner and mode")
+    Failure::new(
+        format!("use '{}'", path.display()),
+        error,
+        "check its owner and mode",
+    )
 }

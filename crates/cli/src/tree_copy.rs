@@ -15,7 +15,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use terrace_control::{Connection, Failure, FRAME_BYTES_MAX, Message};
+use terrace_control::{Connection, FRAME_BYTES_MAX, Failure, Message};
 
 /// One object of a tree. A file's content follows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -48,7 +48,9 @@ pub fn to_wire(bytes: &[u8]) -> String {
 
 /// The bytes of such a text; `None` if it is none.
 pub fn from_wire(text: &str) -> Option<Vec<u8>> {
-    text.chars().map(|character| u8::try_from(u32::from(character)).ok()).collect()
+    text.chars()
+        .map(|character| u8::try_from(u32::from(character)).ok())
+        .collect()
 }
 
 /// The parts of a received path; `None` if it would leave the directory.
@@ -58,7 +60,9 @@ pub fn wire_parts(path: &str) -> Option<Vec<Vec<u8>>> {
         return Some(Vec::new());
     }
     let parts: Vec<Vec<u8>> = bytes.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect();
-    let good = |part: &Vec<u8>| !part.is_empty() && part != b"." && part != b".." && !part.contains(&0) && part.len() <= 255;
+    let good = |part: &Vec<u8>| {
+        !part.is_empty() && part != b"." && part != b".." && !part.contains(&0) && part.len() <= 255
+    };
     parts.iter().all(good).then_some(parts)
 }
 
@@ -92,23 +96,35 @@ pub fn send_tree(connection: &mut Connection, root: &Path, copied: &mut Copied) 
             "file" => {
                 let file = fs::File::open(&local)
                     .map_err(|error| Failure::new(what(), error, "check its permissions"))?;
-                send(connection, &Message::Item(serde_json::to_value(&entry).unwrap_or_default()))?;
+                send(
+                    connection,
+                    &Message::Item(serde_json::to_value(&entry).unwrap_or_default()),
+                )?;
                 copied.bytes += send_content(connection, file, &local)?;
                 copied.files += 1;
             }
             "symlink" => {
                 let target = fs::read_link(&local).map_err(|error| Failure::new(what(), error, ""))?;
                 entry.target = to_wire(target.as_os_str().as_bytes());
-                send(connection, &Message::Item(serde_json::to_value(&entry).unwrap_or_default()))?;
+                send(
+                    connection,
+                    &Message::Item(serde_json::to_value(&entry).unwrap_or_default()),
+                )?;
                 copied.others += 1;
             }
             "directory" => {
-                send(connection, &Message::Item(serde_json::to_value(&entry).unwrap_or_default()))?;
+                send(
+                    connection,
+                    &Message::Item(serde_json::to_value(&entry).unwrap_or_default()),
+                )?;
                 copied.others += 1;
                 let entries = fs::read_dir(&local).and_then(|entries| {
-                    entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<Vec<_>>>()
+                    entries
+                        .map(|entry| entry.map(|entry| entry.file_name()))
+                        .collect::<io::Result<Vec<_>>>()
                 });
-                let mut names = entries.map_err(|error| Failure::new(what(), error, "check its permissions"))?;
+                let mut names =
+                    entries.map_err(|error| Failure::new(what(), error, "check its permissions"))?;
                 names.sort();
                 for name in names.into_iter().rev() {
                     let mut below = path.clone();
@@ -136,7 +152,9 @@ pub fn send_content(connection: &mut Connection, mut file: impl Read, name: &Pat
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(Failure::new(format!("read '{}'", name.display()), error, "")),
         };
-        connection.send_content(&buffer[..read]).map_err(|error| lost(&error))?;
+        connection
+            .send_content(&buffer[..read])
+            .map_err(|error| lost(&error))?;
         sent += read as u64;
     }
     connection.end_content().map_err(|error| lost(&error))?;
@@ -148,7 +166,11 @@ fn send(connection: &mut Connection, message: &Message) -> Result<(), Failure> {
 }
 
 fn lost(error: &dyn std::fmt::Display) -> Failure {
-    Failure::new("talk to the daemon", error, "see its log, and run the command again")
+    Failure::new(
+        "talk to the daemon",
+        error,
+        "see its log, and run the command again",
+    )
 }
 
 fn describe(metadata: &fs::Metadata) -> TreeEntry {
@@ -190,7 +212,12 @@ pub struct TreeWriter {
 impl TreeWriter {
     /// Below (or, for a single file, as) `root`.
     pub fn new(root: PathBuf) -> Self {
-        Self { root, file: None, directories: Vec::new(), copied: Copied::default() }
+        Self {
+            root,
+            file: None,
+            directories: Vec::new(),
+            copied: Copied::default(),
+        }
     }
 
     /// The next object; ends the one before.
@@ -198,11 +225,18 @@ impl TreeWriter {
         self.end_file()?;
         let path = self.place(&entry.path)?;
         let what = || format!("write '{}'", path.display());
-        let fail = |error: io::Error| Failure::new(what(), error, "check that there is room and that you may write there");
+        let fail = |error: io::Error| {
+            Failure::new(
+                what(),
+                error,
+                "check that there is room and that you may write there",
+            )
+        };
         match entry.kind.as_str() {
             "directory" => {
                 match fs::create_dir(&path) {
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_real_directory(&path) => {}
+                    Err(error)
+                        if error.kind() == io::ErrorKind::AlreadyExists && is_real_directory(&path) => {}
                     outcome => outcome.map_err(fail)?,
                 }
                 self.copied.others += 1;
@@ -234,7 +268,9 @@ impl TreeWriter {
 
     /// Content of the file that was started.
     pub fn content(&mut self, content: &[u8]) -> Result<(), Failure> {
-        let Some((file, path, _)) = &mut self.file else { return Ok(()) };
+        let Some((file, path, _)) = &mut self.file else {
+            return Ok(());
+        };
         file.write_all(content)
             .map_err(|error| Failure::new(format!("write '{}'", path.display()), error, "make room"))?;
         self.copied.bytes += content.len() as u64;
@@ -261,7 +297,8 @@ impl TreeWriter {
     }
 
     fn settle(&self, path: &Path, entry: &TreeEntry) -> Result<(), Failure> {
-        let fail = |error: io::Error| Failure::new(format!("set mode and time of '{}'", path.display()), error, "");
+        let fail =
+            |error: io::Error| Failure::new(format!("set mode and time of '{}'", path.display()), error, "");
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::lchown(path, Some(entry.uid), Some(entry.gid)).map_err(fail)?;
         }
@@ -270,16 +307,30 @@ impl TreeWriter {
             tv_sec: entry.modified_seconds,
             tv_nsec: i64::from(entry.modified_nanoseconds.min(999_999_999)),
         };
-        let times = rustix::fs::Timestamps { last_access: modified, last_modification: modified };
-        rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|error| fail(error.into()))
+        let times = rustix::fs::Timestamps {
+            last_access: modified,
+            last_modification: modified,
+        };
+        rustix::fs::utimensat(
+            rustix::fs::CWD,
+            path,
+            &times,
+            rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
+        )
+        .map_err(|error| fail(error.into()))
     }
 
     fn place(&self, path: &str) -> Result<PathBuf, Failure> {
         let parts = wire_parts(path).ok_or_else(|| {
-            Failure::new("write what was received", format!("the name '{}' is not allowed", path.escape_debug()), "")
+            Failure::new(
+                "write what was received",
+                format!("the name '{}' is not allowed", path.escape_debug()),
+                "",
+            )
         })?;
-        Ok(parts.iter().fold(self.root.clone(), |place, part| place.join(OsStr::from_bytes(part))))
+        Ok(parts.iter().fold(self.root.clone(), |place, part| {
+            place.join(OsStr::from_bytes(part))
+        }))
     }
 }
 
@@ -300,7 +351,16 @@ mod tests {
 
     #[test]
     fn names_stay_inside() {
-        for bad in ["..", "a/../b", "/a", "a//b", "a/", "./a", "a/\0", &"x".repeat(256)] {
+        for bad in [
+            "..",
+            "a/../b",
+            "/a",
+            "a//b",
+            "a/",
+            "./a",
+            "a/\0",
+            &"x".repeat(256),
+        ] {
             assert!(wire_parts(bad).is_none(), "{bad}");
         }
         assert_eq!(wire_parts("a/b"), Some(vec![b"a".to_vec(), b"b".to_vec()]));

@@ -15,17 +15,35 @@ use crate::{
 
 /// `terrace fs create`.
 pub fn fs(session: &Session, command: FsCommand) -> Result<(), Failure> {
-    let FsCommand::Create { dataset, options, parents } = command;
+    let FsCommand::Create {
+        dataset,
+        options,
+        parents,
+    } = command;
     let properties = parse_properties(&options)?;
     require_below_pool(&dataset)?;
-    session.change(&dataset, "create", json!({ "name": dataset, "properties": properties, "parents": parents })).map(drop)
+    session
+        .change(
+            &dataset,
+            "create",
+            json!({ "name": dataset, "properties": properties, "parents": parents }),
+        )
+        .map(drop)
 }
 
 /// `terrace volume create|resize`.
 pub fn volume(session: &Session, command: VolumeCommand) -> Result<(), Failure> {
-    let bytes = |size: &str| parse_size(size).map_err(|error| Failure::new("understand the size", error, "").as_usage());
+    let bytes = |size: &str| {
+        parse_size(size).map_err(|error| Failure::new("understand the size", error, "").as_usage())
+    };
     match command {
-        VolumeCommand::Create { dataset, size, sparse, options, parents } => {
+        VolumeCommand::Create {
+            dataset,
+            size,
+            sparse,
+            options,
+            parents,
+        } => {
             let properties = parse_properties(&options)?;
             require_below_pool(&dataset)?;
             let arguments = json!({
@@ -71,7 +89,9 @@ pub fn list(session: &Session, arguments: &ListArguments) -> Result<(), Failure>
         Some(target) => rows.extend(session.client_for(target)?.ask::<Vec<Value>>("list", request)?),
         None => {
             for pool in Registry::new(&session.places).pools()? {
-                rows.extend(Client::open(&session.places, &pool.name)?.ask::<Vec<Value>>("list", request.clone())?);
+                rows.extend(
+                    Client::open(&session.places, &pool.name)?.ask::<Vec<Value>>("list", request.clone())?,
+                );
             }
         }
     }
@@ -82,34 +102,54 @@ pub fn list(session: &Session, arguments: &ListArguments) -> Result<(), Failure>
     let table: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
-            let mounts: Vec<&str> =
-                row["mounts"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            let mounts: Vec<&str> = row["mounts"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .collect();
             vec![
                 row["name"].as_str().unwrap_or_default().to_owned(),
                 row["type"].as_str().unwrap_or_default().to_owned(),
                 bytes(row, "used_bytes"),
                 bytes(row, "available_bytes"),
                 bytes(row, "referenced_bytes"),
-                if mounts.is_empty() { "-".to_owned() } else { mounts.join(",") },
+                if mounts.is_empty() {
+                    "-".to_owned()
+                } else {
+                    mounts.join(",")
+                },
             ]
         })
         .collect();
-    output::table(&["NAME", "TYPE", "USED", "AVAILABLE", "REFERENCED", "MOUNTED AT"], &table, &[2, 3, 4])
+    output::table(
+        &["NAME", "TYPE", "USED", "AVAILABLE", "REFERENCED", "MOUNTED AT"],
+        &table,
+        &[2, 3, 4],
+    )
 }
 
 /// `terrace get`: properties, or a copy of a file.
 pub fn get_or_copy(session: &Session, arguments: &GetArguments) -> Result<(), Failure> {
-    let Some((first, rest)) = arguments.words.split_first() else { return Ok(()) };
+    let Some((first, rest)) = arguments.words.split_first() else {
+        return Ok(());
+    };
     let names_property = |word: &str| {
         word == "all"
             || word.starts_with("user:")
-            || word.split(',').all(|part| part.starts_with("user:") || (!part.contains('/') && !part.contains('@')))
+            || word
+                .split(',')
+                .all(|part| part.starts_with("user:") || (!part.contains('/') && !part.contains('@')))
     };
     // A pool's name alone means its root dataset, unless a property of that name was asked of something.
     let is_pool = first.split(['/', '@']).next().is_some_and(|pool| {
-        Registry::new(&session.places).find(pool).is_ok_and(|found| found.is_some())
+        Registry::new(&session.places)
+            .find(pool)
+            .is_ok_and(|found| found.is_some())
     });
-    if !names_property(first) || (is_pool && terrace_dataset::property_help(first).is_none() && first != "all") {
+    if !names_property(first)
+        || (is_pool && terrace_dataset::property_help(first).is_none() && first != "all")
+    {
         if rest.len() > 1 {
             return Err(Failure::new(
                 format!("copy '{first}'"),
@@ -132,7 +172,11 @@ pub fn get_or_copy(session: &Session, arguments: &GetArguments) -> Result<(), Fa
     let mut rows: Vec<Value> = Vec::new();
     for name in rest {
         let request = json!({ "name": name, "properties": wanted, "recursive": arguments.recursive });
-        rows.extend(session.client_for(name)?.ask::<Vec<Value>>("get_properties", request)?);
+        rows.extend(
+            session
+                .client_for(name)?
+                .ask::<Vec<Value>>("get_properties", request)?,
+        );
     }
     print_properties(session, &rows)
 }
@@ -154,13 +198,25 @@ pub fn print_properties(session: &Session, rows: &[Value]) -> Result<(), Failure
     let table: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
-            let shown = if row["text"].is_string() { &row["text"] } else { &row["value"] };
+            let shown = if row["text"].is_string() {
+                &row["text"]
+            } else {
+                &row["value"]
+            };
             let mut shown = text(shown);
-            let sized = matches!(row["property"].as_str(), Some("used" | "referenced" | "history" | "available" | "size"));
+            let sized = matches!(
+                row["property"].as_str(),
+                Some("used" | "referenced" | "history" | "available" | "size")
+            );
             if sized && let Ok(bytes) = shown.parse() {
                 shown = format_size(bytes);
             }
-            vec![text(&row["name"]), text(&row["property"]), shown, text(&row["source"])]
+            vec![
+                text(&row["name"]),
+                text(&row["property"]),
+                shown,
+                text(&row["source"]),
+            ]
         })
         .collect();
     output::table(&["NAME", "PROPERTY", "VALUE", "SOURCE"], &table, &[])
@@ -169,12 +225,24 @@ pub fn print_properties(session: &Session, rows: &[Value]) -> Result<(), Failure
 /// `terrace set`.
 pub fn set(session: &Session, properties: &[String], target: &str) -> Result<(), Failure> {
     let properties = parse_properties(properties)?;
-    session.change(target, "set_properties", json!({ "name": target, "properties": properties })).map(drop)
+    session
+        .change(
+            target,
+            "set_properties",
+            json!({ "name": target, "properties": properties }),
+        )
+        .map(drop)
 }
 
 /// `terrace inherit`.
 pub fn inherit(session: &Session, property: &str, dataset: &str) -> Result<(), Failure> {
-    session.change(dataset, "inherit", json!({ "name": dataset, "property": property })).map(drop)
+    session
+        .change(
+            dataset,
+            "inherit",
+            json!({ "name": dataset, "property": property }),
+        )
+        .map(drop)
 }
 
 /// `terrace rename`.
@@ -193,7 +261,9 @@ pub fn rename(session: &Session, from: &str, to: &str) -> Result<(), Failure> {
             "copy the files instead",
         ));
     }
-    session.change(from, "rename", json!({ "from": from, "to": to })).map(drop)
+    session
+        .change(from, "rename", json!({ "from": from, "to": to }))
+        .map(drop)
 }
 
 /// `terrace destroy`.
@@ -202,7 +272,13 @@ pub fn destroy(session: &Session, target: &str, recursive: bool, consent: Consen
     let arguments = |dry_run: bool| json!({ "name": target, "recursive": recursive, "dry_run": dry_run });
     let plan = client.call("destroy", arguments(true))?;
     let list = |key: &str| -> Vec<String> {
-        plan[key].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+        plan[key]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect()
     };
     let (datasets, snapshots) = (list("datasets"), list("snapshots"));
     if consent.dry_run {
@@ -212,14 +288,19 @@ pub fn destroy(session: &Session, target: &str, recursive: bool, consent: Consen
         for name in datasets.iter().chain(&snapshots) {
             output::line(&format!("would destroy {name}"))?;
         }
-        return output::line(&format!("would free at most {}", format_size(plan["bytes"].as_u64().unwrap_or(0))));
+        return output::line(&format!(
+            "would free at most {}",
+            format_size(plan["bytes"].as_u64().unwrap_or(0))
+        ));
     }
     let question = match datasets.len() + snapshots.len() {
         0 | 1 => format!("destroy '{target}' with everything in it"),
         count => format!("destroy '{target}' and {} more datasets and snapshots", count - 1),
     };
     output::confirm(&question, consent.yes)?;
-    let done = session.client_for(target)?.call("destroy", logged(arguments(false)))?;
+    let done = session
+        .client_for(target)?
+        .call("destroy", logged(arguments(false)))?;
     if session.json {
         return output::json(&done);
     }

@@ -1,4 +1,601 @@
-//! x
-use std::path::Path;
-use terrace_control::Failure;
-pub fn run(_d: Option<&Path>, _s: &str, _n: bool) -> Result<(), Failure> { Ok(()) }
+//! `terrace demo`: the story of a pool on real data of this machine, with checks that fail loudly.
+//!
+//! Invariants: everything happens in one directory of its own, with a state directory of its own, by the same
+//! commands that a user types; daemon, mount and files are gone afterwards, also after a failure or Ctrl-C.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use terrace_control::{Failure, RunLock};
+use terrace_device::{format_size, parse_size};
+
+use super::demo_checks::{Sample, compare, gather};
+use crate::output;
+
+/// How long the mover may take to act.
+const MOVER_PATIENCE: Duration = Duration::from_secs(60);
+/// Records that are synced before the daemon is killed.
+const RECORDS_BEFORE_KILL: u64 = 200;
+const RECORD_BYTES: usize = 4096;
+
+/// The demo's own machine.
+struct Stage {
+    directory: PathBuf,
+    program: PathBuf,
+    mount: Option<PathBuf>,
+    started: Instant,
+}
+
+/// Runs the whole story.
+pub fn run(directory: Option<&Path>, size: &str, no_fuse: bool) -> Result<(), Failure> {
+    let bytes = parse_size(size).map_err(|error| Failure::new("run the demo", error, "").as_usage())?;
+    if bytes < 16 << 20 {
+        return Err(Failure::new(
+            "run the demo",
+            "that is too little to show anything",
+            "give at least --size 16M",
+        )
+        .as_usage());
+    }
+    let above = directory.map_or_else(std::env::temp_dir, Path::to_path_buf);
+    fs::create_dir_all(&above).map_err(|error| fail("make its directory", &error))?;
+    let above = fs::canonicalize(&above).map_err(|error| fail("find its directory", &error))?;
+    let free = rustix::fs::statvfs(&above)
+        .map(|found| found.f_bavail * found.f_frsize)
+        .unwrap_or(0);
+    if free < bytes * 3 {
+        return Err(Failure::new(
+            "run the demo",
+            format!(
+                "'{}' has {} free, and {} are needed",
+                above.display(),
+                format_size(free),
+                format_size(bytes * 3)
+            ),
+            "give another directory, or less data with --size",
+        ));
+    }
+    let fuse = !no_fuse && terrace_fuse::check_available().is_ok();
+    let directory = above.join(format!("terrace-demo-{}", std::process::id()));
+    fs::create_dir(&directory).map_err(|error| fail("make its directory", &error))?;
+    let stage = Stage {
+        program: std::env::current_exe().map_err(|error| fail("find this program", &error))?,
+        mount: fuse.then(|| directory.join("mnt")),
+        directory,
+        started: Instant::now(),
+    };
+    clean_up_on_signal(&stage);
+    stage.play(bytes)
+}
+
+fn fail(what: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(format!("demo: {what}"), error, "")
+}
+
+/// A check that did not hold.
+fn check(holds: bool, what: &str, found: impl std::fmt::Display) -> Result<(), Failure> {
+    if holds {
+        return output::line(&format!("  ok: {what} ({found})"));
+    }
+    Err(Failure::new(
+        format!("demo: {what}"),
+        format!("found {found}"),
+        "this is a bug; please report it with this output",
+    ))
+}
+
+impl Stage {
+    fn play(&self, bytes: u64) -> Result<(), Failure> {
+        let source = self.directory.join("source");
+        let sample = self.act_1_make(&source, bytes)?;
+        self.act_2_copy_twice(&source)?;
+        self.act_3_tiers(&sample)?;
+        self.act_4_snapshot(&source, &sample)?;
+        self.act_5_kill()?;
+        self.act_6_compare(&source, &sample)?;
+        self.act_7_scrub()?;
+        self.say(&format!(
+            "done in {:.0} seconds; everything is removed again",
+            self.started.elapsed().as_secs_f64()
+        ))
+    }
+
+    fn say(&self, text: &str) -> Result<(), Failure> {
+        output::line(&format!("\n== {text}"))
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(words)
+            .env("TERRACE_STATE_DIR", self.directory.join("state"))
+            .current_dir(&self.directory);
+        command
+    }
+
+    /// Runs a command as the user would, and shows it.
+    fn terrace(&self, words: &[&str]) -> Result<(), Failure> {
+        output::line(&format!("$ terrace {}", words.join(" ")))?;
+        let status = self.command(words).stdin(Stdio::null()).status();
+        self.expect(words, status.map_err(|error| fail("run terrace", &error))?)
+    }
+
+    fn expect(&self, words: &[&str], status: std::process::ExitStatus) -> Result<(), Failure> {
+        if status.success() {
+            return Ok(());
+        }
+        let log = fs::read_to_string(self.directory.join("state/log/demo.log")).unwrap_or_default();
+        let tail: Vec<&str> = log.lines().rev().take(20).collect();
+        tail.iter().rev().for_each(|line| eprintln!("  daemon: {line}"));
+        Err(fail(
+            &format!("terrace {}", words.join(" ")),
+            &format!("it ended with {status}"),
+        ))
+    }
+
+    /// Runs a query and takes its JSON.
+    fn query(&self, words: &[&str]) -> Result<Value, Failure> {
+        let output = self
+            .command(words)
+            .arg("--json")
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output();
+        let output = output.map_err(|error| fail("run terrace", &error))?;
+        self.expect(words, output.status)?;
+        serde_json::from_slice(&output.stdout)
+            .map_err(|error| fail(&format!("read {}", words.join(" ")), &error))
+    }
+
+    /// The content of a file in the pool, past the kernel's cache.
+    fn content(&self, path: &str) -> Result<Vec<u8>, Failure> {
+        let output = self
+            .command(&["cat", path])
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output();
+        let output = output.map_err(|error| fail("run terrace", &error))?;
+        self.expect(&["cat", path], output.status)?;
+        Ok(output.stdout)
+    }
+
+    fn act_1_make(&self, source: &Path, bytes: u64) -> Result<Sample, Failure> {
+        self.say("a pool of a fast and a slow tier (two files here; disks work the same)")?;
+        let sample = gather(source, &[Path::new("/usr/share"), Path::new("/usr/lib")], bytes)?;
+        let fast = format!("fast={}:{}", self.directory.join("fast.img").display(), bytes / 2);
+        let slow = format!("slow={}:{}", self.directory.join("slow.img").display(), bytes * 4);
+        self.terrace(&[
+            "pool",
+            "create",
+            "demo",
+            "--tier",
+            &fast,
+            "--tier",
+            &slow,
+            "-o",
+            "memory=256M",
+        ])?;
+        // Small marks, so that the mover has to work although the data is not much.
+        self.terrace(&["tier", "set", "high_water=50%", "low_water=30%", "demo/fast"])?;
+        self.terrace(&["fs", "create", "demo/data", "-o", "compression=zstd"])?;
+        match &self.mount {
+            Some(mount) => {
+                fs::create_dir(mount).map_err(|error| fail("make the mount point", &error))?;
+                self.terrace(&["mount", "demo/data", &mount.display().to_string()])?;
+            }
+            None => output::line("(no FUSE here: the same by 'terrace put' and 'terrace get')")?,
+        }
+        Ok(sample)
+    }
+
+    fn act_2_copy_twice(&self, source: &Path) -> Result<(), Failure> {
+        let total = tree_bytes(source);
+        self.say(&format!(
+            "{} of /usr/share and /usr/lib, copied in twice",
+            format_size(total)
+        ))?;
+        for name in ["first", "second"] {
+            let began = Instant::now();
+            self.copy_in(source, name)?;
+            let rate = total as f64 / began.elapsed().as_secs_f64().max(0.001);
+            output::line(&format!(
+                "  {name} copy: {:.1} s, {}/s",
+                began.elapsed().as_secs_f64(),
+                format_size(rate as u64)
+            ))?;
+        }
+        let status = self.query(&["status", "demo"])?;
+        let number = |key: &str| status[key].as_f64().unwrap_or(0.0);
+        check(
+            number("dedup_ratio") > 1.8,
+            "the second copy costs next to nothing",
+            format!("dedup {:.2}x", number("dedup_ratio")),
+        )?;
+        check(
+            number("compression_ratio") > 1.05,
+            "the first is compressed",
+            format!("compression {:.2}x", number("compression_ratio")),
+        )?;
+        let stored = status["stored_bytes"].as_u64().unwrap_or(u64::MAX);
+        check(
+            stored < total * 2,
+            "less is stored than was written",
+            format!("{} stored", format_size(stored)),
+        )
+    }
+
+    fn copy_in(&self, source: &Path, name: &str) -> Result<(), Failure> {
+        match &self.mount {
+            Some(mount) => {
+                let to = mount.join(name);
+                output::line(&format!("$ cp -a source {}", to.display()))?;
+                let status = Command::new("cp").arg("-a").arg(source).arg(&to).status();
+                let status = status.map_err(|error| fail("run cp", &error))?;
+                check(status.success(), "cp ended well", status)?;
+                let directory = fs::File::open(&to).map_err(|error| fail("open the copy", &error))?;
+                directory
+                    .sync_all()
+                    .map_err(|error| fail("sync the copy", &error))
+            }
+            None => self.terrace(&["put", &format!("demo/data/{name}"), &source.display().to_string()]),
+        }
+    }
+
+    fn act_3_tiers(&self, sample: &Sample) -> Result<(), Failure> {
+        self.say("cold data sinks to the slow tier, what is read rises to the fast one")?;
+        let fast_level = || -> Result<f64, Failure> {
+            let status = self.query(&["status", "demo"])?;
+            let tier = &status["tiers"][0];
+            Ok(tier["used_bytes"].as_f64().unwrap_or(0.0) / tier["size_bytes"].as_f64().unwrap_or(1.0))
+        };
+        let began = Instant::now();
+        let mut level = fast_level()?;
+        while level > 0.5 && began.elapsed() < MOVER_PATIENCE {
+            std::thread::sleep(Duration::from_millis(500));
+            level = fast_level()?;
+        }
+        check(
+            level <= 0.55,
+            "the fast tier is below its high-water mark",
+            format!("{:.0}% full", level * 100.0),
+        )?;
+        let status = self.query(&["status", "demo"])?;
+        let slow = status["tiers"][1]["live_bytes"].as_u64().unwrap_or(0);
+        check(slow > 0, "cold data lies on the slow tier", format_size(slow))?;
+
+        let on_fast = |path: &str| -> Result<(u64, u64), Failure> {
+            let found = self.query(&["where", path])?;
+            let bytes = |tier: &str| found["bytes_by_tier"][tier].as_u64().unwrap_or(0);
+            Ok((bytes("fast"), bytes("slow")))
+        };
+        let mut working_set = Vec::new();
+        for file in &sample.files {
+            let path = format!("demo/data/first/{file}");
+            let (fast, slow) = on_fast(&path)?;
+            if slow > fast {
+                working_set.push(path);
+            }
+            if working_set.len() == 8 {
+                break;
+            }
+        }
+        check(
+            !working_set.is_empty(),
+            "there are files on the slow tier to work with",
+            format!("{} files", working_set.len()),
+        )?;
+        let shown = working_set.first().cloned().unwrap_or_default();
+        self.terrace(&["where", &shown])?;
+        output::line(&format!(
+            "  … and now these {} files are read again and again",
+            working_set.len()
+        ))?;
+        let sum = |paths: &[String]| -> Result<(u64, u64), Failure> {
+            let mut sum = (0, 0);
+            for path in paths {
+                let (fast, slow) = on_fast(path)?;
+                sum = (sum.0 + fast, sum.1 + slow);
+            }
+            Ok(sum)
+        };
+        let began = Instant::now();
+        let mut now = sum(&working_set)?;
+        while now.0 < now.1 * 4 && began.elapsed() < MOVER_PATIENCE {
+            for path in &working_set {
+                self.content(path)?;
+            }
+            std::thread::sleep(Duration::from_millis(250));
+            now = sum(&working_set)?;
+        }
+        self.terrace(&["where", &shown])?;
+        let found = format!("{} on fast, {} on slow", format_size(now.0), format_size(now.1));
+        check(now.0 >= now.1 * 4, "what is read often has risen", found)
+    }
+
+    fn act_4_snapshot(&self, source: &Path, sample: &Sample) -> Result<(), Failure> {
+        self.say("a snapshot, then files are lost and read back from it")?;
+        self.terrace(&["snapshot", "demo/data@before", "-m", "the demo's"])?;
+        self.terrace(&["list", "-t", "snapshot", "demo"])?;
+        let lost = &sample.files[..sample.files.len().min(5)];
+        for file in lost {
+            match &self.mount {
+                Some(mount) => fs::remove_file(mount.join("second").join(file))
+                    .map_err(|error| fail("remove a file", &error))?,
+                None => {
+                    // Without a mount there is no rm: the file is overwritten, which loses it as well.
+                    let path = format!("demo/data/second/{file}");
+                    self.put_text(&path, b"lost\n")?;
+                }
+            }
+        }
+        for file in lost {
+            let before = fs::read(source.join(file)).map_err(|error| fail("read the source", &error))?;
+            let kept = match &self.mount {
+                Some(mount) => fs::read(mount.join(".terrace/snapshots/before/second").join(file))
+                    .map_err(|error| fail("read from the snapshot", &error))?,
+                None => self.content(&format!("demo/data@before/second/{file}"))?,
+            };
+            check(kept == before, "the snapshot still has it, byte for byte", file)?;
+        }
+        Ok(())
+    }
+
+    fn put_text(&self, path: &str, text: &[u8]) -> Result<(), Failure> {
+        let mut child = self
+            .command(&["put", path])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| fail("run terrace", &error))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            let _ = stdin.write_all(text);
+        }
+        let status = child.wait().map_err(|error| fail("run terrace", &error))?;
+        self.expect(&["put", path], status)
+    }
+
+    fn daemon_pid(&self) -> Option<u32> {
+        RunLock::holder(&self.directory.join("state/run/demo.pid")).map(|holder| holder.pid)
+    }
+
+    fn kill_daemon(&self) -> Result<(), Failure> {
+        let pid = self
+            .daemon_pid()
+            .ok_or_else(|| fail("find the daemon", &"it does not run"))?;
+        output::line(&format!("$ kill -9 {pid}"))?;
+        let raw = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+        let pid = raw.ok_or_else(|| fail("kill the daemon", &"its number makes no sense"))?;
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL)
+            .map_err(|error| fail("kill the daemon", &error))
+    }
+
+    fn act_5_kill(&self) -> Result<(), Failure> {
+        self.say("the daemon is killed with -9 in the middle of writes with fsync")?;
+        let synced = Arc::new(AtomicU64::new(0));
+        let writer = match &self.mount {
+            Some(mount) => {
+                let (path, synced) = (mount.join("log"), synced.clone());
+                std::thread::spawn(move || -> std::io::Result<()> {
+                    let mut file = fs::File::create(path)?;
+                    for number in 1.. {
+                        file.write_all(&record(number))?;
+                        file.sync_all()?;
+                        synced.store(number, Ordering::SeqCst);
+                    }
+                    Ok(())
+                })
+            }
+            None => {
+                let (program, directory, synced) =
+                    (self.program.clone(), self.directory.clone(), synced.clone());
+                std::thread::spawn(move || -> std::io::Result<()> {
+                    for number in 1..=RECORDS_BEFORE_KILL * 2 {
+                        let local = directory.join("record");
+                        fs::write(&local, record(number))?;
+                        let done = Command::new(&program)
+                            .args([
+                                "put",
+                                &format!("demo/data/log-{number}"),
+                                &local.display().to_string(),
+                            ])
+                            .env("TERRACE_STATE_DIR", directory.join("state"))
+                            .stderr(Stdio::null())
+                            .status()?;
+                        if !done.success() {
+                            break;
+                        }
+                        synced.store(number, Ordering::SeqCst);
+                        if number > RECORDS_BEFORE_KILL {
+                            break;
+                        }
+                    }
+                    Ok(())
+                })
+            }
+        };
+        let enough = if self.mount.is_some() {
+            RECORDS_BEFORE_KILL
+        } else {
+            20
+        };
+        let began = Instant::now();
+        while synced.load(Ordering::SeqCst) < enough
+            && began.elapsed() < Duration::from_secs(60)
+            && !writer.is_finished()
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.kill_daemon()?;
+        let _ = writer.join();
+        let acknowledged = synced.load(Ordering::SeqCst);
+        let began = Instant::now();
+        self.terrace(&["start", "demo"])?;
+        output::line(&format!(
+            "  usable again after {:.2} s",
+            began.elapsed().as_secs_f64()
+        ))?;
+        let mut found = 0;
+        match &self.mount {
+            Some(mount) => {
+                let log = fs::read(mount.join("log")).map_err(|error| fail("read the log", &error))?;
+                for number in 1..=acknowledged {
+                    let at = (number as usize - 1) * RECORD_BYTES;
+                    found += u64::from(log.get(at..at + RECORD_BYTES) == Some(&record(number)[..]));
+                }
+            }
+            None => {
+                for number in 1..=acknowledged {
+                    found += u64::from(self.content(&format!("demo/data/log-{number}"))? == record(number));
+                }
+            }
+        }
+        check(
+            acknowledged > 0 && found == acknowledged,
+            "every record that fsync acknowledged is there",
+            format!("{found} of {acknowledged}"),
+        )
+    }
+
+    fn act_6_compare(&self, source: &Path, sample: &Sample) -> Result<(), Failure> {
+        self.say("everything is compared with the original, and the snapshot too")?;
+        let lost = &sample.files[..sample.files.len().min(5)];
+        let copies: Vec<(&str, PathBuf, &[String])> = match &self.mount {
+            Some(mount) => vec![
+                ("first copy", mount.join("first"), &[]),
+                ("second copy", mount.join("second"), lost),
+                ("snapshot", mount.join(".terrace/snapshots/before/second"), &[]),
+            ],
+            None => {
+                for (name, path) in [("out1", "demo/data/first"), ("out2", "demo/data@before/second")] {
+                    self.terrace(&["get", path, name])?;
+                }
+                vec![
+                    ("first copy", self.directory.join("out1"), &[]),
+                    ("snapshot", self.directory.join("out2"), &[]),
+                ]
+            }
+        };
+        for (what, copy, missing) in copies {
+            let compared = compare(source, &copy, missing)?;
+            let found = format!("{} files, {}", compared.files, format_size(compared.bytes));
+            match compared.differences.first() {
+                None => check(true, &format!("the {what} is the same"), found)?,
+                Some(difference) => check(false, &format!("the {what} is the same"), difference)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn act_7_scrub(&self) -> Result<(), Failure> {
+        self.say("a scrub reads and verifies all of it")?;
+        self.terrace(&["scrub", "demo", "--wait"])?;
+        let status = self.query(&["status", "demo"])?;
+        check(
+            status["scrub"]["errors"] == 0,
+            "the scrub found nothing wrong",
+            &status["scrub"]["state"],
+        )?;
+        check(status["state"] == "online", "the pool is well", &status["state"])?;
+        self.terrace(&["status", "demo"])
+    }
+}
+
+/// A record that knows its number.
+fn record(number: u64) -> Vec<u8> {
+    let mut bytes = format!("record {number}\n").into_bytes();
+    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    while bytes.len() < RECORD_BYTES {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(RECORD_BYTES);
+    bytes
+}
+
+fn tree_bytes(root: &Path) -> u64 {
+    let mut total = 0;
+    let mut stack = vec![root.to_owned()];
+    while let Some(directory) = stack.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(metadata) if metadata.is_dir() => stack.push(entry.path()),
+                Ok(metadata) => total += metadata.len(),
+                Err(_) => {}
+            }
+        }
+    }
+    total
+}
+
+/// Ends daemon and mount, removes the files.
+fn clean_up(directory: &Path, program: &Path) {
+    if !directory.exists() {
+        return;
+    }
+    let state = directory.join("state");
+    let stop = Command::new(program)
+        .args(["stop", "demo", "--force"])
+        .env("TERRACE_STATE_DIR", &state)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if !stop.is_ok_and(|status| status.success())
+        && let Some(holder) = RunLock::holder(&state.join("run/demo.pid"))
+        && let Some(pid) = i32::try_from(holder.pid)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw)
+    {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+    let _ = terrace_fuse::clear_stale(&directory.join("mnt"));
+    // Never through a mount that is still there.
+    let mounted = terrace_fuse::mounts()
+        .unwrap_or_default()
+        .iter()
+        .any(|mount| mount.directory.starts_with(directory));
+    if mounted {
+        eprintln!(
+            "terrace: demo: '{}' is still mounted; unmount it and remove the directory",
+            directory.display()
+        );
+    } else if let Err(error) = fs::remove_dir_all(directory) {
+        eprintln!(
+            "terrace: demo: remove '{}': {error}; remove it by hand",
+            directory.display()
+        );
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        clean_up(&self.directory, &self.program);
+    }
+}
+
+fn clean_up_on_signal(stage: &Stage) {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) else {
+        return;
+    };
+    let (directory, program) = (stage.directory.clone(), stage.program.clone());
+    let _ = std::thread::Builder::new()
+        .name("demo-signals".into())
+        .spawn(move || {
+            if signals.forever().next().is_some() {
+                clean_up(&directory, &program);
+                std::process::exit(130);
+            }
+        });
+}

@@ -21,7 +21,12 @@ struct Check {
 impl Check {
     fn new(name: &str, good: bool, found: impl Into<String>, advice: &str) -> Self {
         let advice = if good { String::new() } else { advice.to_owned() };
-        Self { name: name.into(), state: if good { "ok" } else { "warning" }, found: found.into(), advice }
+        Self {
+            name: name.into(),
+            state: if good { "ok" } else { "warning" },
+            found: found.into(),
+            advice,
+        }
     }
 
     fn fatal(mut self) -> Self {
@@ -50,11 +55,21 @@ pub fn run(session: &Session) -> Result<ExitCode, Failure> {
         }
         let holder = RunLock::holder(&session.places.lock_file(&known.name));
         let found = holder.map_or_else(|| "stopped".into(), |holder| format!("process {}", holder.pid));
-        checks.push(Check::new(&format!("daemon of pool '{}'", known.name), true, found, ""));
+        checks.push(Check::new(
+            &format!("daemon of pool '{}'", known.name),
+            true,
+            found,
+            "",
+        ));
         for mount in Registry::new(&session.places).mounts(&known.name)? {
             let advice = format!("run 'terrace start {}': it brings the mount back", known.name);
             let found = format!("{} at {}", mount.dataset, mount.directory.display());
-            checks.push(Check::new(&format!("mount of pool '{}'", known.name), holder.is_some(), found, &advice));
+            checks.push(Check::new(
+                &format!("mount of pool '{}'", known.name),
+                holder.is_some(),
+                found,
+                &advice,
+            ));
         }
     }
     if session.json {
@@ -68,14 +83,28 @@ pub fn run(session: &Session) -> Result<ExitCode, Failure> {
         }
     }
     let failed = checks.iter().any(|check| check.state == "failed");
-    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    Ok(if failed {
+        ExitCode::from(1)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn kernel() -> Check {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
-    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")
+        .unwrap_or_default()
+        .trim()
+        .to_owned();
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    Check::new("kernel", version >= (5, 4), release, "Linux 5.4 or newer is needed for mounts; update the kernel")
+    Check::new(
+        "kernel",
+        version >= (5, 4),
+        release,
+        "Linux 5.4 or newer is needed for mounts; update the kernel",
+    )
 }
 
 fn fuse() -> Vec<Check> {
@@ -95,7 +124,12 @@ fn fuse() -> Vec<Check> {
             std::env::split_paths(&path).any(|directory| directory.join("fusermount3").exists())
         });
         let text = if found { "is there" } else { "is missing" };
-        checks.push(Check::new("fusermount3", found, text, "users other than root mount with it: install the package fuse3"));
+        checks.push(Check::new(
+            "fusermount3",
+            found,
+            text,
+            "users other than root mount with it: install the package fuse3",
+        ));
         let allowed = fs::read_to_string("/etc/fuse.conf")
             .is_ok_and(|text| text.lines().any(|line| line.trim() == "user_allow_other"));
         let text = if allowed { "allowed" } else { "not allowed" };
@@ -112,16 +146,28 @@ fn fuse() -> Vec<Check> {
 fn open_files() -> Check {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let most = limit.maximum.unwrap_or(u64::MAX);
-    Check::new("open files", most >= 4096, format!("at most {most}"), "raise it: 'ulimit -n 65536', or LimitNOFILE in the unit")
+    Check::new(
+        "open files",
+        most >= 4096,
+        format!("at most {most}"),
+        "raise it: 'ulimit -n 65536', or LimitNOFILE in the unit",
+    )
 }
 
 fn memory() -> Check {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let value = |name: &str| {
         let line = text.lines().find(|line| line.starts_with(name))?;
-        line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+        line.split_ascii_whitespace()
+            .nth(1)?
+            .parse::<u64>()
+            .ok()
+            .map(|kibibytes| kibibytes * 1024)
     };
-    let (total, available) = (value("MemTotal:").unwrap_or(0), value("MemAvailable:").unwrap_or(0));
+    let (total, available) = (
+        value("MemTotal:").unwrap_or(0),
+        value("MemAvailable:").unwrap_or(0),
+    );
     Check::new(
         "memory",
         available >= 256 << 20,
@@ -132,7 +178,14 @@ fn memory() -> Check {
 
 fn state_directory(session: &Session) -> Check {
     let path: &Path = session.places.state();
-    let available = rustix::fs::statvfs(path).map(|found| found.f_bavail * found.f_frsize).unwrap_or(0);
+    let available = rustix::fs::statvfs(path)
+        .map(|found| found.f_bavail * found.f_frsize)
+        .unwrap_or(0);
     let found = format!("{}, {} available", path.display(), format_size(available));
-    Check::new("state directory", available >= 16 << 20, found, "make room there: mounts and logs are written to it")
+    Check::new(
+        "state directory",
+        available >= 16 << 20,
+        found,
+        "make room there: mounts and logs are written to it",
+    )
 }

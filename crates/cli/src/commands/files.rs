@@ -27,14 +27,20 @@ pub fn ls(session: &Session, paths: &[String], long: bool, recursive: bool) -> R
             output::line(&format!("{path}:"))?;
         }
         let mut entries: Vec<TreeEntry> = Vec::new();
-        session.client_for(path)?.call_with("ls", json!({ "path": path, "recursive": recursive }), &mut |answer| {
-            if let Answer::Item(item) = answer {
-                entries.push(decode(item)?);
-            }
-            Ok(())
-        })?;
-        let mut entries: Vec<(Vec<u8>, TreeEntry)> =
-            entries.into_iter().filter_map(|entry| Some((from_wire(&entry.path)?, entry))).collect();
+        session.client_for(path)?.call_with(
+            "ls",
+            json!({ "path": path, "recursive": recursive }),
+            &mut |answer| {
+                if let Answer::Item(item) = answer {
+                    entries.push(decode(item)?);
+                }
+                Ok(())
+            },
+        )?;
+        let mut entries: Vec<(Vec<u8>, TreeEntry)> = entries
+            .into_iter()
+            .filter_map(|entry| Some((from_wire(&entry.path)?, entry)))
+            .collect();
         entries.sort_by(|(a, _), (b, _)| a.cmp(b));
         if session.json {
             rows.extend(entries.iter().map(|(name, entry)| entry_json(name, entry)));
@@ -68,7 +74,9 @@ fn entry_json(name: &[u8], entry: &TreeEntry) -> Value {
         "modified": time_text(entry),
     });
     if entry.kind == "symlink" {
-        row["target"] = json!(String::from_utf8_lossy(&from_wire(&entry.target).unwrap_or_default()));
+        row["target"] = json!(String::from_utf8_lossy(
+            &from_wire(&entry.target).unwrap_or_default()
+        ));
     }
     row
 }
@@ -123,10 +131,12 @@ fn mode_text(mode: u32) -> String {
 /// `terrace cat`.
 pub fn cat(session: &Session, paths: &[String]) -> Result<(), Failure> {
     for path in paths {
-        session.client_for(path)?.call_with("cat", json!({ "path": path }), &mut |answer| match answer {
-            Answer::Content(content) => output::bytes(&content),
-            _ => Ok(()),
-        })?;
+        session
+            .client_for(path)?
+            .call_with("cat", json!({ "path": path }), &mut |answer| match answer {
+                Answer::Content(content) => output::bytes(&content),
+                _ => Ok(()),
+            })?;
     }
     Ok(())
 }
@@ -144,11 +154,13 @@ pub fn get(session: &Session, path: &str, to: Option<&str>) -> Result<(), Failur
         Some(to) => PathBuf::from(to),
     };
     let mut writer = TreeWriter::new(destination);
-    session.client_for(path)?.call_with("get_tree", json!({ "path": path }), &mut |answer| match answer {
-        Answer::Item(item) => writer.start(decode(item)?),
-        Answer::Content(content) => writer.content(&content),
-        Answer::ContentEnd | Answer::Progress(_) => Ok(()),
-    })?;
+    session
+        .client_for(path)?
+        .call_with("get_tree", json!({ "path": path }), &mut |answer| match answer {
+            Answer::Item(item) => writer.start(decode(item)?),
+            Answer::Content(content) => writer.content(&content),
+            Answer::ContentEnd | Answer::Progress(_) => Ok(()),
+        })?;
     let copied = writer.finish()?;
     print_copied(session, &copied)
 }
@@ -156,8 +168,9 @@ pub fn get(session: &Session, path: &str, to: Option<&str>) -> Result<(), Failur
 /// `terrace put DATASET[/PATH] [FILE…]`; also `terrace put FILE… DATASET[/PATH]`, as `cp` has it.
 pub fn put(session: &Session, target: &str, sources: &[PathBuf]) -> Result<(), Failure> {
     let registry = Registry::new(&session.places);
-    let names_pool =
-        |text: &str| split_pool(text).is_ok_and(|(pool, _)| registry.find(pool).is_ok_and(|found| found.is_some()));
+    let names_pool = |text: &str| {
+        split_pool(text).is_ok_and(|(pool, _)| registry.find(pool).is_ok_and(|found| found.is_some()))
+    };
     let (target, sources) = match sources.split_last() {
         Some((last, others)) if !names_pool(target) && last.to_str().is_some_and(names_pool) => {
             let mut turned = vec![PathBuf::from(target)];
@@ -190,7 +203,11 @@ fn put_one(session: &Session, target: &str, source: Option<&Path>, count: usize)
     if let Some(source) = source
         && let Err(error) = std::fs::symlink_metadata(source)
     {
-        return Err(Failure::new(format!("read '{}'", source.display()), error, "check the path"));
+        return Err(Failure::new(
+            format!("read '{}'", source.display()),
+            error,
+            "check the path",
+        ));
     }
     let name = match source {
         None if rest.is_empty() => {
@@ -216,7 +233,9 @@ fn put_one(session: &Session, target: &str, source: Option<&Path>, count: usize)
             send_tree(client.connection(), source, &mut counted).map(|()| counted.skipped)
         }
         None => {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            let now = std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap_or_default();
             let entry = TreeEntry {
                 kind: "file".into(),
                 mode: 0o644,
@@ -230,7 +249,13 @@ fn put_one(session: &Session, target: &str, source: Option<&Path>, count: usize)
             let announced = client.connection().send(&item);
             announced
                 .map_err(|error| crate::client::unreachable(target, &error))
-                .and_then(|()| send_content(client.connection(), io::stdin().lock(), Path::new("standard input")))
+                .and_then(|()| {
+                    send_content(
+                        client.connection(),
+                        io::stdin().lock(),
+                        Path::new("standard input"),
+                    )
+                })
                 .map(|_| 0)
         }
     };
@@ -245,9 +270,15 @@ fn put_one(session: &Session, target: &str, source: Option<&Path>, count: usize)
         }
         Err(failure) => {
             // What the daemon says comes first: a broken pipe is only the consequence.
-            let _ = client.connection().send(&Message::Progress(terrace_control::Progress::default()));
+            let _ = client
+                .connection()
+                .send(&Message::Progress(terrace_control::Progress::default()));
             return Err(match client.finish(&mut |_| Ok(())) {
-                Err(told) if !told.why.contains("broke the protocol") && !told.what.starts_with("talk to") => told,
+                Err(told)
+                    if !told.why.contains("broke the protocol") && !told.what.starts_with("talk to") =>
+                {
+                    told
+                }
                 _ => failure,
             });
         }

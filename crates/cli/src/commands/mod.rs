@@ -48,11 +48,16 @@ impl Session {
 /// Arguments with the command line and the user, for the pool's command log.
 pub fn logged(mut arguments: Value) -> Value {
     if let Some(object) = arguments.as_object_mut() {
-        let words: Vec<String> =
-            std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+        let words: Vec<String> = std::env::args_os()
+            .skip(1)
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
         let user = std::env::var("SUDO_USER").or_else(|_| std::env::var("USER"));
         let user = user.unwrap_or_else(|_| format!("uid {}", rustix::process::getuid().as_raw()));
-        object.insert("command_line".into(), json!(format!("terrace {}", words.join(" "))));
+        object.insert(
+            "command_line".into(),
+            json!(format!("terrace {}", words.join(" "))),
+        );
         object.insert("user".into(), json!(user));
     }
     arguments
@@ -66,7 +71,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Man { directory } => return shell::man(directory.as_deref()).map(|()| ExitCode::SUCCESS),
         _ => {}
     }
-    let session = Session { places: Places::find()?, json: arguments.json };
+    let session = Session {
+        places: Places::find()?,
+        json: arguments.json,
+    };
     let done = |outcome: Result<(), Failure>| outcome.map(|()| ExitCode::SUCCESS);
     match arguments.command {
         Command::Pool(command) => done(pools::run(&session, command)),
@@ -78,17 +86,32 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Set { properties, target } => done(datasets::set(&session, &properties, &target)),
         Command::Inherit { property, dataset } => done(datasets::inherit(&session, &property, &dataset)),
         Command::Rename { from, to } => done(datasets::rename(&session, &from, &to)),
-        Command::Destroy { target, recursive, consent } => {
-            done(datasets::destroy(&session, &target, recursive, consent))
-        }
-        Command::Snapshot { snapshot, recursive, note } => {
-            done(datasets::snapshot(&session, &snapshot, recursive, &note))
-        }
-        Command::Mount { dataset, directory, options } => {
-            done(mounts::mount(&session, dataset.as_deref(), directory.as_deref(), &options))
-        }
+        Command::Destroy {
+            target,
+            recursive,
+            consent,
+        } => done(datasets::destroy(&session, &target, recursive, consent)),
+        Command::Snapshot {
+            snapshot,
+            recursive,
+            note,
+        } => done(datasets::snapshot(&session, &snapshot, recursive, &note)),
+        Command::Mount {
+            dataset,
+            directory,
+            options,
+        } => done(mounts::mount(
+            &session,
+            dataset.as_deref(),
+            directory.as_deref(),
+            &options,
+        )),
         Command::Unmount { target, force } => done(mounts::unmount(&session, &target, force)),
-        Command::Start { pool, foreground, degraded } => {
+        Command::Start {
+            pool,
+            foreground,
+            degraded,
+        } => {
             if foreground {
                 return done(daemon::run(session.places, &pool, degraded));
             }
@@ -103,11 +126,19 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Jobs(arguments) => done(upkeep::jobs(&session, arguments)),
         Command::Scrub { pool, waiting } => upkeep::scrub(&session, &pool, waiting),
         Command::Compact { pool, waiting } => done(upkeep::compact(&session, &pool, waiting)),
-        Command::Ls { paths, long, recursive } => done(files::ls(&session, &paths, long, recursive)),
+        Command::Ls {
+            paths,
+            long,
+            recursive,
+        } => done(files::ls(&session, &paths, long, recursive)),
         Command::Cat { paths } => done(files::cat(&session, &paths)),
         Command::Put { target, sources } => done(files::put(&session, &target, &sources)),
         Command::Doctor => doctor::run(&session),
-        Command::Demo { directory, size, no_fuse } => done(demo::run(directory.as_deref(), &size, no_fuse)),
+        Command::Demo {
+            directory,
+            size,
+            no_fuse,
+        } => done(demo::run(directory.as_deref(), &size, no_fuse)),
         Command::Completions { .. } | Command::Man { .. } => Ok(ExitCode::SUCCESS),
     }
 }

@@ -11,7 +11,11 @@ use terrace_control::Failure;
 
 /// The words of `terrace …`; unchanged unless the program was called as `mount.terrace` (or `mount.fuse.terrace`).
 pub fn translate(words: &[OsString]) -> Result<Vec<OsString>, Failure> {
-    let name = words.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+    let name = words
+        .first()
+        .map(Path::new)
+        .and_then(Path::file_name)
+        .unwrap_or_default();
     if name != "mount.terrace" && name != "mount.fuse.terrace" {
         return Ok(words.to_vec());
     }
@@ -64,6 +68,10 @@ mod tests {
             translate(&words("/sbin/mount.terrace tank/data /mnt/x -n -o rw,noatime")).unwrap(),
             words("terrace mount -o rw,noatime -- tank/data /mnt/x")
         );
-        assert!(translate(&words("/sbin/mount.terrace tank/data")).unwrap_err().usage);
+        assert!(
+            translate(&words("/sbin/mount.terrace tank/data"))
+                .unwrap_err()
+                .usage
+        );
     }
 }

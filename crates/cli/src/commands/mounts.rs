@@ -15,7 +15,9 @@ pub fn mount(
     directory: Option<&Path>,
     options: &[String],
 ) -> Result<(), Failure> {
-    let Some(dataset) = dataset else { return list(session) };
+    let Some(dataset) = dataset else {
+        return list(session);
+    };
     let Some(directory) = directory else {
         return Err(Failure::new(
             format!("mount '{dataset}'"),
@@ -32,9 +34,19 @@ pub fn mount(
         )
     })?;
     let Some(real) = real.to_str() else {
-        return Err(Failure::new(format!("mount '{dataset}'"), "the directory's name is not UTF-8", "use another one"));
+        return Err(Failure::new(
+            format!("mount '{dataset}'"),
+            "the directory's name is not UTF-8",
+            "use another one",
+        ));
     };
-    session.change(dataset, "mount", json!({ "dataset": dataset, "directory": real, "options": options })).map(drop)
+    session
+        .change(
+            dataset,
+            "mount",
+            json!({ "dataset": dataset, "directory": real, "options": options }),
+        )
+        .map(drop)
 }
 
 fn list(session: &Session) -> Result<(), Failure> {
@@ -49,8 +61,17 @@ fn list(session: &Session) -> Result<(), Failure> {
     }
     for row in rows {
         let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
-        let options: Vec<&str> = row["options"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let options = if options.is_empty() { String::new() } else { format!(" ({})", options.join(",")) };
+        let options: Vec<&str> = row["options"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        let options = if options.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", options.join(","))
+        };
         output::line(&format!("{} on {}{options}", text("dataset"), text("directory")))?;
     }
     Ok(())
@@ -66,7 +87,10 @@ pub fn unmount(session: &Session, target: &str, force: bool) -> Result<(), Failu
     let mut owner = None;
     for pool in registry.pools()? {
         let mounts = registry.mounts(&pool.name)?;
-        if mounts.iter().any(|mount| mount.directory == directory || mount.dataset == target) {
+        if mounts
+            .iter()
+            .any(|mount| mount.directory == directory || mount.dataset == target)
+        {
             owner = Some(pool.name);
             break;
         }
@@ -94,7 +118,10 @@ pub fn unmount(session: &Session, target: &str, force: bool) -> Result<(), Failu
         None => {
             let mut mounts = registry.mounts(&pool)?;
             let mut found = false;
-            for mount in mounts.iter().filter(|mount| mount.directory == directory || mount.dataset == target) {
+            for mount in mounts
+                .iter()
+                .filter(|mount| mount.directory == directory || mount.dataset == target)
+            {
                 found = true;
                 terrace_fuse::clear_stale(&mount.directory).map_err(|error| {
                     crate::daemon::failure_of(&format!("unmount '{}'", mount.directory.display()), &error)

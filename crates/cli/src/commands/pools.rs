@@ -23,7 +23,14 @@ use crate::{
 /// Runs one of them.
 pub fn run(session: &Session, command: PoolCommand) -> Result<(), Failure> {
     match command {
-        PoolCommand::Create { pool, tiers, copies, options, force, encrypt } => {
+        PoolCommand::Create {
+            pool,
+            tiers,
+            copies,
+            options,
+            force,
+            encrypt,
+        } => {
             if encrypt {
                 return Err(Failure::new(
                     format!("create pool '{pool}'"),
@@ -36,20 +43,29 @@ pub fn run(session: &Session, command: PoolCommand) -> Result<(), Failure> {
         PoolCommand::List => list(session),
         PoolCommand::Destroy { pool, force, consent } => destroy(session, &pool, force, consent),
         PoolCommand::Export { pool, force } => export(session, &pool, force),
-        PoolCommand::Import { search, devices, pool, destroyed, dry_run } => {
-            import(session, &search, &devices, pool.as_deref(), destroyed, dry_run)
-        }
+        PoolCommand::Import {
+            search,
+            devices,
+            pool,
+            destroyed,
+            dry_run,
+        } => import(session, &search, &devices, pool.as_deref(), destroyed, dry_run),
         PoolCommand::Get { property, pool } => get(session, &property, &pool),
         PoolCommand::Set { properties, pool } => {
             let properties = parse_properties(&properties)?;
-            session.change(&pool, "pool_set", json!({ "properties": properties })).map(drop)
+            session
+                .change(&pool, "pool_set", json!({ "properties": properties }))
+                .map(drop)
         }
     }
 }
 
 /// `PROPERTY=VALUE` words as pairs.
 pub fn parse_properties(words: &[String]) -> Result<Vec<(String, String)>, Failure> {
-    words.iter().map(|word| split_property(word).map(|(name, value)| (name.to_owned(), value.to_owned()))).collect()
+    words
+        .iter()
+        .map(|word| split_property(word).map(|(name, value)| (name.to_owned(), value.to_owned())))
+        .collect()
 }
 
 fn create(
@@ -80,7 +96,14 @@ fn create(
         .map(|device| device.path.clone())
         .filter(|path| !path.exists())
         .collect();
-    let made = Engine::create(&spec, force, OpenOptions { threads: false, ..OpenOptions::default() });
+    let made = Engine::create(
+        &spec,
+        force,
+        OpenOptions {
+            threads: false,
+            ..OpenOptions::default()
+        },
+    );
     let engine = match made {
         Ok(engine) => engine,
         Err(error) => {
@@ -111,14 +134,19 @@ fn list(session: &Session) -> Result<(), Failure> {
         return output::json(&rows);
     }
     if rows.is_empty() {
-        return output::line("no pools; make one with 'terrace pool create', or find one with 'terrace pool import'");
+        return output::line(
+            "no pools; make one with 'terrace pool create', or find one with 'terrace pool import'",
+        );
     }
     let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
     let bytes = |row: &Value, key: &str| format_size(row[key].as_u64().unwrap_or(0));
     let table: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
-            let free = row["size_bytes"].as_u64().unwrap_or(0).saturating_sub(row["used_bytes"].as_u64().unwrap_or(0));
+            let free = row["size_bytes"]
+                .as_u64()
+                .unwrap_or(0)
+                .saturating_sub(row["used_bytes"].as_u64().unwrap_or(0));
             vec![
                 text(row, "name"),
                 bytes(row, "size_bytes"),
@@ -153,12 +181,23 @@ fn destroy(session: &Session, pool: &str, force: bool, consent: Consent) -> Resu
     let known = Registry::new(&session.places).require(pool)?;
     if consent.dry_run {
         if session.json {
-            return output::json(&json!({ "destroyed": false, "pool": known.name, "devices": known.devices }));
+            return output::json(
+                &json!({ "destroyed": false, "pool": known.name, "devices": known.devices }),
+            );
         }
-        output::line(&format!("would destroy pool '{pool}' ({}) on", format_size(known.size_bytes)))?;
-        return known.devices.iter().try_for_each(|device| output::line(&format!("  {}", device.display())));
+        output::line(&format!(
+            "would destroy pool '{pool}' ({}) on",
+            format_size(known.size_bytes)
+        ))?;
+        return known
+            .devices
+            .iter()
+            .try_for_each(|device| output::line(&format!("  {}", device.display())));
     }
-    output::confirm(&format!("destroy pool '{pool}' with everything in it"), consent.yes)?;
+    output::confirm(
+        &format!("destroy pool '{pool}' with everything in it"),
+        consent.yes,
+    )?;
     end(session, &known, force, PoolState::Destroyed, "destroy")
 }
 
@@ -168,12 +207,26 @@ fn export(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
 }
 
 /// Stops a pool, marks its labels, and forgets it.
-fn end(session: &Session, known: &KnownPool, force: bool, state: PoolState, verb: &str) -> Result<(), Failure> {
+fn end(
+    session: &Session,
+    known: &KnownPool,
+    force: bool,
+    state: PoolState,
+    verb: &str,
+) -> Result<(), Failure> {
     let what = format!("{verb} pool '{}'", known.name);
     stop_daemon(session, &known.name, force)?;
-    let engine = open_pool(known, OpenOptions { threads: false, ..OpenOptions::default() })?;
+    let engine = open_pool(
+        known,
+        OpenOptions {
+            threads: false,
+            ..OpenOptions::default()
+        },
+    )?;
     engine.event(verb, &format!("the pool is {verb}ed"));
-    engine.close_as(state).map_err(|error| crate::daemon::failure_of(&what, &error))?;
+    engine
+        .close_as(state)
+        .map_err(|error| crate::daemon::failure_of(&what, &error))?;
     drop(engine);
     Registry::new(&session.places).forget(&known.name)
 }
@@ -205,29 +258,47 @@ fn import(
     let mut rows = Vec::new();
     let mut failures = Vec::new();
     for found in terrace_pool::scan(&search, &devices) {
-        if only.is_some_and(|only| only != found.name) || (found.state == PoolState::Destroyed && !destroyed) {
+        if only.is_some_and(|only| only != found.name) || (found.state == PoolState::Destroyed && !destroyed)
+        {
             continue;
         }
         let id = terrace_pool::format_id(&found.id);
-        let paths: Vec<PathBuf> =
-            found.devices.iter().filter(|device| !device.stale).map(|device| device.path.clone()).collect();
+        let paths: Vec<PathBuf> = found
+            .devices
+            .iter()
+            .filter(|device| !device.stale)
+            .map(|device| device.path.clone())
+            .collect();
         let mut row = json!({ "name": found.name, "id": id, "devices": paths, "imported": false });
         let state = format!("{:?}", found.state).to_lowercase();
         row["state"] = json!(state);
         if !found.missing.is_empty() {
             let why = format!("devices are missing: {}", found.missing.join(", "));
             row["reason"] = json!(why);
-            failures.push(Failure::new(format!("import pool '{}'", found.name), why, "give the directories where they are with --search"));
+            failures.push(Failure::new(
+                format!("import pool '{}'", found.name),
+                why,
+                "give the directories where they are with --search",
+            ));
             rows.push(row);
             continue;
         }
         let known = registry.find(&found.name)?;
-        let candidate = KnownPool { name: found.name.clone(), id: id.clone(), devices: paths, ..KnownPool::default() };
+        let candidate = KnownPool {
+            name: found.name.clone(),
+            id: id.clone(),
+            devices: paths,
+            ..KnownPool::default()
+        };
         if let Some(known) = &known {
             if !known.id.is_empty() && known.id != id {
                 let why = "another pool of this name is known here";
                 row["reason"] = json!(why);
-                failures.push(Failure::new(format!("import pool '{}'", found.name), why, "export or destroy that one first"));
+                failures.push(Failure::new(
+                    format!("import pool '{}'", found.name),
+                    why,
+                    "export or destroy that one first",
+                ));
                 rows.push(row);
                 continue;
             }
@@ -238,12 +309,18 @@ fn import(
             }
         }
         if !dry_run {
-            let options =
-                OpenOptions { threads: false, exported: true, destroyed, ..OpenOptions::default() };
+            let options = OpenOptions {
+                threads: false,
+                exported: true,
+                destroyed,
+                ..OpenOptions::default()
+            };
             let outcome = open_pool(&candidate, options).and_then(|engine| {
                 engine.event("import", "the pool was imported");
                 let known = describe_pool(&engine);
-                engine.close().map_err(|error| crate::daemon::failure_of("close the pool", &error))?;
+                engine
+                    .close()
+                    .map_err(|error| crate::daemon::failure_of("close the pool", &error))?;
                 Ok(known)
             });
             match outcome {
@@ -294,7 +371,10 @@ fn get(session: &Session, property: &str, pool: &str) -> Result<(), Failure> {
     let rows: Vec<Value> = Client::open(&session.places, pool)?.ask("pool_properties", json!({}))?;
     let mut wanted = Vec::new();
     for name in property.split(',') {
-        let found: Vec<&Value> = rows.iter().filter(|row| name == "all" || row["property"] == json!(name)).collect();
+        let found: Vec<&Value> = rows
+            .iter()
+            .filter(|row| name == "all" || row["property"] == json!(name))
+            .collect();
         if found.is_empty() {
             let names: Vec<&str> = rows.iter().filter_map(|row| row["property"].as_str()).collect();
             return Err(Failure::new(

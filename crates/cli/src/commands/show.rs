@@ -66,27 +66,60 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
     if !status.state_detail.is_empty() {
         line("", status.state_detail.clone())?;
     }
-    line("daemon", format!("process {}, checkpoint {}", status.daemon_pid, status.checkpoint))?;
-    line("space", format!(
-        "{} used of {}, {} available, {} reserve",
-        size(status.used_bytes), size(status.size_bytes), size(status.available_bytes), size(status.reserve_bytes)
-    ))?;
-    line("data", format!(
-        "{} written, {} unique (dedup {:.2}x), {} stored (compression {:.2}x), {} metadata",
-        size(status.logical_bytes), size(status.unique_bytes), status.dedup_ratio, size(status.stored_bytes),
-        status.compression_ratio, size(status.metadata_bytes)
-    ))?;
+    line(
+        "daemon",
+        format!("process {}, checkpoint {}", status.daemon_pid, status.checkpoint),
+    )?;
+    line(
+        "space",
+        format!(
+            "{} used of {}, {} available, {} reserve",
+            size(status.used_bytes),
+            size(status.size_bytes),
+            size(status.available_bytes),
+            size(status.reserve_bytes)
+        ),
+    )?;
+    line(
+        "data",
+        format!(
+            "{} written, {} unique (dedup {:.2}x), {} stored (compression {:.2}x), {} metadata",
+            size(status.logical_bytes),
+            size(status.unique_bytes),
+            status.dedup_ratio,
+            size(status.stored_bytes),
+            status.compression_ratio,
+            size(status.metadata_bytes)
+        ),
+    )?;
     if status.pending_free_bytes > 0 {
-        line("pending", format!("{} being freed", size(status.pending_free_bytes)))?;
+        line(
+            "pending",
+            format!("{} being freed", size(status.pending_free_bytes)),
+        )?;
     }
-    line("memory", format!(
-        "{} of {}, {} dirty", size(status.memory.used_bytes), size(status.memory.budget_bytes), size(status.memory.dirty_bytes)
-    ))?;
+    line(
+        "memory",
+        format!(
+            "{} of {}, {} dirty",
+            size(status.memory.used_bytes),
+            size(status.memory.budget_bytes),
+            size(status.memory.dirty_bytes)
+        ),
+    )?;
     if let Some(scrub) = &status.scrub {
-        line("scrub", format!(
-            "{} since {}: {} of {} read, {} errors, {} repaired",
-            scrub.state, scrub.started, size(scrub.done_bytes), size(scrub.total_bytes), scrub.errors, scrub.repaired
-        ))?;
+        line(
+            "scrub",
+            format!(
+                "{} since {}: {} of {} read, {} errors, {} repaired",
+                scrub.state,
+                scrub.started,
+                size(scrub.done_bytes),
+                size(scrub.total_bytes),
+                scrub.errors,
+                scrub.repaired
+            ),
+        )?;
         for damage in &scrub.damage {
             line("", damage.clone())?;
         }
@@ -95,7 +128,12 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for tier in &status.tiers {
         rows.push(vec![
-            tier.name.clone(), String::new(), size(tier.size_bytes), size(tier.used_bytes), String::new(), String::new(),
+            tier.name.clone(),
+            String::new(),
+            size(tier.size_bytes),
+            size(tier.used_bytes),
+            String::new(),
+            String::new(),
             String::new(),
         ]);
         for device in &tier.devices {
@@ -110,7 +148,19 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
             ]);
         }
     }
-    output::table(&["TIER / DEVICE", "STATE", "SIZE", "USED", "READ", "WRITE", "CHECKSUM"], &rows, &[2, 3, 4, 5, 6])?;
+    output::table(
+        &[
+            "TIER / DEVICE",
+            "STATE",
+            "SIZE",
+            "USED",
+            "READ",
+            "WRITE",
+            "CHECKSUM",
+        ],
+        &rows,
+        &[2, 3, 4, 5, 6],
+    )?;
     output::line("")?;
     let rows: Vec<Vec<String>> = status
         .datasets
@@ -122,20 +172,45 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
                 size(dataset.used_bytes),
                 dataset.objects.to_string(),
                 dataset.durability.clone(),
-                if dataset.mounts.is_empty() { "-".into() } else { dataset.mounts.join(",") },
+                if dataset.mounts.is_empty() {
+                    "-".into()
+                } else {
+                    dataset.mounts.join(",")
+                },
             ]
         })
         .collect();
-    output::table(&["DATASET", "TYPE", "USED", "OBJECTS", "DURABILITY", "MOUNTED AT"], &rows, &[2, 3])?;
-    for dataset in status.datasets.iter().filter(|dataset| dataset.durability != "barrier") {
+    output::table(
+        &["DATASET", "TYPE", "USED", "OBJECTS", "DURABILITY", "MOUNTED AT"],
+        &rows,
+        &[2, 3],
+    )?;
+    for dataset in status
+        .datasets
+        .iter()
+        .filter(|dataset| dataset.durability != "barrier")
+    {
         line(&dataset.name, dataset.durability_detail.clone())?;
     }
-    let running: Vec<_> = status.jobs.iter().filter(|job| job.state == "running" || job.state == "paused").collect();
+    let running: Vec<_> = status
+        .jobs
+        .iter()
+        .filter(|job| job.state == "running" || job.state == "paused")
+        .collect();
     for job in running {
-        line("job", format!(
-            "{} {} {}: {} of {}, {}/s; {}",
-            job.id, job.kind, job.state, size(job.done_bytes), size(job.total_bytes), size(job.rate as u64), job.reason
-        ))?;
+        line(
+            "job",
+            format!(
+                "{} {} {}: {} of {}, {}/s; {}",
+                job.id,
+                job.kind,
+                job.state,
+                size(job.done_bytes),
+                size(job.total_bytes),
+                size(job.rate as u64),
+                job.reason
+            ),
+        )?;
     }
     Ok(())
 }
@@ -150,13 +225,23 @@ pub fn iostat(session: &Session, words: &[String], count: Option<u64>) -> Result
         },
         [pool, interval, ..] => {
             let interval = interval.parse::<f64>().map_err(|_| {
-                Failure::new("show I/O", format!("'{interval}' is no number of seconds"), "write 'terrace iostat POOL 2'").as_usage()
+                Failure::new(
+                    "show I/O",
+                    format!("'{interval}' is no number of seconds"),
+                    "write 'terrace iostat POOL 2'",
+                )
+                .as_usage()
             })?;
             (Some(pool.as_str()), Some(interval))
         }
     };
     if interval.is_some_and(|interval| !(0.01..=86_400.0).contains(&interval)) {
-        return Err(Failure::new("show I/O", "the interval makes no sense", "give 0.01 to 86400 seconds").as_usage());
+        return Err(Failure::new(
+            "show I/O",
+            "the interval makes no sense",
+            "give 0.01 to 86400 seconds",
+        )
+        .as_usage());
     }
     let mut before: Vec<(String, IoCounters)> = Vec::new();
     let reports = count.unwrap_or(if interval.is_some() { u64::MAX } else { 1 });
@@ -166,8 +251,13 @@ pub fn iostat(session: &Session, words: &[String], count: Option<u64>) -> Result
         }
         let mut now: Vec<(String, IoCounters)> = Vec::new();
         for known in chosen_pools(session, pool)? {
-            let counters: Vec<IoCounters> = Client::open(&session.places, &known.name)?.ask("io_counters", json!({}))?;
-            now.extend(counters.into_iter().map(|counters| (known.name.clone(), counters)));
+            let counters: Vec<IoCounters> =
+                Client::open(&session.places, &known.name)?.ask("io_counters", json!({}))?;
+            now.extend(
+                counters
+                    .into_iter()
+                    .map(|counters| (known.name.clone(), counters)),
+            );
         }
         let seconds = if report == 0 { None } else { interval };
         print_iostat(session, &now, &before, seconds)?;
@@ -185,8 +275,13 @@ fn print_iostat(
     let mut json_rows = Vec::new();
     let mut rows = Vec::new();
     for (pool, counters) in now {
-        let old = before.iter().find(|(name, old)| name == pool && old.path == counters.path);
-        let old = old.filter(|_| seconds.is_some()).map(|(_, old)| old.clone()).unwrap_or_default();
+        let old = before
+            .iter()
+            .find(|(name, old)| name == pool && old.path == counters.path);
+        let old = old
+            .filter(|_| seconds.is_some())
+            .map(|(_, old)| old.clone())
+            .unwrap_or_default();
         let divide = seconds.unwrap_or(1.0);
         let rate = |now: u64, old: u64| now.saturating_sub(old) as f64 / divide;
         let (reads, writes) = (rate(counters.reads, old.reads), rate(counters.writes, old.writes));
@@ -213,8 +308,14 @@ fn print_iostat(
     }
     let per = if seconds.is_some() { "/S" } else { "" };
     let heading = [
-        "POOL".to_owned(), "TIER".into(), "DEVICE".into(), "USED".into(), format!("READS{per}"), format!("WRITES{per}"),
-        format!("READ{per}"), format!("WRITTEN{per}"),
+        "POOL".to_owned(),
+        "TIER".into(),
+        "DEVICE".into(),
+        "USED".into(),
+        format!("READS{per}"),
+        format!("WRITES{per}"),
+        format!("READ{per}"),
+        format!("WRITTEN{per}"),
     ];
     output::table(&heading.each_ref().map(String::as_str), &rows, &[3, 4, 5, 6, 7])
 }
@@ -223,7 +324,12 @@ fn print_iostat(
 pub fn events(session: &Session, pool: Option<&str>, follow: bool) -> Result<(), Failure> {
     let pools = chosen_pools(session, pool)?;
     if follow && pools.len() > 1 {
-        return Err(Failure::new("follow events", "there is more than one pool", "name one: 'terrace events -f POOL'").as_usage());
+        return Err(Failure::new(
+            "follow events",
+            "there is more than one pool",
+            "name one: 'terrace events -f POOL'",
+        )
+        .as_usage());
     }
     let mut rows = Vec::new();
     for known in pools {
@@ -245,7 +351,11 @@ pub fn events(session: &Session, pool: Option<&str>, follow: bool) -> Result<(),
             }
         })?;
     }
-    if session.json && !follow { output::json(&rows) } else { Ok(()) }
+    if session.json && !follow {
+        output::json(&rows)
+    } else {
+        Ok(())
+    }
 }
 
 /// `terrace command-log POOL`.
@@ -258,18 +368,26 @@ pub fn command_log(session: &Session, pool: &str) -> Result<(), Failure> {
             .collect();
         return output::json(&rows);
     }
-    entries.iter().try_for_each(|entry| output::line(&format!("{} {}: {}", entry.time, entry.kind, entry.text)))
+    entries
+        .iter()
+        .try_for_each(|entry| output::line(&format!("{} {}: {}", entry.time, entry.kind, entry.text)))
 }
 
 /// `terrace where PATH|DATASET`.
 pub fn where_is(session: &Session, path: &str) -> Result<(), Failure> {
     let name = dataset_path(session, path)?;
-    let mut found: Value = session.client_for(&name)?.call("where", json!({ "path": name }))?;
+    let mut found: Value = session
+        .client_for(&name)?
+        .call("where", json!({ "path": name }))?;
     found["path"] = json!(path);
     if session.json {
         return output::json(&found);
     }
-    output::line(&format!("{path}: {} files, {}", found["files"], format_size(found["size_bytes"].as_u64().unwrap_or(0))))?;
+    output::line(&format!(
+        "{path}: {} files, {}",
+        found["files"],
+        format_size(found["size_bytes"].as_u64().unwrap_or(0))
+    ))?;
     for (tier, bytes) in found["bytes_by_tier"].as_object().into_iter().flatten() {
         output::line(&format!("  {tier}: {}", format_size(bytes.as_u64().unwrap_or(0))))?;
     }
@@ -282,7 +400,10 @@ pub fn where_is(session: &Session, path: &str) -> Result<(), Failure> {
         output::line(&format!("  pinned to {pin}"))?;
     }
     output::line(&format!("  why: {}", found["reason"].as_str().unwrap_or("-")))?;
-    output::line(&format!("  next: {}", found["next_move"].as_str().unwrap_or("stays")))
+    output::line(&format!(
+        "  next: {}",
+        found["next_move"].as_str().unwrap_or("stays")
+    ))
 }
 
 /// A path below one of our mounts as `DATASET/PATH`; what is none is taken as it is.
@@ -296,25 +417,40 @@ pub fn dataset_path(session: &Session, path: &str) -> Result<String, Failure> {
         return Ok(path.to_owned());
     }
     let what = format!("find '{path}'");
-    let absolute = std::fs::canonicalize(path)
-        .map_err(|error| Failure::new(what.clone(), error, "give a path below a mount, or POOL/DATASET/PATH"))?;
+    let absolute = std::fs::canonicalize(path).map_err(|error| {
+        Failure::new(
+            what.clone(),
+            error,
+            "give a path below a mount, or POOL/DATASET/PATH",
+        )
+    })?;
     let mut best: Option<(PathBuf, String)> = None;
     for pool in registry.pools()? {
         for mount in registry.mounts(&pool.name)? {
-            let longer = best.as_ref().is_none_or(|(directory, _)| mount.directory.starts_with(directory));
+            let longer = best
+                .as_ref()
+                .is_none_or(|(directory, _)| mount.directory.starts_with(directory));
             if absolute.starts_with(&mount.directory) && longer {
                 best = Some((mount.directory, mount.dataset));
             }
         }
     }
     let Some((directory, dataset)) = best else {
-        return Err(Failure::new(what, "it does not lie on a mount of Terrace", "give a path below a mount, or POOL/DATASET/PATH"));
+        return Err(Failure::new(
+            what,
+            "it does not lie on a mount of Terrace",
+            "give a path below a mount, or POOL/DATASET/PATH",
+        ));
     };
     let below = absolute.strip_prefix(&directory).unwrap_or(&absolute);
     match below.to_str() {
         Some("") => Ok(dataset),
         Some(below) => Ok(format!("{dataset}/{below}")),
-        None => Err(Failure::new(what, "its name is not UTF-8", "ask for the directory that holds it")),
+        None => Err(Failure::new(
+            what,
+            "its name is not UTF-8",
+            "ask for the directory that holds it",
+        )),
     }
 }
 
@@ -337,7 +473,11 @@ pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
                         row["copies"].to_string(),
                         percent(&row["high_water"]),
                         percent(&row["low_water"]),
-                        if row["landing"] == json!(true) { "on".into() } else { "off".into() },
+                        if row["landing"] == json!(true) {
+                            "on".into()
+                        } else {
+                            "off".into()
+                        },
                         row["promote_after"].to_string(),
                         match row["demote_after"].as_u64() {
                             Some(0) | None => "never".into(),
@@ -355,7 +495,19 @@ pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
                 })
                 .collect();
             output::table(
-                &["TIER", "SIZE", "USED", "COPIES", "HIGH", "LOW", "LANDING", "PROMOTE AFTER", "DEMOTE AFTER", "RATE", "WINDOW"],
+                &[
+                    "TIER",
+                    "SIZE",
+                    "USED",
+                    "COPIES",
+                    "HIGH",
+                    "LOW",
+                    "LANDING",
+                    "PROMOTE AFTER",
+                    "DEMOTE AFTER",
+                    "RATE",
+                    "WINDOW",
+                ],
                 &table,
                 &[1, 2, 3, 4, 5, 7],
             )
@@ -364,9 +516,20 @@ pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
             let properties = parse_properties(&properties)?;
             let (pool, name) = split_pool(&tier)?;
             if name.is_empty() {
-                return Err(Failure::new(format!("set tier '{tier}'"), "the tier is missing", "write POOL/TIER").as_usage());
+                return Err(Failure::new(
+                    format!("set tier '{tier}'"),
+                    "the tier is missing",
+                    "write POOL/TIER",
+                )
+                .as_usage());
             }
-            session.change(pool, "tier_set", json!({ "tier": name, "properties": properties })).map(drop)
+            session
+                .change(
+                    pool,
+                    "tier_set",
+                    json!({ "tier": name, "properties": properties }),
+                )
+                .map(drop)
         }
     }
 }

@@ -35,7 +35,9 @@ pub fn scrub(session: &Session, pool: &str, waiting: Waiting) -> Result<ExitCode
     let status: ScrubStatus = decode(status)?;
     if !waiting.waits() {
         if !session.json {
-            output::line(&format!("the scrub of '{pool}' runs; 'terrace jobs {pool}' shows how far it is"))?;
+            output::line(&format!(
+                "the scrub of '{pool}' runs; 'terrace jobs {pool}' shows how far it is"
+            ))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -48,10 +50,17 @@ pub fn scrub(session: &Session, pool: &str, waiting: Waiting) -> Result<ExitCode
             status.errors,
             status.repaired
         ))?;
-        status.damage.iter().try_for_each(|damage| output::line(&format!("  {damage}")))?;
+        status
+            .damage
+            .iter()
+            .try_for_each(|damage| output::line(&format!("  {damage}")))?;
     }
     if status.state != "done" {
-        return Err(Failure::new(format!("scrub pool '{pool}'"), format!("it was {}", status.state), "start it again"));
+        return Err(Failure::new(
+            format!("scrub pool '{pool}'"),
+            format!("it was {}", status.state),
+            "start it again",
+        ));
     }
     if left > 0 {
         return Err(Failure::new(
@@ -106,7 +115,8 @@ fn list(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
                 job.state.clone(),
                 format!("{percent:.0}%"),
                 format!("{}/s", format_size(job.rate as u64)),
-                job.eta_seconds.map_or_else(|| "-".into(), |seconds| format!("{seconds:.0}s")),
+                job.eta_seconds
+                    .map_or_else(|| "-".into(), |seconds| format!("{seconds:.0}s")),
                 job.reason.clone(),
             ]);
             let mut row = serde_json::to_value(&job).unwrap_or_default();
@@ -117,7 +127,11 @@ fn list(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
     if session.json {
         return output::json(&rows);
     }
-    output::table(&["POOL", "ID", "KIND", "STATE", "DONE", "RATE", "LEFT", "REASON"], &table, &[1, 4, 5, 6])
+    output::table(
+        &["POOL", "ID", "KIND", "STATE", "DONE", "RATE", "LEFT", "REASON"],
+        &table,
+        &[1, 4, 5, 6],
+    )
 }
 
 fn act(session: &Session, choice: &JobChoice, action: &str) -> Result<(), Failure> {
@@ -139,5 +153,7 @@ fn act(session: &Session, choice: &JobChoice, action: &str) -> Result<(), Failur
         }
     };
     let mut client = Client::open(&session.places, &pool)?;
-    client.call("job_action", logged(json!({ "id": choice.id, "action": action }))).map(drop)
+    client
+        .call("job_action", logged(json!({ "id": choice.id, "action": action })))
+        .map(drop)
 }

@@ -16,7 +16,10 @@ pub struct Parameters {
 impl Parameters {
     /// Of a request.
     pub fn new(operation: &str, arguments: Value) -> Self {
-        Self { operation: operation.into(), arguments }
+        Self {
+            operation: operation.into(),
+            arguments,
+        }
     }
 
     /// The operation.

@@ -42,7 +42,8 @@ impl Daemon {
 
     pub(super) fn list(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let target = parameters.optional_text("target")?;
-        let recursive = parameters.flag("recursive")?;
+        // A pool's name stands for everything in it.
+        let recursive = parameters.flag("recursive")? || target.as_deref() == Some(&*self.pool);
         let (filesystems, volumes) = (parameters.flag("filesystems")?, parameters.flag("volumes")?);
         let what = format!("list '{}'", target.as_deref().unwrap_or(&self.pool));
         let datasets = self.engine.datasets();
@@ -50,12 +51,21 @@ impl Daemon {
         let wanted = |name: &str| recursive || target.as_deref().is_none_or(|target| target == name);
         // A snapshot by its own name.
         if let Some(name) = target.as_deref().filter(|target| target.contains('@')) {
-            let info = datasets.snapshot_info(name).map_err(|error| failed(&what, &error))?;
+            let info = datasets
+                .snapshot_info(name)
+                .map_err(|error| failed(&what, &error))?;
             return Ok(json!([snapshot_json(&info)]));
         }
         let mut rows = Vec::new();
-        for info in datasets.list(target.as_deref()).map_err(|error| failed(&what, &error))? {
-            let shown = if info.kind.is_volume() { volumes } else { filesystems };
+        for info in datasets
+            .list(target.as_deref())
+            .map_err(|error| failed(&what, &error))?
+        {
+            let shown = if info.kind.is_volume() {
+                volumes
+            } else {
+                filesystems
+            };
             if shown && wanted(&info.name) {
                 let at = mounts.iter().filter(|mount| mount.dataset == info.name);
                 let at: Vec<String> = at.map(|mount| mount.directory.display().to_string()).collect();
@@ -63,8 +73,15 @@ impl Daemon {
             }
         }
         if parameters.flag("snapshots")? {
-            let snapshots = datasets.snapshots(target.as_deref(), false).map_err(|error| failed(&what, &error))?;
-            rows.extend(snapshots.iter().filter(|info| wanted(&info.dataset)).map(snapshot_json));
+            let snapshots = datasets
+                .snapshots(target.as_deref(), false)
+                .map_err(|error| failed(&what, &error))?;
+            rows.extend(
+                snapshots
+                    .iter()
+                    .filter(|info| wanted(&info.dataset))
+                    .map(snapshot_json),
+            );
         }
         Ok(Value::Array(rows))
     }
@@ -81,7 +98,9 @@ impl Daemon {
             properties: parameters.value("properties")?,
         };
         let datasets = self.engine.datasets();
-        datasets.create(&name, &new).map_err(|error| failed(&format!("create '{name}'"), &error))?;
+        datasets
+            .create(&name, &new)
+            .map_err(|error| failed(&format!("create '{name}'"), &error))?;
         self.engine.event("create", &format!("'{name}' was created"));
         Ok(json!({ "name": name }))
     }
@@ -90,14 +109,25 @@ impl Daemon {
         let name = parameters.text("name")?;
         let bytes = parameters.number("size_bytes")?;
         let what = format!("resize '{name}'");
-        let info = self.engine.datasets().info(&name).map_err(|error| failed(&what, &error))?;
+        let info = self
+            .engine
+            .datasets()
+            .info(&name)
+            .map_err(|error| failed(&what, &error))?;
         if let Kind::Volume { size_bytes } = info.kind
             && bytes < size_bytes
             && !parameters.flag("shrink")?
         {
-            return Err(Failure::new(what, "it would get smaller: what is behind the new end is lost", "add --yes to do it"));
+            return Err(Failure::new(
+                what,
+                "it would get smaller: what is behind the new end is lost",
+                "add --yes to do it",
+            ));
         }
-        self.engine.datasets().resize_volume(&name, bytes).map_err(|error| failed(&what, &error))?;
+        self.engine
+            .datasets()
+            .resize_volume(&name, bytes)
+            .map_err(|error| failed(&what, &error))?;
         Ok(json!({ "name": name, "size_bytes": bytes }))
     }
 
@@ -108,7 +138,9 @@ impl Daemon {
         let what = format!("get properties of '{name}'");
         let mut rows = Vec::new();
         if name.contains('@') {
-            let info = datasets.snapshot_info(&name).map_err(|error| failed(&what, &error))?;
+            let info = datasets
+                .snapshot_info(&name)
+                .map_err(|error| failed(&what, &error))?;
             let facts = [
                 ("type", json!("snapshot")),
                 ("creation", json!(format_time(info.time))),
@@ -135,12 +167,17 @@ impl Daemon {
         }
         let mut names = vec![name.clone()];
         if parameters.flag("recursive")? {
-            let below = datasets.list(Some(&name)).map_err(|error| failed(&what, &error))?;
+            let below = datasets
+                .list(Some(&name))
+                .map_err(|error| failed(&what, &error))?;
             names = below.into_iter().map(|info| info.name).collect();
         }
         for name in names {
             for property in &wanted {
-                for found in datasets.get(&name, property).map_err(|error| failed(&what, &error))? {
+                for found in datasets
+                    .get(&name, property)
+                    .map_err(|error| failed(&what, &error))?
+                {
                     let value = property_json(&found.name, &found.value);
                     rows.push(json!({
                         "name": name, "property": found.name, "value": value, "text": found.value,
@@ -172,8 +209,11 @@ impl Daemon {
     pub(super) fn rename(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let (from, to) = (parameters.text("from")?, parameters.text("to")?);
         let datasets = self.engine.datasets();
-        let outcome =
-            if from.contains('@') { datasets.rename_snapshot(&from, &to) } else { datasets.rename(&from, &to) };
+        let outcome = if from.contains('@') {
+            datasets.rename_snapshot(&from, &to)
+        } else {
+            datasets.rename(&from, &to)
+        };
         outcome.map_err(|error| failed(&format!("rename '{from}' to '{to}'"), &error))?;
         self.mounts.renamed(&from, &to);
         self.engine.event("rename", &format!("'{from}' is now '{to}'"));
@@ -209,7 +249,10 @@ impl Daemon {
     pub(super) fn snapshot(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let name = parameters.text("name")?;
         let note = parameters.optional_text("note")?.unwrap_or_default();
-        let checkpoint = self.engine.datasets().snapshot(&name, parameters.flag("recursive")?, &note);
+        let checkpoint = self
+            .engine
+            .datasets()
+            .snapshot(&name, parameters.flag("recursive")?, &note);
         let checkpoint = checkpoint.map_err(|error| failed(&format!("take snapshot '{name}'"), &error))?;
         self.engine.event("snapshot", &format!("'{name}' was taken"));
         Ok(json!({ "name": name, "checkpoint": checkpoint }))
@@ -263,7 +306,9 @@ fn snapshot_json(info: &SnapshotInfo) -> Value {
 fn property_json(name: &str, value: &str) -> Value {
     const SIZES: [&str; 5] = ["quota", "reservation", "chunk_size", "size", "used"];
     let number = match name {
-        "commit_interval" => terrace_engine::parse_duration(value).ok().map(|time| json!(time.as_secs_f64())),
+        "commit_interval" => terrace_engine::parse_duration(value)
+            .ok()
+            .map(|time| json!(time.as_secs_f64())),
         _ if SIZES.contains(&name) => terrace_device::parse_size(value).ok().map(|bytes| json!(bytes)),
         "referenced" | "history" | "available" | "objects" | "snapshot_count" | "number" => {
             value.parse::<u64>().ok().map(|number| json!(number))

@@ -58,7 +58,11 @@ impl Daemon {
         Ok(json!({ "bytes": bytes }))
     }
 
-    pub(super) fn get_tree(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
+    pub(super) fn get_tree(
+        &self,
+        parameters: &Parameters,
+        exchange: &mut Exchange,
+    ) -> Result<Value, Failure> {
         let name = parameters.text("path")?;
         let place = find(&self.engine, &name)?;
         let tree = &*place.tree;
@@ -91,7 +95,11 @@ impl Daemon {
     }
 
     /// The client sends entries, each file's content behind it, and a result when it has sent all.
-    pub(super) fn put_tree(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
+    pub(super) fn put_tree(
+        &self,
+        parameters: &Parameters,
+        exchange: &mut Exchange,
+    ) -> Result<Value, Failure> {
         let outcome = self.receive_tree(parameters, exchange);
         if outcome.is_err() {
             exchange.drain();
@@ -101,7 +109,9 @@ impl Daemon {
 
     fn receive_tree(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
         let name = parameters.text("target")?;
-        let own_name = parameters.optional_text("name")?.and_then(|name| from_wire(&name));
+        let own_name = parameters
+            .optional_text("name")?
+            .and_then(|name| from_wire(&name));
         let place = find(&self.engine, &name)?;
         let fail = |error: &FsError| file_failure("write", &name, error);
         let Some(filesystem) = place.live else {
@@ -117,21 +127,37 @@ impl Daemon {
             }
             Ok(found) if found.kind == FileKind::Directory => return Err(fail(&FsError::IsDirectory)),
             Ok(_) | Err(FsError::NotFound) => {
-                let Some((last, above)) = place.parts.split_last() else { return Err(fail(&FsError::IsDirectory)) };
+                let Some((last, above)) = place.parts.split_last() else {
+                    return Err(fail(&FsError::IsDirectory));
+                };
                 let above = walk(&*filesystem, above, true).map_err(|error| fail(&error))?;
                 (above.object, last.clone())
             }
             Err(error) => return Err(fail(&error)),
         };
-        let mut writer = Writer { filesystem: &filesystem, directory, top, copied: Copied::default(), directories: Vec::new() };
+        let mut writer = Writer {
+            filesystem: &filesystem,
+            directory,
+            top,
+            copied: Copied::default(),
+            directories: Vec::new(),
+        };
         loop {
             match exchange.receive()? {
                 Message::Item(item) => {
                     let entry: TreeEntry = crate::client::decode(item)?;
-                    writer.write(&entry, exchange).map_err(|error| error.into_failure(&fail))?;
+                    writer
+                        .write(&entry, exchange)
+                        .map_err(|error| error.into_failure(&fail))?;
                 }
                 Message::Result(_) => break,
-                _ => return Err(Failure::new(format!("write '{name}'"), "the client broke the protocol", "")),
+                _ => {
+                    return Err(Failure::new(
+                        format!("write '{name}'"),
+                        "the client broke the protocol",
+                        "",
+                    ));
+                }
             }
         }
         for (object, entry) in std::mem::take(&mut writer.directories).into_iter().rev() {
@@ -143,7 +169,10 @@ impl Daemon {
 }
 
 fn filesystem_is_read_only(engine: &terrace_engine::Engine, dataset: &str) -> bool {
-    engine.datasets().state(dataset).is_ok_and(|state| state.settings().readonly)
+    engine
+        .datasets()
+        .state(dataset)
+        .is_ok_and(|state| state.settings().readonly)
 }
 
 /// Either kind of error of a copy.
@@ -220,7 +249,11 @@ impl Writer<'_> {
                     filesystem.unlink(&context, directory, &name).map(drop)?;
                 }
                 let made = filesystem.symbolic_link(&context, directory, &name, &target)?;
-                let change = SetAttributes { uid: Some(entry.uid), gid: Some(entry.gid), ..SetAttributes::default() };
+                let change = SetAttributes {
+                    uid: Some(entry.uid),
+                    gid: Some(entry.gid),
+                    ..SetAttributes::default()
+                };
                 filesystem.set_attributes(&context, made.object, &change)?;
                 self.copied.others += 1;
             }
@@ -229,19 +262,27 @@ impl Writer<'_> {
                     return Err(FsError::IsDirectory.into());
                 }
                 // Beside the old one and renamed over it when complete.
-                let fresh = if existing.is_some() { fresh_name(&name) } else { name.clone() };
+                let fresh = if existing.is_some() {
+                    fresh_name(&name)
+                } else {
+                    name.clone()
+                };
                 match filesystem.unlink(&context, directory, &fresh) {
                     Ok(_) | Err(FsError::NotFound) => {}
                     Err(error) => return Err(error.into()),
                 }
                 let made = filesystem.create(&context, directory, &fresh, FileKind::File, 0o600, 0)?;
-                let outcome = self.content(made.object, exchange).and_then(|()| Ok(settle(filesystem, made.object, entry)?));
+                let outcome = self
+                    .content(made.object, exchange)
+                    .and_then(|()| Ok(settle(filesystem, made.object, entry)?));
                 if let Err(error) = outcome {
                     let _ = filesystem.unlink(&context, directory, &fresh);
                     return Err(error);
                 }
                 if fresh != name {
-                    filesystem.rename(&context, directory, &fresh, directory, &name, RenameMode::Replace).map(drop)?;
+                    filesystem
+                        .rename(&context, directory, &fresh, directory, &name, RenameMode::Replace)
+                        .map(drop)?;
                 }
                 self.copied.files += 1;
             }
@@ -271,9 +312,16 @@ fn fresh_name(name: &[u8]) -> Vec<u8> {
 /// Owner, mode and time as they were where it came from.
 fn settle(filesystem: &Filesystem, object: u64, entry: &TreeEntry) -> Result<(), FsError> {
     let context = Context::root();
-    let owner = SetAttributes { uid: Some(entry.uid), gid: Some(entry.gid), ..SetAttributes::default() };
+    let owner = SetAttributes {
+        uid: Some(entry.uid),
+        gid: Some(entry.gid),
+        ..SetAttributes::default()
+    };
     filesystem.set_attributes(&context, object, &owner)?;
-    let modified = Time { seconds: entry.modified_seconds, nanos: entry.modified_nanoseconds.min(999_999_999) };
+    let modified = Time {
+        seconds: entry.modified_seconds,
+        nanos: entry.modified_nanoseconds.min(999_999_999),
+    };
     let rest = SetAttributes {
         mode: Some(entry.mode & 0o7777),
         modified: Some(SetTime::To(modified)),
@@ -321,7 +369,9 @@ fn send_file(
     let mut buffer = vec![0; READ_BYTES.min(usize::try_from(file.size).unwrap_or(READ_BYTES).max(4096))];
     let mut offset = 0;
     loop {
-        let read = tree.read(file.object, offset, &mut buffer).map_err(|error| fail(&error))?;
+        let read = tree
+            .read(file.object, offset, &mut buffer)
+            .map_err(|error| fail(&error))?;
         if read == 0 {
             break;
         }
@@ -333,7 +383,11 @@ fn send_file(
 }
 
 fn joined(prefix: &[u8], name: &[u8]) -> Vec<u8> {
-    if prefix.is_empty() { name.to_vec() } else { [prefix, b"/", name].concat() }
+    if prefix.is_empty() {
+        name.to_vec()
+    } else {
+        [prefix, b"/", name].concat()
+    }
 }
 
 fn entry_of(tree: &dyn Tree, path: &[u8], attributes: &Attributes) -> Result<TreeEntry, FsError> {

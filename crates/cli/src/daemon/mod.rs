@@ -78,15 +78,36 @@ fn start(places: Places, pool: &str, degraded: bool) -> Result<Started, Failure>
     let known = Registry::new(&places).require(pool)?;
     let lock_path = places.lock_file(pool);
     let lock = RunLock::acquire(&lock_path)
-        .map_err(|error| Failure::new(what.clone(), format!("'{}': {error}", lock_path.display()), "fix its owner and mode"))?
+        .map_err(|error| {
+            Failure::new(
+                what.clone(),
+                format!("'{}': {error}", lock_path.display()),
+                "fix its owner and mode",
+            )
+        })?
         .map_err(|holder| {
-            let holder = holder.map_or_else(|| "another process".into(), |holder| format!("process {}", holder.pid));
-            Failure::new(what.clone(), format!("{holder} holds it already"), format!("use it, or run 'terrace stop {pool}' first"))
+            let holder = holder.map_or_else(
+                || "another process".into(),
+                |holder| format!("process {}", holder.pid),
+            );
+            Failure::new(
+                what.clone(),
+                format!("{holder} holds it already"),
+                format!("use it, or run 'terrace stop {pool}' first"),
+            )
         })?;
-    let options = OpenOptions { degraded, ..OpenOptions::default() };
+    let options = OpenOptions {
+        degraded,
+        ..OpenOptions::default()
+    };
     let engine = open_pool(&known, options)?;
-    let server = Server::bind(&places.socket(pool))
-        .map_err(|error| Failure::new(what.clone(), format!("its socket: {error}"), "fix the state directory"))?;
+    let server = Server::bind(&places.socket(pool)).map_err(|error| {
+        Failure::new(
+            what.clone(),
+            format!("its socket: {error}"),
+            "fix the state directory",
+        )
+    })?;
     let daemon = Arc::new(Daemon {
         mounts: Mounts::new(places.clone(), pool),
         server: OnceLock::new(),
@@ -112,7 +133,10 @@ pub fn open_pool(known: &KnownPool, options: OpenOptions) -> Result<Arc<Engine>,
             Err(error) if degraded => tracing::warn!("opening without device '{}': {error}", path.display()),
             Err(error) => {
                 let remedy = if path.exists() {
-                    format!("end what uses it, or start without it: 'terrace start {} --degraded'", known.name)
+                    format!(
+                        "end what uses it, or start without it: 'terrace start {} --degraded'",
+                        known.name
+                    )
                 } else {
                     "if it has moved, run 'terrace pool import --search DIRECTORY'".into()
                 };
@@ -156,7 +180,10 @@ impl Daemon {
     fn shut_down(&self) -> Result<(), Failure> {
         self.mounts.unmount_all_by_force();
         self.remember_pool();
-        let outcome = self.engine.close().map_err(|error| failed(&format!("close pool '{}'", self.pool), &error));
+        let outcome = self
+            .engine
+            .close()
+            .map_err(|error| failed(&format!("close pool '{}'", self.pool), &error));
         match &outcome {
             Ok(()) => tracing::info!("pool '{}' is closed", self.pool),
             Err(failure) => tracing::error!("{failure}"),
@@ -168,7 +195,9 @@ impl Daemon {
     fn stop(&self, force: bool) -> Result<Value, Failure> {
         self.mounts.unmount_all(force)?;
         self.remember_pool();
-        self.engine.close().map_err(|error| failed(&format!("close pool '{}'", self.pool), &error))?;
+        self.engine
+            .close()
+            .map_err(|error| failed(&format!("close pool '{}'", self.pool), &error))?;
         if let Some(server) = self.server.get() {
             server.stop();
         }
@@ -179,19 +208,28 @@ impl Daemon {
 impl Handler for Daemon {
     fn handle(&self, request: Request, exchange: &mut Exchange) -> Result<Value, Failure> {
         let parameters = Parameters::new(&request.operation, request.arguments);
+        // What changed the pool is written down, as the user typed it; what closes it, before.
+        let closes = parameters.operation() == "stop";
+        if closes {
+            self.log_command(&parameters)?;
+        }
         let outcome = self.perform(&parameters, exchange);
-        // What changed the pool is written down, as the user typed it.
-        if outcome.is_ok()
-            && let Some(words) = parameters.optional_text("command_line")?
-        {
-            let user = parameters.optional_text("user")?.unwrap_or_default();
-            self.engine.log_command(&user, &words);
+        if outcome.is_ok() && !closes {
+            self.log_command(&parameters)?;
         }
         outcome
     }
 }
 
 impl Daemon {
+    fn log_command(&self, parameters: &Parameters) -> Result<(), Failure> {
+        if let Some(words) = parameters.optional_text("command_line")? {
+            let user = parameters.optional_text("user")?.unwrap_or_default();
+            self.engine.log_command(&user, &words);
+        }
+        Ok(())
+    }
+
     fn perform(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
         match parameters.operation() {
             "ping" => Ok(json!({ "pool": self.pool, "pid": std::process::id() })),
@@ -238,7 +276,11 @@ impl Daemon {
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .try_init();
 }
 
 /// SIGTERM and SIGINT end the daemon cleanly; mounts stay written down and come back with the next start.
@@ -246,13 +288,15 @@ fn watch_signals(server: &Arc<Server>) -> std::io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let server = server.clone();
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        for signal in signals.forever() {
-            if signal != SIGHUP {
-                server.stop();
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            for signal in signals.forever() {
+                if signal != SIGHUP {
+                    server.stop();
+                }
             }
-        }
-    })?;
+        })?;
     Ok(())
 }
 

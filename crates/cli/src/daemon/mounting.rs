@@ -45,15 +45,25 @@ pub struct Mounts {
 impl Mounts {
     /// None yet.
     pub fn new(places: Places, pool: &str) -> Self {
-        let shared =
-            Shared { places, pool: pool.into(), mounted: Mutex::default(), keep_list: AtomicBool::new(false) };
-        Self { shared: Arc::new(shared) }
+        let shared = Shared {
+            places,
+            pool: pool.into(),
+            mounted: Mutex::default(),
+            keep_list: AtomicBool::new(false),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
     }
 
     /// What is mounted now.
     pub fn list(&self) -> Vec<KnownMount> {
         let mounted = self.shared.mounted.lock();
-        mounted.iter().filter(|mount| !mount.session.is_ended()).map(|mount| mount.known.clone()).collect()
+        mounted
+            .iter()
+            .filter(|mount| !mount.session.is_ended())
+            .map(|mount| mount.known.clone())
+            .collect()
     }
 
     /// Brings back what a dead daemon had mounted.
@@ -129,7 +139,12 @@ impl Mounts {
                     None if other.starts_with("x-") || other.starts_with("comment=") => {}
                     None => {
                         let remedy = "there are ro, at=TIME|@SNAPSHOT|CHECKPOINT, allow_other, nosuid, nodev, noexec, noatime";
-                        return Err(Failure::new(what, format!("there is no mount option '{other}'"), remedy).as_usage());
+                        return Err(Failure::new(
+                            what,
+                            format!("there is no mount option '{other}'"),
+                            remedy,
+                        )
+                        .as_usage());
                     }
                 },
             }
@@ -145,28 +160,47 @@ impl Mounts {
         let content = match &at {
             Some(at) => {
                 options.read_only = true;
-                Content::ReadOnly(datasets.view(dataset, at).map_err(|error| failed(&what, &error))?)
+                Content::ReadOnly(
+                    datasets
+                        .view(dataset, at)
+                        .map_err(|error| failed(&what, &error))?,
+                )
             }
             None => {
                 options.read_only |= state.settings().readonly;
-                Content::Live(datasets.filesystem(dataset).map_err(|error| failed(&what, &error))?)
+                Content::Live(
+                    datasets
+                        .filesystem(dataset)
+                        .map_err(|error| failed(&what, &error))?,
+                )
             }
         };
-        let past: Arc<dyn Past> = Arc::new(DatasetPast { datasets: datasets.clone(), state });
+        let past: Arc<dyn Past> = Arc::new(DatasetPast {
+            datasets: datasets.clone(),
+            state,
+        });
         let session = terrace_fuse::mount(&known.directory, content, Some(past), &options)
             .map_err(|error| mount_failure(&what, &error))?;
         let session = Arc::new(session);
         let directory = known.directory.clone();
-        self.shared.mounted.lock().push(Mounted { known, session: session.clone() });
+        self.shared.mounted.lock().push(Mounted {
+            known,
+            session: session.clone(),
+        });
         // Notices when somebody else unmounts it.
         let shared = self.shared.clone();
-        let watched = std::thread::Builder::new().name("mount-watch".into()).spawn(move || {
-            session.wait();
-            shared.mounted.lock().retain(|mount| !Arc::ptr_eq(&mount.session, &session));
-            if !shared.keep_list.load(Ordering::SeqCst) {
-                shared.strike_off(&directory);
-            }
-        });
+        let watched = std::thread::Builder::new()
+            .name("mount-watch".into())
+            .spawn(move || {
+                session.wait();
+                shared
+                    .mounted
+                    .lock()
+                    .retain(|mount| !Arc::ptr_eq(&mount.session, &session));
+                if !shared.keep_list.load(Ordering::SeqCst) {
+                    shared.strike_off(&directory);
+                }
+            });
         if let Err(error) = watched {
             tracing::warn!("a mount is not watched: {error}");
         }
@@ -177,9 +211,16 @@ impl Mounts {
     pub fn unmount(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let target = parameters.text("target")?;
         let directory = parameters.optional_text("directory")?;
-        let mode = if parameters.flag("force")? { UnmountMode::Lazy } else { UnmountMode::IfUnused };
+        let mode = if parameters.flag("force")? {
+            UnmountMode::Lazy
+        } else {
+            UnmountMode::IfUnused
+        };
         let found = self.sessions(|known| {
-            known.dataset == target || directory.as_deref().is_some_and(|place| known.directory == Path::new(place))
+            known.dataset == target
+                || directory
+                    .as_deref()
+                    .is_some_and(|place| known.directory == Path::new(place))
         });
         if found.is_empty() {
             return Err(Failure::new(
@@ -197,7 +238,11 @@ impl Mounts {
 
     /// Takes all mounts away and forgets them.
     pub fn unmount_all(&self, force: bool) -> Result<(), Failure> {
-        let mode = if force { UnmountMode::Lazy } else { UnmountMode::IfUnused };
+        let mode = if force {
+            UnmountMode::Lazy
+        } else {
+            UnmountMode::IfUnused
+        };
         for (directory, session) in self.sessions(|_| true) {
             self.end(&directory, &session, mode)?;
         }
@@ -226,7 +271,11 @@ impl Mounts {
                 mount.dataset = format!("{to}{rest}");
             }
         };
-        self.shared.mounted.lock().iter_mut().for_each(|mount| change(&mut mount.known));
+        self.shared
+            .mounted
+            .lock()
+            .iter_mut()
+            .for_each(|mount| change(&mut mount.known));
         let registry = Registry::new(&self.shared.places);
         if let Ok(mut list) = registry.mounts(&self.shared.pool) {
             list.iter_mut().for_each(change);
@@ -239,7 +288,9 @@ impl Mounts {
     fn sessions(&self, wanted: impl Fn(&KnownMount) -> bool) -> Vec<(PathBuf, Arc<Session>)> {
         let mounted = self.shared.mounted.lock();
         let found = mounted.iter().filter(|mount| wanted(&mount.known));
-        found.map(|mount| (mount.known.directory.clone(), mount.session.clone())).collect()
+        found
+            .map(|mount| (mount.known.directory.clone(), mount.session.clone()))
+            .collect()
     }
 
     fn end(&self, directory: &Path, session: &Session, mode: UnmountMode) -> Result<(), Failure> {
@@ -248,11 +299,17 @@ impl Mounts {
             FuseError::Busy { .. } => Failure::new(
                 what,
                 "it is in use",
-                format!("close what uses it ('fuser -vm {}' lists it), or add --force", directory.display()),
+                format!(
+                    "close what uses it ('fuser -vm {}' lists it), or add --force",
+                    directory.display()
+                ),
             ),
             error => failed(&what, &error),
         })?;
-        self.shared.mounted.lock().retain(|mount| mount.known.directory != directory);
+        self.shared
+            .mounted
+            .lock()
+            .retain(|mount| mount.known.directory != directory);
         self.shared.strike_off(directory);
         Ok(())
     }
@@ -275,9 +332,11 @@ impl Shared {
 
 fn mount_failure(what: &str, error: &FuseError) -> Failure {
     match error {
-        FuseError::Directory { cause, .. } => {
-            Failure::new(what, cause, "give an existing, empty directory of yours; make it with mkdir")
-        }
+        FuseError::Directory { cause, .. } => Failure::new(
+            what,
+            cause,
+            "give an existing, empty directory of yours; make it with mkdir",
+        ),
         FuseError::Unavailable { .. } => Failure::new(
             what,
             error.to_string().replace(';', ","),
@@ -297,7 +356,10 @@ impl DatasetPast {
     fn view(&self, at: &At) -> Result<PastView, FsError> {
         let name = self.state.name();
         let checkpoint = self.datasets.resolve(&name, at).map_err(|_| FsError::NotFound)?;
-        let tree = self.datasets.view(&name, &At::Checkpoint(checkpoint)).map_err(|_| FsError::NotFound)?;
+        let tree = self
+            .datasets
+            .view(&name, &At::Checkpoint(checkpoint))
+            .map_err(|_| FsError::NotFound)?;
         Ok(PastView { checkpoint, tree })
     }
 }
@@ -305,7 +367,11 @@ impl DatasetPast {
 impl Past for DatasetPast {
     fn snapshots(&self) -> Result<Vec<String>, FsError> {
         let held = self.state.held().read();
-        Ok(held.iter().filter(|(_, record)| !record.name.is_empty()).map(|(_, record)| record.name.clone()).collect())
+        Ok(held
+            .iter()
+            .filter(|(_, record)| !record.name.is_empty())
+            .map(|(_, record)| record.name.clone())
+            .collect())
     }
 
     fn snapshot(&self, name: &str) -> Result<PastView, FsError> {

@@ -42,14 +42,22 @@ pub fn find(engine: &Engine, name: &str) -> Result<Place, Failure> {
     let mut taken = 0;
     let mut at = at;
     for (index, word) in words.iter().enumerate() {
-        let longer = if index == 0 { (*word).to_owned() } else { format!("{dataset}/{word}") };
+        let longer = if index == 0 {
+            (*word).to_owned()
+        } else {
+            format!("{dataset}/{word}")
+        };
         if datasets.info(&longer).is_ok() {
             dataset = longer;
             taken = index + 1;
             continue;
         }
         if let Some((before, snapshot)) = word.split_once('@') {
-            let longer = if index == 0 { before.to_owned() } else { format!("{dataset}/{before}") };
+            let longer = if index == 0 {
+                before.to_owned()
+            } else {
+                format!("{dataset}/{before}")
+            };
             if datasets.info(&longer).is_ok() {
                 dataset = longer;
                 taken = index + 1;
@@ -59,15 +67,37 @@ pub fn find(engine: &Engine, name: &str) -> Result<Place, Failure> {
         break;
     }
     if taken == 0 {
-        return Err(Failure::new(what, "there is no such dataset", "'terrace list' shows those that exist"));
+        return Err(Failure::new(
+            what,
+            "there is no such dataset",
+            "'terrace list' shows those that exist",
+        ));
     }
-    let parts = words[taken..].iter().filter(|word| !word.is_empty()).map(|word| word.as_bytes().to_vec()).collect();
+    let parts = words[taken..]
+        .iter()
+        .filter(|word| !word.is_empty())
+        .map(|word| word.as_bytes().to_vec())
+        .collect();
     if let Some(at) = at {
-        let view = datasets.view(&dataset, &at).map_err(|error| failed(&what, &error))?;
-        return Ok(Place { dataset, tree: view, live: None, parts });
+        let view = datasets
+            .view(&dataset, &at)
+            .map_err(|error| failed(&what, &error))?;
+        return Ok(Place {
+            dataset,
+            tree: view,
+            live: None,
+            parts,
+        });
     }
-    let filesystem = datasets.filesystem(&dataset).map_err(|error| failed(&what, &error))?;
-    Ok(Place { dataset, tree: filesystem.clone(), live: Some(filesystem), parts })
+    let filesystem = datasets
+        .filesystem(&dataset)
+        .map_err(|error| failed(&what, &error))?;
+    Ok(Place {
+        dataset,
+        tree: filesystem.clone(),
+        live: Some(filesystem),
+        parts,
+    })
 }
 
 /// Walks to the object; the last part's link is followed only if `follow`.

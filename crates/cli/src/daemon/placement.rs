@@ -37,7 +37,14 @@ impl Daemon {
         let tiers = self.engine.pool().tiers();
         let rows = tiers.iter().enumerate().map(|(number, tier)| {
             let usage = status.tiers.get(number).cloned().unwrap_or_default();
-            tier_json(&self.pool, number, tier, usage.size_bytes, usage.used_bytes, usage.live_bytes)
+            tier_json(
+                &self.pool,
+                number,
+                tier,
+                usage.size_bytes,
+                usage.used_bytes,
+                usage.live_bytes,
+            )
         });
         Value::Array(rows.collect())
     }
@@ -48,17 +55,30 @@ impl Daemon {
         let tiers = self.engine.pool().tiers();
         let Some(tier) = tiers.iter().find(|tier| tier.settings.name == name) else {
             let names: Vec<_> = tiers.iter().map(|tier| tier.settings.name.as_str()).collect();
-            return Err(Failure::new(what, "there is no such tier", format!("there are {}", names.join(", "))));
+            return Err(Failure::new(
+                what,
+                "there is no such tier",
+                format!("there are {}", names.join(", ")),
+            ));
         };
         let mut settings = tier.settings.clone();
         let properties: Vec<(String, String)> = parameters.value("properties")?;
         for (property, value) in &properties {
-            change_tier(&mut settings, property, value).map_err(|why| Failure::new(what.clone(), why, "").as_usage())?;
+            change_tier(&mut settings, property, value)
+                .map_err(|why| Failure::new(what.clone(), why, "").as_usage())?;
         }
         if settings.low_water > settings.high_water {
-            return Err(Failure::new(what, "low_water would be above high_water", "set both in one command").as_usage());
+            return Err(Failure::new(
+                what,
+                "low_water would be above high_water",
+                "set both in one command",
+            )
+            .as_usage());
         }
-        self.engine.pool().set_tier(&name, settings).map_err(|error| failed(&what, &error))?;
+        self.engine
+            .pool()
+            .set_tier(&name, settings)
+            .map_err(|error| failed(&what, &error))?;
         Ok(Value::Null)
     }
 
@@ -74,19 +94,30 @@ impl Daemon {
             ));
         };
         let top = walk(&**filesystem, &place.parts, true).map_err(|error| fail(&error))?;
-        let state = self.engine.datasets().state(&place.dataset).map_err(|error| failed(&name, &error))?;
+        let state = self
+            .engine
+            .datasets()
+            .state(&place.dataset)
+            .map_err(|error| failed(&name, &error))?;
         let mut found = Found::default();
         let mut stack = vec![top];
         while let Some(object) = stack.pop() {
             match object.kind {
-                FileKind::File => self.add_file(filesystem, state.number(), &object, &mut found).map_err(|error| fail(&error))?,
+                FileKind::File => self
+                    .add_file(filesystem, state.number(), &object, &mut found)
+                    .map_err(|error| fail(&error))?,
                 FileKind::Directory => {
                     let mut from = 0;
                     loop {
-                        let page = filesystem.read_directory(object.object, from, 512).map_err(|error| fail(&error))?;
+                        let page = filesystem
+                            .read_directory(object.object, from, 512)
+                            .map_err(|error| fail(&error))?;
                         let Some(last) = page.last() else { break };
                         from = last.cookie;
-                        stack.extend(page.iter().filter_map(|entry| filesystem.attributes(entry.object).ok()));
+                        stack.extend(
+                            page.iter()
+                                .filter_map(|entry| filesystem.attributes(entry.object).ok()),
+                        );
                     }
                 }
                 _ => {}
@@ -105,10 +136,15 @@ impl Daemon {
         let store = self.engine.store();
         found.files += 1;
         found.bytes += file.size;
-        let minutes = u32::try_from(self.engine.clock().now_nanoseconds() / 60_000_000_000).unwrap_or(u32::MAX);
+        let minutes =
+            u32::try_from(self.engine.clock().now_nanoseconds() / 60_000_000_000).unwrap_or(u32::MAX);
         for region in 0..file.size.div_ceil(REGION_BYTES as u64) {
             let Ok(short) = u32::try_from(region) else { break };
-            let heat = self.engine.environment().heat.of(dataset, file.object, short, minutes);
+            let heat = self
+                .engine
+                .environment()
+                .heat
+                .of(dataset, file.object, short, minutes);
             found.reads += f64::from(heat.reads);
             found.writes += f64::from(heat.writes);
             for id in filesystem.chunks_of(file.object, region)? {
@@ -129,9 +165,21 @@ impl Daemon {
         let by_tier: BTreeMap<&str, u64> = names
             .iter()
             .enumerate()
-            .map(|(number, tier)| (*tier, u8::try_from(number).ok().and_then(|number| found.by_tier.get(&number).copied()).unwrap_or(0)))
+            .map(|(number, tier)| {
+                (
+                    *tier,
+                    u8::try_from(number)
+                        .ok()
+                        .and_then(|number| found.by_tier.get(&number).copied())
+                        .unwrap_or(0),
+                )
+            })
             .collect();
-        let fullest = found.by_tier.iter().max_by_key(|(_, bytes)| **bytes).map(|(tier, _)| usize::from(*tier));
+        let fullest = found
+            .by_tier
+            .iter()
+            .max_by_key(|(_, bytes)| **bytes)
+            .map(|(tier, _)| usize::from(*tier));
         let (reason, next_move) = self.reason(fullest, found, pin.as_deref(), &tiers);
         json!({
             "path": name,
@@ -154,9 +202,14 @@ impl Daemon {
         tiers: &[TierInfo],
     ) -> (String, Option<String>) {
         let Some(number) = tier else {
-            return ("it has no data on a device yet: it is empty, or still in memory".into(), None);
+            return (
+                "it has no data on a device yet: it is empty, or still in memory".into(),
+                None,
+            );
         };
-        let Some(tier) = tiers.get(number) else { return ("it lies on a tier that is gone".into(), None) };
+        let Some(tier) = tiers.get(number) else {
+            return ("it lies on a tier that is gone".into(), None);
+        };
         let name = &tier.settings.name;
         if pin == Some(name) {
             return (format!("the dataset is pinned to tier '{name}'"), None);
@@ -164,11 +217,18 @@ impl Daemon {
         let used = 1.0 - tier.free_segments as f64 / tier.segments.max(1) as f64;
         let migration = self.engine.migration();
         let slower = tiers.get(number + 1).map(|tier| tier.settings.name.clone());
-        let faster = number.checked_sub(1).and_then(|number| tiers.get(number)).map(|tier| tier.settings.name.clone());
+        let faster = number
+            .checked_sub(1)
+            .and_then(|number| tiers.get(number))
+            .map(|tier| tier.settings.name.clone());
         let hot = found.reads / found.files.max(1) as f64 >= f64::from(tier.settings.promote_after.max(1));
         if let Some(faster) = faster {
             let next = (migration && hot).then(|| format!("promote to '{faster}'"));
-            let why = if hot { "it is read often" } else { "it is read rarely" };
+            let why = if hot {
+                "it is read often"
+            } else {
+                "it is read rarely"
+            };
             return (format!("{why}, and lies on tier '{name}' below '{faster}'"), next);
         }
         let full = used > tier.settings.high_water;
@@ -176,7 +236,11 @@ impl Daemon {
             Some(slower) if migration && full && !hot => Some(format!("demote to '{slower}'")),
             _ => None,
         };
-        let state = if full { "is above its high-water mark" } else { "has room" };
+        let state = if full {
+            "is above its high-water mark"
+        } else {
+            "has room"
+        };
         (format!("new data lands on tier '{name}', which {state}"), next)
     }
 }
@@ -216,8 +280,14 @@ fn tier_json(pool: &str, number: usize, tier: &TierInfo, size: u64, used: u64, l
 fn change_tier(settings: &mut TierSettings, property: &str, value: &str) -> Result<(), String> {
     let wrong = |allowed: &str| format!("{property} cannot be '{value}'; it takes {allowed}");
     match property {
-        "high_water" => settings.high_water = parse_level(value).ok_or_else(|| wrong("a fill level such as 85% or 0.85"))?,
-        "low_water" => settings.low_water = parse_level(value).ok_or_else(|| wrong("a fill level such as 75% or 0.75"))?,
+        "high_water" => {
+            settings.high_water =
+                parse_level(value).ok_or_else(|| wrong("a fill level such as 85% or 0.85"))?
+        }
+        "low_water" => {
+            settings.low_water =
+                parse_level(value).ok_or_else(|| wrong("a fill level such as 75% or 0.75"))?
+        }
         "landing" => {
             settings.landing = match value {
                 "on" => true,
@@ -234,13 +304,16 @@ fn change_tier(settings: &mut TierSettings, property: &str, value: &str) -> Resu
         "demote_after" => {
             settings.demote_after_seconds = match value {
                 "never" => 0,
-                _ => parse_duration(value).map_err(|_| wrong("a duration such as 7d, or never"))?.as_secs(),
+                _ => parse_duration(value)
+                    .map_err(|_| wrong("a duration such as 7d, or never"))?
+                    .as_secs(),
             }
         }
         "rate_limit" => {
             settings.rate_limit = match value {
                 "none" => 0,
-                _ => terrace_device::parse_size(value).map_err(|_| wrong("bytes per second such as 50M, or none"))?,
+                _ => terrace_device::parse_size(value)
+                    .map_err(|_| wrong("bytes per second such as 50M, or none"))?,
             }
         }
         "window" => settings.window = parse_window(value).ok_or_else(|| wrong("HH:MM-HH:MM, or always"))?,
@@ -284,10 +357,15 @@ mod tests {
     #[test]
     fn tier_properties_are_checked() {
         let mut settings = TierSettings::named("fast");
-        for (property, value) in
-            [("high_water", "90%"), ("low_water", "0.5"), ("landing", "on"), ("promote_after", "7"),
-             ("demote_after", "1d"), ("rate_limit", "50M"), ("window", "22:00-06:00")]
-        {
+        for (property, value) in [
+            ("high_water", "90%"),
+            ("low_water", "0.5"),
+            ("landing", "on"),
+            ("promote_after", "7"),
+            ("demote_after", "1d"),
+            ("rate_limit", "50M"),
+            ("window", "22:00-06:00"),
+        ] {
             change_tier(&mut settings, property, value).unwrap();
         }
         assert_eq!(settings.high_water, 0.9);
@@ -295,11 +373,18 @@ mod tests {
         assert_eq!(settings.rate_limit, 50 << 20);
         change_tier(&mut settings, "window", "always").unwrap();
         assert_eq!(settings.window, "");
-        for (property, value) in
-            [("high_water", "0"), ("high_water", "101%"), ("high_water", "NaN"), ("landing", "maybe"),
-             ("window", "25:00-06:00"), ("nonsense", "1")]
-        {
-            assert!(change_tier(&mut settings, property, value).is_err(), "{property}={value}");
+        for (property, value) in [
+            ("high_water", "0"),
+            ("high_water", "101%"),
+            ("high_water", "NaN"),
+            ("landing", "maybe"),
+            ("window", "25:00-06:00"),
+            ("nonsense", "1"),
+        ] {
+            assert!(
+                change_tier(&mut settings, property, value).is_err(),
+                "{property}={value}"
+            );
         }
     }
 }

@@ -31,7 +31,11 @@ impl Daemon {
                 break;
             }
             if exchange.is_stopping() {
-                return Err(Failure::new(what, "the pool is being stopped", "start it and scrub again"));
+                return Err(Failure::new(
+                    what,
+                    "the pool is being stopped",
+                    "start it and scrub again",
+                ));
             }
             std::thread::sleep(TELL_INTERVAL);
         }
@@ -42,7 +46,10 @@ impl Daemon {
         let what = format!("compact pool '{}'", self.pool);
         let before = self.engine.store().space();
         self.engine.tick().map_err(|error| failed(&what, &error))?;
-        self.engine.chunks().checkpoint().map_err(|error| failed(&what, &error))?;
+        self.engine
+            .chunks()
+            .checkpoint()
+            .map_err(|error| failed(&what, &error))?;
         let deadline = Instant::now() + COMPACT_PATIENCE;
         while parameters.flag("wait")? && !exchange.is_stopping() && Instant::now() < deadline {
             let more = self.engine.step().map_err(|error| failed(&what, &error))?;
@@ -78,14 +85,18 @@ impl Daemon {
         let what = format!("sync pool '{}'", self.pool);
         let checkpoint = self.engine.tick().map_err(|error| failed(&what, &error))?;
         let store = self.engine.store();
-        store.flush(store.newest()).map_err(|error| failed(&what, &error))?;
+        store
+            .flush(store.newest())
+            .map_err(|error| failed(&what, &error))?;
         Ok(json!({ "checkpoint": checkpoint }))
     }
 
     pub(super) fn job_action(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let id = parameters.number("id")?;
         let action = parameters.text("action")?;
-        self.engine.job_action(id, &action).map_err(|error| failed(&format!("{action} job {id}"), &error))?;
+        self.engine
+            .job_action(id, &action)
+            .map_err(|error| failed(&format!("{action} job {id}"), &error))?;
         Ok(Value::Null)
     }
 

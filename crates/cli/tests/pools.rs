@@ -1,0 +1,169 @@
+//! Pools over their whole life, from the command line: made, listed, refused, stopped, exported, imported elsewhere,
+//! destroyed.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness;
+
+use harness::Machine;
+use serde_json::json;
+
+#[test]
+fn a_pool_lives_its_life() {
+    let machine = Machine::new();
+    machine.make_pool();
+    let pools = machine.json(&["pool", "list"]);
+    assert_eq!(pools[0]["name"], "tank");
+    assert_eq!(pools[0]["state"], "stopped");
+    assert!(pools[0]["size_bytes"].as_u64().unwrap() > 200 << 20);
+
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=zstd-3"]);
+    assert_eq!(machine.json(&["pool", "list"])[0]["state"], "online");
+    let started = machine.json(&["start", "tank"]);
+    assert_eq!(
+        started["daemon_pid"],
+        machine.daemon_pid("tank"),
+        "a second start finds the first daemon"
+    );
+
+    machine.ok(&["stop", "tank"]);
+    assert_eq!(machine.json(&["pool", "list"])[0]["daemon_pid"], json!(null));
+    let names = machine.json(&["list"]);
+    let names: Vec<_> = names
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["name"].clone())
+        .collect();
+    assert_eq!(names, ["tank", "tank/data"]);
+
+    let line = machine.error(&["pool", "destroy", "tank"], 1);
+    assert!(
+        line.contains("cannot be undone") && line.contains("--yes"),
+        "{line}"
+    );
+    assert!(
+        machine
+            .ok(&["pool", "destroy", "tank", "--dry-run"])
+            .contains("fast.img")
+    );
+    machine.ok(&["pool", "destroy", "tank", "--yes"]);
+    assert_eq!(machine.json(&["pool", "list"]), json!([]));
+    let line = machine.error(&["pool", "import", "--search", "."], 1);
+    assert!(line.contains("no device of a pool"), "{line}");
+    machine.ok(&["pool", "import", "--search", ".", "--destroyed"]);
+    assert_eq!(machine.json(&["list", "tank/data"])[0]["name"], "tank/data");
+}
+
+#[test]
+fn an_exported_pool_is_found_by_its_labels_alone() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["fs", "create", "tank/data"]);
+    machine.run_with(&["put", "tank/data/file"], b"kept");
+    machine.ok(&["pool", "export", "tank"]);
+    assert!(machine.error(&["start", "tank"], 1).contains("import"));
+    std::fs::create_dir(machine.path("elsewhere")).unwrap();
+    std::fs::rename(machine.path("fast.img"), machine.path("elsewhere/zz")).unwrap();
+    std::fs::rename(machine.path("slow.img"), machine.path("elsewhere/aa")).unwrap();
+    // Everything this machine knew is lost.
+    std::fs::remove_dir_all(machine.path("state")).unwrap();
+    let found = machine.json(&["pool", "import", "--search", "elsewhere", "--dry-run"]);
+    assert_eq!(found[0]["name"], "tank");
+    assert_eq!(machine.json(&["pool", "list"]), json!([]));
+    let imported = machine.json(&["pool", "import", "--search", "elsewhere"]);
+    assert_eq!(imported[0]["imported"], true);
+    assert_eq!(machine.ok(&["cat", "tank/data/file"]), "kept");
+}
+
+#[test]
+fn a_pool_with_a_device_missing_is_not_imported() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["pool", "export", "tank"]);
+    std::fs::create_dir(machine.path("half")).unwrap();
+    std::fs::rename(machine.path("fast.img"), machine.path("half/fast.img")).unwrap();
+    let line = machine.error(&["pool", "import", "--search", "half"], 1);
+    assert!(line.contains("missing") && line.contains("slow.img"), "{line}");
+    machine.ok(&["pool", "import", "half/fast.img", "slow.img"]);
+}
+
+#[test]
+fn devices_of_a_pool_are_not_taken_for_another() {
+    let machine = Machine::new();
+    machine.make_pool();
+    let tier = format!("only={}", machine.text("fast.img"));
+    let line = machine.error(&["pool", "create", "other", "--tier", &tier], 1);
+    assert!(line.contains("tank") && line.contains("--force"), "{line}");
+    let tier = format!("only={}:80M", machine.text("new.img"));
+    let line = machine.error(&["pool", "create", "tank", "--tier", &tier], 1);
+    assert!(line.contains("already"), "{line}");
+    machine.ok(&["list"]);
+}
+
+#[test]
+fn a_running_pool_s_devices_are_held() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["start", "tank"]);
+    let tier = format!("only={}", machine.text("fast.img"));
+    let line = machine.error(&["pool", "create", "other", "--tier", &tier, "--force"], 1);
+    assert!(line.contains("fast.img"), "{line}");
+    let line = machine.error(&["start", "tank", "--foreground"], 1);
+    assert!(line.contains("holds it already"), "{line}");
+}
+
+#[test]
+fn properties_of_pools_are_checked_and_kept() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["pool", "set", "migration=off", "commit_interval=2s", "tank"]);
+    machine.ok(&["stop", "tank"]);
+    let row = machine.json(&["pool", "get", "migration,memory", "tank"]);
+    assert_eq!(row[0]["value"], "off");
+    assert_eq!(row[0]["source"], "local");
+    assert_eq!(row[1]["value"], "32M");
+    assert!(
+        machine
+            .error(&["pool", "set", "migration=maybe", "tank"], 1)
+            .contains("on or off")
+    );
+    assert!(
+        machine
+            .error(&["pool", "set", "nonsense=1", "tank"], 1)
+            .contains("commit_interval")
+    );
+    assert!(
+        machine
+            .error(&["pool", "get", "nonsense", "tank"], 1)
+            .contains("memory")
+    );
+    assert!(
+        machine
+            .error(&["pool", "set", "memory", "tank"], 2)
+            .contains("PROPERTY=VALUE")
+    );
+    machine.ok(&[
+        "tier",
+        "set",
+        "high_water=90%",
+        "low_water=50%",
+        "landing=on",
+        "tank/slow",
+    ]);
+    let tiers = machine.json(&["tier", "list", "tank"]);
+    assert_eq!(
+        (&tiers[1]["high_water"], &tiers[1]["landing"]),
+        (&json!(0.9), &json!(true))
+    );
+    assert!(
+        machine
+            .error(&["tier", "set", "high_water=2", "tank/slow"], 2)
+            .contains("fill level")
+    );
+    assert!(
+        machine
+            .error(&["tier", "set", "high_water=90%", "tank/none"], 1)
+            .contains("slow")
+    );
+}
