@@ -263,7 +263,7 @@ impl ChunkStore {
             .append(first, last, durable, &payload)
             .map_err(|error| StoreError::Device(error.to_string().into()))?;
         let mut groups = std::mem::take(&mut *self.dirty.lock());
-        groups.insert(appended.devices);
+        groups.extend(appended.groups);
         self.flush_groups(&groups)?;
         Ok(last)
     }

@@ -16,6 +16,7 @@ use crate::{
     commit::{Operations, add_live},
     counters::Counters,
     header::HEADER_BYTES,
+    meta_storage::MetaStorage,
     record::{
         TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_SEGMENTS, candidate_of_key, chunk_key, dedup_key, segment_key,
     },
@@ -27,6 +28,8 @@ use crate::{
 const SLICE_BYTES: usize = 1 << 20;
 /// Candidates looked at in one step.
 const CANDIDATES: usize = 256;
+/// Steps for which compaction of metadata rests when it can do nothing.
+const METADATA_REST: u32 = 1000;
 /// Among how many of the emptiest segments compaction looks for one to be won.
 const COMPACT_SEGMENTS: usize = 16;
 /// Chunks moved by one step of compaction.
@@ -41,6 +44,8 @@ pub(crate) struct Maintenance {
     candidates: Vec<u8>,
     /// Chunks left to move out of the segment that is being compacted.
     compacting: Option<(SegmentId, Vec<terrace_store::ChunkId>)>,
+    /// Steps until metadata segments are looked at again.
+    metadata_rest: u32,
     /// Segments that could not be emptied (damaged chunks).
     stuck: std::collections::BTreeSet<SegmentId>,
 }
@@ -66,8 +71,9 @@ impl ChunkStore {
             || self.repair_step()?
             || self.give_up_empty()?
             || self.wait_for_release()?
-            || self.tree.step(SLICE_BYTES).map_err(meta_error)? == Progress::More
-            || self.compact_step(state)?;
+            || self.merge_step()
+            || self.compact_step(state)?
+            || self.compact_metadata(state)?;
         Ok(if worked { Step::More } else { Step::Idle })
     }
 
@@ -134,11 +140,10 @@ impl ChunkStore {
     }
 
     fn checkpoint_due(&self) -> bool {
-        let low = self.pool.free_segments() < self.reserve_segments();
-        let usage = self.tree.usage();
+        let low = || self.pool.free_segments() < self.reserve_segments();
         let segment = u64::from(self.pool.segment_bytes());
         self.log.bytes() > self.log_limit()
-            || (low && (self.log.bytes() > segment || usage.bytes_replaced > 2 * segment))
+            || (low() && (self.log.bytes() > segment || self.tree.usage().bytes_replaced > 2 * segment))
     }
 
     fn start_checkpoint(&self, state: &mut Maintenance) {
@@ -191,6 +196,49 @@ impl ChunkStore {
         let mut commit = self.commit.lock();
         commit.marks.retain(|(mark, _)| *mark >= position.sequence);
         Ok(())
+    }
+
+    /// A slice of a merge; an error in it leaves the tree as it was and is tried again later.
+    fn merge_step(&self) -> bool {
+        match self.tree.step(SLICE_BYTES) {
+            Ok(progress) => progress == Progress::More,
+            Err(error) => {
+                tracing::warn!(%error, "a merge of metadata failed");
+                false
+            }
+        }
+    }
+
+    /// Writes the tables of the emptiest metadata segment anew, when much of the metadata segments is unused: tables
+    /// that live long would else hold on to segments whose other tables are gone.
+    fn compact_metadata(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        if state.metadata_rest > 0 {
+            state.metadata_rest -= 1;
+            return Ok(false);
+        }
+        let Some(number) = self.meta.emptiest() else {
+            return Ok(false);
+        };
+        let extents: Vec<_> = self
+            .tree
+            .extents()
+            .into_iter()
+            .filter(|extent| MetaStorage::segment_of(*extent) == number)
+            .collect();
+        let written = match self.tree.rewrite(&extents) {
+            Ok(written) => written,
+            Err(error) => {
+                tracing::warn!(%error, "tables could not be moved");
+                0
+            }
+        };
+        if written == 0 {
+            // What is there is no table (a manifest, mostly): it goes with the next checkpoint by itself.
+            state.metadata_rest = METADATA_REST;
+            return Ok(false);
+        }
+        self.start_checkpoint(state);
+        Ok(true)
     }
 
     /// Frees chunks that nothing refers to; `false` when there was nothing to look at.

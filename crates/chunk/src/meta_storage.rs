@@ -197,6 +197,30 @@ impl MetaStorage {
         self.pool.flush(&[to.device]).map_err(extent_error)
     }
 
+    /// The metadata segment with the least in it, when less than half of all is live: rewriting what is in it gives
+    /// it back.
+    pub fn emptiest(&self) -> Option<u32> {
+        let state = self.state.lock();
+        let open = state.open.map(|(number, _)| number);
+        let total = state.segments.len() as u64 * u64::from(self.pool.segment_bytes());
+        if state.segments.len() < 4 || state.live_bytes * 2 > total {
+            return None;
+        }
+        let closed = state
+            .segments
+            .iter()
+            .filter(|(n, _)| Some(**n) != open && !state.writing.contains_key(n));
+        let least = closed
+            .filter(|(_, segment)| segment.live > 0)
+            .min_by_key(|(_, segment)| segment.live)?;
+        (least.1.live < u64::from(self.pool.segment_bytes()) / 2).then_some(*least.0)
+    }
+
+    /// The metadata segment that an extent lies in.
+    pub fn segment_of(extent: Extent) -> u32 {
+        parts(extent).0
+    }
+
     /// Copies that a written root no longer lists, to be released now.
     pub fn release_replaced(&self) {
         let replaced = std::mem::take(&mut self.state.lock().replaced);

@@ -147,6 +147,9 @@ impl ChunkStore {
         let log = Log::resume(pool.clone(), root.position, position, segments, options.nonce);
         let store = Self::assemble(pool, options, meta, log, replay, marks);
         store.claim_data()?;
+        if !store.pool.is_read_only() {
+            store.log.fence().map_err(log_error)?;
+        }
         Ok(Arc::new(store))
     }
 

@@ -1,5 +1,6 @@
 //! Scrub and evacuation: reading everything, and emptying a device.
 
+use terrace_meta::MetaError;
 use terrace_store::{Placement, StoreError};
 
 use crate::{
@@ -35,6 +36,13 @@ impl ChunkStore {
             spent += report.bytes.max(1);
             cursor.done_bytes += report.bytes;
             for (copy, error) in report.damaged {
+                // Another copy may be good: then the table is written anew, and the damage goes with the old one.
+                if let MetaError::Damaged { extent, .. } = &error
+                    && self.tree.rewrite(&[*extent]).is_ok_and(|bytes| bytes > 0)
+                {
+                    progress.repaired += 1;
+                    continue;
+                }
                 progress.damaged_metadata.push(format!("copy {copy}: {error}"));
             }
             cursor.finished = report.done;

@@ -1,4 +1,5 @@
 //! The plain cases: what is written comes back, at once and after opening again.
+#![allow(clippy::unwrap_used)]
 
 mod fixture;
 
@@ -53,7 +54,7 @@ fn chunks_come_back_before_and_after_the_flush_and_after_opening_again() {
     check(&store);
     drop(store);
     device.keep_all();
-    let store = ChunkStore::open(open_pool(&[device.clone()]), options(2)).unwrap();
+    let store = ChunkStore::open(open_pool(std::slice::from_ref(&device)), options(2)).unwrap();
     check(&store);
     audit(&store);
     store.checkpoint().unwrap();
@@ -64,7 +65,7 @@ fn chunks_come_back_before_and_after_the_flush_and_after_opening_again() {
     let store = ChunkStore::open(open_pool(&[device]), options(3)).unwrap();
     check(&store);
     audit(&store);
-    assert_eq!(store.newest() >= sequence, true);
+    assert!(store.newest() >= sequence);
 }
 
 #[test]

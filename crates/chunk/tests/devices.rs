@@ -1,4 +1,5 @@
 //! Devices that fail: what has another copy, or can be written again elsewhere, goes on; what has not stops the store.
+#![allow(clippy::unwrap_used)]
 
 mod fixture;
 
@@ -210,5 +211,34 @@ fn a_device_can_be_emptied() {
     let (more, sequence) = put(&store, 300..310).unwrap();
     store.flush(sequence).unwrap();
     check(&store, &more, 300);
+    audit(&store);
+}
+
+#[test]
+fn a_log_that_could_only_go_on_where_no_replay_finds_it_stops_instead() {
+    let (devices, store) = store_of(&[("fast", 1, 2), ("slow", 1, 1)]);
+    let (before, sequence) = put(&store, 0..5).unwrap();
+    store.flush(sequence).unwrap();
+    devices[0].fail(true, false, false);
+    devices[1].fail(true, false, false);
+    let mut acknowledged = Vec::new();
+    for round in 1..6u64 {
+        let Ok((ids, sequence)) = put(&store, round * 100..round * 100 + 3) else {
+            break;
+        };
+        if store.flush(sequence).is_ok() {
+            acknowledged.push((round * 100, ids));
+        }
+    }
+    drop(store);
+    devices.iter().for_each(|device| {
+        device.fail(false, false, false);
+        device.cut(&mut rand::SeedableRng::seed_from_u64(1));
+    });
+    let store = ChunkStore::open(open_pool(&devices), options(2)).unwrap();
+    check(&store, &before, 0);
+    for (first, ids) in acknowledged {
+        check(&store, &ids, first);
+    }
     audit(&store);
 }

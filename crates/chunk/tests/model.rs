@@ -1,4 +1,5 @@
 //! The store against the in-memory reference: the same random calls give the same answers, also after opening again.
+#![allow(clippy::unwrap_used)]
 
 mod fixture;
 
@@ -95,7 +96,7 @@ proptest! {
                     store.flush(store.newest()).unwrap();
                     drop(store);
                     device.cut(&mut rand::SeedableRng::seed_from_u64(index as u64));
-                    store = ChunkStore::open(open_pool(&[device.clone()]), options(index as u64 + 10)).unwrap();
+                    store = ChunkStore::open(open_pool(std::slice::from_ref(&device)), options(index as u64 + 10)).unwrap();
                 }
             }
         }

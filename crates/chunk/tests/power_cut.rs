@@ -1,6 +1,7 @@
 //! The power goes at every single write and flush of a small scenario, in three ways of losing what was not flushed.
 //! After each cut: everything acknowledged is there, the state is that of a prefix of the batches, every chunk that it
 //! refers to reads right, a full audit is clean, and the store goes on working and survives a second cut.
+#![allow(clippy::unwrap_used)]
 
 mod fixture;
 
@@ -178,7 +179,7 @@ fn scenario(seed: u64, batches: usize, every: usize) {
         };
         let mut rng = StdRng::seed_from_u64(seed);
         let result = work(&store, &mut history, &mut rng, batches);
-        assert_eq!(result.is_err() && cut_at.is_none(), false, "{result:?}");
+        assert!(result.is_ok() || cut_at.is_some(), "{result:?}");
         (
             power.operations.load(Ordering::SeqCst) - before,
             power,

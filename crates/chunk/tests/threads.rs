@@ -1,4 +1,5 @@
 //! Many threads at once: group commit, dedup races, writers against the background.
+#![allow(clippy::unwrap_used)]
 
 mod fixture;
 

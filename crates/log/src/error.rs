@@ -8,6 +8,9 @@ pub enum LogError {
     /// No copy of an entry could be written.
     #[error("the log cannot be written: {0}")]
     Write(PoolError),
+    /// The segments in which the log would go on are named by nothing that could be written.
+    #[error("the log cannot go on: no device takes the entry that names its next segment")]
+    Unlinked,
     /// No segment is left for the log.
     #[error("the log has no room: {0}")]
     NoSpace(PoolError),

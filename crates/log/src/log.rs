@@ -19,8 +19,9 @@ const SPLIT_BYTES: usize = 64 * 1024;
 /// What an append did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Appended {
-    /// Devices that hold the entry, each to be flushed; one that flushes is enough.
-    pub devices: Vec<u16>,
+    /// For each entry written the devices that hold it: all are to be flushed, and of each group one that does is
+    /// enough.
+    pub groups: Vec<Vec<u16>>,
     /// Devices on which a copy could not be written.
     pub failed: Vec<u16>,
     /// Bytes written, one copy.
@@ -37,6 +38,8 @@ struct State {
     marks: VecDeque<LogPosition>,
     /// Bytes appended since the oldest mark.
     bytes: u64,
+    /// Whether what was written names the next segments of `position`.
+    named: bool,
     /// The log is to leave these devices: what it goes on in must not lie there.
     leaving: Leaving,
     /// Segments that were named as the next ones and were not used after all.
@@ -91,6 +94,7 @@ impl Log {
             segments: segments.into(),
             marks: VecDeque::from([start, position]),
             bytes: 0,
+            named: true,
             leaving: Leaving::No,
             abandoned: Vec::new(),
         };
@@ -108,7 +112,7 @@ impl Log {
     pub fn append(&self, first: u64, last: u64, flushed: u64, payload: &[u8]) -> Result<Appended, LogError> {
         let mut buffer = self.appending.lock();
         let mut appended = Appended {
-            devices: Vec::new(),
+            groups: Vec::new(),
             failed: Vec::new(),
             bytes: 0,
         };
@@ -122,7 +126,8 @@ impl Log {
                 continue;
             }
             let fits = (HEADER_BYTES + rest.len()).next_multiple_of(BLOCK) <= room;
-            if working.is_empty() || (!fits && room < SPLIT_BYTES) {
+            // Nothing fits any more, or too little to be worth a part of its own.
+            if !fits && room < SPLIT_BYTES {
                 self.advance()?;
                 continue;
             }
@@ -148,14 +153,13 @@ impl Log {
             buffer.pad_to_block();
             let mut left_working = Copies::default();
             let mut cause = None;
+            let mut group = Vec::new();
             for (slot, segment) in working.0.iter().enumerate() {
                 let Some(segment) = segment else { continue };
                 match self.pool.write(*segment, position.offset.into(), &buffer) {
                     Ok(()) => {
                         left_working.0[slot] = Some(*segment);
-                        if !appended.devices.contains(&segment.device) {
-                            appended.devices.push(segment.device);
-                        }
+                        group.push(segment.device);
                     }
                     Err(error) => {
                         tracing::warn!(segment = %segment, %error, "a copy of the log failed");
@@ -167,16 +171,12 @@ impl Log {
             let mut state = self.state.lock();
             state.working = left_working;
             if left_working.is_empty() {
-                // Every copy failed here; the next segment lies elsewhere if there is an elsewhere.
+                // Going on in the next segment would leave two places for the same entry: this one may have reached a
+                // device although the write failed.
                 drop(state);
-                let Some(cause) = cause else { continue };
-                if appended.failed.len() > 6 {
-                    return Err(LogError::Write(cause));
-                }
-                self.avoid_failed(&appended.failed);
-                self.advance().map_err(|_| LogError::Write(cause))?;
-                continue;
+                return Err(cause.map_or(LogError::Unlinked, LogError::Write));
             }
+            state.named = true;
             state.position = LogPosition {
                 segment: position.segment,
                 offset: position.offset + buffer.len() as u32,
@@ -189,6 +189,7 @@ impl Log {
                 state.leaving = Leaving::Go;
             }
             appended.bytes += buffer.len() as u64;
+            appended.groups.push(group);
             rest = left;
             if rest.is_empty() {
                 let mark = state.position;
@@ -196,6 +197,22 @@ impl Log {
                 return Ok(appended);
             }
         }
+    }
+
+    /// Writes an entry without a payload, and flushes it: after a replay it takes the place of whatever lies behind
+    /// the tail, so that no entry that was given up there can ever follow.
+    pub fn fence(&self) -> Result<(), LogError> {
+        let sequence = self.position().sequence;
+        let appended = self.append(sequence + 1, sequence, sequence, &[])?;
+        for group in appended.groups {
+            let results: Vec<_> = group.iter().map(|device| self.pool.flush(&[*device])).collect();
+            if let Some(error) = results.iter().find_map(|result| result.clone().err())
+                && results.iter().all(Result::is_err)
+            {
+                return Err(LogError::Write(error));
+            }
+        }
+        Ok(())
     }
 
     /// The place behind the last entry.
@@ -252,10 +269,22 @@ impl Log {
     pub fn leave_segments(&self) -> Result<(), LogError> {
         // Between two appends only: the entry that names the new segments must be the next one.
         let _appending = self.appending.lock();
+        {
+            let mut state = self.state.lock();
+            let room = (self.pool.segment_bytes() as usize).saturating_sub(state.position.offset as usize);
+            if room < SPLIT_BYTES {
+                // The entry that names others might not fit here: go on in the next segments first.
+                if state.named {
+                    state.leaving = Leaving::Go;
+                }
+                return Ok(());
+            }
+        }
         let next = allocate(&self.pool)?;
         let mut state = self.state.lock();
         let old = std::mem::replace(&mut state.position.next, next);
         state.abandoned.push(old);
+        state.named = false;
         state.leaving = Leaving::Name;
         Ok(())
     }
@@ -272,13 +301,18 @@ impl Log {
         let next = allocate(&self.pool)?;
         let mut state = self.state.lock();
         state.position.next = next;
+        state.named = false;
         Ok((state.position, working))
     }
 
-    /// Goes on in the next segment.
+    /// Goes on in the next segment; only if an entry (or a root) names it, or no replay would ever find it.
     fn advance(&self) -> Result<(), LogError> {
+        if !self.state.lock().named {
+            return Err(LogError::Unlinked);
+        }
         let next = allocate(&self.pool)?;
         let mut state = self.state.lock();
+        state.named = false;
         let here = state.position.next;
         state.segments.push_back(here);
         state.leaving = Leaving::No;
@@ -287,14 +321,6 @@ impl Log {
         state.position.offset = 0;
         state.position.next = next;
         Ok(())
-    }
-
-    /// Nothing can be done about a next segment that was already named by a durable entry; this only warns.
-    fn avoid_failed(&self, failed: &[u16]) {
-        tracing::error!(
-            ?failed,
-            "every copy of the current log segment failed; going on in the next one"
-        );
     }
 }
 

@@ -38,8 +38,6 @@ pub struct Scanner {
     segments: Vec<Copies>,
     buffer: AlignedBuffer,
     degraded: bool,
-    /// What the entries at the start of the next segment's copies follow.
-    next_start: Option<(Copies, [Option<[u8; 32]>; 2])>,
 }
 
 impl Scanner {
@@ -58,7 +56,6 @@ impl Scanner {
             segments,
             buffer: AlignedBuffer::with_capacity(64 * 1024),
             degraded: false,
-            next_start: None,
         })
     }
 
@@ -103,14 +100,7 @@ impl Scanner {
     fn next_entry(&mut self) -> Option<(EntryHeader, Vec<u8>)> {
         let here = (self.position.segment, self.position.offset);
         let there = (self.position.next, 0);
-        // Writers go on in the next segment also after every copy failed here. Such a failed write may have reached
-        // the device all the same, so an entry there that follows this place counts more than one here.
-        let order = if self.next_follows() {
-            [there, here]
-        } else {
-            [here, there]
-        };
-        for (copies, offset) in order {
+        for (copies, offset) in [here, there] {
             if let Some((header, payload)) = self.read_entry(copies, offset) {
                 if copies != self.position.segment {
                     self.segments.push(copies);
@@ -127,24 +117,6 @@ impl Scanner {
             }
         }
         None
-    }
-
-    /// Whether the next segment starts with an entry that follows this place.
-    fn next_follows(&mut self) -> bool {
-        let next = self.position.next;
-        let known = self.next_start.filter(|(copies, _)| *copies == next);
-        let previous = match known {
-            Some((_, previous)) => previous,
-            None => {
-                let mut found = [None; 2];
-                for (slot, segment) in found.iter_mut().zip(next.iter()) {
-                    *slot = self.read_copy(segment, 0).map(|(header, _)| header.previous);
-                }
-                self.next_start = Some((next, found));
-                found
-            }
-        };
-        previous.contains(&Some(self.position.previous))
     }
 
     fn read_entry(&mut self, copies: Copies, offset: u32) -> Option<(EntryHeader, Vec<u8>)> {
