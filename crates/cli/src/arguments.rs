@@ -157,6 +157,56 @@ pub enum Command {
         /// A path below a mount, DATASET/PATH, or a dataset
         path: String,
     },
+    /// Keep a file or dataset on a tier
+    Pin {
+        /// A path below a mount, DATASET/PATH, or a dataset
+        path: String,
+        /// The tier
+        tier: String,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+    /// Let a file or dataset move again
+    Unpin {
+        /// A path below a mount, DATASET/PATH, or a dataset
+        path: String,
+    },
+    /// Move a file or dataset to the next faster tier
+    Promote {
+        /// A path below a mount, DATASET/PATH, or a dataset
+        path: String,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+    /// Move a file or dataset to the next slower tier
+    Demote {
+        /// A path below a mount, DATASET/PATH, or a dataset
+        path: String,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+    /// Forbid destroying a snapshot, under a tag
+    Hold {
+        /// The tag
+        tag: String,
+        /// DATASET@NAME
+        snapshot: String,
+    },
+    /// Take a hold back
+    Release {
+        /// The tag
+        tag: String,
+        /// DATASET@NAME
+        snapshot: String,
+    },
+    /// Let go of retained checkpoints that the property 'retention' no longer wants
+    Prune {
+        /// The dataset
+        dataset: String,
+        /// Only say which
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
     /// Show or control the work in the background
     Jobs(JobsArguments),
     /// Read everything in a pool and verify it, repairing what has a good copy

@@ -16,6 +16,7 @@ use terrace_cache::Budget;
 use terrace_chunk::{ChunkStore, Step};
 use terrace_dataset::{Datasets, Environment, Progress};
 use terrace_device::{Clock, Device, SystemRandomness};
+use terrace_mover::{Mover, TierPolicy};
 use terrace_pool::{CreateOptions, Parallelism, Pool, PoolState, TierSettings};
 use terrace_store::Store;
 
@@ -37,6 +38,7 @@ pub struct Engine {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) datasets: Arc<Datasets>,
     pub(crate) environment: Arc<Environment>,
+    pub(crate) mover: Arc<Mover>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) journal: Journal,
     pub(crate) scrub: Scrub,
@@ -188,6 +190,7 @@ impl Engine {
             budget,
         ));
         let datasets = Arc::new(Datasets::open(environment.clone(), &pool.name())?);
+        let mover = Arc::new(Mover::open(datasets.clone())?);
         let journal = Journal::open(&*store)?;
         let engine = Arc::new(Self {
             opened_nanoseconds: options.clock.now_nanoseconds(),
@@ -204,8 +207,10 @@ impl Engine {
             store,
             datasets,
             environment,
+            mover,
             journal,
         });
+        engine.apply_tiers();
         engine.apply_properties();
         engine.event(
             "opened",
@@ -254,6 +259,11 @@ impl Engine {
         &self.environment
     }
 
+    /// The mover.
+    pub fn mover(&self) -> &Arc<Mover> {
+        &self.mover
+    }
+
     /// The clock.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
@@ -268,17 +278,24 @@ impl Engine {
         Ok(self.datasets.commit_all()?)
     }
 
-    /// One bounded step of background work: store, history, scrub in turn. Returns whether there was any.
+    /// One bounded step of background work: store, history and scrub, mover in turn. Returns whether there was any.
     ///
     /// # Errors
     /// What the store says.
     pub fn step(&self) -> Result<bool, EngineError> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        if turn.is_multiple_of(2) {
-            Ok(self.store_step()? || self.upkeep_step()?)
-        } else {
-            Ok(self.upkeep_step()? || self.store_step()?)
+        let mut worked = false;
+        for kind in 0..3 {
+            worked = match (turn + kind) % 3 {
+                0 => self.store_step()?,
+                1 => self.upkeep_step()?,
+                _ => self.mover_step()?.is_none(),
+            };
+            if worked {
+                break;
+            }
         }
+        Ok(worked)
     }
 
     /// Commits, flushes and writes a checkpoint, ends the threads. Later calls fail or do nothing.
@@ -339,6 +356,39 @@ impl Engine {
             }
         };
         Ok(swept || scrubbed)
+    }
+
+    /// One step of the mover; `None`: there may be more to do, else for how long there is not.
+    pub(crate) fn mover_step(&self) -> Result<Option<Duration>, EngineError> {
+        self.check_open()?;
+        match self.mover.step()? {
+            terrace_mover::Step::More => Ok(None),
+            terrace_mover::Step::Idle { wait } => Ok(Some(Duration::from_nanos(wait))),
+        }
+    }
+
+    /// Changes the settings of a tier; in force at once.
+    ///
+    /// # Errors
+    /// `Pool` if there is no such tier or the labels cannot be written.
+    pub fn set_tier(&self, name: &str, settings: TierSettings) -> Result<(), EngineError> {
+        self.check_open()?;
+        self.pool.set_tier(name, settings)?;
+        self.apply_tiers();
+        Ok(())
+    }
+
+    fn apply_tiers(&self) {
+        let tiers = self.pool.tiers().into_iter().map(|tier| tier.settings);
+        let policies = tiers.map(|settings| TierPolicy {
+            name: settings.name,
+            high_water: settings.high_water,
+            low_water: settings.low_water,
+            promote_after: settings.promote_after,
+            rate_limit: settings.rate_limit,
+            window: settings.window,
+        });
+        self.mover.set_policies(policies.collect());
     }
 
     /// Commits ahead of the interval when much is dirty, so that writers need not wait.

@@ -2,6 +2,7 @@
 
 use terrace_dataset::{DatasetError, FsError};
 use terrace_device::DeviceError;
+use terrace_mover::MoverError;
 use terrace_pool::PoolError;
 use terrace_store::StoreError;
 
@@ -29,6 +30,9 @@ pub enum EngineError {
     /// A filesystem operation failed.
     #[error(transparent)]
     File(#[from] FsError),
+    /// The mover cannot do what was asked.
+    #[error(transparent)]
+    Mover(#[from] MoverError),
     /// The engine was closed.
     #[error("the pool is closed; start it with 'terrace start'")]
     Closed,

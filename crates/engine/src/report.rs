@@ -4,7 +4,8 @@ use terrace_dataset::Durability;
 use terrace_pool::DeviceState;
 
 use crate::{
-    DeviceStatus, Engine, EngineError, IoCounters, JobStatus, MemoryStatus, Status, TierStatus, journal::rfc3339,
+    DeviceStatus, Engine, EngineError, IoCounters, JobStatus, MemoryStatus, Status, TierStatus,
+    journal::rfc3339,
 };
 
 impl Engine {
@@ -136,6 +137,17 @@ impl Engine {
                 started: scrub.started,
             });
         }
+        jobs.extend(self.mover.jobs().into_iter().map(|job| JobStatus {
+            id: job.id,
+            kind: job.kind.into(),
+            state: job.state.into(),
+            reason: job.reason,
+            done_bytes: job.done_bytes,
+            total_bytes: job.total_bytes,
+            rate: job.rate,
+            eta_seconds: job.eta_seconds,
+            started: job.started,
+        }));
         jobs
     }
 
@@ -146,9 +158,18 @@ impl Engine {
     pub fn job_action(&self, id: u64, action: &str) -> Result<(), EngineError> {
         match (id, action) {
             (SCRUB_JOB, "cancel") if self.cancel_scrub() => Ok(()),
-            (SCRUB_JOB, "cancel") => Err(EngineError::Invalid("no scrub is running; 'terrace jobs' lists what runs".into())),
-            (SCRUB_JOB, _) => Err(EngineError::Invalid("a scrub can only be cancelled; start it again when it suits".into())),
-            _ => Err(EngineError::Invalid("there is no such job; 'terrace jobs' lists what runs".into())),
+            (SCRUB_JOB, "cancel") => Err(EngineError::Invalid(
+                "no scrub is running; 'terrace jobs' lists what runs".into(),
+            )),
+            (SCRUB_JOB, _) => Err(EngineError::Invalid(
+                "a scrub can only be cancelled; start it again when it suits".into(),
+            )),
+            (_, "pause") => Ok(self.mover.pause(id)?),
+            (_, "resume") => Ok(self.mover.resume(id)?),
+            (_, "cancel") => Ok(self.mover.cancel(id)?),
+            _ => Err(EngineError::Invalid(format!(
+                "a job cannot '{action}'; it can pause, resume and cancel"
+            ))),
         }
     }
 

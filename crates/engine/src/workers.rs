@@ -82,6 +82,15 @@ impl Workers {
             };
             rest
         })?;
+        self.spawn("mover", engine, |engine| match engine.mover_step() {
+            Ok(None) => Duration::ZERO,
+            // Looks now and then: a job may have been added by hand.
+            Ok(Some(wait)) => wait.clamp(REST_MIN, REST_MAX),
+            Err(error) => {
+                engine.complain("mover", &error);
+                Duration::from_secs(1)
+            }
+        })?;
         self.spawn("flusher", engine, |engine| match engine.flush_step() {
             Ok(true) => Duration::ZERO,
             Ok(false) => REST_MIN,

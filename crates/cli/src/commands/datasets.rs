@@ -324,3 +324,21 @@ pub fn snapshot(session: &Session, name: &str, recursive: bool, note: &str) -> R
     }
     Ok(())
 }
+
+/// `terrace prune`.
+pub fn prune(session: &Session, dataset: &str, dry_run: bool) -> Result<(), Failure> {
+    let arguments = json!({ "name": dataset, "dry_run": dry_run });
+    let report = session.change(dataset, "prune", arguments)?;
+    if session.json {
+        return output::json(&report);
+    }
+    let verb = if dry_run { "would let go of" } else { "let go of" };
+    let checkpoints = report["checkpoints"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str);
+    checkpoints
+        .into_iter()
+        .try_for_each(|name| output::line(&format!("{verb} {name}")))
+}

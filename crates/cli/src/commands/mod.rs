@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use terrace_control::Failure;
 
 use crate::{
-    arguments::{Arguments, Command},
+    arguments::{Arguments, Command, Waiting},
     client::Client,
     daemon, names,
     places::Places,
@@ -123,6 +123,28 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Events { pool, follow } => done(show::events(&session, pool.as_deref(), follow)),
         Command::CommandLog { pool } => done(show::command_log(&session, &pool)),
         Command::Where { path } => done(show::where_is(&session, &path)),
+        Command::Pin { path, tier, waiting } => {
+            done(upkeep::place(&session, "pin", &path, Some(&tier), waiting))
+        }
+        Command::Unpin { path } => {
+            let waiting = Waiting {
+                wait: false,
+                no_wait: true,
+            };
+            done(upkeep::place(&session, "unpin", &path, None, waiting))
+        }
+        Command::Promote { path, waiting } => done(upkeep::place(&session, "promote", &path, None, waiting)),
+        Command::Demote { path, waiting } => done(upkeep::place(&session, "demote", &path, None, waiting)),
+        Command::Hold { tag, snapshot } => done(
+            session
+                .change(&snapshot, "hold", json!({ "tag": tag, "name": snapshot }))
+                .map(drop),
+        ),
+        Command::Release { tag, snapshot } => {
+            let arguments = json!({ "tag": tag, "name": snapshot, "release": true });
+            done(session.change(&snapshot, "hold", arguments).map(drop))
+        }
+        Command::Prune { dataset, dry_run } => done(datasets::prune(&session, &dataset, dry_run)),
         Command::Jobs(arguments) => done(upkeep::jobs(&session, arguments)),
         Command::Scrub { pool, waiting } => upkeep::scrub(&session, &pool, waiting),
         Command::Compact { pool, waiting } => done(upkeep::compact(&session, &pool, waiting)),

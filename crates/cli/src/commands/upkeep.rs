@@ -157,3 +157,23 @@ fn act(session: &Session, choice: &JobChoice, action: &str) -> Result<(), Failur
         .call("job_action", logged(json!({ "id": choice.id, "action": action })))
         .map(drop)
 }
+
+/// `terrace pin`, `unpin`, `promote`, `demote`.
+pub fn place(
+    session: &Session,
+    action: &str,
+    path: &str,
+    tier: Option<&str>,
+    waiting: Waiting,
+) -> Result<(), Failure> {
+    let name = super::show::dataset_path(session, path)?;
+    let arguments = json!({ "action": action, "path": name, "tier": tier, "wait": waiting.waits() });
+    let done = session.change(&name, "placement", arguments)?;
+    if session.json {
+        return output::json(&done);
+    }
+    match done["job"].as_u64().filter(|_| !waiting.waits()) {
+        Some(id) => output::line(&format!("job {id} does it; 'terrace jobs' shows how far it is")),
+        None => Ok(()),
+    }
+}

@@ -195,6 +195,14 @@ impl Daemon {
         for (property, value) in &properties {
             let outcome = self.engine.datasets().set(&name, property, value);
             outcome.map_err(|error| failed(&format!("set {property} of '{name}'"), &error))?;
+            if property == "pin" && value != "none" {
+                // What lies there already moves too.
+                let number = self.engine.datasets().state(&name).map(|state| state.number());
+                let moved = number.map(|number| self.engine.mover().move_to(number, 0, value));
+                if let Ok(Err(error)) = moved {
+                    tracing::debug!("nothing to move for the pin of '{name}': {error}");
+                }
+            }
         }
         Ok(Value::Null)
     }
@@ -256,6 +264,27 @@ impl Daemon {
         let checkpoint = checkpoint.map_err(|error| failed(&format!("take snapshot '{name}'"), &error))?;
         self.engine.event("snapshot", &format!("'{name}' was taken"));
         Ok(json!({ "name": name, "checkpoint": checkpoint }))
+    }
+
+    /// `hold` and `release`.
+    pub(super) fn hold(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let (tag, name) = (parameters.text("tag")?, parameters.text("name")?);
+        let datasets = self.engine.datasets();
+        let (what, outcome) = if parameters.flag("release")? {
+            (format!("release '{name}'"), datasets.release(&tag, &name))
+        } else {
+            (format!("hold '{name}'"), datasets.hold(&tag, &name))
+        };
+        outcome.map_err(|error| failed(&what, &error))?;
+        Ok(Value::Null)
+    }
+
+    pub(super) fn prune(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let name = parameters.text("name")?;
+        let dry_run = parameters.flag("dry_run")?;
+        let report = self.engine.datasets().prune(&name, dry_run);
+        let report = report.map_err(|error| failed(&format!("prune '{name}'"), &error))?;
+        Ok(json!({ "pruned": !dry_run, "checkpoints": report.snapshots }))
     }
 }
 

@@ -264,6 +264,9 @@ impl Daemon {
             "get_tree" => self.get_tree(parameters, exchange),
             "put_tree" => self.put_tree(parameters, exchange),
             "where" => self.where_is(parameters),
+            "placement" => self.placement(parameters, exchange),
+            "hold" => self.hold(parameters),
+            "prune" => self.prune(parameters),
             other => Err(Failure::new(
                 format!("do '{other}'"),
                 "this daemon does not know it",

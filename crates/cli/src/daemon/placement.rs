@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use terrace_control::Failure;
+use terrace_control::{Exchange, Failure, Progress};
 use terrace_dataset::{FileKind, REGION_BYTES, Tree};
 use terrace_engine::parse_duration;
 use terrace_pool::{TierInfo, TierSettings};
@@ -123,7 +123,87 @@ impl Daemon {
                 _ => {}
             }
         }
-        Ok(self.describe_found(&name, &found, state.settings().pin.clone()))
+        let object = if place.parts.is_empty() { 0 } else { top.object };
+        Ok(self.describe_found(
+            &name,
+            &found,
+            self.engine.mover().pin_of_object(state.number(), object),
+        ))
+    }
+
+    /// `pin`, `unpin`, `promote`, `demote`: of a dataset, or of one file in it.
+    pub(super) fn placement(
+        &self,
+        parameters: &Parameters,
+        exchange: &mut Exchange,
+    ) -> Result<Value, Failure> {
+        let name = parameters.text("path")?;
+        let action = parameters.text("action")?;
+        let what = format!("{action} '{name}'");
+        let place = find(&self.engine, &name)?;
+        let Some(filesystem) = &place.live else {
+            return Err(Failure::new(
+                what,
+                "it is a past state",
+                "name the live file or dataset",
+            ));
+        };
+        let state = self
+            .engine
+            .datasets()
+            .state(&place.dataset)
+            .map_err(|error| failed(&what, &error))?;
+        let object = if place.parts.is_empty() {
+            0
+        } else {
+            let found = walk(&**filesystem, &place.parts, true)
+                .map_err(|error| file_failure(&action, &name, &error))?;
+            if found.kind != FileKind::File {
+                return Err(Failure::new(
+                    what,
+                    "it is not a file",
+                    "name a file, or the whole dataset",
+                ));
+            }
+            found.object
+        };
+        // What is still in memory has no place yet.
+        self.sync()?;
+        let mover = self.engine.mover();
+        let job = match action.as_str() {
+            "pin" => mover
+                .pin(state.number(), object, &parameters.text("tier")?)
+                .map(Some),
+            "unpin" => mover.unpin(state.number(), object).map(|()| None),
+            "promote" => mover.promote(state.number(), object).map(Some),
+            "demote" => mover.demote(state.number(), object).map(Some),
+            _ => return Err(Failure::new(what, "this is not known", "")),
+        };
+        let job = job.map_err(|error| failed(&what, &error))?;
+        while let Some(id) = job.filter(|_| parameters.flag("wait").unwrap_or(false)) {
+            let Some(job) = mover.jobs().into_iter().find(|job| job.id == id) else {
+                break;
+            };
+            match job.state {
+                "done" => break,
+                "failed" | "cancelled" => return Err(Failure::new(what, job.reason, "")),
+                _ => {}
+            }
+            if exchange.is_stopping() {
+                return Err(Failure::new(
+                    what,
+                    "the pool is being stopped",
+                    "the job goes on after the next start",
+                ));
+            }
+            exchange.progress(Progress {
+                what: job.kind.into(),
+                done_bytes: job.done_bytes,
+                total_bytes: job.total_bytes,
+            })?;
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        Ok(json!({ "path": name, "job": job }))
     }
 
     fn add_file(
@@ -212,7 +292,13 @@ impl Daemon {
         };
         let name = &tier.settings.name;
         if pin == Some(name) {
-            return (format!("the dataset is pinned to tier '{name}'"), None);
+            return (format!("it is pinned to tier '{name}'"), None);
+        }
+        if let Some(pin) = pin {
+            return (
+                format!("it is pinned to tier '{pin}', and not there yet"),
+                Some(format!("move to '{pin}'")),
+            );
         }
         let used = 1.0 - tier.free_segments as f64 / tier.segments.max(1) as f64;
         let migration = self.engine.migration();
