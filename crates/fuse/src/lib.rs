@@ -9,6 +9,7 @@
 
 mod credentials;
 mod crew;
+mod dataset_past;
 mod device;
 mod error;
 mod files;
@@ -22,6 +23,7 @@ pub mod protocol;
 mod server;
 mod session;
 
+pub use dataset_past::DatasetPast;
 pub use error::FuseError;
 pub use files::Files;
 pub use loop_device::{LoopDevice, LoopError};
