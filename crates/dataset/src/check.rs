@@ -1,7 +1,10 @@
 //! A full walk over all records of floor 5: what must be true of them, and how often each chunk must be referenced.
 //! For audits and tests; takes time and memory in proportion to the pool.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use terrace_store::{ChunkId, Store, StoreError};
 
@@ -29,6 +32,8 @@ pub struct CheckReport {
     pub regions: u64,
     /// Versions in history.
     pub versions: u64,
+    /// Bodies with regions that no inode has and no orphan record names: space that is never freed.
+    pub lost_bodies: BTreeSet<(u32, u64)>,
     /// What is wrong, in words; at most 1000.
     pub problems: Vec<String>,
 }
@@ -53,12 +58,23 @@ pub fn check(store: &Arc<dyn Store>) -> Result<CheckReport, StoreError> {
     check_regions(store, &mut report)?;
     check_namespace(store, &mut report)?;
     check_history(store, &mut report)?;
+    // Those of destroyed datasets are being freed.
+    let mut existing = BTreeSet::new();
+    for_each(store, keys::TABLE_DATASET, |key, _| {
+        existing.insert(keys::dataset_of(key)?);
+        Ok(())
+    })?;
+    report
+        .lost_bodies
+        .retain(|(dataset, _)| existing.contains(dataset));
     Ok(report)
 }
 
 fn check_regions(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(), StoreError> {
     for_each(store, keys::TABLE_REGION, |key, value| {
         report.regions += 1;
+        let (dataset, body, _) = keys::parse_region(key)?;
+        report.lost_bodies.insert((dataset, body));
         match split_value(value).and_then(|(_, payload)| RegionRecord::decode(payload)) {
             Ok(record) if record.is_empty() => report.problem(|| format!("region {key:02x?} maps nothing")),
             Ok(record) => report.refer(&record),
@@ -101,8 +117,10 @@ fn check_namespace(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(
     })?;
     let mut orphans = Vec::new();
     for_each(store, keys::TABLE_ORPHAN, |key, value| {
-        if OrphanRecord::decode(value)? == OrphanRecord::Open {
-            orphans.push(keys::parse_orphan(key)?);
+        let place = keys::parse_orphan(key)?;
+        match OrphanRecord::decode(value)? {
+            OrphanRecord::Open => orphans.push(place),
+            OrphanRecord::Freed { .. } => drop(report.lost_bodies.remove(&place)),
         }
         Ok(())
     })?;
@@ -118,6 +136,7 @@ fn check_namespace(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(
                 return Ok(());
             }
         };
+        report.lost_bodies.remove(&(id.0, inode.body));
         let links = named.remove(&id).map_or(0, |(counted, _)| counted.links);
         let inside = inside.remove(&id).unwrap_or_default();
         let expected = match inode.kind {

@@ -248,7 +248,7 @@ impl LiveDataset {
             };
             let from = block.max(region * PER_REGION) - region * PER_REGION;
             for run in record.range(from as u32, REGION_BLOCKS) {
-                if chunks.len() >= AHEAD_CHUNKS + 1 {
+                if chunks.len() > AHEAD_CHUNKS {
                     return Ok(());
                 }
                 chunks.push(run.chunk);

@@ -153,9 +153,14 @@ pub fn dataset_of(key: &[u8]) -> Result<u32, DecodeError> {
     reader.key_u32("dataset")
 }
 
-/// Key of an orphan record: the number of an unlinked object that is open, or of a body to be freed.
-pub fn orphan(dataset: u32, number: u64) -> Vec<u8> {
-    KeyWriter::table(TABLE_ORPHAN).u32(dataset).u64(number).finish()
+/// Key of an orphan record: the number of an unlinked object that is open, or (`freed`) of a body to be freed. An
+/// object and its body may have one number, and both an orphan.
+pub fn orphan(dataset: u32, number: u64, freed: bool) -> Vec<u8> {
+    KeyWriter::table(TABLE_ORPHAN)
+        .u32(dataset)
+        .u64(number)
+        .u8(u8::from(freed))
+        .finish()
 }
 
 /// Dataset and number of the orphan record at `key`.
@@ -163,6 +168,7 @@ pub fn parse_orphan(key: &[u8]) -> Result<(u32, u64), DecodeError> {
     let mut reader = Reader::new(key);
     reader.u8("table")?;
     let parsed = (reader.key_u32("dataset")?, reader.key_u64("number")?);
+    reader.u8("kind of orphan")?;
     reader.finish()?;
     Ok(parsed)
 }
@@ -179,7 +185,11 @@ pub fn pin(dataset: u32, object: u64) -> Vec<u8> {
 
 /// Dataset and object of the pin or heat at `key`.
 pub fn parse_pin(key: &[u8]) -> Result<(u32, u64), DecodeError> {
-    parse_orphan(key)
+    let mut reader = Reader::new(key);
+    reader.u8("table")?;
+    let parsed = (reader.key_u32("dataset")?, reader.key_u64("number")?);
+    reader.finish()?;
+    Ok(parsed)
 }
 
 /// The range of a dataset in a table.

@@ -406,7 +406,10 @@ impl Datasets {
             *cursor = None;
             return Ok(true);
         };
-        let value = self.environment.store.get(&keys::orphan(at.dataset, at.number))?;
+        let value = self
+            .environment
+            .store
+            .get(&keys::orphan(at.dataset, at.number, true))?;
         let record = value.map(|value| OrphanRecord::decode(&value)).transpose();
         let record = record.map_err(|cause| damaged("an orphan record", &cause))?;
         match record {
@@ -502,7 +505,7 @@ impl Datasets {
             batch.delete(key.to_vec(), Old::Unknown)?;
         }
         if done {
-            batch.delete_orphan(at.number);
+            batch.delete_freed(at.number);
             batch.delete_plain(keys::heat(dataset, at.number));
             if object != 0 {
                 batch.delete_plain(keys::pin(dataset, object));

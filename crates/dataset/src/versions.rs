@@ -190,13 +190,19 @@ impl VersionedBatch {
 
     /// Puts an orphan record under `number` (see [`OrphanRecord`]).
     pub fn put_orphan(&mut self, number: u64, orphan: OrphanRecord) {
+        let freed = matches!(orphan, OrphanRecord::Freed { .. });
         self.batch
-            .put(keys::orphan(self.dataset, number), orphan.encode());
+            .put(keys::orphan(self.dataset, number, freed), orphan.encode());
     }
 
-    /// Deletes an orphan record.
+    /// Deletes the orphan record of an object that is open (`OrphanRecord::Open`).
     pub fn delete_orphan(&mut self, number: u64) {
-        self.batch.delete(keys::orphan(self.dataset, number));
+        self.batch.delete(keys::orphan(self.dataset, number, false));
+    }
+
+    /// Deletes the orphan record of a body that is freed.
+    pub(crate) fn delete_freed(&mut self, number: u64) {
+        self.batch.delete(keys::orphan(self.dataset, number, true));
     }
 
     /// Puts a record that has no versions (orphans, settings of the live half).
@@ -367,6 +373,7 @@ pub fn versioned(value: &Bytes) -> Result<Versioned<Bytes>, StoreError> {
 
 /// The records with `from <= key < to` (live keys of one versioned table and dataset) that are visible as of
 /// `checkpoint`, ascending, at most `limit`, with their live keys.
+#[allow(clippy::type_complexity)]
 pub fn scan_as_of(
     store: &dyn Store,
     from: &[u8],

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use terrace_dataset::{
-    At, Context, DatasetError, Datasets, Environment, FileKind, FsError, Kind, NewDataset, Progress, Source,
-    Tree, check, keys,
+    At, Context, DatasetError, Datasets, Environment, FileKind, FsError, Kind, NewDataset, Progress,
+    SetAttributes, Source, Tree, check, keys,
 };
 use terrace_device::ManualClock;
 use terrace_store::{MemoryStore, Store};
@@ -73,6 +73,7 @@ impl Pool {
     fn audit(&self) {
         let report = check(&(self.memory.clone() as Arc<dyn Store>)).unwrap();
         assert_eq!(report.problems, Vec::<String>::new());
+        assert!(report.lost_bodies.is_empty(), "{:?}", report.lost_bodies);
         let real: BTreeMap<_, _> = self
             .memory
             .references()
@@ -466,4 +467,49 @@ fn volumes_grow_and_report_their_size() {
     volume.read(4096, &mut block).unwrap();
     assert_eq!(block, [9; 4096]);
     pool.audit();
+}
+
+#[test]
+fn an_open_file_without_a_name_that_is_emptied_leaves_nothing() {
+    let root = Context::root();
+    for crash in [false, true] {
+        for sweep_before in [false, true] {
+            let mut pool = Pool::new();
+            pool.create("pool/a");
+            pool.write("pool/a", b"file", &vec![3; 40 << 20]);
+            let filesystem = pool.datasets.filesystem("pool/a").unwrap();
+            let object = filesystem.lookup(&root, 1, b"file").unwrap().object;
+            pool.datasets.commit_all().unwrap();
+            filesystem.open_object(object).unwrap();
+            filesystem.unlink(&root, 1, b"file").unwrap();
+            pool.datasets.commit_all().unwrap();
+            let empty = SetAttributes {
+                size: Some(0),
+                ..SetAttributes::default()
+            };
+            filesystem.set_attributes(&root, object, &empty).unwrap();
+            pool.datasets.commit_all().unwrap();
+            filesystem.write(&root, object, 0, &[5; 9000], false).unwrap();
+            pool.datasets.commit_all().unwrap();
+            if sweep_before {
+                pool.sweep();
+            }
+            pool.audit();
+            if crash {
+                drop(filesystem);
+                pool.datasets = open(&pool.memory, &pool.clock);
+                drop(pool.datasets.filesystem("pool/a").unwrap());
+            } else {
+                filesystem.release_object(object);
+            }
+            pool.datasets.commit_all().unwrap();
+            pool.sweep();
+            pool.audit();
+            assert!(
+                pool.memory.references().values().all(|blocks| *blocks == 0),
+                "{crash} {sweep_before}"
+            );
+            assert_eq!(pool.datasets.info("pool/a").unwrap().objects, 1);
+        }
+    }
 }
