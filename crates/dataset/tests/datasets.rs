@@ -1,5 +1,7 @@
 //! Creating, destroying, renaming, properties, quotas, retention, views.
 
+#![allow(clippy::unwrap_used)]
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use terrace_dataset::{

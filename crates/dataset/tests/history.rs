@@ -1,5 +1,7 @@
 //! History against full copies of a small map, one for each snapshot.
 
+#![allow(clippy::unwrap_used)]
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,

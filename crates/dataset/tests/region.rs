@@ -1,5 +1,7 @@
 //! Region records against an array of 256 blocks.
 
+#![allow(clippy::unwrap_used)]
+
 use proptest::prelude::*;
 use terrace_dataset::{CHUNK_BLOCKS, REGION_BLOCKS, RegionRecord};
 use terrace_store::ChunkId;

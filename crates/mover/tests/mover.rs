@@ -1,5 +1,7 @@
 //! Policies and jobs over the in-memory store with its two tiers.
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 
 use terrace_cache_access::record;
