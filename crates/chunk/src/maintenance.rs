@@ -28,6 +28,8 @@ use crate::{
 const SLICE_BYTES: usize = 1 << 20;
 /// Candidates looked at in one step.
 const CANDIDATES: usize = 256;
+/// How often a step of a checkpoint may fail in a row.
+const CHECKPOINT_ATTEMPTS: u32 = 8;
 /// Steps for which compaction of metadata rests when it can do nothing.
 const METADATA_REST: u32 = 1000;
 /// Among how many of the emptiest segments compaction looks for one to be won.
@@ -44,6 +46,8 @@ pub(crate) struct Maintenance {
     candidates: Vec<u8>,
     /// Chunks left to move out of the segment that is being compacted.
     compacting: Option<(SegmentId, Vec<terrace_store::ChunkId>)>,
+    /// Failed steps of the checkpoint in a row.
+    failures: u32,
     /// Steps until metadata segments are looked at again.
     metadata_rest: u32,
     /// Segments that could not be emptied (damaged chunks).
@@ -157,10 +161,24 @@ impl ChunkStore {
         let Some(target) = state.checkpoint else {
             return Ok(false);
         };
-        if self.tree.flushed_sequence() < target
-            && self.tree.step(SLICE_BYTES).map_err(meta_error)? == Progress::More
-        {
-            return Ok(true);
+        if self.tree.flushed_sequence() < target {
+            match self.tree.step(SLICE_BYTES) {
+                Ok(Progress::More) => {
+                    state.failures = 0;
+                    return Ok(true);
+                }
+                Ok(Progress::Idle) => {}
+                Err(error) => {
+                    // It may have been a merge, which the tree lets rest then; the writing of tables goes on.
+                    tracing::warn!(%error, "a step of a checkpoint failed");
+                    state.failures += 1;
+                    if state.failures < CHECKPOINT_ATTEMPTS {
+                        return Ok(true);
+                    }
+                    state.failures = 0;
+                    return Err(meta_error(error));
+                }
+            }
         }
         self.write_root()?;
         state.checkpoint = None;
