@@ -14,7 +14,7 @@ use crate::{
     error::FsError,
     inode::InodeRecord,
     live::LiveDataset,
-    object::Object,
+    object::{Object, XattrChange},
     pages::Layer,
     state::{Live, Paused},
 };
@@ -30,8 +30,7 @@ pub(crate) struct FrozenObject {
     pub(crate) freed: bool,
     pub(crate) data: Option<Arc<Layer>>,
     pub(crate) entries: Vec<Change>,
-    #[allow(clippy::type_complexity)]
-    pub(crate) xattrs: Vec<(Arc<[u8]>, Option<Arc<[u8]>>)>,
+    pub(crate) xattrs: Vec<XattrChange>,
     pub(crate) flow: Flow,
 }
 

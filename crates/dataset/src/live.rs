@@ -210,6 +210,17 @@ impl LiveDataset {
         Ok(())
     }
 
+    /// The same for changes that must work on a full pool (they free space, or take none): with room gone they go
+    /// into the pool's reserve.
+    pub(crate) fn take_metadata_always(&self, operations: u64) {
+        let bytes = operations * METADATA_BYTES;
+        if self.rooms.take(&self.dataset, bytes).is_err() {
+            self.rooms.force(bytes);
+        }
+        self.metadata_bytes.fetch_add(bytes, Relaxed);
+        self.add_dirty(bytes);
+    }
+
     /// Takes room for `bytes` of dirty data; with room gone, commits what is dirty (its room was an upper bound) and
     /// tries once more. No gate, state or commit lock is held.
     pub(crate) fn take_room(&self, bytes: u64) -> Result<(), FsError> {

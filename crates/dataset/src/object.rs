@@ -35,11 +35,14 @@ pub(crate) struct XattrSlot {
     pub(crate) pending: u32,
 }
 
+/// A change of an extended attribute: its name, and its value or `None` if it goes.
+pub(crate) type XattrChange = (Arc<[u8]>, Option<Arc<[u8]>>);
+
 /// All extended attributes of an object, and what changed since the last freeze.
 #[derive(Debug, Default)]
 pub(crate) struct Xattrs {
     pub(crate) values: BTreeMap<Arc<[u8]>, XattrSlot>,
-    pub(crate) log: Vec<(Arc<[u8]>, Option<Arc<[u8]>>)>,
+    pub(crate) log: Vec<XattrChange>,
 }
 
 /// What changes.

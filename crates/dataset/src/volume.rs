@@ -144,7 +144,7 @@ impl Volume {
     /// Changes the size; shrinking drops what is behind it.
     pub fn resize(&self, size_bytes: u64) -> Result<(), FsError> {
         self.live.writable()?;
-        self.live.take_metadata(1)?;
+        self.live.take_metadata_always(1);
         {
             let _inode = self.object.inode_lock.write();
             let now = self.live.now();

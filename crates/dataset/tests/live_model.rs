@@ -1,6 +1,8 @@
 //! A live filesystem against a plain model in RAM, with commits, snapshots, clean reopening and crashes in between.
 //! After each commit and crash everything is compared, and the references with a full walk.
 
+#![allow(clippy::unwrap_used)]
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::prelude::*;
