@@ -17,7 +17,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = std::env::args().nth(1).ok_or("name a directory to mount at")?;
     let directory = Path::new(&directory);
     if std::env::args().nth(2).as_deref() == Some("bare") {
-        mount(directory, Content::Live(memory::Memory::new()), None, &MountOptions::of("memory"))?.wait();
+        mount(
+            directory,
+            Content::Live(memory::Memory::new()),
+            None,
+            &MountOptions::of("memory"),
+        )?
+        .wait();
         return Ok(());
     }
     let store = Arc::new(MemoryStore::new(8 << 30));
@@ -27,7 +33,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     datasets.create("memory/files", &NewDataset::default())?;
     let past: Arc<dyn Past> = Arc::new(DatasetPast::new(datasets.clone(), "memory/files")?);
     let files = datasets.filesystem("memory/files")?;
-    let session = mount(directory, Content::Live(files), Some(past), &MountOptions::of("memory/files"))?;
+    let session = mount(
+        directory,
+        Content::Live(files),
+        Some(past),
+        &MountOptions::of("memory/files"),
+    )?;
     while !session.wait_for(Duration::from_secs(5)) {
         datasets.commit_all()?;
     }

@@ -20,12 +20,18 @@ impl DatasetPast {
     }
 
     fn view(&self, at: &At) -> Result<PastView, FsError> {
-        let view = self.datasets.view(&self.state.name(), at).map_err(|error| match error {
-            DatasetError::Store(cause) => FsError::io(cause),
-            // Whatever else: no such state, or no such dataset any more.
-            _ => FsError::NotFound,
-        })?;
-        Ok(PastView { checkpoint: view.checkpoint(), tree: view })
+        let view = self
+            .datasets
+            .view(&self.state.name(), at)
+            .map_err(|error| match error {
+                DatasetError::Store(cause) => FsError::io(cause),
+                // Whatever else: no such state, or no such dataset any more.
+                _ => FsError::NotFound,
+            })?;
+        Ok(PastView {
+            checkpoint: view.checkpoint(),
+            tree: view,
+        })
     }
 }
 

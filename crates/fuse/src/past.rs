@@ -35,11 +35,17 @@ pub trait Past: Send + Sync {
     fn at(&self, when: &str) -> Result<PastView, FsError>;
 }
 
-/// Takes `foo@@WHEN` apart; the last separator counts. `foo` may be empty: the directory itself.
+/// Takes `foo@@WHEN` apart; the last separator counts, and of three `@` in a row the first two (`foo@@@SNAPSHOT`).
+/// `foo` may be empty: the directory itself.
 pub fn split_name(name: &[u8]) -> Option<(&[u8], &str)> {
-    let at = name
+    let last = name
         .windows(SEPARATOR.len())
         .rposition(|window| window == SEPARATOR)?;
+    let at = if name[..last].ends_with(b"@") {
+        last - 1
+    } else {
+        last
+    };
     let when = std::str::from_utf8(&name[at + SEPARATOR.len()..]).ok()?;
     if when.is_empty() {
         None
@@ -56,6 +62,7 @@ mod tests {
     fn names_with_a_time_are_taken_apart_at_the_last_separator() {
         assert_eq!(split_name(b"a@@12"), Some((&b"a"[..], "12")));
         assert_eq!(split_name(b"a@@b@@-1h"), Some((&b"a@@b"[..], "-1h")));
+        assert_eq!(split_name(b"a@@@name"), Some((&b"a"[..], "@name")));
         assert_eq!(split_name(b"@@7"), Some((&b""[..], "7")));
         assert_eq!(split_name(b"a@@"), None);
         assert_eq!(split_name(b"a@b"), None);

@@ -340,7 +340,12 @@ impl Files for Memory {
         let replaced = target.map(|_| state.take(new_dir, new_name)).transpose()?;
         state.object(dir)?.children.remove(name);
         state.insert(new_dir, new_name, object)?;
-        state.object(object)?.parent = new_dir;
+        let moved = state.object(object)?;
+        moved.parent = new_dir;
+        if moved.attributes.kind == FileKind::Directory && dir != new_dir {
+            state.object(dir)?.attributes.links -= 1;
+            state.object(new_dir)?.attributes.links += 1;
+        }
         Ok(replaced)
     }
 
