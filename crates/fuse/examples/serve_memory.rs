@@ -2,7 +2,7 @@
 //! simple one, which shows what the mount alone costs; else a dataset over a store in RAM.
 
 #[path = "../tests/support/memory.rs"]
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, clippy::unwrap_used)]
 mod memory;
 
 use std::{path::Path, sync::Arc, time::Duration};

@@ -1,6 +1,7 @@
 //! A mount that can only be read: what programs see of it, its past, and how it behaves when it is killed, unmounted or
 //! served by code that panics or blocks.
 
+#[allow(dead_code, clippy::unwrap_used)]
 mod support;
 
 use std::{

@@ -1,6 +1,7 @@
 //! A mount that can be changed, of a dataset and of the tests' own filesystem: what programs do to files comes out as
 //! POSIX says.
 
+#[allow(dead_code, clippy::unwrap_used)]
 mod support;
 
 use std::{
@@ -408,7 +409,7 @@ fn holes_are_found() {
             .unwrap();
         file.write_all_at(&pattern(4096, 5), 1 << 20).unwrap();
         file.set_len(2 << 20).unwrap();
-        let mut seek = |offset, data: bool| {
+        let seek = |offset, data: bool| {
             let whence = if data { libc::SEEK_DATA } else { libc::SEEK_HOLE };
             // SAFETY: a plain system call on an open file.
             unsafe { libc::lseek(file.as_raw_fd(), offset, whence) }

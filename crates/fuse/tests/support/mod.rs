@@ -2,9 +2,7 @@
 //! the test named `serve`), so that no test can wait for a thread of its own; each test runs under a watchdog that
 //! kills that process, which makes every system call stuck in the mount return.
 
-#[allow(dead_code)]
 pub mod library;
-#[allow(dead_code)]
 pub mod memory;
 
 use std::{
