@@ -217,3 +217,57 @@ fn help_completions_and_man_pages_come_from_the_definitions() {
     let page = std::fs::read_to_string(machine.path("man/terrace-pool-create.1")).unwrap();
     assert!(page.contains("terrace\\-pool\\-create"), "{page}");
 }
+
+#[test]
+fn files_are_moved_pinned_and_left_alone() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    let content: Vec<u8> = (0..600_000u32)
+        .flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes())
+        .collect();
+    machine.run_with(&["put", "tank/data/file"], &content);
+    let on = |tier: &str| {
+        machine.json(&["where", "tank/data/file"])["bytes_by_tier"][tier]
+            .as_u64()
+            .unwrap()
+    };
+    assert!(on("fast") > 2 << 20 && on("slow") == 0);
+    machine.ok(&["demote", "tank/data/file", "--wait"]);
+    assert!(on("fast") == 0 && on("slow") > 2 << 20);
+    machine.ok(&["promote", "tank/data/file", "--wait"]);
+    assert!(on("fast") > 2 << 20 && on("slow") == 0);
+    machine.ok(&["pin", "tank/data/file", "slow", "--wait"]);
+    let found = machine.json(&["where", "tank/data/file"]);
+    assert_eq!(found["pin"], "slow");
+    assert_eq!(found["bytes_by_tier"]["fast"], 0);
+    machine.ok(&["unpin", "tank/data/file"]);
+    assert_eq!(machine.json(&["where", "tank/data/file"])["pin"], json!(null));
+    let jobs = machine.json(&["jobs"]);
+    assert!(
+        jobs.as_array().unwrap().iter().all(|job| job["state"] == "done"),
+        "{jobs}"
+    );
+    assert!(
+        machine
+            .error(&["pin", "tank/data/file", "none"], 1)
+            .contains("fast, slow")
+    );
+    assert!(
+        machine
+            .error(&["jobs", "cancel", "99"], 1)
+            .contains("terrace jobs")
+    );
+    machine.ok(&["pool", "set", "migration=off", "tank"]);
+    assert_eq!(machine.json(&["status"])["migration"], false);
+    assert_eq!(machine.run_with(&["cat", "tank/data/file"], b"").stdout, content);
+    machine.ok(&["snapshot", "tank/data@kept"]);
+    machine.ok(&["hold", "backup", "tank/data@kept"]);
+    assert!(
+        machine
+            .error(&["destroy", "tank/data@kept", "--yes"], 1)
+            .contains("terrace release")
+    );
+    machine.ok(&["release", "backup", "tank/data@kept"]);
+    machine.ok(&["destroy", "tank/data@kept", "--yes"]);
+}

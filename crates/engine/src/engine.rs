@@ -530,6 +530,7 @@ impl Engine {
         let interval = interval.unwrap_or(Duration::from_secs(5));
         self.commit_interval_milliseconds
             .store(interval.as_millis() as u64, Ordering::Relaxed);
+        self.mover.set_enabled(self.migration());
         if self.memory_override.is_none() {
             let memory = properties::memory_bytes(&self.pool.property("memory").unwrap_or_default());
             if memory != self.environment.budget.limit_bytes() {

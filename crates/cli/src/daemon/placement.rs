@@ -76,7 +76,6 @@ impl Daemon {
             .as_usage());
         }
         self.engine
-            .pool()
             .set_tier(&name, settings)
             .map_err(|error| failed(&what, &error))?;
         Ok(Value::Null)
