@@ -88,7 +88,7 @@ stage_mount() {
         skipped 1 "mount: terrace has no commands yet"
         return
     fi
-    scripts/mount-test.sh "$TERRACE"
+    scripts/mount-test.sh "$TERRACE" && scripts/power-cut.sh "$TERRACE" 4
 }
 
 stage_pjdfstest() {
