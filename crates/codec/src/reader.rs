@@ -40,14 +40,20 @@ impl<'a> Reader<'a> {
 
     /// Takes `length` bytes.
     pub fn bytes(&mut self, length: usize, field: &'static str) -> Result<&'a [u8], DecodeError> {
-        let (taken, rest) = self.rest.split_at_checked(length).ok_or(DecodeError::Short(field))?;
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(length)
+            .ok_or(DecodeError::Short(field))?;
         self.rest = rest;
         Ok(taken)
     }
 
     /// Takes an array of `N` bytes.
     pub fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
-        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError::Short(field))?;
+        let (taken, rest) = self
+            .rest
+            .split_first_chunk::<N>()
+            .ok_or(DecodeError::Short(field))?;
         self.rest = rest;
         Ok(*taken)
     }

@@ -14,7 +14,9 @@ impl Writer {
 
     /// An empty record with room for `capacity` bytes.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { bytes: Vec::with_capacity(capacity) }
+        Self {
+            bytes: Vec::with_capacity(capacity),
+        }
     }
 
     /// Bytes written so far.

@@ -54,7 +54,10 @@ impl Batch {
 
     /// About how many bytes it takes in the log.
     pub fn encoded_bytes(&self) -> usize {
-        self.records.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Vec::len) + 8).sum::<usize>()
+        self.records
+            .iter()
+            .map(|(key, value)| key.len() + value.as_ref().map_or(0, Vec::len) + 8)
+            .sum::<usize>()
             + self.references.len() * 12
     }
 
@@ -77,7 +80,11 @@ impl Batch {
     #[allow(clippy::type_complexity)]
     pub fn into_parts(
         self,
-    ) -> (Vec<(Vec<u8>, Option<Vec<u8>>)>, Vec<(ChunkId, i64)>, Vec<Arc<dyn Send + Sync>>) {
+    ) -> (
+        Vec<(Vec<u8>, Option<Vec<u8>>)>,
+        Vec<(ChunkId, i64)>,
+        Vec<Arc<dyn Send + Sync>>,
+    ) {
         (self.records, self.references, self.pins)
     }
 

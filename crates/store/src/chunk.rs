@@ -97,7 +97,11 @@ pub struct Written {
 impl Written {
     /// Made by stores; `pin` lets go of the chunk when dropped.
     pub fn new(id: ChunkId, deduplicated: bool, pin: Arc<dyn Send + Sync>) -> Self {
-        Self { id, deduplicated, pin }
+        Self {
+            id,
+            deduplicated,
+            pin,
+        }
     }
 
     /// The pin alone, for a batch to hold.
@@ -108,7 +112,10 @@ impl Written {
 
 impl fmt::Debug for Written {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Written").field("id", &self.id).field("deduplicated", &self.deduplicated).finish()
+        f.debug_struct("Written")
+            .field("id", &self.id)
+            .field("deduplicated", &self.deduplicated)
+            .finish()
     }
 }
 

@@ -17,8 +17,8 @@ mod space;
 
 pub use batch::Batch;
 pub use chunk::{
-    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkInfo, Compression, Flow, Owner, Piece, Placement, RewriteOutcome,
-    Written,
+    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkInfo, Compression, Flow, Owner, Piece, Placement,
+    RewriteOutcome, Written,
 };
 pub use error::StoreError;
 pub use memory::MemoryStore;
@@ -65,7 +65,10 @@ pub trait Store: Send + Sync {
     fn read_chunk_part(&self, id: ChunkId, offset: usize, length: usize) -> Result<Bytes, StoreError> {
         let whole = self.read_chunk(id)?;
         if offset.checked_add(length).is_none_or(|end| end > whole.len()) {
-            return Err(StoreError::Invalid(format!("chunk {id} has {} bytes, not {offset}+{length}", whole.len())));
+            return Err(StoreError::Invalid(format!(
+                "chunk {id} has {} bytes, not {offset}+{length}",
+                whole.len()
+            )));
         }
         Ok(whole.slice(offset..offset + length))
     }

@@ -14,8 +14,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::{
-    Batch, CHUNK_BYTES_MAX, ChunkId, ChunkInfo, FIRST_USER_TABLE, KEY_BYTES_MAX, Piece, Placement, Reservation,
-    RewriteOutcome, Sequence, Space, Store, StoreError, TierUsage, VALUE_BYTES_MAX, Written,
+    Batch, CHUNK_BYTES_MAX, ChunkId, ChunkInfo, FIRST_USER_TABLE, KEY_BYTES_MAX, Piece, Placement,
+    Reservation, RewriteOutcome, Sequence, Space, Store, StoreError, TierUsage, VALUE_BYTES_MAX, Written,
 };
 
 struct Chunk {
@@ -62,7 +62,10 @@ impl MemoryStore {
     /// An empty store that takes `size_bytes` of chunk content.
     pub fn new(size_bytes: u64) -> Self {
         Self {
-            state: Mutex::new(State { next_chunk: 1, ..State::default() }),
+            state: Mutex::new(State {
+                next_chunk: 1,
+                ..State::default()
+            }),
             reserved: Arc::new(AtomicU64::new(0)),
             size_bytes,
         }
@@ -73,7 +76,11 @@ impl MemoryStore {
         let mut state = self.state.lock();
         let ids: Vec<_> = state.chunks.keys().copied().collect();
         ids.into_iter().for_each(|id| state.free_if_dead(id));
-        state.chunks.iter().map(|(id, chunk)| (*id, chunk.references)).collect()
+        state
+            .chunks
+            .iter()
+            .map(|(id, chunk)| (*id, chunk.references))
+            .collect()
     }
 }
 
@@ -86,7 +93,10 @@ impl Store for MemoryStore {
         let state = self.state.lock();
         let records = state.records.range(Bytes::copy_from_slice(from)..);
         let within = records.take_while(|(key, _)| to.is_empty() || &key[..] < to);
-        Ok(within.take(limit).map(|(key, value)| (key.clone(), value.clone())).collect())
+        Ok(within
+            .take(limit)
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect())
     }
 
     fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
@@ -94,7 +104,10 @@ impl Store for MemoryStore {
         let mut written = Vec::with_capacity(pieces.len());
         for piece in pieces {
             if piece.content.is_empty() || piece.content.len() > CHUNK_BYTES_MAX {
-                return Err(StoreError::Invalid(format!("a chunk of {} bytes", piece.content.len())));
+                return Err(StoreError::Invalid(format!(
+                    "a chunk of {} bytes",
+                    piece.content.len()
+                )));
             }
             let hash = *blake3::hash(piece.content).as_bytes();
             let pin = Arc::new(());
@@ -112,9 +125,19 @@ impl Store for MemoryStore {
             }
             let id = ChunkId(state.next_chunk);
             state.next_chunk += 1;
-            let tier = if let Placement::Tier { tier, .. } = piece.placement { tier } else { 0 };
+            let tier = if let Placement::Tier { tier, .. } = piece.placement {
+                tier
+            } else {
+                0
+            };
             let content = Bytes::copy_from_slice(piece.content);
-            let chunk = Chunk { content, hash, references: 0, tier, pin: Arc::downgrade(&pin) };
+            let chunk = Chunk {
+                content,
+                hash,
+                references: 0,
+                tier,
+                pin: Arc::downgrade(&pin),
+            };
             state.chunks.insert(id, chunk);
             state.by_hash.insert(hash, id);
             written.push(Written::new(id, false, pin));
@@ -124,7 +147,11 @@ impl Store for MemoryStore {
 
     fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
         let state = self.state.lock();
-        state.chunks.get(&id).map(|chunk| chunk.content.clone()).ok_or(StoreError::NoChunk(id))
+        state
+            .chunks
+            .get(&id)
+            .map(|chunk| chunk.content.clone())
+            .ok_or(StoreError::NoChunk(id))
     }
 
     fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
@@ -143,14 +170,20 @@ impl Store for MemoryStore {
     fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
         for (key, value) in batch.records() {
             if key.first().is_none_or(|table| *table < FIRST_USER_TABLE) || key.len() > KEY_BYTES_MAX {
-                return Err(StoreError::Invalid("a key outside the user's tables, or too long".into()));
+                return Err(StoreError::Invalid(
+                    "a key outside the user's tables, or too long".into(),
+                ));
             }
             if value.as_ref().is_some_and(|value| value.len() > VALUE_BYTES_MAX) {
                 return Err(StoreError::Invalid("a value that is too long".into()));
             }
         }
         let mut state = self.state.lock();
-        if let Some((id, _)) = batch.references().iter().find(|(id, _)| !state.chunks.contains_key(id)) {
+        if let Some((id, _)) = batch
+            .references()
+            .iter()
+            .find(|(id, _)| !state.chunks.contains_key(id))
+        {
             return Err(StoreError::NoChunk(*id));
         }
         let (records, references, pins) = batch.into_parts();
@@ -189,7 +222,11 @@ impl Store for MemoryStore {
                 reserved.fetch_sub(bytes, Ordering::Relaxed);
             }),
         );
-        if used + before + bytes > self.size_bytes { Err(StoreError::NoSpace) } else { Ok(reservation) }
+        if used + before + bytes > self.size_bytes {
+            Err(StoreError::NoSpace)
+        } else {
+            Ok(reservation)
+        }
     }
 
     fn space(&self) -> Space {
@@ -198,16 +235,27 @@ impl Store for MemoryStore {
         let tier = |name: &str, number| {
             let live = state.chunks.values().filter(|chunk| chunk.tier == number);
             let live_bytes = live.map(|chunk| chunk.content.len() as u64).sum();
-            TierUsage { name: name.into(), size_bytes: self.size_bytes, live_bytes, ..TierUsage::default() }
+            TierUsage {
+                name: name.into(),
+                size_bytes: self.size_bytes,
+                live_bytes,
+                ..TierUsage::default()
+            }
         };
         Space {
             size_bytes: self.size_bytes,
             used_bytes: stored,
-            logical_bytes: state.chunks.values().map(|c| c.references.max(0) as u64 * 4096).sum(),
+            logical_bytes: state
+                .chunks
+                .values()
+                .map(|c| c.references.max(0) as u64 * 4096)
+                .sum(),
             unique_bytes: stored,
             stored_bytes: stored,
             chunk_stored_bytes: stored,
-            available_bytes: self.size_bytes.saturating_sub(stored + self.reserved.load(Ordering::Relaxed)),
+            available_bytes: self
+                .size_bytes
+                .saturating_sub(stored + self.reserved.load(Ordering::Relaxed)),
             chunks: state.chunks.len() as u64,
             tiers: vec![tier("fast", 0), tier("slow", 1)],
             ..Space::default()
@@ -216,7 +264,11 @@ impl Store for MemoryStore {
 
     fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
         let mut state = self.state.lock();
-        let target = if let Placement::Tier { tier, .. } = placement { tier } else { 0 };
+        let target = if let Placement::Tier { tier, .. } = placement {
+            tier
+        } else {
+            0
+        };
         let mut outcome = RewriteOutcome::default();
         for id in ids {
             match state.chunks.get_mut(id) {
