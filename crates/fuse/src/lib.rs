@@ -22,6 +22,7 @@ mod past;
 pub mod protocol;
 mod server;
 mod session;
+mod volume_file;
 
 pub use dataset_past::DatasetPast;
 pub use error::FuseError;
@@ -33,3 +34,4 @@ pub use options::MountOptions;
 pub use past::{Past, PastView, split_name};
 pub use server::Content;
 pub use session::{Session, mount};
+pub use volume_file::{VOLUME_NAME, VOLUME_OBJECT, VolumeFile};
