@@ -20,7 +20,7 @@ use support::{Mounted, memory::Memory, with_mount};
 use terrace_cache::Budget;
 use terrace_dataset::{Datasets, Environment, NewDataset};
 use terrace_device::SystemClock;
-use terrace_fuse::{Content, DatasetPast, MountOptions, Past, mount};
+use terrace_fuse::{Content, DatasetPast, MountOptions, Past, VolumeFile, mount};
 use terrace_store::MemoryStore;
 
 #[test]
@@ -47,6 +47,23 @@ fn serve() {
                 Content::Live(files),
                 Some(past),
                 &MountOptions::of("pool/files"),
+            )
+        }
+        "volume" => {
+            let store = Arc::new(MemoryStore::new(1 << 30));
+            let environment = Environment::new(store, Arc::new(SystemClock::new()));
+            let datasets = Datasets::open(Arc::new(environment), "pool").unwrap();
+            let size = NewDataset {
+                volume_bytes: Some(64 << 20),
+                ..NewDataset::default()
+            };
+            datasets.create("pool/disk", &size).unwrap();
+            let volume = VolumeFile::new(datasets.volume("pool/disk").unwrap());
+            mount(
+                directory,
+                Content::Live(volume),
+                None,
+                &MountOptions::of("pool/disk"),
             )
         }
         other => panic!("there is no content '{other}'"),
@@ -559,5 +576,36 @@ fn users_are_kept_apart() {
             let status = fs::metadata(mounted.path("open/mine")).unwrap();
             assert_eq!((status.uid(), status.gid()), (1000, 1000));
         }
+    });
+}
+
+#[test]
+fn a_volume_is_one_file_of_fixed_size() {
+    with_mount("volume", |mounted| {
+        let path = mounted.path("volume");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(&path)
+            .unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 64 << 20);
+        let mut space = vec![0_u8; (1 << 20) + 4096];
+        let start = space.as_ptr().align_offset(4096);
+        let part = &mut space[start..start + (1 << 20)];
+        part.copy_from_slice(&pattern(1 << 20, 8));
+        file.write_all_at(part, 3 << 20).unwrap();
+        file.sync_all().unwrap();
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, punch, (3 << 20) + 4096, 8192).unwrap();
+        part.fill(1);
+        file.read_exact_at(part, 3 << 20).unwrap();
+        let mut expected = pattern(1 << 20, 8);
+        expected[4096..4096 + 8192].fill(0);
+        assert!(*part == expected);
+        assert!(file.write_at(part, 64 << 20).is_err());
+        assert!(file.set_len(1 << 20).is_err());
+        assert!(fs::write(mounted.path("other"), b"x").is_err());
+        assert_eq!(fs::read_dir(mounted.path("")).unwrap().count(), 1);
     });
 }
