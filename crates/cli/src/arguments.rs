@@ -148,7 +148,8 @@ pub enum Command {
         follow: bool,
     },
     /// Show the commands that changed a pool
-    CommandLog {
+    #[command(name = "command-log")]
+    Log {
         /// The pool
         pool: String,
     },

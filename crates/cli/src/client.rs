@@ -1,6 +1,9 @@
 //! The command's side of the control socket: finds the daemon of a pool, starts it if there is none, asks it.
 
-use std::io;
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -21,42 +24,40 @@ impl Client {
         if let Some(client) = Self::open_running(places, pool)? {
             return Ok(client);
         }
-        launch::start_daemon(places, pool, false)?;
-        Self::open_running(places, pool)?.ok_or_else(|| {
-            Failure::new(
-                format!("reach the daemon of pool '{pool}'"),
-                "it started and ended again",
-                format!("see '{}'", places.log_file(pool).display()),
-            )
-        })
+        // Another command may have been faster: then its daemon serves this one too.
+        let started = launch::start_daemon(places, pool, false);
+        if let Some(client) = Self::open_running(places, pool)? {
+            return Ok(client);
+        }
+        started?;
+        Err(Failure::new(
+            format!("reach the daemon of pool '{pool}'"),
+            "it started and ended again",
+            format!("see '{}'", places.log_file(pool).display()),
+        ))
     }
 
-    /// Connects if a daemon is running.
+    /// Connects if a daemon is running. One that is starting, stopping or dying is waited for.
     pub fn open_running(places: &Places, pool: &str) -> Result<Option<Self>, Failure> {
         crate::places::check_pool_name(pool)?;
-        match Connection::connect(&places.socket(pool)) {
-            Ok(connection) => Ok(Some(Self {
-                connection,
-                pool: pool.into(),
-            })),
-            Err(ControlError::Socket(error))
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-                ) =>
-            {
-                match RunLock::holder(&places.lock_file(pool)) {
-                    // Started by another command at this moment, or on its way out: wait for either.
-                    Some(_) => launch::wait_for_daemon(places, pool).map(|connection| {
-                        connection.map(|connection| Self {
-                            connection,
-                            pool: pool.into(),
-                        })
-                    }),
-                    None => Ok(None),
+        let deadline = Instant::now() + launch::PATIENCE;
+        loop {
+            let connection = match ping(places, pool) {
+                Ok(()) => Connection::connect(&places.socket(pool)),
+                Err(error) => Err(error),
+            };
+            match connection {
+                Ok(connection) => {
+                    return Ok(Some(Self {
+                        connection,
+                        pool: pool.into(),
+                    }));
                 }
+                Err(error) if !is_absence(&error) => return Err(unreachable(pool, &error)),
+                Err(_) if !RunLock::is_held(&places.lock_file(pool)) => return Ok(None),
+                Err(_) if Instant::now() > deadline => return Err(launch::not_serving(places, pool)),
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
-            Err(error) => Err(unreachable(pool, &error)),
         }
     }
 
@@ -115,6 +116,32 @@ impl Client {
     pub fn ask<T: DeserializeOwned>(&mut self, operation: &str, arguments: Value) -> Result<T, Failure> {
         let value = self.call(operation, arguments)?;
         decode(value)
+    }
+}
+
+/// Asks for a sign of life, on a connection of its own: a daemon that was killed may still be connected to, as long
+/// as one of its threads has not ended.
+fn ping(places: &Places, pool: &str) -> Result<(), ControlError> {
+    let mut connection = Connection::connect(&places.socket(pool))?;
+    connection.set_timeout(Some(launch::PATIENCE))?;
+    connection
+        .call(&Request::new("ping", Value::Null), &mut |_| Ok(()))
+        .map(drop)
+}
+
+/// Whether an error means that nobody serves there, rather than that something is wrong.
+fn is_absence(error: &ControlError) -> bool {
+    match error {
+        ControlError::Closed => true,
+        ControlError::Socket(error) => matches!(
+            error.kind(),
+            io::ErrorKind::NotFound
+                | io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::NotConnected
+        ),
+        _ => false,
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use terrace_control::{Connection, Failure, RunLock};
+use terrace_control::{Failure, RunLock};
 
 use crate::places::Places;
 
@@ -28,7 +28,7 @@ pub enum Readiness {
 /// Longest line that a starting daemon may write, bytes.
 const READINESS_BYTES_MAX: u64 = 64 << 10;
 /// How long a daemon may take to stop, or to be made by another command.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts the daemon and waits until it serves.
 pub fn start_daemon(places: &Places, pool: &str, degraded: bool) -> Result<u32, Failure> {
@@ -94,32 +94,22 @@ pub fn start_daemon(places: &Places, pool: &str, degraded: bool) -> Result<u32, 
     }
 }
 
-/// Waits for a daemon that holds the lock and does not listen yet (or any more). `None`: it is gone.
-pub fn wait_for_daemon(places: &Places, pool: &str) -> Result<Option<Connection>, Failure> {
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        if let Ok(connection) = Connection::connect(&places.socket(pool)) {
-            return Ok(Some(connection));
-        }
-        if RunLock::holder(&places.lock_file(pool)).is_none() {
-            return Ok(None);
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Err(Failure::new(
+/// What is said of a daemon that holds the pool and does not answer.
+pub fn not_serving(places: &Places, pool: &str) -> Failure {
+    Failure::new(
         format!("reach the daemon of pool '{pool}'"),
         format!(
             "it has held the pool for {} seconds without serving",
             PATIENCE.as_secs()
         ),
         format!("see '{}'", places.log_file(pool).display()),
-    ))
+    )
 }
 
 /// Waits until no daemon holds the pool.
 pub fn wait_for_end(places: &Places, pool: &str) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
-    while RunLock::holder(&places.lock_file(pool)).is_some() {
+    while RunLock::is_held(&places.lock_file(pool)) {
         if Instant::now() > deadline {
             return Err(Failure::new(
                 format!("stop pool '{pool}'"),

@@ -97,6 +97,11 @@ impl RunLock {
         }
     }
 
+    /// Whether anybody holds the lock: also a process that was killed and whose threads have not all ended.
+    pub fn is_held(path: &Path) -> bool {
+        File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+    }
+
     /// The lock file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -140,12 +145,14 @@ mod tests {
         assert_eq!(RunLock::holder(&path), None);
         let lock = RunLock::acquire(&path).unwrap().unwrap();
         assert_eq!(RunLock::holder(&path), Some(ProcessId::own()));
+        assert!(RunLock::is_held(&path));
         assert_eq!(
             RunLock::acquire(&path).unwrap().unwrap_err(),
             Some(ProcessId::own())
         );
         drop(lock);
         assert_eq!(RunLock::holder(&path), None);
+        assert!(!RunLock::is_held(&path));
         RunLock::acquire(&path).unwrap().unwrap();
     }
 

@@ -107,7 +107,10 @@ impl Exchange {
     /// # Errors
     /// If the client is gone or breaks the protocol.
     pub fn receive(&mut self) -> Result<Message, Failure> {
-        let message = self.connection.receive::<Message>().map_err(|error| Self::lost(&error))?;
+        let message = self
+            .connection
+            .receive::<Message>()
+            .map_err(|error| Self::lost(&error))?;
         message.ok_or_else(|| Self::lost(&ControlError::Closed))
     }
 

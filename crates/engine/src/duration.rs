@@ -35,7 +35,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 pub fn format_duration(duration: Duration) -> String {
     let milliseconds = duration.as_millis();
     for (unit, factor) in [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)] {
-        if milliseconds >= factor && milliseconds % factor == 0 {
+        if milliseconds >= factor && milliseconds.is_multiple_of(factor) {
             return format!("{}{unit}", milliseconds / factor);
         }
     }

@@ -121,7 +121,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Status { pool } => done(show::status(&session, pool.as_deref())),
         Command::Iostat { words, count } => done(show::iostat(&session, &words, count)),
         Command::Events { pool, follow } => done(show::events(&session, pool.as_deref(), follow)),
-        Command::CommandLog { pool } => done(show::command_log(&session, &pool)),
+        Command::Log { pool } => done(show::command_log(&session, &pool)),
         Command::Where { path } => done(show::where_is(&session, &path)),
         Command::Pin { path, tier, waiting } => {
             done(upkeep::place(&session, "pin", &path, Some(&tier), waiting))

@@ -302,7 +302,7 @@ fn import(
                 rows.push(row);
                 continue;
             }
-            if RunLock::holder(&session.places.lock_file(&found.name)).is_some() {
+            if RunLock::is_held(&session.places.lock_file(&found.name)) {
                 row["reason"] = json!("it is running here already");
                 rows.push(row);
                 continue;

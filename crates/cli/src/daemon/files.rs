@@ -330,11 +330,10 @@ fn settle(filesystem: &Filesystem, object: u64, entry: &TreeEntry) -> Result<(),
     filesystem.set_attributes(&context, object, &rest).map(drop)
 }
 
-fn for_each_entry(
-    tree: &dyn Tree,
-    directory: u64,
-    visit: &mut dyn FnMut(&[u8], &Attributes) -> Result<(), Failure>,
-) -> Result<(), CopyError> {
+/// Called with name and attributes of each entry.
+type Visit<'a> = dyn FnMut(&[u8], &Attributes) -> Result<(), Failure> + 'a;
+
+fn for_each_entry(tree: &dyn Tree, directory: u64, visit: &mut Visit<'_>) -> Result<(), CopyError> {
     let mut from = 0;
     loop {
         let page = tree.read_directory(directory, from, PAGE_ENTRIES)?;

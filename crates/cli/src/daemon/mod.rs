@@ -13,13 +13,13 @@ mod placement;
 mod upkeep;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
-use terrace_control::{Exchange, Failure, Handler, Request, RunLock, Server};
+use terrace_control::{Exchange, Failure, Handler, ProcessId, Request, RunLock, Server};
 use terrace_engine::{Engine, OpenOptions};
 
 use crate::{
@@ -77,24 +77,18 @@ fn start(places: Places, pool: &str, degraded: bool) -> Result<Started, Failure>
     start_log();
     let known = Registry::new(&places).require(pool)?;
     let lock_path = places.lock_file(pool);
-    let lock = RunLock::acquire(&lock_path)
+    let lock = take_lock(&lock_path)
         .map_err(|error| {
-            Failure::new(
-                what.clone(),
-                format!("'{}': {error}", lock_path.display()),
-                "fix its owner and mode",
-            )
+            let why = format!("'{}': {error}", lock_path.display());
+            Failure::new(what.clone(), why, "fix its owner and mode")
         })?
         .map_err(|holder| {
             let holder = holder.map_or_else(
                 || "another process".into(),
                 |holder| format!("process {}", holder.pid),
             );
-            Failure::new(
-                what.clone(),
-                format!("{holder} holds it already"),
-                format!("use it, or run 'terrace stop {pool}' first"),
-            )
+            let remedy = format!("use it, or run 'terrace stop {pool}' first");
+            Failure::new(what.clone(), format!("{holder} holds it already"), remedy)
         })?;
     let options = OpenOptions {
         degraded,
@@ -120,6 +114,20 @@ fn start(places: Places, pool: &str, degraded: bool) -> Result<Started, Failure>
     daemon.mounts.restore(&daemon.engine);
     watch_signals(&server).map_err(|error| Failure::new(what, format!("watch signals: {error}"), ""))?;
     Ok((daemon, server, lock))
+}
+
+/// Takes the pool's lock. One that is held by a process that is gone is waited for: its last threads are ending, or
+/// a command just looks whether it is held.
+fn take_lock(path: &Path) -> std::io::Result<Result<RunLock, Option<ProcessId>>> {
+    let deadline = Instant::now() + crate::launch::PATIENCE;
+    loop {
+        match RunLock::acquire(path)? {
+            Err(holder) if !holder.is_some_and(|holder| holder.is_alive()) && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            outcome => return Ok(outcome),
+        }
+    }
 }
 
 /// Opens a known pool's devices, wherever they were last.

@@ -217,7 +217,7 @@ impl Daemon {
         found.bytes += file.size;
         let minutes =
             u32::try_from(self.engine.clock().now_nanoseconds() / 60_000_000_000).unwrap_or(u32::MAX);
-        for region in 0..file.size.div_ceil(REGION_BYTES as u64) {
+        for region in 0..file.size.div_ceil(REGION_BYTES) {
             let Ok(short) = u32::try_from(region) else { break };
             let heat = self
                 .engine
