@@ -5,10 +5,16 @@
 //! the whole chunk is admitted when it is asked for again soon, so that random reads over much data neither amplify
 //! reads nor push out what is hot.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::{
+    hash::{BuildHasherDefault, Hasher},
+    sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+};
 
 use bytes::Bytes;
-use quick_cache::{Weighter, sync::Cache};
+use quick_cache::{
+    OptionsBuilder, Weighter,
+    sync::{Cache, DefaultLifecycle},
+};
 use terrace_store::{ChunkId, Store, StoreError};
 
 /// Chunks up to this size are always fetched whole, bytes.
@@ -31,6 +37,32 @@ impl Weighter<ChunkId, Bytes> for Size {
     }
 }
 
+/// Shards, on every machine the same: what is evicted is a function of what was read, as the simulator needs it.
+const SHARDS: usize = 16;
+
+/// Mixes a chunk's number (splitmix64). Numbers are the store's own, so no secret is needed.
+#[derive(Clone, Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let mut mixed = (self.0 ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        self.0 = mixed ^ (mixed >> 31);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// What the cache did so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReadCacheCounters {
@@ -44,7 +76,7 @@ pub struct ReadCacheCounters {
 
 /// Content of chunks by id.
 pub struct ReadCache {
-    chunks: Cache<ChunkId, Bytes, Size>,
+    chunks: Cache<ChunkId, Bytes, Size, BuildHasherDefault<NumberHasher>>,
     capacity_bytes: AtomicU64,
     touches: Box<[AtomicU8]>,
     touched: AtomicU64,
@@ -56,8 +88,20 @@ impl ReadCache {
     /// Holds at most `capacity_bytes`.
     pub fn new(capacity_bytes: u64) -> Self {
         let expected = (capacity_bytes / (64 * 1024)).clamp(64, 1 << 20) as usize;
+        let options = OptionsBuilder::new()
+            .shards(SHARDS)
+            .estimated_items_capacity(expected)
+            .weight_capacity(capacity_bytes)
+            .build()
+            .unwrap_or_else(|_| unreachable!("both required options are given"));
+        let chunks = Cache::with_options(
+            options,
+            Size,
+            BuildHasherDefault::default(),
+            DefaultLifecycle::default(),
+        );
         Self {
-            chunks: Cache::with_weighter(expected, capacity_bytes, Size),
+            chunks,
             capacity_bytes: AtomicU64::new(capacity_bytes),
             touches: (0..TOUCH_SLOTS).map(|_| AtomicU8::new(0)).collect(),
             touched: AtomicU64::new(0),

@@ -5,8 +5,16 @@
 //! `Clock`, `Randomness`), so the engine under test is the one that ships.
 
 pub mod content;
+pub mod damage_level;
 pub mod disk;
+pub mod engine_rig;
 pub mod fault;
+pub mod fs_dump;
+pub mod fs_level;
+pub mod fs_model;
+pub mod fs_state;
+mod fs_workload;
+pub mod history;
 pub mod machine;
 pub mod outcome;
 pub mod random;

@@ -34,7 +34,7 @@ impl Shape {
     pub fn choose(random: &mut Random) -> Self {
         let size = |random: &mut Random| {
             (
-                random.between(20, 56) * MIB + random.below(200) * 4096,
+                random.between(16, 36) * MIB + random.below(200) * 4096,
                 random.chance(1, 6),
             )
         };

@@ -16,7 +16,9 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
+    damage_level,
     fault::Coverage,
+    fs_level,
     outcome::{Check, Level, Outcome},
     store_level,
     trace::Trace,
@@ -45,14 +47,14 @@ pub fn run_seed(level: Level, seed: u64, print: bool, coverage: &Arc<Coverage>) 
     let result = catch_unwind(AssertUnwindSafe(|| -> Check {
         match level {
             Level::Store | Level::All => store_level::run(seed, own.clone(), trace.clone()),
-            Level::Fs => Ok(()),
-            Level::Damage => Ok(()),
+            Level::Fs => fs_level::run(seed, own.clone(), trace.clone()),
+            Level::Damage => damage_level::run(seed, own.clone(), trace.clone()),
         }
     }));
     coverage.add(&own);
     let violation = match result {
         Ok(Ok(())) => None,
-        Ok(Err(violation)) => Some(violation.0),
+        Ok(Err(violation)) => Some(violation.0.chars().take(1500).collect()),
         Err(panic) => Some(panic_words(&*panic)),
     };
     Outcome {

@@ -30,19 +30,22 @@ const KEYS: u64 = 120;
 /// Steps of the background after which it must have come to rest.
 const STEPS_MAX: u64 = 20_000;
 
-struct Run {
-    rig: Rig,
-    store: Option<Arc<ChunkStore>>,
-    model: StoreModel,
-    random: Random,
-    trace: Trace,
-    coverage: Arc<Coverage>,
+/// A run of this level; the damage level begins with one too.
+pub(crate) struct Run {
+    pub(crate) rig: Rig,
+    pub(crate) store: Option<Arc<ChunkStore>>,
+    pub(crate) model: StoreModel,
+    pub(crate) random: Random,
+    pub(crate) trace: Trace,
+    pub(crate) coverage: Arc<Coverage>,
     /// Chunks written and not yet committed, kept alive for a while.
-    held: Vec<(Written, Content)>,
+    pub(crate) held: Vec<(Written, Content)>,
     /// Operations may fail by chance.
-    storm: bool,
+    pub(crate) storm: bool,
     /// Something failed since the store was opened, so that it may have stopped or miss a copy.
-    hurt: bool,
+    pub(crate) hurt: bool,
+    /// Writes failed while copies were made, so that some are missing until a scrub repaired them.
+    pub(crate) scarred: bool,
 }
 
 /// What an operation that failed means for the run.
@@ -55,26 +58,7 @@ enum Consequence {
 
 /// Runs one seed.
 pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
-    let mut random = Random::new(seed ^ 0x5701_2E00);
-    let shape = Shape::choose(&mut random);
-    trace!(trace, "store level, {shape:?}");
-    let rig = Rig::new(shape, random.fork(1), coverage.clone(), trace.clone());
-    let mut run = Run {
-        rig,
-        store: None,
-        model: StoreModel::default(),
-        random: random.fork(2),
-        trace,
-        coverage,
-        held: Vec::new(),
-        storm: false,
-        hurt: false,
-    };
-    run.store = Some(
-        run.rig
-            .create()
-            .map_err(|error| Violation(format!("cannot create: {error}")))?,
-    );
+    let mut run = Run::begin(seed ^ 0x5701_2E00, coverage, trace)?;
     let length = run.random.between(40, 220);
     let countdown = run.random.chance(1, 2);
     if countdown {
@@ -88,7 +72,52 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
 }
 
 impl Run {
-    fn store(&self) -> Check<Arc<ChunkStore>> {
+    /// A machine with an empty store.
+    pub(crate) fn begin(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check<Self> {
+        let mut random = Random::new(seed);
+        let shape = Shape::choose(&mut random);
+        trace!(trace, "store level, {shape:?}");
+        let rig = Rig::new(shape, random.fork(1), coverage.clone(), trace.clone());
+        let mut run = Run {
+            rig,
+            store: None,
+            model: StoreModel::default(),
+            random: random.fork(2),
+            trace,
+            coverage,
+            held: Vec::new(),
+            storm: false,
+            hurt: false,
+            scarred: false,
+        };
+        run.store = Some(
+            run.rig
+                .create()
+                .map_err(|error| Violation(format!("cannot create: {error}")))?,
+        );
+        Ok(run)
+    }
+
+    /// Fills the store with nothing failing, and remembers the disks now and then.
+    pub(crate) fn populate(&mut self, turns: u64) -> Check {
+        for _ in 0..turns {
+            match self.random.below(100) {
+                0..=64 => self.commit_batch()?,
+                65..=76 => self.flush()?,
+                77..=89 => self.background()?,
+                90..=94 => self.checkpoint()?,
+                95..=97 => self.rewrite()?,
+                _ => {
+                    for disk in 0..self.rig.machine.disk_count() {
+                        self.rig.machine.with_disk(disk, |disk, _| disk.remember());
+                    }
+                }
+            }
+        }
+        self.held.clear();
+        self.flush()
+    }
+    pub(crate) fn store(&self) -> Check<Arc<ChunkStore>> {
         self.store
             .clone()
             .ok_or_else(|| Violation("the store is not open".into()))
@@ -112,6 +141,11 @@ impl Run {
             97 => self.close_and_open(),
             _ => self.drop_held(),
         }
+    }
+
+    /// Whether something from outside explains that an operation failed.
+    fn is_explained(&self) -> bool {
+        self.storm || self.hurt || !self.rig.machine.is_powered()
     }
 
     /// What an error means; a violation if nothing explains it.
@@ -521,7 +555,7 @@ impl Run {
                     "rewrite to tier {tier}: {} moved, {} skipped", outcome.moved, outcome.skipped
                 );
                 ensure!(
-                    outcome.failed.is_empty() || self.storm || self.hurt,
+                    outcome.failed.is_empty() || self.is_explained(),
                     "rewrite could not read {:?}",
                     outcome.failed
                 );
@@ -536,19 +570,22 @@ impl Run {
 
     fn scrub(&mut self) -> Check {
         let store = self.store()?;
+        trace!(self.trace, "scrub");
         let mut cursor = ScrubCursor::default();
         for _ in 0..STEPS_MAX {
             match store.scrub_step(&mut cursor, 1 << 20) {
                 Ok(progress) => {
                     ensure!(
-                        (progress.damaged.is_empty() && progress.damaged_metadata.is_empty())
-                            || self.storm
-                            || self.hurt,
+                        (progress.damaged.is_empty()
+                            && (progress.damaged_metadata.is_empty() || self.scarred))
+                            || self.is_explained(),
                         "scrub found damage where there is none: {:?} {:?}",
                         progress.damaged,
                         progress.damaged_metadata
                     );
                     if progress.finished {
+                        // What had lost a copy has it again.
+                        self.scarred &= self.is_explained();
                         return Ok(());
                     }
                 }
@@ -558,7 +595,7 @@ impl Run {
         violation!("a scrub has no end")
     }
 
-    fn audit(&mut self) -> Check {
+    pub(crate) fn audit(&mut self) -> Check {
         let store = self.store()?;
         let references = self.model.references();
         let expected = |tell: &mut dyn FnMut(ChunkId, i64)| {
@@ -570,7 +607,7 @@ impl Run {
         match store.audit(Some(&expected)) {
             Ok(report) => {
                 ensure!(
-                    report.discrepancies.is_empty(),
+                    report.discrepancies.is_empty() || self.is_explained(),
                     "the audit found: {}",
                     report
                         .discrepancies
@@ -598,28 +635,34 @@ impl Run {
         }
         trace!(self.trace, "filling up");
         let newest = self.model.newest();
-        for number in 0..800u64 {
-            let content = Content {
-                texture: 0,
-                seed: self.random.next(),
-                length: 131_072,
-            };
+        for number in 0..120u64 {
+            let contents: Vec<Content> = (0..8)
+                .map(|_| Content {
+                    texture: 0,
+                    seed: self.random.next(),
+                    length: 131_072,
+                })
+                .collect();
             let before = self.coverage.count(FaultKind::PoolFull);
-            let Some(written) = self.write_chunks(&[content], false)? else {
+            let Some(written) = self.write_chunks(&contents, false)? else {
                 break;
             };
-            let chunk = ChunkUse {
-                id: written[0].id,
-                content,
-                blocks: 32,
-            };
+            let uses = written
+                .iter()
+                .zip(contents)
+                .map(|(w, content)| ChunkUse {
+                    id: w.id,
+                    content,
+                    blocks: 32,
+                })
+                .collect();
             let mut key = vec![0x22, 9];
             key.extend_from_slice(&number.to_be_bytes());
             self.commit(
                 vec![(
                     key,
                     Some(Value {
-                        uses: vec![chunk],
+                        uses,
                         padding: Vec::new(),
                     }),
                 )],
@@ -658,7 +701,7 @@ impl Run {
         for disk in 0..disks {
             let rate = |random: &mut Random| {
                 if storm && random.chance(1, 3) {
-                    random.between(1, 60)
+                    random.between(5, 200)
                 } else {
                     0
                 }
@@ -679,6 +722,9 @@ impl Run {
                 disk.writes_fail = dead;
             });
         }
+        self.scarred |= storm;
+        // A device that failed a write is left out until the pool is opened again.
+        self.hurt |= storm;
         trace!(self.trace, "storm: {storm}");
         Ok(())
     }
@@ -884,7 +930,7 @@ impl Run {
     }
 }
 
-fn marker_number(value: Option<&[u8]>) -> Check<u64> {
+pub(crate) fn marker_number(value: Option<&[u8]>) -> Check<u64> {
     match value {
         None => Ok(0),
         Some(bytes) => bytes

@@ -1,0 +1,314 @@
+//! Damage under the simulator: a store with known content at rest, then one disk is damaged, then the store is used
+//! again.
+//!
+//! The rules. Damage to one disk of several: the pool opens (without the disk, if its labels or its end are gone), no
+//! record is lost; a chunk with a copy on another disk reads as it was; any other chunk reads as it was or as an error.
+//! Damage to the only disk: opening may be refused and reading may fail. In any case: no byte is ever wrong, nothing
+//! panics, nothing has no end; a scrub names exactly the chunks that cannot be read, and what it repaired stays so.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use terrace_chunk::{ChunkStore, ScrubCursor};
+use terrace_store::{ChunkId, Store};
+
+use crate::{
+    disk::{Disk, PAGE_BYTES},
+    ensure,
+    fault::{Coverage, FaultKind},
+    outcome::{Check, Violation},
+    random::Random,
+    store_level::{Run, marker_number},
+    store_model::{MARKER_KEY, Value},
+    trace,
+    trace::Trace,
+    violation,
+};
+
+const KINDS: [FaultKind; 9] = [
+    FaultKind::Flip,
+    FaultKind::Flip,
+    FaultKind::Zeroed,
+    FaultKind::Misdirected,
+    FaultKind::Stale,
+    FaultKind::ReadErrorForGood,
+    FaultKind::Truncated,
+    FaultKind::Vanished,
+    FaultKind::CameBackOld,
+];
+
+/// Pages before the first segment; the label copies are in the first 32, the root slots behind.
+const FRONT_PAGES: usize = 256;
+const LABEL_PAGES: usize = 32;
+
+/// Runs one seed.
+pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
+    let mut run = Run::begin(seed ^ 0xDA_4A6E_0000, coverage, trace)?;
+    let turns = run.random.between(15, 70);
+    run.populate(turns)?;
+    let store = run.store()?;
+    let cleanly = run.random.chance(1, 2);
+    if cleanly {
+        store
+            .close()
+            .map_err(|error| Violation(format!("cannot close: {error}")))?;
+    }
+    drop(store);
+    run.store = None;
+    run.rig.machine.kill();
+    let kind = *run.random.pick(&KINDS);
+    let disk = run.random.index(run.rig.machine.disk_count());
+    trace!(
+        run.trace,
+        "{} on disk {disk}, closed {}",
+        kind.words(),
+        if cleanly { "cleanly" } else { "by a kill" }
+    );
+    let what = run
+        .rig
+        .machine
+        .with_disk(disk, |disk, random| damage(disk, kind, random));
+    let Some(what) = what else { return Ok(()) };
+    run.coverage.hit(kind);
+    judge(&mut run, kind, disk, what)
+}
+
+/// What was damaged.
+#[derive(Debug, Clone, Copy, Default)]
+struct Damaged {
+    /// Labels or the end of the device: the disk may not be recognised.
+    labels: bool,
+    /// The root slots or the log: a single disk may be back at an earlier state.
+    anything: bool,
+}
+
+/// Damages a disk; `None` if there was nothing to be damaged in that way.
+fn damage(disk: &mut Disk, kind: FaultKind, random: &mut Random) -> Option<Damaged> {
+    let written = disk.written_pages();
+    let last = written.len().checked_sub(1)?;
+    match kind {
+        FaultKind::Vanished => {
+            disk.vanished = true;
+            return Some(Damaged {
+                labels: true,
+                anything: true,
+            });
+        }
+        FaultKind::CameBackOld => {
+            return disk.come_back_old(random).then_some(Damaged {
+                labels: false,
+                anything: true,
+            });
+        }
+        FaultKind::Truncated => {
+            let size = disk.size_bytes()
+                - (1 + random.below(disk.size_bytes() / PAGE_BYTES as u64 / 2)) * PAGE_BYTES as u64;
+            disk.truncate(size);
+            return Some(Damaged {
+                labels: true,
+                anything: true,
+            });
+        }
+        _ => {}
+    }
+    let count = random.skewed(40).max(1);
+    let first = random.index(last + 1);
+    let mut hit = false;
+    let mut labels = BTreeSet::new();
+    for index in 0..count as usize {
+        // Neighbours, or scattered; each page has its own fate.
+        let at = if random.chance(1, 2) {
+            (first + index) % (last + 1)
+        } else {
+            random.index(last + 1)
+        };
+        let page = written[at];
+        if page < LABEL_PAGES || page * PAGE_BYTES + 17 * PAGE_BYTES > disk.size_bytes() as usize {
+            // One of the label copies at most: all of them is the same as a missing disk.
+            if labels.len() == 1 && !labels.contains(&(page / 16)) {
+                continue;
+            }
+            labels.insert(page / 16);
+        }
+        hit = true;
+        match kind {
+            FaultKind::Flip => {
+                let (byte, bit) = (random.index(PAGE_BYTES), random.below(8));
+                disk.alter(page, |content| content[byte] ^= 1 << bit);
+            }
+            FaultKind::Zeroed => {
+                let sector = random.index(8) * 512;
+                let whole = random.chance(1, 2);
+                disk.alter(page, |content| {
+                    if whole {
+                        content.fill(0)
+                    } else {
+                        content[sector..sector + 512].fill(0)
+                    }
+                });
+            }
+            FaultKind::Misdirected => {
+                let other = disk.page(written[random.index(last + 1)]);
+                disk.alter(page, |content| *content = other);
+            }
+            FaultKind::Stale => match disk.earlier_page(page) {
+                Some(earlier) => disk.alter(page, |content| *content = earlier),
+                None => disk.alter(page, |content| content.fill(0)),
+            },
+            _ => disk.spoil(page),
+        }
+    }
+    hit.then_some(Damaged {
+        labels: false,
+        anything: written.iter().any(|page| *page >= FRONT_PAGES),
+    })
+}
+
+fn judge(run: &mut Run, kind: FaultKind, disk: usize, what: Damaged) -> Check {
+    let single = run.rig.machine.disk_count() == 1;
+    let mut opened = run.rig.open(false);
+    if let Err(error) = &opened {
+        trace!(run.trace, "does not open: {error}");
+        ensure!(!error.is_empty(), "opening fails without a word");
+        if !single {
+            // Without the damaged disk it must.
+            if kind == FaultKind::CameBackOld || what.labels {
+                run.rig.machine.with_disk(disk, |disk, _| disk.vanished = true);
+            }
+            opened = run.rig.open(true);
+        }
+    }
+    let store = match opened {
+        Ok(store) => store,
+        Err(error) => {
+            ensure!(
+                single,
+                "{} on one of several disks: the pool does not open: {error}",
+                kind.words()
+            );
+            return Ok(());
+        }
+    };
+    run.store = Some(store.clone());
+    let number = match store.get(MARKER_KEY) {
+        Ok(value) => marker_number(value.as_deref())?,
+        Err(error) => {
+            ensure!(single, "a record is lost with one of several disks: {error}");
+            return Ok(());
+        }
+    };
+    trace!(run.trace, "opens at batch {number} of {}", run.model.newest());
+    if number != run.model.newest() {
+        ensure!(
+            single && what.anything,
+            "{} on one of several disks: the store is at batch {number}, not {}",
+            kind.words(),
+            run.model.newest()
+        );
+        // An older root or a shorter log of the only disk: one state of the past, whole.
+        return Ok(());
+    }
+    records(run, &store, single)?;
+    let unreadable = chunks(run, &store, disk)?;
+    scrub(run, &store, &unreadable)?;
+    let again = chunks(run, &store, disk)?;
+    ensure!(
+        again.is_subset(&unreadable),
+        "after a scrub other chunks cannot be read: {again:?}"
+    );
+    Ok(())
+}
+
+/// Every record is there, or reading it is an error on the only disk.
+fn records(run: &Run, store: &ChunkStore, single: bool) -> Check {
+    let found = match store.scan(&[0x20], &[], usize::MAX >> 1) {
+        Ok(found) => found,
+        Err(error) => {
+            ensure!(single, "records are lost with one of several disks: {error}");
+            return Ok(());
+        }
+    };
+    let expected: Vec<(Vec<u8>, Vec<u8>)> = run
+        .model
+        .live()
+        .iter()
+        .map(|(key, value)| (key.clone(), Value::encode(value)))
+        .collect();
+    ensure!(
+        found
+            .iter()
+            .map(|(key, value)| (key.to_vec(), value.to_vec()))
+            .eq(expected),
+        "the records are not those that were written"
+    );
+    Ok(())
+}
+
+/// Reads every chunk; returns those that cannot be read.
+fn chunks(run: &Run, store: &ChunkStore, disk: usize) -> Check<BTreeSet<ChunkId>> {
+    let mut unreadable = BTreeSet::new();
+    let mut seen = BTreeSet::new();
+    let single = run.rig.machine.disk_count() == 1;
+    for chunk in run.model.live().values().flat_map(|value| &value.uses) {
+        if !seen.insert(chunk.id) {
+            continue;
+        }
+        match store.read_chunk(chunk.id) {
+            Ok(bytes) => ensure!(
+                bytes == chunk.content.bytes(),
+                "chunk {} reads as something else",
+                chunk.id
+            ),
+            Err(error) => {
+                unreadable.insert(chunk.id);
+                match store.chunk_info(chunk.id) {
+                    Ok(Some(info)) => ensure!(
+                        single
+                            || usize::from(info.device) == disk
+                            || run.rig.shape.copies.iter().any(|n| *n > 1),
+                        "chunk {} on an undamaged disk cannot be read: {error}",
+                        chunk.id
+                    ),
+                    Ok(None) => violation!("chunk {} is gone", chunk.id),
+                    Err(error) => ensure!(single, "the record of chunk {} is lost: {error}", chunk.id),
+                }
+                let copied = run.rig.shape.tiers.len() == 1 && run.rig.shape.copies[0] > 1;
+                ensure!(
+                    !copied,
+                    "chunk {} has a copy on another disk and cannot be read: {error}",
+                    chunk.id
+                );
+            }
+        }
+    }
+    trace!(
+        run.trace,
+        "{} of {} chunks cannot be read",
+        unreadable.len(),
+        seen.len()
+    );
+    Ok(unreadable)
+}
+
+/// A whole scrub: it names what cannot be read.
+fn scrub(run: &Run, store: &ChunkStore, unreadable: &BTreeSet<ChunkId>) -> Check {
+    let mut cursor = ScrubCursor::default();
+    let mut named = BTreeSet::new();
+    for _ in 0..10_000 {
+        match store.scrub_step(&mut cursor, 1 << 20) {
+            Ok(progress) => {
+                named.extend(progress.damaged.iter().map(|damaged| damaged.id));
+                if progress.finished {
+                    let missed: Vec<_> = unreadable.difference(&named).collect();
+                    ensure!(missed.is_empty(), "a scrub did not find the damage of {missed:?}");
+                    trace!(run.trace, "scrub: {} chunks damaged", named.len());
+                    return Ok(());
+                }
+            }
+            Err(error) => {
+                trace!(run.trace, "scrub: {error}");
+                return Ok(());
+            }
+        }
+    }
+    violation!("a scrub has no end")
+}

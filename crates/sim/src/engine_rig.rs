@@ -1,0 +1,86 @@
+//! `EngineRig`: a simulated machine with a whole engine on it, driven without threads.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use terrace_device::Device;
+use terrace_engine::{Engine, OpenOptions, PoolSpec, TierSpec};
+
+use crate::{
+    fault::Coverage,
+    machine::Machine,
+    random::{Random, SharedRandom},
+    rig::{MIB, Shape},
+    trace::Trace,
+};
+
+/// A machine with a pool for an engine.
+pub struct EngineRig {
+    /// The machine.
+    pub machine: Arc<Machine>,
+    /// The pool's shape.
+    pub shape: Shape,
+    /// Memory budget of the engine, bytes.
+    pub memory_bytes: u64,
+    random: Random,
+}
+
+impl EngineRig {
+    /// A machine with empty disks.
+    pub fn new(shape: Shape, mut random: Random, coverage: Arc<Coverage>, trace: Trace) -> Self {
+        let machine = Machine::new(&shape.disks(), random.fork(1), coverage, trace);
+        let memory_bytes = *random.pick(&[3, 6, 16]) * MIB;
+        Self {
+            machine,
+            shape,
+            memory_bytes,
+            random: random.fork(2),
+        }
+    }
+
+    fn options(&mut self) -> OpenOptions {
+        OpenOptions {
+            randomness: Arc::new(SharedRandom::new(self.random.fork(3))),
+            memory_bytes: Some(self.memory_bytes),
+            ..OpenOptions::driven(self.machine.clock.clone(), self.random.next())
+        }
+    }
+
+    /// Makes the pool.
+    pub fn create(&mut self) -> Result<Arc<Engine>, String> {
+        let mut devices = self.machine.plug_in().into_iter();
+        let mut tiers = Vec::new();
+        let mut spec = PoolSpec {
+            name: "pool".into(),
+            tiers: Vec::new(),
+            properties: BTreeMap::new(),
+            segment_bytes: Some(MIB as u32),
+        };
+        for (number, disks) in self.shape.tiers.iter().enumerate() {
+            spec.tiers.push(TierSpec {
+                name: format!("tier{number}"),
+                devices: Vec::new(),
+                copies: self.shape.copies[number],
+            });
+            tiers.push(
+                devices
+                    .by_ref()
+                    .take(disks.len())
+                    .collect::<Vec<Arc<dyn Device>>>(),
+            );
+        }
+        let options = self.options();
+        Engine::create_on(&spec, tiers, options).map_err(|error| error.to_string())
+    }
+
+    /// Opens the pool from the disks as they are, in an order of chance.
+    pub fn open(&mut self, degraded: bool) -> Result<Arc<Engine>, String> {
+        let mut devices = self.machine.plug_in();
+        let turn = self.random.index(devices.len());
+        devices.rotate_left(turn);
+        let options = OpenOptions {
+            degraded,
+            ..self.options()
+        };
+        Engine::open(devices, options).map_err(|error| error.to_string())
+    }
+}

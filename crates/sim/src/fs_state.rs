@@ -1,0 +1,101 @@
+//! `FilesystemState` and `VolumeState`: a dataset of the run: its handle, the states that it may be in, and what is
+//! known of its snapshots.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use terrace_dataset::{Filesystem, Volume};
+
+use crate::{
+    fs_model::{BlocksModel, TreeModel, UNKNOWN_OBJECT},
+    history::History,
+};
+
+/// A state of a tree; `exact` unless the operation that made it failed on the way, so that its times are not known.
+#[derive(Debug, Clone)]
+pub struct TreeState {
+    /// The tree.
+    pub tree: TreeModel,
+    /// Whether times count.
+    pub exact: bool,
+}
+
+impl TreeState {
+    /// Whether a dump shows this state.
+    pub fn is(&self, dump: &TreeModel) -> bool {
+        if self.exact {
+            return self.tree.without_unnamed() == *dump;
+        }
+        let mut tree = untimed(&self.tree);
+        if tree.node(UNKNOWN_OBJECT).is_some() {
+            // A creation that was interrupted: its number is the one that the model does not know.
+            let unknown = dump
+                .objects(|_| true)
+                .into_iter()
+                .find(|object| tree.node(*object).is_none());
+            let Some(object) = unknown else { return false };
+            tree.renumber(UNKNOWN_OBJECT, object);
+        }
+        tree == untimed(dump)
+    }
+}
+
+fn untimed(tree: &TreeModel) -> TreeModel {
+    let mut copy = tree.without_unnamed();
+    for object in copy.objects(|_| true) {
+        let _ = copy.change(object, |node| {
+            node.modified = (0, 0);
+            node.changed = (0, 0);
+        });
+    }
+    copy
+}
+
+/// What is known of a snapshot.
+#[derive(Debug, Clone)]
+pub struct SnapshotState {
+    /// What it must show.
+    pub tree: TreeModel,
+    /// Whether times count.
+    pub exact: bool,
+    /// False when taking or destroying it was interrupted: it may be there or not.
+    pub certain: bool,
+}
+
+/// What durability the dataset has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Promise {
+    /// fsync makes durable.
+    Barrier,
+    /// Every operation is durable when it returns.
+    Sync,
+    /// fsync promises nothing.
+    Timed,
+}
+
+/// A filesystem of the run.
+pub struct FilesystemState {
+    /// Its full name.
+    pub name: String,
+    /// What fsync promises.
+    pub promise: Promise,
+    /// Most content, bytes, if limited.
+    pub quota_bytes: Option<u64>,
+    /// The states it may be found in.
+    pub history: History<TreeState>,
+    /// Its snapshots.
+    pub snapshots: BTreeMap<String, SnapshotState>,
+    /// The live handle.
+    pub handle: Option<Arc<Filesystem>>,
+    /// Objects held open, once per entry.
+    pub held: Vec<u64>,
+}
+
+/// A volume of the run.
+pub struct VolumeState {
+    /// Its full name.
+    pub name: String,
+    /// The states it may be found in.
+    pub history: History<BlocksModel>,
+    /// The live handle.
+    pub handle: Option<Arc<Volume>>,
+}

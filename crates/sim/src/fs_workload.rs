@@ -1,0 +1,847 @@
+//! What clients do: calls of a filesystem and of a volume, chosen by the seed, done by engine and model alike.
+//!
+//! Each call is first done to a copy of the model's newest state. Engine and model must agree on whether it succeeds;
+//! if the engine fails for a reason outside (power, a failing device), the copy is a state that may be found later.
+
+use terrace_dataset::{
+    AllocateMode, AttributeMode, Attributes, Context, FileKind, Filesystem, FsError, RenameMode, SeekTarget,
+    SetAttributes, Tree,
+};
+
+use crate::{
+    content::Content,
+    ensure,
+    fault::FaultKind,
+    fs_dump::{dump, stamps},
+    fs_level::{Consequence, Run},
+    fs_model::{BlocksModel, Body, Node, ROOT, Refused, Renaming, TreeModel, UNKNOWN_OBJECT},
+    fs_state::{Promise, TreeState},
+    outcome::Check,
+    trace, violation,
+};
+
+/// Objects that a filesystem of the run has at most.
+const OBJECTS_MAX: usize = 90;
+/// Content that a filesystem of the run has at most, blocks.
+const BLOCKS_MAX: usize = 1500;
+
+/// What was done: the objects whose times may have changed.
+type Touched = Vec<u64>;
+
+impl Run {
+    fn name(&mut self) -> Vec<u8> {
+        match self.random.below(20) {
+            0 => vec![b'x'; 255],
+            1 => format!("näme {}", self.random.below(4)).into_bytes(),
+            2 => vec![0xFF, 0xFE, b'0' + self.random.below(4) as u8],
+            _ => format!("n{}", self.random.below(40)).into_bytes(),
+        }
+    }
+
+    /// One call to one filesystem.
+    pub(crate) fn filesystem_call(&mut self) -> Check {
+        let index = self.random.index(self.filesystems.len());
+        let state = self.filesystems[index].history.newest().clone();
+        let directories = state.tree.objects(Node::is_directory);
+        let files = state.tree.objects(|node| matches!(node.body, Body::File(_)));
+        let names = state.tree.names();
+        let dir = *self.random.pick(&directories);
+        // Mostly names that are there for calls that need one.
+        let (old_dir, old_name) = if !names.is_empty() && self.random.chance(9, 10) {
+            let (dir, name, _) = self.random.pick(&names).clone();
+            (dir, name)
+        } else {
+            (dir, self.name())
+        };
+        let file = if files.is_empty() {
+            None
+        } else {
+            Some(*self.random.pick(&files))
+        };
+        let crowded = state.tree.len() > OBJECTS_MAX || state.tree.used_blocks() > BLOCKS_MAX;
+        let choice = if crowded {
+            self.random.between(52, 75)
+        } else {
+            self.random.below(100)
+        };
+        match choice {
+            0..=13 => self.create(index, dir, FileKind::File),
+            14..=19 => self.create(index, dir, FileKind::Directory),
+            20..=22 => self.create(index, dir, FileKind::SymbolicLink),
+            23..=26 => match file {
+                Some(object) => {
+                    let name = self.name();
+                    self.call(
+                        index,
+                        &format!("link {object} as {dir}/{}", show(&name)),
+                        |fs, tree| {
+                            let model = tree.link(object, dir, &name);
+                            Done::of(
+                                fs.link(&Context::root(), object, dir, &name),
+                                model,
+                                vec![object, dir],
+                            )
+                        },
+                    )
+                }
+                None => Ok(()),
+            },
+            27..=51 => match file {
+                Some(object) => self.write(index, object),
+                None => self.create(index, dir, FileKind::File),
+            },
+            52..=61 => self.unlink(index, old_dir, &old_name),
+            62..=70 => self.rename(index, old_dir, &old_name, dir),
+            71..=75 => match file {
+                Some(object) => self.truncate(index, object),
+                None => Ok(()),
+            },
+            76..=79 => match file {
+                Some(object) => self.allocate(index, object),
+                None => Ok(()),
+            },
+            80..=82 => match file {
+                Some(object) => self.copy_range(index, object, *self.random.clone().pick(&files)),
+                None => Ok(()),
+            },
+            83..=86 => self.change_attributes(index),
+            87..=91 => self.extended_attribute(index),
+            92..=93 => match file {
+                Some(object) => self.hold_open(index, object),
+                None => Ok(()),
+            },
+            94 => self.release_one(index),
+            _ => match file {
+                Some(object) => self.read(index, object),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Does a call on the engine and on a copy of the model, and compares.
+    fn call(
+        &mut self,
+        index: usize,
+        words: &str,
+        work: impl FnOnce(&Filesystem, &mut TreeModel) -> Done,
+    ) -> Check {
+        let filesystem = &mut self.filesystems[index];
+        let Some(handle) = filesystem.handle.clone() else {
+            return Ok(());
+        };
+        let mut tree = filesystem.history.newest().tree.clone();
+        let before = self.rig.machine.clock.clone();
+        let earliest = terrace_device::Clock::now_nanoseconds(&*before);
+        let done = work(&handle, &mut tree);
+        trace!(self.trace, "{}: {words}: {}", filesystem.name, done.words());
+        match (done.engine, done.model) {
+            (Ok(()), Ok(())) => {
+                let latest = terrace_device::Clock::now_nanoseconds(&*before);
+                for object in done.touched {
+                    if tree.node(object).is_none() {
+                        continue;
+                    }
+                    match handle.attributes(object) {
+                        Ok(attributes) => observe(&mut tree, object, &attributes, earliest, latest)?,
+                        Err(error) => {
+                            let consequence = self.judge("attributes", &error)?;
+                            self.filesystems[index]
+                                .history
+                                .push(TreeState { tree, exact: false });
+                            return match consequence {
+                                Consequence::Reopen => self.recover(false),
+                                Consequence::GoOn => violation!("attributes of object {object}: {error}"),
+                            };
+                        }
+                    }
+                }
+                let filesystem = &mut self.filesystems[index];
+                filesystem.history.push(TreeState { tree, exact: true });
+                if filesystem.promise == Promise::Sync {
+                    filesystem.history.synced();
+                }
+                Ok(())
+            }
+            (Err(error), model) => {
+                let outside = matches!(error, FsError::Io(_) | FsError::NoSpace | FsError::QuotaExceeded);
+                if !outside {
+                    ensure!(model.is_err(), "{words} failed: {error}");
+                    return Ok(());
+                }
+                let used = tree.used_blocks() as u64 * 4096;
+                if error == FsError::QuotaExceeded {
+                    let quota = self.filesystems[index].quota_bytes;
+                    ensure!(
+                        quota.is_some_and(|quota| used * 3 > quota),
+                        "{words}: the quota of {quota:?} is used up by {used} bytes"
+                    );
+                }
+                // With durability=sync a deletion is refused when what came before it cannot be made durable.
+                let sync = self.filesystems[index].promise == Promise::Sync;
+                if error == FsError::NoSpace && done.frees && !sync {
+                    violation!("{words} was refused on a full pool");
+                }
+                match self.judge(words, &error)? {
+                    Consequence::GoOn => {
+                        if self.filesystems[index].promise == Promise::Sync && model.is_ok() {
+                            return self.adopt(index, tree);
+                        }
+                        Ok(())
+                    }
+                    Consequence::Reopen => {
+                        if model.is_ok() {
+                            self.filesystems[index]
+                                .history
+                                .push(TreeState { tree, exact: false });
+                        }
+                        self.recover(false)
+                    }
+                }
+            }
+            (Ok(()), Err(refused)) => violation!("{words} succeeded, but: {refused}"),
+        }
+    }
+
+    /// With durability=sync a call on a full pool may have been done and not made durable: looks which.
+    fn adopt(&mut self, index: usize, tree: TreeModel) -> Check {
+        let Some(handle) = self.filesystems[index].handle.clone() else {
+            return Ok(());
+        };
+        let shown = match dump(&*handle, 16, 64 << 10) {
+            Ok(shown) => shown,
+            Err(error) => return self.after_error("reading everything", &error),
+        };
+        if (TreeState { tree, exact: false }).is(&shown) {
+            let held = self.filesystems[index].held.clone();
+            ensure!(held.is_empty() || !shown.is_empty(), "there is no root");
+            self.filesystems[index].history.push(TreeState {
+                tree: shown,
+                exact: true,
+            });
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, index: usize, dir: u64, kind: FileKind) -> Check {
+        let name = self.name();
+        let mode = *self.random.pick(&[0o644, 0o600, 0o755, 0o777, 0o400]);
+        let target = format!("target/{}", "y".repeat(self.random.skewed(300) as usize)).into_bytes();
+        let words = format!("create {kind:?} {dir}/{}", show(&name));
+        self.call(index, &words, |fs, tree| {
+            let context = Context::root();
+            let (result, body, mode) = match kind {
+                FileKind::Directory => (
+                    fs.make_directory(&context, dir, &name, mode),
+                    Body::Directory(Default::default()),
+                    mode,
+                ),
+                FileKind::SymbolicLink => (
+                    fs.symbolic_link(&context, dir, &name, &target),
+                    Body::Symlink(target.clone()),
+                    0o777,
+                ),
+                _ => {
+                    let result = fs.create(&context, dir, &name, FileKind::File, mode, 0);
+                    (result, Body::File(BlocksModel::default()), mode)
+                }
+            };
+            // The number is the engine's to choose; where there is none, any unused one shows whether it could be.
+            let object = result
+                .as_ref()
+                .map_or(UNKNOWN_OBJECT, |attributes| attributes.object);
+            let model = tree.create(dir, &name, object, mode, body);
+            Done::of(result, model, vec![object, dir])
+        })
+    }
+
+    fn write(&mut self, index: usize, object: u64) -> Check {
+        let size = self.filesystems[index]
+            .history
+            .newest()
+            .tree
+            .file(object)
+            .map_or(0, |file| file.size);
+        let most = *self.random.pick(&[300, 5_000, 70_000, 400_000]);
+        let data = if self.random.chance(1, 12) {
+            vec![0; self.random.between(1, most) as usize]
+        } else {
+            Content::choose(&mut self.random, most).bytes()
+        };
+        let offset = match self.random.below(10) {
+            0..=3 => size,
+            4 => self.random.below(1 << 22),
+            5 => self.random.below(200) * 4096,
+            _ => self.random.below(size.max(1)),
+        };
+        if self.random.chance(1, 6) {
+            let words = format!("append {} bytes to {object}", data.len());
+            return self.call(index, &words, |fs, tree| {
+                let result = fs.append(&Context::root(), object, &data, false);
+                let model = tree.write(object, size, &data);
+                if let Ok(at) = result
+                    && at != size
+                {
+                    return Done::wrong(format!("appended at {at}, not {size}"));
+                }
+                Done::of(result, model, vec![object])
+            });
+        }
+        let words = format!("write {} bytes at {offset} of {object}", data.len());
+        self.call(index, &words, |fs, tree| {
+            let result = fs.write(&Context::root(), object, offset, &data, false);
+            let written = result.as_ref().map_or(data.len(), |written| *written);
+            if written == 0 || written > data.len() {
+                return Done::wrong(format!("{written} of {} bytes written", data.len()));
+            }
+            let model = tree.write(object, offset, &data[..written]);
+            Done::of(result, model, vec![object])
+        })
+    }
+
+    fn unlink(&mut self, index: usize, dir: u64, name: &[u8]) -> Check {
+        let held = self.filesystems[index].held.clone();
+        let tree = &self.filesystems[index].history.newest().tree;
+        let target = tree.lookup(dir, name).ok();
+        let directory = target
+            .and_then(|object| tree.node(object))
+            .is_some_and(Node::is_directory);
+        // Now and then the wrong call.
+        let as_directory = directory != self.random.chance(1, 30);
+        let words = format!(
+            "{} {dir}/{}",
+            if as_directory { "rmdir" } else { "unlink" },
+            show(name)
+        );
+        self.call(index, &words, |fs, tree| {
+            let context = Context::root();
+            let is_held = |object| held.contains(&object);
+            let (result, model) = if as_directory {
+                (
+                    fs.remove_directory(&context, dir, name).map(drop),
+                    tree.remove_directory(dir, name, is_held),
+                )
+            } else {
+                (
+                    fs.unlink(&context, dir, name).map(drop),
+                    tree.unlink(dir, name, is_held),
+                )
+            };
+            let touched = model.iter().copied().chain([dir]).collect();
+            Done {
+                frees: true,
+                ..Done::of(result, model.map(drop), touched)
+            }
+        })
+    }
+
+    fn rename(&mut self, index: usize, dir: u64, name: &[u8], new_dir: u64) -> Check {
+        let held = self.filesystems[index].held.clone();
+        let names = self.filesystems[index].history.newest().tree.names();
+        let (new_dir, new_name) = if !names.is_empty() && self.random.chance(1, 2) {
+            let (dir, name, _) = self.random.pick(&names).clone();
+            (dir, name)
+        } else {
+            (new_dir, self.name())
+        };
+        let (mode, renaming) = *self.random.pick(&[
+            (RenameMode::Replace, Renaming::Replace),
+            (RenameMode::Replace, Renaming::Replace),
+            (RenameMode::NoReplace, Renaming::NoReplace),
+            (RenameMode::Exchange, Renaming::Exchange),
+        ]);
+        let words = format!(
+            "rename {dir}/{} to {new_dir}/{} {renaming:?}",
+            show(name),
+            show(&new_name)
+        );
+        self.call(index, &words, |fs, tree| {
+            let touched: Vec<u64> = [tree.lookup(dir, name), tree.lookup(new_dir, &new_name)]
+                .into_iter()
+                .flatten()
+                .chain([dir, new_dir])
+                .collect();
+            let result = fs.rename(&Context::root(), dir, name, new_dir, &new_name, mode);
+            let model = tree.rename(dir, name, new_dir, &new_name, renaming, |object| {
+                held.contains(&object)
+            });
+            Done::of(result, model, touched)
+        })
+    }
+
+    fn truncate(&mut self, index: usize, object: u64) -> Check {
+        let size = self.filesystems[index]
+            .history
+            .newest()
+            .tree
+            .file(object)
+            .map_or(0, |file| file.size);
+        let new = match self.random.below(5) {
+            0 => 0,
+            1 => size + self.random.below(1 << 20),
+            _ => self.random.below(size + 1),
+        };
+        let words = format!("truncate {object} from {size} to {new}");
+        self.call(index, &words, |fs, tree| {
+            let change = SetAttributes {
+                size: Some(new),
+                ..SetAttributes::default()
+            };
+            let result = fs.set_attributes(&Context::root(), object, &change);
+            let model = tree.resize(object, new);
+            Done {
+                frees: new == 0,
+                ..Done::of(result, model, vec![object])
+            }
+        })
+    }
+
+    fn allocate(&mut self, index: usize, object: u64) -> Check {
+        let size = self.filesystems[index]
+            .history
+            .newest()
+            .tree
+            .file(object)
+            .map_or(0, |file| file.size);
+        let offset = self.random.below(size.max(1) + 5000);
+        let length = self.random.skewed(300_000).max(1);
+        let end = offset + length;
+        let keep_size = self.random.chance(1, 2);
+        let mode = *self.random.pick(&[
+            AllocateMode::Punch,
+            AllocateMode::Punch,
+            AllocateMode::Zero { keep_size },
+            AllocateMode::Reserve { keep_size },
+        ]);
+        let words = format!("allocate {mode:?} {length} bytes at {offset} of {object}");
+        self.call(index, &words, |fs, tree| {
+            let result = fs.allocate(&Context::root(), object, mode, offset, length);
+            let model = match mode {
+                AllocateMode::Punch => tree.zero(object, offset, length, false),
+                AllocateMode::Zero { keep_size } => tree.zero(object, offset, length, !keep_size),
+                AllocateMode::Reserve { keep_size: false } => tree.reserve(object, end),
+                AllocateMode::Reserve { keep_size: true } => Ok(()),
+            };
+            Done::of(result, model, vec![object])
+        })
+    }
+
+    fn copy_range(&mut self, index: usize, from: u64, to: u64) -> Check {
+        if from == to {
+            return Ok(());
+        }
+        let tree = &self.filesystems[index].history.newest().tree;
+        let size = tree.file(from).map_or(0, |file| file.size);
+        if size == 0 {
+            return Ok(());
+        }
+        let aligned = self.random.chance(2, 3);
+        let mut from_offset = self.random.below(size);
+        let mut to_offset = self.random.below(1 << 20);
+        if aligned {
+            from_offset = from_offset / 4096 * 4096;
+            to_offset = to_offset / 4096 * 4096;
+        }
+        let length = self.random.between(1, size).min(300_000);
+        let words = format!("copy {length} bytes from {from_offset} of {from} to {to_offset} of {to}");
+        self.call(index, &words, |fs, tree| {
+            let result = fs.copy_range(&Context::root(), from, from_offset, to, to_offset, length);
+            let data = tree
+                .file(from)
+                .map(|file| file.read(from_offset, length as usize))
+                .unwrap_or_default();
+            let copied = result.as_ref().map_or(data.len() as u64, |copied| *copied);
+            if copied > data.len() as u64 || (copied == 0 && !data.is_empty()) {
+                return Done::wrong(format!("{copied} of {} bytes copied", data.len()));
+            }
+            let model = tree.write(to, to_offset, &data[..copied as usize]);
+            Done::of(result, model, vec![from, to])
+        })
+    }
+
+    fn change_attributes(&mut self, index: usize) -> Check {
+        let objects = self.filesystems[index]
+            .history
+            .newest()
+            .tree
+            .objects(|node| !matches!(node.body, Body::Symlink(_)));
+        let object = *self.random.pick(&objects);
+        let mode = self.random.chance(1, 2).then(|| self.random.below(0o1000) as u32);
+        let uid = self.random.chance(1, 3).then(|| self.random.below(5) as u32);
+        let gid = self.random.chance(1, 3).then(|| self.random.below(5) as u32);
+        if mode.is_none() && uid.is_none() && gid.is_none() {
+            return Ok(());
+        }
+        let words = format!("mode {mode:?} owner {uid:?} group {gid:?} of {object}");
+        self.call(index, &words, |fs, tree| {
+            let change = SetAttributes {
+                mode,
+                uid,
+                gid,
+                ..SetAttributes::default()
+            };
+            let result = fs.set_attributes(&Context::root(), object, &change);
+            let model = tree.change(object, |node| {
+                node.mode = mode.unwrap_or(node.mode);
+                node.uid = uid.unwrap_or(node.uid);
+                node.gid = gid.unwrap_or(node.gid);
+            });
+            Done::of(result, model, vec![object])
+        })
+    }
+
+    fn extended_attribute(&mut self, index: usize) -> Check {
+        let objects = self.filesystems[index]
+            .history
+            .newest()
+            .tree
+            .objects(|node| !matches!(node.body, Body::Symlink(_)));
+        let object = *self.random.pick(&objects);
+        let name = format!("user.a{}", self.random.below(5)).into_bytes();
+        if self.random.chance(1, 4) {
+            let words = format!("remove attribute {} of {object}", show(&name));
+            return self.call(index, &words, |fs, tree| {
+                let result = fs.remove_extended_attribute(&Context::root(), object, &name);
+                let mut there = false;
+                let model = tree.change(object, |node| there = node.attributes.remove(&name).is_some());
+                let model = if there { model } else { Err("no such attribute") };
+                Done::of(result, model, vec![object])
+            });
+        }
+        let long = self.random.chance(1, 15);
+        let value =
+            vec![self.random.next() as u8; self.random.skewed(if long { 20_000 } else { 200 }) as usize];
+        let (mode, must) = *self.random.pick(&[
+            (AttributeMode::Set, None),
+            (AttributeMode::Set, None),
+            (AttributeMode::Create, Some(false)),
+            (AttributeMode::Replace, Some(true)),
+        ]);
+        let words = format!(
+            "{mode:?} attribute {} of {object} to {} bytes",
+            show(&name),
+            value.len()
+        );
+        self.call(index, &words, |fs, tree| {
+            let result = fs.set_extended_attribute(&Context::root(), object, &name, &value, mode);
+            let there = tree
+                .node(object)
+                .is_some_and(|node| node.attributes.contains_key(&name));
+            let model = if must.is_some_and(|must| must != there) {
+                Err("the attribute is there, or is not")
+            } else {
+                tree.change(object, |node| {
+                    node.attributes.insert(name.clone(), value.clone());
+                })
+            };
+            Done::of(result, model, vec![object])
+        })
+    }
+
+    fn hold_open(&mut self, index: usize, object: u64) -> Check {
+        let filesystem = &mut self.filesystems[index];
+        if filesystem.held.contains(&object) {
+            return Ok(());
+        }
+        let Some(handle) = filesystem.handle.clone() else {
+            return Ok(());
+        };
+        trace!(self.trace, "{}: open {object}", filesystem.name);
+        match handle.open_object(object) {
+            Ok(()) => {
+                filesystem.held.push(object);
+                Ok(())
+            }
+            Err(error) => self.after_error("open", &error),
+        }
+    }
+
+    fn release_one(&mut self, index: usize) -> Check {
+        let filesystem = &mut self.filesystems[index];
+        let Some(object) = filesystem.held.pop() else {
+            return Ok(());
+        };
+        let Some(handle) = filesystem.handle.clone() else {
+            return Ok(());
+        };
+        trace!(self.trace, "{}: release {object}", filesystem.name);
+        handle.release_object(object);
+        filesystem.history.amend(|state| state.tree.released(object));
+        Ok(())
+    }
+
+    fn read(&mut self, index: usize, object: u64) -> Check {
+        let filesystem = &self.filesystems[index];
+        let Some(handle) = filesystem.handle.clone() else {
+            return Ok(());
+        };
+        let Ok(file) = filesystem.history.newest().tree.file(object).cloned() else {
+            return Ok(());
+        };
+        let offset = self.random.below(file.size + 4096);
+        let length = self.random.skewed(300_000) as usize;
+        if self.random.chance(1, 4) {
+            return self.seek(index, object, offset);
+        }
+        let mut buffer = vec![0xEE; length];
+        match handle.read(object, offset, &mut buffer) {
+            Ok(read) => {
+                ensure!(
+                    buffer[..read] == file.read(offset, length),
+                    "{read} bytes read at {offset} of object {object} are not those that were written"
+                );
+                Ok(())
+            }
+            Err(error) => self.after_error("read", &error),
+        }
+    }
+
+    fn seek(&mut self, index: usize, object: u64, offset: u64) -> Check {
+        let filesystem = &self.filesystems[index];
+        let Some(handle) = filesystem.handle.clone() else {
+            return Ok(());
+        };
+        let Ok(file) = filesystem.history.newest().tree.file(object).cloned() else {
+            return Ok(());
+        };
+        match handle.seek(object, offset, SeekTarget::Data) {
+            Ok(found) => {
+                ensure!(
+                    found >= offset && found < file.size,
+                    "seek data from {offset} found {found}"
+                );
+                let between = file.read(offset, (found - offset) as usize);
+                ensure!(
+                    between.iter().all(|byte| *byte == 0),
+                    "seek data from {offset} passed over data to {found}"
+                );
+                Ok(())
+            }
+            Err(FsError::NoData) => {
+                let rest = file.block_numbers().into_iter().any(|block| {
+                    (block + 1) * 4096 > offset
+                        && block * 4096 < file.size
+                        && file
+                            .read(offset.max(block * 4096), 4096)
+                            .iter()
+                            .any(|byte| *byte != 0)
+                });
+                ensure!(!rest || offset >= file.size, "seek data from {offset} found none");
+                Ok(())
+            }
+            Err(error) => self.after_error("seek", &error),
+        }
+    }
+
+    /// One call to a volume.
+    pub(crate) fn volume_call(&mut self) -> Check {
+        if self.volumes.is_empty() {
+            return self.filesystem_call();
+        }
+        let Some(handle) = self.volumes[0].handle.clone() else {
+            return Ok(());
+        };
+        let mut model = self.volumes[0].history.newest().clone();
+        let offset = self.random.below(model.size);
+        let offset = if self.random.chance(1, 2) {
+            offset / 4096 * 4096
+        } else {
+            offset
+        };
+        let length = self.random.skewed(200_000).max(1).min(model.size - offset);
+        let choice = self.random.below(10);
+        let (words, result) = match choice {
+            0..=5 => {
+                let mut data = Content::choose(&mut self.random, 200_000).bytes();
+                data.truncate((model.size - offset) as usize);
+                model.write(offset, &data);
+                (
+                    format!("write {} at {offset}", data.len()),
+                    handle.write(offset, &data),
+                )
+            }
+            6 => {
+                model.zero(offset, length);
+                (
+                    format!("discard {length} at {offset}"),
+                    handle.discard(offset, length),
+                )
+            }
+            7 => {
+                model.zero(offset, length);
+                (
+                    format!("write zeroes {length} at {offset}"),
+                    handle.write_zeroes(offset, length),
+                )
+            }
+            _ => {
+                let mut buffer = vec![0; length as usize];
+                let result = handle.read(offset, &mut buffer);
+                if result.is_ok() {
+                    ensure!(
+                        buffer == model.read(offset, length as usize),
+                        "{length} bytes read at {offset} of a volume are not those that were written"
+                    );
+                }
+                (format!("read {length} at {offset}"), result)
+            }
+        };
+        trace!(self.trace, "volume: {words}: {}", result.is_ok());
+        match result {
+            Ok(()) => {
+                if choice <= 7 {
+                    self.volumes[0].history.push(model);
+                }
+                Ok(())
+            }
+            Err(error) => match self.judge("volume", &error)? {
+                Consequence::GoOn => Ok(()),
+                Consequence::Reopen => {
+                    self.volumes[0].history.push(model);
+                    self.recover(false)
+                }
+            },
+        }
+    }
+
+    /// Writes until the pool (or the quota) is full, then deletes what was written.
+    pub(crate) fn fill_up(&mut self) -> Check {
+        let index = self.random.index(self.filesystems.len());
+        if self.random.chance(1, 2) || self.filesystems[index].promise == Promise::Sync {
+            return Ok(());
+        }
+        trace!(self.trace, "filling up");
+        let name = b"filler".to_vec();
+        let uncertain = self.filesystems[index].history.uncertain();
+        self.call(index, "create filler", |fs, tree| {
+            let result = fs.create(&Context::root(), ROOT, &name, FileKind::File, 0o600, 0);
+            let object = result
+                .as_ref()
+                .map_or(UNKNOWN_OBJECT, |attributes| attributes.object);
+            let model = tree.create(ROOT, &name, object, 0o600, Body::File(BlocksModel::default()));
+            Done::of(result, model, vec![object, ROOT])
+        })?;
+        let full = self.coverage.count(FaultKind::PoolFull);
+        for _ in 0..200 {
+            let Ok(object) = self.filesystems[index].history.newest().tree.lookup(ROOT, &name) else {
+                break;
+            };
+            let size = self.filesystems[index]
+                .history
+                .newest()
+                .tree
+                .file(object)
+                .map_or(0, |file| file.size);
+            let data = Content {
+                texture: 0,
+                seed: self.random.next(),
+                length: 1 << 20,
+            }
+            .bytes();
+            self.call(index, &format!("fill at {size}"), |fs, tree| {
+                let result = fs.write(&Context::root(), object, size, &data, false);
+                let written = result.as_ref().map_or(data.len(), |written| *written);
+                let model = tree.write(object, size, &data[..written]);
+                Done::of(result, model, vec![object])
+            })?;
+            let now = self.filesystems[index].history.uncertain();
+            if self.coverage.count(FaultKind::PoolFull) > full
+                || now < uncertain
+                || self.filesystems[index].quota_bytes.is_some()
+            {
+                break;
+            }
+        }
+        if self.filesystems[index]
+            .history
+            .newest()
+            .tree
+            .lookup(ROOT, &name)
+            .is_ok()
+        {
+            self.unlink(index, ROOT, &name)?;
+        }
+        Ok(())
+    }
+}
+
+/// Puts what the engine shows of an object's times into the model; they must lie within the call, or be as before.
+fn observe(tree: &mut TreeModel, object: u64, attributes: &Attributes, earliest: u64, latest: u64) -> Check {
+    let (modified, changed) = stamps(attributes);
+    let Some(node) = tree.node(object) else {
+        return Ok(());
+    };
+    let within = |stamp: (i64, u32)| {
+        let nanoseconds = stamp.0 as i128 * 1_000_000_000 + i128::from(stamp.1);
+        (i128::from(earliest)..=i128::from(latest)).contains(&nanoseconds)
+    };
+    for (name, now, before) in [
+        ("modified", modified, node.modified),
+        ("changed", changed, node.changed),
+    ] {
+        ensure!(
+            now == before || within(now),
+            "the {name} time of object {object} is {now:?}, before {before:?}"
+        );
+    }
+    ensure!(
+        attributes.links == node.links,
+        "object {object} has {} links, not {}",
+        attributes.links,
+        node.links
+    );
+    let _ = tree.change(object, |node| {
+        node.modified = modified;
+        node.changed = changed;
+    });
+    Ok(())
+}
+
+fn show(name: &[u8]) -> String {
+    let text = String::from_utf8_lossy(name);
+    if text.len() > 24 {
+        format!("({} bytes)", name.len())
+    } else {
+        text.into_owned()
+    }
+}
+
+/// What came of a call in engine and model.
+struct Done {
+    engine: Result<(), FsError>,
+    model: Result<(), Refused>,
+    touched: Touched,
+    /// It must work on a full pool.
+    frees: bool,
+    wrong: Option<String>,
+}
+
+impl Done {
+    fn of<T>(engine: Result<T, FsError>, model: Result<(), Refused>, touched: Touched) -> Self {
+        Self {
+            engine: engine.map(drop),
+            model,
+            touched,
+            frees: false,
+            wrong: None,
+        }
+    }
+
+    /// Something that no model is needed to see is wrong.
+    fn wrong(words: String) -> Self {
+        Self {
+            engine: Ok(()),
+            model: Err("the answer makes no sense"),
+            touched: Vec::new(),
+            frees: false,
+            wrong: Some(words),
+        }
+    }
+
+    fn words(&self) -> String {
+        match (&self.wrong, &self.engine) {
+            (Some(words), _) => words.clone(),
+            (None, Ok(())) => "ok".into(),
+            (None, Err(error)) => error.to_string(),
+        }
+    }
+}
