@@ -69,7 +69,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
         .with_disk(disk, |disk, random| damage(disk, kind, random));
     let Some(what) = what else { return Ok(()) };
     run.coverage.hit(kind);
-    judge(&mut run, kind, disk, what)
+    judge(&mut run, kind, disk, what, cleanly)
 }
 
 /// What was damaged.
@@ -163,7 +163,7 @@ fn damage(disk: &mut Disk, kind: FaultKind, random: &mut Random) -> Option<Damag
     })
 }
 
-fn judge(run: &mut Run, kind: FaultKind, disk: usize, what: Damaged) -> Check {
+fn judge(run: &mut Run, kind: FaultKind, disk: usize, what: Damaged, cleanly: bool) -> Check {
     let single = run.rig.machine.disk_count() == 1;
     let mut opened = run.rig.open(false);
     if let Err(error) = &opened {
@@ -199,12 +199,13 @@ fn judge(run: &mut Run, kind: FaultKind, disk: usize, what: Damaged) -> Check {
     trace!(run.trace, "opens at batch {number} of {}", run.model.newest());
     if number != run.model.newest() {
         ensure!(
-            single && what.anything,
+            (single && what.anything) || !cleanly,
             "{} on one of several disks: the store is at batch {number}, not {}",
             kind.words(),
             run.model.newest()
         );
-        // An older root or a shorter log of the only disk: one state of the past, whole.
+        // An older root or a shorter log of the only disk; or, after a kill, entries behind the newest mark in the log
+        // whose data is damaged, which look as if they had been torn: one state of the past, whole.
         return Ok(());
     }
     records(run, &store, single)?;

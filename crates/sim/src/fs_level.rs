@@ -597,7 +597,11 @@ impl Run {
                 let words = error.to_string();
                 trace!(self.trace, "close: {words}");
                 ensure!(
-                    !self.rig.machine.is_powered() || self.storm || self.hurt || words.contains("is full"),
+                    !self.rig.machine.is_powered()
+                        || self.storm
+                        || self.hurt
+                        || self.filled
+                        || words.contains("is full"),
                     "close failed although nothing was wrong: {words}"
                 );
                 self.recover(false)
