@@ -236,7 +236,7 @@ impl Run {
         let number = self.random.below(KEYS);
         let mut key = vec![0x20 + (number % 3) as u8, 1];
         key.extend_from_slice(&number.to_be_bytes()[6..]);
-        if number % 7 == 0 {
+        if number.is_multiple_of(7) {
             key.extend_from_slice(&[0xAB; 90]);
         }
         key
