@@ -31,9 +31,10 @@ mod scrub;
 mod space;
 mod store;
 mod streams;
+mod verify;
 mod walk;
 mod write;
 
 pub use options::{Options, Step};
-pub use reports::{AuditReport, DamagedChunk, EvacuateProgress, FoundChunk, ScrubCursor, ScrubProgress};
+pub use reports::{AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, FoundChunk, ScrubCursor, ScrubProgress, VerifyProgress};
 pub use store::ChunkStore;

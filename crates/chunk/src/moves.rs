@@ -51,7 +51,7 @@ impl ChunkStore {
         placement: Placement,
         from: Option<SegmentId>,
     ) -> Result<Option<u64>, StoreError> {
-        let Some(record) = self.record(id)? else {
+        let Some(mut record) = self.record(id)? else {
             return Ok(None);
         };
         let wanted = match from {
@@ -61,13 +61,30 @@ impl ChunkStore {
                 .any(|location| location.segment == segment),
             None => !self.lies_at(&record, placement),
         };
-        // What has not reached a device yet is where it is by a decision that was just made.
-        let fresh = record
-            .locations
-            .iter()
-            .any(|location| self.open_segments.find(location.segment).is_some());
-        if !wanted || (fresh && from.is_none_or(|segment| self.open_segments.find(segment).is_some())) {
+        if !wanted {
             return Ok(None);
+        }
+        if let Some(segment) = from {
+            // A segment that still takes appends is not emptied: whoever empties it closes it first.
+            if self.open_segments.find(segment).is_some() {
+                return Ok(None);
+            }
+        } else {
+            // Asked to lie elsewhere: the segment that it was just written to is finished first.
+            let open = record
+                .locations
+                .iter()
+                .filter_map(|location| self.open_segments.find(location.segment));
+            let open: Vec<_> = open.collect();
+            for open in &open {
+                self.close_open(open)?;
+            }
+            if !open.is_empty() {
+                match self.record(id)? {
+                    Some(closed) if !self.lies_at(&closed, placement) => record = closed,
+                    _ => return Ok(None),
+                }
+            }
         }
         let (owner, payload) = self.verified_payload(id, &record)?;
         let header = ChunkHeader {

@@ -45,6 +45,27 @@ pub struct ScrubProgress {
     pub finished: bool,
 }
 
+/// What one step of a verification found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VerifyProgress {
+    /// Bytes read since it began.
+    pub done_bytes: u64,
+    /// Bytes there are to read.
+    pub total_bytes: u64,
+    /// Chunks looked at in this step.
+    pub chunks: u64,
+    /// Copies of them read.
+    pub copies: u64,
+    /// Copies that do not verify or cannot be read.
+    pub damaged_copies: u64,
+    /// Chunks without a good copy, and why.
+    pub lost: Vec<(ChunkId, Arc<str>)>,
+    /// Damaged tables, in words.
+    pub damaged_tables: Vec<String>,
+    /// Whether everything was seen.
+    pub finished: bool,
+}
+
 /// What one step of an evacuation did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EvacuateProgress {
@@ -56,6 +77,15 @@ pub struct EvacuateProgress {
     pub failed: Vec<ChunkId>,
     /// Whether nothing is left on the device.
     pub finished: bool,
+}
+
+/// What lies on a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceLoad {
+    /// Live chunks, headers included.
+    pub live_bytes: u64,
+    /// Segments of metadata and log.
+    pub metadata_bytes: u64,
 }
 
 /// A chunk found by walking a segment, without any table.

@@ -4,7 +4,7 @@ use terrace_meta::MetaError;
 use terrace_store::{Placement, StoreError};
 
 use crate::{
-    ChunkStore, DamagedChunk, EvacuateProgress, ScrubCursor, ScrubProgress,
+    ChunkStore, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress,
     record::{ChunkRecord, TABLE_CHUNKS, chunk_of_key},
     store::meta_error,
 };
@@ -174,8 +174,35 @@ impl ChunkStore {
         };
         let info = self.pool.devices().into_iter().find(|info| info.number == device);
         let claimed = info.map_or(0, |info| info.segments.saturating_sub(info.free_segments));
-        progress.finished = claimed == 0;
+        // Of a missing device nothing is claimed; what is live on it is known all the same.
+        progress.finished = claimed == 0 && live == 0;
         progress.remaining_bytes = live.unsigned_abs().max(u64::from(claimed));
         Ok(progress)
+    }
+
+    /// What lies on a device, from memory.
+    pub fn device_load(&self, device: u16) -> DeviceLoad {
+        let mut load = DeviceLoad::default();
+        let mut data_segments = 0;
+        {
+            let books = self.keeper.lock();
+            for (_, state) in books.segments.iter().filter(|(id, _)| id.device == device) {
+                load.live_bytes += state.live.max(0).unsigned_abs();
+                data_segments += 1;
+            }
+        }
+        let info = self.pool.devices().into_iter().find(|info| info.number == device);
+        let claimed = info.map_or(0, |info| info.segments.saturating_sub(info.free_segments));
+        let segment = u64::from(self.pool.segment_bytes());
+        load.metadata_bytes = u64::from(claimed).saturating_sub(data_segments) * segment;
+        load
+    }
+
+    /// Begins a new segment in every stream: the tiers changed places.
+    pub fn close_streams(&self) -> Result<(), StoreError> {
+        self.open_segments
+            .all()
+            .iter()
+            .try_for_each(|open| self.close_open(open))
     }
 }
