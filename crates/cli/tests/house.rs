@@ -10,12 +10,11 @@ use std::{
 const LINES_MAX: usize = 900;
 const EMPTY_NAMES: [&str; 6] = ["common", "helpers", "misc", "shared", "util", "utils"];
 /// Pairs on the same floor that may depend on one another, (user, used): the contract and its implementations.
-const SAME_FLOOR: [(&str, &str); 5] = [
+const SAME_FLOOR: [(&str, &str); 4] = [
     ("terrace-chunk", "terrace-store"),
     ("terrace-store", "terrace-codec"),
     ("terrace-device", "terrace-codec"),
     ("terrace-log", "terrace-meta"),
-    ("terrace-bench", "terrace-cli"),
 ];
 
 fn workspace() -> PathBuf {

@@ -1,2 +1,0 @@
-//! Terrace: bench.
-fn main() {}
