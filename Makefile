@@ -2,7 +2,7 @@
 #
 #   make test     everything that CI runs            make demo     the whole story on real data
 #   make sim      SEEDS=1000 FROM=1 LEVEL=all        make soak     HOURS=8
-#   make bench    BENCH='--size 512M'                make mutants  deliberate faults that the simulator must catch
+#   make bench    BENCH='512 3'                make mutants  deliberate faults that the simulator must catch
 SEEDS ?= 1000
 FROM ?= 1
 LEVEL ?= all
