@@ -125,6 +125,6 @@ began=$SECONDS
 timeout 900 scripts/install-deps.sh build test
 fetch
 printf -- '-- %d s\n' $((SECONDS - began))
-limit_of() { case "$1" in format) echo 120 ;; lint) echo 600 ;; deny) echo 300 ;; unit) echo 900 ;; mount) echo 400 ;; pjdfstest) echo 300 ;; sim) echo 400 ;; esac; }
+limit_of() { case "$1" in format) echo 120 ;; lint) echo 1200 ;; deny) echo 300 ;; unit) echo 2000 ;; mount) echo 600 ;; pjdfstest) echo 400 ;; sim) echo 700 ;; esac; }
 for stage in "$@"; do run_stage "$stage" "$(limit_of "$stage")"; done
 finish
