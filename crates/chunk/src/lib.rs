@@ -36,5 +36,8 @@ mod walk;
 mod write;
 
 pub use options::{Options, Step};
-pub use reports::{AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, FoundChunk, ScrubCursor, ScrubProgress, VerifyProgress};
+pub use reports::{
+    AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, FoundChunk, ScrubCursor, ScrubProgress,
+    VerifyProgress,
+};
 pub use store::ChunkStore;

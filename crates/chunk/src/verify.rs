@@ -1,0 +1,129 @@
+//! Verifying without repairing: every copy of every chunk and of every table, on a pool that may be open read-only; and
+//! reading chunks that were found by a walk.
+//!
+//! Invariants: nothing is written and nothing is noted for repair; a table that cannot be read is reported, and the
+//! walk goes on with what is left.
+
+use terrace_pool::Pool;
+
+use crate::{
+    ChunkStore, FoundChunk, ScrubCursor, VerifyProgress, compress,
+    header::{ChunkHeader, HEADER_BYTES},
+    record::{ChunkRecord, TABLE_CHUNKS, chunk_of_key},
+    walk::read_stored,
+};
+
+/// Chunk records read at once.
+const SCAN: usize = 64;
+
+impl ChunkStore {
+    /// Reads and verifies about `budget_bytes` of chunk copies, then of tables. Meant for a store at rest.
+    pub fn verify_step(&self, cursor: &mut ScrubCursor, budget_bytes: u64) -> VerifyProgress {
+        let mut progress = VerifyProgress::default();
+        let mut spent = 0;
+        while spent < budget_bytes && !cursor.finished {
+            if !cursor.chunks_done {
+                spent += self.verify_chunks(cursor, &mut progress).max(1);
+                continue;
+            }
+            let budget = usize::try_from(budget_bytes - spent)
+                .unwrap_or(usize::MAX)
+                .min(8 << 20);
+            match self.tree.verify_step(&mut cursor.tables, budget) {
+                Ok(report) => {
+                    spent += report.bytes.max(1);
+                    cursor.done_bytes += report.bytes;
+                    let lines = report.damaged.into_iter();
+                    progress
+                        .damaged_tables
+                        .extend(lines.map(|(copy, error)| format!("copy {copy}: {error}")));
+                    cursor.finished = report.done;
+                }
+                Err(error) => {
+                    progress.damaged_tables.push(error.to_string());
+                    cursor.finished = true;
+                }
+            }
+        }
+        let chunk_bytes: i64 = {
+            let books = self.keeper.lock();
+            books.segments.values().map(|segment| segment.live.max(0)).sum()
+        };
+        let total = chunk_bytes.unsigned_abs() + self.tree.usage().bytes_on_device;
+        progress.done_bytes = cursor.done_bytes;
+        progress.total_bytes = total.max(cursor.done_bytes);
+        progress.finished = cursor.finished;
+        progress
+    }
+
+    fn verify_chunks(&self, cursor: &mut ScrubCursor, progress: &mut VerifyProgress) -> u64 {
+        let mut from = vec![TABLE_CHUNKS];
+        from.extend_from_slice(&cursor.next_chunk.to_be_bytes());
+        let records = match self.tree.scan(&from, &[TABLE_CHUNKS + 1], SCAN) {
+            Ok(records) => records,
+            Err(error) => {
+                progress
+                    .damaged_tables
+                    .push(format!("the table of chunks cannot be read: {error}"));
+                cursor.chunks_done = true;
+                return 0;
+            }
+        };
+        cursor.chunks_done = records.is_empty();
+        let mut bytes = 0;
+        for (key, value) in &records {
+            let Some(id) = chunk_of_key(key) else { continue };
+            cursor.next_chunk = id.0.saturating_add(1);
+            let record = match ChunkRecord::decode(value) {
+                Ok(record) => record,
+                Err(error) => {
+                    progress
+                        .damaged_tables
+                        .push(format!("record of chunk {id}: {error}"));
+                    continue;
+                }
+            };
+            progress.chunks += 1;
+            let mut good = 0;
+            let mut causes = Vec::new();
+            for location in &record.locations {
+                progress.copies += 1;
+                bytes += u64::from(record.stored());
+                match self.read_copy(&record, *location) {
+                    Ok(_) => good += 1,
+                    Err(cause) => causes.push(cause),
+                }
+            }
+            progress.damaged_copies += causes.len() as u64;
+            if good == 0 {
+                let cause = causes
+                    .into_iter()
+                    .next()
+                    .unwrap_or_else(|| "it has no copy".into());
+                progress.lost.push((id, cause));
+            }
+        }
+        cursor.done_bytes += bytes;
+        bytes
+    }
+
+    /// The content of a chunk that [`walk_segment`](Self::walk_segment) found, verified against the hash in its
+    /// header; else why there is none.
+    pub fn read_found(pool: &Pool, found: &FoundChunk) -> Result<Vec<u8>, String> {
+        let read = |length| {
+            read_stored(pool, found.segment, found.offset, length).map_err(|error| error.to_string())
+        };
+        let header = ChunkHeader::decode(&read(HEADER_BYTES as u32)?).map_err(|error| error.to_string())?;
+        let stored = read(header.stored())?;
+        let content = stored
+            .get(HEADER_BYTES..)
+            .and_then(|payload| compress::decompress(payload, header.compression, header.length as usize));
+        match content {
+            Some(content) if *blake3::hash(&content).as_bytes() == found.hash => Ok(content),
+            _ => Err(format!(
+                "chunk {} in segment {} does not match its hash",
+                found.id, found.segment
+            )),
+        }
+    }
+}
