@@ -47,6 +47,18 @@ pub struct DestroyReport {
 }
 
 impl Datasets {
+    /// The tiers of the pool changed: pins name tiers, and find them again by name.
+    pub fn tiers_changed(&self) {
+        let registry = self.registry.read();
+        let all: Vec<_> = registry
+            .iter()
+            .map(|(name, node)| (name.clone(), node.clone()))
+            .collect();
+        drop(registry);
+        all.iter()
+            .for_each(|(name, node)| self.apply_settings(name, node));
+    }
+
     pub(crate) fn make_root(&self) -> Result<(), DatasetError> {
         let (record, batch) = self.prepare(String::new(), Kind::Filesystem, BTreeMap::new())?;
         self.finish_create(vec![(record, batch)])

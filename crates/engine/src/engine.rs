@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use terrace_cache::Budget;
 use terrace_chunk::{ChunkStore, Step};
 use terrace_dataset::{Datasets, Environment, Progress};
-use terrace_device::{Clock, Device, SystemRandomness};
+use terrace_device::{Clock, Device, Randomness, SystemRandomness};
 use terrace_mover::{Mover, TierPolicy};
 use terrace_pool::{CreateOptions, Parallelism, Pool, PoolState, TierSettings};
 use terrace_store::Store;
@@ -23,6 +23,7 @@ use terrace_store::Store;
 use crate::{
     EngineError, OpenOptions, PoolSpec,
     journal::{Entry, Journal, Ring},
+    leaving::Leaving,
     parse_duration, properties,
     scrub::Scrub,
     workers::Workers,
@@ -42,6 +43,8 @@ pub struct Engine {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) journal: Journal,
     pub(crate) scrub: Scrub,
+    pub(crate) leaving: Leaving,
+    pub(crate) randomness: Arc<dyn Randomness>,
     pub(crate) opened_nanoseconds: u64,
     memory_override: Option<u64>,
     commit_interval_milliseconds: AtomicU64,
@@ -202,6 +205,8 @@ impl Engine {
             closed: AtomicBool::new(false),
             last_complaint: Mutex::new(String::new()),
             scrub: Scrub::default(),
+            leaving: Leaving::default(),
+            randomness: options.randomness,
             pool,
             chunks,
             store,
@@ -212,6 +217,7 @@ impl Engine {
         });
         engine.apply_tiers();
         engine.apply_properties();
+        engine.resume_leaving();
         engine.event(
             "opened",
             if new {
@@ -338,10 +344,11 @@ impl Engine {
     pub(crate) fn upkeep_step(&self) -> Result<bool, EngineError> {
         self.check_open()?;
         let swept = self.datasets.sweep_step(SWEEP_RECORDS)? == Progress::More;
-        let scrubbed = match self
-            .scrub
-            .step(&self.chunks, self.clock.monotonic_nanoseconds())?
-        {
+        let scrubbed = match self.scrub.step(
+            &self.chunks,
+            &self.pool.name(),
+            self.clock.monotonic_nanoseconds(),
+        )? {
             None => false,
             Some(false) => true,
             Some(true) => {
@@ -361,7 +368,9 @@ impl Engine {
     /// One step of the mover; `None`: there may be more to do, else for how long there is not.
     pub(crate) fn mover_step(&self) -> Result<Option<Duration>, EngineError> {
         self.check_open()?;
-        match self.mover.step()? {
+        let step = self.mover.step()?;
+        self.settle_leaving()?;
+        match step {
             terrace_mover::Step::More => Ok(None),
             terrace_mover::Step::Idle { wait } => Ok(Some(Duration::from_nanos(wait))),
         }
@@ -378,7 +387,7 @@ impl Engine {
         Ok(())
     }
 
-    fn apply_tiers(&self) {
+    pub(crate) fn apply_tiers(&self) {
         let tiers = self.pool.tiers().into_iter().map(|tier| tier.settings);
         let policies = tiers.map(|settings| TierPolicy {
             name: settings.name,

@@ -5,18 +5,24 @@
 //! [`Engine::tick`]), so that the simulator can drive a whole engine without threads; nothing here knows how chunks
 //! or records are laid out; [`Engine::close`] leaves every acknowledged write durable.
 
+mod damage;
+mod devices;
 mod duration;
 mod engine;
 mod error;
 mod journal;
+mod leaving;
 mod options;
 pub mod properties;
 mod report;
 mod scrub;
 mod spec;
 mod status;
+mod verify;
 mod workers;
 
+pub use damage::DamagedFile;
+pub use devices::{AddedDevice, LeavingPlan, TierPlace};
 pub use duration::{format_duration, parse_duration};
 pub use engine::Engine;
 pub use error::EngineError;
@@ -27,3 +33,4 @@ pub use spec::{PoolSpec, TierSpec};
 pub use status::{
     DatasetStatus, DeviceStatus, IoCounters, JobStatus, MemoryStatus, ScrubStatus, Status, TierStatus,
 };
+pub use verify::{VerifyReport, verify};

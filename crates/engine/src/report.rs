@@ -70,6 +70,8 @@ impl Engine {
                         read_errors: device.counters.read_errors,
                         write_errors: device.counters.write_errors,
                         checksum_errors: device.counters.checksum_errors,
+                        number: device.number,
+                        leaving: self.leaving_in_words(device.number),
                     })
                     .collect();
                 TierStatus {
@@ -98,13 +100,7 @@ impl Engine {
             .flat_map(|tier| &tier.devices)
             .find(|device| device.state != "online");
         if let Some(device) = bad {
-            return (
-                "degraded".into(),
-                format!(
-                    "device '{}' is {}; bring it back or replace it, then run 'terrace scrub'",
-                    device.path, device.state
-                ),
-            );
+            return ("degraded".into(), self.bad_device_in_words(device));
         }
         let damaged = status
             .scrub
@@ -166,7 +162,10 @@ impl Engine {
             )),
             (_, "pause") => Ok(self.mover.pause(id)?),
             (_, "resume") => Ok(self.mover.resume(id)?),
-            (_, "cancel") => Ok(self.mover.cancel(id)?),
+            (_, "cancel") => {
+                self.mover.cancel(id)?;
+                self.settle_leaving()
+            }
             _ => Err(EngineError::Invalid(format!(
                 "a job cannot '{action}'; it can pause, resume and cancel"
             ))),

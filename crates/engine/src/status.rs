@@ -101,6 +101,12 @@ pub struct DeviceStatus {
     pub write_errors: u64,
     /// Content that did not match its checksum.
     pub checksum_errors: u64,
+    /// Its number in the pool.
+    #[serde(default)]
+    pub number: u16,
+    /// `evacuating`, `removing` or `empty`: nothing new is put on it; empty text: it is used as usual.
+    #[serde(default)]
+    pub leaving: String,
 }
 
 /// Work in the background.
@@ -168,8 +174,11 @@ pub struct ScrubStatus {
     pub rate: f64,
     /// Seconds left, if known.
     pub eta_seconds: Option<f64>,
-    /// The damage, in words, at most 100 lines; files are named where known.
+    /// The damage, in words, at most 100 lines.
     pub damage: Vec<String>,
+    /// Files with damaged content: `POOL/DATASET/PATH`, at most 1000.
+    #[serde(default)]
+    pub files: Vec<String>,
 }
 
 /// Counters of a device since the pool was opened: `terrace iostat` shows their differences.

@@ -23,6 +23,8 @@ pub enum JobKind {
     Scrub,
     /// Work of the store in steps: emptying segments that hold little.
     Compact,
+    /// Work of the store in steps: emptying a device. Taken up again after a restart.
+    Evacuate,
 }
 
 impl JobKind {
@@ -34,6 +36,7 @@ impl JobKind {
             Self::Move => "move",
             Self::Scrub => "scrub",
             Self::Compact => "compact",
+            Self::Evacuate => "evacuate",
         }
     }
 
@@ -44,6 +47,7 @@ impl JobKind {
             Self::Move => 3,
             Self::Scrub => 4,
             Self::Compact => 5,
+            Self::Evacuate => 6,
         }
     }
 
@@ -54,6 +58,7 @@ impl JobKind {
             3 => Self::Move,
             4 => Self::Scrub,
             5 => Self::Compact,
+            6 => Self::Evacuate,
             _ => return Err(DecodeError::Invalid("kind of job")),
         })
     }
@@ -131,7 +136,7 @@ pub(crate) struct Job {
     pub(crate) source: u8,
     /// Tier that it is moved to.
     pub(crate) target: u8,
-    /// What is moved (move): a dataset, 0 for none.
+    /// What is moved (move): a dataset, 0 for none. The number of the device (evacuate).
     pub(crate) dataset: u32,
     /// And in it the body of one object; 0 for all.
     pub(crate) body: u64,
@@ -221,7 +226,7 @@ fn cut(text: &str) -> &str {
 pub struct JobInfo {
     /// Its number.
     pub id: u64,
-    /// `demote`, `promote`, `move`, `scrub`, `compact`.
+    /// `demote`, `promote`, `move`, `scrub`, `compact`, `evacuate`.
     pub kind: &'static str,
     /// `running`, `waiting` (the reason says for what), `paused`, `done`, `failed`, `cancelled`.
     pub state: &'static str,

@@ -7,6 +7,7 @@
 //! maintenance).
 
 mod error;
+mod evacuation;
 mod job;
 mod mover;
 mod pace;

@@ -80,7 +80,7 @@ pub(crate) struct Active {
     pub(crate) rate: f64,
     window: (u64, u64),
     pub(crate) waiting: Option<&'static str>,
-    steps: Option<Box<dyn StoreSteps>>,
+    pub(crate) steps: Option<Box<dyn StoreSteps>>,
     persisted: u64,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Inner {
     pub(crate) policies: Vec<TierPolicy>,
     pub(crate) pins: Pins,
     pub(crate) candidates: Candidates,
-    paces: HashMap<u8, Pace>,
+    pub(crate) paces: HashMap<u8, Pace>,
     next_policy: u64,
     next_heat: u64,
     left_alone: HashMap<u8, u64>,
@@ -143,7 +143,8 @@ impl Mover {
             let mut reader = Reader::new(key);
             let _ = reader.u8("table");
             if let (Ok(id), Ok(mut job)) = (reader.key_u64("job"), Job::decode(value)) {
-                let interrupted = !job.kind.migrates() || job.kind == JobKind::Promote;
+                let store_work = !job.kind.migrates() && job.kind != JobKind::Evacuate;
+                let interrupted = store_work || job.kind == JobKind::Promote;
                 if !job.state.is_over() && interrupted {
                     job.state = JobState::Cancelled;
                     job.reason.push_str("; interrupted by a restart");

@@ -229,6 +229,30 @@ impl Pool {
         }
     }
 
+    /// Takes a tier without devices out of the order; the slower ones move up by one. Returns where it was.
+    pub fn remove_tier(&self, name: &str) -> Result<u8, PoolError> {
+        let mut removed = 0;
+        self.update(|label| {
+            let at = label
+                .tiers
+                .iter()
+                .position(|tier| tier.name == name)
+                .ok_or_else(|| no_tier(name))?;
+            if label.members.iter().any(|member| usize::from(member.tier) == at) {
+                return Err(PoolError::Invalid(format!(
+                    "tier '{name}' still has devices; remove them first"
+                )));
+            }
+            label.tiers.remove(at);
+            for member in &mut label.members {
+                member.tier -= u8::from(usize::from(member.tier) > at);
+            }
+            removed = at as u8;
+            Ok(())
+        })?;
+        Ok(removed)
+    }
+
     /// The root moves to the devices that stay, then the labels forget the one that leaves.
     fn leave(&self, number: u16, label: Label, staying: Vec<Arc<OpenDevice>>) -> Result<(), PoolError> {
         if let Some(payload) = self.read_root()? {

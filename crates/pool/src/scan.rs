@@ -43,6 +43,8 @@ pub struct FoundPool {
     pub devices: Vec<FoundDevice>,
     /// Devices that the newest label names and that were not found: `device N (last seen as PATH)`.
     pub missing: Vec<String>,
+    /// Where those were last.
+    pub missing_paths: Vec<PathBuf>,
 }
 
 impl FoundPool {
@@ -121,11 +123,13 @@ fn describe(devices: Vec<(PathBuf, LabelCopies)>) -> Option<FoundPool> {
         let there = |device: &FoundDevice| device.number == member.number && !device.stale;
         !found.iter().any(there)
     });
+    let absent: Vec<_> = absent.collect();
     Some(FoundPool {
         id: label.pool_id,
         state: label.state,
         generation: label.generation,
-        missing: absent.map(describe_missing).collect(),
+        missing: absent.iter().map(|member| describe_missing(member)).collect(),
+        missing_paths: absent.iter().map(|member| PathBuf::from(&member.path)).collect(),
         tiers: label.tiers.iter().map(|tier| tier.name.clone()).collect(),
         name: label.pool_name,
         devices: found,

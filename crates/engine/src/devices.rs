@@ -1,0 +1,407 @@
+//! Devices that come and go while the pool is in use: adding, emptying, removing, replacing, growing.
+//!
+//! Invariants: nothing is begun that the figures say cannot end well, and the refusal names them; a tier changes its
+//! place only together with everything that knows tiers by number.
+
+use std::{path::Path, sync::Arc};
+
+use terrace_device::{Device, DeviceSpec, format_size};
+use terrace_pool::{DeviceAdd, DeviceInfo, DeviceState, TierSettings};
+
+use crate::{DeviceStatus, Engine, EngineError, leaving::Goal, spec::check_name};
+
+/// Where a new tier goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TierPlace {
+    /// It is faster than this one.
+    Before(String),
+    /// It is slower than this one.
+    After(String),
+}
+
+/// A device that joined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddedDevice {
+    /// Its number in the pool.
+    pub number: u16,
+    /// Where it is.
+    pub path: String,
+    /// Its size, bytes.
+    pub size_bytes: u64,
+}
+
+/// Whether a device can be emptied, in figures.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeavingPlan {
+    /// Where it is.
+    pub path: String,
+    /// Its tier.
+    pub tier: String,
+    /// Live content on it, metadata included, bytes.
+    pub live_bytes: u64,
+    /// Room on the other devices beyond the reserve, bytes.
+    pub room_bytes: u64,
+    /// Why not; empty if it can be.
+    pub obstacle: String,
+}
+
+impl Engine {
+    /// A device by its path or number.
+    ///
+    /// # Errors
+    /// `Invalid` if there is none.
+    pub fn find_device(&self, name: &str) -> Result<DeviceInfo, EngineError> {
+        let devices = self.pool.devices();
+        let real = std::fs::canonicalize(name).ok();
+        let is_it = |info: &&DeviceInfo| {
+            info.path == name
+                || Path::new(&info.path) == Path::new(name)
+                || real.is_some() && std::fs::canonicalize(&info.path).ok() == real
+        };
+        let by_path = devices.iter().find(is_it);
+        let by_number = || {
+            let number = name.parse::<u16>().ok()?;
+            devices.iter().find(|info| info.number == number)
+        };
+        by_path.or_else(by_number).cloned().ok_or_else(|| {
+            let paths: Vec<_> = devices
+                .iter()
+                .map(|info| format!("{} ({})", info.path, info.number))
+                .collect();
+            EngineError::Invalid(format!(
+                "the pool has no device '{name}'; its devices are {}",
+                paths.join(", ")
+            ))
+        })
+    }
+
+    pub(crate) fn device_path(&self, device: u16) -> String {
+        let devices = self.pool.devices();
+        let found = devices.into_iter().find(|info| info.number == device);
+        found.map_or_else(|| format!("device {device}"), |info| info.path)
+    }
+
+    /// Adds devices to a tier, or to a new one at `place`. What was made for one that could not join is removed.
+    ///
+    /// # Errors
+    /// `Invalid` for a tier that makes no sense, `Busy`, `Device` and `Pool` for what the devices say.
+    pub fn add_devices(
+        &self,
+        tier: &str,
+        devices: &[DeviceSpec],
+        place: Option<&TierPlace>,
+        copies: u8,
+        force: bool,
+    ) -> Result<Vec<AddedDevice>, EngineError> {
+        self.check_open()?;
+        let mut added = Vec::new();
+        let mut place = place;
+        self.check_place(tier, place)?;
+        if place.is_some() && usize::from(copies) > devices.len() {
+            return Err(EngineError::Invalid(format!(
+                "tier '{tier}' would keep {copies} copies on {} device(s); give it that many devices",
+                devices.len()
+            )));
+        }
+        for spec in devices {
+            let absent = !spec.path.exists();
+            let joined = open_for_pool(spec, force)
+                .and_then(|device| self.add_opened(tier, device, place, copies, force));
+            match joined {
+                Ok(device) => added.push(device),
+                Err(error) => {
+                    if absent && spec.path.is_file() {
+                        let _ = std::fs::remove_file(&spec.path);
+                    }
+                    return Err(error);
+                }
+            }
+            place = None;
+        }
+        Ok(added)
+    }
+
+    /// Adds a device that is open already: for the simulator.
+    ///
+    /// # Errors
+    /// As [`add_devices`](Self::add_devices).
+    pub fn add_opened(
+        &self,
+        tier: &str,
+        device: Arc<dyn Device>,
+        place: Option<&TierPlace>,
+        copies: u8,
+        force: bool,
+    ) -> Result<AddedDevice, EngineError> {
+        self.check_open()?;
+        let position = self.check_place(tier, place)?;
+        let (path, size_bytes) = (device.path(), device.size_bytes());
+        let add = match position {
+            None => DeviceAdd::Tier(tier.to_owned()),
+            Some(position) => DeviceAdd::NewTier {
+                position,
+                settings: TierSettings {
+                    copies: copies.max(1),
+                    ..TierSettings::named(tier)
+                },
+            },
+        };
+        let number = self.pool.add_device(device, add, force, &*self.randomness)?;
+        if let Some(position) = position {
+            self.tiers_moved(|tier| Some(tier + u8::from(tier >= position)))?;
+        }
+        self.event("device", &format!("'{path}' was added to tier '{tier}'"));
+        Ok(AddedDevice {
+            number,
+            path,
+            size_bytes,
+        })
+    }
+
+    /// The position of a new tier; `None`: the tier exists and no place is given.
+    fn check_place(&self, tier: &str, place: Option<&TierPlace>) -> Result<Option<u8>, EngineError> {
+        let names: Vec<String> = self
+            .pool
+            .tiers()
+            .into_iter()
+            .map(|tier| tier.settings.name)
+            .collect();
+        let position = |name: &str| names.iter().position(|other| other == name);
+        let listed = names.join(", ");
+        match (position(tier), place) {
+            (Some(_), None) => Ok(None),
+            (Some(_), Some(_)) => Err(EngineError::Invalid(format!(
+                "tier '{tier}' exists already; leave --before and --after out to add to it"
+            ))),
+            (None, None) => Err(EngineError::Invalid(format!(
+                "there is no tier '{tier}'; to make it, say where it goes with --before TIER or --after TIER (there \
+                 are, fastest first: {listed})"
+            ))),
+            (None, Some(TierPlace::Before(other) | TierPlace::After(other))) => {
+                check_name("tier", tier)?;
+                let at = position(other).ok_or_else(|| {
+                    EngineError::Invalid(format!(
+                        "there is no tier '{other}' to put '{tier}' beside; there are, fastest first: {listed}"
+                    ))
+                })?;
+                let after = matches!(place, Some(TierPlace::After(_)));
+                Ok(Some(at as u8 + u8::from(after)))
+            }
+        }
+    }
+
+    /// Tells everything that knows tiers by number where they are now.
+    pub(crate) fn tiers_moved(&self, place: impl Fn(u8) -> Option<u8>) -> Result<(), EngineError> {
+        self.mover.tiers_changed(place)?;
+        self.apply_tiers();
+        self.datasets.tiers_changed();
+        Ok(self.chunks.close_streams()?)
+    }
+
+    /// Whether the other devices can hold what is on this one. `joining_bytes`: what a device about to join adds.
+    pub fn plan_leaving(&self, info: &DeviceInfo, joining_bytes: u64) -> LeavingPlan {
+        let segment = u64::from(self.pool.segment_bytes());
+        let load = self.chunks.device_load(info.number);
+        let devices = self.pool.devices();
+        let stays = |other: &&DeviceInfo| {
+            other.number != info.number && other.state == DeviceState::Online && !other.draining
+        };
+        let free: u64 = devices
+            .iter()
+            .filter(stays)
+            .map(|other| u64::from(other.free_segments) * segment)
+            .sum();
+        let others_leaving: u64 = devices
+            .iter()
+            .filter(|other| other.number != info.number && other.draining)
+            .map(|other| self.chunks.device_load(other.number).live_bytes)
+            .sum();
+        let reserve = self.store.space().reserve_bytes;
+        let room_bytes = (free + joining_bytes)
+            .saturating_sub(reserve)
+            .saturating_sub(others_leaving);
+        let live_bytes = load.live_bytes + load.metadata_bytes;
+        let tiers = self.pool.tiers();
+        let tier = tiers.get(usize::from(info.tier));
+        let staying = devices.iter().filter(stays).count() as u64 + u64::from(joining_bytes > 0);
+        let in_tier = devices
+            .iter()
+            .filter(stays)
+            .filter(|other| other.tier == info.tier);
+        let in_tier = in_tier.count() + usize::from(joining_bytes > 0);
+        let copies = tier.map_or(1, |tier| usize::from(tier.settings.copies));
+        // Headers and the ends of segments take some more at the new place.
+        let need = load.live_bytes + load.live_bytes / 8 + load.metadata_bytes + 2 * segment;
+        let mut obstacle = String::new();
+        if staying == 0 {
+            obstacle = "it is the last device of the pool that can be used; add another one first".into();
+        } else if in_tier > 0 && in_tier < copies && load.live_bytes > 0 {
+            obstacle = format!(
+                "its tier keeps {copies} copies, and only {in_tier} device(s) would be left; add one to the tier first"
+            );
+        } else if live_bytes > 0 && need > room_bytes {
+            obstacle = format!(
+                "it holds {}, which needs {} elsewhere, and the other devices have room for {}; add a device, or \
+                 delete something and run 'terrace compact'",
+                format_size(live_bytes),
+                format_size(need),
+                format_size(room_bytes)
+            );
+        }
+        LeavingPlan {
+            path: info.path.clone(),
+            tier: tier.map_or_else(String::new, |tier| tier.settings.name.clone()),
+            live_bytes,
+            room_bytes,
+            obstacle,
+        }
+    }
+
+    /// Empties a device in the background; it stays in the pool and takes nothing new. Returns the job.
+    ///
+    /// # Errors
+    /// `Invalid` with figures if the other devices cannot hold what is on it.
+    pub fn evacuate_device(&self, name: &str) -> Result<u64, EngineError> {
+        self.leave(name, Goal::Evacuate)
+    }
+
+    /// Lets a device that was emptied take content again.
+    ///
+    /// # Errors
+    /// `Invalid` if it was not emptied.
+    pub fn use_device_again(&self, name: &str) -> Result<(), EngineError> {
+        self.check_open()?;
+        let info = self.find_device(name)?;
+        self.use_again(info.number)?;
+        self.event("device", &format!("'{}' is used again", info.path));
+        Ok(())
+    }
+
+    /// Empties a device in the background and takes it out of the pool. Returns the job.
+    ///
+    /// # Errors
+    /// As [`evacuate_device`](Self::evacuate_device).
+    pub fn remove_device(&self, name: &str) -> Result<u64, EngineError> {
+        self.leave(name, Goal::Remove)
+    }
+
+    fn leave(&self, name: &str, goal: Goal) -> Result<u64, EngineError> {
+        self.check_open()?;
+        let info = self.find_device(name)?;
+        if info.state == DeviceState::Missing {
+            return Err(EngineError::Invalid(
+                "it is missing, so that nothing can be moved off it; bring it back, or give up what is only there \
+                 with 'terrace pool remove --lost'"
+                    .into(),
+            ));
+        }
+        let plan = self.plan_leaving(&info, 0);
+        if !plan.obstacle.is_empty() {
+            return Err(EngineError::Invalid(plan.obstacle));
+        }
+        self.start_emptying(info.number, goal, None)
+    }
+
+    /// Strikes a missing device from the pool; what was only there is lost. Returns how much that is, bytes.
+    ///
+    /// # Errors
+    /// `Invalid` if it is not missing.
+    pub fn give_up_device(&self, name: &str) -> Result<u64, EngineError> {
+        self.check_open()?;
+        let info = self.find_device(name)?;
+        if info.state != DeviceState::Missing {
+            return Err(EngineError::Invalid(
+                "it is there; remove it without --lost, so that nothing is lost".into(),
+            ));
+        }
+        let live_bytes = self.chunks.device_load(info.number).live_bytes;
+        self.take_out(info.number)?;
+        Ok(live_bytes)
+    }
+
+    /// Puts a new device in the place of another one, which is emptied and taken out. Returns the job.
+    ///
+    /// # Errors
+    /// As [`add_devices`](Self::add_devices) and [`evacuate_device`](Self::evacuate_device).
+    pub fn replace_device(&self, old: &str, new: &DeviceSpec, force: bool) -> Result<u64, EngineError> {
+        self.check_open()?;
+        let info = self.find_device(old)?;
+        if info.state == DeviceState::Missing {
+            return Err(EngineError::Invalid(format!(
+                "it is missing, so that nothing can be moved off it; add the new device with 'terrace pool add', and \
+                 give the old one up with 'terrace pool remove --lost' as {}",
+                info.number
+            )));
+        }
+        let absent = !new.path.exists();
+        let remove_made = || {
+            if absent && new.path.is_file() {
+                let _ = std::fs::remove_file(&new.path);
+            }
+        };
+        let device = open_for_pool(new, force).inspect_err(|_| remove_made())?;
+        // Labels and the remainder of a segment are not for content.
+        let joining = device
+            .size_bytes()
+            .saturating_sub(4 * u64::from(self.pool.segment_bytes()));
+        let plan = self.plan_leaving(&info, joining);
+        if !plan.obstacle.is_empty() {
+            drop(device);
+            remove_made();
+            return Err(EngineError::Invalid(plan.obstacle));
+        }
+        self.add_opened(&plan.tier, device, None, 1, force)
+            .inspect_err(|_| remove_made())?;
+        self.start_emptying(info.number, Goal::Remove, None)
+    }
+
+    /// Uses what a device has grown by; returns its size before and now, bytes.
+    ///
+    /// # Errors
+    /// `Invalid` for a device that is missing, `Device` if it cannot be measured.
+    pub fn resize_device(&self, name: &str) -> Result<(u64, u64), EngineError> {
+        self.check_open()?;
+        let before = self.find_device(name)?;
+        self.pool.resize_device(before.number)?;
+        let after = self.find_device(&before.number.to_string())?.size_bytes;
+        if after > before.size_bytes {
+            let text = format!("'{}' has grown to {}", before.path, format_size(after));
+            self.event("device", &text);
+        }
+        Ok((before.size_bytes, after))
+    }
+
+    /// What `status` says of a device that is not well.
+    pub(crate) fn bad_device_in_words(&self, device: &DeviceStatus) -> String {
+        if device.state != "missing" {
+            return format!(
+                "device '{}' is {}; replace it with 'terrace pool replace', then run 'terrace scrub'",
+                device.path, device.state
+            );
+        }
+        let live = self.chunks.device_load(device.number).live_bytes;
+        let held = match live {
+            0 => "no content was on it".to_owned(),
+            live => format!(
+                "{} of content was on it: what has no other copy cannot be read, everything else can",
+                format_size(live)
+            ),
+        };
+        format!(
+            "device '{}' is missing; {held}; bring it back with 'terrace pool import --take-back', or give it up with \
+             'terrace pool remove --lost'",
+            device.path
+        )
+    }
+}
+
+/// Makes or opens a device that shall join; one that belongs to a pool is refused unless `force`.
+fn open_for_pool(spec: &DeviceSpec, force: bool) -> Result<Arc<dyn Device>, EngineError> {
+    if !force && let Some(pool) = terrace_pool::is_pool_member(&spec.path) {
+        return Err(EngineError::Busy(format!(
+            "device '{}' belongs to pool '{pool}'; destroy that pool first, or use --force, which loses it",
+            spec.path.display()
+        )));
+    }
+    Ok(spec.create()?)
+}

@@ -1,0 +1,307 @@
+//! Devices that are being emptied: the intention, the job that does it, and what happens when it ends.
+//!
+//! Invariants: the intention is a property on the labels (`device.N`), written before the job starts and removed
+//! after the job failed or was cancelled or the device is gone, so that a restart at any moment goes on with it; a
+//! device with an intention takes nothing new; a device is taken out only when nothing is on it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace_chunk::ChunkStore;
+use terrace_mover::{JobState, StoreSteps, StoreWork};
+use terrace_pool::PoolError;
+use terrace_store::StoreError;
+
+use crate::{Engine, EngineError};
+
+/// Prefix of the labels' properties that say what is wanted of a device.
+const PROPERTY_PREFIX: &str = "device.";
+
+/// What shall become of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// It is being emptied and stays in the pool.
+    Evacuate,
+    /// It is being emptied and then taken out.
+    Remove,
+    /// It was emptied, and nothing new is put on it.
+    Empty,
+}
+
+impl Goal {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Evacuate => "evacuate",
+            Self::Remove => "remove",
+            Self::Empty => "empty",
+        }
+    }
+
+    fn of(word: &str) -> Option<Self> {
+        [Self::Evacuate, Self::Remove, Self::Empty]
+            .into_iter()
+            .find(|goal| goal.word() == word)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    device: u16,
+    goal: Goal,
+    job: u64,
+}
+
+/// The devices that are being emptied, and those that are empty.
+#[derive(Default)]
+pub(crate) struct Leaving {
+    wanted: Mutex<Vec<Wanted>>,
+}
+
+/// The steps of the job.
+struct Emptying {
+    chunks: Arc<ChunkStore>,
+    device: u16,
+    done_bytes: u64,
+    remaining_bytes: u64,
+    unreadable: u64,
+}
+
+impl StoreSteps for Emptying {
+    fn step(&mut self, budget_bytes: u64) -> Result<StoreWork, StoreError> {
+        let progress = self.chunks.evacuate_step(self.device, budget_bytes)?;
+        let bytes = self.remaining_bytes.saturating_sub(progress.remaining_bytes);
+        self.done_bytes += bytes;
+        self.unreadable = progress.failed.len() as u64;
+        if !progress.finished && progress.moved == 0 && bytes == 0 && self.unreadable > 0 {
+            let first = progress.failed.first().map_or(0, |chunk| chunk.0);
+            return Err(StoreError::Device(
+                format!(
+                    "{} chunks on it have no readable copy (the first is {first}); everything else was moved; \
+                     'terrace scrub' names the damage: delete or restore those files, then try again",
+                    self.unreadable
+                )
+                .into(),
+            ));
+        }
+        self.remaining_bytes = progress.remaining_bytes;
+        Ok(StoreWork {
+            bytes,
+            total_bytes: self.done_bytes + progress.remaining_bytes,
+            finished: progress.finished,
+            note: None,
+        })
+    }
+}
+
+fn property(device: u16) -> String {
+    format!("{PROPERTY_PREFIX}{device}")
+}
+
+impl Engine {
+    /// Goes on with what was wanted of devices when the pool was closed or crashed.
+    pub(crate) fn resume_leaving(&self) {
+        for (name, value) in self.pool.properties() {
+            let Some(device) = name
+                .strip_prefix(PROPERTY_PREFIX)
+                .and_then(|number| number.parse::<u16>().ok())
+            else {
+                continue;
+            };
+            let listed = self.pool.devices().iter().any(|info| info.number == device);
+            let goal = Goal::of(&value).filter(|_| listed);
+            let outcome = match (goal, self.mover.evacuation_of(device)) {
+                (None, _) => self.forget_goal(device),
+                (Some(Goal::Empty), _) => self.drain(device, true).map(|()| {
+                    self.leaving.wanted.lock().push(Wanted {
+                        device,
+                        goal: Goal::Empty,
+                        job: 0,
+                    });
+                }),
+                // The command to give it up was kept, the end of its effects was not.
+                (Some(_), Some((_, JobState::Cancelled | JobState::Failed))) => self.forget_goal(device),
+                (Some(goal), Some((job, state))) if !state.is_over() => {
+                    self.start_emptying(device, goal, Some(job)).map(drop)
+                }
+                (Some(goal), _) => self.start_emptying(device, goal, None).map(drop),
+            };
+            if let Err(error) = outcome {
+                self.complain("devices", &error);
+            }
+        }
+    }
+
+    /// Begins to empty a device, or goes on with the job that an earlier process left.
+    pub(crate) fn start_emptying(
+        &self,
+        device: u16,
+        goal: Goal,
+        interrupted: Option<u64>,
+    ) -> Result<u64, EngineError> {
+        let mut wanted = self.leaving.wanted.lock();
+        if let Some(running) = wanted
+            .iter()
+            .find(|other| other.device == device && other.goal != Goal::Empty)
+        {
+            return Err(EngineError::Busy(format!(
+                "it is being emptied already, by job {0}; 'terrace jobs' shows how far it is, 'terrace jobs cancel {0}' \
+                 ends it",
+                running.job
+            )));
+        }
+        self.drain(device, true)?;
+        if self.pool.property(&property(device)).as_deref() != Some(goal.word()) {
+            self.pool.set_property(&property(device), Some(goal.word()))?;
+        }
+        let path = self.device_path(device);
+        let reason = match goal {
+            Goal::Remove => format!("emptying '{path}' to take it out of the pool"),
+            _ => format!("emptying '{path}'"),
+        };
+        let load = self.chunks.device_load(device);
+        let chunks = self.chunks.clone();
+        let job = self
+            .mover
+            .evacuate(device, &reason, interrupted, move |done_bytes| {
+                Box::new(Emptying {
+                    chunks,
+                    device,
+                    done_bytes,
+                    remaining_bytes: load.live_bytes,
+                    unreadable: 0,
+                })
+            })?;
+        wanted.retain(|other| other.device != device);
+        wanted.push(Wanted { device, goal, job });
+        drop(wanted);
+        self.event("device", &format!("{reason} (job {job})"));
+        Ok(job)
+    }
+
+    /// Draws the consequences of jobs that ended: takes devices out that are empty, lets those be used again whose
+    /// job was given up. Cheap when nothing is being emptied.
+    ///
+    /// # Errors
+    /// If the labels cannot be written; what is left is done by the next call.
+    pub fn settle_leaving(&self) -> Result<(), EngineError> {
+        let mut wanted = self.leaving.wanted.lock();
+        let mut at = 0;
+        while let Some(entry) = wanted.get(at).copied() {
+            let state = match entry.goal {
+                Goal::Empty => None,
+                _ => self.mover.state_of(entry.job),
+            };
+            match state {
+                Some((JobState::Done, _)) if entry.goal == Goal::Evacuate => {
+                    self.pool
+                        .set_property(&property(entry.device), Some(Goal::Empty.word()))?;
+                    wanted[at].goal = Goal::Empty;
+                    let path = self.device_path(entry.device);
+                    self.event("device", &format!("'{path}' is empty; nothing new is put on it"));
+                }
+                Some((JobState::Done, _)) => {
+                    self.take_out(entry.device)?;
+                    wanted.remove(at);
+                    continue;
+                }
+                Some((JobState::Failed | JobState::Cancelled, reason)) => {
+                    self.forget_goal(entry.device)?;
+                    wanted.remove(at);
+                    let path = self.device_path(entry.device);
+                    self.event(
+                        "device",
+                        &format!("'{path}' is used again; the job ended: {reason}"),
+                    );
+                    continue;
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether a job still has something to do with a device, although its own steps may be over.
+    pub fn is_leaving(&self, job: u64) -> bool {
+        let wanted = self.leaving.wanted.lock();
+        wanted
+            .iter()
+            .any(|entry| entry.job == job && entry.goal != Goal::Empty)
+    }
+
+    /// Lets an emptied device be used again.
+    pub(crate) fn use_again(&self, device: u16) -> Result<(), EngineError> {
+        let mut wanted = self.leaving.wanted.lock();
+        match wanted.iter().position(|entry| entry.device == device) {
+            Some(at) if wanted[at].goal == Goal::Empty => {
+                self.forget_goal(device)?;
+                wanted.remove(at);
+                Ok(())
+            }
+            Some(at) => Err(EngineError::Busy(format!(
+                "it is being emptied; 'terrace jobs cancel {}' ends that and lets it be used again",
+                wanted[at].job
+            ))),
+            None => Err(EngineError::Invalid(
+                "it is in use as usual; there is nothing to take back".into(),
+            )),
+        }
+    }
+
+    /// What `status` says of a device that takes nothing new.
+    pub(crate) fn leaving_in_words(&self, device: u16) -> String {
+        let goal = self.pool.property(&property(device));
+        match goal.as_deref().and_then(Goal::of) {
+            Some(Goal::Evacuate) => "evacuating",
+            Some(Goal::Remove) => "removing",
+            Some(Goal::Empty) => "empty",
+            None => "",
+        }
+        .into()
+    }
+
+    /// Takes an empty device out of the pool, and its tier if that was the last one of it.
+    pub(crate) fn take_out(&self, device: u16) -> Result<(), EngineError> {
+        let info = self.pool.devices().into_iter().find(|info| info.number == device);
+        let Some(info) = info else {
+            return self.forget_goal(device);
+        };
+        self.pool.remove_device(device)?;
+        self.forget_goal(device)?;
+        self.event("device", &format!("'{}' was taken out of the pool", info.path));
+        let empty = self
+            .pool
+            .tiers()
+            .into_iter()
+            .find(|tier| tier.devices.is_empty())
+            .map(|tier| tier.settings.name);
+        if let Some(name) = empty {
+            let removed = self.pool.remove_tier(&name)?;
+            self.tiers_moved(|tier| match tier.cmp(&removed) {
+                std::cmp::Ordering::Less => Some(tier),
+                std::cmp::Ordering::Equal => None,
+                std::cmp::Ordering::Greater => Some(tier - 1),
+            })?;
+            self.event(
+                "device",
+                &format!("tier '{name}' had no other device and is gone"),
+            );
+        }
+        Ok(())
+    }
+
+    fn forget_goal(&self, device: u16) -> Result<(), EngineError> {
+        if self.pool.property(&property(device)).is_some() {
+            self.pool.set_property(&property(device), None)?;
+        }
+        self.drain(device, false)
+    }
+
+    /// Nothing new on this device, or new content again. A missing one takes nothing anyway.
+    fn drain(&self, device: u16, draining: bool) -> Result<(), EngineError> {
+        match self.pool.set_draining(device, draining) {
+            Err(PoolError::NoDevice { .. }) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+}
