@@ -106,10 +106,10 @@ case_sparse_files() {
 
 case_snapshot_shows_the_past() {
     mkdir "$MOUNT/past" && echo one >"$MOUNT/past/file" && echo gone >"$MOUNT/past/deleted" &&
-        "$TERRACE" snapshot "$POOL/data@before" && echo two >"$MOUNT/past/file" && rm "$MOUNT/past/deleted" || return 1
+        "$TERRACE" snapshot "$POOL/data@before" && echo two | dd of="$MOUNT/past/file" conv=fsync status=none && rm "$MOUNT/past/deleted" || return 1
     local past=$MOUNT/.terrace/snapshots/before/past
     [ "$(cat "$past/file")" = one ] && [ "$(cat "$past/deleted")" = gone ] && [ "$(cat "$MOUNT/past/file")" = two ] || return 1
-    kill_and_start && [ "$(cat "$past/file")" = one ] && "$TERRACE" destroy --yes "$POOL/data@before" && [ ! -e "$past" ] &&
+    kill_and_start && [ "$(cat "$past/file")" = one ] && "$TERRACE" destroy --yes "$POOL/data@before" && ! ls "$past" 2>/dev/null &&
         [ "$(cat "$MOUNT/past/file")" = two ]
 }
 
