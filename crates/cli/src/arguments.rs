@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::device_arguments::{DeviceCommand, EvacuateArguments};
+
 /// One pool of fast and slow storage: tiers, dedup, compression, checksums, snapshots.
 ///
 /// Sizes are written 512M or 1.5T (binary), times 30s, 5m, 60d. Exit status: 0 done, 1 failed, 2 wrong usage.
@@ -106,7 +108,45 @@ pub enum Command {
         #[arg(short, long)]
         force: bool,
     },
-    /// Start the daemon that holds a pool; mounts that a dead daemon left come back
+    /// Make a volume, or a snapshot of one (VOLUME@NAME), a block device of this machine, and print which
+    ///
+    /// The device is a loop device with blocks of 4096 bytes; root alone can make one. It comes back with the daemon, and
+    /// has a name that stays the same in 'by-id' below the run directory (/run/terrace/by-id/POOL-VOLUME for root).
+    Attach {
+        /// The volume; one that is attached already stays as it is
+        volume: String,
+        /// Refuse writes (snapshots always do)
+        #[arg(long = "ro")]
+        read_only: bool,
+    },
+    /// Take the block device of a volume away
+    Detach {
+        /// The volume, or its device (/dev/loopN)
+        target: String,
+        /// Also while it is in use: it ends with its last user
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Serve a volume, or a snapshot of one (VOLUME@NAME), to NBD clients, and print where they find it
+    ///
+    /// The export has the volume's name; several volumes may share an address. There is no encryption and no password:
+    /// who reaches the address can use the volume. A Unix socket is made for its owner alone.
+    Serve {
+        /// The volume
+        volume: String,
+        /// Where to listen: unix:PATH, or tcp:HOST:PORT (port 0 takes a free one)
+        #[arg(long, value_name = "ADDRESS")]
+        nbd: String,
+        /// Refuse writes (snapshots always do)
+        #[arg(long = "ro")]
+        read_only: bool,
+    },
+    /// Stop serving a volume, everywhere; its clients are disconnected
+    Unserve {
+        /// The volume
+        volume: String,
+    },
+    /// Start the daemon that holds a pool; mounts, devices and services that a dead daemon left come back
     Start {
         /// The pool
         pool: String,
@@ -117,7 +157,7 @@ pub enum Command {
         #[arg(long)]
         degraded: bool,
     },
-    /// Unmount everything of a pool, close it and end its daemon
+    /// Unmount, detach and stop serving everything of a pool, close it and end its daemon
     Stop {
         /// The pool
         pool: String,
@@ -208,6 +248,8 @@ pub enum Command {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
+    /// Move everything off a device, which stays in the pool and takes nothing new
+    Evacuate(EvacuateArguments),
     /// Show or control the work in the background
     Jobs(JobsArguments),
     /// Read everything in a pool and verify it, repairing what has a good copy
@@ -334,6 +376,9 @@ pub enum PoolCommand {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
+    /// Devices that come and go
+    #[command(flatten)]
+    Devices(DeviceCommand),
     /// Show properties of a pool
     Get {
         /// The property, several with commas, or all

@@ -98,6 +98,21 @@ impl Places {
         self.state.join("mounts").join(format!("{pool}.json"))
     }
 
+    /// The volumes that a pool should have attached and served.
+    pub fn blocks_file(&self, pool: &str) -> PathBuf {
+        self.state.join("blocks").join(format!("{pool}.json"))
+    }
+
+    /// Where the files are mounted that are underneath attached volumes.
+    pub fn volume_directory(&self, pool: &str) -> PathBuf {
+        self.run.join("volumes").join(pool)
+    }
+
+    /// Where attached volumes have names that stay: links to their devices.
+    pub fn link_directory(&self) -> PathBuf {
+        self.run.join("by-id")
+    }
+
     /// What the daemon has to say.
     pub fn log_file(&self, pool: &str) -> PathBuf {
         self.state.join("log").join(format!("{pool}.log"))
@@ -115,7 +130,7 @@ impl Places {
 }
 
 /// Makes a directory, and those above it, for this user alone; refuses one of somebody else.
-fn make_private(directory: &Path) -> io::Result<()> {
+pub fn make_private(directory: &Path) -> io::Result<()> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

@@ -44,6 +44,42 @@ pub struct KnownMount {
     pub options: Vec<String>,
 }
 
+/// A volume that a pool should have as a local block device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct KnownAttachment {
+    /// The volume, with the pool and perhaps `@SNAPSHOT`.
+    pub volume: String,
+    /// Whether it is to be read only.
+    #[serde(default)]
+    pub read_only: bool,
+    /// The block device that it was last.
+    #[serde(default)]
+    pub device: Option<PathBuf>,
+}
+
+/// A volume that a pool should serve.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct KnownService {
+    /// The volume, with the pool and perhaps `@SNAPSHOT`.
+    pub volume: String,
+    /// `unix:PATH` or `tcp:HOST:PORT`.
+    pub address: String,
+    /// Whether clients may only read.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// What a pool should have attached and served.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct KnownBlocks {
+    /// As block devices of this machine.
+    #[serde(default)]
+    pub attached: Vec<KnownAttachment>,
+    /// To clients.
+    #[serde(default)]
+    pub served: Vec<KnownService>,
+}
+
 /// The registry in the state directory.
 pub struct Registry<'a> {
     places: &'a Places,
@@ -105,10 +141,15 @@ impl<'a> Registry<'a> {
         write_json(&self.places.pool_file(&pool.name), pool)
     }
 
-    /// Forgets a pool and its mounts.
+    /// Forgets a pool, its mounts and what it had attached and served.
     pub fn forget(&self, name: &str) -> Result<(), Failure> {
         check_pool_name(name)?;
-        for path in [self.places.pool_file(name), self.places.mounts_file(name)] {
+        let places = self.places;
+        for path in [
+            places.pool_file(name),
+            places.mounts_file(name),
+            places.blocks_file(name),
+        ] {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(unreadable(&path, &error));
@@ -129,6 +170,18 @@ impl<'a> Registry<'a> {
     pub fn save_mounts(&self, name: &str, mounts: &[KnownMount]) -> Result<(), Failure> {
         check_pool_name(name)?;
         write_json(&self.places.mounts_file(name), &mounts)
+    }
+
+    /// What a pool should have attached and served.
+    pub fn blocks(&self, name: &str) -> Result<KnownBlocks, Failure> {
+        check_pool_name(name)?;
+        Ok(read_json(&self.places.blocks_file(name))?.unwrap_or_default())
+    }
+
+    /// Keeps what a pool should have attached and served.
+    pub fn save_blocks(&self, name: &str, blocks: &KnownBlocks) -> Result<(), Failure> {
+        check_pool_name(name)?;
+        write_json(&self.places.blocks_file(name), blocks)
     }
 }
 

@@ -261,10 +261,22 @@ impl Datasets {
 
     /// A filesystem as it was; the answer stays readable as long as the checkpoint is held.
     pub fn view(&self, name: &str, at: &At) -> Result<Arc<View>, DatasetError> {
-        let node = self.node(name)?;
-        if node.state.kind().is_volume() {
+        if self.node(name)?.state.kind().is_volume() {
             return Err(wrong_kind(name, "volume", "filesystem"));
         }
+        self.view_of_any(name, at)
+    }
+
+    /// A volume as it was: its content is the object [`ROOT`](crate::ROOT).
+    pub fn volume_view(&self, name: &str, at: &At) -> Result<Arc<View>, DatasetError> {
+        if !self.node(name)?.state.kind().is_volume() {
+            return Err(wrong_kind(name, "filesystem", "volume"));
+        }
+        self.view_of_any(name, at)
+    }
+
+    fn view_of_any(&self, name: &str, at: &At) -> Result<Arc<View>, DatasetError> {
+        let node = self.node(name)?;
         let checkpoint = self.resolve(name, at)?;
         let mut views = node.views.lock();
         if let Some(view) = views.get(&checkpoint).and_then(std::sync::Weak::upgrade) {

@@ -111,6 +111,11 @@ fn configure(device: &File, backing: RawFd, block_bytes: u32, read_only: bool, n
     }
 }
 
+/// The N of `/dev/loopN`.
+fn number_of(path: &Path) -> Option<u32> {
+    path.to_str()?.strip_prefix("/dev/loop")?.parse().ok()
+}
+
 /// A loop device over a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoopDevice {
@@ -120,28 +125,44 @@ pub struct LoopDevice {
 impl LoopDevice {
     /// Takes a free loop device for `backing`. Must not be called by a thread that serves the file.
     pub fn attach(backing: &Path, block_bytes: u32, read_only: bool) -> Result<Self, LoopError> {
+        Self::attach_as(backing, block_bytes, read_only, None)
+    }
+
+    /// Like [`attach`](Self::attach); takes `wanted` (`/dev/loopN`) if that is free.
+    pub fn attach_as(
+        backing: &Path,
+        block_bytes: u32,
+        read_only: bool,
+        wanted: Option<&Path>,
+    ) -> Result<Self, LoopError> {
         let file = OpenOptions::new().read(true).write(!read_only).open(backing);
         let file = file.map_err(|cause| failed("open", backing, cause))?;
         let control_path = Path::new("/dev/loop-control");
         let loops = OpenOptions::new().read(true).write(true).open(control_path);
         let loops = loops.map_err(|cause| failed("open", control_path, cause))?;
+        let set_up = |path: &Path| {
+            let device = OpenOptions::new().read(true).write(!read_only).open(path);
+            let device = device.map_err(|cause| failed("open", path, cause))?;
+            let name = backing.display().to_string();
+            match configure(&device, file.as_raw_fd(), block_bytes, read_only, &name) {
+                Ok(()) => Ok(true),
+                Err(cause) if cause.raw_os_error() == Some(libc::EBUSY) => Ok(false),
+                Err(cause) => Err(failed("set up", path, cause)),
+            }
+        };
+        // A device that cannot be had again is no reason to have none.
+        if let Some(wanted) = wanted.filter(|path| number_of(path).is_some())
+            && matches!(set_up(wanted), Ok(true))
+        {
+            return Ok(Self::at(wanted));
+        }
         // Another process may take the free device first; then the next one is asked for.
         for _ in 0..64 {
             let number = control(&loops, LOOP_GET_FREE, 0)
                 .map_err(|cause| failed("find a free device with", control_path, cause))?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
-            let device = OpenOptions::new().read(true).write(!read_only).open(&path);
-            let device = device.map_err(|cause| failed("open", &path, cause))?;
-            match configure(
-                &device,
-                file.as_raw_fd(),
-                block_bytes,
-                read_only,
-                &backing.display().to_string(),
-            ) {
-                Ok(()) => return Ok(Self { path }),
-                Err(cause) if cause.raw_os_error() == Some(libc::EBUSY) => {}
-                Err(cause) => return Err(failed("set up", &path, cause)),
+            if set_up(&path)? {
+                return Ok(Self { path });
             }
         }
         Err(failed(
@@ -167,6 +188,15 @@ impl LoopDevice {
                 path: Path::new("/dev").join(entry.file_name()),
             })
         })
+    }
+
+    /// Whether the device shows `backing` (and nobody has detached it, or taken it for something else).
+    pub fn shows(&self, backing: &Path) -> bool {
+        let Some(name) = self.path.file_name().filter(|_| number_of(&self.path).is_some()) else {
+            return false;
+        };
+        let place = Path::new("/sys/block").join(name).join("loop/backing_file");
+        std::fs::read_to_string(place).is_ok_and(|shown| Path::new(shown.trim_end()) == backing)
     }
 
     /// `/dev/loopN`.

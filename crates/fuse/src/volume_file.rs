@@ -1,13 +1,14 @@
-//! `VolumeFile`: a volume shown as the one file `volume` of a filesystem, to be attached to a loop device.
+//! `VolumeFile`: a volume, or a snapshot of one, shown as the one file `volume` of a filesystem, to be attached to a
+//! loop device.
 //!
-//! Invariants: reads and writes go to the volume as they come; FSYNC flushes it, FALLOCATE punches and zeroes; names
+//! Invariants: a snapshot is never changed; reads and writes go to the volume as they come; FSYNC flushes it, FALLOCATE punches and zeroes; names
 //! never change. After `Volume::resize` the kernel must be told: `Session::invalidate_object(VOLUME_OBJECT, false)`.
 
 use std::sync::Arc;
 
 use terrace_dataset::{
     AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FIRST_COOKIE, FileKind, FsError,
-    FsStatistics, RenameMode, SeekTarget, SetAttributes, Time, Tree, Volume,
+    FsStatistics, RenameMode, SeekTarget, SetAttributes, Time, Tree, View, Volume,
 };
 
 use crate::files::Files;
@@ -18,15 +19,43 @@ pub const VOLUME_NAME: &[u8] = b"volume";
 pub const VOLUME_OBJECT: u64 = 2;
 const ROOT: u64 = 1;
 
+enum Source {
+    Live(Arc<Volume>),
+    Past(Arc<View>),
+}
+
 /// See above.
 pub struct VolumeFile {
-    volume: Arc<Volume>,
+    source: Source,
 }
 
 impl VolumeFile {
     /// Shows `volume`.
     pub fn new(volume: Arc<Volume>) -> Arc<Self> {
-        Arc::new(Self { volume })
+        Arc::new(Self {
+            source: Source::Live(volume),
+        })
+    }
+
+    /// Shows a volume as it was; to be mounted read-only.
+    pub fn past(view: Arc<View>) -> Arc<Self> {
+        Arc::new(Self {
+            source: Source::Past(view),
+        })
+    }
+
+    fn size_bytes(&self) -> Result<u64, FsError> {
+        match &self.source {
+            Source::Live(volume) => Ok(volume.size_bytes()),
+            Source::Past(view) => Ok(view.attributes(ROOT)?.size),
+        }
+    }
+
+    fn volume(&self) -> Result<&Volume, FsError> {
+        match &self.source {
+            Source::Live(volume) => Ok(volume),
+            Source::Past(_) => Err(FsError::ReadOnly),
+        }
     }
 
     fn check(object: u64) -> Result<(), FsError> {
@@ -50,7 +79,7 @@ impl Tree for VolumeFile {
     fn attributes(&self, object: u64) -> Result<Attributes, FsError> {
         let (kind, mode, links, size) = match object {
             ROOT => (FileKind::Directory, 0o700, 2, 0),
-            VOLUME_OBJECT => (FileKind::File, 0o600, 1, self.volume.size_bytes()),
+            VOLUME_OBJECT => (FileKind::File, 0o600, 1, self.size_bytes()?),
             _ => return Err(FsError::NotFound),
         };
         let time = Time::default();
@@ -99,12 +128,17 @@ impl Tree for VolumeFile {
 
     fn read(&self, object: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
         Self::check(object)?;
-        let left = self.volume.size_bytes().saturating_sub(offset);
-        let length = (buffer.len() as u64).min(left) as usize;
-        if length > 0 {
-            self.volume.read(offset, &mut buffer[..length])?;
+        match &self.source {
+            Source::Past(view) => view.read(ROOT, offset, buffer),
+            Source::Live(volume) => {
+                let left = volume.size_bytes().saturating_sub(offset);
+                let length = (buffer.len() as u64).min(left) as usize;
+                if length > 0 {
+                    volume.read(offset, &mut buffer[..length])?;
+                }
+                Ok(length)
+            }
         }
-        Ok(length)
     }
 
     fn extended_attribute(&self, _: u64, _: &[u8]) -> Result<Vec<u8>, FsError> {
@@ -117,7 +151,7 @@ impl Tree for VolumeFile {
 
     fn seek(&self, object: u64, offset: u64, target: SeekTarget) -> Result<u64, FsError> {
         Self::check(object)?;
-        let size = self.volume.size_bytes();
+        let size = self.size_bytes()?;
         match target {
             _ if offset >= size => Err(FsError::NoData),
             SeekTarget::Data => Ok(offset),
@@ -130,7 +164,7 @@ impl Tree for VolumeFile {
     }
 
     fn statistics(&self) -> Result<FsStatistics, FsError> {
-        let size_bytes = self.volume.size_bytes();
+        let size_bytes = self.size_bytes()?;
         Ok(FsStatistics {
             size_bytes,
             available_bytes: 0,
@@ -207,11 +241,12 @@ impl Files for VolumeFile {
 
     fn write(&self, _: &Context, object: u64, offset: u64, data: &[u8], _: bool) -> Result<usize, FsError> {
         Self::check(object)?;
+        let volume = self.volume()?;
         let end = offset.checked_add(data.len() as u64).ok_or(FsError::FileTooBig)?;
-        if end > self.volume.size_bytes() {
+        if end > volume.size_bytes() {
             return Err(FsError::NoSpace);
         }
-        self.volume.write(offset, data)?;
+        volume.write(offset, data)?;
         Ok(data.len())
     }
 
@@ -224,14 +259,15 @@ impl Files for VolumeFile {
         length: u64,
     ) -> Result<(), FsError> {
         Self::check(object)?;
+        let volume = self.volume()?;
         let end = offset.checked_add(length).ok_or(FsError::FileTooBig)?;
-        if end > self.volume.size_bytes() {
+        if end > volume.size_bytes() {
             return Err(FsError::NoSpace);
         }
         match mode {
             AllocateMode::Reserve { .. } => Err(FsError::NotSupported),
-            AllocateMode::Punch => self.volume.discard(offset, length),
-            AllocateMode::Zero { .. } => self.volume.write_zeroes(offset, length),
+            AllocateMode::Punch => volume.discard(offset, length),
+            AllocateMode::Zero { .. } => volume.write_zeroes(offset, length),
         }
     }
 
@@ -255,7 +291,10 @@ impl Files for VolumeFile {
     }
 
     fn sync(&self, _: u64) -> Result<(), FsError> {
-        self.volume.flush()
+        match &self.source {
+            Source::Live(volume) => volume.flush(),
+            Source::Past(_) => Ok(()),
+        }
     }
 
     fn list(&self, dir: u64, from: u64, limit: usize) -> Result<Vec<(DirectoryEntry, Attributes)>, FsError> {

@@ -21,3 +21,4 @@ mod volume;
 
 pub use export::{BlockRange, Export, ExportError};
 pub use server::{Address, Server, ServerError};
+pub use volume::{PastVolume, ReadOnly};

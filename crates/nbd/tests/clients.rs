@@ -1,5 +1,7 @@
 //! A client of our own, and qemu-img where it is installed, against a server over a disk in RAM.
 
+#![allow(clippy::unwrap_used)]
+
 use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,

@@ -98,9 +98,13 @@ pub fn list(session: &Session, arguments: &ListArguments) -> Result<(), Failure>
     if session.json {
         return output::json(&rows);
     }
+    let mut rows = Value::Array(rows);
+    super::blocks::beside_mounts(&mut rows);
     let bytes = |row: &Value, key: &str| row[key].as_u64().map_or_else(|| "-".into(), format_size);
     let table: Vec<Vec<String>> = rows
-        .iter()
+        .as_array()
+        .into_iter()
+        .flatten()
         .map(|row| {
             let mounts: Vec<&str> = row["mounts"]
                 .as_array()

@@ -1,8 +1,10 @@
 //! The commands: each takes its arguments, asks the daemon (or acts itself where there is none), and prints.
 
+mod blocks;
 mod datasets;
 mod demo;
 mod demo_checks;
+mod devices;
 mod doctor;
 mod files;
 pub mod mount_helper;
@@ -107,6 +109,14 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             &options,
         )),
         Command::Unmount { target, force } => done(mounts::unmount(&session, &target, force)),
+        Command::Attach { volume, read_only } => done(blocks::attach(&session, &volume, read_only)),
+        Command::Detach { target, force } => done(blocks::detach(&session, &target, force)),
+        Command::Serve {
+            volume,
+            nbd,
+            read_only,
+        } => done(blocks::serve(&session, &volume, &nbd, read_only)),
+        Command::Unserve { volume } => done(blocks::unserve(&session, &volume)),
         Command::Start {
             pool,
             foreground,
@@ -145,6 +155,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             done(session.change(&snapshot, "hold", arguments).map(drop))
         }
         Command::Prune { dataset, dry_run } => done(datasets::prune(&session, &dataset, dry_run)),
+        Command::Evacuate(arguments) => done(devices::evacuate(&session, &arguments)),
         Command::Jobs(arguments) => done(upkeep::jobs(&session, arguments)),
         Command::Scrub { pool, waiting } => upkeep::scrub(&session, &pool, waiting),
         Command::Compact { pool, waiting } => done(upkeep::compact(&session, &pool, waiting)),

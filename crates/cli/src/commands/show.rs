@@ -48,10 +48,11 @@ pub fn status(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
             all => output::json(&all),
         };
     }
-    for (index, row) in rows.into_iter().enumerate() {
+    for (index, mut row) in rows.into_iter().enumerate() {
         if index > 0 {
             output::line("")?;
         }
+        super::blocks::beside_mounts(&mut row["datasets"]);
         print_status(&decode(row)?)?;
     }
     Ok(())
@@ -122,6 +123,9 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
         )?;
         for damage in &scrub.damage {
             line("", damage.clone())?;
+        }
+        for file in &scrub.files {
+            line("damaged", file.clone())?;
         }
     }
     output::line("")?;

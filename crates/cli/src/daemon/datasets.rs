@@ -40,6 +40,22 @@ impl Daemon {
         status
     }
 
+    /// Adds to each volume of a status where it is attached and served.
+    pub(super) fn with_blocks(&self, mut status: Value) -> Value {
+        for row in status["datasets"].as_array_mut().into_iter().flatten() {
+            self.add_blocks(row);
+        }
+        status
+    }
+
+    fn add_blocks(&self, row: &mut Value) {
+        let name = row["name"].as_str().unwrap_or_default().to_owned();
+        if let Some(row) = row.as_object_mut() {
+            row.insert("attached".into(), json!(self.blocks.devices_of(&name)));
+            row.insert("served".into(), json!(self.blocks.addresses_of(&name)));
+        }
+    }
+
     pub(super) fn list(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let target = parameters.optional_text("target")?;
         // A pool's name stands for everything in it.
@@ -69,7 +85,9 @@ impl Daemon {
             if shown && wanted(&info.name) {
                 let at = mounts.iter().filter(|mount| mount.dataset == info.name);
                 let at: Vec<String> = at.map(|mount| mount.directory.display().to_string()).collect();
-                rows.push(dataset_json(&info, &at));
+                let mut row = dataset_json(&info, &at);
+                self.add_blocks(&mut row);
+                rows.push(row);
             }
         }
         if parameters.flag("snapshots")? {
@@ -128,6 +146,7 @@ impl Daemon {
             .datasets()
             .resize_volume(&name, bytes)
             .map_err(|error| failed(&what, &error))?;
+        self.blocks.resized(&name)?;
         Ok(json!({ "name": name, "size_bytes": bytes }))
     }
 
@@ -217,6 +236,7 @@ impl Daemon {
     pub(super) fn rename(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let (from, to) = (parameters.text("from")?, parameters.text("to")?);
         let datasets = self.engine.datasets();
+        self.blocks.refuse_if_used("rename", &from)?;
         let outcome = if from.contains('@') {
             datasets.rename_snapshot(&from, &to)
         } else {
@@ -240,6 +260,7 @@ impl Daemon {
                 format!("use 'terrace pool destroy {name}' to destroy the whole pool"),
             ));
         }
+        self.blocks.refuse_if_used("destroy", &name)?;
         let report = if name.contains('@') {
             datasets.destroy_snapshot(&name, recursive, dry_run)
         } else {

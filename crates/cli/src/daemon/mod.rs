@@ -1,11 +1,14 @@
 //! The daemon: holds one pool, serves its control socket and its mounts.
 //!
 //! Invariants: it serves only while it holds the pool's lock and has its devices open; it ends only after
-//! everything was unmounted (or given up by force) and the pool was closed; what it was asked to mount is written
-//! down before it is mounted, so that a killed daemon's mounts come back.
+//! everything was unmounted (or given up by force) and the pool was closed; what it was asked to mount, attach or
+//! serve is written down before it is done, so that a killed daemon's mounts, devices and services come back.
 
 mod answers;
+mod blocks;
 mod datasets;
+mod device_users;
+mod devices;
 mod files;
 mod mounting;
 mod paths;
@@ -20,6 +23,7 @@ use std::{
 
 use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Handler, ProcessId, Request, RunLock, Server};
+use terrace_device::{Cause, Device, DeviceError};
 use terrace_engine::{Engine, OpenOptions};
 
 use crate::{
@@ -29,6 +33,8 @@ use crate::{
 };
 pub use answers::failed as failure_of;
 use answers::{Parameters, failed};
+use blocks::Blocks;
+pub use blocks::clear_dead as clear_dead_blocks;
 use mounting::Mounts;
 
 /// How long open requests may take to end after `stop`.
@@ -40,6 +46,7 @@ pub struct Daemon {
     pool: String,
     engine: Arc<Engine>,
     mounts: Mounts,
+    blocks: Blocks,
     server: OnceLock<Arc<Server>>,
 }
 
@@ -104,6 +111,7 @@ fn start(places: Places, pool: &str, degraded: bool) -> Result<Started, Failure>
     })?;
     let daemon = Arc::new(Daemon {
         mounts: Mounts::new(places.clone(), pool),
+        blocks: Blocks::new(places.clone(), pool),
         server: OnceLock::new(),
         pool: pool.into(),
         engine,
@@ -112,6 +120,7 @@ fn start(places: Places, pool: &str, degraded: bool) -> Result<Started, Failure>
     let _ = daemon.server.set(server.clone());
     daemon.remember_pool();
     daemon.mounts.restore(&daemon.engine);
+    daemon.blocks.restore(&daemon.engine);
     watch_signals(&server).map_err(|error| Failure::new(what, format!("watch signals: {error}"), ""))?;
     Ok((daemon, server, lock))
 }
@@ -130,13 +139,30 @@ fn take_lock(path: &Path) -> std::io::Result<Result<RunLock, Option<ProcessId>>>
     }
 }
 
+/// How long a device may stay held by a process that is going away.
+const LEAVING: Duration = Duration::from_secs(2);
+
+/// Opens a device; while another process holds it, tries again for a moment: a daemon that was stopped or killed lets
+/// go of its files one after the other, of its devices last.
+fn open_when_free(path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
+    let deadline = Instant::now() + LEAVING;
+    loop {
+        match terrace_device::open_path(path) {
+            Err(error) if error.cause == Cause::InUse && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 /// Opens a known pool's devices, wherever they were last.
 pub fn open_pool(known: &KnownPool, options: OpenOptions) -> Result<Arc<Engine>, Failure> {
     let what = format!("open pool '{}'", known.name);
     let degraded = options.degraded;
     let mut devices = Vec::new();
     for path in &known.devices {
-        match terrace_device::open_path(path) {
+        match open_when_free(path) {
             Ok(device) => devices.push(device),
             Err(error) if degraded => tracing::warn!("opening without device '{}': {error}", path.display()),
             Err(error) => {
@@ -186,6 +212,7 @@ impl Daemon {
 
     /// Unmounts (by force: nobody is left to ask) and closes.
     fn shut_down(&self) -> Result<(), Failure> {
+        self.blocks.end_all_by_force();
         self.mounts.unmount_all_by_force();
         self.remember_pool();
         let outcome = self
@@ -199,9 +226,13 @@ impl Daemon {
         outcome
     }
 
-    /// `stop`: refuses while mounts are in use, unless forced; the mounts are forgotten.
+    /// `stop`: refuses while mounts or devices are in use, unless forced; they are forgotten.
     fn stop(&self, force: bool) -> Result<Value, Failure> {
+        if !force {
+            self.blocks.refuse_stop()?;
+        }
         self.mounts.unmount_all(force)?;
+        self.blocks.end_all(force)?;
         self.remember_pool();
         self.engine
             .close()
@@ -242,7 +273,7 @@ impl Daemon {
         match parameters.operation() {
             "ping" => Ok(json!({ "pool": self.pool, "pid": std::process::id() })),
             "stop" => self.stop(parameters.flag("force")?),
-            "status" => answers::encode(&self.status()),
+            "status" => Ok(self.with_blocks(answers::encode(&self.status())?)),
             "io_counters" => answers::encode(&self.engine.io_counters()),
             "events" => self.events(parameters, exchange),
             "command_log" => self.command_log(),
@@ -250,6 +281,10 @@ impl Daemon {
             "job_action" => self.job_action(parameters),
             "scrub" => self.scrub(parameters, exchange),
             "compact" => self.compact(parameters, exchange),
+            "device_add" => self.device_add(parameters),
+            "device_leave" => self.device_leave(parameters, exchange),
+            "device_replace" => self.device_replace(parameters, exchange),
+            "device_resize" => self.device_resize(parameters),
             "sync" => self.sync(),
             "pool_properties" => Ok(self.pool_properties()),
             "pool_set" => self.pool_set(parameters),
@@ -266,6 +301,10 @@ impl Daemon {
             "snapshot" => self.snapshot(parameters),
             "mount" => self.mounts.mount(&self.engine, parameters),
             "unmount" => self.mounts.unmount(parameters),
+            "attach" => self.blocks.attach(&self.engine, parameters),
+            "detach" => self.blocks.detach(parameters),
+            "serve" => self.blocks.serve(&self.engine, parameters),
+            "unserve" => self.blocks.unserve(parameters),
             "mounts" => answers::encode(&self.mounts.list()),
             "ls" => self.ls(parameters, exchange),
             "cat" => self.cat(parameters, exchange),

@@ -1,0 +1,152 @@
+//! `terrace attach`, `detach`, `serve` and `unserve`.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use terrace_control::Failure;
+
+use super::{Session, logged};
+use crate::{client::Client, names::split_pool, output, registry::Registry};
+
+/// `terrace attach VOLUME`: prints the block device.
+pub fn attach(session: &Session, volume: &str, read_only: bool) -> Result<(), Failure> {
+    let arguments = json!({ "volume": volume, "read_only": read_only });
+    let answer = session.change(volume, "attach", arguments)?;
+    if session.json {
+        return output::json(&answer);
+    }
+    output::line(answer["device"].as_str().unwrap_or_default())
+}
+
+/// `terrace detach VOLUME|DEVICE`.
+pub fn detach(session: &Session, target: &str, force: bool) -> Result<(), Failure> {
+    let (pool, target) = if target.starts_with('/') {
+        find_device(session, target)?
+    } else {
+        (split_pool(target)?.0.to_owned(), target.to_owned())
+    };
+    let mut client = Client::open(&session.places, &pool)?;
+    let answer = client.call("detach", logged(json!({ "target": target, "force": force })))?;
+    if session.json {
+        return output::json(&answer);
+    }
+    Ok(())
+}
+
+/// The pool whose volume a device shows, and the device by its own name.
+fn find_device(session: &Session, given: &str) -> Result<(String, String), Failure> {
+    let device = std::fs::canonicalize(given).unwrap_or_else(|_| given.into());
+    let registry = Registry::new(&session.places);
+    for pool in registry.pools()? {
+        let known = registry.blocks(&pool.name)?;
+        let found = known
+            .attached
+            .into_iter()
+            .find(|attached| attached.device.as_deref() == Some(&*device));
+        if let Some(attached) = found {
+            return Ok((pool.name, attached.volume));
+        }
+    }
+    Err(Failure::new(
+        format!("detach '{given}'"),
+        "no volume is attached as this device",
+        "'terrace status' lists what is attached",
+    ))
+}
+
+/// `terrace serve VOLUME --nbd ADDRESS`: prints where clients find it.
+pub fn serve(session: &Session, volume: &str, address: &str, read_only: bool) -> Result<(), Failure> {
+    let address = absolute(volume, address)?;
+    let arguments = json!({ "volume": volume, "address": address, "read_only": read_only });
+    let mut answer = session.change(volume, "serve", arguments)?;
+    let uri = uri(volume, answer["address"].as_str().unwrap_or_default());
+    answer["uri"] = json!(uri);
+    if session.json {
+        return output::json(&answer);
+    }
+    output::line(&uri)
+}
+
+/// The daemon has another working directory than we.
+fn absolute(volume: &str, address: &str) -> Result<String, Failure> {
+    let Some(path) = address.strip_prefix("unix:").filter(|path| !path.is_empty()) else {
+        return Ok(address.to_owned());
+    };
+    std::path::absolute(Path::new(path))
+        .ok()
+        .and_then(|path| path.to_str().map(|path| format!("unix:{path}")))
+        .ok_or_else(|| {
+            Failure::new(
+                format!("serve '{volume}' at '{address}'"),
+                "the path is not UTF-8, or the working directory is gone",
+                "give the path from the root",
+            )
+        })
+}
+
+/// As the NBD project writes addresses; qemu, nbdcopy and others take it.
+fn uri(volume: &str, address: &str) -> String {
+    let escape = |text: &str| {
+        let mut escaped = String::new();
+        for byte in text.bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'@' | b':' => {
+                    escaped.push(char::from(byte));
+                }
+                other => escaped.push_str(&format!("%{other:02X}")),
+            }
+        }
+        escaped
+    };
+    match address.split_once(':') {
+        Some(("unix", path)) => format!("nbd+unix:///{}?socket={}", escape(volume), escape(path)),
+        Some((_, host)) => format!("nbd://{host}/{}", escape(volume)),
+        None => String::new(),
+    }
+}
+
+/// For people: devices and addresses of volumes stand where the mounts of filesystems do.
+pub fn beside_mounts(datasets: &mut Value) {
+    for row in datasets.as_array_mut().into_iter().flatten() {
+        let mut places: Vec<Value> = Vec::new();
+        for key in ["mounts", "attached", "served"] {
+            places.extend(row[key].as_array().into_iter().flatten().cloned());
+        }
+        if row["mounts"].is_array() {
+            row["mounts"] = Value::Array(places);
+        }
+    }
+}
+
+/// `terrace unserve VOLUME`.
+pub fn unserve(session: &Session, volume: &str) -> Result<(), Failure> {
+    let answer = session.change(volume, "unserve", json!({ "volume": volume }))?;
+    if session.json {
+        return output::json(&answer);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_as_clients_take_them() {
+        assert_eq!(
+            uri("tank/vm", "unix:/run/a b.sock"),
+            "nbd+unix:///tank/vm?socket=/run/a%20b.sock"
+        );
+        assert_eq!(
+            uri("tank/vm@one", "tcp:[::1]:10809"),
+            "nbd://[::1]:10809/tank/vm@one"
+        );
+    }
+
+    #[test]
+    fn sockets_are_named_from_the_root() {
+        assert_eq!(absolute("v", "unix:/a").unwrap(), "unix:/a");
+        assert!(absolute("v", "unix:a").unwrap().starts_with("unix:/"));
+        assert_eq!(absolute("v", "tcp:h:1").unwrap(), "tcp:h:1");
+    }
+}

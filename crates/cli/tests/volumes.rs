@@ -1,0 +1,364 @@
+//! Volumes through the daemon: served over NBD and read back after kill -9, attached as loop devices with a filesystem
+//! on them. Where loop devices cannot be made the test says so and checks that the error does too.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::{fs::MetadataExt, net::UnixStream},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use harness::{Machine, can_mount};
+use serde_json::json;
+
+/// The smallest NBD client: one request at a time, simple replies.
+struct Client {
+    stream: UnixStream,
+    size: u64,
+    flags: u16,
+}
+
+impl Client {
+    fn connect(socket: &Path, export: &str) -> Self {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        let limit = Some(std::time::Duration::from_secs(60));
+        stream.set_read_timeout(limit).unwrap();
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).unwrap();
+        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        // Fixed newstyle, no zeroes; then NBD_OPT_EXPORT_NAME.
+        let mut hello = 3_u32.to_be_bytes().to_vec();
+        hello.extend_from_slice(b"IHAVEOPT");
+        hello.extend_from_slice(&1_u32.to_be_bytes());
+        hello.extend_from_slice(&u32::try_from(export.len()).unwrap().to_be_bytes());
+        hello.extend_from_slice(export.as_bytes());
+        stream.write_all(&hello).unwrap();
+        let mut answer = [0; 10];
+        stream.read_exact(&mut answer).unwrap();
+        Self {
+            stream,
+            size: u64::from_be_bytes(answer[..8].try_into().unwrap()),
+            flags: u16::from_be_bytes(answer[8..].try_into().unwrap()),
+        }
+    }
+
+    /// Sends a request and returns the error of its reply.
+    fn ask(&mut self, kind: u16, offset: u64, length: usize, data: &[u8]) -> u32 {
+        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+        request.extend_from_slice(&0_u16.to_be_bytes());
+        request.extend_from_slice(&kind.to_be_bytes());
+        request.extend_from_slice(&7_u64.to_be_bytes());
+        request.extend_from_slice(&offset.to_be_bytes());
+        request.extend_from_slice(&u32::try_from(length).unwrap().to_be_bytes());
+        request.extend_from_slice(data);
+        self.stream.write_all(&request).unwrap();
+        let mut reply = [0; 16];
+        self.stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[..4], 0x6744_6698_u32.to_be_bytes());
+        u32::from_be_bytes(reply[4..8].try_into().unwrap())
+    }
+
+    fn read(&mut self, offset: u64, length: usize) -> Vec<u8> {
+        assert_eq!(self.ask(0, offset, length, b""), 0);
+        let mut data = vec![0; length];
+        self.stream.read_exact(&mut data).unwrap();
+        data
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> u32 {
+        self.ask(1, offset, data.len(), data)
+    }
+
+    fn flush(&mut self) {
+        assert_eq!(self.ask(3, 0, 0, b""), 0);
+    }
+}
+
+/// A pool with the volume `tank/vm`, 64 MiB.
+fn machine() -> Machine {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["volume", "create", "tank/vm", "--size", "64M", "--sparse"]);
+    machine
+}
+
+fn pattern(seed: u8, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at % 251) as u8 ^ seed).collect()
+}
+
+#[test]
+fn a_served_volume_comes_back_after_kill_9() {
+    let machine = machine();
+    let socket = machine.path("nbd.sock");
+    let address = format!("unix:{}", socket.display());
+    let uri = machine.ok(&["serve", "tank/vm", "--nbd", "unix:nbd.sock"]);
+    assert_eq!(uri, format!("nbd+unix:///tank/vm?socket={}\n", socket.display()));
+    // Asked again it stays.
+    machine.ok(&["serve", "tank/vm", "--nbd", &address]);
+    let line = machine.error(&["serve", "tank/vm", "--nbd", &address, "--ro"], 1);
+    assert!(line.contains("unserve"), "{line}");
+    let mut client = Client::connect(&socket, "tank/vm");
+    assert_eq!(client.size, 64 << 20);
+    let (one, two) = (pattern(1, 4096), pattern(2, 256 << 10));
+    assert_eq!(client.write(12 << 20, &one), 0);
+    assert_eq!(client.write(30 << 20, &two), 0);
+    client.flush();
+    assert_eq!(
+        machine.json(&["status", "tank"])["datasets"][1]["served"],
+        json!([address])
+    );
+    machine.kill_daemon("tank");
+    machine.ok(&["start", "tank"]);
+    let mut client = Client::connect(&socket, "tank/vm");
+    assert_eq!(client.read(12 << 20, 4096), one);
+    assert_eq!(client.read(30 << 20, 256 << 10), two);
+    // The new size is seen by the next connection.
+    machine.ok(&["volume", "resize", "tank/vm", "80M"]);
+    assert_eq!(Client::connect(&socket, "tank/vm").size, 80 << 20);
+    let line = machine.error(&["destroy", "tank/vm", "--yes"], 1);
+    assert!(
+        line.contains("in use: served at") && line.contains("unserve"),
+        "{line}"
+    );
+    machine.ok(&["stop", "tank"]);
+    assert!(!socket.exists());
+    machine.ok(&["start", "tank"]);
+    assert!(!socket.exists(), "stop forgets what is served");
+    let line = machine.error(&["unserve", "tank/vm"], 1);
+    assert!(line.contains("not served"), "{line}");
+}
+
+#[test]
+fn snapshots_and_read_only_volumes_are_served_for_reading() {
+    let machine = machine();
+    let socket = machine.path("nbd.sock");
+    machine.ok(&["serve", "tank/vm", "--nbd", "unix:nbd.sock"]);
+    let mut client = Client::connect(&socket, "tank/vm");
+    assert_eq!(client.flags & 2, 0, "may be written");
+    assert_eq!(client.write(0, &pattern(1, 8192)), 0);
+    machine.ok(&["snapshot", "tank/vm@one"]);
+    assert_eq!(client.write(0, &pattern(2, 4096)), 0);
+    // A second export at the same address.
+    machine.ok(&["serve", "tank/vm@one", "--nbd", "unix:nbd.sock"]);
+    let mut past = Client::connect(&socket, "tank/vm@one");
+    assert_eq!((past.size, past.flags & 2), (64 << 20, 2));
+    assert_eq!(past.read(0, 8192), pattern(1, 8192));
+    assert_eq!(past.read(40 << 20, 4096), vec![0; 4096]);
+    assert_eq!(past.write(0, &pattern(3, 4096)), 1, "EPERM");
+    assert_eq!(client.read(0, 4096), pattern(2, 4096));
+    let line = machine.error(&["destroy", "tank/vm@one", "--yes"], 1);
+    assert!(line.contains("served"), "{line}");
+    machine.ok(&["unserve", "tank/vm@one"]);
+    assert_eq!(client.read(4096, 4), pattern(1, 8192)[4096..4100]);
+    machine.ok(&["serve", "tank/vm", "--nbd", "unix:ro.sock", "--ro"]);
+    let mut reader = Client::connect(&machine.path("ro.sock"), "tank/vm");
+    assert_eq!(reader.write(0, &[1; 4096]), 1);
+    assert_eq!(reader.read(0, 4096), pattern(2, 4096));
+    machine.ok(&["unserve", "tank/vm"]);
+    assert!(!socket.exists() && !machine.path("ro.sock").exists());
+}
+
+#[test]
+fn addresses_and_names_that_are_wrong_are_refused() {
+    let machine = machine();
+    let line = machine.error(&["serve", "tank/vm", "--nbd", "nonsense"], 2);
+    assert!(line.contains("unix:PATH"), "{line}");
+    machine.error(&["serve", "tank/vm"], 2);
+    let line = machine.error(&["serve", "tank/vm", "--nbd", "unix:no/such/dir/s"], 1);
+    assert!(line.contains("existing directory"), "{line}");
+    machine.ok(&["fs", "create", "tank/fs"]);
+    let line = machine.error(&["serve", "tank/fs", "--nbd", "unix:s"], 1);
+    assert!(line.contains("filesystem"), "{line}");
+    assert!(!machine.path("s").exists());
+    machine.error(&["attach", "tank/fs"], 1);
+    machine.error(&["attach", "tank/none"], 1);
+    assert!(machine.error(&["detach", "tank/vm"], 1).contains("not attached"));
+    machine.error(&["detach", "/dev/null"], 1);
+    let tcp = machine.json(&["serve", "tank/vm", "--nbd", "tcp:127.0.0.1:0"]);
+    let uri = tcp["uri"].as_str().unwrap();
+    assert!(
+        uri.starts_with("nbd://127.0.0.1:") && !uri.contains(":0/"),
+        "{uri}"
+    );
+    let address = tcp["address"].as_str().unwrap().strip_prefix("tcp:").unwrap();
+    std::net::TcpStream::connect(address).unwrap();
+    let known = fs::read_to_string(machine.path("state/blocks/tank.json")).unwrap();
+    assert!(
+        known.contains(address) && !known.contains("tank/fs") && !known.contains("none"),
+        "{known}"
+    );
+}
+
+fn runs(program: &str) -> bool {
+    Command::new(program)
+        .arg("-V")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok()
+}
+
+#[track_caller]
+fn must(program: &str, words: &[&str]) {
+    let output = Command::new(program).args(words).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{program} {}: {}{}",
+        words.join(" "),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+fn backing_file(device: &str) -> Option<PathBuf> {
+    let name = Path::new(device).file_name().unwrap();
+    let place = Path::new("/sys/block").join(name).join("loop/backing_file");
+    fs::read_to_string(place)
+        .ok()
+        .map(|text| PathBuf::from(text.trim_end()))
+}
+
+/// Whatever becomes of the test, no device of it stays.
+struct Devices<'a>(&'a Machine);
+
+impl Drop for Devices<'_> {
+    fn drop(&mut self) {
+        for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+            let device = Path::new("/dev").join(entry.file_name());
+            let ours = backing_file(device.to_str().unwrap_or_default())
+                .is_some_and(|file| file.starts_with(self.0.path("state")));
+            if ours {
+                let _ = Command::new("umount").arg("-l").arg(&device).status();
+                let _ = Command::new("losetup").arg("-d").arg(&device).status();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_filesystem_on_an_attached_volume() {
+    let machine = machine();
+    let reason = if !can_mount() {
+        Some("FUSE cannot be used here")
+    } else if fs::metadata("/dev/loop-control").is_err() {
+        Some("there are no loop devices here")
+    } else {
+        None
+    };
+    let attached = machine.run(&["attach", "tank/vm"]);
+    if !attached.status.success() || reason.is_some() {
+        let text = String::from_utf8_lossy(&attached.stderr).into_owned();
+        eprintln!(
+            "skipped: {}: {text}",
+            reason.unwrap_or("no loop device can be had")
+        );
+        assert!(text.starts_with("terrace: attach 'tank/vm': "), "{text}");
+        assert_eq!(
+            machine.json(&["status", "tank"])["datasets"][1]["attached"],
+            json!([])
+        );
+        return;
+    }
+    let _devices = Devices(&machine);
+    let device = String::from_utf8(attached.stdout).unwrap().trim_end().to_owned();
+    let size = |device: &str| {
+        let name = Path::new(device).file_name().unwrap().to_str().unwrap();
+        let sectors = fs::read_to_string(format!("/sys/block/{name}/size")).unwrap();
+        sectors.trim().parse::<u64>().unwrap() * 512
+    };
+    let link = machine.path("state/run/by-id/tank-vm");
+    assert!(device.starts_with("/dev/loop"), "{device}");
+    assert_eq!(fs::read_link(&link).unwrap(), Path::new(&device));
+    assert_eq!(machine.ok(&["attach", "tank/vm"]).trim_end(), device);
+    assert_eq!(size(&device), 64 << 20);
+    assert_eq!(
+        machine.json(&["status", "tank"])["datasets"][1]["attached"],
+        json!([device])
+    );
+
+    // Written and flushed, then the daemon is killed: the device comes back under its name.
+    let mut file = fs::OpenOptions::new().write(true).open(&device).unwrap();
+    file.write_all(&pattern(9, 64 << 10)).unwrap();
+    file.sync_all().unwrap();
+    let line = machine.error(&["detach", &device], 1);
+    let me = format!("open in process {}", std::process::id());
+    assert!(line.contains("in use") && line.contains(&me), "{line}");
+    assert!(machine.error(&["stop", "tank"], 1).contains("in use"));
+    drop(file);
+    machine.kill_daemon("tank");
+    machine.ok(&["start", "tank"]);
+    let again = machine.ok(&["attach", "tank/vm"]).trim_end().to_owned();
+    assert_eq!(fs::read_link(&link).unwrap(), Path::new(&again));
+    let mut head = vec![0; 64 << 10];
+    fs::File::open(&again).unwrap().read_exact(&mut head).unwrap();
+    assert_eq!(head, pattern(9, 64 << 10));
+
+    machine.ok(&["volume", "resize", "tank/vm", "96M"]);
+    assert_eq!(size(&again), 96 << 20);
+    let line = machine.error(&["rename", "tank/vm", "tank/other"], 1);
+    assert!(line.contains("detach"), "{line}");
+
+    machine.ok(&["detach", &again]);
+    assert!(!link.exists() && backing_file(&again).is_none());
+    assert!(machine.error(&["detach", "tank/vm"], 1).contains("not attached"));
+    with_ext4(&machine);
+
+    // A snapshot is there for reading alone.
+    machine.ok(&["snapshot", "tank/vm@one"]);
+    let past = machine.ok(&["attach", "tank/vm@one"]).trim_end().to_owned();
+    let flag = Path::new("/sys/block")
+        .join(Path::new(&past).file_name().unwrap())
+        .join("ro");
+    assert_eq!(fs::read_to_string(flag).unwrap().trim(), "1");
+    let written = fs::OpenOptions::new()
+        .write(true)
+        .open(&past)
+        .and_then(|mut file| file.write_all(&[1; 4096]));
+    assert!(written.is_err(), "a snapshot was written");
+    let mut first = [0; 4096];
+    fs::File::open(&past).unwrap().read_exact(&mut first).unwrap();
+    machine.ok(&["stop", "tank"]);
+    assert!(backing_file(&past).is_none());
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(
+        !mounts.contains(&machine.text("state")),
+        "a mount is left: {mounts}"
+    );
+    machine.ok(&["start", "tank"]);
+    assert_eq!(
+        machine.json(&["status", "tank"])["datasets"][1]["attached"],
+        json!([])
+    );
+    machine.ok(&["stop", "tank"]);
+}
+
+fn with_ext4(machine: &Machine) {
+    if !runs("mkfs.ext4") || !runs("e2fsck") {
+        eprintln!("skipped: there is no mkfs.ext4");
+        return;
+    }
+    let device = machine.ok(&["attach", "tank/vm"]).trim_end().to_owned();
+    must("mkfs.ext4", &["-q", "-F", &device]);
+    let place = machine.text("mnt");
+    fs::create_dir(&place).unwrap();
+    must("mount", &["-t", "ext4", &device, &place]);
+    let mounted_on = fs::metadata(&place).unwrap().dev();
+    assert_ne!(mounted_on, fs::metadata(machine.path("state")).unwrap().dev());
+    fs::write(machine.path("mnt/file"), pattern(5, 3 << 20)).unwrap();
+    let line = machine.error(&["detach", "tank/vm"], 1);
+    assert!(line.contains(&format!("mounted on '{place}'")), "{line}");
+    assert!(machine.error(&["stop", "tank"], 1).contains("in use"));
+    must("umount", &[&place]);
+    machine.ok(&["detach", &device]);
+    let device = machine.ok(&["attach", "tank/vm"]).trim_end().to_owned();
+    must("e2fsck", &["-f", "-n", &device]);
+    must("mount", &["-t", "ext4", "-o", "ro", &device, &place]);
+    assert_eq!(fs::read(machine.path("mnt/file")).unwrap(), pattern(5, 3 << 20));
+    must("umount", &[&place]);
+    machine.ok(&["detach", "tank/vm"]);
+}
