@@ -4,8 +4,6 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::device_arguments::{DeviceCommand, EvacuateArguments};
-
 /// One pool of fast and slow storage: tiers, dedup, compression, checksums, snapshots.
 ///
 /// Sizes are written 512M or 1.5T (binary), times 30s, 5m, 60d. Exit status: 0 done, 1 failed, 2 wrong usage.
@@ -248,8 +246,6 @@ pub enum Command {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
-    /// Move everything off a device, which stays in the pool and takes nothing new
-    Evacuate(EvacuateArguments),
     /// Show or control the work in the background
     Jobs(JobsArguments),
     /// Read everything in a pool and verify it, repairing what has a good copy
@@ -376,9 +372,6 @@ pub enum PoolCommand {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
-    /// Devices that come and go
-    #[command(flatten)]
-    Devices(DeviceCommand),
     /// Show properties of a pool
     Get {
         /// The property, several with commas, or all

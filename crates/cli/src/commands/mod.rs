@@ -4,7 +4,6 @@ mod blocks;
 mod datasets;
 mod demo;
 mod demo_checks;
-mod devices;
 mod doctor;
 mod files;
 pub mod mount_helper;
@@ -155,7 +154,6 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             done(session.change(&snapshot, "hold", arguments).map(drop))
         }
         Command::Prune { dataset, dry_run } => done(datasets::prune(&session, &dataset, dry_run)),
-        Command::Evacuate(arguments) => done(devices::evacuate(&session, &arguments)),
         Command::Jobs(arguments) => done(upkeep::jobs(&session, arguments)),
         Command::Scrub { pool, waiting } => upkeep::scrub(&session, &pool, waiting),
         Command::Compact { pool, waiting } => done(upkeep::compact(&session, &pool, waiting)),
