@@ -21,6 +21,9 @@ use crate::protocol::operation;
 
 /// A request that takes longer than this is handed over before it is served.
 const SLOW: Duration = Duration::from_micros(25);
+/// The most that one request counts for when learning, so that a thread that lost its core once does not make a cheap
+/// operation look slow.
+const COUNTED_MAX: Duration = Duration::from_micros(100);
 /// How often the watcher looks while requests come.
 const STUCK: Duration = Duration::from_micros(400);
 /// For how many looks without a request the watcher stays awake.
@@ -164,7 +167,7 @@ impl Crew {
         let Some(slot) = self.slot(operation, bytes) else {
             return;
         };
-        let took = took.as_nanos().min(1 << 28) as u32;
+        let took = took.min(COUNTED_MAX).as_nanos() as u32;
         let old = slot.load(Ordering::Relaxed);
         // One eighth of the new: a race loses one sample.
         slot.store(old - old / 8 + took / 8, Ordering::Relaxed);

@@ -18,6 +18,7 @@ mod mount;
 mod mount_table;
 mod nodes;
 mod options;
+mod pace;
 mod past;
 pub mod protocol;
 mod server;

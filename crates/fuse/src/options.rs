@@ -22,7 +22,8 @@ pub struct MountOptions {
     pub no_access_times: bool,
     /// Most threads that serve requests; they are started as needed.
     pub threads_max: usize,
-    /// How long a thread looks for the next request before it sleeps, while requests come quickly; zero: never.
+    /// How long a thread looks for the next request before it sleeps, while requests come quickly and looking was
+    /// found to pay (see `pace.rs`); zero: never.
     pub spin: Duration,
 }
 

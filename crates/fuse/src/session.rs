@@ -25,6 +25,7 @@ use crate::{
     mount::{self, UnmountMode},
     mount_table,
     options::MountOptions,
+    pace::Pace,
     past::Past,
     protocol::{
         Dialect, Header, Negotiated, ReplyBuffer, Request, Wishes, feature, negotiate, notification, parse,
@@ -209,6 +210,7 @@ struct Worker<'a> {
     buffer: RequestBuffer,
     reply: ReplyBuffer,
     spin: Duration,
+    pace: Pace,
 }
 
 impl<'a> Worker<'a> {
@@ -226,6 +228,7 @@ impl<'a> Worker<'a> {
             buffer: RequestBuffer::new(TRANSFER_BYTES_MAX),
             reply: ReplyBuffer::new(),
             spin: Duration::ZERO,
+            pace: Pace::default(),
         }
     }
 
@@ -236,6 +239,7 @@ impl<'a> Worker<'a> {
                 match self.receive() {
                     Ok(Some(looked)) => {
                         failures = 0;
+                        self.pace.received(Instant::now());
                         self.serve(looked);
                     }
                     Ok(None) => self.shared.crew.end_here(self.place),
@@ -256,6 +260,7 @@ impl<'a> Worker<'a> {
         let started = Instant::now();
         if let Some(looking) = &self.looking
             && !self.spin.is_zero()
+            && self.pace.looks()
         {
             loop {
                 match looking.receive(&mut self.buffer)? {
