@@ -3,21 +3,29 @@
 //! Invariants: one scrub at a time; a step holds no lock of the engine while it reads; what it found stays readable
 //! until the next scrub starts.
 
+use std::collections::BTreeSet;
+
 use parking_lot::Mutex;
 use terrace_chunk::{ChunkStore, ScrubCursor};
-use terrace_store::StoreError;
+use terrace_store::{ChunkId, StoreError};
 
-use crate::{ScrubStatus, journal::rfc3339};
+use crate::{ScrubStatus, damage::DamageWalk, journal::rfc3339};
 
 /// How much one step reads, bytes.
 const STEP_BYTES: u64 = 8 << 20;
 /// Most lines of damage that are kept.
 const DAMAGE_LINES_MAX: usize = 100;
+/// Damaged chunks whose files are looked for, at most.
+const LOST_CHUNKS_MAX: usize = 100_000;
+/// Records that one step of that search reads.
+const NAMING_RECORDS: usize = 2000;
 
 struct Run {
     cursor: Option<ScrubCursor>,
     started_monotonic: u64,
     status: ScrubStatus,
+    lost: BTreeSet<ChunkId>,
+    naming: Option<DamageWalk>,
 }
 
 /// The running or last scrub.
@@ -42,6 +50,8 @@ impl Scrub {
                 total_bytes,
                 ..ScrubStatus::default()
             },
+            lost: BTreeSet::new(),
+            naming: None,
         });
         true
     }
@@ -53,6 +63,7 @@ impl Scrub {
             Some(run) if run.status.state == "running" => {
                 run.status.state = "cancelled".into();
                 run.cursor = None;
+                run.naming = None;
                 true
             }
             _ => false,
@@ -68,8 +79,13 @@ impl Scrub {
     pub(crate) fn step(
         &self,
         chunks: &ChunkStore,
+        pool: &str,
         monotonic_nanoseconds: u64,
     ) -> Result<Option<bool>, StoreError> {
+        let naming = self.run.lock().as_mut().and_then(|run| run.naming.take());
+        if let Some(walk) = naming {
+            return Ok(Some(self.name_files(walk, chunks)));
+        }
         let taken = self.run.lock().as_mut().and_then(|run| run.cursor.take());
         let Some(mut cursor) = taken else { return Ok(None) };
         let outcome = chunks.scrub_step(&mut cursor, STEP_BYTES);
@@ -88,6 +104,11 @@ impl Scrub {
                 return Err(error);
             }
         };
+        for chunk in &progress.damaged {
+            if run.lost.len() < LOST_CHUNKS_MAX {
+                run.lost.insert(chunk.id);
+            }
+        }
         let status = &mut run.status;
         status.chunks += progress.copies;
         status.done_bytes = progress.done_bytes;
@@ -113,6 +134,10 @@ impl Scrub {
         }
         status.eta_seconds =
             (status.rate > 0.0).then(|| (status.total_bytes - status.done_bytes) as f64 / status.rate);
+        if progress.finished && !run.lost.is_empty() {
+            run.naming = Some(DamageWalk::new(pool, std::mem::take(&mut run.lost)));
+            return Ok(Some(false));
+        }
         if progress.finished {
             status.state = "done".into();
             status.total_bytes = status.done_bytes;
@@ -121,5 +146,28 @@ impl Scrub {
         }
         run.cursor = Some(cursor);
         Ok(Some(false))
+    }
+
+    /// Goes on looking for the files of damaged chunks; true at the end, which is that of the scrub.
+    fn name_files(&self, mut walk: DamageWalk, chunks: &ChunkStore) -> bool {
+        let more = walk.step(chunks, NAMING_RECORDS);
+        let found = (!more).then(|| walk.files(chunks));
+        let mut guard = self.run.lock();
+        let Some(run) = guard.as_mut().filter(|run| run.status.state == "running") else {
+            return true;
+        };
+        let Some((files, whole)) = found else {
+            run.naming = Some(walk);
+            return false;
+        };
+        let status = &mut run.status;
+        status.files = files.into_iter().map(|file| file.path).collect();
+        if !whole {
+            status.damage.push("not all damaged files could be named".into());
+        }
+        status.state = "done".into();
+        status.total_bytes = status.done_bytes;
+        status.eta_seconds = Some(0.0);
+        true
     }
 }

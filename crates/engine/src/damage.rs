@@ -1,0 +1,278 @@
+//! Which files damaged chunks belong to: a walk over the records of floor 5, in bounded steps.
+//!
+//! Invariants: one step reads a bounded number of records (finding a directory's name reads that directory); memory is
+//! proportional to what is damaged; a table that cannot be read is passed over, and then the list says that it may not
+//! be whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use terrace_codec::{DecodeError, Reader};
+use terrace_dataset::{
+    DatasetRecord, EntryRecord, FileKind, InodeRecord, RegionRecord,
+    keys::{self, ROOT_OBJECT, TABLE_ENTRY, TABLE_HISTORY, TABLE_INODE, TABLE_REGION},
+    split_value,
+};
+use terrace_store::{ChunkId, Store, StoreError};
+
+/// Files that are named at most.
+const FILES_MAX: usize = 1000;
+/// Deepest path that is put together.
+const DEPTH_MAX: usize = 4096;
+
+/// A file or volume with damaged content.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagedFile {
+    /// `POOL/DATASET/PATH`.
+    pub path: String,
+    /// Damaged blocks of 4 KiB, over all of its versions.
+    pub blocks: u64,
+    /// Only snapshots or the history have them.
+    pub only_history: bool,
+}
+
+type Place = (u32, u64);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Regions,
+    Inodes(u32),
+    Entries(u32),
+    Versions(u8, u32),
+}
+
+/// The walk.
+pub(crate) struct DamageWalk {
+    pool: String,
+    chunks: BTreeSet<ChunkId>,
+    /// Bodies with damaged blocks: how many, and whether the live version has them.
+    bodies: BTreeMap<Place, (u64, bool)>,
+    /// Objects with these bodies.
+    objects: BTreeMap<Place, Place>,
+    names: BTreeMap<Place, (u64, Vec<u8>)>,
+    phases: Vec<Phase>,
+    datasets_known: bool,
+    from: Vec<u8>,
+    whole: bool,
+}
+
+impl DamageWalk {
+    /// Looks for what refers to these chunks.
+    pub(crate) fn new(pool: &str, chunks: BTreeSet<ChunkId>) -> Self {
+        Self {
+            pool: pool.to_owned(),
+            chunks,
+            bodies: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            names: BTreeMap::new(),
+            phases: vec![Phase::Versions(TABLE_REGION, 0), Phase::Regions],
+            datasets_known: false,
+            from: Vec::new(),
+            whole: true,
+        }
+    }
+
+    /// Reads about `records` more; false at the end.
+    pub(crate) fn step(&mut self, store: &dyn Store, records: usize) -> bool {
+        let Some(phase) = self.phases.last().copied() else {
+            if self.datasets_known {
+                return false;
+            }
+            self.datasets_known = true;
+            let datasets: BTreeSet<u32> = self.bodies.keys().map(|(dataset, _)| *dataset).collect();
+            for dataset in datasets {
+                self.phases.extend([
+                    Phase::Versions(TABLE_ENTRY, dataset),
+                    Phase::Entries(dataset),
+                    Phase::Versions(TABLE_INODE, dataset),
+                    Phase::Inodes(dataset),
+                ]);
+            }
+            return !self.phases.is_empty();
+        };
+        let (start, end) = match phase {
+            Phase::Regions => keys::table_range(TABLE_REGION),
+            Phase::Inodes(dataset) => keys::dataset_range(TABLE_INODE, dataset),
+            Phase::Entries(dataset) => keys::dataset_range(TABLE_ENTRY, dataset),
+            Phase::Versions(TABLE_REGION, _) => keys::table_range(TABLE_HISTORY),
+            Phase::Versions(_, dataset) => keys::dataset_range(TABLE_HISTORY, dataset),
+        };
+        let from = if self.from.is_empty() {
+            start
+        } else {
+            std::mem::take(&mut self.from)
+        };
+        match store.scan(&from, &end, records.max(1)) {
+            Ok(found) => {
+                for (key, value) in &found {
+                    if self.record(phase, key, value).is_err() {
+                        self.whole = false;
+                    }
+                }
+                if let Some((last, _)) = found.last() {
+                    self.from = last.to_vec();
+                    self.from.push(0);
+                    return true;
+                }
+            }
+            Err(_) => self.whole = false,
+        }
+        self.from.clear();
+        self.phases.pop();
+        true
+    }
+
+    fn record(&mut self, phase: Phase, key: &[u8], value: &[u8]) -> Result<(), DecodeError> {
+        let (live, table, key) = match phase {
+            Phase::Versions(table, _) => (false, table, keys::parse_history(key)?.0),
+            Phase::Regions => (true, TABLE_REGION, key.to_vec()),
+            Phase::Inodes(_) => (true, TABLE_INODE, key.to_vec()),
+            Phase::Entries(_) => (true, TABLE_ENTRY, key.to_vec()),
+        };
+        if key.first() != Some(&table) {
+            return Ok(());
+        }
+        let (_, payload) = split_value(value)?;
+        let mut reader = Reader::new(&key);
+        reader.u8("table")?;
+        let place = (reader.key_u32("dataset")?, reader.key_u64("object")?);
+        match table {
+            TABLE_REGION => {
+                let record = RegionRecord::decode(payload)?;
+                let runs = record
+                    .runs()
+                    .iter()
+                    .filter(|run| self.chunks.contains(&run.chunk));
+                let blocks: u64 = runs.map(|run| u64::from(run.count)).sum();
+                if blocks > 0 {
+                    let body = self.bodies.entry(place).or_default();
+                    body.0 += blocks;
+                    body.1 |= live;
+                }
+            }
+            TABLE_INODE => {
+                let body = (place.0, InodeRecord::decode(payload)?.body);
+                if self.bodies.contains_key(&body) {
+                    self.objects.insert(place, body);
+                }
+            }
+            _ => {
+                let object = (place.0, EntryRecord::decode(payload)?.object);
+                if self.objects.contains_key(&object) && (live || !self.names.contains_key(&object)) {
+                    let name = keys::parse_entry(&key)?.1.to_vec();
+                    self.names.insert(object, (place.1, name));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The files, and whether these are surely all of them.
+    pub(crate) fn files(&self, store: &dyn Store) -> (Vec<DamagedFile>, bool) {
+        let mut known = BTreeMap::new();
+        let mut files: Vec<DamagedFile> = Vec::new();
+        let mut owned = BTreeSet::new();
+        for (object, body) in self.objects.iter().take(FILES_MAX) {
+            owned.insert(*body);
+            files.push(self.file(self.path(store, *object, &mut known), body));
+        }
+        for body in self
+            .bodies
+            .keys()
+            .filter(|body| !owned.contains(*body))
+            .take(FILES_MAX)
+        {
+            let path = format!("{}/(deleted object {})", self.dataset(store, body.0), body.1);
+            files.push(self.file(path, body));
+        }
+        (files, self.whole && self.objects.len() <= FILES_MAX)
+    }
+
+    fn file(&self, path: String, body: &Place) -> DamagedFile {
+        let (blocks, live) = self.bodies.get(body).copied().unwrap_or_default();
+        DamagedFile {
+            path,
+            blocks,
+            only_history: !live,
+        }
+    }
+
+    fn dataset(&self, store: &dyn Store, number: u32) -> String {
+        let record = store.get(&keys::dataset(number)).ok().flatten();
+        match record.and_then(|value| DatasetRecord::decode(&value).ok()) {
+            Some(record) if record.name.is_empty() => self.pool.clone(),
+            Some(record) => format!("{}/{}", self.pool, record.name),
+            None => format!("{}/(dataset {number})", self.pool),
+        }
+    }
+
+    fn path(&self, store: &dyn Store, object: Place, known: &mut BTreeMap<Place, (u64, Vec<u8>)>) -> String {
+        let dataset = self.dataset(store, object.0);
+        if object.1 == ROOT_OBJECT {
+            // The one object of a volume.
+            return dataset;
+        }
+        let Some((directory, name)) = self.names.get(&object) else {
+            return format!("{dataset}/(object {})", object.1);
+        };
+        let mut parts = vec![String::from_utf8_lossy(name).into_owned()];
+        let mut at = *directory;
+        while at != ROOT_OBJECT && parts.len() < DEPTH_MAX {
+            let step = match known.get(&(object.0, at)) {
+                Some(step) => step.clone(),
+                None => match directory_name(store, object.0, at) {
+                    Ok(Some(step)) => step,
+                    _ => {
+                        parts.push(format!("(directory {at})"));
+                        break;
+                    }
+                },
+            };
+            known.insert((object.0, at), step.clone());
+            parts.push(String::from_utf8_lossy(&step.1).into_owned());
+            at = step.0;
+        }
+        parts.push(dataset);
+        parts.reverse();
+        parts.join("/")
+    }
+}
+
+/// The directory that a directory lies in, and its name there.
+fn directory_name(
+    store: &dyn Store,
+    dataset: u32,
+    directory: u64,
+) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
+    let inode = store.get(&keys::inode(dataset, directory))?;
+    let inode = inode.and_then(|value| {
+        let (_, payload) = split_value(&value).ok()?;
+        InodeRecord::decode(payload).ok()
+    });
+    let Some(parent) = inode
+        .filter(|inode| inode.kind == FileKind::Directory)
+        .map(|inode| inode.parent)
+    else {
+        return Ok(None);
+    };
+    let (mut from, end) = (
+        keys::entry_from(dataset, parent, 0),
+        keys::entry_end(dataset, parent),
+    );
+    loop {
+        let entries = store.scan(&from, &end, 1024)?;
+        let Some((last, _)) = entries.last() else {
+            return Ok(None);
+        };
+        for (key, value) in &entries {
+            let entry = split_value(value).and_then(|(_, payload)| EntryRecord::decode(payload));
+            if let (Ok(entry), Ok((_, name))) = (entry, keys::parse_entry(key))
+                && entry.object == directory
+            {
+                return Ok(Some((parent, name.to_vec())));
+            }
+        }
+        from = last.to_vec();
+        from.push(0);
+    }
+}

@@ -1,0 +1,150 @@
+//! Verifying a pool that is not open: every copy of everything, and whether all counts agree.
+//!
+//! Invariants: nothing is written to any device (the pool is open read-only, the log is replayed in memory); damage
+//! never ends the walk, it is reported and the walk goes on with what can still be read. Takes memory in proportion to
+//! the number of chunks.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde::Serialize;
+use terrace_chunk::{ChunkStore, ScrubCursor};
+use terrace_device::Device;
+use terrace_pool::Pool;
+use terrace_store::Store;
+
+use crate::{
+    EngineError,
+    damage::{DamageWalk, DamagedFile},
+};
+
+/// How much one step reads, bytes.
+const STEP_BYTES: u64 = 8 << 20;
+/// Records of one step of the search for names.
+const STEP_RECORDS: usize = 4096;
+/// Most lines of problems that are kept.
+const PROBLEMS_MAX: usize = 1000;
+
+/// What a verification found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct VerifyReport {
+    /// The pool.
+    pub pool: String,
+    /// Whether nothing is wrong.
+    pub clean: bool,
+    /// Bytes read and compared with their sums.
+    pub bytes: u64,
+    /// Chunks.
+    pub chunks: u64,
+    /// Copies of them.
+    pub copies: u64,
+    /// Copies that do not verify or cannot be read.
+    pub damaged_copies: u64,
+    /// Chunks without a good copy: what they hold is lost.
+    pub lost_chunks: u64,
+    /// Damaged copies of metadata.
+    pub damaged_tables: u64,
+    /// Counts, live bytes and segments that do not agree.
+    pub wrong_counts: u64,
+    /// Records of datasets that do not agree.
+    pub wrong_records: u64,
+    /// Files with lost content.
+    pub files: Vec<DamagedFile>,
+    /// Whether `files` names all of them.
+    pub files_complete: bool,
+    /// Everything found, in words; at most 1000 lines.
+    pub problems: Vec<String>,
+}
+
+impl VerifyReport {
+    fn add(&mut self, lines: impl IntoIterator<Item = String>) -> u64 {
+        let mut count = 0;
+        for line in lines {
+            count += 1;
+            if self.problems.len() < PROBLEMS_MAX {
+                self.problems.push(line);
+            }
+        }
+        count
+    }
+}
+
+/// Verifies the pool on these devices, which may be open for reading only. `progress` gets bytes done and in all.
+///
+/// # Errors
+/// `Pool` and `Store` if labels, roots or log do not even let the pool be looked at.
+pub fn verify(
+    devices: Vec<Arc<dyn Device>>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<VerifyReport, EngineError> {
+    let options = terrace_pool::OpenOptions {
+        read_only: true,
+        ..terrace_pool::OpenOptions::default()
+    };
+    let pool = Arc::new(Pool::open(devices, options)?);
+    let chunks = ChunkStore::open(
+        pool.clone(),
+        terrace_chunk::Options {
+            threads: 0,
+            ..Default::default()
+        },
+    )?;
+    let mut report = VerifyReport {
+        pool: pool.name(),
+        ..VerifyReport::default()
+    };
+    let mut lost = BTreeSet::new();
+    let mut cursor = ScrubCursor::default();
+    loop {
+        let step = chunks.verify_step(&mut cursor, STEP_BYTES);
+        progress(step.done_bytes, step.total_bytes);
+        report.bytes = step.done_bytes;
+        report.chunks += step.chunks;
+        report.copies += step.copies;
+        report.damaged_copies += step.damaged_copies;
+        report.lost_chunks += step.lost.len() as u64;
+        report.damaged_tables += report.add(step.damaged_tables);
+        lost.extend(step.lost.iter().map(|(id, _)| *id));
+        report.add(
+            step.lost
+                .into_iter()
+                .map(|(id, cause)| format!("chunk {id} has no good copy: {cause}")),
+        );
+        if step.finished {
+            break;
+        }
+    }
+    let store: Arc<dyn Store> = chunks.clone();
+    let references = match terrace_dataset::check(&store) {
+        Ok(check) => {
+            report.wrong_records += report.add(check.problems);
+            let bodies = check.lost_bodies.iter();
+            report.wrong_records += report.add(
+                bodies.map(|(dataset, body)| format!("body {body} of dataset {dataset} belongs to no file")),
+            );
+            Some(check.references)
+        }
+        Err(error) => {
+            report.wrong_records += report.add([format!("the records of datasets cannot be read: {error}")]);
+            None
+        }
+    };
+    let audit = match &references {
+        Some(references) => chunks.audit(Some(&|count| {
+            references.iter().for_each(|(id, blocks)| count(*id, *blocks));
+            Ok(())
+        })),
+        None => chunks.audit(None),
+    };
+    report.wrong_counts += match audit {
+        Ok(audit) => report.add(audit.discrepancies),
+        Err(error) => report.add([format!("the counts cannot be compared: {error}")]),
+    };
+    report.files_complete = true;
+    if !lost.is_empty() {
+        let mut walk = DamageWalk::new(&report.pool, lost);
+        while walk.step(&*store, STEP_RECORDS) {}
+        (report.files, report.files_complete) = walk.files(&*store);
+    }
+    report.clean = report.problems.is_empty() && report.damaged_copies == 0 && report.lost_chunks == 0;
+    Ok(report)
+}
