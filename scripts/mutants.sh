@@ -1,35 +1,69 @@
 #!/usr/bin/env bash
 # Plants deliberate faults, one at a time, in a copy of the tree, and runs the simulator until it notices.
-#   scripts/mutants.sh [SEEDS]
-# Each crates/sim/mutants/NAME.patch is one fault; a fault that no seed notices is a failure.
+#   scripts/mutants.sh [SEEDS [NAME...]]   all of them, or these
+#   scripts/mutants.sh --check             only whether each still applies to this tree
+# Each crates/sim/mutants/NAME.patch is one fault, its first line says what it breaks. A fault that no seed notices,
+# that does not apply or does not build any more is a failure; so is finding no faults at all.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-seeds=${1:-5000}
+root=$PWD
+shopt -s nullglob
+check=
+if [ "${1:-}" = --check ]; then check=1; shift; fi
+seeds=5000
+if [ -z "$check" ] && [ $# -gt 0 ]; then seeds=$1; shift; fi
+case $seeds in '' | *[!0-9]*) printf "the number of seeds is '%s'; give one, as in 'scripts/mutants.sh 5000'\n" "$seeds" >&2; exit 2 ;; esac
+patches=()
+if [ $# -gt 0 ]; then
+    for name in "$@"; do patches+=("$root/crates/sim/mutants/$name.patch"); done
+else
+    patches=("$root"/crates/sim/mutants/*.patch)
+fi
+if [ ${#patches[@]} -eq 0 ]; then
+    printf 'no faults in crates/sim/mutants: nothing was tested\n' >&2
+    exit 1
+fi
+missed=0 caught=0
+miss() { printf '%-34s %s\n' "$1" "$2"; missed=$((missed + 1)); }
+
+if [ -n "$check" ]; then
+    for patch in "${patches[@]}"; do
+        name=$(basename "$patch" .patch)
+        [ "$(head -c 2 "$patch" 2>/dev/null)" = '# ' ] || { miss "$name" 'is missing, or does not start with what it breaks'; continue; }
+        git apply --check "$patch" || miss "$name" 'does not apply any more'
+    done
+    printf '%d faults, %d do not apply\n' "${#patches[@]}" "$missed"
+    [ "$missed" -eq 0 ]
+    exit
+fi
+
 copy=$(mktemp -d "${TMPDIR:-/tmp}/terrace-mutants.XXXXXX")
 trap 'rm -rf "$copy"' EXIT
-missed=0 caught=0
-shopt -s nullglob
-for patch in crates/sim/mutants/*.patch; do
+# The profile of `make test`: overflow checks and assertions are part of what notices. One target directory, so that
+# each fault costs the crates above it only.
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}/mutants
+sim=$CARGO_TARGET_DIR/debug/terrace-sim
+mkdir "$copy/tree"
+cp -r Cargo.toml Cargo.lock clippy.toml rust-toolchain.toml rustfmt.toml crates "$copy/tree/"
+cd "$copy/tree" || exit 1
+git init -q . || exit 1
+run() { cargo build --locked --quiet --bin terrace-sim 2>"$copy/log"; }
+for patch in "${patches[@]}"; do
     name=$(basename "$patch" .patch)
-    rm -rf "$copy/tree" && mkdir "$copy/tree"
-    cp -r Cargo.toml Cargo.lock clippy.toml rust-toolchain.toml rustfmt.toml crates "$copy/tree/"
-    if ! patch -s -d "$copy/tree" -p1 <"$patch"; then
-        printf '%-40s does not apply any more\n' "$name"
-        missed=$((missed + 1))
-        continue
-    fi
-    if ! (cd "$copy/tree" && CARGO_TARGET_DIR="$copy/target" cargo build --release --quiet --bin terrace-sim) 2>"$copy/log"; then
-        printf '%-40s does not build\n' "$name"
-        missed=$((missed + 1))
-        continue
-    fi
-    if "$copy/target/release/terrace-sim" --seeds "$seeds" --level all --failures 1 >"$copy/log" 2>&1; then
-        printf '%-40s MISSED by %s seeds\n' "$name" "$seeds"
-        missed=$((missed + 1))
+    if ! git apply "$patch"; then
+        miss "$name" 'does not apply any more'
+    elif ! run; then
+        miss "$name" "does not build: $(grep -m 1 '^error' "$copy/log")"
+    elif "$sim" --seeds "$seeds" --level all --failures 1 >"$copy/log" 2>&1; then
+        miss "$name" "MISSED by $seeds seeds"
+    elif ! grep -q '^FAILED' "$copy/log"; then
+        # Killed or aborted: not a finding of the simulator's.
+        miss "$name" "ended without a finding: $(tail -n 1 "$copy/log")"
     else
-        printf '%-40s caught: %s\n' "$name" "$(grep -m 1 '^FAILED' "$copy/log" | cut -c 1-120)"
+        printf '%-34s caught: %s\n' "$name" "$(grep -m 1 '^FAILED' "$copy/log" | cut -c 1-120)"
         caught=$((caught + 1))
     fi
+    git apply -R "$patch" 2>/dev/null
 done
 printf '%d caught, %d missed\n' "$caught" "$missed"
 [ "$missed" -eq 0 ]
