@@ -248,6 +248,11 @@ pub enum Command {
     },
     /// Show or control the work in the background
     Jobs(JobsArguments),
+    /// Read and compare everything of a stopped pool, and change nothing; exit status 1 if anything is wrong
+    Verify {
+        /// The pool
+        pool: String,
+    },
     /// Read everything in a pool and verify it, repairing what has a good copy
     Scrub {
         /// The pool

@@ -12,6 +12,7 @@ mod pools;
 mod shell;
 mod show;
 mod upkeep;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -155,6 +156,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         }
         Command::Prune { dataset, dry_run } => done(datasets::prune(&session, &dataset, dry_run)),
         Command::Jobs(arguments) => done(upkeep::jobs(&session, arguments)),
+        Command::Verify { pool } => verify::verify(&session, &pool),
         Command::Scrub { pool, waiting } => upkeep::scrub(&session, &pool, waiting),
         Command::Compact { pool, waiting } => done(upkeep::compact(&session, &pool, waiting)),
         Command::Ls {

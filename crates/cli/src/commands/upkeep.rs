@@ -54,6 +54,10 @@ pub fn scrub(session: &Session, pool: &str, waiting: Waiting) -> Result<ExitCode
             .damage
             .iter()
             .try_for_each(|damage| output::line(&format!("  {damage}")))?;
+        status
+            .files
+            .iter()
+            .try_for_each(|file| output::line(&format!("  damaged: {file}")))?;
     }
     if status.state != "done" {
         return Err(Failure::new(

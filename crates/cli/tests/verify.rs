@@ -1,0 +1,100 @@
+//! `terrace verify`: a clean pool stays as it is, damage is found and the file named.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness;
+
+use std::fs;
+
+use harness::Machine;
+
+/// Content that does not compress and occurs once.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut content = Vec::with_capacity(length + 8);
+    while content.len() < length {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        content.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
+    }
+    content.truncate(length);
+    content
+}
+
+fn pool_with_files(machine: &Machine) -> Vec<u8> {
+    machine.make_pool();
+    let content = noise(5, 300_000);
+    fs::create_dir_all(machine.path("tree/deep")).unwrap();
+    fs::write(machine.path("tree/deep/broken"), &content).unwrap();
+    fs::write(machine.path("tree/whole"), noise(6, 200_000)).unwrap();
+    machine.ok(&["fs", "create", "tank/data"]);
+    machine.ok(&["put", "tank/data", "tree"]);
+    content
+}
+
+#[test]
+fn a_clean_pool_verifies_and_is_not_changed() {
+    let machine = Machine::new();
+    pool_with_files(&machine);
+    assert!(
+        machine
+            .error(&["verify", "tank"], 1)
+            .contains("terrace stop tank")
+    );
+    // What a killed daemon leaves is replayed in memory only.
+    machine.kill_daemon("tank");
+    let read = || ["fast.img", "slow.img"].map(|name| image(&machine, name));
+    let before = read();
+    let report = machine.json(&["verify", "tank"]);
+    assert_eq!(report["clean"], true, "{report}");
+    assert!(report["copies"].as_u64().unwrap() > 0);
+    assert!(read() == before, "verify changed a device");
+}
+
+fn image(machine: &Machine, name: &str) -> Vec<u8> {
+    fs::read(machine.path(name)).unwrap()
+}
+
+#[test]
+fn a_flipped_byte_is_found_and_the_file_named() {
+    let machine = Machine::new();
+    let content = pool_with_files(&machine);
+    machine.ok(&["stop", "tank"]);
+    // The data lies on the device as it is: find it there by a piece of it.
+    let piece = &content[150_000..150_032];
+    let mut flipped = 0;
+    for name in ["fast.img", "slow.img"] {
+        let mut image = fs::read(machine.path(name)).unwrap();
+        let places: Vec<usize> = image
+            .windows(piece.len())
+            .enumerate()
+            .filter(|(_, window)| *window == piece)
+            .map(|(at, _)| at)
+            .collect();
+        for at in &places {
+            image[*at] ^= 1;
+        }
+        if !places.is_empty() {
+            fs::write(machine.path(name), image).unwrap();
+        }
+        flipped += places.len();
+    }
+    assert!(flipped > 0);
+    let output = machine.run(&["verify", "tank", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["lost_chunks"], 1, "{report}");
+    assert_eq!(
+        report["files"][0]["path"], "tank/data/tree/deep/broken",
+        "{report}"
+    );
+    assert_eq!(report["wrong_counts"], 0, "{report}");
+    // So does a scrub, and status after it.
+    let output = machine.run(&["scrub", "tank", "--wait"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("tank/data/tree/deep/broken"), "{text}");
+    let status = machine.ok(&["status", "tank"]);
+    assert!(status.contains("tank/data/tree/deep/broken"), "{status}");
+}
