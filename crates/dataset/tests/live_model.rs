@@ -385,7 +385,8 @@ impl World {
                     return self;
                 };
                 let made = fs.link(&root, of, dir, &text(name));
-                if model.names(dir).contains_key(&text(name)) {
+                let taken = model.names(dir).contains_key(&text(name));
+                if taken {
                     assert_eq!(made, Err(FsError::Exists));
                 } else {
                     made.unwrap();
