@@ -3,7 +3,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+};
 
 use proptest::prelude::*;
 use terrace_dataset::{
