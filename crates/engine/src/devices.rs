@@ -290,9 +290,7 @@ impl Engine {
         let info = self.find_device(name)?;
         if info.state == DeviceState::Missing {
             return Err(EngineError::Invalid(
-                "it is missing, so that nothing can be moved off it; bring it back, or give up what is only there \
-                 with 'terrace pool remove --lost'"
-                    .into(),
+                "it is missing, so that nothing can be moved off it; bring it back, or give it up".into(),
             ));
         }
         let plan = self.plan_leaving(&info, 0);
@@ -311,7 +309,7 @@ impl Engine {
         let info = self.find_device(name)?;
         if info.state != DeviceState::Missing {
             return Err(EngineError::Invalid(
-                "it is there; remove it without --lost, so that nothing is lost".into(),
+                "it is there; empty it and remove it, so that nothing is lost".into(),
             ));
         }
         let live_bytes = self.chunks.device_load(info.number).live_bytes;
@@ -328,8 +326,7 @@ impl Engine {
         let info = self.find_device(old)?;
         if info.state == DeviceState::Missing {
             return Err(EngineError::Invalid(format!(
-                "it is missing, so that nothing can be moved off it; add the new device with 'terrace pool add', and \
-                 give the old one up with 'terrace pool remove --lost' as {}",
+                "device {} is missing, so that nothing can be moved off it; add the new one, and give that one up",
                 info.number
             )));
         }
@@ -387,11 +384,7 @@ impl Engine {
                 format_size(live)
             ),
         };
-        format!(
-            "device '{}' is missing; {held}; bring it back with 'terrace pool import --take-back', or give it up with \
-             'terrace pool remove --lost'",
-            device.path
-        )
+        format!("device '{}' is missing; {held}", device.path)
     }
 }
 
