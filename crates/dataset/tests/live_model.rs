@@ -3,10 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::prelude::*;
 use terrace_dataset::{
