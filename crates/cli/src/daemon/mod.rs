@@ -22,6 +22,7 @@ use std::{
 
 use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Handler, ProcessId, Request, RunLock, Server};
+use terrace_device::{Cause, Device, DeviceError};
 use terrace_engine::{Engine, OpenOptions};
 
 use crate::{
@@ -137,13 +138,30 @@ fn take_lock(path: &Path) -> std::io::Result<Result<RunLock, Option<ProcessId>>>
     }
 }
 
+/// How long a device may stay held by a process that is going away.
+const LEAVING: Duration = Duration::from_secs(2);
+
+/// Opens a device; while another process holds it, tries again for a moment: a daemon that was stopped or killed lets
+/// go of its files one after the other, of its devices last.
+fn open_when_free(path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
+    let deadline = Instant::now() + LEAVING;
+    loop {
+        match terrace_device::open_path(path) {
+            Err(error) if error.cause == Cause::InUse && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 /// Opens a known pool's devices, wherever they were last.
 pub fn open_pool(known: &KnownPool, options: OpenOptions) -> Result<Arc<Engine>, Failure> {
     let what = format!("open pool '{}'", known.name);
     let degraded = options.degraded;
     let mut devices = Vec::new();
     for path in &known.devices {
-        match terrace_device::open_path(path) {
+        match open_when_free(path) {
             Ok(device) => devices.push(device),
             Err(error) if degraded => tracing::warn!("opening without device '{}': {error}", path.display()),
             Err(error) => {
