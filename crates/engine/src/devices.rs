@@ -372,7 +372,7 @@ impl Engine {
     pub(crate) fn bad_device_in_words(&self, device: &DeviceStatus) -> String {
         if device.state != "missing" {
             return format!(
-                "device '{}' is {}; replace it with 'terrace pool replace', then run 'terrace scrub'",
+                "device '{}' is {}; run 'terrace scrub' to learn what of it can still be read, and save that elsewhere",
                 device.path, device.state
             );
         }
