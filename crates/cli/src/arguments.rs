@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::device_arguments::{DeviceCommand, EvacuateArguments};
+
 /// One pool of fast and slow storage: tiers, dedup, compression, checksums, snapshots.
 ///
 /// Sizes are written 512M or 1.5T (binary), times 30s, 5m, 60d. Exit status: 0 done, 1 failed, 2 wrong usage.
@@ -246,6 +248,8 @@ pub enum Command {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
+    /// Move everything off a device, which stays in the pool and takes nothing new
+    Evacuate(EvacuateArguments),
     /// Show or control the work in the background
     Jobs(JobsArguments),
     /// Read and compare everything of a stopped pool, and change nothing; exit status 1 if anything is wrong
@@ -377,6 +381,9 @@ pub enum PoolCommand {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
+    /// Devices that come and go
+    #[command(flatten)]
+    Devices(DeviceCommand),
     /// Show properties of a pool
     Get {
         /// The property, several with commas, or all

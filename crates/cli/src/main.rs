@@ -8,6 +8,7 @@ mod arguments;
 mod client;
 mod commands;
 mod daemon;
+mod device_arguments;
 mod launch;
 mod names;
 mod output;

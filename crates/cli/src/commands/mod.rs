@@ -4,6 +4,7 @@ mod blocks;
 mod datasets;
 mod demo;
 mod demo_checks;
+mod devices;
 mod doctor;
 mod files;
 pub mod mount_helper;
@@ -155,6 +156,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             done(session.change(&snapshot, "hold", arguments).map(drop))
         }
         Command::Prune { dataset, dry_run } => done(datasets::prune(&session, &dataset, dry_run)),
+        Command::Evacuate(arguments) => done(devices::evacuate(&session, &arguments)),
         Command::Jobs(arguments) => done(upkeep::jobs(&session, arguments)),
         Command::Verify { pool } => verify::verify(&session, &pool),
         Command::Scrub { pool, waiting } => upkeep::scrub(&session, &pool, waiting),

@@ -50,6 +50,7 @@ pub fn run(session: &Session, command: PoolCommand) -> Result<(), Failure> {
             destroyed,
             dry_run,
         } => import(session, &search, &devices, pool.as_deref(), destroyed, dry_run),
+        PoolCommand::Devices(command) => super::devices::run(session, command),
         PoolCommand::Get { property, pool } => get(session, &property, &pool),
         PoolCommand::Set { properties, pool } => {
             let properties = parse_properties(&properties)?;

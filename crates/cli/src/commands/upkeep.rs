@@ -20,7 +20,7 @@ use crate::{
 
 impl Waiting {
     /// Whether to wait: as asked for, else if somebody is watching.
-    fn waits(self) -> bool {
+    pub fn waits(self) -> bool {
         self.wait || (!self.no_wait && io::stdout().is_terminal())
     }
 }

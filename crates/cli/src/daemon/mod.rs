@@ -8,6 +8,7 @@ mod answers;
 mod blocks;
 mod datasets;
 mod device_users;
+mod devices;
 mod files;
 mod mounting;
 mod paths;
@@ -280,6 +281,10 @@ impl Daemon {
             "job_action" => self.job_action(parameters),
             "scrub" => self.scrub(parameters, exchange),
             "compact" => self.compact(parameters, exchange),
+            "device_add" => self.device_add(parameters),
+            "device_leave" => self.device_leave(parameters, exchange),
+            "device_replace" => self.device_replace(parameters, exchange),
+            "device_resize" => self.device_resize(parameters),
             "sync" => self.sync(),
             "pool_properties" => Ok(self.pool_properties()),
             "pool_set" => self.pool_set(parameters),

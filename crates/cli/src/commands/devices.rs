@@ -1,0 +1,183 @@
+//! `terrace pool add|remove|replace|resize`, `terrace evacuate`.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use terrace_control::Failure;
+use terrace_device::{DeviceSpec, format_size};
+
+use super::{Session, logged};
+use crate::{
+    client::Client,
+    device_arguments::{DeviceCommand, EvacuateArguments},
+    output,
+};
+
+/// Runs one of them.
+pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
+    match command {
+        DeviceCommand::Add {
+            pool,
+            devices,
+            before,
+            after,
+            copies,
+            force,
+        } => {
+            let Some((tier, words)) = devices.split_once('=') else {
+                return Err(Failure::new(
+                    format!("add '{devices}' to pool '{pool}'"),
+                    "the tier is missing",
+                    "write TIER=DEVICE, for example slow=/dev/sdb",
+                )
+                .as_usage());
+            };
+            let words = words.split(',').map(absolute_spec);
+            let words = words.collect::<Result<Vec<_>, _>>()?;
+            let arguments = json!({
+                "tier": tier, "devices": words, "before": before, "after": after, "copies": copies, "force": force,
+            });
+            let added = Client::open(&session.places, &pool)?.call("device_add", logged(arguments))?;
+            if session.json {
+                return output::json(&added);
+            }
+            for device in added.as_array().into_iter().flatten() {
+                let path = device["path"].as_str().unwrap_or_default();
+                let size = format_size(device["size_bytes"].as_u64().unwrap_or(0));
+                output::line(&format!(
+                    "added {path} ({size}) to tier '{tier}'; 'terrace pool remove {pool} {path}' undoes it"
+                ))?;
+            }
+            Ok(())
+        }
+        DeviceCommand::Remove {
+            pool,
+            device,
+            lost,
+            yes,
+            dry_run,
+            waiting,
+        } => {
+            if lost && !dry_run {
+                output::confirm(
+                    &format!("give up device '{device}' of pool '{pool}' and what is only there"),
+                    yes,
+                )?;
+            }
+            let arguments = json!({
+                "device": absolute(&device), "action": "remove", "lost": lost && !dry_run, "dry_run": dry_run,
+                "wait": waiting.waits(),
+            });
+            leave(session, &pool, &device, "remove", dry_run, arguments)
+        }
+        DeviceCommand::Replace {
+            pool,
+            old,
+            new,
+            force,
+            waiting,
+        } => {
+            let arguments = json!({
+                "device": absolute(&old), "new": absolute_spec(&new)?, "force": force, "wait": waiting.waits(),
+            });
+            let done = Client::open(&session.places, &pool)?.call("device_replace", logged(arguments))?;
+            say_job(
+                session,
+                &done,
+                waiting.waits(),
+                &format!("replaced {old} by {new}"),
+            )
+        }
+        DeviceCommand::Resize { pool, device } => {
+            let arguments = logged(json!({ "device": absolute(&device) }));
+            let done = Client::open(&session.places, &pool)?.call("device_resize", arguments)?;
+            if session.json {
+                return output::json(&done);
+            }
+            let bytes = |key: &str| format_size(done[key].as_u64().unwrap_or(0));
+            output::line(&format!(
+                "{device}: {} before, {} now",
+                bytes("size_bytes_before"),
+                bytes("size_bytes")
+            ))
+        }
+    }
+}
+
+/// `terrace evacuate`.
+pub fn evacuate(session: &Session, arguments: &EvacuateArguments) -> Result<(), Failure> {
+    let (pool, device) = (&arguments.pool, &arguments.device);
+    let request = json!({
+        "device": absolute(device), "action": "evacuate", "undo": arguments.undo, "dry_run": arguments.dry_run,
+        "wait": arguments.waiting.waits(),
+    });
+    leave(session, pool, device, "evacuate", arguments.dry_run, request)
+}
+
+fn leave(
+    session: &Session,
+    pool: &str,
+    device: &str,
+    action: &str,
+    dry_run: bool,
+    arguments: Value,
+) -> Result<(), Failure> {
+    let wait = arguments["wait"] == json!(true);
+    let arguments = if dry_run { arguments } else { logged(arguments) };
+    let done = Client::open(&session.places, pool)?.call("device_leave", arguments)?;
+    let bytes = |key: &str| format_size(done[key].as_u64().unwrap_or(0));
+    if dry_run {
+        if session.json {
+            return output::json(&done);
+        }
+        output::line(&format!(
+            "{device} holds {}; the other devices have room for {}",
+            bytes("live_bytes"),
+            bytes("room_bytes")
+        ))?;
+        return match done["obstacle"].as_str().filter(|obstacle| !obstacle.is_empty()) {
+            Some(obstacle) => output::line(&format!("it could not be emptied: {obstacle}")),
+            None => output::line("it could be emptied; nothing was changed"),
+        };
+    }
+    if done["lost_bytes"].is_u64() && !session.json {
+        return output::line(&format!(
+            "gave up {device}; {} of content was on it",
+            bytes("lost_bytes")
+        ));
+    }
+    let said = if action == "remove" {
+        format!("{device} was taken out")
+    } else {
+        format!("{device} is empty; 'terrace evacuate {pool} {device} --undo' puts it to use again")
+    };
+    say_job(session, &done, wait, &said)
+}
+
+fn say_job(session: &Session, done: &Value, waited: bool, said: &str) -> Result<(), Failure> {
+    if session.json {
+        return output::json(done);
+    }
+    match done["job"].as_u64() {
+        Some(id) if !waited => output::line(&format!("job {id} does it; 'terrace jobs' shows how far it is")),
+        Some(_) => output::line(said),
+        None => Ok(()),
+    }
+}
+
+/// The daemon lives elsewhere: relative paths are resolved here. Numbers stay.
+fn absolute(device: &str) -> String {
+    let is_number = device.chars().all(|c| c.is_ascii_digit()) && !Path::new(device).exists();
+    match std::path::absolute(device) {
+        Ok(path) if !is_number => path.display().to_string(),
+        _ => device.to_owned(),
+    }
+}
+
+fn absolute_spec(word: &str) -> Result<String, Failure> {
+    let here = std::env::current_dir().unwrap_or_else(|_| "/".into());
+    let spec: DeviceSpec = word.parse().map_err(|error: terrace_device::SpecError| {
+        Failure::new(format!("use device '{word}'"), error, "").as_usage()
+    })?;
+    Ok(spec.absolute(&here).to_string())
+}

@@ -1,0 +1,170 @@
+//! Requests about devices that come and go.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use terrace_control::{Exchange, Failure, Progress};
+use terrace_device::{DeviceSpec, format_size};
+use terrace_engine::TierPlace;
+
+use super::{
+    Daemon,
+    answers::{Parameters, failed},
+};
+
+/// How often progress is told.
+const TELL_INTERVAL: Duration = Duration::from_millis(50);
+
+impl Daemon {
+    pub(super) fn device_add(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let tier = parameters.text("tier")?;
+        let words: Vec<String> = parameters.value("devices")?;
+        let what = format!("add to tier '{tier}' of pool '{}'", self.pool);
+        let specs = words.iter().map(|word| parse(&what, word));
+        let specs = specs.collect::<Result<Vec<_>, _>>()?;
+        let place = match (
+            parameters.optional_text("before")?,
+            parameters.optional_text("after")?,
+        ) {
+            (Some(other), _) => Some(TierPlace::Before(other)),
+            (None, Some(other)) => Some(TierPlace::After(other)),
+            (None, None) => None,
+        };
+        let copies = u8::try_from(parameters.number("copies")?).unwrap_or(u8::MAX);
+        let force = parameters.flag("force")?;
+        let added = self
+            .engine
+            .add_devices(&tier, &specs, place.as_ref(), copies, force);
+        self.remember_pool();
+        let added = added.map_err(|error| failed(&what, &error))?;
+        let rows = added.iter().map(
+            |device| json!({ "number": device.number, "path": device.path, "size_bytes": device.size_bytes }),
+        );
+        Ok(Value::Array(rows.collect()))
+    }
+
+    /// `remove` and `evacuate`.
+    pub(super) fn device_leave(
+        &self,
+        parameters: &Parameters,
+        exchange: &mut Exchange,
+    ) -> Result<Value, Failure> {
+        let name = parameters.text("device")?;
+        let action = parameters.text("action")?;
+        let what = format!("{action} device '{name}' of pool '{}'", self.pool);
+        let fail = |error: &dyn std::fmt::Display| failed(&what, error);
+        if parameters.flag("undo")? {
+            self.engine
+                .use_device_again(&name)
+                .map_err(|error| fail(&error))?;
+            return Ok(Value::Null);
+        }
+        let info = self.engine.find_device(&name).map_err(|error| fail(&error))?;
+        if parameters.flag("lost")? {
+            let lost = self.engine.give_up_device(&name).map_err(|error| fail(&error))?;
+            self.remember_pool();
+            return Ok(json!({ "path": info.path, "lost_bytes": lost }));
+        }
+        // What is still in memory has no place yet.
+        self.sync()?;
+        if parameters.flag("dry_run")? {
+            let plan = self.engine.plan_leaving(&info, 0);
+            return Ok(json!({
+                "path": plan.path, "tier": plan.tier, "live_bytes": plan.live_bytes, "room_bytes": plan.room_bytes,
+                "obstacle": plan.obstacle, "state": info.state.as_str(),
+            }));
+        }
+        let job = match action.as_str() {
+            "remove" => self.engine.remove_device(&name),
+            "evacuate" => self.engine.evacuate_device(&name),
+            _ => return Err(Failure::new(what, "this is not known", "")),
+        };
+        let job = job.map_err(|error| fail(&error))?;
+        self.wait_for_leaving(&what, job, parameters, exchange)
+    }
+
+    pub(super) fn device_replace(
+        &self,
+        parameters: &Parameters,
+        exchange: &mut Exchange,
+    ) -> Result<Value, Failure> {
+        let old = parameters.text("device")?;
+        let what = format!("replace device '{old}' of pool '{}'", self.pool);
+        let new = parse(&what, &parameters.text("new")?)?;
+        self.sync()?;
+        let job = self.engine.replace_device(&old, &new, parameters.flag("force")?);
+        self.remember_pool();
+        let job = job.map_err(|error| failed(&what, &error))?;
+        self.wait_for_leaving(&what, job, parameters, exchange)
+    }
+
+    pub(super) fn device_resize(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let name = parameters.text("device")?;
+        let what = format!("resize device '{name}' of pool '{}'", self.pool);
+        let resized = self.engine.resize_device(&name);
+        let (before, now) = resized.map_err(|error| failed(&what, &error))?;
+        if now <= before {
+            return Err(Failure::new(
+                what,
+                format!("it has not grown: it has {} as before", format_size(before)),
+                "make the file or volume under it larger first; to make a pool smaller, add a smaller device and \
+                 remove this one",
+            ));
+        }
+        self.remember_pool();
+        Ok(json!({ "size_bytes_before": before, "size_bytes": now }))
+    }
+
+    /// Tells the progress of a job until the device is empty (and gone, if it shall be).
+    fn wait_for_leaving(
+        &self,
+        what: &str,
+        id: u64,
+        parameters: &Parameters,
+        exchange: &mut Exchange,
+    ) -> Result<Value, Failure> {
+        let mut done_bytes = 0;
+        while parameters.flag("wait")? {
+            self.engine
+                .settle_leaving()
+                .map_err(|error| failed(what, &error))?;
+            let Some(job) = self.engine.jobs().into_iter().find(|job| job.id == id) else {
+                break;
+            };
+            done_bytes = job.done_bytes;
+            exchange.progress(Progress {
+                what: job.kind.clone(),
+                done_bytes: job.done_bytes,
+                total_bytes: job.total_bytes,
+            })?;
+            match job.state.as_str() {
+                "done" if !self.engine.is_leaving(id) => break,
+                "failed" | "cancelled" => {
+                    return Err(failed(
+                        what,
+                        &format!(
+                            "job {id} {}: {}; the device is used as before",
+                            job.state, job.reason
+                        ),
+                    ));
+                }
+                _ => {}
+            }
+            if exchange.is_stopping() {
+                return Err(Failure::new(
+                    what,
+                    "the pool is being stopped",
+                    "the job goes on after the next start",
+                ));
+            }
+            std::thread::sleep(TELL_INTERVAL);
+        }
+        self.remember_pool();
+        Ok(json!({ "job": id, "done_bytes": done_bytes }))
+    }
+}
+
+fn parse(what: &str, word: &str) -> Result<DeviceSpec, Failure> {
+    word.parse()
+        .map_err(|error: terrace_device::SpecError| failed(what, &error).as_usage())
+}

@@ -1,0 +1,87 @@
+//! The command line of devices that come and go: `pool add|remove|replace|resize`, `evacuate`.
+
+use clap::{Args, Subcommand};
+
+use crate::arguments::Waiting;
+
+/// Those below `terrace pool`.
+#[derive(Debug, Subcommand)]
+pub enum DeviceCommand {
+    /// Add devices to a tier, or to a new one; 'pool remove' undoes it
+    Add {
+        /// The pool
+        pool: String,
+        /// The tier and the devices: a block device, a file (made at the size if absent), a directory
+        #[arg(value_name = "TIER=DEVICE[:SIZE][,DEVICE…]")]
+        devices: String,
+        /// Make a new tier that is faster than this one
+        #[arg(long, value_name = "TIER", conflicts_with = "after")]
+        before: Option<String>,
+        /// Make a new tier that is slower than this one
+        #[arg(long, value_name = "TIER")]
+        after: Option<String>,
+        /// How many devices of a new tier hold each chunk
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        copies: u8,
+        /// Use devices that hold a pool or other data: what is on them is lost
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Empty a device and take it out of the pool; its tier goes with the last one of it
+    Remove {
+        /// The pool
+        pool: String,
+        /// The device: its path, or its number
+        device: String,
+        /// Give up a device that is missing, with everything that is only there
+        #[arg(long)]
+        lost: bool,
+        /// Do not ask (with --lost)
+        #[arg(short, long)]
+        yes: bool,
+        /// Only say what would be done
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+    /// Put a new device in the place of another one, which is emptied and taken out
+    Replace {
+        /// The pool
+        pool: String,
+        /// The device that goes: its path, or its number
+        old: String,
+        /// The one that comes
+        #[arg(value_name = "NEW[:SIZE]")]
+        new: String,
+        /// Use a device that holds a pool or other data: what is on it is lost
+        #[arg(short, long)]
+        force: bool,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+    /// Use what a device has grown by
+    Resize {
+        /// The pool
+        pool: String,
+        /// The device: its path, or its number
+        device: String,
+    },
+}
+
+/// `terrace evacuate`
+#[derive(Debug, Args)]
+pub struct EvacuateArguments {
+    /// The pool
+    pub pool: String,
+    /// The device: its path, or its number
+    pub device: String,
+    /// Put new data on a device again that was emptied
+    #[arg(long)]
+    pub undo: bool,
+    /// Only say what would be done
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub waiting: Waiting,
+}
