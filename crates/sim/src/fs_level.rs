@@ -358,9 +358,18 @@ impl Run {
                 filesystem.snapshots.insert(short.clone(), snapshot);
                 let words = error.to_string();
                 self.excuse("snapshot", &words)?;
-                self.settle_snapshot(index, &short)
+                self.settle_unless_stopped(index, &short, &words)
             }
         }
+    }
+
+    /// What a store that has stopped still shows from memory need not be there after the next opening: until then
+    /// nothing is known of it.
+    fn settle_unless_stopped(&mut self, index: usize, short: &str, words: &str) -> Check {
+        if words.contains("stopped accepting writes") {
+            return Ok(());
+        }
+        self.settle_snapshot(index, short)
     }
 
     /// A snapshot of which it is not known whether it is there: asks.
@@ -413,14 +422,16 @@ impl Run {
                     "destroying a snapshot was refused on a full pool"
                 );
                 self.excuse("destroy a snapshot", &words)?;
-                self.settle_snapshot(index, &short)
+                self.settle_unless_stopped(index, &short, &words)
             }
         }
     }
 
     fn browse_snapshot(&mut self) -> Check {
         let index = self.random.index(self.filesystems.len());
-        let names: Vec<String> = self.filesystems[index].snapshots.keys().cloned().collect();
+        let snapshots = self.filesystems[index].snapshots.iter();
+        let certain = snapshots.filter(|(_, snapshot)| snapshot.certain);
+        let names: Vec<String> = certain.map(|(name, _)| name.clone()).collect();
         if names.is_empty() {
             return Ok(());
         }
