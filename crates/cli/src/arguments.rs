@@ -110,8 +110,9 @@ pub enum Command {
     },
     /// Make a volume, or a snapshot of one (VOLUME@NAME), a block device of this machine, and print which
     ///
-    /// The device is a loop device with blocks of 4096 bytes; root alone can make one. It comes back with the daemon, and
-    /// has a name that stays the same in 'by-id' below the run directory (/run/terrace/by-id/POOL-VOLUME for root).
+    /// The device is a loop device with logical blocks of the volume's block_size; root alone can make one. It comes back
+    /// with the daemon, and has a name that stays the same, for fstab and crypttab: disk/POOL/VOLUME in the run directory
+    /// (/run/terrace/disk/POOL/VOLUME for root).
     Attach {
         /// The volume; one that is attached already stays as it is
         volume: String,
@@ -129,18 +130,11 @@ pub enum Command {
     },
     /// Serve a volume, or a snapshot of one (VOLUME@NAME), to NBD clients, and print where they find it
     ///
-    /// The export has the volume's name; several volumes may share an address. There is no encryption and no password:
-    /// who reaches the address can use the volume. A Unix socket is made for its owner alone.
-    Serve {
-        /// The volume
-        volume: String,
-        /// Where to listen: unix:PATH, or tcp:HOST:PORT (port 0 takes a free one)
-        #[arg(long, value_name = "ADDRESS")]
-        nbd: String,
-        /// Refuse writes (snapshots always do)
-        #[arg(long = "ro")]
-        read_only: bool,
-    },
+    /// The export has the volume's name; several volumes may share an address. A Unix socket is made for its owner alone.
+    /// Without --tls-cert there is no encryption and no password: who reaches the address can use the volume. With it,
+    /// clients that do not begin TLS are refused, and with --tls-ca those without a certificate of that authority too.
+    /// Certificates alone, no pre-shared keys; renewed files are used for the next client.
+    Serve(ServeArguments),
     /// Stop serving a volume, everywhere; its clients are disconnected
     Unserve {
         /// The volume
@@ -436,6 +430,28 @@ pub enum FsCommand {
     },
 }
 
+/// `terrace serve`
+#[derive(Debug, Args)]
+pub struct ServeArguments {
+    /// The volume
+    pub volume: String,
+    /// Where to listen: unix:PATH, or tcp:HOST:PORT (port 0 takes a free one)
+    #[arg(long, value_name = "ADDRESS")]
+    pub nbd: String,
+    /// The server's certificate, and those between it and its authority, in PEM form
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of that certificate, in PEM form
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Demand certificates that this authority signed from clients
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_ca: Option<PathBuf>,
+    /// Refuse writes (snapshots always do)
+    #[arg(long = "ro")]
+    pub read_only: bool,
+}
+
 /// `terrace volume …`
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
@@ -449,6 +465,9 @@ pub enum VolumeCommand {
         /// Set no room aside for it
         #[arg(long)]
         sparse: bool,
+        /// Logical block of its devices: 4K (the default) or 512; the same as -o block_size=SIZE
+        #[arg(long, value_name = "SIZE")]
+        block_size: Option<String>,
         /// Create the datasets above it too
         #[arg(short, long)]
         parents: bool,

@@ -110,7 +110,7 @@ impl Places {
 
     /// Where attached volumes have names that stay: links to their devices.
     pub fn link_directory(&self) -> PathBuf {
-        self.run.join("by-id")
+        self.run.join("disk")
     }
 
     /// What the daemon has to say.

@@ -57,6 +57,18 @@ pub struct KnownAttachment {
     pub device: Option<PathBuf>,
 }
 
+/// What a service shows, and asks, in TLS.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct KnownTls {
+    /// The certificate, in PEM form.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authority whose certificates clients must show.
+    #[serde(default)]
+    pub client_authority: Option<PathBuf>,
+}
+
 /// A volume that a pool should serve.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KnownService {
@@ -67,6 +79,9 @@ pub struct KnownService {
     /// Whether clients may only read.
     #[serde(default)]
     pub read_only: bool,
+    /// Absent if it is open to whoever reaches it.
+    #[serde(default)]
+    pub tls: Option<KnownTls>,
 }
 
 /// What a pool should have attached and served.

@@ -47,6 +47,31 @@ impl Client {
         }
     }
 
+    /// The smallest unit of a request that the server tells of an export.
+    fn block_bytes(socket: &Path, export: &str) -> u32 {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.read_exact(&mut [0; 18]).unwrap();
+        let length = u32::try_from(export.len()).unwrap();
+        // NBD_OPT_INFO for NBD_INFO_BLOCK_SIZE.
+        let mut hello = b"\0\0\0\x03IHAVEOPT\0\0\0\x06".to_vec();
+        hello.extend_from_slice(&(length + 8).to_be_bytes());
+        hello.extend_from_slice(&length.to_be_bytes());
+        hello.extend_from_slice(export.as_bytes());
+        hello.extend_from_slice(&[0, 1, 0, 3]);
+        stream.write_all(&hello).unwrap();
+        loop {
+            let mut header = [0; 20];
+            stream.read_exact(&mut header).unwrap();
+            let length = u32::from_be_bytes(header[16..].try_into().unwrap());
+            let mut data = vec![0; length as usize];
+            stream.read_exact(&mut data).unwrap();
+            assert_eq!(header[12..16], 3_u32.to_be_bytes(), "no block size was told");
+            if data[..2] == [0, 3] {
+                return u32::from_be_bytes(data[2..6].try_into().unwrap());
+            }
+        }
+    }
+
     /// Sends a request and returns the error of its reply.
     fn ask(&mut self, kind: u16, offset: u64, length: usize, data: &[u8]) -> u32 {
         let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
@@ -194,6 +219,137 @@ fn addresses_and_names_that_are_wrong_are_refused() {
     );
 }
 
+/// Writes a certificate that is its own authority, and its key.
+fn certificate(machine: &Machine) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(vec!["localhost".into()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    fs::write(machine.path("cert.pem"), certificate.pem()).unwrap();
+    fs::write(machine.path("key.pem"), key.serialize_pem()).unwrap();
+}
+
+#[test]
+fn tls_is_demanded_and_comes_back_after_kill_9() {
+    let machine = machine();
+    certificate(&machine);
+    let serve = ["serve", "tank/vm", "--nbd", "unix:tls.sock"];
+    let with = |more: &[&'static str]| [&serve[..], more].concat();
+    machine.error(&with(&["--tls-cert", "cert.pem"]), 2);
+    machine.error(&with(&["--tls-ca", "cert.pem"]), 2);
+    let line = machine.error(&with(&["--tls-cert", "cert.pem", "--tls-key", "none.pem"]), 1);
+    assert!(line.contains("none.pem"), "{line}");
+    let line = machine.error(&with(&["--tls-cert", "key.pem", "--tls-key", "key.pem"]), 1);
+    assert!(line.contains("no certificate in PEM form"), "{line}");
+    assert!(!machine.path("tls.sock").exists());
+
+    let options = with(&[
+        "--tls-cert",
+        "cert.pem",
+        "--tls-key",
+        "key.pem",
+        "--tls-ca",
+        "cert.pem",
+    ]);
+    let uri = machine.ok(&options);
+    let socket = machine.path("tls.sock");
+    assert_eq!(uri, format!("nbds+unix:///tank/vm?socket={}\n", socket.display()));
+    machine.ok(&options);
+    // The same address, or the same volume, without TLS: nothing is opened behind its back.
+    assert!(machine.error(&serve, 1).contains("unserve"));
+    machine.ok(&["volume", "create", "tank/two", "--size", "1M", "--sparse"]);
+    let line = machine.error(&["serve", "tank/two", "--nbd", "unix:tls.sock"], 1);
+    assert!(line.contains("TLS"), "{line}");
+    let demanded = || {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.read_exact(&mut [0; 18]).unwrap();
+        let list = b"\0\0\0\x03IHAVEOPT\0\0\0\x03\0\0\0\0";
+        stream.write_all(list).unwrap();
+        let mut answer = [0; 20];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(
+            answer[12..16],
+            0x8000_0005_u32.to_be_bytes(),
+            "NBD_REP_ERR_TLS_REQD"
+        );
+    };
+    demanded();
+    machine.kill_daemon("tank");
+    machine.ok(&["start", "tank"]);
+    demanded();
+    machine.ok(&["unserve", "tank/vm"]);
+}
+
+#[test]
+fn blocks_of_512_bytes_on_request() {
+    let machine = machine();
+    machine.error(
+        &[
+            "volume",
+            "create",
+            "tank/odd",
+            "--size",
+            "8M",
+            "--block-size",
+            "1K",
+        ],
+        1,
+    );
+    machine.ok(&[
+        "volume",
+        "create",
+        "tank/small",
+        "--size",
+        "8M",
+        "--block-size",
+        "512",
+    ]);
+    assert!(machine.ok(&["get", "block_size", "tank/small"]).contains("512"));
+    let line = machine.error(&["set", "block_size=4K", "tank/small"], 1);
+    assert!(line.contains("when a volume is made"), "{line}");
+    machine.error(&["inherit", "block_size", "tank/small"], 1);
+    machine.error(&["fs", "create", "tank/fs", "-o", "block_size=512"], 1);
+    let socket = machine.path("s");
+    machine.ok(&["serve", "tank/small", "--nbd", "unix:s"]);
+    machine.ok(&["serve", "tank/vm", "--nbd", "unix:s"]);
+    assert_eq!(Client::block_bytes(&socket, "tank/small"), 512);
+    assert_eq!(Client::block_bytes(&socket, "tank/vm"), 4096);
+
+    // Two clients write neighbouring sectors of the same blocks: none undoes what the other wrote.
+    std::thread::scope(|scope| {
+        for half in 0..2_usize {
+            let socket = &socket;
+            scope.spawn(move || {
+                let mut client = Client::connect(socket, "tank/small");
+                for sector in (half..256).step_by(2) {
+                    let data = [sector as u8; 512];
+                    assert_eq!(client.write(sector as u64 * 512, &data), 0);
+                }
+                client.flush();
+            });
+        }
+    });
+    machine.kill_daemon("tank");
+    machine.ok(&["start", "tank"]);
+    let mut client = Client::connect(&socket, "tank/small");
+    let content = client.read(0, 256 * 512);
+    for (sector, data) in content.chunks(512).enumerate() {
+        assert!(data.iter().all(|byte| *byte == sector as u8), "sector {sector}");
+    }
+    machine.ok(&["unserve", "tank/small"]);
+
+    let attached = machine.run(&["attach", "tank/small"]);
+    if !can_mount() || !attached.status.success() {
+        eprintln!("skipped: no loop device can be had");
+        return;
+    }
+    let _devices = Devices(&machine);
+    let device = String::from_utf8(attached.stdout).unwrap().trim_end().to_owned();
+    let name = Path::new(&device).file_name().unwrap().to_str().unwrap();
+    let logical = format!("/sys/block/{name}/queue/logical_block_size");
+    assert_eq!(fs::read_to_string(logical).unwrap().trim(), "512");
+    machine.ok(&["detach", "tank/small"]);
+}
+
 fn runs(program: &str) -> bool {
     Command::new(program)
         .arg("-V")
@@ -271,7 +427,7 @@ fn a_filesystem_on_an_attached_volume() {
         let sectors = fs::read_to_string(format!("/sys/block/{name}/size")).unwrap();
         sectors.trim().parse::<u64>().unwrap() * 512
     };
-    let link = machine.path("state/run/by-id/tank-vm");
+    let link = machine.path("state/run/disk/tank/vm");
     assert!(device.starts_with("/dev/loop"), "{device}");
     assert_eq!(fs::read_link(&link).unwrap(), Path::new(&device));
     assert_eq!(machine.ok(&["attach", "tank/vm"]).trim_end(), device);

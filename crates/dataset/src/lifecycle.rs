@@ -83,6 +83,11 @@ impl Datasets {
             properties.insert(property.clone(), self.check_property(property, value)?);
         }
         let kind = match new.volume_bytes {
+            None if properties.contains_key("block_size") => {
+                return Err(DatasetError::InvalidProperty(
+                    "'block_size' is a property of volumes".into(),
+                ));
+            }
             None => Kind::Filesystem,
             Some(size_bytes) => {
                 let size_bytes = check_volume_size(size_bytes)?;

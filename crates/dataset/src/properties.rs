@@ -70,10 +70,16 @@ const fn define(
     }
 }
 
-const DEFINITIONS: [Definition; 14] = [
+const DEFINITIONS: [Definition; 15] = [
     define("compression", "lz4", true, "off, lz4, zstd or zstd-1 to zstd-19"),
     define("dedup", "on", true, "on or off"),
     define("chunk_size", "128K", true, "4K, 8K, 16K, 32K, 64K or 128K"),
+    define(
+        "block_size",
+        "4K",
+        false,
+        "4K or 512 (volumes, when they are made)",
+    ),
     define("durability", "barrier", true, "ram, timed, barrier or sync"),
     define("commit_interval", "5s", true, "a duration from 1s to 5m"),
     define("quota", "none", false, "a size, or none"),
@@ -185,6 +191,10 @@ pub fn canonical(name: &str, value: &str, tiers: &[String]) -> Result<String, St
             }
             format_size(bytes)
         }
+        "block_size" => match parse_size(value)? {
+            bytes @ (512 | 4096) => format_size(bytes),
+            _ => return Err(wrong()),
+        },
         "durability" => match value {
             "ram" | "timed" | "barrier" | "sync" => value.to_owned(),
             _ => return Err(wrong()),
@@ -300,6 +310,9 @@ pub fn settings(chain: &[(String, BTreeMap<String, String>)], tiers: &[String]) 
         compression,
         dedup: text("dedup") != "off",
         chunk_bytes: chunk_bytes.map_or(defaults.chunk_bytes, |bytes| bytes as u32),
+        block_bytes: size("block_size")
+            .filter(|bytes| *bytes == 512)
+            .map_or(defaults.block_bytes, |bytes| bytes as u32),
         durability: match text("durability").as_str() {
             "ram" => Durability::Ram,
             "timed" => Durability::Timed,
@@ -370,6 +383,7 @@ mod tests {
             ("compression", "zstd-20"),
             ("chunk_size", "5000"),
             ("chunk_size", "1M"),
+            ("block_size", "1K"),
             ("durability", "maybe"),
             ("commit_interval", "0s"),
             ("quota", "much"),
@@ -385,6 +399,10 @@ mod tests {
         }
         assert_eq!(canonical("quota", "1024M", &tiers).unwrap(), "1G");
         assert_eq!(canonical("pin", "hdd", &tiers).unwrap(), "hdd");
+        assert_eq!(canonical("block_size", "4096", &tiers).unwrap(), "4K");
+        let small = canonical("block_size", "512", &tiers).unwrap();
+        let own = chain(&[("block_size", &small)], &[]);
+        assert_eq!(super::settings(&own, &[]).block_bytes, 512);
         assert_eq!(
             canonical("retention", "all:60m,24h:2d", &tiers).unwrap(),
             "all:1h daily:2d"

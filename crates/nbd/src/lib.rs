@@ -2,7 +2,7 @@
 //!
 //! What it speaks: fixed newstyle negotiation, export lists, INFO and GO, structured and extended replies, block
 //! status (`base:allocation`), FLUSH, FUA, TRIM, WRITE_ZEROES (NO_HOLE, FAST_ZERO), CACHE, read-only exports, many
-//! connections to one export with flushes that cover all of them. After the NBD protocol text
+//! connections to one export with flushes that cover all of them, TLS with client certificates. After the NBD protocol text
 //! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>); nbdkit's and qemu's behaviour where the
 //! text leaves a choice.
 //!
@@ -10,15 +10,19 @@
 //! request ends that connection and nothing else; a reply is written whole under the connection's write lock; a
 //! FLUSH that is answered covers every write of every connection that was answered before it.
 
+mod buffers;
+mod channel;
 mod connection;
 mod export;
 mod negotiation;
 mod protocol;
 mod reply;
 mod server;
+mod tls;
 mod transmission;
 mod volume;
 
 pub use export::{BlockRange, Export, ExportError};
 pub use server::{Address, Server, ServerError};
+pub use tls::{Tls, TlsError, TlsFiles};
 pub use volume::{PastVolume, ReadOnly};

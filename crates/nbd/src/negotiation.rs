@@ -1,5 +1,8 @@
 //! Negotiation: from the greeting to the export that is transmitted.
 //!
+//! With TLS configured it is demanded (the text's FORCEDTLS): until it is there every other option is refused, and
+//! nothing that was agreed on before counts after it.
+//!
 //! Invariants: an option's data is read only if it is at most [`OPTION_BYTES_MAX`] long (a longer one is skipped
 //! in bounded steps, up to a limit, and refused); at most [`OPTIONS_MAX`] options are answered on one connection.
 
@@ -15,9 +18,9 @@ use crate::{
         EXPORT_SEND_TRIM, EXPORT_SEND_WRITE_ZEROES, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INFO_BLOCK_SIZE,
         INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, NBD_MAGIC, OPT_ABORT, OPT_EXPORT_NAME,
         OPT_EXTENDED_HEADERS, OPT_GO, OPT_INFO, OPT_LIST, OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT,
-        OPT_STRUCTURED_REPLY, OPTION_BYTES_MAX, OPTION_MAGIC, OPTION_REPLY_MAGIC, PAYLOAD_BYTES_MAX, REP_ACK,
-        REP_ERR_INVALID, REP_ERR_TOO_BIG, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO, REP_META_CONTEXT,
-        REP_SERVER,
+        OPT_STARTTLS, OPT_STRUCTURED_REPLY, OPTION_BYTES_MAX, OPTION_MAGIC, OPTION_REPLY_MAGIC,
+        PAYLOAD_BYTES_MAX, REP_ACK, REP_ERR_INVALID, REP_ERR_TLS_REQD, REP_ERR_TOO_BIG, REP_ERR_UNKNOWN,
+        REP_ERR_UNSUP, REP_INFO, REP_META_CONTEXT, REP_SERVER,
     },
 };
 
@@ -34,10 +37,23 @@ pub trait Exports {
     fn find(&self, name: &str) -> Option<Arc<dyn Export>>;
 }
 
+/// Whether what is said can be read by others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Security {
+    /// In the clear, for good.
+    Plain,
+    /// In the clear, and only to begin TLS.
+    TlsWanted,
+    /// In TLS.
+    Tls,
+}
+
 /// How a negotiation ended.
 pub enum Outcome {
     /// The client chose an export.
     Transmit(Arc<dyn Export>, Terms),
+    /// The client begins TLS; what it says in there is a negotiation anew, without a greeting.
+    StartTls,
     /// The client left in good order, or broke the protocol.
     Closed,
 }
@@ -61,18 +77,25 @@ pub fn transmission_flags(export: &dyn Export, terms: &Terms) -> u16 {
     flags
 }
 
-/// Speaks with a client until it has chosen an export.
-pub fn negotiate(stream: &mut (impl Read + Write), exports: &dyn Exports) -> io::Result<Outcome> {
+/// Greets a client: whether it wants no zeroes after the export's flags; `None` if it wants what we do not know.
+pub fn greet(stream: &mut (impl Read + Write)) -> io::Result<Option<bool>> {
     let mut greeting = Vec::with_capacity(18);
     greeting.extend(NBD_MAGIC.to_be_bytes());
     greeting.extend(OPTION_MAGIC.to_be_bytes());
     greeting.extend((FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES).to_be_bytes());
     stream.write_all(&greeting)?;
     let client_flags = u32::from_be_bytes(take(stream)?);
-    if client_flags & !u32::from(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES) != 0 {
-        return Ok(Outcome::Closed);
-    }
-    let no_zeroes = client_flags & u32::from(FLAG_NO_ZEROES) != 0;
+    let known = client_flags & !u32::from(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES) == 0;
+    Ok(known.then_some(client_flags & u32::from(FLAG_NO_ZEROES) != 0))
+}
+
+/// Speaks with a client that was greeted until it has chosen an export, or begins TLS.
+pub fn negotiate(
+    stream: &mut (impl Read + Write),
+    exports: &dyn Exports,
+    no_zeroes: bool,
+    security: Security,
+) -> io::Result<Outcome> {
     let mut terms = Terms::default();
     for _ in 0..OPTIONS_MAX {
         if u64::from_be_bytes(take(stream)?) != OPTION_MAGIC {
@@ -91,13 +114,33 @@ pub fn negotiate(stream: &mut (impl Read + Write), exports: &dyn Exports) -> io:
         let mut data = vec![0; length as usize];
         stream.read_exact(&mut data)?;
         match option {
+            OPT_ABORT => {
+                // The client may be gone without waiting for the answer.
+                let _ = reply(stream, option, REP_ACK, b"");
+                return Ok(Outcome::Closed);
+            }
+            OPT_STARTTLS => match security {
+                Security::Plain => reply(stream, option, REP_ERR_UNSUP, b"this server has no TLS")?,
+                Security::Tls => reply(stream, option, REP_ERR_INVALID, b"this is TLS already")?,
+                Security::TlsWanted if !data.is_empty() => {
+                    reply(stream, option, REP_ERR_INVALID, b"STARTTLS takes no data")?;
+                }
+                Security::TlsWanted => {
+                    reply(stream, option, REP_ACK, b"")?;
+                    return Ok(Outcome::StartTls);
+                }
+            },
+            // This option cannot be answered with an error.
+            OPT_EXPORT_NAME if security == Security::TlsWanted => return Ok(Outcome::Closed),
+            _ if security == Security::TlsWanted => {
+                reply(stream, option, REP_ERR_TLS_REQD, b"begin TLS first")?;
+            }
             OPT_EXPORT_NAME => {
-                let Some(export) = std::str::from_utf8(&data)
-                    .ok()
-                    .and_then(|name| exports.find(name))
-                else {
+                let name = std::str::from_utf8(&data).ok();
+                let Some(export) = name.and_then(|name| exports.find(name)) else {
                     return Ok(Outcome::Closed);
                 };
+                terms.allocation_of.take_if(|of| Some(of.as_str()) != name);
                 let mut answer = Vec::with_capacity(134);
                 answer.extend(export.size_bytes().to_be_bytes());
                 answer.extend(transmission_flags(&*export, &terms).to_be_bytes());
@@ -106,11 +149,6 @@ pub fn negotiate(stream: &mut (impl Read + Write), exports: &dyn Exports) -> io:
                 }
                 stream.write_all(&answer)?;
                 return Ok(Outcome::Transmit(export, terms));
-            }
-            OPT_ABORT => {
-                // The client may be gone without waiting for the answer.
-                let _ = reply(stream, option, REP_ACK, b"");
-                return Ok(Outcome::Closed);
             }
             OPT_LIST if !data.is_empty() => reply(stream, option, REP_ERR_INVALID, b"LIST takes no data")?,
             OPT_LIST => {
@@ -123,16 +161,18 @@ pub fn negotiate(stream: &mut (impl Read + Write), exports: &dyn Exports) -> io:
                 reply(stream, option, REP_ACK, b"")?;
             }
             OPT_INFO | OPT_GO => {
-                if let Some(export) = information(stream, option, &data, exports, &terms)?
+                if let Some((name, export)) = information(stream, option, &data, exports, &terms)?
                     && option == OPT_GO
                 {
+                    // Contexts hold for the export that they were asked of.
+                    terms.allocation_of.take_if(|of| *of != name);
                     return Ok(Outcome::Transmit(export, terms));
                 }
             }
             OPT_STRUCTURED_REPLY | OPT_EXTENDED_HEADERS if !data.is_empty() => {
                 reply(stream, option, REP_ERR_INVALID, b"the option takes no data")?;
             }
-            OPT_STRUCTURED_REPLY if terms.extended => {
+            OPT_STRUCTURED_REPLY | OPT_EXTENDED_HEADERS if terms.extended => {
                 reply(
                     stream,
                     option,
@@ -166,7 +206,7 @@ fn information(
     data: &[u8],
     exports: &dyn Exports,
     terms: &Terms,
-) -> io::Result<Option<Arc<dyn Export>>> {
+) -> io::Result<Option<(String, Arc<dyn Export>)>> {
     let Some((name, rest)) = sized_string(data) else {
         reply(
             stream,
@@ -213,13 +253,18 @@ fn information(
         reply(stream, option, REP_INFO, &info)?;
     }
     let mut info = INFO_BLOCK_SIZE.to_be_bytes().to_vec();
-    // A client that did not ask for block sizes may ignore them, so smaller requests are served all the same.
-    for size in [1u32, 4096.max(export.block_bytes()), PAYLOAD_BYTES_MAX as u32] {
+    // The logical block that the same volume has as a local device: partition tables count in it. Smaller requests are
+    // served all the same, as a client that did not ask for block sizes may make them.
+    for size in [
+        export.block_bytes(),
+        4096.max(export.block_bytes()),
+        PAYLOAD_BYTES_MAX as u32,
+    ] {
         info.extend(size.to_be_bytes());
     }
     reply(stream, option, REP_INFO, &info)?;
     reply(stream, option, REP_ACK, b"")?;
-    Ok(Some(export))
+    Ok(Some((name.to_owned(), export)))
 }
 
 /// Answers LIST_META_CONTEXT and SET_META_CONTEXT: one context is known, `base:allocation`.

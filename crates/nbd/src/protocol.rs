@@ -12,6 +12,7 @@ pub const FLAG_NO_ZEROES: u16 = 2;
 pub const OPT_EXPORT_NAME: u32 = 1;
 pub const OPT_ABORT: u32 = 2;
 pub const OPT_LIST: u32 = 3;
+pub const OPT_STARTTLS: u32 = 5;
 pub const OPT_INFO: u32 = 6;
 pub const OPT_GO: u32 = 7;
 pub const OPT_STRUCTURED_REPLY: u32 = 8;
@@ -25,6 +26,7 @@ pub const REP_INFO: u32 = 3;
 pub const REP_META_CONTEXT: u32 = 4;
 pub const REP_ERR_UNSUP: u32 = 0x8000_0001;
 pub const REP_ERR_INVALID: u32 = 0x8000_0003;
+pub const REP_ERR_TLS_REQD: u32 = 0x8000_0005;
 pub const REP_ERR_UNKNOWN: u32 = 0x8000_0006;
 pub const REP_ERR_TOO_BIG: u32 = 0x8000_0009;
 
@@ -78,6 +80,8 @@ pub const STATE_ZERO: u32 = 2;
 
 /// Most bytes that one read or write may carry.
 pub const PAYLOAD_BYTES_MAX: u64 = 32 << 20;
+/// Longer reads and writes are served in pieces of this size.
+pub const PIECE_BYTES: usize = 1 << 20;
 /// Most bytes of data that an option may carry.
 pub const OPTION_BYTES_MAX: u32 = 16 << 10;
 /// The context that block status is told of.

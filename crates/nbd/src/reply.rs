@@ -1,6 +1,7 @@
 //! Replies: the three forms an answer can take.
 //!
-//! Invariant: one call makes one whole reply, of which the last (or only) chunk carries DONE.
+//! Invariant: one call makes one whole reply, of which the only chunk carries DONE; except [`part`] of a read, of which
+//! the caller makes several.
 
 use std::io::{self, Write};
 
@@ -17,7 +18,7 @@ use crate::{
 /// Answers "done", with no content.
 pub fn done(stream: &mut impl Write, terms: &Terms, request: &Request) -> io::Result<()> {
     if terms.extended {
-        chunk(stream, terms, request, REPLY_NONE, &[], &[])
+        chunk(stream, terms, request, REPLY_FLAG_DONE, REPLY_NONE, &[], &[])
     } else {
         simple(stream, request, 0, &[])
     }
@@ -38,23 +39,38 @@ pub fn error(
     content.extend((cause as u32).to_be_bytes());
     content.extend((words.len() as u16).to_be_bytes());
     content.extend(words.as_bytes());
-    chunk(stream, terms, request, REPLY_ERROR, &content, &[])
+    chunk(
+        stream,
+        terms,
+        request,
+        REPLY_FLAG_DONE,
+        REPLY_ERROR,
+        &content,
+        &[],
+    )
 }
 
 /// Answers a read.
 pub fn data(stream: &mut impl Write, terms: &Terms, request: &Request, data: &[u8]) -> io::Result<()> {
     if terms.structured {
-        chunk(
-            stream,
-            terms,
-            request,
-            REPLY_OFFSET_DATA,
-            &request.offset.to_be_bytes(),
-            data,
-        )
+        part(stream, terms, request, request.offset, data, true)
     } else {
         simple(stream, request, 0, data)
     }
+}
+
+/// Answers a piece of a read, in structured or extended replies.
+pub fn part(
+    stream: &mut impl Write,
+    terms: &Terms,
+    request: &Request,
+    offset: u64,
+    data: &[u8],
+    last: bool,
+) -> io::Result<()> {
+    let flags = if last { REPLY_FLAG_DONE } else { 0 };
+    let front = offset.to_be_bytes();
+    chunk(stream, terms, request, flags, REPLY_OFFSET_DATA, &front, data)
 }
 
 /// Answers a block status request.
@@ -84,7 +100,7 @@ pub fn block_status(
     } else {
         REPLY_BLOCK_STATUS
     };
-    chunk(stream, terms, request, kind, &content, &[])
+    chunk(stream, terms, request, REPLY_FLAG_DONE, kind, &content, &[])
 }
 
 fn simple(stream: &mut impl Write, request: &Request, error: u32, data: &[u8]) -> io::Result<()> {
@@ -99,6 +115,7 @@ fn chunk(
     stream: &mut impl Write,
     terms: &Terms,
     request: &Request,
+    flags: u16,
     kind: u16,
     front: &[u8],
     data: &[u8],
@@ -113,7 +130,7 @@ fn chunk(
         }
         .to_be_bytes(),
     );
-    header.extend(REPLY_FLAG_DONE.to_be_bytes());
+    header.extend(flags.to_be_bytes());
     header.extend(kind.to_be_bytes());
     header.extend(request.cookie.to_be_bytes());
     if terms.extended {

@@ -14,7 +14,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -22,14 +22,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     Export,
+    channel::{self, Dialogue},
     connection::Stream,
-    negotiation::{Exports, Outcome, negotiate},
-    transmission::transmit,
+    negotiation::{Exports, Outcome, Security, greet, negotiate},
+    tls::Tls,
+    transmission::{Resources, transmit},
 };
 
 /// Most clients at a time.
-const CONNECTIONS_MAX: usize = 256;
-/// How long a client may take for each step of the negotiation.
+const CONNECTIONS_MAX: usize = 1024;
+/// How long a client may take until it has chosen an export.
 const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Where a server listens: `unix:PATH` or `tcp:HOST:PORT`.
@@ -93,6 +95,8 @@ struct State {
 
 struct Inner {
     state: Mutex<State>,
+    tls: Option<Tls>,
+    resources: Resources,
     stopping: AtomicBool,
 }
 
@@ -104,8 +108,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to listen; exports are added afterwards.
-    pub fn start(address: Address) -> Result<Self, ServerError> {
+    /// Starts to listen; exports are added afterwards. With `tls`, clients that do not begin it are refused.
+    pub fn start(address: Address, tls: Option<Tls>) -> Result<Self, ServerError> {
         let failed = |error| ServerError::Listen(address.to_string(), error);
         let (listener, bound) = match &address {
             Address::Unix(path) => {
@@ -121,6 +125,8 @@ impl Server {
         };
         let inner = Arc::new(Inner {
             state: Mutex::new(State::default()),
+            tls,
+            resources: Resources::default(),
             stopping: AtomicBool::new(false),
         });
         let accepting = inner.clone();
@@ -138,6 +144,11 @@ impl Server {
     /// Where it listens (with the port that was taken).
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Its certificate, if it has one.
+    pub fn tls(&self) -> Option<&Tls> {
+        self.inner.tls.as_ref()
     }
 
     /// Offers `export` under `name`, in place of an earlier one of that name.
@@ -243,15 +254,16 @@ impl Inner {
                 continue;
             }
             let stream = match listener {
-                Listener::Unix(listener) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
-                Listener::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
-                    stream.set_nodelay(true)?;
-                    Ok(Stream::Tcp(stream))
-                }),
+                Listener::Unix(listener) => listener.accept().map(|(socket, _)| Stream::unix(socket)),
+                Listener::Tcp(listener) => listener.accept().and_then(|(socket, _)| Stream::tcp(socket)),
             };
             match stream {
                 Ok(stream) => self.clone().welcome(stream),
-                Err(error) => tracing::warn!("NBD: a client could not be accepted: {error}"),
+                Err(error) => {
+                    tracing::warn!("NBD: a client could not be accepted: {error}");
+                    // Most likely there are no descriptors left: not asked again at once.
+                    thread::sleep(Duration::from_millis(100));
+                }
             }
         }
     }
@@ -263,7 +275,7 @@ impl Inner {
             tracing::warn!("NBD: a client was turned away: {CONNECTIONS_MAX} are connected");
             return;
         }
-        let Ok(handle) = stream.try_clone() else { return };
+        let handle = stream.handle();
         let number = state.next_client;
         state.next_client += 1;
         state.clients.insert(
@@ -292,15 +304,31 @@ impl Inner {
     }
 
     fn serve(&self, number: u64, mut stream: Stream) -> std::io::Result<()> {
-        let timeouts = |stream: &Stream, limit| match stream {
-            Stream::Unix(stream) => stream.set_read_timeout(limit),
-            Stream::Tcp(stream) => stream.set_read_timeout(limit),
-        };
-        timeouts(&stream, Some(NEGOTIATION_TIMEOUT))?;
-        let Outcome::Transmit(export, terms) = negotiate(&mut stream, self)? else {
+        let deadline = Instant::now() + NEGOTIATION_TIMEOUT;
+        stream.set_deadline(Some(deadline))?;
+        let Some(no_zeroes) = greet(&mut stream)? else {
             return Ok(());
         };
-        timeouts(&stream, None)?;
+        let mut halves;
+        let mut outcome = match &self.tls {
+            None => negotiate(&mut stream, self, no_zeroes, Security::Plain)?,
+            Some(_) => negotiate(&mut stream, self, no_zeroes, Security::TlsWanted)?,
+        };
+        match (&outcome, &self.tls) {
+            (Outcome::StartTls, Some(tls)) => {
+                halves = channel::accept(stream, tls.configuration(), deadline)?;
+                let mut dialogue = Dialogue(&mut halves.0, &mut halves.1);
+                outcome = negotiate(&mut dialogue, self, no_zeroes, Security::Tls)?;
+            }
+            _ => halves = channel::plain(stream),
+        }
+        let (mut incoming, mut outgoing) = halves;
+        let Outcome::Transmit(export, terms) = outcome else {
+            outgoing.shutdown();
+            return Ok(());
+        };
+        incoming.set_deadline(None)?;
+        outgoing.set_deadline(None)?;
         {
             let mut state = self.state.lock();
             let name = state
@@ -316,6 +344,7 @@ impl Inner {
                 client.export = name;
             }
         }
-        transmit(stream, export, terms)
+        transmit(incoming, outgoing, export, terms, &self.resources);
+        Ok(())
     }
 }

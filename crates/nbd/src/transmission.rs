@@ -2,84 +2,138 @@
 //!
 //! Workers take turns at the socket: whoever holds the read lock reads one request with its payload, lets go, and
 //! serves it while the next worker reads on (the leader/followers pattern, Schmidt et al. 2000). So requests are
-//! served out of order, with no queue between threads, and at most [`WORKERS`] payloads are in memory.
+//! served out of order, with no queue between threads. A worker is added when a request is read and none is free.
 //!
-//! Invariants: a client that sends nonsense, or more than it may, loses its connection; the replies of requests
-//! already read are still sent if they can be.
+//! Invariants: at most [`WORKERS_MAX`] requests of a connection are in memory, each with at most one
+//! [`PIECE_BYTES`](crate::protocol::PIECE_BYTES) of data: longer ones are served piece by piece; a client that sends
+//! nonsense, or more than it may, loses its connection; the replies of requests already read are still sent if they
+//! can be.
 
 use std::{
-    io::Read,
+    io::{self, BufReader, Read, Write},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    thread,
+    thread::{self, Scope},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     BlockRange, Export, ExportError,
-    connection::{Stream, Terms},
+    buffers::Buffers,
+    channel::{Incoming, Outgoing},
+    connection::Terms,
     protocol::{
         CMD_BLOCK_STATUS, CMD_CACHE, CMD_DISCONNECT, CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA,
-        CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES,
-        PAYLOAD_BYTES_MAX, Request, WireError,
+        CMD_FLAG_NO_HOLE, CMD_FLAG_PAYLOAD_LEN, CMD_FLAG_REQ_ONE, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE,
+        CMD_WRITE_ZEROES, PAYLOAD_BYTES_MAX, PIECE_BYTES, Request, WireError,
     },
     reply,
 };
 
-/// Requests of one connection that are served at the same time.
-pub const WORKERS: usize = 8;
+/// Most requests of one connection that are served at the same time.
+const WORKERS_MAX: usize = 8;
+/// Most workers of all connections together, beside the one that each has.
+const WORKERS_SHARED_MAX: usize = 1024;
+/// Requests that come together are received together, up to this size.
+const RECEIVE_BYTES: usize = 16 << 10;
 /// Most stretches in one block status reply.
 const STATUS_RANGES_MAX: usize = 1024;
-/// Buffers above this are given back after the request.
-const BUFFER_KEPT_BYTES: usize = 1 << 20;
+/// Most bytes that one request to cache a range reads; it is a hint.
+const CACHE_BYTES_MAX: u64 = 256 << 20;
 
-struct Transmission {
-    reader: Mutex<Stream>,
-    writer: Mutex<Stream>,
+/// What the connections of a server share.
+#[derive(Default)]
+pub struct Resources {
+    buffers: Buffers,
+    workers: AtomicUsize,
+}
+
+struct Transmission<'a> {
+    reader: Mutex<BufReader<Incoming>>,
+    writer: Mutex<Outgoing>,
     export: Arc<dyn Export>,
     terms: Terms,
     allocation: bool,
     closing: AtomicBool,
+    workers: AtomicUsize,
+    /// Workers that wait for the read lock.
+    free: AtomicUsize,
+    resources: &'a Resources,
 }
 
-/// Serves `export` on `stream` until the client leaves or the stream is shut down.
-pub fn transmit(stream: Stream, export: Arc<dyn Export>, terms: Terms) -> std::io::Result<()> {
-    let writer = stream.try_clone()?;
-    let allocation = terms.allocation_of.is_some();
+/// Why a request is not done, for the client.
+type Refusal = (WireError, String);
+
+/// Serves `export` to a client until it leaves or its socket is shut down.
+pub fn transmit(
+    incoming: Incoming,
+    outgoing: Outgoing,
+    export: Arc<dyn Export>,
+    terms: Terms,
+    resources: &Resources,
+) {
     let transmission = Transmission {
-        reader: Mutex::new(stream),
-        writer: Mutex::new(writer),
+        reader: Mutex::new(BufReader::with_capacity(RECEIVE_BYTES, incoming)),
+        writer: Mutex::new(outgoing),
         export,
+        allocation: terms.allocation_of.is_some(),
         terms,
-        allocation,
         closing: AtomicBool::new(false),
+        workers: AtomicUsize::new(1),
+        free: AtomicUsize::new(0),
+        resources,
     };
-    thread::scope(|scope| {
-        for _ in 1..WORKERS {
-            // With fewer workers than wished for, the ones there are serve all the same.
-            let _ = thread::Builder::new()
-                .name("nbd-request".into())
-                .spawn_scoped(scope, || transmission.work());
-        }
-        transmission.work();
-    });
-    Ok(())
+    thread::scope(|scope| transmission.work(scope));
+    transmission.writer.lock().shutdown();
 }
 
-impl Transmission {
-    fn work(&self) {
-        let mut buffer = Vec::new();
-        while let Some(request) = self.next(&mut buffer) {
-            if self.serve(&request, &mut buffer).is_err() {
+impl<'a> Transmission<'a> {
+    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        loop {
+            self.free.fetch_add(1, Ordering::AcqRel);
+            let mut reader = self.reader.lock();
+            self.free.fetch_sub(1, Ordering::AcqRel);
+            let Some(request) = self.next(&mut reader) else {
+                return;
+            };
+            if self.free.load(Ordering::Acquire) == 0 {
+                self.call_another(scope);
+            }
+            if self.serve(&request, reader).is_err() {
                 self.close();
             }
-            if buffer.capacity() > BUFFER_KEPT_BYTES {
-                buffer = Vec::new();
-            }
         }
+    }
+
+    /// Adds a worker, where the limits allow; without one the others serve all the same.
+    fn call_another<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        let add = |count: &AtomicUsize, most| {
+            count
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
+                    (count < most).then_some(count + 1)
+                })
+                .is_ok()
+        };
+        if !add(&self.workers, WORKERS_MAX) {
+            return;
+        }
+        let shared = &self.resources.workers;
+        if add(shared, WORKERS_SHARED_MAX) {
+            let worker = thread::Builder::new()
+                .name("nbd-request".into())
+                .spawn_scoped(scope, move || {
+                    self.work(scope);
+                    shared.fetch_sub(1, Ordering::AcqRel);
+                });
+            if worker.is_ok() {
+                return;
+            }
+            shared.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.workers.fetch_sub(1, Ordering::AcqRel);
     }
 
     fn close(&self) {
@@ -87,9 +141,8 @@ impl Transmission {
         self.writer.lock().shutdown();
     }
 
-    /// Reads the next request and its payload; `None` at the end of the connection.
-    fn next(&self, buffer: &mut Vec<u8>) -> Option<Request> {
-        let mut reader = self.reader.lock();
+    /// Reads the next request; `None` at the end of the connection.
+    fn next(&self, reader: &mut BufReader<Incoming>) -> Option<Request> {
         if self.closing.load(Ordering::Acquire) {
             return None;
         }
@@ -98,140 +151,223 @@ impl Transmission {
         let request = reader
             .read_exact(header)
             .ok()
-            .and_then(|()| Request::parse(self.terms.extended, header));
-        let request = request.filter(|request| request.command != CMD_DISCONNECT);
-        let Some(request) = request else {
+            .and_then(|()| Request::parse(self.terms.extended, header))
+            .filter(|request| request.command != CMD_DISCONNECT);
+        if request.is_none() {
             // Requests that other workers still serve are answered: only reading ends here.
             self.closing.store(true, Ordering::Release);
-            return None;
-        };
-        let payload = request.payload_bytes(self.terms.extended);
-        buffer.clear();
-        if payload > PAYLOAD_BYTES_MAX {
-            drop(reader);
-            self.close();
-            return None;
         }
-        buffer.resize(payload as usize, 0);
-        if reader.read_exact(buffer).is_err() {
-            drop(reader);
-            self.close();
-            return None;
-        }
-        Some(request)
+        request
     }
 
-    fn serve(&self, request: &Request, buffer: &mut Vec<u8>) -> std::io::Result<()> {
-        let outcome = self.perform(request, buffer);
-        let mut writer = self.writer.lock();
-        let (terms, writer) = (&self.terms, &mut *writer);
+    /// Receives the payload of a request, gives the socket to the next worker, and answers.
+    fn serve(&self, request: &Request, mut reader: MutexGuard<'_, BufReader<Incoming>>) -> io::Result<()> {
+        let payload = request.payload_bytes(self.terms.extended);
+        if payload > PAYLOAD_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if let Some((cause, words)) = self.refusal(request) {
+            let skipped = io::copy(&mut Read::by_ref(&mut *reader).take(payload), &mut io::sink())?;
+            drop(reader);
+            if skipped < payload {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            return reply::error(&mut *self.writer.lock(), &self.terms, request, cause, &words);
+        }
+        let outcome = match request.command {
+            CMD_WRITE => {
+                let written = self.receive_and_write(request, reader)?;
+                written.map(|()| Answer::Done).map_err(words)
+            }
+            CMD_READ => {
+                drop(reader);
+                return self.read(request);
+            }
+            _ => {
+                drop(reader);
+                self.perform(request)
+            }
+        };
+        let changes = matches!(request.command, CMD_WRITE | CMD_TRIM | CMD_WRITE_ZEROES);
+        let outcome = match outcome {
+            Ok(answer) if changes && request.flags & CMD_FLAG_FUA != 0 => {
+                self.export.flush().map(|()| answer).map_err(words)
+            }
+            outcome => outcome,
+        };
+        let (terms, writer) = (&self.terms, &mut *self.writer.lock());
         match outcome {
             Ok(Answer::Done) => reply::done(writer, terms, request),
-            Ok(Answer::Data) => reply::data(writer, terms, request, buffer),
             Ok(Answer::Status(ranges)) => reply::block_status(writer, terms, request, &ranges),
             Err((cause, words)) => reply::error(writer, terms, request, cause, &words),
         }
     }
 
-    fn perform(&self, request: &Request, buffer: &mut Vec<u8>) -> Result<Answer, (WireError, String)> {
-        let export = &*self.export;
-        let allowed = match request.command {
+    /// What is wrong with a request, as far as its header tells.
+    fn refusal(&self, request: &Request) -> Option<Refusal> {
+        let mut allowed = match request.command {
             CMD_READ => CMD_FLAG_DF | CMD_FLAG_FUA,
             CMD_WRITE_ZEROES => CMD_FLAG_FUA | CMD_FLAG_NO_HOLE | CMD_FLAG_FAST_ZERO,
             CMD_BLOCK_STATUS => CMD_FLAG_REQ_ONE | CMD_FLAG_FUA,
             _ => CMD_FLAG_FUA,
-        } | if self.terms.extended {
-            crate::protocol::CMD_FLAG_PAYLOAD_LEN
-        } else {
-            0
         };
+        if self.terms.extended && request.command == CMD_WRITE {
+            allowed |= CMD_FLAG_PAYLOAD_LEN;
+        }
         if request.flags & !allowed != 0 {
-            return Err(invalid("a flag that this command does not have"));
+            return Some(invalid("a flag that this command does not have"));
         }
-        if request.command != CMD_FLUSH {
-            let size = export.size_bytes();
-            let end = request.offset.checked_add(request.length);
-            if end.is_none_or(|end| end > size) {
-                let cause = if request.command == CMD_WRITE {
-                    WireError::NoSpace
-                } else {
-                    WireError::Invalid
-                };
-                return Err((
-                    cause,
-                    format!("the request ends beyond the export's {size} bytes"),
-                ));
+        match request.command {
+            CMD_FLUSH => return None,
+            CMD_READ | CMD_WRITE | CMD_TRIM | CMD_CACHE | CMD_WRITE_ZEROES => {}
+            CMD_BLOCK_STATUS if self.allocation => {}
+            CMD_BLOCK_STATUS => return Some(invalid("no context was agreed on")),
+            _ => return Some(invalid("a command that is not known")),
+        }
+        let size = self.export.size_bytes();
+        let end = request.offset.checked_add(request.length);
+        if end.is_none_or(|end| end > size) {
+            let cause = if request.command == CMD_WRITE {
+                WireError::NoSpace
+            } else {
+                WireError::Invalid
+            };
+            return Some((
+                cause,
+                format!("the request ends beyond the export's {size} bytes"),
+            ));
+        }
+        if request.length == 0 {
+            return Some(invalid("a request of no length"));
+        }
+        let changes = matches!(request.command, CMD_WRITE | CMD_TRIM | CMD_WRITE_ZEROES);
+        if changes && self.export.read_only() {
+            return Some((WireError::NotPermitted, ExportError::ReadOnly.to_string()));
+        }
+        if request.command == CMD_READ && request.length > PAYLOAD_BYTES_MAX {
+            return Some((
+                WireError::Overflow,
+                format!("a read of more than {PAYLOAD_BYTES_MAX} bytes"),
+            ));
+        }
+        None
+    }
+
+    /// Writes what follows the header. Piece by piece if it is long; then the socket is kept meanwhile.
+    fn receive_and_write(
+        &self,
+        request: &Request,
+        reader: MutexGuard<'_, BufReader<Incoming>>,
+    ) -> io::Result<Result<(), ExportError>> {
+        let mut reader = Some(reader);
+        let end = request.offset + request.length;
+        let mut buffer = self.resources.buffers.take(request.length as usize);
+        let mut at = request.offset;
+        let mut outcome = Ok(());
+        while at < end {
+            let length = buffer.len().min((end - at) as usize);
+            let piece = &mut buffer[..length];
+            if let Some(reader) = &mut reader {
+                reader.read_exact(piece)?;
             }
-            if request.length == 0 {
-                return Err(invalid("a request of no length"));
+            let from = at;
+            at += length as u64;
+            if at == end {
+                // The last piece needs the socket no more: the next request can come while it is written.
+                reader = None;
+            }
+            if outcome.is_ok() {
+                outcome = self.export.write(from, piece);
             }
         }
-        let writes = matches!(request.command, CMD_WRITE | CMD_TRIM | CMD_WRITE_ZEROES);
-        if writes && export.read_only() {
-            return Err((WireError::NotPermitted, ExportError::ReadOnly.to_string()));
+        Ok(outcome)
+    }
+
+    /// Answers a read, in several pieces if it is long.
+    fn read(&self, request: &Request) -> io::Result<()> {
+        let length = request.length as usize;
+        let mut buffer = self.resources.buffers.take(length);
+        let terms = &self.terms;
+        let mut step = buffer.len().min(length);
+        if step < length && request.flags & CMD_FLAG_DF != 0 {
+            let words = format!("a read of more than {step} bytes that may not be split");
+            return reply::error(
+                &mut *self.writer.lock(),
+                terms,
+                request,
+                WireError::Overflow,
+                &words,
+            );
         }
-        let (offset, length) = (request.offset, request.length);
-        let answer = match request.command {
-            CMD_READ => {
-                if length > PAYLOAD_BYTES_MAX {
-                    return Err((
-                        WireError::Overflow,
-                        format!("a read of more than {PAYLOAD_BYTES_MAX} bytes"),
-                    ));
+        let end = request.offset + request.length;
+        let mut at = request.offset;
+        let mut writer = None;
+        while at < end {
+            step = step.min((end - at) as usize);
+            let piece = &mut buffer[..step];
+            let read = self.export.read(at, piece);
+            let last = at + step as u64 == end;
+            match read {
+                Err(error) if writer.is_none() => {
+                    let (cause, words) = words(error);
+                    return reply::error(&mut *self.writer.lock(), terms, request, cause, &words);
                 }
-                buffer.resize(length as usize, 0);
-                export.read(offset, buffer).map_err(words)?;
-                Answer::Data
+                // Half of a simple reply is out, and it has no way to say that the rest cannot be read.
+                Err(error) => return Err(io::Error::other(error.to_string())),
+                Ok(()) if terms.structured => {
+                    reply::part(&mut *self.writer.lock(), terms, request, at, piece, last)?;
+                }
+                Ok(()) => match &mut writer {
+                    None => reply::data(&mut **writer.insert(self.writer.lock()), terms, request, piece)?,
+                    Some(writer) => writer.write_all(piece)?,
+                },
             }
-            CMD_WRITE => export
-                .write(offset, buffer)
-                .map(|()| Answer::Done)
-                .map_err(words)?,
-            CMD_FLUSH => export.flush().map(|()| Answer::Done).map_err(words)?,
-            CMD_TRIM => export
-                .discard(offset, length)
-                .map(|()| Answer::Done)
-                .map_err(words)?,
+            at += step as u64;
+        }
+        Ok(())
+    }
+
+    fn perform(&self, request: &Request) -> Result<Answer, Refusal> {
+        let export = &*self.export;
+        let (offset, length) = (request.offset, request.length);
+        match request.command {
+            CMD_FLUSH => export.flush().map_err(words)?,
+            CMD_TRIM => export.discard(offset, length).map_err(words)?,
             CMD_WRITE_ZEROES => {
                 // Zeroes are never stored, so every zeroing is fast; NO_HOLE keeps the room set aside.
                 let keep = request.flags & CMD_FLAG_NO_HOLE != 0;
-                export
-                    .write_zeroes(offset, length, keep)
-                    .map(|()| Answer::Done)
-                    .map_err(words)?
+                export.write_zeroes(offset, length, keep).map_err(words)?;
             }
-            CMD_CACHE => {
-                let mut at = offset;
-                while at < offset + length {
-                    let step = (offset + length - at).min(1 << 20);
-                    buffer.resize(step as usize, 0);
-                    export.read(at, buffer).map_err(words)?;
-                    at += step;
-                }
-                Answer::Done
-            }
-            CMD_BLOCK_STATUS if !self.allocation => return Err(invalid("no context was agreed on")),
-            CMD_BLOCK_STATUS => {
+            CMD_CACHE => self.cache(offset, length.min(CACHE_BYTES_MAX))?,
+            _ => {
                 let limit = if request.flags & CMD_FLAG_REQ_ONE != 0 {
                     1
                 } else {
                     STATUS_RANGES_MAX
                 };
                 let ranges = export.block_status(offset, length, limit).map_err(words)?;
-                Answer::Status(within_request(ranges, length, limit))
+                return Ok(Answer::Status(within_request(ranges, length, limit)));
             }
-            _ => return Err(invalid("a command that is not known")),
-        };
-        if request.flags & CMD_FLAG_FUA != 0 && writes {
-            export.flush().map_err(words)?;
         }
-        Ok(answer)
+        Ok(Answer::Done)
+    }
+
+    /// Reads a range for the sake of the caches.
+    fn cache(&self, offset: u64, length: u64) -> Result<(), Refusal> {
+        let mut buffer = self.resources.buffers.take(PIECE_BYTES);
+        let end = offset + length;
+        let mut at = offset;
+        while at < end && !self.closing.load(Ordering::Acquire) {
+            let step = buffer.len().min((end - at) as usize);
+            self.export.read(at, &mut buffer[..step]).map_err(words)?;
+            at += step as u64;
+        }
+        Ok(())
     }
 }
 
 enum Answer {
     Done,
-    Data,
     Status(Vec<BlockRange>),
 }
 

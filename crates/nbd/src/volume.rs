@@ -26,7 +26,7 @@ impl Export for Volume {
     }
 
     fn block_bytes(&self) -> u32 {
-        4096
+        self.dataset().settings().block_bytes
     }
 
     fn read_only(&self) -> bool {
@@ -134,7 +134,7 @@ impl Export for PastVolume {
     }
 
     fn block_bytes(&self) -> u32 {
-        4096
+        self.view.dataset().settings().block_bytes
     }
 
     fn read_only(&self) -> bool {

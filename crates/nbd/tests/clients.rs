@@ -1,167 +1,17 @@
-//! A client of our own, and qemu-img where it is installed, against a server over a disk in RAM.
+//! A client of our own against a server over a disk in RAM.
 
 #![allow(clippy::unwrap_used)]
 
+mod harness;
+
 use std::{
     io::{Read, Write},
-    os::unix::net::UnixStream,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
 };
 
+use harness::{Client, Disk, MIB, serve};
 use parking_lot::Mutex;
-use terrace_nbd::{Address, BlockRange, Export, ExportError, Server};
-
-const MIB: usize = 1 << 20;
-
-#[derive(Default)]
-struct Disk {
-    content: Mutex<Vec<u8>>,
-    flushes: AtomicU64,
-    read_only: bool,
-}
-
-impl Disk {
-    fn new(bytes: usize) -> Arc<Self> {
-        Arc::new(Self {
-            content: Mutex::new(vec![0; bytes]),
-            ..Self::default()
-        })
-    }
-}
-
-impl Export for Disk {
-    fn size_bytes(&self) -> u64 {
-        self.content.lock().len() as u64
-    }
-    fn block_bytes(&self) -> u32 {
-        4096
-    }
-    fn read_only(&self) -> bool {
-        self.read_only
-    }
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), ExportError> {
-        let content = self.content.lock();
-        let from = content
-            .get(offset as usize..offset as usize + buffer.len())
-            .ok_or(ExportError::Invalid)?;
-        buffer.copy_from_slice(from);
-        Ok(())
-    }
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), ExportError> {
-        self.content.lock()[offset as usize..][..data.len()].copy_from_slice(data);
-        Ok(())
-    }
-    fn write_zeroes(&self, offset: u64, length: u64, _keep: bool) -> Result<(), ExportError> {
-        self.content.lock()[offset as usize..][..length as usize].fill(0);
-        Ok(())
-    }
-    fn discard(&self, offset: u64, length: u64) -> Result<(), ExportError> {
-        self.write_zeroes(offset, length, false)
-    }
-    fn flush(&self) -> Result<(), ExportError> {
-        self.flushes.fetch_add(1, Ordering::SeqCst);
-        Ok(())
-    }
-    fn block_status(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<BlockRange>, ExportError> {
-        let content = self.content.lock();
-        let mut ranges: Vec<BlockRange> = Vec::new();
-        for block in content[offset as usize..][..length as usize].chunks(4096) {
-            let hole = block.iter().all(|byte| *byte == 0);
-            let full = ranges.len() == limit;
-            match ranges.last_mut() {
-                Some(last) if last.hole == hole => last.length += block.len() as u64,
-                _ if full => break,
-                _ => ranges.push(BlockRange {
-                    length: block.len() as u64,
-                    hole,
-                }),
-            }
-        }
-        Ok(ranges)
-    }
-}
-
-fn serve(dir: &Path, disks: &[(&str, Arc<Disk>)]) -> (Server, std::path::PathBuf) {
-    let path = dir.join("nbd.sock");
-    let server = Server::start(Address::Unix(path.clone())).unwrap();
-    for (name, disk) in disks {
-        server.add(name, disk.clone());
-    }
-    (server, path)
-}
-
-struct Client(UnixStream);
-
-impl Client {
-    fn connect(path: &Path) -> Self {
-        let mut stream = UnixStream::connect(path).unwrap();
-        let mut greeting = [0; 18];
-        stream.read_exact(&mut greeting).unwrap();
-        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
-        stream.write_all(&3u32.to_be_bytes()).unwrap();
-        Self(stream)
-    }
-
-    fn option(&mut self, option: u32, data: &[u8]) {
-        self.0.write_all(b"IHAVEOPT").unwrap();
-        self.0.write_all(&option.to_be_bytes()).unwrap();
-        self.0.write_all(&(data.len() as u32).to_be_bytes()).unwrap();
-        self.0.write_all(data).unwrap();
-    }
-
-    fn option_reply(&mut self) -> (u32, Vec<u8>) {
-        let mut header = [0; 20];
-        self.0.read_exact(&mut header).unwrap();
-        let length = u32::from_be_bytes(header[16..].try_into().unwrap());
-        let mut data = vec![0; length as usize];
-        self.0.read_exact(&mut data).unwrap();
-        (u32::from_be_bytes(header[12..16].try_into().unwrap()), data)
-    }
-
-    fn go(&mut self, name: &str) -> Vec<(u32, Vec<u8>)> {
-        let mut data = (name.len() as u32).to_be_bytes().to_vec();
-        data.extend(name.as_bytes());
-        data.extend(0u16.to_be_bytes());
-        self.option(7, &data);
-        let mut replies = Vec::new();
-        loop {
-            let (kind, data) = self.option_reply();
-            replies.push((kind, data));
-            if kind != 3 {
-                return replies;
-            }
-        }
-    }
-
-    fn request(&mut self, flags: u16, command: u16, cookie: u64, offset: u64, length: u32, payload: &[u8]) {
-        let mut message = 0x2560_9513u32.to_be_bytes().to_vec();
-        message.extend(flags.to_be_bytes());
-        message.extend(command.to_be_bytes());
-        message.extend(cookie.to_be_bytes());
-        message.extend(offset.to_be_bytes());
-        message.extend(length.to_be_bytes());
-        message.extend(payload);
-        self.0.write_all(&message).unwrap();
-    }
-
-    fn simple_reply(&mut self, data: usize) -> (u32, u64, Vec<u8>) {
-        let mut header = [0; 16];
-        self.0.read_exact(&mut header).unwrap();
-        assert_eq!(&header[..4], &0x6744_6698u32.to_be_bytes());
-        let error = u32::from_be_bytes(header[4..8].try_into().unwrap());
-        let mut content = vec![0; if error == 0 { data } else { 0 }];
-        self.0.read_exact(&mut content).unwrap();
-        (
-            error,
-            u64::from_be_bytes(header[8..].try_into().unwrap()),
-            content,
-        )
-    }
-}
+use terrace_nbd::Export;
 
 #[test]
 fn what_is_written_is_read_and_flushed() {
@@ -352,4 +202,232 @@ fn blake3_like(seed: u8, index: u32) -> u8 {
         .wrapping_mul(2_654_435_761)
         .wrapping_add(index.wrapping_mul(40_503))
         >> 7) as u8
+}
+
+#[test]
+fn long_reads_and_writes_go_in_pieces() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::new(8 * MIB);
+    let (server, path) = serve(dir.path(), &[("a", disk.clone())]);
+    let pattern: Vec<u8> = (0..5 * MIB + 512).map(|at| (at % 251) as u8).collect();
+    let mut client = Client::connect(&path);
+    client.go("a");
+    client.request(1, 1, 1, 1024, pattern.len() as u32, &pattern);
+    assert_eq!(client.simple_reply(0), (0, 1, vec![]));
+    assert_eq!(disk.flushes.load(Ordering::SeqCst), 1, "FUA flushes once");
+    client.request(0, 0, 2, 1024, pattern.len() as u32, &[]);
+    assert!(client.simple_reply(pattern.len()).2 == pattern);
+    // Refused, its payload is skipped and the next request is understood.
+    client.request(0, 1, 3, 7 * MIB as u64, pattern.len() as u32, &pattern);
+    assert_eq!(client.simple_reply(0), (28, 3, vec![]));
+
+    // In structured replies the pieces say where they belong, the last one that it is the last.
+    let mut client = Client::connect(&path);
+    client.option(8, &[]);
+    assert_eq!(client.option_reply().0, 1);
+    client.go("a");
+    client.request(0, 0, 4, 1024, pattern.len() as u32, &[]);
+    let mut content = vec![0; pattern.len()];
+    let mut left = pattern.len();
+    while left > 0 {
+        let mut header = [0; 28];
+        client.0.read_exact(&mut header).unwrap();
+        let number = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap()) as usize;
+        let offset = u64::from_be_bytes(header[20..].try_into().unwrap()) as usize - 1024;
+        let length = number(16) - 8;
+        client
+            .0
+            .read_exact(&mut content[offset..offset + length])
+            .unwrap();
+        left -= length;
+        assert_eq!((number(0), header[5] == 1), (0x668e_33ef, left == 0));
+    }
+    assert!(content == pattern);
+    // A read that may not be split and is too long for one piece.
+    client.request(4, 0, 5, 0, 2 * MIB as u32, &[]);
+    let mut header = [0; 20];
+    client.0.read_exact(&mut header).unwrap();
+    assert_eq!(&header[6..8], &[0x80, 1]);
+    let mut words = vec![0; u32::from_be_bytes(header[16..].try_into().unwrap()) as usize];
+    client.0.read_exact(&mut words).unwrap();
+    assert_eq!(words[..4], 75u32.to_be_bytes());
+    server.stop();
+}
+
+/// A request and the 32 bytes of its reply's header, in extended form.
+fn extended(
+    client: &mut Client<std::os::unix::net::UnixStream>,
+    words: (u16, u16),
+    offset: u64,
+    length: u64,
+    payload: &[u8],
+) -> (u16, Vec<u8>) {
+    let mut message = 0x21e4_1c71u32.to_be_bytes().to_vec();
+    message.extend(words.0.to_be_bytes());
+    message.extend(words.1.to_be_bytes());
+    message.extend(77u64.to_be_bytes());
+    message.extend(offset.to_be_bytes());
+    message.extend(length.to_be_bytes());
+    message.extend(payload);
+    client.0.write_all(&message).unwrap();
+    let mut header = [0; 32];
+    client.0.read_exact(&mut header).unwrap();
+    assert_eq!(header[..4], 0x6e8a_278cu32.to_be_bytes());
+    assert_eq!(header[4..6], [0, 1], "one chunk, the last");
+    assert_eq!(header[8..16], 77u64.to_be_bytes());
+    assert_eq!(header[16..24], offset.to_be_bytes());
+    let mut content = vec![0; u64::from_be_bytes(header[24..].try_into().unwrap()) as usize];
+    client.0.read_exact(&mut content).unwrap();
+    (u16::from_be_bytes([header[6], header[7]]), content)
+}
+
+#[test]
+fn extended_headers_carry_lengths_of_64_bits() {
+    const SIZE: usize = 8 * MIB;
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::new(SIZE);
+    disk.write(65536, &[5; 65536]).unwrap();
+    let (server, path) = serve(dir.path(), &[("a", disk.clone())]);
+    let mut client = Client::connect(&path);
+    client.option(11, &[]);
+    assert_eq!(client.option_reply().0, 1);
+    for again in [8, 11] {
+        client.option(again, &[]);
+        assert_eq!(client.option_reply().0, 0x8000_0003);
+    }
+    let mut query = 1u32.to_be_bytes().to_vec();
+    query.push(b'a');
+    query.extend(1u32.to_be_bytes());
+    query.extend(15u32.to_be_bytes());
+    query.extend(b"base:allocation");
+    client.option(10, &query);
+    assert_eq!((client.option_reply().0, client.option_reply().0), (4, 1));
+    client.go("a");
+    assert_eq!(
+        extended(&mut client, (0x20, 1), 4096, 4096, &[9; 4096]),
+        (0, vec![])
+    );
+    let (kind, content) = extended(&mut client, (0, 0), 4096, 4096, &[]);
+    assert_eq!(
+        (kind, &content[..8], content.len()),
+        (1, &4096u64.to_be_bytes()[..], 4104)
+    );
+    assert!(content[8..].iter().all(|byte| *byte == 9));
+    // Zeroes, the hint to cache and the status of the whole disk, in one request each.
+    assert_eq!(extended(&mut client, (0, 5), 0, SIZE as u64, &[]), (0, vec![]));
+    let (kind, content) = extended(&mut client, (0, 7), 0, SIZE as u64, &[]);
+    assert_eq!((kind, &content[..8]), (6, &[0, 0, 0, 1, 0, 0, 0, 5][..]));
+    let numbers: Vec<u64> = content[8..]
+        .chunks(8)
+        .map(|eight| u64::from_be_bytes(eight.try_into().unwrap()))
+        .collect();
+    assert_eq!(
+        numbers,
+        [4096, 3, 4096, 0, 57344, 3, 65536, 0, SIZE as u64 - 131_072, 3]
+    );
+    assert_eq!(extended(&mut client, (0x10, 6), 0, SIZE as u64, &[]), (0, vec![]));
+    assert!(disk.content.lock().iter().all(|byte| *byte == 0));
+    // Longer than the disk, and a payload where none belongs: refused, and the connection lives on.
+    let (kind, content) = extended(&mut client, (0, 4), 1, u64::MAX, &[]);
+    assert_eq!((kind, &content[..4]), (0x8001, &22u32.to_be_bytes()[..]));
+    let (kind, content) = extended(&mut client, (0x20, 7), 0, 12, &[0; 12]);
+    assert_eq!((kind, &content[..4]), (0x8001, &22u32.to_be_bytes()[..]));
+    assert_eq!(extended(&mut client, (0, 3), 0, 0, &[]), (0, vec![]));
+    server.stop();
+}
+
+#[test]
+fn contexts_hold_for_the_export_they_were_asked_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, path) = serve(dir.path(), &[("a", Disk::new(MIB)), ("b", Disk::new(MIB))]);
+    let mut client = Client::connect(&path);
+    client.option(8, &[]);
+    client.option_reply();
+    let mut query = 1u32.to_be_bytes().to_vec();
+    query.push(b'a');
+    query.extend(1u32.to_be_bytes());
+    query.extend(15u32.to_be_bytes());
+    query.extend(b"base:allocation");
+    client.option(10, &query);
+    assert_eq!((client.option_reply().0, client.option_reply().0), (4, 1));
+    client.go("b");
+    client.request(0, 7, 1, 0, 4096, &[]);
+    let mut header = [0; 20];
+    client.0.read_exact(&mut header).unwrap();
+    assert_eq!(&header[6..8], &[0x80, 1], "an error");
+    server.stop();
+}
+
+#[test]
+fn a_flush_covers_what_other_connections_wrote() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::new(MIB);
+    let (server, path) = serve(dir.path(), &[("a", disk.clone())]);
+    let (mut one, mut two) = (Client::connect(&path), Client::connect(&path));
+    let flags = one.go("a")[0].1.clone();
+    assert_eq!(flags[10] & 1, 1, "several connections are said to be fine");
+    two.go("a");
+    one.request(0, 1, 1, 0, 512, &[1; 512]);
+    assert_eq!(one.simple_reply(0).0, 0);
+    two.request(0, 3, 2, 0, 0, &[]);
+    assert_eq!(two.simple_reply(0).0, 0);
+    let durable = disk.durable.lock();
+    assert!(durable[..512].iter().all(|byte| *byte == 1));
+    drop(durable);
+    server.stop();
+}
+
+#[test]
+fn clients_that_take_no_answers_hold_up_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, path) = serve(dir.path(), &[("a", Disk::new(16 * MIB))]);
+    // Each asks for more than the memory of all, and takes nothing of it; some have sent half of a request.
+    let mut silent: Vec<_> = (0..64)
+        .map(|number| {
+            let mut client = Client::connect(&path);
+            client.go("a");
+            for cookie in 0..16 {
+                client.request(0, 0, cookie, 0, 16 * MIB as u32, &[]);
+            }
+            if number % 2 == 0 {
+                client.request(0, 1, 99, 0, MIB as u32, &[1; 4096]);
+            }
+            client
+        })
+        .collect();
+    let mut client = Client::connect(&path);
+    client.go("a");
+    client.request(0, 0, 1, MIB as u64, 2 * MIB as u32, &[]);
+    assert_eq!(client.simple_reply(2 * MIB).0, 0);
+    client.request(0, 1, 2, MIB as u64, 2 * MIB as u32, &vec![3; 2 * MIB]);
+    assert_eq!(client.simple_reply(0).0, 0);
+    // One of them wakes up, and is served as if nothing had been.
+    assert_eq!(silent[1].simple_reply(16 * MIB).0, 0);
+    server.stop();
+}
+
+#[test]
+fn a_thousand_connections_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, path) = serve(dir.path(), &[("a", Disk::new(MIB))]);
+    // As many as descriptors allow: both ends are in this process.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = limit
+        .current
+        .unwrap_or(u64::MAX)
+        .min(limit.maximum.unwrap_or(u64::MAX));
+    let count = 1000.min((most as usize).saturating_sub(64) / 2);
+    assert!(count > 100, "{most} descriptors are too few to try");
+    let mut clients: Vec<_> = (0..count).map(|_| Client::connect(&path)).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.go("a");
+        client.request(0, 1, 1, number as u64 * 512, 512, &[number as u8; 512]);
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.simple_reply(0), (0, 1, vec![]));
+        client.request(0, 0, 2, number as u64 * 512, 512, &[]);
+        assert_eq!(client.simple_reply(512).2, [number as u8; 512]);
+    }
+    assert_eq!(server.clients(), count);
+    server.stop();
 }

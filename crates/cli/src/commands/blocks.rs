@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use terrace_control::Failure;
 
 use super::{Session, logged};
-use crate::{client::Client, names::split_pool, output, registry::Registry};
+use crate::{arguments::ServeArguments, client::Client, names::split_pool, output, registry::Registry};
 
 /// `terrace attach VOLUME`: prints the block device.
 pub fn attach(session: &Session, volume: &str, read_only: bool) -> Result<(), Failure> {
@@ -55,11 +55,30 @@ fn find_device(session: &Session, given: &str) -> Result<(String, String), Failu
 }
 
 /// `terrace serve VOLUME --nbd ADDRESS`: prints where clients find it.
-pub fn serve(session: &Session, volume: &str, address: &str, read_only: bool) -> Result<(), Failure> {
-    let address = absolute(volume, address)?;
-    let arguments = json!({ "volume": volume, "address": address, "read_only": read_only });
-    let mut answer = session.change(volume, "serve", arguments)?;
-    let uri = uri(volume, answer["address"].as_str().unwrap_or_default());
+pub fn serve(session: &Session, arguments: &ServeArguments) -> Result<(), Failure> {
+    let volume = &arguments.volume;
+    let address = absolute(volume, &arguments.nbd)?;
+    let what = format!("serve '{volume}'");
+    let tls = match (&arguments.tls_cert, &arguments.tls_key) {
+        (Some(certificate), Some(key)) => Some(json!({
+            "certificate": from_root(&what, certificate)?,
+            "key": from_root(&what, key)?,
+            "client_authority": match &arguments.tls_ca {
+                Some(path) => Some(from_root(&what, path)?),
+                None => None,
+            },
+        })),
+        _ => None,
+    };
+    let request = json!({
+        "volume": volume, "address": address, "read_only": arguments.read_only, "tls": tls,
+    });
+    let mut answer = session.change(volume, "serve", request)?;
+    let uri = uri(
+        volume,
+        answer["address"].as_str().unwrap_or_default(),
+        tls.is_some(),
+    );
     answer["uri"] = json!(uri);
     if session.json {
         return output::json(&answer);
@@ -72,12 +91,17 @@ fn absolute(volume: &str, address: &str) -> Result<String, Failure> {
     let Some(path) = address.strip_prefix("unix:").filter(|path| !path.is_empty()) else {
         return Ok(address.to_owned());
     };
-    std::path::absolute(Path::new(path))
+    let what = format!("serve '{volume}' at '{address}'");
+    from_root(&what, Path::new(path)).map(|path| format!("unix:{path}"))
+}
+
+fn from_root(what: &str, path: &Path) -> Result<String, Failure> {
+    std::path::absolute(path)
         .ok()
-        .and_then(|path| path.to_str().map(|path| format!("unix:{path}")))
+        .and_then(|path| path.to_str().map(str::to_owned))
         .ok_or_else(|| {
             Failure::new(
-                format!("serve '{volume}' at '{address}'"),
+                what,
                 "the path is not UTF-8, or the working directory is gone",
                 "give the path from the root",
             )
@@ -85,7 +109,8 @@ fn absolute(volume: &str, address: &str) -> Result<String, Failure> {
 }
 
 /// As the NBD project writes addresses; qemu, nbdcopy and others take it.
-fn uri(volume: &str, address: &str) -> String {
+fn uri(volume: &str, address: &str, tls: bool) -> String {
+    let scheme = if tls { "nbds" } else { "nbd" };
     let escape = |text: &str| {
         let mut escaped = String::new();
         for byte in text.bytes() {
@@ -99,8 +124,8 @@ fn uri(volume: &str, address: &str) -> String {
         escaped
     };
     match address.split_once(':') {
-        Some(("unix", path)) => format!("nbd+unix:///{}?socket={}", escape(volume), escape(path)),
-        Some((_, host)) => format!("nbd://{host}/{}", escape(volume)),
+        Some(("unix", path)) => format!("{scheme}+unix:///{}?socket={}", escape(volume), escape(path)),
+        Some((_, host)) => format!("{scheme}://{host}/{}", escape(volume)),
         None => String::new(),
     }
 }
@@ -134,12 +159,12 @@ mod tests {
     #[test]
     fn addresses_are_written_as_clients_take_them() {
         assert_eq!(
-            uri("tank/vm", "unix:/run/a b.sock"),
+            uri("tank/vm", "unix:/run/a b.sock", false),
             "nbd+unix:///tank/vm?socket=/run/a%20b.sock"
         );
         assert_eq!(
-            uri("tank/vm@one", "tcp:[::1]:10809"),
-            "nbd://[::1]:10809/tank/vm@one"
+            uri("tank/vm@one", "tcp:[::1]:10809", true),
+            "nbds://[::1]:10809/tank/vm@one"
         );
     }
 

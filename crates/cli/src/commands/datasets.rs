@@ -41,9 +41,11 @@ pub fn volume(session: &Session, command: VolumeCommand) -> Result<(), Failure> 
             dataset,
             size,
             sparse,
-            options,
+            block_size,
+            mut options,
             parents,
         } => {
+            options.extend(block_size.map(|size| format!("block_size={size}")));
             let properties = parse_properties(&options)?;
             require_below_pool(&dataset)?;
             let arguments = json!({

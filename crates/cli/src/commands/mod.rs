@@ -112,11 +112,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Unmount { target, force } => done(mounts::unmount(&session, &target, force)),
         Command::Attach { volume, read_only } => done(blocks::attach(&session, &volume, read_only)),
         Command::Detach { target, force } => done(blocks::detach(&session, &target, force)),
-        Command::Serve {
-            volume,
-            nbd,
-            read_only,
-        } => done(blocks::serve(&session, &volume, &nbd, read_only)),
+        Command::Serve(arguments) => done(blocks::serve(&session, &arguments)),
         Command::Unserve { volume } => done(blocks::unserve(&session, &volume)),
         Command::Start {
             pool,

@@ -1,0 +1,194 @@
+//! `Services`: volumes, and snapshots of them, served to NBD clients.
+//!
+//! Several volumes may share an address; a server is there as long as it has an export. Invariant: no lock is held
+//! while names of hosts are looked up, files read, or sockets made.
+
+use std::{
+    collections::BTreeSet,
+    net::{SocketAddr, ToSocketAddrs},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use terrace_control::Failure;
+use terrace_dataset::At;
+use terrace_engine::Engine;
+use terrace_nbd::{Address, Export, PastVolume, ReadOnly, Server, Tls, TlsFiles};
+
+use super::super::answers::failed;
+use crate::registry::{KnownService, KnownTls};
+
+#[derive(Default)]
+struct State {
+    served: Vec<KnownService>,
+    servers: Vec<Server>,
+}
+
+/// See above.
+#[derive(Default)]
+pub struct Services {
+    state: Mutex<State>,
+}
+
+impl Services {
+    /// What is served now.
+    pub fn list(&self) -> Vec<KnownService> {
+        self.state.lock().served.clone()
+    }
+
+    /// The addresses where those are served that `wanted` tells by their volume.
+    pub fn addresses(&self, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+        let state = self.state.lock();
+        let found = state.served.iter().filter(|service| wanted(&service.volume));
+        found
+            .map(|service| service.address.clone())
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
+    }
+
+    /// The service at that address, however it is written.
+    pub fn find(&self, wanted: &KnownService) -> Option<KnownService> {
+        self.list()
+            .into_iter()
+            .find(|service| service.volume == wanted.volume && is_at(&service.address, &wanted.address))
+    }
+
+    /// Offers a volume at an address. What comes back names the port that was taken.
+    pub fn add(&self, engine: &Arc<Engine>, wanted: &KnownService) -> Result<KnownService, Failure> {
+        let what = format!("serve '{}'", wanted.volume);
+        let address: Address = wanted
+            .address
+            .parse()
+            .map_err(|error| failed(&what, &error).as_usage())?;
+        let export = export_of(engine, &what, wanted)?;
+        let mut service = wanted.clone();
+        let bound: Vec<Address> = {
+            let state = self.state.lock();
+            state
+                .servers
+                .iter()
+                .map(|server| server.address().clone())
+                .collect()
+        };
+        let known = bound
+            .into_iter()
+            .find(|bound| is_at(&bound.to_string(), &wanted.address));
+        if let Some(known) = known {
+            let mut state = self.state.lock();
+            if let Some(server) = state.servers.iter().find(|server| *server.address() == known) {
+                let files = wanted.tls.as_ref().map(files_of);
+                if server.tls().map(Tls::files) != files.as_ref() {
+                    return Err(Failure::new(
+                        what,
+                        format!("{known} is there already, with other TLS options"),
+                        "give the same options, or another address",
+                    ));
+                }
+                server.add(&wanted.volume, export);
+                service.address = known.to_string();
+                state.served.push(service.clone());
+                return Ok(service);
+            }
+        }
+        let tls = match &wanted.tls {
+            None => None,
+            Some(tls) => Some(Tls::load(files_of(tls)).map_err(|error| {
+                let remedy = "give PEM files that belong together and that the daemon may read";
+                Failure::new(what.clone(), error, remedy)
+            })?),
+        };
+        let server = Server::start(address, tls).map_err(|error| {
+            Failure::new(
+                what,
+                error,
+                "give a free port of this machine, or the path of a socket in an existing directory",
+            )
+        })?;
+        server.add(&wanted.volume, export);
+        service.address = server.address().to_string();
+        let mut state = self.state.lock();
+        state.servers.push(server);
+        state.served.push(service.clone());
+        Ok(service)
+    }
+
+    /// Takes a volume's services away; its clients are disconnected. The addresses where it was served.
+    pub fn remove(&self, volume: &str) -> Vec<String> {
+        let (gone, idle) = {
+            let mut state = self.state.lock();
+            let (gone, kept) = std::mem::take(&mut state.served)
+                .into_iter()
+                .partition::<Vec<_>, _>(|service| service.volume == volume);
+            state.served = kept;
+            for server in &state.servers {
+                server.remove(volume);
+            }
+            let (idle, busy) = std::mem::take(&mut state.servers)
+                .into_iter()
+                .partition::<Vec<_>, _>(|server| server.exports().is_empty());
+            state.servers = busy;
+            (gone, idle)
+        };
+        idle.into_iter().for_each(Server::stop);
+        gone.into_iter().map(|service| service.address).collect()
+    }
+
+    /// Takes everything away.
+    pub fn stop(&self) {
+        let state = std::mem::take(&mut *self.state.lock());
+        state.servers.into_iter().for_each(Server::stop);
+    }
+}
+
+fn files_of(known: &KnownTls) -> TlsFiles {
+    TlsFiles {
+        certificate: known.certificate.clone(),
+        key: known.key.clone(),
+        client_authority: known.client_authority.clone(),
+    }
+}
+
+fn export_of(engine: &Arc<Engine>, what: &str, wanted: &KnownService) -> Result<Arc<dyn Export>, Failure> {
+    let datasets = engine.datasets();
+    let export: Arc<dyn Export> = match wanted.volume.split_once('@') {
+        Some((dataset, snapshot)) => {
+            let view = datasets
+                .volume_view(dataset, &At::Snapshot(snapshot.to_owned()))
+                .map_err(|error| failed(what, &error))?;
+            Arc::new(PastVolume::new(view).map_err(|error| failed(what, &error))?)
+        }
+        None => datasets
+            .volume(&wanted.volume)
+            .map_err(|error| failed(what, &error))?,
+    };
+    Ok(if wanted.read_only {
+        Arc::new(ReadOnly(export))
+    } else {
+        export
+    })
+}
+
+/// Whether a server at `address` is what `wanted` asks for; a host may be written by its name there.
+fn is_at(address: &str, wanted: &str) -> bool {
+    let resolves = || {
+        let (bound, host) = (address.strip_prefix("tcp:")?, wanted.strip_prefix("tcp:")?);
+        let bound: SocketAddr = bound.parse().ok()?;
+        Some(host.to_socket_addrs().ok()?.any(|known| known == bound))
+    };
+    address == wanted || resolves().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_known_by_other_names() {
+        assert!(is_at("unix:/a", "unix:/a"));
+        assert!(!is_at("unix:/a", "unix:/b"));
+        assert!(is_at("tcp:127.0.0.1:7", "tcp:127.0.0.1:7"));
+        assert!(!is_at("tcp:127.0.0.1:7", "tcp:127.0.0.1:0"));
+        assert!(!is_at("tcp:127.0.0.1:7", "nonsense"));
+    }
+}
