@@ -34,10 +34,27 @@ const LARGE_BYTES: usize = 16 * 1024;
 /// What a receiving thread shows to the watcher.
 #[derive(Default)]
 pub struct Place {
+    /// The queue that the thread serves through a ring (`ring_crew.rs`); it keeps its place whatever happens.
+    queue: Option<usize>,
     /// Whether the thread still has its place.
     held: AtomicBool,
     /// Odd while it serves a request; changes with each.
     turn: AtomicU64,
+}
+
+impl Place {
+    /// That of a thread which serves a ring's queue.
+    pub fn of_queue(queue: usize) -> Self {
+        Self {
+            queue: Some(queue),
+            ..Self::default()
+        }
+    }
+
+    /// The queue that the thread serves, if it serves one.
+    pub fn queue(&self) -> Option<usize> {
+        self.queue
+    }
 }
 
 #[derive(Default)]
@@ -198,9 +215,9 @@ impl Crew {
         place.turn.fetch_add(1, Ordering::Release);
     }
 
-    /// The watcher's life: while requests come, looks at each place now and then and gives away those of threads that
-    /// are stuck in one request. `places` lists them; `start` starts a thread.
-    pub fn watch(&self, places: impl Fn() -> Vec<std::sync::Arc<Place>>, start: impl Fn()) {
+    /// The watcher's life: while requests come, looks at each place now and then and tells of those whose threads are
+    /// stuck in one request. `places` lists them.
+    pub fn watch(&self, places: impl Fn() -> Vec<std::sync::Arc<Place>>, stuck: impl Fn(&Place)) {
         let turns = |order| {
             places()
                 .iter()
@@ -232,11 +249,9 @@ impl Crew {
                 looked.push(turn);
                 if seen.get(index) != Some(&turn) {
                     moved = true;
-                } else if turn % 2 == 1 && self.holds(place) {
+                } else if turn % 2 == 1 && (place.queue.is_some() || self.holds(place)) {
                     moved = true;
-                    if self.leave(place) {
-                        start();
-                    }
+                    stuck(place);
                 }
             }
             seen = looked;

@@ -23,6 +23,7 @@ use crate::{
     error::FuseError,
     mount_table,
     options::MountOptions,
+    ring,
 };
 
 /// The type that mounts have in the mount table.
@@ -72,6 +73,9 @@ pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<Connecti
 }
 
 fn mount_as_root(directory: &Path, options: &MountOptions) -> Result<Connection, FuseError> {
+    if options.ring && ring::switch_on() {
+        tracing::info!("the kernel's switch for FUSE over io_uring is on now (fuse.enable_uring)");
+    }
     let connection = Connection::open().map_err(|cause| FuseError::Unavailable {
         device: DEVICE_PATH,
         cause,

@@ -25,6 +25,8 @@ pub struct MountOptions {
     /// How long a thread looks for the next request before it sleeps, while requests come quickly and looking was
     /// found to pay (see `pace.rs`); zero: never.
     pub spin: Duration,
+    /// Whether requests may come through io_uring where the kernel offers it (see `ring.rs`).
+    pub ring: bool,
 }
 
 impl Default for MountOptions {
@@ -39,6 +41,7 @@ impl Default for MountOptions {
             no_access_times: false,
             threads_max: 32,
             spin: Duration::from_micros(50),
+            ring: true,
         }
     }
 }

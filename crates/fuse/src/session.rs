@@ -1,60 +1,35 @@
 //! `Session`: a mounted filesystem and the threads that serve it.
 //!
-//! Invariants: the threads end when the kernel says that the mount is gone, and only then; a request that was taken
-//! is answered even if serving it panics (the caller gets EIO, the panic is logged); dropping a session unmounts it
-//! lazily and waits for nobody.
+//! Invariants: the threads end when the kernel says that the mount is gone, and only then; dropping a session unmounts
+//! it lazily and waits for nobody.
 
 use std::{
     io,
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread::JoinHandle,
-    time::{Duration, Instant},
+    sync::Arc,
+    time::Duration,
 };
 
-use parking_lot::{Condvar, Mutex};
-
 use crate::{
-    crew::{Call, Crew, Place},
+    crew::Crew,
     device::{Connection, Received, RequestBuffer},
     error::FuseError,
     mount::{self, UnmountMode},
     mount_table,
     options::MountOptions,
-    pace::Pace,
     past::Past,
     protocol::{
-        Dialect, Header, Negotiated, ReplyBuffer, Request, Wishes, feature, negotiate, notification, parse,
+        Dialect, Negotiated, PAYLOAD_BYTES_MAX, ReplyBuffer, Request, Wishes, feature, negotiate,
+        notification, parse,
     },
-    server::{Answer, Content, Server},
+    receiver, ring, ring_crew,
+    server::{Content, Server},
+    serving::Serving,
 };
-
-const TRANSFER_BYTES_MAX: usize = 1 << 20;
-/// After this many reads of the device in a row that failed for no known reason a mount is given up.
-const FAILURES_MAX: u32 = 100;
-
-/// What the threads of a session share.
-struct Shared {
-    server: Server,
-    connection: Connection,
-    crew: Crew,
-    places: Mutex<Vec<Arc<Place>>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    running: Mutex<usize>,
-    stopped: Condvar,
-    ended: AtomicBool,
-    requests: AtomicU64,
-    dialect: Dialect,
-    spin: Duration,
-}
 
 /// A mounted filesystem. Unmounted when dropped.
 pub struct Session {
-    shared: Arc<Shared>,
+    serving: Arc<Serving>,
     directory: PathBuf,
     device_minor: u32,
 }
@@ -87,48 +62,47 @@ fn start(
     past: Option<Arc<dyn Past>>,
     options: &MountOptions,
 ) -> Result<Session, FuseError> {
-    let negotiated = greet(&connection)?;
+    let negotiated = greet(&connection, options.ring)?;
     let device_minor = mount_table::mount_at(directory)?.map_or(0, |entry| entry.device.1);
     let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
-    let shared = Arc::new(Shared {
-        server: Server::new(content, past, options.read_only, negotiated),
-        connection,
-        crew: Crew::new(cores.div_ceil(4), options.threads_max),
-        places: Mutex::default(),
-        threads: Mutex::default(),
-        running: Mutex::new(0),
-        stopped: Condvar::new(),
-        ended: AtomicBool::new(false),
-        requests: AtomicU64::new(0),
-        dialect: negotiated.dialect(),
-        spin: options.spin,
-    });
+    let server = Server::new(content, past, options.read_only, negotiated);
+    let crew = Crew::new(cores.div_ceil(4), options.threads_max);
+    let serving = Arc::new(Serving::new(server, connection, crew, options.spin));
     for _ in 0..2 {
-        shared.clone().start_thread()?;
+        receiver::start(&serving)?;
     }
-    let watched = shared.clone();
+    let rings = negotiated
+        .has(feature::OVER_IO_URING)
+        .then(|| ring_crew::start(&serving, options.threads_max));
+    let rings = match rings {
+        Some(Ok(rings)) => Some(rings),
+        Some(Err(error)) => {
+            tracing::warn!("no requests through io_uring: {error}");
+            None
+        }
+        None => None,
+    };
+    let watched = serving.clone();
     let watcher = std::thread::Builder::new()
         .name("fuse-watch".into())
         .spawn(move || {
             let places = || watched.places.lock().clone();
-            let start = || {
-                if let Err(error) = watched.clone().start_thread() {
-                    tracing::warn!("cannot start a thread to serve the mount: {error}");
-                }
-            };
-            watched.crew.watch(places, start);
+            watched.crew.watch(places, |stuck| match (stuck.queue(), &rings) {
+                (Some(queue), Some(rings)) => rings.relieve(&watched, queue),
+                _ => receiver::relieve(&watched, stuck),
+            });
         })?;
-    shared.threads.lock().push(watcher);
+    serving.keep(watcher);
     Ok(Session {
-        shared,
+        serving,
         directory: directory.into(),
         device_minor,
     })
 }
 
 /// Waits for INIT and answers it.
-fn greet(connection: &Connection) -> Result<Negotiated, FuseError> {
-    let mut buffer = RequestBuffer::new(TRANSFER_BYTES_MAX);
+fn greet(connection: &Connection, ring: bool) -> Result<Negotiated, FuseError> {
+    let mut buffer = RequestBuffer::new(PAYLOAD_BYTES_MAX);
     let mut reply = ReplyBuffer::new();
     loop {
         match connection.receive(&mut buffer)? {
@@ -147,7 +121,8 @@ fn greet(connection: &Connection) -> Result<Negotiated, FuseError> {
             &offer,
             Wishes {
                 acl: true,
-                ring: false,
+                // Once agreed, the kernel holds requests back until each queue has an entry.
+                ring: ring && ring::is_available(),
             },
         ) else {
             connection.send(reply.finish(header.unique, libc::EPROTO))?;
@@ -159,217 +134,6 @@ fn greet(connection: &Connection) -> Result<Negotiated, FuseError> {
         negotiated.write(&mut reply);
         connection.send(reply.finish(header.unique, 0))?;
         return Ok(negotiated);
-    }
-}
-
-impl Shared {
-    fn start_thread(self: Arc<Self>) -> io::Result<()> {
-        if !self.crew.join() {
-            return Ok(());
-        }
-        *self.running.lock() += 1;
-        let shared = self.clone();
-        let spawned = std::thread::Builder::new().name("fuse".into()).spawn(move || {
-            let place = Arc::new(Place::default());
-            shared.places.lock().push(place.clone());
-            let mut worker = Worker::new(&shared, &place);
-            worker.run();
-            shared.thread_stopped();
-        });
-        match spawned {
-            Ok(thread) => {
-                self.threads.lock().push(thread);
-                Ok(())
-            }
-            Err(error) => {
-                self.thread_stopped();
-                Err(error)
-            }
-        }
-    }
-
-    fn thread_stopped(&self) {
-        let mut running = self.running.lock();
-        *running -= 1;
-        if *running == 0 {
-            self.server.end();
-            self.ended.store(true, Ordering::Release);
-            self.stopped.notify_all();
-        }
-    }
-}
-
-/// One thread's handles and buffers.
-struct Worker<'a> {
-    shared: &'a Arc<Shared>,
-    place: &'a Arc<Place>,
-    /// Waits in the kernel for a request.
-    waiting: Option<Connection>,
-    /// Returns at once if there is none; absent if spinning is off or the kernel gave no second handle.
-    looking: Option<Connection>,
-    buffer: RequestBuffer,
-    reply: ReplyBuffer,
-    spin: Duration,
-    pace: Pace,
-}
-
-impl<'a> Worker<'a> {
-    fn new(shared: &'a Arc<Shared>, place: &'a Arc<Place>) -> Self {
-        let looking = if shared.spin.is_zero() {
-            None
-        } else {
-            shared.connection.duplicate(false).ok()
-        };
-        Self {
-            shared,
-            place,
-            waiting: shared.connection.duplicate(true).ok(),
-            looking,
-            buffer: RequestBuffer::new(TRANSFER_BYTES_MAX),
-            reply: ReplyBuffer::new(),
-            spin: Duration::ZERO,
-            pace: Pace::default(),
-        }
-    }
-
-    fn run(&mut self) {
-        let mut failures = 0;
-        while self.shared.crew.enter(self.place) == Call::Receive {
-            while self.shared.crew.holds(self.place) {
-                match self.receive() {
-                    Ok(Some(looked)) => {
-                        failures = 0;
-                        self.pace.received(Instant::now());
-                        self.serve(looked);
-                    }
-                    Ok(None) => self.shared.crew.end_here(self.place),
-                    Err(error) => {
-                        failures += 1;
-                        tracing::error!("reading a request of the kernel failed: {error}");
-                        if failures == FAILURES_MAX {
-                            self.shared.crew.end_here(self.place);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Waits for a request; `None` when the mount has ended. True if it came through the handle that looks.
-    fn receive(&mut self) -> io::Result<Option<bool>> {
-        let started = Instant::now();
-        if let Some(looking) = &self.looking
-            && !self.spin.is_zero()
-            && self.pace.looks()
-        {
-            loop {
-                match looking.receive(&mut self.buffer)? {
-                    Received::Request => {
-                        self.spin = self.shared.spin;
-                        return Ok(Some(true));
-                    }
-                    Received::Ended => return Ok(None),
-                    Received::Nothing if started.elapsed() >= self.spin => break,
-                    Received::Nothing => (0..32).for_each(|_| std::hint::spin_loop()),
-                }
-            }
-            // In vain: look for half as long next time, and not at all soon.
-            self.spin /= 2;
-            if self.spin < self.shared.spin / 8 {
-                self.spin = Duration::ZERO;
-            }
-        }
-        let waiting = self.waiting.as_ref().unwrap_or(&self.shared.connection);
-        loop {
-            match waiting.receive(&mut self.buffer)? {
-                Received::Request => break,
-                Received::Ended => return Ok(None),
-                Received::Nothing => continue,
-            }
-        }
-        // Had we looked this long we had found it.
-        if started.elapsed() < self.shared.spin {
-            self.spin = self.shared.spin;
-        }
-        Ok(Some(false))
-    }
-
-    fn serve(&mut self, looked: bool) {
-        let shared = self.shared;
-        self.reply.clear();
-        let parsed = parse(self.buffer.request(), shared.dialect);
-        let (header, request) = match parsed {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                tracing::error!("a request of the kernel cannot be read: {error}");
-                self.refuse(looked);
-                return;
-            }
-        };
-        let bytes = match &request {
-            Request::Read { size, .. } => *size as usize,
-            Request::Write { data, .. } => data.len(),
-            _ => 0,
-        };
-        if shared.crew.is_slow(header.operation, bytes)
-            && shared.crew.leave(self.place)
-            && let Err(error) = shared.clone().start_thread()
-        {
-            tracing::warn!("cannot start a thread to serve the mount: {error}");
-        }
-        shared.requests.fetch_add(1, Ordering::Relaxed);
-        shared.crew.begin(self.place);
-        let started = Instant::now();
-        let reply = &mut self.reply;
-        let answer = catch_unwind(AssertUnwindSafe(|| shared.server.handle(&header, request, reply)));
-        shared.crew.learn(header.operation, bytes, started.elapsed());
-        let error = match answer {
-            Ok(Answer::Silence) => None,
-            Ok(Answer::Reply) => Some(0),
-            Ok(Answer::Error(error)) => Some(error.0),
-            Err(_) => Some(libc::EIO),
-        };
-        if let Some(error) = error {
-            self.send(looked, &header, error);
-        }
-        shared.crew.done(self.place);
-    }
-
-    fn send(&mut self, looked: bool, header: &Header, error: i32) {
-        let message = self.reply.finish(header.unique, error);
-        let from = if looked {
-            self.looking.as_ref()
-        } else {
-            self.waiting.as_ref()
-        };
-        if let Err(error) = from.unwrap_or(&self.shared.connection).send(message) {
-            // The kernel refuses a malformed reply and waits on: an error at least lets the caller go.
-            tracing::error!(
-                "the kernel refused a reply to operation {}: {error}",
-                header.operation
-            );
-            let message = self.reply.finish(header.unique, libc::EIO);
-            let _ = from.unwrap_or(&self.shared.connection).send(message);
-        }
-    }
-
-    /// Answers a request of which only the start makes sense.
-    fn refuse(&mut self, looked: bool) {
-        let Some(unique) = self
-            .buffer
-            .request()
-            .get(8..16)
-            .and_then(|bytes| bytes.try_into().ok())
-        else {
-            return;
-        };
-        let message = self.reply.finish(u64::from_ne_bytes(unique), libc::EIO);
-        let from = if looked {
-            self.looking.as_ref()
-        } else {
-            self.waiting.as_ref()
-        };
-        let _ = from.unwrap_or(&self.shared.connection).send(message);
     }
 }
 
@@ -386,33 +150,27 @@ impl Session {
 
     /// Whether the mount is gone and everything has been let go of.
     pub fn is_ended(&self) -> bool {
-        self.shared.ended.load(Ordering::Acquire)
+        self.serving.is_ended()
     }
 
     /// Requests served so far.
     pub fn requests(&self) -> u64 {
-        self.shared.requests.load(Ordering::Relaxed)
+        self.serving.requests()
     }
 
     /// Live objects that the kernel knows at the moment.
     pub fn known_objects(&self) -> usize {
-        self.shared.server.known_objects()
+        self.serving.server.known_objects()
     }
 
     /// Waits until the mount is gone.
     pub fn wait(&self) {
-        let mut running = self.shared.running.lock();
-        while *running > 0 {
-            self.shared.stopped.wait(&mut running);
-        }
+        self.serving.wait();
     }
 
     /// Waits until the mount is gone, at most for `limit`; whether it is.
     pub fn wait_for(&self, limit: Duration) -> bool {
-        let until = Instant::now() + limit;
-        let mut running = self.shared.running.lock();
-        while *running > 0 && !self.shared.stopped.wait_until(&mut running, until).timed_out() {}
-        *running == 0
+        self.serving.wait_for(limit)
     }
 
     /// Unmounts. [`UnmountMode::IfUnused`] waits until everything written has been served and all threads have
@@ -428,11 +186,7 @@ impl Session {
         }
         result?;
         if mode == UnmountMode::IfUnused {
-            self.wait();
-            let threads = std::mem::take(&mut *self.shared.threads.lock());
-            for thread in threads {
-                let _ = thread.join();
-            }
+            self.serving.join();
         }
         Ok(())
     }
@@ -467,7 +221,7 @@ impl Session {
     }
 
     fn notify(&self, mut message: ReplyBuffer, code: i32) -> Result<(), FuseError> {
-        match self.shared.connection.notify(message.finish_notification(code)) {
+        match self.serving.connection.notify(message.finish_notification(code)) {
             Ok(()) => Ok(()),
             // The kernel does not know the object or name: nothing to forget.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(()),
@@ -477,7 +231,12 @@ impl Session {
 
     /// Whether a feature of the protocol (`protocol::feature`) is in use.
     pub fn uses(&self, features: u64) -> bool {
-        self.shared.server.negotiated().has(features)
+        self.serving.server.negotiated().has(features)
+    }
+
+    /// Whether requests come through io_uring.
+    pub fn uses_rings(&self) -> bool {
+        self.uses(feature::OVER_IO_URING)
     }
 
     /// Whether the kernel keeps POSIX ACLs.

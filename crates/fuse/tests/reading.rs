@@ -14,7 +14,7 @@ use std::{
 };
 
 use support::{
-    Mounted,
+    Mounted, Transport,
     library::{BIG_BYTES, BOOKS, Library, OldLibrary, big_byte},
     with_mount,
 };
@@ -26,7 +26,7 @@ fn serve() {
         assert_eq!(content, "library");
         let options = MountOptions {
             read_only: true,
-            ..MountOptions::of("pool/library")
+            ..support::options("pool/library")
         };
         let library = Content::ReadOnly(Library::new(b"hello, world\n"));
         mount(directory, library, Some(Arc::new(OldLibrary)), &options)
@@ -331,7 +331,7 @@ fn an_unused_mount_is_unmounted_and_all_is_forgotten() {
 
 #[test]
 fn what_a_killed_server_leaves_is_found_and_cleared() {
-    let Some(mounted) = Mounted::start("library") else {
+    let Some(mounted) = Mounted::start("library", Transport::Rings) else {
         return;
     };
     assert!(
@@ -345,7 +345,7 @@ fn what_a_killed_server_leaves_is_found_and_cleared() {
     assert!(clear_stale(directory.path()).unwrap());
     assert!(!clear_stale(directory.path()).unwrap());
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
-    let mut again = Mounted::start_at("library", directory).unwrap();
+    let mut again = Mounted::start_at("library", Transport::Rings, directory).unwrap();
     assert_eq!(fs::read(again.path("hello")).unwrap(), b"hello, world\n");
     again.unmount();
 }

@@ -20,7 +20,7 @@ use support::{Mounted, memory::Memory, with_mount};
 use terrace_cache::Budget;
 use terrace_dataset::{Datasets, Environment, NewDataset};
 use terrace_device::SystemClock;
-use terrace_fuse::{Content, DatasetPast, MountOptions, Past, VolumeFile, mount};
+use terrace_fuse::{Content, DatasetPast, Past, VolumeFile, mount};
 use terrace_store::MemoryStore;
 
 #[test]
@@ -30,7 +30,7 @@ fn serve() {
             directory,
             Content::Live(Memory::new()),
             None,
-            &MountOptions::of("memory"),
+            &support::options("memory"),
         ),
         "dataset" => {
             let store = Arc::new(MemoryStore::new(1 << 30));
@@ -46,7 +46,7 @@ fn serve() {
                 directory,
                 Content::Live(files),
                 Some(past),
-                &MountOptions::of("pool/files"),
+                &support::options("pool/files"),
             )
         }
         "volume" => {
@@ -63,7 +63,7 @@ fn serve() {
                 directory,
                 Content::Live(volume),
                 None,
-                &MountOptions::of("pool/disk"),
+                &support::options("pool/disk"),
             )
         }
         other => panic!("there is no content '{other}'"),

@@ -5,6 +5,7 @@ use std::{fs, path::Path, process::ExitCode};
 use serde::Serialize;
 use terrace_control::{Failure, RunLock};
 use terrace_device::format_size;
+use terrace_fuse::RingSwitch;
 
 use super::Session;
 use crate::{output, registry::Registry};
@@ -119,6 +120,20 @@ fn fuse() -> Vec<Check> {
              without it 'terrace ls', 'cat', 'put' and 'get' work",
         )),
     }
+    let (works, found) = match terrace_fuse::ring_switch() {
+        RingSwitch::On => (true, "mounts use it"),
+        RingSwitch::Off if rustix::process::geteuid().is_root() => (true, "off; the next mount turns it on"),
+        RingSwitch::Off => (false, "off"),
+        RingSwitch::Absent => (false, "this kernel has none"),
+        RingSwitch::Forbidden => (false, "io_uring is forbidden here"),
+    };
+    checks.push(Check::new(
+        "FUSE over io_uring",
+        works,
+        found,
+        "mounts work without, small files more slowly; needs Linux 6.14 or newer, as root \
+         'echo Y > /sys/module/fuse/parameters/enable_uring', and kernel.io_uring_disabled=0",
+    ));
     if !rustix::process::geteuid().is_root() {
         let found = std::env::var_os("PATH").is_some_and(|path| {
             std::env::split_paths(&path).any(|directory| directory.join("fusermount3").exists())

@@ -130,6 +130,8 @@ impl Mounts {
                 "nosuid" => options.no_set_id = true,
                 "nodev" => options.no_devices = true,
                 "noexec" => options.no_execute = true,
+                "ring=off" => options.ring = false,
+                "ring=on" => options.ring = true,
                 "noatime" | "relatime" => options.no_access_times = option == "noatime",
                 other => match other.strip_prefix("at=") {
                     Some(when) => {
@@ -138,7 +140,8 @@ impl Mounts {
                     }
                     None if other.starts_with("x-") || other.starts_with("comment=") => {}
                     None => {
-                        let remedy = "there are ro, at=TIME|@SNAPSHOT|CHECKPOINT, allow_other, nosuid, nodev, noexec, noatime";
+                        let remedy = "there are ro, at=TIME|@SNAPSHOT|CHECKPOINT, allow_other, nosuid, nodev, noexec, noatime, \
+                                      ring=off";
                         return Err(Failure::new(
                             what,
                             format!("there is no mount option '{other}'"),

@@ -134,6 +134,23 @@ pub const FSYNC_DATA_ONLY: u32 = 1 << 0;
 /// Type of the request extension that carries groups.
 pub const EXTENSION_GROUPS: u32 = 32;
 
+/// Requests through io_uring (Linux 6.14): commands and the layout of `fuse_uring_req_header`.
+pub mod ring {
+    /// Gives the kernel the memory of an entry and waits for a request.
+    pub const COMMAND_REGISTER: u32 = 1;
+    /// Answers a request and waits for the next.
+    pub const COMMAND_COMMIT_AND_FETCH: u32 = 2;
+    /// Bytes of `fuse_uring_req_header`: the header of request and reply, that of the operation, that of the entry.
+    pub const HEADERS_BYTES: usize = 288;
+    /// Where the header of the operation lies in it, and how much room it has.
+    pub const OPERATION_AT: usize = 128;
+    pub const OPERATION_BYTES_MAX: usize = 128;
+    /// Where the number lies by which a request is answered.
+    pub const COMMIT_ID_AT: usize = 264;
+    /// Where the length of the payload lies, of request and reply.
+    pub const PAYLOAD_BYTES_AT: usize = 272;
+}
+
 /// Codes of messages to the kernel that no request asked for.
 pub mod notification {
     pub const INVALIDATE_INODE: i32 = 2;

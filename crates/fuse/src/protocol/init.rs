@@ -99,6 +99,8 @@ impl Negotiated {
 ///   order of its choosing, which breaks "every crash state is a prefix in order".
 /// - We are the only writer, so cached pages are dropped only when we say so (EXPLICIT_INVAL_DATA, no
 ///   AUTO_INVAL_DATA).
+/// - READDIRPLUS_AUTO is not taken: a listing always brings attributes, so that what looks at each file afterwards
+///   (`ls -l`, `find`, `du`, `rsync`) asks nothing more. With it only the first part of a listing would.
 /// - Locks are not taken over: the kernel does them itself, which is right for a local filesystem.
 /// - ATOMIC_O_TRUNC is not taken: opens cost no message (NO_OPEN_SUPPORT), truncation comes as SETATTR.
 /// - SYNCFS exists for fuseblk and virtio-fs only; syncfs(2) on a FUSE mount never reaches a server, which is why
@@ -110,7 +112,6 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Option<Negotiated> {
     let mut wanted = feature::ASYNC_READ
         | feature::BIG_WRITES
         | feature::DO_READDIRPLUS
-        | feature::READDIRPLUS_AUTO
         | feature::ASYNC_DIO
         | feature::NO_OPEN_SUPPORT
         | feature::PARALLEL_DIROPS

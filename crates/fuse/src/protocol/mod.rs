@@ -16,5 +16,5 @@ pub use constants::*;
 pub use cursor::ProtocolError;
 pub use directory::DirectoryWriter;
 pub use init::{InitRequest, Negotiated, Wishes, negotiate};
-pub use reply::{AttributeValues, EntryValues, ReplyBuffer, StatfsValues};
+pub use reply::{AttributeValues, EntryValues, PAYLOAD_BYTES_MAX, ReplyBuffer, StatfsValues};
 pub use request::{Dialect, ForgetItems, Header, Request, SetAttributesIn, parse};

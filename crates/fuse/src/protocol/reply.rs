@@ -7,6 +7,8 @@
 use super::{constants::OUT_HEADER_BYTES, init::TRANSFER_BYTES_MAX};
 
 const PAGE_BYTES: usize = 4096;
+/// Room before the payload: for the header of a reply, or for that of a request that shares the memory.
+const FRONT_BYTES: usize = 256;
 /// Longest payload of a reply, bytes.
 pub const PAYLOAD_BYTES_MAX: usize = TRANSFER_BYTES_MAX;
 
@@ -76,7 +78,7 @@ impl ReplyBuffer {
     pub fn new() -> Self {
         let storage = vec![0; 2 * PAGE_BYTES + PAYLOAD_BYTES_MAX];
         let base = storage.as_ptr() as usize;
-        let payload_at = (base + OUT_HEADER_BYTES).next_multiple_of(PAGE_BYTES) - base;
+        let payload_at = (base + FRONT_BYTES).next_multiple_of(PAGE_BYTES) - base;
         Self {
             storage,
             payload_at,
@@ -89,6 +91,32 @@ impl ReplyBuffer {
     pub fn clear(&mut self) {
         self.length = 0;
         self.overflowed = false;
+    }
+
+    /// Where the payload begins: page-aligned, [`PAYLOAD_BYTES_MAX`] long, in place for as long as the buffer lives.
+    /// For a kernel that puts the payload of requests there, and takes that of replies.
+    pub fn payload_pointer(&mut self) -> *mut u8 {
+        self.storage[self.payload_at..].as_mut_ptr()
+    }
+
+    /// The payload written so far.
+    pub fn payload(&self) -> &[u8] {
+        &self.storage[self.payload_at..self.payload_at + self.length]
+    }
+
+    /// What lies where the payload goes, with `front` put before it in one piece. `None` if either is too long.
+    pub fn join(&mut self, front: &[u8], payload_bytes: usize) -> Option<&[u8]> {
+        if front.len() > FRONT_BYTES || payload_bytes > PAYLOAD_BYTES_MAX {
+            return None;
+        }
+        let start = self.payload_at - front.len();
+        self.storage[start..self.payload_at].copy_from_slice(front);
+        self.storage.get(start..self.payload_at + payload_bytes)
+    }
+
+    /// Whether more was written than fits.
+    pub fn has_overflowed(&self) -> bool {
+        self.overflowed
     }
 
     /// Payload written so far, bytes.

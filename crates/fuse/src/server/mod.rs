@@ -139,6 +139,10 @@ impl Server {
                 write_flags,
                 flags,
             } => self.write(header, offset, data, write_flags, flags, reply),
+            // The kernel, once told that there is no CREATE, sends MKNOD and opens without asking: no RELEASE either.
+            Request::Create { .. } if self.negotiated.has(feature::NO_OPEN_SUPPORT) => {
+                Err(Errno(libc::ENOSYS))
+            }
             Request::Create {
                 flags,
                 mode,

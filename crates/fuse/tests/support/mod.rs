@@ -13,10 +13,13 @@ use std::{
     time::Duration,
 };
 
-use terrace_fuse::{FuseError, Session, UnmountMode, check_available, clear_stale};
+use terrace_fuse::{
+    FuseError, MountOptions, Session, UnmountMode, check_available, clear_stale, ring_switch,
+};
 
 const DIRECTORY: &str = "TERRACE_FUSE_TEST_DIRECTORY";
 const CONTENT: &str = "TERRACE_FUSE_TEST_CONTENT";
+const TRANSPORT: &str = "TERRACE_FUSE_TEST_TRANSPORT";
 /// In front of what the server says, among what the test harness prints.
 const MARK: &str = "@@";
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -42,6 +45,8 @@ pub fn serve(mount: impl Fn(&str, &Path) -> Result<Session, FuseError>) {
             "ended" => session.wait_for(Duration::from_secs(60)).to_string(),
             "known" => session.known_objects().to_string(),
             "requests" => session.requests().to_string(),
+            "transport" if session.uses_rings() => "rings".into(),
+            "transport" => "device".into(),
             "connection" => session.connection_number().to_string(),
             "invalidate all" => outcome(session.invalidate_all()),
             other => match other.strip_prefix("invalidate ") {
@@ -53,6 +58,23 @@ pub fn serve(mount: impl Fn(&str, &Path) -> Result<Session, FuseError>) {
     }
     let _ = session.unmount(UnmountMode::Lazy);
     std::process::exit(0);
+}
+
+/// How requests come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// By reading `/dev/fuse`.
+    Device,
+    /// Through io_uring, where the kernel offers it.
+    Rings,
+}
+
+/// The options for the server's mount, with the transport that the test wants.
+pub fn options(source: &str) -> MountOptions {
+    MountOptions {
+        ring: std::env::var(TRANSPORT).is_ok_and(|wanted| wanted == "rings"),
+        ..MountOptions::of(source)
+    }
 }
 
 fn outcome(result: Result<(), FuseError>) -> String {
@@ -74,16 +96,23 @@ pub struct Mounted {
 
 impl Mounted {
     /// Starts it; `None`, with the reason printed, where mounting is not possible.
-    pub fn start(content: &str) -> Option<Self> {
-        Self::start_at(content, tempfile::tempdir().unwrap())
+    pub fn start(content: &str, transport: Transport) -> Option<Self> {
+        Self::start_at(content, transport, tempfile::tempdir().unwrap())
     }
 
     /// The same at a directory that exists.
-    pub fn start_at(content: &str, directory: tempfile::TempDir) -> Option<Self> {
+    pub fn start_at(content: &str, transport: Transport, directory: tempfile::TempDir) -> Option<Self> {
         let mut server = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "serve", "--nocapture"])
             .env(DIRECTORY, directory.path())
             .env(CONTENT, content)
+            .env(
+                TRANSPORT,
+                match transport {
+                    Transport::Device => "device",
+                    Transport::Rings => "rings",
+                },
+            )
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -168,11 +197,21 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs `body` on a mount of `content`, in a thread of its own under a watchdog.
-pub fn with_mount(content: &'static str, body: impl FnOnce(&mut Mounted) + Send + 'static) {
-    let Some(mut mounted) = Mounted::start(content) else {
+/// Runs `body` on a mount of `content`, in a thread of its own under a watchdog; once with requests through the device
+/// and, where the kernel offers that, once with requests through rings.
+pub fn with_mount(content: &'static str, body: fn(&mut Mounted)) {
+    with_mount_over(Transport::Device, content, body);
+    with_mount_over(Transport::Rings, content, body);
+}
+
+fn with_mount_over(transport: Transport, content: &'static str, body: fn(&mut Mounted)) {
+    let Some(mut mounted) = Mounted::start(content, transport) else {
         return;
     };
+    if transport == Transport::Rings && mounted.ask("transport") != "rings" {
+        println!("skipped: no requests through io_uring here ({:?})", ring_switch());
+        return;
+    }
     let server = mounted.server_process();
     let directory = mounted.path("");
     let (done, finished) = mpsc::channel();

@@ -1,0 +1,216 @@
+//! `Receiver`: one thread that reads requests from `/dev/fuse` and answers them there.
+//!
+//! Where requests come through rings (`ring.rs`), only what the kernel never sends through those arrives here: that it
+//! forgets objects.
+
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    crew::{Call, Place},
+    device::{Connection, Received, RequestBuffer},
+    pace::Pace,
+    protocol::{Header, PAYLOAD_BYTES_MAX, ReplyBuffer, Request, parse},
+    serving::Serving,
+};
+
+/// After this many reads of the device in a row that failed for no known reason a mount is given up.
+const FAILURES_MAX: u32 = 100;
+
+/// Nothing but word of forgotten objects comes here beside rings, and nobody waits for it: it is let gather for this
+/// long, so that not each object of a tree being removed wakes a thread.
+const GATHERED: Duration = Duration::from_millis(2);
+
+/// Starts a further thread, unless there are enough.
+pub fn start(serving: &Arc<Serving>) -> io::Result<()> {
+    if !serving.crew.join() {
+        return Ok(());
+    }
+    serving.start("fuse", |serving| {
+        let place = Arc::new(Place::default());
+        serving.places.lock().push(place.clone());
+        Receiver::new(serving, &place).run();
+    })
+}
+
+/// Gives away the place of a thread that is, or is going to be, busy for long.
+pub fn relieve(serving: &Arc<Serving>, place: &Place) {
+    if serving.crew.leave(place)
+        && let Err(error) = start(serving)
+    {
+        tracing::warn!("cannot start a thread to serve the mount: {error}");
+    }
+}
+
+/// One thread's handles and buffers.
+pub struct Receiver<'a> {
+    shared: &'a Arc<Serving>,
+    place: &'a Arc<Place>,
+    /// Waits in the kernel for a request.
+    waiting: Option<Connection>,
+    /// Returns at once if there is none; absent if spinning is off or the kernel gave no second handle.
+    looking: Option<Connection>,
+    buffer: RequestBuffer,
+    reply: ReplyBuffer,
+    spin: Duration,
+    pace: Pace,
+}
+
+impl<'a> Receiver<'a> {
+    fn new(shared: &'a Arc<Serving>, place: &'a Arc<Place>) -> Self {
+        let looking = if shared.spin.is_zero() {
+            None
+        } else {
+            shared.connection.duplicate(false).ok()
+        };
+        Self {
+            shared,
+            place,
+            waiting: shared.connection.duplicate(true).ok(),
+            looking,
+            buffer: RequestBuffer::new(PAYLOAD_BYTES_MAX),
+            reply: ReplyBuffer::new(),
+            spin: Duration::ZERO,
+            pace: Pace::default(),
+        }
+    }
+
+    fn run(&mut self) {
+        let mut failures = 0;
+        while self.shared.crew.enter(self.place) == Call::Receive {
+            while self.shared.crew.holds(self.place) {
+                match self.receive() {
+                    Ok(Some(looked)) => {
+                        failures = 0;
+                        self.pace.received(Instant::now());
+                        self.serve(looked);
+                    }
+                    Ok(None) => self.shared.crew.end_here(self.place),
+                    Err(error) => {
+                        failures += 1;
+                        tracing::error!("reading a request of the kernel failed: {error}");
+                        if failures == FAILURES_MAX {
+                            self.shared.crew.end_here(self.place);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for a request; `None` when the mount has ended. True if it came through the handle that looks.
+    fn receive(&mut self) -> io::Result<Option<bool>> {
+        let started = Instant::now();
+        if let Some(looking) = &self.looking
+            && !self.spin.is_zero()
+            && self.pace.looks()
+        {
+            loop {
+                match looking.receive(&mut self.buffer)? {
+                    Received::Request => {
+                        self.spin = self.shared.spin;
+                        return Ok(Some(true));
+                    }
+                    Received::Ended => return Ok(None),
+                    Received::Nothing if started.elapsed() >= self.spin => break,
+                    Received::Nothing => (0..32).for_each(|_| std::hint::spin_loop()),
+                }
+            }
+            // In vain: look for half as long next time, and not at all soon.
+            self.spin /= 2;
+            if self.spin < self.shared.spin / 8 {
+                self.spin = Duration::ZERO;
+            }
+        }
+        let waiting = self.waiting.as_ref().unwrap_or(&self.shared.connection);
+        loop {
+            match waiting.receive(&mut self.buffer)? {
+                Received::Request => break,
+                Received::Ended => return Ok(None),
+                Received::Nothing => continue,
+            }
+        }
+        // Had we looked this long we had found it.
+        if started.elapsed() < self.shared.spin {
+            self.spin = self.shared.spin;
+        }
+        Ok(Some(false))
+    }
+
+    fn serve(&mut self, looked: bool) {
+        let shared = self.shared;
+        self.reply.clear();
+        let parsed = parse(self.buffer.request(), shared.dialect);
+        let (header, request) = match parsed {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                tracing::error!("a request of the kernel cannot be read: {error}");
+                self.refuse(looked);
+                return;
+            }
+        };
+        if matches!(request, Request::Forget { .. } | Request::BatchForget(_)) {
+            shared.answer(&header, request, &mut self.reply);
+            if shared.uses_rings() {
+                std::thread::sleep(GATHERED);
+            }
+            return;
+        }
+        let bytes = match &request {
+            Request::Read { size, .. } => *size as usize,
+            Request::Write { data, .. } => data.len(),
+            _ => 0,
+        };
+        if shared.crew.is_slow(header.operation, bytes) {
+            relieve(shared, self.place);
+        }
+        shared.crew.begin(self.place);
+        let started = Instant::now();
+        let error = shared.answer(&header, request, &mut self.reply);
+        shared.crew.learn(header.operation, bytes, started.elapsed());
+        if let Some(error) = error {
+            self.send(looked, &header, error);
+        }
+        shared.crew.done(self.place);
+    }
+
+    fn send(&mut self, looked: bool, header: &Header, error: i32) {
+        let message = self.reply.finish(header.unique, error);
+        let from = if looked {
+            self.looking.as_ref()
+        } else {
+            self.waiting.as_ref()
+        };
+        if let Err(error) = from.unwrap_or(&self.shared.connection).send(message) {
+            // The kernel refuses a malformed reply and waits on: an error at least lets the caller go.
+            tracing::error!(
+                "the kernel refused a reply to operation {}: {error}",
+                header.operation
+            );
+            let message = self.reply.finish(header.unique, libc::EIO);
+            let _ = from.unwrap_or(&self.shared.connection).send(message);
+        }
+    }
+
+    /// Answers a request of which only the start makes sense.
+    fn refuse(&mut self, looked: bool) {
+        let Some(unique) = self
+            .buffer
+            .request()
+            .get(8..16)
+            .and_then(|bytes| bytes.try_into().ok())
+        else {
+            return;
+        };
+        let message = self.reply.finish(u64::from_ne_bytes(unique), libc::EIO);
+        let from = if looked {
+            self.looking.as_ref()
+        } else {
+            self.waiting.as_ref()
+        };
+        let _ = from.unwrap_or(&self.shared.connection).send(message);
+    }
+}

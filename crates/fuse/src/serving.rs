@@ -1,0 +1,148 @@
+//! `Serving`: what the threads of a mount share, and how one request is answered.
+//!
+//! Invariants: a request that was taken is answered even if serving it panics (the caller gets EIO, the panic is
+//! logged); when the last thread has stopped, everything that the kernel knew is let go of, once.
+
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::{
+    crew::{Crew, Place},
+    device::Connection,
+    protocol::{Dialect, Header, ReplyBuffer, Request, feature},
+    server::{Answer, Server},
+};
+
+/// See the module.
+pub struct Serving {
+    pub server: Server,
+    pub connection: Connection,
+    pub crew: Crew,
+    pub places: Mutex<Vec<Arc<Place>>>,
+    pub dialect: Dialect,
+    pub spin: Duration,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    running: Mutex<usize>,
+    stopped: Condvar,
+    ended: AtomicBool,
+    requests: AtomicU64,
+}
+
+impl Serving {
+    /// With no thread yet.
+    pub fn new(server: Server, connection: Connection, crew: Crew, spin: Duration) -> Self {
+        Self {
+            dialect: server.negotiated().dialect(),
+            server,
+            connection,
+            crew,
+            places: Mutex::default(),
+            spin,
+            threads: Mutex::default(),
+            running: Mutex::new(0),
+            stopped: Condvar::new(),
+            ended: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    /// Runs `life` on a thread of its own. The mount has not ended before all of these have.
+    pub fn start(
+        self: &Arc<Self>,
+        name: &str,
+        life: impl FnOnce(&Arc<Self>) + Send + 'static,
+    ) -> io::Result<()> {
+        *self.running.lock() += 1;
+        let shared = self.clone();
+        let spawned = std::thread::Builder::new().name(name.into()).spawn(move || {
+            life(&shared);
+            shared.thread_stopped();
+        });
+        match spawned {
+            Ok(thread) => {
+                self.keep(thread);
+                Ok(())
+            }
+            Err(error) => {
+                self.thread_stopped();
+                Err(error)
+            }
+        }
+    }
+
+    /// Has a thread joined when the mount is taken down.
+    pub fn keep(&self, thread: JoinHandle<()>) {
+        self.threads.lock().push(thread);
+    }
+
+    fn thread_stopped(&self) {
+        let mut running = self.running.lock();
+        *running -= 1;
+        if *running == 0 {
+            self.server.end();
+            self.ended.store(true, Ordering::Release);
+            self.stopped.notify_all();
+        }
+    }
+
+    /// Serves a request. The error number for the kernel (0: none), or `None` if it waits for no answer.
+    pub fn answer(&self, header: &Header, request: Request<'_>, reply: &mut ReplyBuffer) -> Option<i32> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        match catch_unwind(AssertUnwindSafe(|| self.server.handle(header, request, reply))) {
+            Ok(Answer::Silence) => None,
+            Ok(Answer::Reply) => Some(0),
+            Ok(Answer::Error(error)) => Some(error.0),
+            Err(_) => Some(libc::EIO),
+        }
+    }
+
+    /// Whether requests come through rings, and only word of forgotten objects through the device.
+    pub fn uses_rings(&self) -> bool {
+        self.server.negotiated().has(feature::OVER_IO_URING)
+    }
+
+    /// Requests served so far.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Whether all threads have stopped and everything has been let go of.
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Waits until all threads have stopped.
+    pub fn wait(&self) {
+        let mut running = self.running.lock();
+        while *running > 0 {
+            self.stopped.wait(&mut running);
+        }
+    }
+
+    /// The same, at most for `limit`; whether they have.
+    pub fn wait_for(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let mut running = self.running.lock();
+        while *running > 0 && !self.stopped.wait_until(&mut running, until).timed_out() {}
+        *running == 0
+    }
+
+    /// Joins the threads.
+    pub fn join(&self) {
+        self.wait();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
