@@ -33,6 +33,8 @@ struct Shared {
     places: Places,
     pool: String,
     mounted: Mutex<Vec<Mounted>>,
+    /// Held while the list for the next start is read, changed and written.
+    listing: Mutex<()>,
     /// Set when the daemon ends by a signal: the list stays.
     keep_list: AtomicBool,
 }
@@ -49,6 +51,7 @@ impl Mounts {
             places,
             pool: pool.into(),
             mounted: Mutex::default(),
+            listing: Mutex::default(),
             keep_list: AtomicBool::new(false),
         };
         Self {
@@ -105,11 +108,10 @@ impl Mounts {
                 format!("run 'terrace unmount {}' first", known.directory.display()),
             ));
         }
-        let registry = Registry::new(&self.shared.places);
-        let mut list = registry.mounts(&self.shared.pool)?;
-        list.retain(|mount| mount.directory != known.directory);
-        list.push(known.clone());
-        registry.save_mounts(&self.shared.pool, &list)?;
+        self.shared.change_list(|list| {
+            list.retain(|mount| mount.directory != known.directory);
+            list.push(known.clone());
+        })?;
         let outcome = self.make(engine, known.clone());
         if outcome.is_err() {
             self.shared.strike_off(&known.directory);
@@ -249,7 +251,7 @@ impl Mounts {
         for (directory, session) in self.sessions(|_| true) {
             self.end(&directory, &session, mode)?;
         }
-        Registry::new(&self.shared.places).save_mounts(&self.shared.pool, &[])
+        self.shared.change_list(Vec::clear)
     }
 
     /// Takes all mounts away when the daemon must end; they stay written down.
@@ -279,12 +281,8 @@ impl Mounts {
             .lock()
             .iter_mut()
             .for_each(|mount| change(&mut mount.known));
-        let registry = Registry::new(&self.shared.places);
-        if let Ok(mut list) = registry.mounts(&self.shared.pool) {
-            list.iter_mut().for_each(change);
-            if let Err(failure) = registry.save_mounts(&self.shared.pool, &list) {
-                tracing::warn!("{failure}");
-            }
+        if let Err(failure) = self.shared.change_list(|list| list.iter_mut().for_each(change)) {
+            tracing::warn!("{failure}");
         }
     }
 
@@ -320,16 +318,19 @@ impl Mounts {
 
 impl Shared {
     fn strike_off(&self, directory: &Path) {
-        let registry = Registry::new(&self.places);
-        // Two threads may strike off at once: the list is read and written under the lock of the mounts.
-        let _mounted = self.mounted.lock();
-        let outcome = registry.mounts(&self.pool).and_then(|mut list| {
-            list.retain(|mount| mount.directory != directory);
-            registry.save_mounts(&self.pool, &list)
-        });
-        if let Err(failure) = outcome {
+        if let Err(failure) = self.change_list(|list| list.retain(|mount| mount.directory != directory)) {
             tracing::warn!("{failure}");
         }
+    }
+
+    /// Changes the list of mounts that is kept for the next start.
+    fn change_list(&self, change: impl FnOnce(&mut Vec<KnownMount>)) -> Result<(), Failure> {
+        let registry = Registry::new(&self.places);
+        // Commands and the ends of mounts change it at the same time.
+        let _listing = self.listing.lock();
+        let mut list = registry.mounts(&self.pool)?;
+        change(&mut list);
+        registry.save_mounts(&self.pool, &list)
     }
 }
 
