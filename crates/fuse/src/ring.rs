@@ -25,8 +25,8 @@ use crate::{
 /// The kernel's switch; off by default, and its owner's to set.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 const POSSIBLE_PROCESSORS: &str = "/sys/devices/system/cpu/possible";
-/// More than this many queues cost more memory than they are worth here.
-const QUEUES_MAX: usize = 256;
+/// With more processors than this the threads of each mount would be too many: the device serves them.
+const QUEUES_MAX: usize = 64;
 /// Bytes of a long submission entry.
 const ENTRY_BYTES: usize = 128;
 /// Where in it `addr` and `len` lie (`struct io_uring_sqe`).

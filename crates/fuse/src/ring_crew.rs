@@ -1,5 +1,5 @@
-//! The threads that serve requests through rings: two for each of the kernel's queues, and further ones when all of a
-//! queue are stuck in slow requests.
+//! The threads that serve requests through rings: one or two for each of the kernel's queues, and further ones when all
+//! of a queue are stuck in slow requests.
 //!
 //! The first thread of a queue stays on the queue's processor, where its requests are made: the caller sleeps while it
 //! is served, and no other processor need be woken. The others may run anywhere, so that requests made all at once by
@@ -25,8 +25,11 @@ use crate::{
     serving::Serving,
 };
 
-/// Threads of a queue to begin with.
+/// Threads of a queue to begin with, where there are few queues; one where there are many.
 const THREADS_START: usize = 2;
+const FEW_QUEUES: usize = 8;
+/// Most threads of a queue.
+const THREADS_MAX: usize = 16;
 /// After this many entries that failed for no known reason no more are tried.
 const FAILURES_MAX: u32 = 100;
 
@@ -56,11 +59,12 @@ pub fn start(serving: &Arc<Serving>, threads_max: usize) -> io::Result<Arc<RingC
                 threads: AtomicUsize::new(0),
             })
             .collect(),
-        threads_max: (threads_max / count).clamp(THREADS_START, 16),
+        threads_max: (threads_max / count).clamp(THREADS_START, THREADS_MAX),
         failures: AtomicU32::new(0),
     });
     let (told, registered) = mpsc::channel();
-    let started = (0..count * THREADS_START).try_for_each(|entry| {
+    let start = if count <= FEW_QUEUES { THREADS_START } else { 1 };
+    let started = (0..count * start).try_for_each(|entry| {
         let queue = entry % count;
         let told = told.clone();
         crew.add(serving, queue, move |result| {
