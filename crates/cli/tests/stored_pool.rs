@@ -1,0 +1,134 @@
+//! A pool written by an earlier build, kept as compressed images: whatever the code becomes, it must open it, replay its
+//! log and find everything. `docs/format.md` tells when a new one is due.
+//!
+//! Made by `cargo test -p terrace-cli --test stored_pool -- --ignored`, which overwrites the images of the current
+//! format version; those of earlier versions stay.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness;
+
+use std::{fs, os::unix::fs::symlink, path::PathBuf};
+
+use harness::Machine;
+
+/// Of the images, as in the label.
+const VERSION: u32 = 1;
+const IMAGES: [&str; 2] = ["fast.img", "slow.img"];
+
+fn stored(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/stored_pool")
+        .join(format!("version-{VERSION}-{name}.zst"))
+}
+
+/// Content that does not compress and occurs once (a small image needs little of it).
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut content = Vec::with_capacity(length + 8);
+    while content.len() < length {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        content.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
+    }
+    content.truncate(length);
+    content
+}
+
+fn text(lines: usize) -> String {
+    (0..lines)
+        .map(|line| format!("line {line} of a text\n"))
+        .collect()
+}
+
+/// Writes the images. The daemon is killed at the end, so that there is a log to replay.
+#[test]
+#[ignore = "writes into the source tree"]
+fn write_the_images() {
+    let machine = Machine::new();
+    machine.make_pool();
+    let tree = machine.path("tree");
+    fs::create_dir_all(tree.join("deep/deeper")).unwrap();
+    fs::write(tree.join("noise"), noise(1, 70_001)).unwrap();
+    fs::write(tree.join("text"), text(20_000)).unwrap();
+    fs::write(tree.join("deep/again"), text(20_000)).unwrap();
+    fs::write(tree.join("deep/deeper/small"), "small").unwrap();
+    fs::write(tree.join("empty"), "").unwrap();
+    symlink("deep/again", tree.join("link")).unwrap();
+    fs::hard_link(tree.join("text"), tree.join("second")).unwrap();
+    let holes = fs::File::create(tree.join("holes")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&holes, b"end", 5 << 20).unwrap();
+    machine.ok(&["fs", "create", "tank/data"]);
+    machine.ok(&["fs", "create", "tank/tight", "-o", "compression=zstd"]);
+    machine.ok(&["put", "tank/data", "tree"]);
+    machine.ok(&["put", "tank/tight", "tree"]);
+    machine.ok(&["set", "user:note=kept", "tank/data"]);
+    machine.ok(&["set", "quota=100M", "tank/tight"]);
+    machine.ok(&["snapshot", "tank/data@before", "-m", "a note"]);
+    // A clean stop and a start lie between, then changes that only the log has.
+    machine.ok(&["stop", "tank"]);
+    fs::write(tree.join("noise"), noise(2, 40_000)).unwrap();
+    fs::write(tree.join("later"), "later").unwrap();
+    machine.ok(&["put", "tank/data", "tree"]);
+    machine.kill_daemon("tank");
+    fs::create_dir_all(stored("").parent().unwrap()).unwrap();
+    for name in IMAGES {
+        let image = fs::read(machine.path(name)).unwrap();
+        fs::write(stored(name), zstd::encode_all(&image[..], 19).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn a_pool_of_an_earlier_build_opens_with_everything_in_it() {
+    let machine = Machine::new();
+    for name in IMAGES {
+        let image = zstd::decode_all(&fs::read(stored(name)).unwrap()[..]).unwrap();
+        fs::write(machine.path(name), image).unwrap();
+    }
+    let directory = machine.text("");
+    machine.ok(&["pool", "import", "--search", &directory]);
+    let report = machine.json(&["verify", "tank"]);
+    assert_eq!(report["clean"], true, "{report}");
+
+    let cat = |path: &str| machine.run(&["cat", path]).stdout;
+    assert!(cat("tank/data/tree/noise") == noise(2, 40_000));
+    assert!(cat("tank/data/tree/later") == b"later");
+    let snapshot = machine.ok(&["get", "tank/data@before", "past"]);
+    assert!(
+        fs::read(machine.path("past/tree/noise")).unwrap() == noise(1, 70_001),
+        "{snapshot}"
+    );
+    assert!(!machine.path("past/tree/later").exists());
+    machine.ok(&["get", "tank/tight/tree", "tight"]);
+    for (tree, first) in [("past/tree", 1), ("tight", 1)] {
+        let tree = machine.path(tree);
+        assert!(fs::read(tree.join("noise")).unwrap() == noise(first, 70_001));
+        assert!(fs::read(tree.join("text")).unwrap() == text(20_000).as_bytes());
+        assert!(fs::read(tree.join("second")).unwrap() == text(20_000).as_bytes());
+        assert!(fs::read(tree.join("deep/again")).unwrap() == text(20_000).as_bytes());
+        assert_eq!(fs::read(tree.join("deep/deeper/small")).unwrap(), b"small");
+        assert_eq!(fs::read(tree.join("empty")).unwrap(), b"");
+        assert_eq!(
+            fs::read_link(tree.join("link")).unwrap().to_str(),
+            Some("deep/again")
+        );
+        let mut holes = vec![0; 5 << 20];
+        holes.extend_from_slice(b"end");
+        assert!(fs::read(tree.join("holes")).unwrap() == holes);
+    }
+    let property = |name: &str, of: &str| machine.ok(&["get", name, of]);
+    assert!(property("user:note", "tank/data").contains("kept"));
+    assert!(property("quota", "tank/tight").contains("100M"));
+    assert!(
+        machine
+            .ok(&["list", "-t", "snapshot"])
+            .contains("tank/data@before")
+    );
+    // And it goes on from there.
+    machine.ok(&["snapshot", "tank/data@after"]);
+    machine.ok(&["destroy", "tank/data@before", "--yes"]);
+    machine.ok(&["scrub", "tank", "--wait"]);
+    machine.ok(&["stop", "tank"]);
+    assert_eq!(machine.json(&["verify", "tank"])["clean"], true);
+}
