@@ -18,6 +18,12 @@ pub struct Places {
     run: PathBuf,
 }
 
+/// The user and group we run as: whoever runs a pool owns the root directories of its filesystems.
+pub fn own_ids() -> (u32, u32) {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    (user.as_raw(), group.as_raw())
+}
+
 impl Places {
     /// From `$TERRACE_STATE_DIR`, else by whether the user is root, and the XDG variables. Makes the directories.
     pub fn find() -> Result<Self, Failure> {

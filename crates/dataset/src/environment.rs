@@ -21,6 +21,8 @@ pub struct Environment {
     pub cache: Arc<ReadCache>,
     /// How often regions are used.
     pub heat: Arc<Heat>,
+    /// User and group that own the root directory of a new filesystem: those who run the pool.
+    pub owner: (u32, u32),
 }
 
 impl Environment {
@@ -41,6 +43,7 @@ impl Environment {
             budget,
             cache,
             heat,
+            owner: (0, 0),
         }
     }
 

@@ -74,8 +74,8 @@ impl Filesystem {
     }
 
     /// Puts the records of an empty filesystem: its root directory.
-    pub fn format(batch: &mut VersionedBatch, now: Time) -> Result<(), FsError> {
-        let mut root = InodeRecord::new(FileKind::Directory, 0o755, 0, 0, now);
+    pub fn format(batch: &mut VersionedBatch, owner: (u32, u32), now: Time) -> Result<(), FsError> {
+        let mut root = InodeRecord::new(FileKind::Directory, 0o755, owner.0, owner.1, now);
         root.links = 2;
         root.parent = ROOT;
         root.body = ROOT;

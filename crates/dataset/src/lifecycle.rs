@@ -147,9 +147,10 @@ impl Datasets {
         let created = self.environment.now();
         let checkpoint = self.checkpoints.current();
         let mut first = VersionedBatch::new(self.environment.store.clone(), number, checkpoint, None);
+        let owner = self.environment.owner;
         match kind {
-            Kind::Filesystem => Filesystem::format(&mut first, created)?,
-            Kind::Volume { size_bytes } => Volume::format(&mut first, size_bytes, created)?,
+            Kind::Filesystem => Filesystem::format(&mut first, owner, created)?,
+            Kind::Volume { size_bytes } => Volume::format(&mut first, size_bytes, owner, created)?,
         }
         let (mut batch, change) = first.finish();
         let mut counters = crate::counters::Counters {

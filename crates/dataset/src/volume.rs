@@ -47,11 +47,16 @@ impl Volume {
     }
 
     /// Puts the records of an empty volume.
-    pub fn format(batch: &mut VersionedBatch, size_bytes: u64, now: Time) -> Result<(), FsError> {
+    pub fn format(
+        batch: &mut VersionedBatch,
+        size_bytes: u64,
+        owner: (u32, u32),
+        now: Time,
+    ) -> Result<(), FsError> {
         if size_bytes > FILE_BYTES_MAX {
             return Err(FsError::FileTooBig);
         }
-        let mut inode = InodeRecord::new(FileKind::Volume, 0o600, 0, 0, now);
+        let mut inode = InodeRecord::new(FileKind::Volume, 0o600, owner.0, owner.1, now);
         inode.links = 1;
         inode.size = size_bytes;
         inode.body = ROOT;

@@ -504,3 +504,19 @@ fn a_volume_reads_what_was_written() {
         (Vec::new(), memory.references())
     );
 }
+
+#[test]
+fn the_root_directory_belongs_to_whoever_runs_the_pool() {
+    let store = Arc::new(MemoryStore::new(1 << 30));
+    let environment = Environment {
+        owner: (1000, 100),
+        ..Environment::new(store, Arc::new(ManualClock::new(0)))
+    };
+    let datasets = Datasets::open(Arc::new(environment), "pool").unwrap();
+    datasets.create("pool/files", &NewDataset::default()).unwrap();
+    for name in ["pool", "pool/files"] {
+        let files = datasets.filesystem(name).unwrap();
+        let root = files.attributes(files.root()).unwrap();
+        assert_eq!((root.uid, root.gid, root.mode), (1000, 100, 0o755), "{name}");
+    }
+}

@@ -187,11 +187,10 @@ impl Engine {
             ChunkStore::open(pool.clone(), chunk_options)?
         };
         let store: Arc<dyn Store> = chunks.clone();
-        let environment = Arc::new(Environment::with_budget(
-            store.clone(),
-            options.clock.clone(),
-            budget,
-        ));
+        let environment = Arc::new(Environment {
+            owner: options.owner,
+            ..Environment::with_budget(store.clone(), options.clock.clone(), budget)
+        });
         let datasets = Arc::new(Datasets::open(environment.clone(), &pool.name())?);
         let mover = Arc::new(Mover::open(datasets.clone())?);
         let journal = Journal::open(&*store)?;

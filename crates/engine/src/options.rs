@@ -28,6 +28,8 @@ pub struct OpenOptions {
     pub exported: bool,
     /// Open a destroyed pool, and make it active.
     pub destroyed: bool,
+    /// User and group that own the root directories of new filesystems.
+    pub owner: (u32, u32),
 }
 
 impl Default for OpenOptions {
@@ -41,6 +43,7 @@ impl Default for OpenOptions {
             degraded: false,
             exported: false,
             destroyed: false,
+            owner: (0, 0),
         }
     }
 }

@@ -7,7 +7,8 @@ use std::{io, path::PathBuf};
 pub enum FuseError {
     /// The kernel has no FUSE, or we may not use it.
     #[error(
-        "FUSE is not usable: {device}: {cause}; load the module with 'modprobe fuse' and run 'terrace doctor'"
+        "FUSE is not usable: {device}: {cause}; if it is absent, load the module with 'modprobe fuse'; if it is forbidden, \
+         root must let you read and write it; then run 'terrace doctor'"
     )]
     Unavailable {
         /// The device file.

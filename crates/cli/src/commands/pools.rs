@@ -102,6 +102,7 @@ fn create(
         force,
         OpenOptions {
             threads: false,
+            owner: crate::places::own_ids(),
             ..OpenOptions::default()
         },
     );

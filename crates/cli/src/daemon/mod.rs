@@ -99,6 +99,7 @@ fn start(places: Places, pool: &str, degraded: bool) -> Result<Started, Failure>
         })?;
     let options = OpenOptions {
         degraded,
+        owner: crate::places::own_ids(),
         ..OpenOptions::default()
     };
     let engine = open_pool(&known, options)?;
