@@ -128,7 +128,11 @@ pub enum Command {
         #[arg(short, long)]
         force: bool,
     },
-    /// Serve a volume, or a snapshot of one (VOLUME@NAME), to NBD clients, and print where they find it
+    /// Serve a volume, or a snapshot of one (VOLUME@NAME), to NBD clients or a virtual machine; print where they find it
+    ///
+    /// With --vhost-user a machine monitor such as qemu connects to the socket PATH, and the guest sees the volume as a
+    /// virtio disk: -object memory-backend-memfd,id=m,size=RAM,share=on -machine memory-backend=m
+    /// -chardev socket,id=c,path=PATH,reconnect=1 -device vhost-user-blk-pci,chardev=c,num-queues=4.
     ///
     /// The export has the volume's name; several volumes may share an address. A Unix socket is made for its owner alone.
     /// Without --tls-cert there is no encryption and no password: who reaches the address can use the volume. With it,
@@ -436,8 +440,11 @@ pub struct ServeArguments {
     /// The volume
     pub volume: String,
     /// Where to listen: unix:PATH, or tcp:HOST:PORT (port 0 takes a free one)
-    #[arg(long, value_name = "ADDRESS")]
-    pub nbd: String,
+    #[arg(long, value_name = "ADDRESS", required_unless_present = "vhost_user")]
+    pub nbd: Option<String>,
+    /// The socket for a virtual machine
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["nbd", "tls_cert"])]
+    pub vhost_user: Option<PathBuf>,
     /// The server's certificate, and those between it and its authority, in PEM form
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,

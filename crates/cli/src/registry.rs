@@ -74,7 +74,7 @@ pub struct KnownTls {
 pub struct KnownService {
     /// The volume, with the pool and perhaps `@SNAPSHOT`.
     pub volume: String,
-    /// `unix:PATH` or `tcp:HOST:PORT`.
+    /// `unix:PATH` or `tcp:HOST:PORT` for NBD, `vhost-user:PATH` for a virtual machine.
     pub address: String,
     /// Whether clients may only read.
     #[serde(default)]

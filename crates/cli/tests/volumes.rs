@@ -350,6 +350,41 @@ fn blocks_of_512_bytes_on_request() {
     machine.ok(&["detach", "tank/small"]);
 }
 
+#[test]
+fn a_disk_of_a_virtual_machine_comes_back_after_kill_9() {
+    let machine = machine();
+    machine.error(&["serve", "tank/vm", "--vhost-user", "a", "--nbd", "unix:b"], 2);
+    let line = machine.error(&["serve", "tank/vm", "--vhost-user", "no/such/dir/s"], 1);
+    assert!(line.contains("existing directory"), "{line}");
+    let socket = machine.path("disk.sock");
+    let told = machine.ok(&["serve", "tank/vm", "--vhost-user", "disk.sock"]);
+    assert_eq!(told.trim_end(), socket.to_str().unwrap());
+    machine.ok(&["serve", "tank/vm", "--vhost-user", "disk.sock"]);
+    machine.ok(&["volume", "create", "tank/two", "--size", "1M", "--sparse"]);
+    let line = machine.error(&["serve", "tank/two", "--vhost-user", "disk.sock"], 1);
+    assert!(line.contains("nobody else listens"), "{line}");
+    // VHOST_USER_GET_FEATURES is answered by whoever is there; VIRTIO_BLK_F_FLUSH is among them.
+    let speaks = || {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(&[1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+        let mut answer = [0; 20];
+        stream.read_exact(&mut answer).unwrap();
+        let features = u64::from_le_bytes(answer[12..].try_into().unwrap());
+        assert_ne!(features & 1 << 9, 0);
+    };
+    speaks();
+    let address = format!("vhost-user:{}", socket.display());
+    assert_eq!(
+        machine.json(&["status", "tank"])["datasets"][2]["served"],
+        json!([address])
+    );
+    machine.kill_daemon("tank");
+    machine.ok(&["start", "tank"]);
+    speaks();
+    machine.ok(&["unserve", "tank/vm"]);
+    assert!(!socket.exists());
+}
+
 fn runs(program: &str) -> bool {
     Command::new(program)
         .arg("-V")

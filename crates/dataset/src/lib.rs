@@ -9,6 +9,7 @@ pub mod keys;
 mod acl;
 mod attributes;
 mod attributes_set;
+mod block_device;
 mod build;
 mod check;
 mod clock_map;
@@ -58,6 +59,7 @@ mod volume;
 mod xattrs;
 
 pub use attributes::{Attributes, FsStatistics, SetAttributes, SetTime};
+pub use block_device::{BlockDevice, PastVolume, ReadOnly};
 pub use check::{CheckReport, check};
 pub use context::{Context, Groups};
 pub use counters::Counters;

@@ -13,16 +13,12 @@
 mod buffers;
 mod channel;
 mod connection;
-mod export;
 mod negotiation;
 mod protocol;
 mod reply;
 mod server;
 mod tls;
 mod transmission;
-mod volume;
 
-pub use export::{BlockRange, Export, ExportError};
 pub use server::{Address, Server, ServerError};
 pub use tls::{Tls, TlsError, TlsFiles};
-pub use volume::{PastVolume, ReadOnly};

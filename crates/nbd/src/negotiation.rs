@@ -9,8 +9,9 @@
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
+use terrace_dataset::BlockDevice;
+
 use crate::{
-    Export,
     connection::Terms,
     protocol::{
         ALLOCATION_CONTEXT, ALLOCATION_CONTEXT_ID, EXPORT_CAN_MULTI_CONN, EXPORT_HAS_FLAGS, EXPORT_READ_ONLY,
@@ -34,7 +35,7 @@ pub trait Exports {
     /// Names in order.
     fn names(&self) -> Vec<String>;
     /// The export of that name; the empty name is the only export, if there is one alone.
-    fn find(&self, name: &str) -> Option<Arc<dyn Export>>;
+    fn find(&self, name: &str) -> Option<Arc<dyn BlockDevice>>;
 }
 
 /// Whether what is said can be read by others.
@@ -51,7 +52,7 @@ pub enum Security {
 /// How a negotiation ended.
 pub enum Outcome {
     /// The client chose an export.
-    Transmit(Arc<dyn Export>, Terms),
+    Transmit(Arc<dyn BlockDevice>, Terms),
     /// The client begins TLS; what it says in there is a negotiation anew, without a greeting.
     StartTls,
     /// The client left in good order, or broke the protocol.
@@ -59,7 +60,7 @@ pub enum Outcome {
 }
 
 /// The transmission flags of an export.
-pub fn transmission_flags(export: &dyn Export, terms: &Terms) -> u16 {
+pub fn transmission_flags(export: &dyn BlockDevice, terms: &Terms) -> u16 {
     let mut flags = EXPORT_HAS_FLAGS
         | EXPORT_SEND_FLUSH
         | EXPORT_SEND_FUA
@@ -206,7 +207,7 @@ fn information(
     data: &[u8],
     exports: &dyn Exports,
     terms: &Terms,
-) -> io::Result<Option<(String, Arc<dyn Export>)>> {
+) -> io::Result<Option<(String, Arc<dyn BlockDevice>)>> {
     let Some((name, rest)) = sized_string(data) else {
         reply(
             stream,

@@ -5,8 +5,9 @@
 
 use std::io::{self, Write};
 
+use terrace_dataset::BlockStatus;
+
 use crate::{
-    BlockRange,
     connection::{Terms, write_parts},
     protocol::{
         ALLOCATION_CONTEXT_ID, EXTENDED_REPLY_MAGIC, REPLY_BLOCK_STATUS, REPLY_BLOCK_STATUS_EXTENDED,
@@ -78,7 +79,7 @@ pub fn block_status(
     stream: &mut impl Write,
     terms: &Terms,
     request: &Request,
-    ranges: &[BlockRange],
+    ranges: &[BlockStatus],
 ) -> io::Result<()> {
     let mut content = Vec::with_capacity(8 + ranges.len() * 16);
     content.extend(ALLOCATION_CONTEXT_ID.to_be_bytes());
@@ -86,7 +87,7 @@ pub fn block_status(
         content.extend((ranges.len() as u32).to_be_bytes());
     }
     for range in ranges {
-        let state = if range.hole { STATE_HOLE | STATE_ZERO } else { 0 };
+        let state = if range.data { 0 } else { STATE_HOLE | STATE_ZERO };
         if terms.extended {
             content.extend(range.length.to_be_bytes());
             content.extend(u64::from(state).to_be_bytes());

@@ -19,9 +19,9 @@ use std::{
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use terrace_dataset::BlockDevice;
 
 use crate::{
-    Export,
     channel::{self, Dialogue},
     connection::Stream,
     negotiation::{Exports, Outcome, Security, greet, negotiate},
@@ -87,7 +87,7 @@ struct Client {
 
 #[derive(Default)]
 struct State {
-    exports: BTreeMap<String, Arc<dyn Export>>,
+    exports: BTreeMap<String, Arc<dyn BlockDevice>>,
     clients: BTreeMap<u64, Client>,
     threads: Vec<JoinHandle<()>>,
     next_client: u64,
@@ -152,7 +152,7 @@ impl Server {
     }
 
     /// Offers `export` under `name`, in place of an earlier one of that name.
-    pub fn add(&self, name: &str, export: Arc<dyn Export>) {
+    pub fn add(&self, name: &str, export: Arc<dyn BlockDevice>) {
         self.inner.state.lock().exports.insert(name.to_owned(), export);
     }
 
@@ -228,7 +228,7 @@ impl Exports for Inner {
         self.state.lock().exports.keys().cloned().collect()
     }
 
-    fn find(&self, name: &str) -> Option<Arc<dyn Export>> {
+    fn find(&self, name: &str) -> Option<Arc<dyn BlockDevice>> {
         let state = self.state.lock();
         if name.is_empty() && state.exports.len() == 1 {
             return state.exports.values().next().cloned();

@@ -19,9 +19,9 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
+use terrace_dataset::{BlockDevice, BlockStatus, FsError};
 
 use crate::{
-    BlockRange, Export, ExportError,
     buffers::Buffers,
     channel::{Incoming, Outgoing},
     connection::Terms,
@@ -54,7 +54,7 @@ pub struct Resources {
 struct Transmission<'a> {
     reader: Mutex<BufReader<Incoming>>,
     writer: Mutex<Outgoing>,
-    export: Arc<dyn Export>,
+    export: Arc<dyn BlockDevice>,
     terms: Terms,
     allocation: bool,
     closing: AtomicBool,
@@ -71,7 +71,7 @@ type Refusal = (WireError, String);
 pub fn transmit(
     incoming: Incoming,
     outgoing: Outgoing,
-    export: Arc<dyn Export>,
+    export: Arc<dyn BlockDevice>,
     terms: Terms,
     resources: &Resources,
 ) {
@@ -242,7 +242,7 @@ impl<'a> Transmission<'a> {
         }
         let changes = matches!(request.command, CMD_WRITE | CMD_TRIM | CMD_WRITE_ZEROES);
         if changes && self.export.read_only() {
-            return Some((WireError::NotPermitted, ExportError::ReadOnly.to_string()));
+            return Some(words(FsError::ReadOnly));
         }
         if request.command == CMD_READ && request.length > PAYLOAD_BYTES_MAX {
             return Some((
@@ -258,7 +258,7 @@ impl<'a> Transmission<'a> {
         &self,
         request: &Request,
         reader: MutexGuard<'_, BufReader<Incoming>>,
-    ) -> io::Result<Result<(), ExportError>> {
+    ) -> io::Result<Result<(), FsError>> {
         let mut reader = Some(reader);
         let end = request.offset + request.length;
         let mut buffer = self.resources.buffers.take(request.length as usize);
@@ -334,9 +334,8 @@ impl<'a> Transmission<'a> {
             CMD_FLUSH => export.flush().map_err(words)?,
             CMD_TRIM => export.discard(offset, length).map_err(words)?,
             CMD_WRITE_ZEROES => {
-                // Zeroes are never stored, so every zeroing is fast; NO_HOLE keeps the room set aside.
-                let keep = request.flags & CMD_FLAG_NO_HOLE != 0;
-                export.write_zeroes(offset, length, keep).map_err(words)?;
+                // Zeroes are never stored, so every zeroing is fast; what NO_HOLE asks for is the volume's reservation.
+                export.write_zeroes(offset, length).map_err(words)?;
             }
             CMD_CACHE => self.cache(offset, length.min(CACHE_BYTES_MAX))?,
             _ => {
@@ -368,11 +367,11 @@ impl<'a> Transmission<'a> {
 
 enum Answer {
     Done,
-    Status(Vec<BlockRange>),
+    Status(Vec<BlockStatus>),
 }
 
 /// Cuts the stretches to the request's length: with REQ_ONE nothing may reach beyond it.
-fn within_request(ranges: Vec<BlockRange>, length: u64, limit: usize) -> Vec<BlockRange> {
+fn within_request(ranges: Vec<BlockStatus>, length: u64, limit: usize) -> Vec<BlockStatus> {
     let mut left = length;
     let mut cut = Vec::with_capacity(ranges.len().min(limit));
     for range in ranges.into_iter().take(limit) {
@@ -381,10 +380,7 @@ fn within_request(ranges: Vec<BlockRange>, length: u64, limit: usize) -> Vec<Blo
         }
         let length = range.length.min(left);
         left -= length;
-        cut.push(BlockRange {
-            length,
-            hole: range.hole,
-        });
+        cut.push(BlockStatus { length, ..range });
     }
     cut
 }
@@ -393,12 +389,19 @@ fn invalid(words: &str) -> (WireError, String) {
     (WireError::Invalid, words.into())
 }
 
-fn words(error: ExportError) -> (WireError, String) {
-    let cause = match error {
-        ExportError::NoSpace => WireError::NoSpace,
-        ExportError::ReadOnly => WireError::NotPermitted,
-        ExportError::Invalid => WireError::Invalid,
-        ExportError::Io => WireError::Io,
+/// An error in the protocol's numbers, and in words for clients that take them.
+fn words(error: FsError) -> Refusal {
+    let (cause, words) = match error {
+        FsError::NoSpace | FsError::QuotaExceeded => {
+            (WireError::NoSpace, "the pool or the volume's quota is full")
+        }
+        FsError::ReadOnly => (WireError::NotPermitted, "the export is read-only"),
+        FsError::Invalid => (WireError::Invalid, "the request lies outside the volume"),
+        error => {
+            tracing::error!("NBD: a volume failed: {error}");
+            let words = "the volume could not be read or written; see 'terrace status'";
+            (WireError::Io, words)
+        }
     };
-    (cause, error.to_string())
+    (cause, words.into())
 }

@@ -11,7 +11,7 @@ use std::{
 
 use harness::{Client, Disk, MIB, serve};
 use parking_lot::Mutex;
-use terrace_nbd::Export;
+use terrace_dataset::BlockDevice;
 
 #[test]
 fn what_is_written_is_read_and_flushed() {

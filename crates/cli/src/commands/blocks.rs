@@ -54,11 +54,18 @@ fn find_device(session: &Session, given: &str) -> Result<(String, String), Failu
     ))
 }
 
-/// `terrace serve VOLUME --nbd ADDRESS`: prints where clients find it.
+/// `terrace serve VOLUME --nbd ADDRESS` or `--vhost-user PATH`: prints where clients find it.
 pub fn serve(session: &Session, arguments: &ServeArguments) -> Result<(), Failure> {
     let volume = &arguments.volume;
-    let address = absolute(volume, &arguments.nbd)?;
     let what = format!("serve '{volume}'");
+    let address = match (&arguments.vhost_user, &arguments.nbd) {
+        (Some(path), _) => format!("vhost-user:{}", from_root(&what, path)?),
+        (None, Some(address)) => absolute(volume, address)?,
+        (None, None) => {
+            let remedy = "give --nbd ADDRESS or --vhost-user PATH";
+            return Err(Failure::new(what, "where is not said", remedy).as_usage());
+        }
+    };
     let tls = match (&arguments.tls_cert, &arguments.tls_key) {
         (Some(certificate), Some(key)) => Some(json!({
             "certificate": from_root(&what, certificate)?,
@@ -108,7 +115,7 @@ fn from_root(what: &str, path: &Path) -> Result<String, Failure> {
         })
 }
 
-/// As the NBD project writes addresses; qemu, nbdcopy and others take it.
+/// As the NBD project writes addresses; qemu, nbdcopy and others take it. Of a vhost-user socket its path.
 fn uri(volume: &str, address: &str, tls: bool) -> String {
     let scheme = if tls { "nbds" } else { "nbd" };
     let escape = |text: &str| {
@@ -124,6 +131,7 @@ fn uri(volume: &str, address: &str, tls: bool) -> String {
         escaped
     };
     match address.split_once(':') {
+        Some(("vhost-user", path)) => path.to_owned(),
         Some(("unix", path)) => format!("{scheme}+unix:///{}?socket={}", escape(volume), escape(path)),
         Some((_, host)) => format!("{scheme}://{host}/{}", escape(volume)),
         None => String::new(),

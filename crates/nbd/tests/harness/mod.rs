@@ -13,7 +13,8 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use terrace_nbd::{Address, BlockRange, Export, ExportError, Server, Tls};
+use terrace_dataset::{BlockDevice, BlockStatus, FsError};
+use terrace_nbd::{Address, Server, Tls};
 
 pub const MIB: usize = 1 << 20;
 
@@ -36,7 +37,7 @@ impl Disk {
     }
 }
 
-impl Export for Disk {
+impl BlockDevice for Disk {
     fn size_bytes(&self) -> u64 {
         self.content.lock().len() as u64
     }
@@ -46,46 +47,49 @@ impl Export for Disk {
     fn read_only(&self) -> bool {
         self.read_only
     }
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), ExportError> {
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FsError> {
         let content = self.content.lock();
         let from = content
             .get(offset as usize..offset as usize + buffer.len())
-            .ok_or(ExportError::Invalid)?;
+            .ok_or(FsError::Invalid)?;
         buffer.copy_from_slice(from);
         Ok(())
     }
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), ExportError> {
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {
         let mut content = self.content.lock();
         let place = content.get_mut(offset as usize..offset as usize + data.len());
-        place.ok_or(ExportError::Invalid)?.copy_from_slice(data);
+        place.ok_or(FsError::Invalid)?.copy_from_slice(data);
         Ok(())
     }
-    fn write_zeroes(&self, offset: u64, length: u64, _keep: bool) -> Result<(), ExportError> {
+    fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), FsError> {
         self.content.lock()[offset as usize..][..length as usize].fill(0);
         Ok(())
     }
-    fn discard(&self, offset: u64, length: u64) -> Result<(), ExportError> {
-        self.write_zeroes(offset, length, false)
+    fn discard(&self, offset: u64, length: u64) -> Result<(), FsError> {
+        self.write_zeroes(offset, length)
     }
-    fn flush(&self) -> Result<(), ExportError> {
+    fn flush(&self) -> Result<(), FsError> {
         self.flushes.fetch_add(1, Ordering::SeqCst);
         self.durable.lock().clone_from(&self.content.lock());
         Ok(())
     }
-    fn block_status(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<BlockRange>, ExportError> {
+    fn block_status(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<BlockStatus>, FsError> {
         let content = self.content.lock();
-        let mut ranges: Vec<BlockRange> = Vec::new();
+        let mut ranges: Vec<BlockStatus> = Vec::new();
+        let mut at = offset;
         for block in content[offset as usize..][..length as usize].chunks(4096) {
-            let hole = block.iter().all(|byte| *byte == 0);
+            let data = block.iter().any(|byte| *byte != 0);
             let full = ranges.len() == limit;
             match ranges.last_mut() {
-                Some(last) if last.hole == hole => last.length += block.len() as u64,
+                Some(last) if last.data == data => last.length += block.len() as u64,
                 _ if full => break,
-                _ => ranges.push(BlockRange {
+                _ => ranges.push(BlockStatus {
+                    offset: at,
                     length: block.len() as u64,
-                    hole,
+                    data,
                 }),
             }
+            at += block.len() as u64;
         }
         Ok(ranges)
     }

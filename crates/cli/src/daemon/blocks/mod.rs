@@ -1,4 +1,4 @@
-//! Volumes as block devices: attached to loop devices of this machine, served to NBD clients; brought back, taken
+//! Volumes as block devices: attached to loop devices of this machine, served to NBD clients and virtual machines; brought back, taken
 //! away.
 //!
 //! Invariants: what is attached or served is written down before it is made and struck off by `detach`, `unserve` or
@@ -291,7 +291,8 @@ impl Blocks {
         Ok(json!({ "volume": volume, "addresses": addresses }))
     }
 
-    /// A volume has another size: the kernel is told. NBD clients see it when they connect again.
+    /// A volume has another size: the kernel is told. NBD clients see it when they connect again, virtual machines when
+    /// they start.
     pub fn resized(&self, volume: &str) -> Result<(), Failure> {
         let _work = self.work.lock();
         match self.find(|attached| attached.known.volume == volume) {

@@ -1,19 +1,21 @@
-//! `Services`: volumes, and snapshots of them, served to NBD clients.
+//! `Services`: volumes, and snapshots of them, served to NBD clients and to virtual machines.
 //!
-//! Several volumes may share an address; a server is there as long as it has an export. Invariant: no lock is held
+//! Several volumes may share an NBD address; a server is there as long as it has an export. A vhost-user socket is one
+//! volume's. Invariant: no lock is held
 //! while names of hosts are looked up, files read, or sockets made.
 
 use std::{
     collections::BTreeSet,
     net::{SocketAddr, ToSocketAddrs},
+    path::Path,
     sync::Arc,
 };
 
 use parking_lot::Mutex;
 use terrace_control::Failure;
-use terrace_dataset::At;
+use terrace_dataset::{At, BlockDevice, PastVolume, ReadOnly};
 use terrace_engine::Engine;
-use terrace_nbd::{Address, Export, PastVolume, ReadOnly, Server, Tls, TlsFiles};
+use terrace_nbd::{Address, Server, Tls, TlsFiles};
 
 use super::super::answers::failed;
 use crate::registry::{KnownService, KnownTls};
@@ -22,7 +24,12 @@ use crate::registry::{KnownService, KnownTls};
 struct State {
     served: Vec<KnownService>,
     servers: Vec<Server>,
+    /// With the volume that each shows.
+    disks: Vec<(String, terrace_vhost_user::Server)>,
 }
+
+/// What stands before the path of a socket for virtual machines.
+const VHOST_USER: &str = "vhost-user:";
 
 /// See above.
 #[derive(Default)]
@@ -57,6 +64,20 @@ impl Services {
     /// Offers a volume at an address. What comes back names the port that was taken.
     pub fn add(&self, engine: &Arc<Engine>, wanted: &KnownService) -> Result<KnownService, Failure> {
         let what = format!("serve '{}'", wanted.volume);
+        if let Some(path) = wanted.address.strip_prefix(VHOST_USER) {
+            let disk = export_of(engine, &what, wanted)?;
+            let server = terrace_vhost_user::Server::start(Path::new(path), &wanted.volume, disk).map_err(
+                |error| {
+                    let remedy =
+                        "give the path of a socket that nobody else listens at, in an existing directory";
+                    Failure::new(what, error, remedy)
+                },
+            )?;
+            let mut state = self.state.lock();
+            state.disks.push((wanted.volume.clone(), server));
+            state.served.push(wanted.clone());
+            return Ok(wanted.clone());
+        }
         let address: Address = wanted
             .address
             .parse()
@@ -115,7 +136,7 @@ impl Services {
 
     /// Takes a volume's services away; its clients are disconnected. The addresses where it was served.
     pub fn remove(&self, volume: &str) -> Vec<String> {
-        let (gone, idle) = {
+        let (gone, idle, disks) = {
             let mut state = self.state.lock();
             let (gone, kept) = std::mem::take(&mut state.served)
                 .into_iter()
@@ -128,9 +149,14 @@ impl Services {
                 .into_iter()
                 .partition::<Vec<_>, _>(|server| server.exports().is_empty());
             state.servers = busy;
-            (gone, idle)
+            let (disks, others) = std::mem::take(&mut state.disks)
+                .into_iter()
+                .partition::<Vec<_>, _>(|(shown, _)| shown == volume);
+            state.disks = others;
+            (gone, idle, disks)
         };
         idle.into_iter().for_each(Server::stop);
+        disks.into_iter().for_each(|(_, disk)| disk.stop());
         gone.into_iter().map(|service| service.address).collect()
     }
 
@@ -138,6 +164,7 @@ impl Services {
     pub fn stop(&self) {
         let state = std::mem::take(&mut *self.state.lock());
         state.servers.into_iter().for_each(Server::stop);
+        state.disks.into_iter().for_each(|(_, disk)| disk.stop());
     }
 }
 
@@ -149,9 +176,13 @@ fn files_of(known: &KnownTls) -> TlsFiles {
     }
 }
 
-fn export_of(engine: &Arc<Engine>, what: &str, wanted: &KnownService) -> Result<Arc<dyn Export>, Failure> {
+fn export_of(
+    engine: &Arc<Engine>,
+    what: &str,
+    wanted: &KnownService,
+) -> Result<Arc<dyn BlockDevice>, Failure> {
     let datasets = engine.datasets();
-    let export: Arc<dyn Export> = match wanted.volume.split_once('@') {
+    let export: Arc<dyn BlockDevice> = match wanted.volume.split_once('@') {
         Some((dataset, snapshot)) => {
             let view = datasets
                 .volume_view(dataset, &At::Snapshot(snapshot.to_owned()))
