@@ -56,6 +56,7 @@ impl ChunkStore {
             report.chunks += 1;
             totals.chunks += 1;
             totals.unique += i64::from(record.length);
+            totals.unique_blocks += record.blocks();
             totals.stored += i64::from(record.stored());
             for location in &record.locations {
                 *counted.entry(location.segment).or_default() += i64::from(record.stored());

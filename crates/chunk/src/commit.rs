@@ -137,6 +137,7 @@ impl ChunkStore {
                 }
                 total.chunks += 1;
                 total.unique += i64::from(record.length);
+                total.unique_blocks += record.blocks();
                 total.stored += stored;
             }
             if change.sum != 0 {

@@ -11,6 +11,8 @@ pub struct Counters {
     pub chunks: i64,
     /// Their content, bytes.
     pub unique: i64,
+    /// Their content in blocks, each begun one counted.
+    pub unique_blocks: i64,
     /// Their headers and payloads, bytes, one copy.
     pub stored: i64,
     /// References, in blocks.
@@ -22,14 +24,16 @@ impl Counters {
     pub fn add(&mut self, change: &Counters) {
         self.chunks += change.chunks;
         self.unique += change.unique;
+        self.unique_blocks += change.unique_blocks;
         self.stored += change.stored;
         self.blocks += change.blocks;
     }
 
-    /// Appends four signed integers.
+    /// Appends five signed integers.
     pub fn encode(&self, writer: &mut Writer) {
         writer.signed_varint(self.chunks).signed_varint(self.unique);
         writer.signed_varint(self.stored).signed_varint(self.blocks);
+        writer.signed_varint(self.unique_blocks);
     }
 
     /// Reads what [`encode`](Self::encode) wrote.
@@ -39,6 +43,7 @@ impl Counters {
             unique: reader.signed_varint("unique counter")?,
             stored: reader.signed_varint("stored counter")?,
             blocks: reader.signed_varint("blocks counter")?,
+            unique_blocks: reader.signed_varint("unique blocks counter")?,
         })
     }
 }

@@ -326,6 +326,7 @@ impl ChunkStore {
                     }
                     change.chunks -= 1;
                     change.unique -= i64::from(record.length);
+                    change.unique_blocks -= record.blocks();
                     change.stored -= stored;
                 }
                 (Ok(count), Ok(_)) if count < 0 => {

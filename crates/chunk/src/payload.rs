@@ -1,6 +1,6 @@
 //! What a log entry of the store holds: batches, one after the other.
 //!
-//! A batch: sequence (varint) · counters (4 signed varints) · next chunk id (varint) · number of operations (varint) ·
+//! A batch: sequence (varint) · counters (5 signed varints) · next chunk id (varint) · number of operations (varint) ·
 //! operations: kind 1 (0 delete, 1 put, 2 add) · key (string) · put: value (string), add: signed varint.
 //!
 //! Invariant: a payload that does not decode to its end is refused as a whole.

@@ -63,6 +63,11 @@ impl ChunkRecord {
         HEADER_BYTES as u32 + self.payload
     }
 
+    /// Blocks of the content, each begun one counted.
+    pub fn blocks(&self) -> i64 {
+        (self.length as usize).div_ceil(BLOCK_BYTES) as i64
+    }
+
     /// How many block sums a chunk has.
     pub fn sum_count(compression: u8, length: u32) -> usize {
         let blocks = (length as usize).div_ceil(BLOCK_BYTES);

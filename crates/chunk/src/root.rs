@@ -1,6 +1,6 @@
 //! `Root`: the payload of the pool's root record.
 //!
-//! Layout: version 1 · tree manifest (string) · log position 68 · counters at that position (4 signed varints) · next
+//! Layout: version 1 · tree manifest (string) · log position 68 · counters at that position (5 signed varints) · next
 //! chunk id (varint) · metadata segments (see `meta_storage`).
 //!
 //! Invariant: counters are those at the log position, so that adding what the log holds after it gives the newest.

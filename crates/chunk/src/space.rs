@@ -109,7 +109,11 @@ impl ChunkStore {
             used_bytes: (self.pool.total_segments()
                 - self.pool.free_segments().min(self.pool.total_segments()))
                 * segment,
-            logical_bytes: positive(counters.blocks) * 4096,
+            logical_bytes: Space::logical(
+                positive(counters.unique),
+                positive(counters.blocks),
+                positive(counters.unique_blocks),
+            ),
             unique_bytes: positive(counters.unique),
             stored_bytes: positive(counters.stored) + metadata_bytes,
             chunk_stored_bytes: positive(counters.stored),

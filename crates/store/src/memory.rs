@@ -245,11 +245,19 @@ impl Store for MemoryStore {
         Space {
             size_bytes: self.size_bytes,
             used_bytes: stored,
-            logical_bytes: state
-                .chunks
-                .values()
-                .map(|c| c.references.max(0) as u64 * 4096)
-                .sum(),
+            logical_bytes: Space::logical(
+                stored,
+                state
+                    .chunks
+                    .values()
+                    .map(|chunk| chunk.references.max(0) as u64)
+                    .sum(),
+                state
+                    .chunks
+                    .values()
+                    .map(|chunk| chunk.content.len().div_ceil(4096) as u64)
+                    .sum(),
+            ),
             unique_bytes: stored,
             stored_bytes: stored,
             chunk_stored_bytes: stored,

@@ -9,7 +9,7 @@ pub struct Space {
     pub size_bytes: u64,
     /// In segments that are not free.
     pub used_bytes: u64,
-    /// Content of all references (blocks × 4096): what users see.
+    /// Content of all references: what users see. See [`Space::logical`].
     pub logical_bytes: u64,
     /// Content of all live chunks, each counted once.
     pub unique_bytes: u64,
@@ -31,6 +31,17 @@ pub struct Space {
     pub tiers: Vec<TierUsage>,
     /// Memory of the store's tables, caches and buffers.
     pub memory_bytes: u64,
+}
+
+impl Space {
+    /// Content of all references, bytes. They are counted in blocks, the last of which a small file fills in part: so it
+    /// is the chunks' content, as often as their blocks are referred to on average. Exact where nothing is shared, and
+    /// where what is shared is like the rest.
+    pub fn logical(unique_bytes: u64, referenced_blocks: u64, unique_blocks: u64) -> u64 {
+        let bytes =
+            u128::from(unique_bytes) * u128::from(referenced_blocks) / u128::from(unique_blocks.max(1));
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
 }
 
 /// One tier.
@@ -120,5 +131,20 @@ impl Drop for Reservation {
 impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Reservation({} bytes)", self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_users_see_counts_content_not_the_blocks_it_lies_in() {
+        // Ten files of 1 KiB; then each a second time, shared.
+        assert_eq!(Space::logical(10 << 10, 10, 10), 10 << 10);
+        assert_eq!(Space::logical(10 << 10, 20, 10), 20 << 10);
+        // Full chunks.
+        assert_eq!(Space::logical(131_072, 96, 32), 3 * 131_072);
+        assert_eq!(Space::logical(0, 0, 0), 0);
     }
 }
