@@ -129,14 +129,16 @@ impl OpenSegments {
             > 0
     }
 
-    fn buffer(&self) -> AlignedBuffer {
+    /// A buffer of at least [`WRITE_BYTES`], empty.
+    pub fn buffer(&self) -> AlignedBuffer {
         self.spare
             .lock()
             .pop()
             .unwrap_or_else(|| AlignedBuffer::with_capacity(BUFFER_BYTES))
     }
 
-    fn give_back(&self, mut buffer: AlignedBuffer) {
+    /// Takes a buffer back.
+    pub fn give_back(&self, mut buffer: AlignedBuffer) {
         buffer.clear();
         let mut spare = self.spare.lock();
         if buffer.capacity() >= BUFFER_BYTES && spare.len() < SPARE_BUFFERS {

@@ -28,8 +28,13 @@ use crate::{
     store::{ChunkStore, CommitState},
 };
 
-/// Pending payload at which a commit flushes by itself, bytes: bounds memory and the size of a log entry.
+/// Pending payload at which a commit flushes by itself, bytes: bounds memory and the size of a log entry. An eighth of
+/// the memtables' share, within these limits.
 const PENDING_BYTES_MAX: usize = 16 << 20;
+const PENDING_BYTES_MIN: usize = 1 << 20;
+
+/// Chunk data after which a commit flushes by itself, bytes: a recovery verifies what the last entries introduce.
+const UNLOGGED_BYTES_MAX: u64 = 256 << 20;
 
 /// Operations of one batch.
 pub(crate) type Operations = Vec<(Bytes, Operation)>;
@@ -74,7 +79,9 @@ impl ChunkStore {
             let sequence = commit.sequence + 1;
             let change = self.refer(&commit, sequence, &changes, &mut operations)?;
             self.apply_locked(&mut commit, operations, change)?;
-            (sequence, commit.pending.len() > PENDING_BYTES_MAX)
+            let unlogged = self.unlogged_bytes.load(Ordering::Relaxed) > UNLOGGED_BYTES_MAX;
+            let pending_max = (self.options.memtable_bytes / 8).clamp(PENDING_BYTES_MIN, PENDING_BYTES_MAX);
+            (sequence, unlogged || commit.pending.len() > pending_max)
         };
         // Guards take the lock of the books when they are dropped.
         drop(pins);
@@ -272,6 +279,7 @@ impl ChunkStore {
     fn take_pending(&self) -> (u64, u64, Vec<u8>) {
         let mut commit = self.commit.lock();
         let first = std::mem::take(&mut commit.first);
+        self.unlogged_bytes.store(0, Ordering::Relaxed);
         let payload = std::mem::take(&mut commit.pending).into_bytes();
         let last = commit.sequence;
         if first != 0 {

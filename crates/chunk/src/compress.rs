@@ -3,6 +3,8 @@
 //! Invariants: what decompresses is exactly as long as the record says, or an error; the output buffer is bounded by
 //! [`CHUNK_BYTES_MAX`].
 
+use std::cell::RefCell;
+
 use terrace_store::{CHUNK_BYTES_MAX, Compression};
 
 /// Code of content stored as it is.
@@ -17,9 +19,10 @@ const PROBE_BYTES: usize = 4096;
 /// Chunks up to this are compressed without a probe.
 const PROBE_FROM_BYTES: usize = 32 * 1024;
 
-/// Compresses `content` into `output` (cleared first) if that saves at least an eighth; returns the code of what
+/// Compresses `content` into the output of `scratch` if that saves at least an eighth; returns the code of what
 /// is to be stored ([`RAW`]: store the content itself).
-pub fn compress(content: &[u8], wanted: Compression, output: &mut Vec<u8>) -> u8 {
+pub fn compress(content: &[u8], wanted: Compression, scratch: &mut Scratch) -> u8 {
+    let output = &mut scratch.output;
     if wanted == Compression::Off || content.len() < 64 {
         return RAW;
     }
@@ -35,12 +38,12 @@ pub fn compress(content: &[u8], wanted: Compression, output: &mut Vec<u8>) -> u8
         }
     }
     let (code, length) = match wanted {
-        Compression::Zstd(level) => (ZSTD, zstd_into(content, level, output)),
-        _ => (LZ4, lz4_into(content, output)),
+        Compression::Zstd(level) => (ZSTD, zstd_into(content, level, scratch)),
+        _ => (LZ4, lz4_into(content, &mut scratch.output)),
     };
     match length {
         Some(length) if length <= content.len() - content.len() / 8 => {
-            output.truncate(length);
+            scratch.output.truncate(length);
             code
         }
         _ => RAW,
@@ -55,12 +58,40 @@ fn lz4_into(content: &[u8], output: &mut Vec<u8>) -> Option<usize> {
     lz4::block::compress_to_buffer(content, None, false, output).ok()
 }
 
-fn zstd_into(content: &[u8], level: u8, output: &mut Vec<u8>) -> Option<usize> {
+thread_local! {
+    static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// What compressing needs besides the content; kept for the next chunk, since making a Zstandard context costs as much
+/// as compressing a small chunk.
+#[derive(Default)]
+pub struct Scratch {
+    /// What came out.
+    pub output: Vec<u8>,
+    compressor: Option<(i32, zstd::bulk::Compressor<'static>)>,
+}
+
+fn zstd_into(content: &[u8], level: u8, scratch: &mut Scratch) -> Option<usize> {
+    let Scratch { output, compressor } = scratch;
     let bound = zstd::zstd_safe::compress_bound(content.len());
     if output.len() < bound {
         output.resize(bound, 0);
     }
-    zstd::bulk::compress_to_buffer(content, &mut output[..], i32::from(level.clamp(1, 19))).ok()
+    let level = i32::from(level.clamp(1, 19));
+    if compressor.as_ref().is_none_or(|(of, _)| *of != level) {
+        *compressor = Some((level, zstd::bulk::Compressor::new(level).ok()?));
+    }
+    let (_, compressor) = compressor.as_mut()?;
+    compressor.compress_to_buffer(content, &mut output[..]).ok()
+}
+
+fn zstd_from(stored: &[u8], length: usize) -> Option<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|kept| {
+        if kept.is_none() {
+            *kept = Some(zstd::bulk::Decompressor::new().ok()?);
+        }
+        kept.as_mut()?.decompress(stored, length).ok()
+    })
 }
 
 /// Restores content of `length` bytes; `None` if the bytes are not what they should be.
@@ -77,7 +108,7 @@ pub fn decompress(stored: &[u8], code: u8, length: usize) -> Option<Vec<u8>> {
             (got == length).then_some(content)
         }
         ZSTD => {
-            let content = zstd::bulk::decompress(stored, length).ok()?;
+            let content = zstd_from(stored, length)?;
             (content.len() == length).then_some(content)
         }
         _ => None,
@@ -96,16 +127,16 @@ mod tests {
             .collect();
         let mut noise = vec![0u8; 65536];
         blake3::Hasher::new().finalize_xof().fill(&mut noise);
-        let mut output = Vec::new();
+        let mut scratch = Scratch::default();
         for wanted in [Compression::Lz4, Compression::Zstd(3)] {
-            let code = compress(&text, wanted, &mut output);
+            let code = compress(&text, wanted, &mut scratch);
             assert_ne!(code, RAW);
-            assert!(output.len() < text.len() / 2);
-            assert_eq!(decompress(&output, code, text.len()).unwrap(), text);
-            assert!(decompress(&output, code, text.len() - 1).is_none());
-            assert!(decompress(&output[..output.len() / 2], code, text.len()).is_none());
-            assert_eq!(compress(&noise, wanted, &mut output), RAW);
+            assert!(scratch.output.len() < text.len() / 2);
+            assert_eq!(decompress(&scratch.output, code, text.len()).unwrap(), text);
+            assert!(decompress(&scratch.output, code, text.len() - 1).is_none());
+            assert!(decompress(&scratch.output[..scratch.output.len() / 2], code, text.len()).is_none());
+            assert_eq!(compress(&noise, wanted, &mut scratch), RAW);
         }
-        assert_eq!(compress(&text, Compression::Off, &mut output), RAW);
+        assert_eq!(compress(&text, Compression::Off, &mut scratch), RAW);
     }
 }

@@ -519,6 +519,13 @@ impl ChunkStore {
         Ok(enough())
     }
 
+    /// Whether background work must not step back for users: they would have to wait for it soon.
+    pub fn is_behind(&self) -> bool {
+        self.tree.pressure() > 0.5
+            || self.log.bytes() > self.log_limit() / 2 * 3
+            || self.pool.free_segments() < self.reserve_segments() * 3
+    }
+
     /// Slows writers when the background falls behind, smoothly; does its work for it where there is none.
     pub(crate) fn hold_back(&self) {
         let pressure = self.tree.pressure();

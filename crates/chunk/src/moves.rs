@@ -174,7 +174,14 @@ impl ChunkStore {
         {
             let tier = self.pool.tier_of(first.segment.device).unwrap_or(0);
             let placement = Placement::Tier { tier, strict: false };
-            self.move_chunks(&[id], placement, Some(first.segment))?;
+            match self.move_chunks(&[id], placement, Some(first.segment)) {
+                // Another time: what comes after this in a step may be what makes room.
+                Err(StoreError::NoSpace) => {
+                    self.repairs.lock().insert(id);
+                    return Ok(false);
+                }
+                outcome => outcome.map(drop)?,
+            }
         }
         Ok(true)
     }

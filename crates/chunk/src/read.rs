@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use terrace_device::AlignedBuffer;
 use terrace_store::{BLOCK_BYTES, ChunkId, ChunkInfo, StoreError};
 
@@ -13,6 +14,7 @@ use crate::{
     compress,
     header::HEADER_BYTES,
     record::{ChunkRecord, Location, TABLE_CHUNKS, TABLE_REFERENCES, chunk_key},
+    spans::Stored,
     store::{ChunkStore, meta_error},
 };
 
@@ -22,6 +24,12 @@ const BLOCK: usize = 4096;
 
 thread_local! {
     static BUFFER: std::cell::RefCell<AlignedBuffer> = std::cell::RefCell::new(AlignedBuffer::with_capacity(160 * 1024));
+}
+
+/// The content of a stored chunk, if it is what its record says.
+pub(crate) fn verified(record: &ChunkRecord, stored: &[u8]) -> Option<Bytes> {
+    let content = compress::decompress(stored, record.compression, record.length as usize)?;
+    (*blake3::hash(&content).as_bytes() == record.hash).then(|| Bytes::from(content))
 }
 
 impl ChunkStore {
@@ -80,19 +88,14 @@ impl ChunkStore {
     /// Reads and verifies one copy of a whole chunk.
     pub(crate) fn read_copy(&self, record: &ChunkRecord, location: Location) -> Result<Bytes, Arc<str>> {
         let content = self.with_stored(location, HEADER_BYTES, record.payload as usize, |stored| {
-            compress::decompress(stored, record.compression, record.length as usize)
+            verified(record, stored)
         })?;
-        let wrong = || {
+        content.ok_or_else(|| {
             Arc::from(format!(
                 "its bytes in segment {} do not match its hash",
                 location.segment
             ))
-        };
-        let content = content.ok_or_else(wrong)?;
-        if *blake3::hash(&content).as_bytes() != record.hash {
-            return Err(wrong());
-        }
-        Ok(Bytes::from(content))
+        })
     }
 
     /// Tries `read` on each copy, following the chunk if it moves.
@@ -202,7 +205,32 @@ impl ChunkStore {
     }
 
     pub(crate) fn read_many(&self, ids: &[ChunkId]) -> Vec<Result<Bytes, StoreError>> {
-        ids.iter().map(|id| self.read_whole(*id)).collect()
+        let records: Vec<Option<ChunkRecord>> = ids
+            .iter()
+            .map(|id| self.any_record(*id).unwrap_or_default())
+            .collect();
+        let copies: Vec<(usize, &ChunkRecord, Location)> = records
+            .iter()
+            .enumerate()
+            .filter_map(|(at, record)| {
+                let record = record.as_ref()?;
+                Some((at, record, *record.locations.first()?))
+            })
+            .collect();
+        let stored: Vec<Stored> = copies
+            .iter()
+            .map(|(_, record, location)| (*location, record.payload))
+            .collect();
+        let found: Vec<Mutex<Option<Bytes>>> = ids.iter().map(|_| Mutex::new(None)).collect();
+        self.read_spans(&stored, &|number, payload| {
+            let (at, record, _) = copies[number];
+            *found[at].lock() = verified(record, payload);
+        });
+        // What lies alone, has moved or is bad in its first copy is read by itself.
+        ids.iter()
+            .zip(found)
+            .map(|(id, found)| found.into_inner().map_or_else(|| self.read_whole(*id), Ok))
+            .collect()
     }
 
     pub(crate) fn info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {

@@ -24,6 +24,7 @@ use crate::{
     Options,
     books::BookKeeper,
     counters::Counters,
+    crew::Crew,
     maintenance::Maintenance,
     meta_storage::MetaStorage,
     payload::{LoggedBatch, decode_batches},
@@ -170,6 +171,7 @@ impl ChunkStore {
         };
         Self {
             pool,
+            crew: Crew::new(options.threads),
             options,
             tree: replay.tree,
             log,
@@ -193,6 +195,7 @@ impl ChunkStore {
             maintenance: Mutex::new(Maintenance::default()),
             repairs: Mutex::default(),
             scratch: Mutex::default(),
+            unlogged_bytes: AtomicU64::new(0),
         }
     }
 

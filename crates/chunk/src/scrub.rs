@@ -1,11 +1,17 @@
 //! Scrub and evacuation: reading everything, and emptying a device.
 
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
 use terrace_meta::MetaError;
 use terrace_store::{Placement, StoreError};
 
 use crate::{
     ChunkStore, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress,
-    record::{ChunkRecord, TABLE_CHUNKS, chunk_of_key},
+    read::verified,
+    record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_of_key},
+    spans::Stored,
     store::meta_error,
 };
 
@@ -80,7 +86,8 @@ impl ChunkStore {
             cursor.chunks_done = true;
         }
         let mut bytes = 0;
-        for (key, value) in &records {
+        let good = self.scan_copies(&records);
+        for (at, (key, value)) in records.iter().enumerate() {
             let Some(id) = chunk_of_key(key) else { continue };
             cursor.next_chunk = id.0.saturating_add(1);
             let record = match ChunkRecord::decode(value) {
@@ -96,7 +103,9 @@ impl ChunkStore {
             for location in &record.locations {
                 progress.copies += 1;
                 bytes += u64::from(record.stored());
-                if let Err(cause) = self.read_copy(&record, *location) {
+                if !good.contains(&(at, *location))
+                    && let Err(cause) = self.read_copy(&record, *location)
+                {
                     bad.push((*location, cause));
                 }
             }
@@ -128,6 +137,38 @@ impl ChunkStore {
         }
         cursor.done_bytes += bytes;
         Ok(bytes)
+    }
+
+    /// Reads the copies of these chunks that lie together in large pieces; returns those that are good, by number of
+    /// the chunk. What is not among them is to be looked at by itself.
+    fn scan_copies(&self, records: &[(Bytes, Bytes)]) -> BTreeSet<(usize, Location)> {
+        let decoded: Vec<Option<ChunkRecord>> = records
+            .iter()
+            .map(|(_, value)| ChunkRecord::decode(value).ok())
+            .collect();
+        let copies: Vec<(usize, &ChunkRecord, Location)> = decoded
+            .iter()
+            .enumerate()
+            .filter_map(|(at, record)| Some((at, record.as_ref()?)))
+            .flat_map(|(at, record)| {
+                record
+                    .locations
+                    .iter()
+                    .map(move |location| (at, record, *location))
+            })
+            .collect();
+        let stored: Vec<Stored> = copies
+            .iter()
+            .map(|(_, record, location)| (*location, record.payload))
+            .collect();
+        let good = Mutex::new(BTreeSet::new());
+        self.read_spans(&stored, &|number, payload| {
+            let (at, record, location) = copies[number];
+            if verified(record, payload).is_some() {
+                good.lock().insert((at, location));
+            }
+        });
+        good.into_inner()
     }
 
     /// Moves about `budget_bytes` off a device that the pool was told to empty (so that nothing new lands there).

@@ -26,7 +26,9 @@ use crate::{
     Options,
     appender::OpenSegments,
     books::BookKeeper,
+    compress::Scratch,
     counters::Counters,
+    crew::Crew,
     maintenance::Maintenance,
     meta_storage::MetaStorage,
     streams::{Stream, StreamKey},
@@ -71,13 +73,16 @@ pub struct ChunkStore {
     pub(crate) dirty: Mutex<BTreeSet<Vec<u16>>>,
     pub(crate) next_chunk: AtomicU64,
     pub(crate) relocations: AtomicU64,
+    /// Chunk data appended since the last log entry, bytes.
+    pub(crate) unlogged_bytes: AtomicU64,
     pub(crate) reserved: Arc<AtomicU64>,
     pub(crate) pending_free: AtomicI64,
     pub(crate) stop: Mutex<Option<Arc<str>>>,
     pub(crate) stopping: AtomicBool,
     pub(crate) maintenance: Mutex<Maintenance>,
     pub(crate) repairs: Mutex<BTreeSet<ChunkId>>,
-    pub(crate) scratch: Mutex<Vec<Vec<u8>>>,
+    pub(crate) scratch: Mutex<Vec<Scratch>>,
+    pub(crate) crew: Crew,
 }
 
 impl ChunkStore {

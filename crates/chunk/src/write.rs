@@ -10,7 +10,7 @@ use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Piece, Placement, Sto
 
 use crate::{
     books::{Claim, PinGuard},
-    compress,
+    compress::{self, Scratch},
     header::ChunkHeader,
     record::{ChunkRecord, block_sums, dedup_key},
     store::ChunkStore,
@@ -32,7 +32,7 @@ impl ChunkStore {
             }
         }
         let total: usize = pieces.iter().map(|piece| piece.content.len()).sum();
-        if self.options.threads < 2 || total < PARALLEL_BYTES || pieces.len() < 4 {
+        if self.crew.hands() < 2 || total < PARALLEL_BYTES || pieces.len() < 4 {
             let mut scratch = self.scratch.lock().pop().unwrap_or_default();
             let written = pieces
                 .iter()
@@ -74,12 +74,7 @@ impl ChunkStore {
             }
             self.scratch.lock().push(scratch);
         };
-        std::thread::scope(|scope| {
-            for _ in 1..self.options.threads.min(pieces.len()) {
-                scope.spawn(work);
-            }
-            work();
-        });
+        self.crew.run(pieces.len(), work);
         results
             .into_iter()
             .map(|slot| slot.into_inner().unwrap_or(Err(StoreError::NoSpace)))
@@ -87,7 +82,7 @@ impl ChunkStore {
     }
 
     /// Writes a piece; when there is no room, reclaims and compacts until there is, or there is nothing to be had.
-    fn write_or_make_room(&self, piece: &Piece<'_>, scratch: &mut Vec<u8>) -> Result<Written, StoreError> {
+    fn write_or_make_room(&self, piece: &Piece<'_>, scratch: &mut Scratch) -> Result<Written, StoreError> {
         match self.write_piece(piece, scratch) {
             Err(StoreError::NoSpace) if !matches!(piece.placement, Placement::Tier { strict: true, .. }) => {
                 let floor = if piece.privileged {
@@ -105,7 +100,7 @@ impl ChunkStore {
         }
     }
 
-    fn write_piece(&self, piece: &Piece<'_>, scratch: &mut Vec<u8>) -> Result<Written, StoreError> {
+    fn write_piece(&self, piece: &Piece<'_>, scratch: &mut Scratch) -> Result<Written, StoreError> {
         let hash = *blake3::hash(piece.content).as_bytes();
         if !piece.dedup {
             return self.store_piece(piece, hash, scratch);
@@ -144,14 +139,14 @@ impl ChunkStore {
         &self,
         piece: &Piece<'_>,
         hash: [u8; 32],
-        scratch: &mut Vec<u8>,
+        scratch: &mut Scratch,
     ) -> Result<Written, StoreError> {
         let content = piece.content;
         let code = compress::compress(content, piece.compression, scratch);
         let payload = if code == compress::RAW {
             content
         } else {
-            &scratch[..]
+            &scratch.output[..]
         };
         let sums = if code == compress::RAW && content.len() > BLOCK_BYTES {
             block_sums(content)
@@ -185,6 +180,8 @@ impl ChunkStore {
                 pin = Some(self.keeper.enter(id, record));
             }
         })?;
+        self.unlogged_bytes
+            .fetch_add(u64::from(header.payload), Ordering::Relaxed);
         let pin = pin.ok_or(StoreError::NoSpace)?;
         Ok(Written::new(id, false, pin))
     }
