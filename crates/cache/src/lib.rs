@@ -5,9 +5,11 @@
 //! * [`Heat`]: how often each 1 MiB region is read and written, decaying.
 
 mod budget;
+mod foreground;
 mod heat;
 mod read_cache;
 
 pub use budget::Budget;
+pub use foreground::Foreground;
 pub use heat::{Access, Heat, RegionHeat};
 pub use read_cache::{ReadCache, ReadCacheCounters};

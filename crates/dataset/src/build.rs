@@ -1,9 +1,8 @@
 //! Building: turns what was frozen into chunks and one batch.
 //!
-//! Invariants: one freeze is one batch, so that a crash shows it wholly or not at all; contiguous dirty blocks of an
-//! aligned 128 KiB become one chunk, a lone page its own small chunk (nothing is read to be written again); zero
-//! blocks become holes; the chunk at the end of a file ends where the file ends. Chunks are written with the right
-//! to the reserve, because room for them was taken when the data was accepted.
+//! Invariants: one freeze is one batch, so that a crash shows it wholly or not at all; the pages are cut as `pieces`
+//! says (nothing is read to be written again), what was written ahead is only referred to; the chunk at the end of a
+//! file ends where the file ends.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +10,7 @@ use std::{
 };
 
 use terrace_cache::Access;
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Owner, Piece, Placement, Sequence, Written};
+use terrace_store::{BLOCK_BYTES, ChunkId, Sequence, Written};
 
 use crate::{
     entry::{EntryRecord, OrphanRecord},
@@ -22,6 +21,7 @@ use crate::{
     live::{CachedRegion, LiveDataset},
     object::HAS_XATTRS,
     pages::{Layer, SLOT_BLOCKS},
+    pieces::{Part, Run, runs},
     region::{REGION_BLOCKS, REGION_BYTES, RegionRecord},
     settings::Settings,
     versions::{Old, VersionedBatch},
@@ -39,8 +39,6 @@ const FEW_REGIONS: u64 = 16;
 pub(crate) const FREED_AT_ONCE_BYTES: u64 = 16 << 20;
 /// Names whose state is looked up under one lock of the directory.
 const NAMES_AT_ONCE: usize = 64;
-
-static ZERO: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 /// A change of some blocks of one region (numbers within the region).
 enum Edit {
@@ -119,43 +117,18 @@ impl<'a> Writer<'a> {
         if self.waiting.is_empty() {
             return Ok(());
         }
-        let (dataset, checkpoint) = (self.live.dataset.number(), self.checkpoint);
-        let settings = &self.settings;
-        let piece = |(place, content, frozen): &'_ (Placed, Content<'a>, &'a FrozenObject)| {
-            let owner = Owner {
-                dataset,
-                object: frozen.object.number,
-                block: place.block,
-                checkpoint,
-            };
-            let placement = match settings.pin_tier {
-                Some(tier) => Placement::Tier { tier, strict: false },
-                None => Placement::Landing(frozen.flow),
-            };
-            (owner, placement, content.bytes().len())
-        };
-        let pieces: Vec<Piece<'_>> = self
+        let parts: Vec<Part<'_>> = self
             .waiting
             .iter()
-            .map(|waiting| {
-                let (owner, placement, _) = piece(waiting);
-                Piece {
-                    content: waiting.1.bytes(),
-                    compression: settings.compression,
-                    dedup: settings.dedup,
-                    placement,
-                    owner,
-                    privileged: true,
-                }
+            .map(|(place, content, frozen)| Part {
+                content: content.bytes(),
+                object: frozen.object.number,
+                block: place.block,
+                flow: frozen.flow,
             })
             .collect();
-        let written = self.live.dataset.store().write_chunks(&pieces)?;
-        drop(pieces);
-        if written.len() != self.waiting.len() {
-            return Err(FsError::io(
-                "the store returned another number of chunks than it was given",
-            ));
-        }
+        let written = self.live.store_parts(&self.settings, self.checkpoint, &parts)?;
+        drop(parts);
         for ((mut place, _, _), chunk) in self.waiting.drain(..).zip(written) {
             place.chunk = Some(chunk.id);
             self.placed.push(place);
@@ -167,27 +140,10 @@ impl<'a> Writer<'a> {
 
     /// The dirty blocks of one object.
     fn object(&mut self, at: usize, frozen: &'a FrozenObject, layer: &'a Layer) -> Result<(), FsError> {
-        let longest = (self.settings.chunk_bytes as usize).clamp(BLOCK_BYTES, CHUNK_BYTES_MAX) / BLOCK_BYTES;
+        let chunk_bytes = self.settings.chunk_bytes;
         for (number, slot) in layer.slots() {
-            let first = number * SLOT_BLOCKS;
-            let mut index = 0u32;
-            while index < SLOT_BLOCKS as u32 {
-                let Some(page) = slot.page(index) else {
-                    index += 1;
-                    continue;
-                };
-                let zero = page == ZERO;
-                let limit = if zero {
-                    SLOT_BLOCKS as u32
-                } else {
-                    (index / longest as u32 + 1) * longest as u32
-                };
-                let start = index;
-                index += 1;
-                while index < limit && slot.page(index).is_some_and(|page| (*page == ZERO) == zero) {
-                    index += 1;
-                }
-                let (block, count) = (first + u64::from(start), index - start);
+            for Run { index, count, zero } in runs(slot, chunk_bytes) {
+                let block = number * SLOT_BLOCKS + u64::from(index);
                 let place = Placed {
                     object: at,
                     block,
@@ -200,11 +156,11 @@ impl<'a> Writer<'a> {
                     self.placed.push(place);
                     continue;
                 }
-                let content = match slot.run(start, count) {
+                let content = match slot.run(index, count) {
                     Some(bytes) => Content::Direct(&bytes[..length]),
                     None => {
                         let mut packed = Vec::with_capacity(count as usize * BLOCK_BYTES);
-                        (start..index)
+                        (index..index + count)
                             .filter_map(|at| slot.page(at))
                             .for_each(|page| packed.extend_from_slice(page));
                         packed.truncate(length);
@@ -248,7 +204,9 @@ impl LiveDataset {
             let blocks = self.build_object(&mut batch, object, mine, &mut outcome)?;
             outcome.blocks.push(blocks);
         }
-        for chunk in written {
+        let layers = frozen.objects.iter().filter_map(|object| object.data.as_ref());
+        let ahead = layers.flat_map(|layer| layer.ahead().values().cloned());
+        for chunk in written.into_iter().chain(ahead) {
             batch.hold(chunk);
         }
         // Deletions must work on a full pool, and room was taken for everything else.
@@ -574,9 +532,9 @@ impl LiveDataset {
         if self.cached_names.fetch_add(cached_change, Relaxed) + cached_change > self.names_limit {
             self.shrink_names();
         }
-        self.rooms.spend(frozen.bytes);
+        self.rooms.spend(frozen.room_bytes, frozen.ahead_bytes);
         self.rooms.trim();
-        self.sub_dirty(frozen.bytes);
+        self.sub_dirty(frozen.dirty_bytes);
     }
 
     fn object_committed(&self, frozen: FrozenObject, blocks: Option<u64>, checkpoint: u64) {

@@ -93,6 +93,7 @@ impl LiveDataset {
         }
         self.commit_pending()?;
         {
+            let _writing = self.ahead.stand_still();
             let _gate = self.gate.write();
             let frozen = self.freeze(self.dataset.current_checkpoint());
             *self.pending.lock() = Some(frozen);

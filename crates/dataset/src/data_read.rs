@@ -25,7 +25,7 @@ const PER_REGION: u64 = REGION_BLOCKS as u64;
 /// Reads in a row, each where the last one ended, that make a sequential reader.
 const STREAK: u32 = 2;
 /// Chunks fetched ahead of a sequential reader.
-const AHEAD_CHUNKS: usize = 8;
+const AHEAD_CHUNKS: usize = 16;
 /// How often a lookup is repeated when chunks go away under it.
 const RETRIES: usize = 100;
 
@@ -106,6 +106,7 @@ impl LiveDataset {
         if wanted.is_empty() {
             return Ok(length);
         }
+        self.dataset.environment().foreground.note();
         let mut fetches = Vec::with_capacity(wanted.len());
         for part in &wanted {
             self.plan(body, offset, &mut buffer[..length], part, &mut fetches)?;
@@ -241,7 +242,7 @@ impl LiveDataset {
     /// The chunks that a sequential reader at `offset` wants next.
     fn ahead(&self, body: u64, offset: u64, chunks: &mut Vec<ChunkId>) -> Result<(), FsError> {
         let block = offset / BLOCK;
-        for region in block / PER_REGION..block / PER_REGION + 2 {
+        for region in block / PER_REGION..block / PER_REGION + 4 {
             let cached = self.region(body, region)?;
             let Some(record) = &cached.record else {
                 return Ok(());
@@ -408,6 +409,8 @@ impl LiveDataset {
             let source = match look(&state, block) {
                 Look::Ram => return Ok(None),
                 Look::Void => continue,
+                // Only this object holds what was written ahead: nobody else may refer to it before the commit.
+                Look::Source(Source::Chunk { chunk, .. }) if is_ahead(&state, chunk) => return Ok(None),
                 Look::Source(Source::Chunk { chunk, index }) => Some((chunk, index)),
                 Look::Source(Source::Below) => cached.record.as_ref().and_then(|record| record.lookup(at)),
             };
@@ -451,6 +454,14 @@ enum Look {
     Ram,
     Void,
     Source(Source),
+}
+
+fn is_ahead(state: &State, chunk: ChunkId) -> bool {
+    let layers = [Some(&state.data), state.frozen.as_deref()];
+    layers
+        .into_iter()
+        .flatten()
+        .any(|layer| layer.ahead().contains_key(&chunk))
 }
 
 fn look(state: &State, block: u64) -> Look {

@@ -124,6 +124,7 @@ impl LiveDataset {
             after(&mut state);
             self.mark_inode(object, &mut state);
             self.add_dirty(became);
+            self.queue_ahead(object, &mut state, offset, end);
             drop((state, gate));
             if taken > became {
                 self.rooms.give(taken - became);

@@ -546,6 +546,26 @@ impl Datasets {
         Ok(checkpoint)
     }
 
+    /// Hands a bounded part of what streams have written to the store, ahead of the commit that will make it part of
+    /// their files; whether there was any.
+    pub fn write_ahead_step(&self) -> bool {
+        let nodes = self.nodes_where(|_| true);
+        let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
+        let mut worked = false;
+        for live in handles.iter().filter_map(Borrowed::live) {
+            worked |= live.write_ahead();
+        }
+        worked
+    }
+
+    /// Bytes that were written ahead and wait for a commit.
+    pub fn ahead_bytes(&self) -> u64 {
+        let nodes = self.nodes_where(|_| true);
+        let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
+        let live = handles.iter().filter_map(Borrowed::live);
+        live.map(|live| live.ahead_bytes()).sum()
+    }
+
     /// Commits and flushes everything, also what is kept only in RAM: before the pool is closed.
     pub fn save_all(&self) -> Result<(), DatasetError> {
         let (_, sequence) = self.close_checkpoint(self.nodes_where(|_| true), |_, _| Ok(()))?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrace_cache::{Budget, Heat, ReadCache};
+use terrace_cache::{Budget, Foreground, Heat, ReadCache};
 use terrace_device::Clock;
 use terrace_store::Store;
 
@@ -23,6 +23,8 @@ pub struct Environment {
     pub heat: Arc<Heat>,
     /// User and group that own the root directory of a new filesystem: those who run the pool.
     pub owner: (u32, u32),
+    /// Whether users do something.
+    pub foreground: Foreground,
 }
 
 impl Environment {
@@ -44,6 +46,7 @@ impl Environment {
             cache,
             heat,
             owner: (0, 0),
+            foreground: Foreground::default(),
         }
     }
 

@@ -13,14 +13,24 @@ use crate::{
     directory::Change,
     error::FsError,
     inode::InodeRecord,
-    live::LiveDataset,
-    object::{Object, XattrChange},
+    live::{LiveDataset, METADATA_MEMORY_FACTOR},
+    object::{Object, State, XattrChange},
     pages::Layer,
     state::{Live, Paused},
+    write_ahead::{Writing, ahead_memory_bytes},
 };
 
 /// Bytes written in sequence that make a stream.
-const STREAM_BYTES: u64 = 4 << 20;
+pub(crate) const STREAM_BYTES: u64 = 4 << 20;
+
+/// What kind of writes an object has seen last.
+pub(crate) fn flow(state: &State) -> Flow {
+    if state.write_run_bytes >= STREAM_BYTES {
+        Flow::Sequential
+    } else {
+        Flow::Random
+    }
+}
 
 /// One object as it was at a freeze.
 pub(crate) struct FrozenObject {
@@ -39,14 +49,21 @@ pub(crate) struct Frozen {
     pub(crate) checkpoint: u64,
     pub(crate) objects: Vec<FrozenObject>,
     /// Room taken for it, bytes.
-    pub(crate) bytes: u64,
+    pub(crate) room_bytes: u64,
+    /// As far as that was written ahead.
+    pub(crate) ahead_bytes: u64,
+    /// What it counts as dirty, bytes.
+    pub(crate) dirty_bytes: u64,
 }
 
 impl LiveDataset {
     /// Sets everything dirty aside. The gate is held exclusively, and nothing is frozen already.
     pub(crate) fn freeze(&self, checkpoint: u64) -> Frozen {
         let list = std::mem::take(&mut *self.dirty.lock());
-        let mut bytes = self.metadata_bytes.swap(0, Relaxed);
+        let metadata_bytes = self.metadata_bytes.swap(0, Relaxed);
+        let (mut room_bytes, mut ahead_bytes) = (metadata_bytes, 0);
+        let mut dirty_bytes = metadata_bytes * METADATA_MEMORY_FACTOR;
+        self.ahead.clear();
         let mut objects = Vec::with_capacity(list.len());
         for object in list {
             let mut state = object.state.lock();
@@ -57,7 +74,10 @@ impl LiveDataset {
             state.in_flight = true;
             let data = (!state.data.is_empty()).then(|| Arc::new(std::mem::take(&mut state.data)));
             if let Some(layer) = &data {
-                bytes += layer.dirty_blocks() * BLOCK_BYTES as u64;
+                let (dirty, ahead) = (layer.dirty_blocks(), layer.ahead_blocks());
+                room_bytes += (dirty + ahead) * BLOCK_BYTES as u64;
+                ahead_bytes += ahead * BLOCK_BYTES as u64;
+                dirty_bytes += dirty * BLOCK_BYTES as u64 + ahead_memory_bytes(layer);
             }
             state.frozen = data.clone();
             let entries = state
@@ -68,11 +88,7 @@ impl LiveDataset {
                 .xattrs
                 .as_mut()
                 .map(|xattrs| std::mem::take(&mut xattrs.log));
-            let flow = if state.write_run_bytes >= STREAM_BYTES {
-                Flow::Sequential
-            } else {
-                Flow::Random
-            };
+            let flow = flow(&state);
             let inode_dirty = std::mem::take(&mut state.inode_dirty) || data.is_some();
             let inode = state.inode.clone();
             let freed = state.freed;
@@ -91,7 +107,9 @@ impl LiveDataset {
         Frozen {
             checkpoint,
             objects,
-            bytes,
+            room_bytes,
+            ahead_bytes,
+            dirty_bytes,
         }
     }
 
@@ -128,6 +146,7 @@ impl LiveDataset {
 struct Standstill<'a> {
     live: &'a LiveDataset,
     gate: RwLockWriteGuard<'a, ()>,
+    _writing: Writing<'a>,
 }
 
 impl Paused for Standstill<'_> {
@@ -146,10 +165,21 @@ impl Paused for Standstill<'_> {
 
 impl Live for LiveDataset {
     fn pause(&self) -> Box<dyn Paused + '_> {
+        // First what is on its way to the store, so that it is not written a second time.
+        let writing = self.ahead.stand_still();
         Box::new(Standstill {
             live: self,
             gate: self.gate.write(),
+            _writing: writing,
         })
+    }
+
+    fn write_ahead(&self) -> bool {
+        self.write_ahead_step()
+    }
+
+    fn ahead_bytes(&self) -> u64 {
+        self.ahead.bytes()
     }
 
     fn commit_frozen(&self) -> Result<Sequence, FsError> {

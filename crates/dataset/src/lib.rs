@@ -39,6 +39,7 @@ mod namespace_rename;
 mod object;
 mod pages;
 mod permission;
+mod pieces;
 mod placement;
 mod properties;
 mod region;
@@ -56,6 +57,7 @@ pub mod units;
 mod versions;
 mod view;
 mod volume;
+mod write_ahead;
 mod xattrs;
 
 pub use attributes::{Attributes, FsStatistics, SetAttributes, SetTime};

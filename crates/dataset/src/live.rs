@@ -10,7 +10,7 @@ use std::sync::{
 };
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use terrace_store::BLOCK_BYTES;
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX};
 
 use crate::{
     clock_map::{Cached, ClockMap},
@@ -27,12 +27,15 @@ use crate::{
     settings::{Durability, Settings},
     state::DatasetState,
     versions::{Old, damaged, decode_region, split_value},
+    write_ahead::Ahead,
 };
 
-/// Room and budget that a change of metadata takes until it is committed, bytes.
+/// Room that a change of metadata takes until it is committed, bytes.
 pub(crate) const METADATA_BYTES: u64 = 512;
-/// 128 KiB buffers kept for reuse.
-const BUFFERS_KEPT: usize = 128;
+/// What a change of metadata takes in RAM until then, as a multiple of that: the object, its name, the records.
+pub(crate) const METADATA_MEMORY_FACTOR: u64 = 3;
+/// Part of the dirty share that buffers kept for reuse may take.
+const BUFFERS_KEPT_PART: u64 = 16;
 /// About how much an object takes in RAM.
 const OBJECT_BYTES: u64 = 1024;
 /// About how much a cached name takes in RAM.
@@ -73,17 +76,21 @@ pub(crate) struct LiveDataset {
     /// A commit is being built.
     pub(crate) building: AtomicBool,
     pub(crate) group: Group,
+    /// What is to be written ahead of a commit.
+    pub(crate) ahead: Ahead,
 }
 
 impl LiveDataset {
     pub(crate) fn new(dataset: Arc<DatasetState>) -> Self {
-        let bytes = dataset.environment().budget.object_bytes();
+        let budget = &dataset.environment().budget;
+        let bytes = budget.object_bytes();
+        let kept = budget.dirty_limit_bytes() / BUFFERS_KEPT_PART / CHUNK_BYTES_MAX as u64;
         Self {
             gate: RwLock::new(()),
             objects: ClockMap::new((bytes / 4 / OBJECT_BYTES).max(1024) as usize),
             regions: ClockMap::new((bytes / 4 / OBJECT_BYTES).max(1024) as usize),
             dirty: Mutex::new(Vec::new()),
-            buffers: Buffers::new(BUFFERS_KEPT),
+            buffers: Buffers::new(kept.clamp(4, 128) as usize),
             rooms: RoomPool::default(),
             metadata_bytes: AtomicU64::new(0),
             dirty_bytes: AtomicU64::new(0),
@@ -93,6 +100,7 @@ impl LiveDataset {
             pending: Mutex::new(None),
             building: AtomicBool::new(false),
             group: Group::default(),
+            ahead: Ahead::default(),
             dataset,
         }
     }
@@ -122,6 +130,7 @@ impl LiveDataset {
 
     /// Changes may be made as long as the answer lives; not to be taken twice by one thread.
     pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
+        self.dataset.environment().foreground.note();
         self.gate.read()
     }
 
@@ -206,7 +215,7 @@ impl LiveDataset {
         let bytes = operations * METADATA_BYTES;
         self.take_room(bytes)?;
         self.metadata_bytes.fetch_add(bytes, Relaxed);
-        self.add_dirty(bytes);
+        self.add_dirty(bytes * METADATA_MEMORY_FACTOR);
         Ok(())
     }
 
@@ -218,7 +227,7 @@ impl LiveDataset {
             self.rooms.force(bytes);
         }
         self.metadata_bytes.fetch_add(bytes, Relaxed);
-        self.add_dirty(bytes);
+        self.add_dirty(bytes * METADATA_MEMORY_FACTOR);
     }
 
     /// Takes room for `bytes` of dirty data; with room gone, commits what is dirty (its room was an upper bound) and
@@ -252,10 +261,14 @@ impl LiveDataset {
         }
     }
 
-    /// Slows the writer of `bytes` when much is dirty; commits when the budget is used up. No lock is held.
+    /// Slows the writer of `bytes` when much is dirty: it helps to write ahead when much of that waits, and commits
+    /// when the budget is used up and nothing can be written ahead. No lock is held.
     pub(crate) fn throttle(&self, bytes: u64) -> Result<(), FsError> {
         let budget = &self.dataset.environment().budget;
-        if budget.is_full() {
+        if self.ahead.is_long() {
+            self.write_ahead_step();
+        }
+        if budget.is_full() && !self.write_ahead_step() {
             self.commit()?;
         }
         budget.throttle(bytes);
@@ -280,6 +293,7 @@ impl LiveDataset {
         state.freed = true;
         let layer = std::mem::take(&mut state.data);
         self.dropped(layer.dirty_blocks());
+        self.dropped_ahead(&layer);
         layer.drop_into(&self.buffers);
         if state.recorded == Old::Absent && !state.in_flight {
             self.objects.remove((object.number, 0));

@@ -97,7 +97,8 @@ impl State {
     /// What `stat` shows.
     pub(crate) fn attributes(&self, object: u64) -> Attributes {
         let inode = &self.inode;
-        let dirty = self.data.dirty_blocks() + self.frozen.as_ref().map_or(0, |layer| layer.dirty_blocks());
+        let fresh = |layer: &Layer| layer.dirty_blocks() + layer.ahead_blocks();
+        let dirty = fresh(&self.data) + self.frozen.as_deref().map_or(0, fresh);
         let blocks = match inode.kind {
             FileKind::File | FileKind::Volume if dirty > 0 => {
                 (inode.blocks + dirty).min(inode.size.div_ceil(4096).max(inode.blocks))

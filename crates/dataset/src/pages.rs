@@ -1,14 +1,16 @@
 //! `Layer`: what changed in the content of one object since a freeze: dirty pages, blocks mapped to chunks that exist
-//! already, and ranges that were made void.
+//! already (shared with another file, or written ahead of the commit), and ranges that were made void.
 //!
 //! Invariants: a block is dirty, or mapped, or neither, never both; a dirty or mapped block hides a void range under
 //! it, a void range hides everything below the layer; a page is zero behind the end of the file. Pages of sequential
-//! data lie in buffers of 128 KiB that are reused; scattered ones are 4 KiB each.
+//! data lie in buffers of 128 KiB that are reused; scattered ones are 4 KiB each. A buffer that somebody else reads
+//! (it is on its way to the store) is never changed: a writer goes on in a copy. A chunk that was written ahead is
+//! held by the layer until the commit that refers to it is done, or the layer is dropped.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId};
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Written};
 
 use crate::region::{REGION_BLOCKS, RegionRecord};
 
@@ -19,7 +21,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const SCATTERED_MAX: usize = 16;
 
 pub(crate) type Page = Box<[u8; BLOCK_BYTES]>;
-pub(crate) type Buffer = Box<[u8]>;
+/// Shared with whoever stores its content at the moment.
+pub(crate) type Buffer = Arc<[u8; CHUNK_BYTES_MAX]>;
 
 /// Large buffers waiting to be used again.
 pub(crate) struct Buffers {
@@ -39,15 +42,26 @@ impl Buffers {
     fn take(&self) -> Buffer {
         // Its content is whatever it was: only blocks whose dirty bit is set are ever looked at.
         let free = self.free.lock().pop();
-        free.unwrap_or_else(|| vec![0; CHUNK_BYTES_MAX].into_boxed_slice())
+        free.unwrap_or_else(new_buffer)
     }
 
-    fn give(&self, buffer: Buffer) {
+    /// Takes a buffer back, if nobody else has it.
+    pub(crate) fn give(&self, mut buffer: Buffer) {
+        if Arc::get_mut(&mut buffer).is_none() {
+            return;
+        }
         let mut free = self.free.lock();
         if free.len() < self.limit {
             free.push(buffer);
         }
     }
+}
+
+fn new_buffer() -> Buffer {
+    let zeroed: Arc<[u8]> = std::iter::repeat_n(0, CHUNK_BYTES_MAX).collect();
+    zeroed
+        .try_into()
+        .unwrap_or_else(|_| Arc::new([0; CHUNK_BYTES_MAX]))
 }
 
 enum Pages {
@@ -58,10 +72,21 @@ enum Pages {
 /// The dirty blocks of one aligned 128 KiB.
 pub(crate) struct Slot {
     dirty: u32,
+    /// It is in the list of what is to be written ahead.
+    queued: bool,
     pages: Pages,
 }
 
 impl Slot {
+    /// All blocks dirty, with the content of `buffer`.
+    pub(crate) fn complete(buffer: Buffer) -> Self {
+        Self {
+            dirty: u32::MAX,
+            queued: false,
+            pages: Pages::Whole(buffer),
+        }
+    }
+
     /// The content of a dirty block.
     pub(crate) fn page(&self, index: u32) -> Option<&[u8]> {
         if self.dirty & (1 << index) == 0 {
@@ -97,7 +122,7 @@ impl Slot {
         match &mut self.pages {
             Pages::Whole(buffer) => {
                 let from = index as usize * BLOCK_BYTES;
-                &mut buffer[from..from + BLOCK_BYTES]
+                &mut Arc::make_mut(buffer)[from..from + BLOCK_BYTES]
             }
             Pages::Scattered(pages) => {
                 let place = pages
@@ -115,11 +140,23 @@ impl Slot {
     fn make_whole(&mut self, buffers: &Buffers) {
         if let Pages::Scattered(pages) = &mut self.pages {
             let mut buffer = buffers.take();
+            let content = Arc::make_mut(&mut buffer);
             for (index, page) in pages.drain(..) {
                 let from = usize::from(index) * BLOCK_BYTES;
-                buffer[from..from + BLOCK_BYTES].copy_from_slice(&page[..]);
+                content[from..from + BLOCK_BYTES].copy_from_slice(&page[..]);
             }
             self.pages = Pages::Whole(buffer);
+        }
+    }
+
+    /// Gives the slot a buffer of its own if somebody else reads the one it has.
+    fn unshare(&mut self, buffers: &Buffers) {
+        if let Pages::Whole(buffer) = &mut self.pages
+            && Arc::get_mut(buffer).is_none()
+        {
+            let mut own = buffers.take();
+            Arc::make_mut(&mut own).copy_from_slice(&buffer[..]);
+            *buffer = own;
         }
     }
 
@@ -150,6 +187,10 @@ pub(crate) struct Layer {
     mapped: BTreeMap<u64, RegionRecord>,
     void: BTreeMap<u64, u64>,
     dirty_blocks: u64,
+    /// Chunks that were written ahead, held.
+    ahead: BTreeMap<ChunkId, Written>,
+    /// Blocks that were dirty until they were written ahead.
+    ahead_blocks: u64,
 }
 
 fn mask(from: u64, to: u64) -> u32 {
@@ -173,6 +214,68 @@ impl Layer {
     /// Dirty blocks.
     pub(crate) fn dirty_blocks(&self) -> u64 {
         self.dirty_blocks
+    }
+
+    /// Blocks that were dirty until they were written ahead; those overwritten or dropped since then count as well.
+    pub(crate) fn ahead_blocks(&self) -> u64 {
+        self.ahead_blocks
+    }
+
+    /// The chunks that were written ahead.
+    pub(crate) fn ahead(&self) -> &BTreeMap<ChunkId, Written> {
+        &self.ahead
+    }
+
+    /// Notes that a complete slot waits to be written ahead; `false` if it is not complete, or waits already.
+    pub(crate) fn queue(&mut self, number: u64) -> bool {
+        let Some(slot) = self.slots.get_mut(&number) else {
+            return false;
+        };
+        if slot.dirty != u32::MAX || slot.queued || !matches!(slot.pages, Pages::Whole(_)) {
+            return false;
+        }
+        slot.queued = true;
+        true
+    }
+
+    /// The content of a slot that was queued, if it is still complete.
+    pub(crate) fn take_queued(&mut self, number: u64) -> Option<Buffer> {
+        let slot = self.slots.get_mut(&number).filter(|slot| slot.queued)?;
+        slot.queued = false;
+        match &slot.pages {
+            Pages::Whole(buffer) if slot.dirty == u32::MAX => Some(buffer.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether the slot still is what [`take_queued`](Self::take_queued) returned.
+    pub(crate) fn is_unchanged(&self, number: u64, content: &Buffer) -> bool {
+        self.slots.get(&number).is_some_and(|slot| {
+            slot.dirty == u32::MAX
+                && matches!(&slot.pages, Pages::Whole(buffer) if Arc::ptr_eq(buffer, content))
+        })
+    }
+
+    /// Puts what a slot was stored as in the place of its pages: runs of blocks, each with its chunk or (none) zero.
+    pub(crate) fn written_ahead(
+        &mut self,
+        number: u64,
+        runs: Vec<(u64, u32, Option<Written>)>,
+        buffers: &Buffers,
+    ) {
+        let first = number * SLOT_BLOCKS;
+        self.ahead_blocks += self.drop_pages(first, first + SLOT_BLOCKS, buffers);
+        for (block, count, written) in runs {
+            match written {
+                Some(written) => {
+                    self.map(block, count, written.id, 0, buffers);
+                    self.ahead.insert(written.id, written);
+                }
+                None => {
+                    self.punch(block, block + u64::from(count), buffers);
+                }
+            }
+        }
     }
 
     /// What is known of a block.
@@ -273,6 +376,7 @@ impl Layer {
             || (sequential && within.is_multiple_of(BLOCK_BYTES) && data.len() >= BLOCK_BYTES);
         let slot = self.slots.entry(number).or_insert_with(|| Slot {
             dirty: 0,
+            queued: false,
             pages: if whole {
                 Pages::Whole(buffers.take())
             } else {
@@ -284,6 +388,7 @@ impl Layer {
         {
             slot.make_whole(buffers);
         }
+        slot.unshare(buffers);
         let before = slot.dirty.count_ones();
         let (first, last) = (within / BLOCK_BYTES, (within + data.len()).div_ceil(BLOCK_BYTES));
         if let Pages::Whole(_) = &slot.pages {
@@ -301,7 +406,7 @@ impl Layer {
             }
             slot.dirty |= mask(first as u64, last as u64);
             if let Pages::Whole(buffer) = &mut slot.pages {
-                buffer[within..within + data.len()].copy_from_slice(data);
+                Arc::make_mut(buffer)[within..within + data.len()].copy_from_slice(data);
             }
         } else {
             for index in first..last {
@@ -513,7 +618,7 @@ mod tests {
     #[test]
     fn partial_blocks_start_from_their_base_and_reused_buffers_do_not_show() {
         let buffers = Buffers::new(4);
-        buffers.give(vec![9; CHUNK_BYTES_MAX].into_boxed_slice());
+        buffers.give(Arc::new([9; CHUNK_BYTES_MAX]));
         let mut layer = Layer::default();
         let base = [7u8; 4096];
         layer.write(100, &vec![1; 40_000], true, &buffers, |block| {

@@ -203,18 +203,28 @@ pub struct Room {
 }
 
 impl Room {
-    /// How much.
+    /// How much counts against the quotas.
     pub fn bytes(&self) -> u64 {
-        self.reservation.bytes()
+        self.charge.bytes
     }
 
-    /// Gives back all but `bytes`.
-    pub fn shrink_to(&mut self, bytes: u64) {
-        self.reservation.shrink_to(bytes);
-        if bytes < self.charge.bytes {
-            self.charge.usage.sub_pending(self.charge.bytes - bytes);
-            self.charge.bytes = bytes;
-        }
+    /// Gives `bytes` back, as far as they are there: to the quotas and to the pool.
+    pub fn shrink_by(&mut self, bytes: u64) {
+        self.shrink_charge_by(bytes);
+        self.shrink_reservation_by(bytes);
+    }
+
+    /// Gives `bytes` back to the quotas only.
+    pub fn shrink_charge_by(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.charge.bytes);
+        self.charge.usage.sub_pending(bytes);
+        self.charge.bytes -= bytes;
+    }
+
+    /// Gives `bytes` back to the pool only: the data is stored, and waits for the commit that refers to it.
+    pub fn shrink_reservation_by(&mut self, bytes: u64) {
+        let left = self.reservation.bytes().saturating_sub(bytes);
+        self.reservation.shrink_to(left);
     }
 
     /// Joins `other`, of the same dataset, to this one.

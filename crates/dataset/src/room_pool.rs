@@ -67,12 +67,19 @@ impl RoomPool {
         self.free.fetch_sub(bytes as i64, Relaxed);
     }
 
-    /// What was taken is committed: the store counts it as used now.
-    pub(crate) fn spend(&self, bytes: u64) {
-        let mut held = self.held.lock();
-        if let Some(room) = &mut *held {
-            let left = room.bytes().saturating_sub(bytes);
-            room.shrink_to(left);
+    /// What was taken is written ahead: the store counts it as used from now on, the quotas only from the commit on.
+    pub(crate) fn written_ahead(&self, bytes: u64) {
+        if let Some(room) = &mut *self.held.lock() {
+            room.shrink_reservation_by(bytes);
+        }
+    }
+
+    /// What was taken is committed, or dropped after it was written ahead: the store and the quotas count it by
+    /// themselves. `ahead_bytes` of it were written ahead.
+    pub(crate) fn spend(&self, bytes: u64, ahead_bytes: u64) {
+        if let Some(room) = &mut *self.held.lock() {
+            room.shrink_charge_by(bytes);
+            room.shrink_reservation_by(bytes.saturating_sub(ahead_bytes));
         }
     }
 
@@ -83,8 +90,7 @@ impl RoomPool {
         let free = self.free.load(Relaxed);
         // Somebody may take meanwhile: only what this exchange got is given back.
         if free > 0 && self.free.compare_exchange(free, 0, Relaxed, Relaxed).is_ok() {
-            let left = room.bytes().saturating_sub(free as u64);
-            room.shrink_to(left);
+            room.shrink_by(free as u64);
         }
     }
 }

@@ -30,6 +30,13 @@ pub trait Live: Send + Sync {
     /// Stops all changes until the answer is dropped or frozen. Short: no I/O is done in between.
     fn pause(&self) -> Box<dyn Paused + '_>;
 
+    /// Hands a bounded part of what streams have written to the store, ahead of the commit that will make it part of
+    /// their files; whether there was any.
+    fn write_ahead(&self) -> bool;
+
+    /// Bytes written ahead since the last freeze.
+    fn ahead_bytes(&self) -> u64;
+
     /// Builds and commits what the last freeze swapped out (nothing: returns the store's newest sequence). The
     /// caller holds the commit lock. After a failure what was frozen stays to be committed by the next call.
     fn commit_frozen(&self) -> Result<Sequence, FsError>;

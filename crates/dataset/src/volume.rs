@@ -222,6 +222,14 @@ impl Live for Volume {
         self.live.pause()
     }
 
+    fn write_ahead(&self) -> bool {
+        self.live.write_ahead()
+    }
+
+    fn ahead_bytes(&self) -> u64 {
+        self.live.ahead_bytes()
+    }
+
     fn commit_frozen(&self) -> Result<Sequence, FsError> {
         self.live.commit_frozen()
     }

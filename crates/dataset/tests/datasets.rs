@@ -377,7 +377,7 @@ fn a_quota_bounds_the_dataset_and_those_below() {
     drop(room);
     let mut room = state.reserve(1 << 20).unwrap();
     assert_eq!(state.reserve(1).unwrap_err(), FsError::QuotaExceeded);
-    room.shrink_to(512 << 10);
+    room.shrink_by(512 << 10);
     let other = state.reserve(512 << 10).unwrap();
     room.join(other);
     assert_eq!(state.reserve(4096).unwrap_err(), FsError::QuotaExceeded);

@@ -31,6 +31,8 @@ use crate::{
 
 /// Most records that one step of background freeing changes.
 const SWEEP_RECORDS: usize = 1000;
+/// Bytes written ahead after which they are committed.
+const AHEAD_BYTES_MAX: u64 = 128 << 20;
 
 /// An open pool. All methods may be called from any thread.
 pub struct Engine {
@@ -274,27 +276,32 @@ impl Engine {
         &self.clock
     }
 
-    /// One commit interval: commits all datasets at one moment; returns the checkpoint that it closed.
+    /// One commit interval: commits all datasets at one moment and makes that durable, so that nothing older than the
+    /// interval can be lost; returns the checkpoint that it closed.
     ///
     /// # Errors
     /// What the store says.
     pub fn tick(&self) -> Result<u64, EngineError> {
         self.check_open()?;
-        Ok(self.datasets.commit_all()?)
+        let checkpoint = self.datasets.commit_all()?;
+        self.store.flush(self.store.newest())?;
+        Ok(checkpoint)
     }
 
-    /// One bounded step of background work: store, history and scrub, mover in turn. Returns whether there was any.
+    /// One bounded step of background work: store, history and scrub, mover, writing ahead in turn. Returns whether
+    /// there was any.
     ///
     /// # Errors
     /// What the store says.
     pub fn step(&self) -> Result<bool, EngineError> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let mut worked = false;
-        for kind in 0..3 {
-            worked = match (turn + kind) % 3 {
+        for kind in 0..4 {
+            worked = match (turn + kind) % 4 {
                 0 => self.store_step()?,
                 1 => self.upkeep_step()?,
-                _ => self.mover_step()?.is_none(),
+                2 => self.mover_step()?.is_none(),
+                _ => self.datasets.write_ahead_step(),
             };
             if worked {
                 break;
@@ -399,9 +406,16 @@ impl Engine {
         self.mover.set_policies(policies.collect());
     }
 
-    /// Commits ahead of the interval when much is dirty, so that writers need not wait.
+    /// Writes ahead what streams have written; commits ahead of the interval when much else is dirty, so that writers
+    /// need not wait, or when much was written ahead, so that a recovery has little to verify.
     pub(crate) fn flush_step(&self) -> Result<bool, EngineError> {
         self.check_open()?;
+        if self.datasets.write_ahead_step() {
+            if self.datasets.ahead_bytes() > AHEAD_BYTES_MAX {
+                self.datasets.commit_all()?;
+            }
+            return Ok(true);
+        }
         if !self.environment.budget.wants_flush() {
             return Ok(false);
         }

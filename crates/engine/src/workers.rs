@@ -2,21 +2,48 @@
 //!
 //! Invariants: a worker holds only a weak reference to the engine and no lock while it waits; `stop` returns when
 //! all have ended; a worker that meets an error says so once and goes on slowly, since others may still succeed.
+//! Background work steps back while users do something, unless they would soon have to wait for it.
 
 use std::{
     sync::{Arc, Weak},
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::Engine;
+use crate::{Engine, EngineError};
 
 /// Shortest rest of a worker that found nothing to do.
 const REST_MIN: Duration = Duration::from_millis(5);
 /// Longest.
 const REST_MAX: Duration = Duration::from_millis(200);
+
+/// How much longer than it works a worker rests while users do something.
+const COURTESY: u32 = 3;
+/// Longest rest out of courtesy.
+const COURTESY_MAX: Duration = Duration::from_millis(20);
+
+/// Does a step of background work and says how long to rest then: not at all if nobody else wants the machine.
+/// `users` is how often users had done something when the last step ended.
+fn politely(
+    engine: &Engine,
+    users: &mut u64,
+    step: impl FnOnce(&Engine) -> Result<bool, EngineError>,
+) -> Result<Option<Duration>, EngineError> {
+    let began = Instant::now();
+    if !step(engine)? {
+        return Ok(None);
+    }
+    let now = engine.environment.foreground.operations();
+    let busy = std::mem::replace(users, now) != now;
+    let rest = if busy && !engine.chunks.is_behind() {
+        (began.elapsed() * COURTESY).min(COURTESY_MAX)
+    } else {
+        Duration::ZERO
+    };
+    Ok(Some(rest))
+}
 
 /// A flag that threads can wait for.
 #[derive(Default)]
@@ -58,11 +85,11 @@ impl Workers {
                 engine.commit_interval().max(Duration::from_secs(1))
             }
         })?;
-        let mut rest = REST_MIN;
+        let (mut rest, mut users) = (REST_MIN, 0);
         self.spawn("store", engine, move |engine| {
-            rest = match engine.store_step() {
-                Ok(true) => Duration::ZERO,
-                Ok(false) => (rest * 2).clamp(REST_MIN, REST_MAX),
+            rest = match politely(engine, &mut users, Engine::store_step) {
+                Ok(Some(rest)) => rest,
+                Ok(None) => (rest * 2).clamp(REST_MIN, REST_MAX),
                 Err(error) => {
                     engine.complain("store", &error);
                     Duration::from_secs(1)
@@ -70,11 +97,11 @@ impl Workers {
             };
             rest
         })?;
-        let mut rest = REST_MIN;
+        let (mut rest, mut users) = (REST_MIN, 0);
         self.spawn("upkeep", engine, move |engine| {
-            rest = match engine.upkeep_step() {
-                Ok(true) => Duration::from_micros(200),
-                Ok(false) => (rest * 2).clamp(REST_MIN, REST_MAX),
+            rest = match politely(engine, &mut users, Engine::upkeep_step) {
+                Ok(Some(rest)) => rest.max(Duration::from_micros(200)),
+                Ok(None) => (rest * 2).clamp(REST_MIN, REST_MAX),
                 Err(error) => {
                     engine.complain("upkeep", &error);
                     Duration::from_secs(1)
@@ -82,13 +109,22 @@ impl Workers {
             };
             rest
         })?;
-        self.spawn("mover", engine, |engine| match engine.mover_step() {
-            Ok(None) => Duration::ZERO,
-            // Looks now and then: a job may have been added by hand.
-            Ok(Some(wait)) => wait.clamp(REST_MIN, REST_MAX),
-            Err(error) => {
-                engine.complain("mover", &error);
-                Duration::from_secs(1)
+        let mut users = 0;
+        self.spawn("mover", engine, move |engine| {
+            let mut wait = REST_MAX;
+            let step = |engine: &Engine| {
+                let idle = engine.mover_step()?;
+                wait = idle.unwrap_or(wait);
+                Ok(idle.is_none())
+            };
+            match politely(engine, &mut users, step) {
+                Ok(Some(rest)) => rest,
+                // Looks now and then: a job may have been added by hand.
+                Ok(None) => wait.clamp(REST_MIN, REST_MAX),
+                Err(error) => {
+                    engine.complain("mover", &error);
+                    Duration::from_secs(1)
+                }
             }
         })?;
         self.spawn("flusher", engine, |engine| match engine.flush_step() {

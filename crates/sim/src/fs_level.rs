@@ -304,6 +304,13 @@ impl Run {
         match engine.tick() {
             Ok(checkpoint) => {
                 trace!(self.trace, "checkpoint {checkpoint}");
+                // Nothing older than the commit interval is ever lost, whatever fsync promises.
+                for filesystem in &mut self.filesystems {
+                    filesystem.history.synced();
+                }
+                for volume in &mut self.volumes {
+                    volume.history.synced();
+                }
                 Ok(())
             }
             Err(error) => self.excuse("tick", &error.to_string()),

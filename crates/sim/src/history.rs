@@ -1,7 +1,7 @@
 //! `History`: the states that a dataset may be found in after a crash.
 //!
-//! The rule: after a crash a dataset is in one of the states that it was in since its last fsync succeeded, wholly:
-//! one prefix of its operations, in order.
+//! The rule: after a crash a dataset is in one of the states that it was in since its last fsync (or the last commit
+//! interval) succeeded, wholly: one prefix of its operations, in order.
 
 use std::collections::VecDeque;
 

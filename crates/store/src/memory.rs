@@ -46,6 +46,18 @@ impl State {
         }
     }
 
+    /// Frees what nobody refers to and nobody holds: chunks that were written and never committed among it.
+    fn free_dead(&mut self) {
+        let State { chunks, by_hash, .. } = self;
+        chunks.retain(|id, chunk| {
+            let dead = chunk.references == 0 && chunk.pin.strong_count() == 0;
+            if dead && by_hash.get(&chunk.hash) == Some(id) {
+                by_hash.remove(&chunk.hash);
+            }
+            !dead
+        });
+    }
+
     fn stored_bytes(&self) -> u64 {
         self.chunks.values().map(|chunk| chunk.content.len() as u64).sum()
     }
@@ -199,7 +211,7 @@ impl Store for MemoryStore {
             }
         }
         drop(pins);
-        references.iter().for_each(|(id, _)| state.free_if_dead(*id));
+        state.free_dead();
         state.sequence += 1;
         Ok(Sequence(state.sequence))
     }

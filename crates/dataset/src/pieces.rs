@@ -1,0 +1,100 @@
+//! Pieces: how dirty pages are cut into chunks, and their way to the store.
+//!
+//! Invariants: contiguous dirty blocks of an aligned 128 KiB become one chunk (or several, if the dataset wants smaller
+//! ones), a lone page its own small chunk; zero blocks become holes. Chunks are written with the right to the reserve,
+//! because room for them was taken when the data was accepted.
+
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Flow, Owner, Piece, Placement, Written};
+
+use crate::{
+    error::FsError,
+    live::LiveDataset,
+    pages::{SLOT_BLOCKS, Slot},
+    settings::Settings,
+};
+
+static ZERO: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+
+/// Dirty blocks of a slot that belong together.
+pub(crate) struct Run {
+    /// The first, within the slot.
+    pub(crate) index: u32,
+    /// How many.
+    pub(crate) count: u32,
+    /// They hold nothing but zeroes.
+    pub(crate) zero: bool,
+}
+
+/// Cuts the dirty blocks of a slot into runs for chunks of at most `chunk_bytes`, ascending.
+pub(crate) fn runs(slot: &Slot, chunk_bytes: u32) -> impl Iterator<Item = Run> + '_ {
+    let longest = ((chunk_bytes as usize).clamp(BLOCK_BYTES, CHUNK_BYTES_MAX) / BLOCK_BYTES) as u32;
+    let blocks = SLOT_BLOCKS as u32;
+    let mut next = 0u32;
+    std::iter::from_fn(move || {
+        let (index, page) = (next..blocks).find_map(|index| Some((index, slot.page(index)?)))?;
+        let zero = *page == ZERO;
+        let limit = if zero {
+            blocks
+        } else {
+            (index / longest + 1) * longest
+        };
+        next = index + 1;
+        while next < limit && slot.page(next).is_some_and(|page| (*page == ZERO) == zero) {
+            next += 1;
+        }
+        Some(Run {
+            index,
+            count: next - index,
+            zero,
+        })
+    })
+}
+
+/// Content for one chunk, and where it belongs.
+pub(crate) struct Part<'a> {
+    /// Not empty, not all zero.
+    pub(crate) content: &'a [u8],
+    /// The object it is of.
+    pub(crate) object: u64,
+    /// Its first block.
+    pub(crate) block: u64,
+    /// What kind of write it comes from.
+    pub(crate) flow: Flow,
+}
+
+impl LiveDataset {
+    /// Hands parts to the store; the answers come in the same order.
+    pub(crate) fn store_parts(
+        &self,
+        settings: &Settings,
+        checkpoint: u64,
+        parts: &[Part<'_>],
+    ) -> Result<Vec<Written>, FsError> {
+        let pieces: Vec<Piece<'_>> = parts
+            .iter()
+            .map(|part| Piece {
+                content: part.content,
+                compression: settings.compression,
+                dedup: settings.dedup,
+                placement: match settings.pin_tier {
+                    Some(tier) => Placement::Tier { tier, strict: false },
+                    None => Placement::Landing(part.flow),
+                },
+                owner: Owner {
+                    dataset: self.dataset.number(),
+                    object: part.object,
+                    block: part.block,
+                    checkpoint,
+                },
+                privileged: true,
+            })
+            .collect();
+        let written = self.dataset.store().write_chunks(&pieces)?;
+        if written.len() != parts.len() {
+            return Err(FsError::io(
+                "the store returned another number of chunks than it was given",
+            ));
+        }
+        Ok(written)
+    }
+}

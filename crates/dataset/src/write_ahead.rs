@@ -1,0 +1,219 @@
+//! Writing ahead: what a stream has written is hashed, deduplicated, compressed and appended while the stream goes on,
+//! so that the commit that makes it part of the file has little left to do, and so that little memory is dirty.
+//!
+//! Invariants: only complete slots of streams are written ahead, for they are the least likely to be overwritten; a
+//! slot's pages give way to the chunks only if nothing has changed in it meanwhile; the layer holds the chunks until
+//! the commit that refers to them, and a crash before leaves nothing but bytes that no record names. A freeze waits
+//! for the few pieces that are on their way. A failure changes nothing: the pages stay dirty, and the commit reports it.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use parking_lot::{Mutex, MutexGuard};
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Flow, Written};
+
+use crate::{
+    freeze::{STREAM_BYTES, flow},
+    live::LiveDataset,
+    object::{Object, State},
+    pages::{Buffer, Layer, SLOT_BLOCKS, Slot},
+    pieces::{Part, runs},
+    settings::Durability,
+};
+
+/// Slots written at once: what a freeze waits for at most.
+const SLOTS_AT_ONCE: usize = 32;
+/// Slots that may wait before the stream itself has to help: what a commit finds left to do at most.
+const SLOTS_WAITING_MAX: usize = 128;
+/// What a chunk that was written ahead takes in RAM until its commit, about: record, hash and guard.
+const CHUNK_MEMORY_BYTES: u64 = 1024;
+const SLOT_BYTES: u64 = CHUNK_BYTES_MAX as u64;
+
+/// What waits to be written ahead.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    queue: Mutex<VecDeque<(Arc<Object>, u64)>>,
+    writing: Mutex<()>,
+    bytes: AtomicU64,
+}
+
+/// Nothing is written ahead as long as it lives.
+pub(crate) type Writing<'a> = MutexGuard<'a, ()>;
+
+impl Ahead {
+    /// Waits for what is on its way.
+    pub(crate) fn stand_still(&self) -> Writing<'_> {
+        self.writing.lock()
+    }
+
+    /// Forgets what waits: it is about to be frozen.
+    pub(crate) fn clear(&self) {
+        self.queue.lock().clear();
+        self.bytes.store(0, Relaxed);
+    }
+
+    /// Whether so much waits that streams must help.
+    pub(crate) fn is_long(&self) -> bool {
+        self.queue.lock().len() > SLOTS_WAITING_MAX
+    }
+
+    /// Bytes written ahead since the last freeze.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+}
+
+/// What the chunks that a layer holds take in RAM, bytes.
+pub(crate) fn ahead_memory_bytes(layer: &Layer) -> u64 {
+    layer.ahead().len() as u64 * CHUNK_MEMORY_BYTES
+}
+
+/// A slot on its way.
+struct Candidate {
+    object: Arc<Object>,
+    number: u64,
+    content: Buffer,
+    flow: Flow,
+}
+
+impl LiveDataset {
+    /// Queues the slots that a write from `offset` to `end` completed, if it belongs to a stream. The gate and the
+    /// state are held.
+    pub(crate) fn queue_ahead(&self, object: &Arc<Object>, state: &mut State, offset: u64, end: u64) {
+        let run = state.write_run_bytes;
+        let enough = self.ahead_run_bytes();
+        if run < enough || self.settings().durability == Durability::Ram {
+            return;
+        }
+        // The write that makes it a stream brings what was written before it.
+        let before = run - (end - offset);
+        let from = if before < enough {
+            end.saturating_sub(run)
+        } else {
+            offset
+        };
+        for number in from / SLOT_BYTES..end / SLOT_BYTES {
+            if state.data.queue(number) {
+                self.ahead.queue.lock().push_back((object.clone(), number));
+            }
+        }
+    }
+
+    /// Bytes written in sequence from which on they are written ahead: as many as make a stream, less when memory is
+    /// scarce.
+    fn ahead_run_bytes(&self) -> u64 {
+        let budget = &self.dataset.environment().budget;
+        STREAM_BYTES.min(budget.dirty_limit_bytes() / 16)
+    }
+
+    /// Writes some queued slots ahead; whether there were any.
+    pub(crate) fn write_ahead_step(&self) -> bool {
+        let _writing = self.ahead.stand_still();
+        let candidates = self.take_candidates();
+        if candidates.is_empty() || self.dataset.is_gone() {
+            return false;
+        }
+        let settings = self.settings();
+        let slots: Vec<Slot> = candidates
+            .iter()
+            .map(|candidate| Slot::complete(candidate.content.clone()))
+            .collect();
+        let mut places = Vec::new();
+        let mut parts = Vec::new();
+        for (at, (candidate, slot)) in candidates.iter().zip(&slots).enumerate() {
+            let first = candidate.number * SLOT_BLOCKS;
+            for run in runs(slot, settings.chunk_bytes) {
+                let block = first + u64::from(run.index);
+                if let Some(content) = slot.run(run.index, run.count).filter(|_| !run.zero) {
+                    parts.push(Part {
+                        content,
+                        object: candidate.object.number,
+                        block,
+                        flow: candidate.flow,
+                    });
+                }
+                places.push((at, block, run.count, run.zero));
+            }
+        }
+        let checkpoint = self.dataset.current_checkpoint();
+        let written = match self.store_parts(&settings, checkpoint, &parts) {
+            Ok(written) => written,
+            Err(error) => {
+                tracing::debug!(%error, "data could not be written ahead of its commit");
+                return false;
+            }
+        };
+        drop(parts);
+        drop(slots);
+        let mut written = written.into_iter();
+        let mut places = places.into_iter().peekable();
+        for (at, candidate) in candidates.into_iter().enumerate() {
+            let mut stored = Vec::new();
+            while let Some((_, block, count, zero)) = places.next_if(|place| place.0 == at) {
+                stored.push((block, count, if zero { None } else { written.next() }));
+            }
+            self.take_over(candidate, stored);
+        }
+        true
+    }
+
+    fn take_candidates(&self) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        while candidates.len() < SLOTS_AT_ONCE {
+            let Some((object, number)) = self.ahead.queue.lock().pop_front() else {
+                break;
+            };
+            let mut state = object.state.lock();
+            let content = state.data.take_queued(number);
+            // The last chunk of a file holds only the bytes up to its end: that is left to the commit.
+            let within = (number + 1) * SLOT_BYTES <= state.inode.size;
+            if let Some(content) = content.filter(|_| within && !state.freed) {
+                let flow = flow(&state);
+                drop(state);
+                candidates.push(Candidate {
+                    object,
+                    number,
+                    content,
+                    flow,
+                });
+            }
+        }
+        candidates
+    }
+
+    /// Puts the chunks in the place of the pages, if those are still the same.
+    fn take_over(&self, candidate: Candidate, stored: Vec<(u64, u32, Option<Written>)>) {
+        let Candidate {
+            object,
+            number,
+            content,
+            ..
+        } = candidate;
+        let mut state = object.state.lock();
+        if !state.freed && state.data.is_unchanged(number, &content) {
+            let held = ahead_memory_bytes(&state.data);
+            state.data.written_ahead(number, stored, &self.buffers);
+            let more = ahead_memory_bytes(&state.data) - held;
+            self.add_dirty(more);
+            self.sub_dirty(SLOT_BYTES);
+            self.rooms.written_ahead(SLOT_BYTES);
+            self.ahead.bytes.fetch_add(SLOT_BYTES, Relaxed);
+        }
+        drop(state);
+        self.buffers.give(content);
+    }
+
+    /// A layer is dropped before it was frozen: what was written ahead for it counts no more.
+    pub(crate) fn dropped_ahead(&self, layer: &Layer) {
+        let bytes = layer.ahead_blocks() * BLOCK_BYTES as u64;
+        if bytes > 0 {
+            self.rooms.spend(bytes, bytes);
+            self.sub_dirty(ahead_memory_bytes(layer));
+        }
+    }
+}

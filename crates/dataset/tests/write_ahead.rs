@@ -1,0 +1,329 @@
+//! Streams that are written ahead of their commit: nothing shows of it but speed, whatever happens in between.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
+
+use bytes::Bytes;
+use terrace_cache::Budget;
+use terrace_dataset::{
+    AllocateMode, Context, Datasets, Environment, FileKind, Filesystem, FsError, NewDataset, ROOT,
+    SetAttributes, Tree, check,
+};
+use terrace_device::ManualClock;
+use terrace_store::{
+    Batch, ChunkId, ChunkInfo, MemoryStore, Piece, Placement, Reservation, RewriteOutcome, Sequence, Space,
+    Store, StoreError, Written,
+};
+
+const MIB: usize = 1 << 20;
+const SLOT: usize = 128 << 10;
+
+/// A store that does something of its own before chunks are written, or fails to write them.
+struct Hooked {
+    memory: MemoryStore,
+    fails: AtomicBool,
+    #[allow(clippy::type_complexity)]
+    before_write: parking_lot::Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Store for Hooked {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.memory.get(key)
+    }
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        self.memory.scan(from, to, limit)
+    }
+    fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
+        if let Some(hook) = self.before_write.lock().take() {
+            hook();
+        }
+        if self.fails.load(SeqCst) {
+            return Err(StoreError::Device("the device is gone".into()));
+        }
+        self.memory.write_chunks(pieces)
+    }
+    fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
+        self.memory.read_chunk(id)
+    }
+    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
+        self.memory.chunk_info(id)
+    }
+    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
+        self.memory.commit(batch)
+    }
+    fn flush(&self, sequence: Sequence) -> Result<(), StoreError> {
+        self.memory.flush(sequence)
+    }
+    fn newest(&self) -> Sequence {
+        self.memory.newest()
+    }
+    fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
+        self.memory.reserve(bytes)
+    }
+    fn space(&self) -> Space {
+        self.memory.space()
+    }
+    fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
+        self.memory.rewrite(ids, placement)
+    }
+}
+
+struct Rig {
+    store: Arc<Hooked>,
+    environment: Arc<Environment>,
+    datasets: Datasets,
+    fs: Arc<Filesystem>,
+}
+
+fn open(store: &Arc<Hooked>) -> (Arc<Environment>, Datasets) {
+    let as_store: Arc<dyn Store> = store.clone();
+    let budget = Arc::new(Budget::new(64 << 20).without_delays());
+    let clock = Arc::new(ManualClock::new(1));
+    let environment = Arc::new(Environment::with_budget(as_store, clock, budget));
+    let datasets = Datasets::open(environment.clone(), "pool").unwrap();
+    (environment, datasets)
+}
+
+impl Rig {
+    fn new(size_bytes: u64) -> Self {
+        let store = Arc::new(Hooked {
+            memory: MemoryStore::new(size_bytes),
+            fails: AtomicBool::new(false),
+            before_write: parking_lot::Mutex::default(),
+        });
+        let (environment, datasets) = open(&store);
+        datasets.create("pool/a", &NewDataset::default()).unwrap();
+        let fs = datasets.filesystem("pool/a").unwrap();
+        Self {
+            store,
+            environment,
+            datasets,
+            fs,
+        }
+    }
+
+    fn file(&self, name: &[u8]) -> u64 {
+        let made = self
+            .fs
+            .create(&Context::root(), ROOT, name, FileKind::File, 0o644, 0);
+        made.unwrap().object
+    }
+
+    fn write(&self, object: u64, offset: usize, content: &[u8]) {
+        self.fs
+            .write(&Context::root(), object, offset as u64, content, false)
+            .unwrap();
+    }
+
+    fn stream(&self, object: u64, content: &[u8]) {
+        for (at, piece) in content.chunks(MIB).enumerate() {
+            self.write(object, at * MIB, piece);
+        }
+    }
+
+    fn ahead(&self) -> u64 {
+        while self.datasets.write_ahead_step() {}
+        self.datasets.ahead_bytes()
+    }
+
+    fn read(&self, object: u64, length: usize) -> Vec<u8> {
+        let mut content = vec![0xEE; length];
+        let read = self.fs.read(object, 0, &mut content).unwrap();
+        content.truncate(read);
+        content
+    }
+
+    /// Everything is accounted for, and nothing stays dirty.
+    fn commit_and_check(&self) {
+        self.fs.sync().unwrap();
+        assert_eq!(self.environment.budget.dirty_bytes(), 0);
+        assert_eq!(self.datasets.ahead_bytes(), 0);
+        let as_store: Arc<dyn Store> = self.store.clone();
+        let report = check(&as_store).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+        assert_eq!(report.references, self.store.memory.references());
+    }
+}
+
+/// Content in which no two chunks are alike, with a stretch of zeroes.
+fn content(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut content: Vec<u8> = (0..length / 8)
+        .flat_map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()
+        })
+        .collect();
+    content[2 * MIB + 8192..2 * MIB + 40_960].fill(0);
+    content
+}
+
+#[test]
+fn a_stream_is_stored_before_its_commit_and_frees_its_memory() {
+    let rig = Rig::new(1 << 30);
+    let (object, data) = (rig.file(b"a"), content(8 * MIB, 1));
+    rig.stream(object, &data);
+    assert!(rig.environment.budget.dirty_bytes() >= 8 * MIB as u64);
+    assert_eq!(rig.ahead(), 8 * MIB as u64);
+    assert!(rig.environment.budget.dirty_bytes() < MIB as u64);
+    assert!(rig.read(object, 9 * MIB) == data);
+    rig.commit_and_check();
+    assert!(rig.read(object, 9 * MIB) == data);
+}
+
+#[test]
+fn what_changes_after_it_was_written_ahead_is_what_counts() {
+    let rig = Rig::new(1 << 30);
+    let (object, mut data) = (rig.file(b"a"), content(8 * MIB, 2));
+    rig.stream(object, &data);
+    rig.ahead();
+    // A few bytes, some blocks, a punched hole, a cut end, and one slot again as a whole.
+    rig.write(object, 100_000, &[1; 10]);
+    data[100_000..100_010].fill(1);
+    rig.write(object, 3 * SLOT + 4096, &[2; 8192]);
+    data[3 * SLOT + 4096..3 * SLOT + 12_288].fill(2);
+    rig.fs
+        .allocate(
+            &Context::root(),
+            object,
+            AllocateMode::Punch,
+            5 * SLOT as u64,
+            SLOT as u64,
+        )
+        .unwrap();
+    data[5 * SLOT..6 * SLOT].fill(0);
+    let size = SetAttributes {
+        size: Some(7 * MIB as u64 + 5000),
+        ..Default::default()
+    };
+    rig.fs.set_attributes(&Context::root(), object, &size).unwrap();
+    data.truncate(7 * MIB + 5000);
+    rig.write(object, 7 * SLOT, &content(4 * MIB, 3)[..SLOT]);
+    data[7 * SLOT..8 * SLOT].copy_from_slice(&content(4 * MIB, 3)[..SLOT]);
+    assert!(rig.read(object, 9 * MIB) == data);
+    rig.ahead();
+    rig.commit_and_check();
+    assert!(rig.read(object, 9 * MIB) == data);
+}
+
+#[test]
+fn what_changes_while_it_is_on_its_way_stays_dirty() {
+    let rig = Rig::new(1 << 30);
+    let (object, mut data) = (rig.file(b"a"), content(8 * MIB, 4));
+    rig.stream(object, &data);
+    let fs = rig.fs.clone();
+    *rig.store.before_write.lock() = Some(Box::new(move || {
+        fs.write(&Context::root(), object, 5, b"late", false).unwrap();
+    }));
+    let ahead = rig.ahead();
+    assert_eq!(
+        ahead,
+        (8 * MIB - SLOT) as u64,
+        "all but the slot that was changed"
+    );
+    data[5..9].copy_from_slice(b"late");
+    assert!(rig.read(object, 9 * MIB) == data);
+    rig.commit_and_check();
+    assert!(rig.read(object, 9 * MIB) == data);
+}
+
+#[test]
+fn a_crash_leaves_nothing_of_it() {
+    let rig = Rig::new(1 << 30);
+    let object = rig.file(b"a");
+    rig.write(object, 0, b"before");
+    rig.fs.sync().unwrap();
+    rig.stream(object, &content(8 * MIB, 5));
+    assert!(rig.ahead() > 0);
+    let Rig {
+        store,
+        environment,
+        datasets,
+        fs,
+    } = rig;
+    drop((environment, datasets, fs));
+    let (_, datasets) = open(&store);
+    let fs = datasets.filesystem("pool/a").unwrap();
+    let mut found = vec![0; 100];
+    assert_eq!(fs.read(object, 0, &mut found).unwrap(), 6);
+    assert_eq!(&found[..6], b"before");
+    let as_store: Arc<dyn Store> = store.clone();
+    assert_eq!(check(&as_store).unwrap().problems, Vec::<String>::new());
+    // The next commit of anything lets go of what was written ahead.
+    fs.write(&Context::root(), object, 0, b"after ", false).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(store.space().chunks, 1);
+}
+
+#[test]
+fn a_removed_file_gives_back_what_was_written_ahead() {
+    let rig = Rig::new(64 << 20);
+    for round in 0..20 {
+        let object = rig.file(b"a");
+        rig.stream(object, &content(8 * MIB, 100 + round));
+        assert!(rig.ahead() > 0);
+        rig.fs.unlink(&Context::root(), ROOT, b"a").unwrap();
+        rig.fs.sync().unwrap();
+    }
+    rig.commit_and_check();
+    assert_eq!(rig.store.space().chunks, 0);
+}
+
+#[test]
+fn a_copy_of_what_was_written_ahead_outlives_its_source() {
+    let rig = Rig::new(1 << 30);
+    let (source, copy) = (rig.file(b"a"), rig.file(b"b"));
+    let data = content(8 * MIB, 6);
+    rig.stream(source, &data);
+    rig.ahead();
+    let copied = rig
+        .fs
+        .copy_range(&Context::root(), source, 0, copy, 0, 8 * MIB as u64)
+        .unwrap();
+    assert_eq!(copied, 8 * MIB as u64);
+    rig.fs.unlink(&Context::root(), ROOT, b"a").unwrap();
+    rig.commit_and_check();
+    assert!(rig.read(copy, 9 * MIB) == data);
+}
+
+#[test]
+fn a_failure_is_reported_by_the_commit_and_made_up_for() {
+    let rig = Rig::new(1 << 30);
+    let (object, data) = (rig.file(b"a"), content(8 * MIB, 7));
+    rig.stream(object, &data);
+    rig.store.fails.store(true, SeqCst);
+    assert!(!rig.datasets.write_ahead_step());
+    assert_eq!(rig.datasets.ahead_bytes(), 0);
+    assert!(matches!(rig.fs.sync(), Err(FsError::Io(_))));
+    rig.store.fails.store(false, SeqCst);
+    rig.commit_and_check();
+    assert!(rig.read(object, 9 * MIB) == data);
+}
+
+#[test]
+fn a_full_pool_refuses_before_it_accepts_too_much() {
+    let rig = Rig::new(24 << 20);
+    let object = rig.file(b"a");
+    let data = content(32 * MIB, 8);
+    let mut accepted = 0;
+    for piece in data.chunks(MIB) {
+        match rig
+            .fs
+            .write(&Context::root(), object, accepted as u64, piece, false)
+        {
+            Ok(written) => accepted += written,
+            Err(FsError::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+        rig.datasets.write_ahead_step();
+    }
+    assert!((8 * MIB..32 * MIB).contains(&accepted), "{accepted}");
+    rig.commit_and_check();
+    assert!(rig.read(object, 33 * MIB) == data[..accepted]);
+}
