@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use parking_lot::{Condvar, Mutex};
 use terrace_control::Failure;
 
 /// Files that were gathered.
@@ -96,53 +97,123 @@ pub struct Compared {
     pub differences: Vec<String>,
 }
 
+/// Threads that compare: most of the time goes into waiting for the answers of the mount.
+const THREADS: usize = 4;
+/// Differences after which it is enough.
+const DIFFERENCES_MAX: usize = 20;
+
+/// Directories that are still to be compared, and how many are being compared now.
+struct Work {
+    waiting: Vec<PathBuf>,
+    busy: usize,
+}
+
 /// Compares names, kinds, modes, targets and content; `missing` are files that the copy lost on purpose.
 pub fn compare(original: &Path, copy: &Path, missing: &[String]) -> Result<Compared, Failure> {
+    let work = Mutex::new(Work {
+        waiting: vec![PathBuf::new()],
+        busy: 0,
+    });
+    let changed = Condvar::new();
+    let result = Mutex::new(Ok(Compared::default()));
+    let next = || {
+        let mut work = work.lock();
+        loop {
+            if let Some(directory) = work.waiting.pop() {
+                work.busy += 1;
+                return Some(directory);
+            }
+            if work.busy == 0 {
+                return None;
+            }
+            changed.wait(&mut work);
+        }
+    };
+    let help = || {
+        while let Some(directory) = next() {
+            let mut below = Vec::new();
+            let found = compare_directory(original, copy, &directory, missing, &mut below);
+            let mut result = result.lock();
+            match (&mut *result, found) {
+                (Ok(all), Ok(found)) => {
+                    all.files += found.files;
+                    all.bytes += found.bytes;
+                    all.differences.extend(found.differences);
+                    if all.differences.len() > DIFFERENCES_MAX {
+                        below.clear();
+                    }
+                }
+                (Ok(_), Err(error)) => *result = Err(error),
+                (Err(_), _) => below.clear(),
+            }
+            drop(result);
+            let mut work = work.lock();
+            work.waiting.append(&mut below);
+            work.busy -= 1;
+            changed.notify_all();
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..THREADS {
+            scope.spawn(help);
+        }
+        help();
+    });
+    result.into_inner()
+}
+
+/// Compares what is in one directory; the directories in it are left to the caller.
+fn compare_directory(
+    original: &Path,
+    copy: &Path,
+    relative: &Path,
+    missing: &[String],
+    directories: &mut Vec<PathBuf>,
+) -> Result<Compared, Failure> {
     let mut compared = Compared::default();
-    let mut stack = vec![PathBuf::new()];
-    while let Some(relative) = stack.pop() {
-        let (a, b) = (original.join(&relative), copy.join(&relative));
-        let (mut names, others) = (names(&a)?, names(&b)?);
-        for name in others.difference(&names) {
+    let (a, b) = (original.join(relative), copy.join(relative));
+    let (mut names, others) = (names(&a)?, names(&b)?);
+    for name in others.difference(&names) {
+        compared
+            .differences
+            .push(format!("'{}' is too much", b.join(name).display()));
+    }
+    names.retain(|name| !missing.iter().any(|gone| Path::new(gone) == relative.join(name)));
+    for name in names {
+        let below = relative.join(&name);
+        let (a, b) = (original.join(&below), copy.join(&below));
+        let first = fs::symlink_metadata(&a).map_err(|error| fail("look at", &a, &error))?;
+        let second = match fs::symlink_metadata(&b) {
+            Ok(found) => found,
+            Err(error) => {
+                compared.differences.push(format!("'{}': {error}", b.display()));
+                continue;
+            }
+        };
+        if first.file_type() != second.file_type() || (first.is_file() && mode(&first) != mode(&second)) {
             compared
                 .differences
-                .push(format!("'{}' is too much", b.join(name).display()));
+                .push(format!("'{}' has another type or mode", b.display()));
+        } else if first.is_dir() {
+            directories.push(below);
+        } else if first.is_symlink() {
+            if fs::read_link(&a).ok() != fs::read_link(&b).ok() {
+                compared
+                    .differences
+                    .push(format!("'{}' points elsewhere", b.display()));
+            }
+        } else if first.size() != second.size()
+            || !same_content(&a, &b, first.size()).map_err(|error| fail("compare", &b, &error))?
+        {
+            compared
+                .differences
+                .push(format!("'{}' has another content", b.display()));
+        } else {
+            compared.files += 1;
+            compared.bytes += first.size();
         }
-        names.retain(|name| !missing.iter().any(|gone| Path::new(gone) == relative.join(name)));
-        for name in names {
-            let below = relative.join(&name);
-            let (a, b) = (original.join(&below), copy.join(&below));
-            let first = fs::symlink_metadata(&a).map_err(|error| fail("look at", &a, &error))?;
-            let second = match fs::symlink_metadata(&b) {
-                Ok(found) => found,
-                Err(error) => {
-                    compared.differences.push(format!("'{}': {error}", b.display()));
-                    continue;
-                }
-            };
-            if first.file_type() != second.file_type() || (first.is_file() && mode(&first) != mode(&second)) {
-                compared
-                    .differences
-                    .push(format!("'{}' has another type or mode", b.display()));
-            } else if first.is_dir() {
-                stack.push(below);
-            } else if first.is_symlink() {
-                if fs::read_link(&a).ok() != fs::read_link(&b).ok() {
-                    compared
-                        .differences
-                        .push(format!("'{}' points elsewhere", b.display()));
-                }
-            } else if !same_content(&a, &b).map_err(|error| fail("compare", &b, &error))? {
-                compared
-                    .differences
-                    .push(format!("'{}' has another content", b.display()));
-            } else {
-                compared.files += 1;
-                compared.bytes += first.size();
-            }
-            if compared.differences.len() > 20 {
-                return Ok(compared);
-            }
+        if compared.differences.len() > DIFFERENCES_MAX {
+            break;
         }
     }
     Ok(compared)
@@ -160,23 +231,28 @@ fn names(directory: &Path) -> Result<BTreeSet<std::ffi::OsString>, Failure> {
         .map_err(|error| fail("list", directory, &error))
 }
 
-fn same_content(a: &Path, b: &Path) -> io::Result<bool> {
+/// Whether the first `length` bytes of both files are the same.
+fn same_content(a: &Path, b: &Path, length: u64) -> io::Result<bool> {
     use std::io::Read;
     let (mut a, mut b) = (fs::File::open(a)?, fs::File::open(b)?);
-    let mut buffers = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    loop {
-        let read = a.read(&mut buffers.0)?;
-        if read == 0 {
-            return Ok(b.read(&mut buffers.1)? == 0);
+    let mut left = length;
+    let size = left.min(1 << 20) as usize;
+    let mut buffers = (vec![0; size], vec![0; size]);
+    while left > 0 {
+        let now = left.min(1 << 20) as usize;
+        let (first, second) = (&mut buffers.0[..now], &mut buffers.1[..now]);
+        for (file, buffer) in [(&mut a, &mut *first), (&mut b, &mut *second)] {
+            match file.read_exact(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+                outcome => outcome?,
+            }
         }
-        match b.read_exact(&mut buffers.1[..read]) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
-            outcome => outcome?,
-        }
-        if buffers.0[..read] != buffers.1[..read] {
+        if first != second {
             return Ok(false);
         }
+        left -= now as u64;
     }
+    Ok(true)
 }
 
 #[cfg(test)]

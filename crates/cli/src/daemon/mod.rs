@@ -4,6 +4,7 @@
 //! everything was unmounted (or given up by force) and the pool was closed; what it was asked to mount, attach or
 //! serve is written down before it is done, so that a killed daemon's mounts, devices and services come back.
 
+mod allocator;
 mod answers;
 mod blocks;
 mod datasets;
@@ -52,6 +53,7 @@ pub struct Daemon {
 
 /// Runs the daemon in this process until it is told to stop.
 pub fn run(places: Places, pool: &str, degraded: bool) -> Result<(), Failure> {
+    allocator::give_memory_back();
     let background = std::env::var_os("TERRACE_READY").is_some();
     let started = start(places, pool, degraded);
     let tell = |readiness: &Readiness| {
