@@ -1,5 +1,7 @@
 //! The commands: each takes its arguments, asks the daemon (or acts itself where there is none), and prints.
 
+mod bench;
+mod bench_jobs;
 mod blocks;
 mod datasets;
 mod demo;
@@ -10,6 +12,7 @@ mod files;
 pub mod mount_helper;
 mod mounts;
 mod pools;
+mod scratch;
 mod shell;
 mod show;
 mod upkeep;
@@ -170,6 +173,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             size,
             no_fuse,
         } => done(demo::run(directory.as_deref(), &size, no_fuse)),
+        Command::Bench(arguments) => done(bench::run(&arguments, session.json)),
         Command::Completions { .. } | Command::Man { .. } => Ok(ExitCode::SUCCESS),
     }
 }
