@@ -122,7 +122,8 @@ impl ChunkStore {
     ) -> Result<Counters, StoreError> {
         let mut total = Counters::default();
         let mut books = self.keeper.lock();
-        if let Some(id) = changes.keys().find(|id| books.is_dying(**id)) {
+        let revived = |(id, change): &(&ChunkId, &Change)| change.sum > 0 && books.is_dying(**id);
+        if let Some((id, _)) = changes.iter().find(revived) {
             return Err(StoreError::NoChunk(*id));
         }
         let mut freed = 0;

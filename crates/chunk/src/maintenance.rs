@@ -297,18 +297,32 @@ impl ChunkStore {
                 estimate += Reader::new(value).signed_varint("estimate").unwrap_or(0);
                 continue;
             }
-            {
-                let mut books = self.keeper.lock();
-                if books.is_pinned(id) || !books.mark_dying(id) {
+            let done = |operations: &mut Operations| {
+                operations.push((key.clone(), Operation::Delete));
+                Reader::new(value).signed_varint("estimate").unwrap_or(0)
+            };
+            // A chunk that lives is never marked: batches that change its references go on beside this. (One that takes
+            // the last away makes it a candidate again.)
+            match self.references(id) {
+                Ok(0) => {}
+                Ok(count) => {
+                    if count < 0 {
+                        tracing::error!(chunk = %id, count, "a chunk has fewer than no references");
+                    }
+                    estimate += done(&mut operations);
+                    continue;
+                }
+                Err(error) => {
+                    tracing::error!(chunk = %id, %error, "a chunk could not be looked at for reclaiming");
                     continue;
                 }
             }
+            if !self.keeper.lock().mark_dying(id) {
+                continue;
+            }
             dying.push(id);
-            let references = self.references(id);
-            let record = self.record(id);
-            operations.push((key.clone(), Operation::Delete));
-            estimate += Reader::new(value).signed_varint("estimate").unwrap_or(0);
-            match (references, record) {
+            // Once more, now that nobody can hold it any longer: dedup may just have brought it back to life.
+            match (self.references(id), self.record(id)) {
                 (Ok(0), Ok(Some(record))) => {
                     operations.push((chunk_key(TABLE_CHUNKS, id).into(), Operation::Delete));
                     let hint = dedup_key(&record.hash);
@@ -329,16 +343,14 @@ impl ChunkStore {
                     change.unique_blocks -= record.blocks();
                     change.stored -= stored;
                 }
-                (Ok(count), Ok(_)) if count < 0 => {
-                    tracing::error!(chunk = %id, count, "a chunk has fewer than no references");
-                }
                 (Ok(_), Ok(_)) => {}
                 (Err(error), _) | (_, Err(error)) => {
                     // Left for later: its metadata cannot be read now.
-                    operations.pop();
                     tracing::error!(chunk = %id, %error, "a chunk could not be looked at for reclaiming");
+                    continue;
                 }
             }
+            estimate += done(&mut operations);
         }
         let worked = !operations.is_empty();
         let result = if worked {

@@ -106,3 +106,49 @@ fn large_batches_are_written_by_several_threads_and_deduplicated_exactly() {
     settle(&store);
     audit(&store);
 }
+
+/// A chunk of many blocks that are overwritten one by one is looked at by the reclaimer again and again while it
+/// lives: that must not disturb the batches that take its references away.
+#[test]
+fn reclaiming_looks_at_living_chunks_without_disturbing_batches() {
+    const CHUNKS: u64 = 8;
+    const REFERENCES: i64 = 1500;
+    let (_device, _power, store) = small(80);
+    let contents: Vec<Vec<u8>> = (0..CHUNKS).map(|seed| noise(seed, 4096)).collect();
+    let pieces: Vec<Piece<'_>> = contents.iter().map(|content| piece(content)).collect();
+    let mut batch = Batch::new();
+    let mut ids = Vec::new();
+    for written in store.write_chunks(&pieces).unwrap() {
+        batch.reference(written.id, REFERENCES);
+        ids.push(written.id);
+        batch.hold(written);
+    }
+    store.commit(batch).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let background = scope.spawn(|| {
+            while !done.load(Ordering::Acquire) {
+                store.step().unwrap();
+            }
+        });
+        let outcome = (1..REFERENCES).try_for_each(|_| {
+            ids.iter().try_for_each(|id| {
+                let mut batch = Batch::new();
+                batch.reference(*id, -1);
+                store.commit(batch).map(drop)
+            })
+        });
+        done.store(true, Ordering::Release);
+        background.join().unwrap();
+        outcome.unwrap();
+    });
+    settle(&store);
+    assert_eq!(store.space().chunks, CHUNKS);
+    audit(&store);
+    let mut batch = Batch::new();
+    ids.iter().for_each(|id| batch.reference(*id, -1));
+    store.commit(batch).unwrap();
+    settle(&store);
+    assert_eq!(store.space().chunks, 0);
+    audit(&store);
+}
