@@ -5,7 +5,11 @@
 
 mod harness;
 
-use std::{fs, io::Write, os::unix::fs::PermissionsExt};
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+};
 
 use harness::{Machine, can_mount};
 use serde_json::json;
@@ -56,6 +60,21 @@ fn a_mount_comes_back_after_kill_9() {
     assert!(!mounted(&machine));
     machine.ok(&["start", "tank"]);
     assert!(!mounted(&machine), "stop forgets mounts");
+}
+
+#[test]
+fn the_kernel_reads_ahead_in_large_pieces() {
+    let Some(machine) = machine_with_mount() else {
+        return;
+    };
+    let device = fs::metadata(machine.path("mnt")).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    if fs::OpenOptions::new().write(true).open(&setting).is_err() {
+        eprintln!("{setting} cannot be written here; nothing is checked");
+        return;
+    }
+    assert_eq!(fs::read_to_string(&setting).unwrap().trim(), "1024");
 }
 
 #[test]

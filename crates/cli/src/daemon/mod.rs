@@ -14,6 +14,7 @@ mod files;
 mod mounting;
 mod paths;
 mod placement;
+mod read_ahead;
 mod upkeep;
 
 use std::{

@@ -18,7 +18,10 @@ use terrace_dataset::{At, DatasetState, Datasets, FsError};
 use terrace_engine::Engine;
 use terrace_fuse::{Content, FuseError, MountOptions, Past, PastView, Session, UnmountMode};
 
-use super::answers::{Parameters, failed};
+use super::{
+    answers::{Parameters, failed},
+    read_ahead,
+};
 use crate::{
     places::Places,
     registry::{KnownMount, Registry},
@@ -186,6 +189,7 @@ impl Mounts {
         });
         let session = terrace_fuse::mount(&known.directory, content, Some(past), &options)
             .map_err(|error| mount_failure(&what, &error))?;
+        read_ahead::raise(&known.directory);
         let session = Arc::new(session);
         let directory = known.directory.clone();
         self.shared.mounted.lock().push(Mounted {
