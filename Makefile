@@ -2,6 +2,7 @@
 #
 #   make test     everything that CI runs            make demo     the whole story on real data
 #   make sim      SEEDS=1000 FROM=1 LEVEL=all        make soak     HOURS=8
+#   make bench-volumes   block volumes beside raw files, loop devices and qemu
 #   make bench    BENCH='512 3'                make mutants  deliberate faults that the simulator must catch
 SEEDS ?= 1000
 FROM ?= 1
@@ -10,7 +11,7 @@ HOURS ?= 8
 BENCH ?=
 MUTANT_SEEDS ?= 5000
 
-.PHONY: test demo sim soak bench mutants deps
+.PHONY: test demo sim soak bench bench-volumes mutants deps
 test:
 	@scripts/test.sh
 
@@ -28,6 +29,9 @@ soak:
 
 bench:
 	@scripts/bench.sh $(BENCH)
+
+bench-volumes:
+	@scripts/bench-volumes.sh $(BENCH)
 
 mutants:
 	@scripts/mutants.sh $(MUTANT_SEEDS)

@@ -91,9 +91,16 @@ impl Budget {
         self.dirty.load(Relaxed)
     }
 
-    /// Whether the flusher should start: above an eighth of the dirty share.
-    pub fn wants_flush(&self) -> bool {
-        self.dirty_bytes() > self.dirty_limit_bytes() / 8
+    /// Whether the flusher should start: above an eighth of the dirty share, `kept_bytes` not counted, which no flusher
+    /// may write.
+    pub fn wants_flush(&self, kept_bytes: u64) -> bool {
+        self.dirty_bytes().saturating_sub(kept_bytes) > self.dirty_limit_bytes() / 8
+    }
+
+    /// Whether what is kept in RAM on purpose (`durability=ram`), `kept_bytes` of one dataset, must be written after all:
+    /// from half of the dirty share on, where the delays of all other writers begin, if it is worth a commit.
+    pub fn is_kept_full(&self, kept_bytes: u64) -> bool {
+        self.dirty_bytes() >= self.dirty_limit_bytes() / 2 && kept_bytes >= self.dirty_limit_bytes() / 8
     }
 
     /// Whether a writer must commit by itself before it adds more.

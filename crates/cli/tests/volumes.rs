@@ -219,6 +219,87 @@ fn addresses_and_names_that_are_wrong_are_refused() {
     );
 }
 
+#[test]
+fn the_ladder_of_durability_through_kill_9_and_stop() {
+    let machine = machine();
+    let socket = machine.path("nbd.sock");
+    let rungs = ["ram", "timed", "barrier", "sync"];
+    for rung in rungs {
+        let (name, durability) = (format!("tank/{rung}"), format!("durability={rung}"));
+        let options = ["--sparse", "-o", &durability, "-o", "commit_interval=1s"];
+        let create = ["volume", "create", &name, "--size", "8M"];
+        machine.ok(&[&create[..], &options].concat());
+        machine.ok(&["serve", &name, "--nbd", "unix:nbd.sock"]);
+    }
+    let write = |rung: &str, seed: u8| {
+        let mut client = Client::connect(&socket, &format!("tank/{rung}"));
+        assert_eq!(client.write(4096, &pattern(seed, 8192)), 0);
+        if rung != "sync" {
+            client.flush();
+        }
+    };
+    let holds = |rung: &str, seed: u8| {
+        let mut client = Client::connect(&socket, &format!("tank/{rung}"));
+        client.read(4096, 8192) == pattern(seed, 8192)
+    };
+    rungs.iter().for_each(|rung| write(rung, 1));
+    // The loss window of 'timed' is over when the third tick from now begins: the first may have begun before the write,
+    // and the number grows when a tick begins.
+    let checkpoint = || machine.json(&["status", "tank"])["checkpoint"].as_u64().unwrap();
+    let after = checkpoint() + 3;
+    while checkpoint() < after {
+        std::thread::yield_now();
+    }
+    machine.kill_daemon("tank");
+    machine.ok(&["start", "tank"]);
+    let kept: Vec<_> = rungs.iter().filter(|rung| holds(rung, 1)).collect();
+    assert_eq!(kept, [&"timed", &"barrier", &"sync"], "'ram' is lost, as it says");
+    let status = machine.ok(&["status", "tank"]);
+    assert!(status.contains("durability=ram"), "{status}");
+    // A clean stop saves them all.
+    rungs.iter().for_each(|rung| write(rung, 2));
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["start", "tank"]);
+    for rung in rungs {
+        machine.ok(&["serve", &format!("tank/{rung}"), "--nbd", "unix:nbd.sock"]);
+        assert!(holds(rung, 2), "{rung}");
+    }
+}
+
+#[test]
+fn quotas_and_figures_like_those_of_filesystems() {
+    let machine = machine();
+    let socket = machine.path("nbd.sock");
+    machine.ok(&["set", "quota=4M", "tank/vm"]);
+    machine.ok(&["serve", "tank/vm", "--nbd", "unix:nbd.sock"]);
+    let mut client = Client::connect(&socket, "tank/vm");
+    let mut written = 0_u64;
+    let refused = loop {
+        match client.write(written, &pattern((written >> 18) as u8, 256 << 10)) {
+            0 => written += 256 << 10,
+            error => break error,
+        }
+        assert!(written <= 4 << 20, "more than the quota was taken");
+    };
+    assert_eq!((refused, written), (28, 4 << 20), "ENOSPC at the quota");
+    // What is there may be written over, and what is given back may be used again.
+    assert_eq!(client.ask(4, 0, 1 << 20, b""), 0);
+    client.flush();
+    assert_eq!(client.write(32 << 20, &pattern(7, 256 << 10)), 0);
+    client.flush();
+    let row = machine.json(&["list", "-t", "volume", "tank/vm"])[0].clone();
+    let used = row["referenced_bytes"].as_u64().unwrap();
+    assert_eq!(used, (3 << 20) + (256 << 10), "{row}");
+    machine.ok(&["set", "quota=none", "tank/vm"]);
+    assert_eq!(client.write(40 << 20, &pattern(8, 256 << 10)), 0);
+    // Getting smaller is asked for twice.
+    let line = machine.error(&["volume", "resize", "tank/vm", "16M"], 1);
+    assert!(line.contains("lost") && line.contains("--yes"), "{line}");
+    machine.ok(&["volume", "resize", "tank/vm", "16M", "--yes"]);
+    assert_eq!(Client::connect(&socket, "tank/vm").size, 16 << 20);
+    assert_eq!(client.ask(0, 40 << 20, 4096, b""), 22, "behind the new end");
+}
+
 /// Writes a certificate that is its own authority, and its key.
 fn certificate(machine: &Machine) {
     let key = rcgen::KeyPair::generate().unwrap();

@@ -566,6 +566,22 @@ impl Datasets {
         live.map(|live| live.ahead_bytes()).sum()
     }
 
+    /// Whether so much is dirty that it should be committed before the interval is over. What `durability=ram` keeps does not
+    /// count: it is not for the flusher.
+    pub fn wants_flush(&self) -> bool {
+        let budget = &self.environment.budget;
+        if !budget.wants_flush(0) {
+            return false;
+        }
+        let kept = self.nodes_where(|node| node.state.settings().durability == Durability::Ram);
+        let kept_bytes = kept
+            .iter()
+            .filter_map(Borrowed::of)
+            .map(|handle| handle.live().map_or(0, |live| live.dirty_bytes()))
+            .sum();
+        budget.wants_flush(kept_bytes)
+    }
+
     /// Commits and flushes everything, also what is kept only in RAM: before the pool is closed.
     pub fn save_all(&self) -> Result<(), DatasetError> {
         let (_, sequence) = self.close_checkpoint(self.nodes_where(|_| true), |_, _| Ok(()))?;

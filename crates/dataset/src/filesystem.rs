@@ -438,6 +438,10 @@ impl Live for Filesystem {
     fn commit_frozen(&self) -> Result<Sequence, FsError> {
         self.live.commit_frozen()
     }
+
+    fn dirty_bytes(&self) -> u64 {
+        Live::dirty_bytes(&self.live)
+    }
 }
 
 /// Only files have content that can be written.

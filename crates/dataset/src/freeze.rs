@@ -191,4 +191,8 @@ impl Live for LiveDataset {
         }
         Ok(sequence)
     }
+
+    fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes.load(Relaxed)
+    }
 }

@@ -262,13 +262,18 @@ impl LiveDataset {
     }
 
     /// Slows the writer of `bytes` when much is dirty: it helps to write ahead when much of that waits, and commits
-    /// when the budget is used up and nothing can be written ahead. No lock is held.
+    /// when the budget is used up and nothing can be written ahead; with `durability=ram` when half of it is, as nobody
+    /// else may write what is kept there. No lock is held.
     pub(crate) fn throttle(&self, bytes: u64) -> Result<(), FsError> {
         let budget = &self.dataset.environment().budget;
         if self.ahead.is_long() {
             self.write_ahead_step();
         }
-        if budget.is_full() && !self.write_ahead_step() {
+        let kept_full = || {
+            budget.is_kept_full(self.dirty_bytes.load(Relaxed))
+                && self.settings().durability == Durability::Ram
+        };
+        if kept_full() || (budget.is_full() && !self.write_ahead_step()) {
             self.commit()?;
         }
         budget.throttle(bytes);

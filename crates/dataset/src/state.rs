@@ -40,6 +40,9 @@ pub trait Live: Send + Sync {
     /// Builds and commits what the last freeze swapped out (nothing: returns the store's newest sequence). The
     /// caller holds the commit lock. After a failure what was frozen stays to be committed by the next call.
     fn commit_frozen(&self) -> Result<Sequence, FsError>;
+
+    /// Bytes written and not yet committed.
+    fn dirty_bytes(&self) -> u64;
 }
 
 /// A live dataset that stands still.

@@ -12,7 +12,7 @@ use crate::{
     object::Object,
     region::REGION_BYTES,
     state::{DatasetState, Live, Paused},
-    tree::ROOT,
+    tree::{ROOT, SeekTarget},
     versions::{Old, VersionedBatch},
 };
 
@@ -159,9 +159,9 @@ impl Volume {
         self.live.settle()
     }
 
-    /// Bytes written and not yet committed.
-    pub fn dirty_bytes(&self) -> u64 {
-        self.live.dirty_bytes.load(std::sync::atomic::Ordering::Relaxed)
+    /// The next byte of data, or of a hole, at or behind `offset`; `NoData` if there is none.
+    pub fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64, FsError> {
+        self.live.seek_object(&self.object, offset, target)
     }
 
     /// The chunks that a region (1 MiB) maps as of the newest commit.
@@ -178,12 +178,8 @@ impl Volume {
         while at < end && pieces.len() <= limit {
             let region = at / REGION_BYTES;
             let last = end.div_ceil(REGION_BYTES);
-            if self
-                .live
-                .next_region(&self.object, region, last)?
-                .is_none_or(|next| next > region)
-            {
-                let next = self.live.next_region(&self.object, region, last)?.unwrap_or(last);
+            let next = self.live.next_region(&self.object, region, last)?.unwrap_or(last);
+            if next > region {
                 let until = (next * REGION_BYTES).min(end);
                 push(
                     &mut pieces,
@@ -232,6 +228,10 @@ impl Live for Volume {
 
     fn commit_frozen(&self) -> Result<Sequence, FsError> {
         self.live.commit_frozen()
+    }
+
+    fn dirty_bytes(&self) -> u64 {
+        Live::dirty_bytes(&self.live)
     }
 }
 

@@ -416,7 +416,7 @@ impl Engine {
             }
             return Ok(true);
         }
-        if !self.environment.budget.wants_flush() {
+        if !self.datasets.wants_flush() {
             return Ok(false);
         }
         self.datasets.commit_all()?;

@@ -1,8 +1,9 @@
 //! `VolumeFile`: a volume, or a snapshot of one, shown as the one file `volume` of a filesystem, to be attached to a
 //! loop device.
 //!
-//! Invariants: a snapshot is never changed; reads and writes go to the volume as they come; FSYNC flushes it, FALLOCATE punches and zeroes; names
-//! never change. After `Volume::resize` the kernel must be told: `Session::invalidate_object(VOLUME_OBJECT, false)`.
+//! Invariants: a snapshot is never changed; reads and writes go to the volume as they come; FSYNC flushes it,
+//! FALLOCATE punches and zeroes, LSEEK finds what is stored; names never change. After `Volume::resize` the kernel must
+//! be told: `Session::invalidate_object(VOLUME_OBJECT, false)`.
 
 use std::sync::Arc;
 
@@ -151,11 +152,9 @@ impl Tree for VolumeFile {
 
     fn seek(&self, object: u64, offset: u64, target: SeekTarget) -> Result<u64, FsError> {
         Self::check(object)?;
-        let size = self.size_bytes()?;
-        match target {
-            _ if offset >= size => Err(FsError::NoData),
-            SeekTarget::Data => Ok(offset),
-            SeekTarget::Hole => Ok(size),
+        match &self.source {
+            Source::Live(volume) => volume.seek(offset, target),
+            Source::Past(view) => view.seek(ROOT, offset, target),
         }
     }
 

@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Measures a volume, attached and over NBD, beside the raw file that its pool lies on, a plain loop device over such a file,
+# and qemu serving a qcow2 image of such a file, in the same run, as root; prints ratios to the raw file and keeps them in
+# docs/performance.md between its markers, with the date and the command.
+#   scripts/bench-volumes.sh [SIZE_MB] [ROUNDS] [SECONDS]      default 1024 3 5; of the rounds the median counts
+# TERRACE_BENCH_BINARY: an optimised terrace that is there already. The pool's memory is a quarter of SIZE_MB, so that the
+# data is larger than the cache.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+size=${1:-1024} rounds=${2:-3} seconds=${3:-5}
+[ "$(id -u)" = 0 ] || { echo "run as root: it makes loop devices" >&2; exit 1; }
+command -v fio >/dev/null || { scripts/install-deps.sh bench; command -v fio >/dev/null || { echo "there is no fio here" >&2; exit 1; }; }
+binary=${TERRACE_BENCH_BINARY:-}
+[ -n "$binary" ] || { cargo build --release --quiet --bin terrace || exit 1; binary=${CARGO_TARGET_DIR:-$PWD/target}/release/terrace; }
+# shellcheck source=scripts/scratch-pool.sh
+. scripts/scratch-pool.sh
+scratch_begin "$binary"
+RESULTS=$SCRATCH/results
+: >"$RESULTS"
+NBD=no
+fio --enghelp 2>/dev/null | grep -qw nbd && NBD=yes
+TARGETS=(raw loop attached)
+[ $NBD = yes ] && TARGETS+=(nbd)
+QEMU=''
+if [ $NBD = yes ]; then
+    for QEMU in qemu-storage-daemon qemu-nbd ''; do command -v "${QEMU:-true}" >/dev/null && break; done
+    [ -n "$QEMU" ] && TARGETS+=(qemu)
+fi
+JOBS=(read-4k-1 read-4k-4 read-4k-32 write-4k-1 write-4k-4 write-4k-32 flush-4k read-1m write-1m)
+loop='' qemu_pid=''
+cleanup() {
+    [ -n "$qemu_pid" ] && kill "$qemu_pid" 2>/dev/null && wait "$qemu_pid" 2>/dev/null
+    [ -n "$loop" ] && losetup -d "$loop" 2>/dev/null
+    timeout 60 "$TERRACE" detach "$POOL/v" >/dev/null 2>&1
+    scratch_end
+}
+trap cleanup EXIT
+
+# $1 target, $2 where: a file, a device or an NBD address
+measure() {
+    local target=$1 engine=(--ioengine=libaio --direct=1 --filename="$2")
+    [ "${2#nbd}" = "$2" ] || engine=(--ioengine=nbd --uri="$2")
+    run() { # $1 job, fio options…
+        local job=$1 figure
+        shift
+        figure=$(fio --name=j "${engine[@]}" --size="${size}M" --runtime="$seconds" --time_based --refill_buffers --randrepeat=0 \
+            --output-format=terse --terse-version=3 "$@" 2>/dev/null | awk -F';' '/;/ { printf "%d", $8 + $49 }')
+        printf '%s %s %s\n' "$target" "$job" "${figure:-0}" >>"$RESULTS"
+    }
+    fio --name=lay "${engine[@]}" --size="${size}M" --bs=1M --rw=write --refill_buffers >/dev/null 2>&1
+    for depth in 1 4 32; do run read-4k-$depth --bs=4k --rw=randread --iodepth=$depth; done
+    for depth in 1 4 32; do run write-4k-$depth --bs=4k --rw=randwrite --iodepth=$depth; done
+    # Each write is followed by a flush: the rate of pairs.
+    run flush-4k --bs=4k --rw=randwrite --iodepth=1 --fsync=1
+    run read-1m --bs=1M --rw=read --iodepth=4
+    run write-1m --bs=1M --rw=write --iodepth=4
+}
+
+for round in $(seq 1 "$rounds"); do
+    printf 'round %d of %d\n' "$round" "$rounds" >&2
+    truncate -s "${size}M" "$SCRATCH/raw.img" && measure raw "$SCRATCH/raw.img"
+    loop=$(losetup --find --show --direct-io=on "$SCRATCH/raw.img") && measure loop "$loop"
+    losetup -d "$loop" && loop=''
+    rm -f "$SCRATCH/raw.img"
+    POOL=volumes$round
+    "$TERRACE" pool create "$POOL" --tier "fast=$SCRATCH/pool.img:$((size * 3))M" -o "memory=$((size / 4))M" &&
+        "$TERRACE" volume create "$POOL/v" --size "${size}M" --sparse || exit 1
+    if device=$("$TERRACE" attach "$POOL/v"); then measure attached "$device"; fi
+    "$TERRACE" detach "$POOL/v"
+    if [ $NBD = yes ]; then
+        measure nbd "$("$TERRACE" serve "$POOL/v" --nbd "unix:$SCRATCH/nbd.sock")"
+    fi
+    "$TERRACE" stop "$POOL"
+    rm -f "$SCRATCH/pool.img"
+    if [ -n "$QEMU" ]; then
+        image=$SCRATCH/image.qcow2
+        qemu-img create -q -f qcow2 "$image" "${size}M" || continue
+        if [ "$QEMU" = qemu-storage-daemon ]; then
+            qemu-storage-daemon --blockdev "driver=file,filename=$image,cache.direct=on,node-name=f" \
+                --blockdev driver=qcow2,file=f,node-name=q --nbd-server "addr.type=unix,addr.path=$SCRATCH/qemu.sock" \
+                --export type=nbd,id=e,node-name=q,name=v,writable=on &
+        else
+            qemu-nbd --socket="$SCRATCH/qemu.sock" --format=qcow2 --cache=none --aio=native --persistent --shared=8 -x v "$image" &
+        fi
+        qemu_pid=$!
+        for _ in $(seq 100); do [ -S "$SCRATCH/qemu.sock" ] && break; sleep 0.1; done
+        measure qemu "nbd+unix:///v?socket=$SCRATCH/qemu.sock"
+        kill "$qemu_pid" && wait "$qemu_pid" 2>/dev/null
+        qemu_pid=''
+        rm -f "$image" "$SCRATCH/qemu.sock"
+    fi
+done
+
+median() { awk -v t="$1" -v j="$2" '$1 == t && $2 == j { print $3 }' "$RESULTS" | sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] + 0 }'; }
+table() {
+    local job target raw
+    printf '| job |'; printf ' %s |' "${TARGETS[@]}"; printf '\n|---|'; printf -- '---|%.0s' "${TARGETS[@]}"; printf '\n'
+    for job in "${JOBS[@]}"; do
+        raw=$(median raw "$job")
+        printf '| %s | %d |' "$job" "$raw"
+        for target in "${TARGETS[@]:1}"; do
+            awk -v f="$(median "$target" "$job")" -v raw="$raw" 'BEGIN { printf " %d (%.2f) |", f, raw ? f / raw : 0 }'
+        done
+        printf '\n'
+    done
+    printf '\n%s, `make bench-volumes BENCH="%s %s %s"`, medians of %s rounds: IOPS, in parentheses the ratio to the raw file of the same run.\n' \
+        "$(date -I)" "$size" "$rounds" "$seconds" "$rounds"
+    printf '`nbd` and `qemu` (%s, a qcow2 image) are asked by fio over a Unix socket. Load at the end: %s.\n' "${QEMU:-none here}" "$(cut -d' ' -f1 /proc/loadavg)"
+}
+table | tee "$SCRATCH/table"
+page=docs/performance.md
+grep -q '<!-- bench-volumes -->' "$page" || printf '\n## Volumes\n\n<!-- bench-volumes -->\n<!-- /bench-volumes -->\n' >>"$page"
+awk -v table="$SCRATCH/table" '/<!-- bench-volumes -->/ { print; while ((getline line < table) > 0) print line; skip = 1 }
+    /<!-- \/bench-volumes -->/ { skip = 0 } !skip' "$page" | awk '!(/<!-- bench-volumes -->/ && seen++)' >"$SCRATCH/page" && cp "$SCRATCH/page" "$page"
