@@ -255,7 +255,7 @@ fn the_ladder_of_durability_through_kill_9_and_stop() {
     let kept: Vec<_> = rungs.iter().filter(|rung| holds(rung, 1)).collect();
     assert_eq!(kept, [&"timed", &"barrier", &"sync"], "'ram' is lost, as it says");
     let status = machine.ok(&["status", "tank"]);
-    assert!(status.contains("durability=ram"), "{status}");
+    assert!(status.contains("tank/ram: kept in memory only"), "{status}");
     // A clean stop saves them all.
     rungs.iter().for_each(|rung| write(rung, 2));
     machine.ok(&["stop", "tank"]);
