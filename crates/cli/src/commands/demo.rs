@@ -19,7 +19,10 @@ use serde_json::Value;
 use terrace_control::{Failure, RunLock};
 use terrace_device::{format_size, parse_size};
 
-use super::demo_checks::{Sample, compare, gather};
+use super::{
+    demo_checks::{Sample, compare, gather},
+    scratch::Scratch,
+};
 use crate::output;
 
 /// How long the mover may take to act.
@@ -30,8 +33,7 @@ const RECORD_BYTES: usize = 4096;
 
 /// The demo's own machine.
 struct Stage {
-    directory: PathBuf,
-    program: PathBuf,
+    scratch: Scratch,
     mount: Option<PathBuf>,
     started: Instant,
 }
@@ -47,34 +49,13 @@ pub fn run(directory: Option<&Path>, size: &str, no_fuse: bool) -> Result<(), Fa
         )
         .as_usage());
     }
-    let above = directory.map_or_else(std::env::temp_dir, Path::to_path_buf);
-    fs::create_dir_all(&above).map_err(|error| fail("make its directory", &error))?;
-    let above = fs::canonicalize(&above).map_err(|error| fail("find its directory", &error))?;
-    let free = rustix::fs::statvfs(&above)
-        .map(|found| found.f_bavail * found.f_frsize)
-        .unwrap_or(0);
-    if free < bytes * 3 {
-        return Err(Failure::new(
-            "run the demo",
-            format!(
-                "'{}' has {} free, and {} are needed",
-                above.display(),
-                format_size(free),
-                format_size(bytes * 3)
-            ),
-            "give another directory, or less data with --size",
-        ));
-    }
+    let scratch = Scratch::make(directory, "demo", bytes * 3)?;
     let fuse = !no_fuse && terrace_fuse::check_available().is_ok();
-    let directory = above.join(format!("terrace-demo-{}", std::process::id()));
-    fs::create_dir(&directory).map_err(|error| fail("make its directory", &error))?;
     let stage = Stage {
-        program: std::env::current_exe().map_err(|error| fail("find this program", &error))?,
-        mount: fuse.then(|| directory.join("mnt")),
-        directory,
+        mount: fuse.then(|| scratch.directory().join("mnt")),
+        scratch,
         started: Instant::now(),
     };
-    clean_up_on_signal(&stage);
     stage.play(bytes)
 }
 
@@ -96,7 +77,7 @@ fn check(holds: bool, what: &str, found: impl std::fmt::Display) -> Result<(), F
 
 impl Stage {
     fn play(&self, bytes: u64) -> Result<(), Failure> {
-        let source = self.directory.join("source");
+        let source = self.path("source");
         let sample = self.act_1_make(&source, bytes)?;
         self.act_2_copy_twice(&source)?;
         self.act_3_tiers(&sample)?;
@@ -115,12 +96,11 @@ impl Stage {
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
-        command
-            .args(words)
-            .env("TERRACE_STATE_DIR", self.directory.join("state"))
-            .current_dir(&self.directory);
-        command
+        self.scratch.command(words)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.scratch.directory().join(name)
     }
 
     /// Runs a command as the user would, and shows it.
@@ -134,7 +114,7 @@ impl Stage {
         if status.success() {
             return Ok(());
         }
-        let log = fs::read_to_string(self.directory.join("state/log/demo.log")).unwrap_or_default();
+        let log = fs::read_to_string(self.path("state/log/demo.log")).unwrap_or_default();
         let tail: Vec<&str> = log.lines().rev().take(20).collect();
         tail.iter().rev().for_each(|line| eprintln!("  daemon: {line}"));
         Err(fail(
@@ -172,8 +152,8 @@ impl Stage {
     fn act_1_make(&self, source: &Path, bytes: u64) -> Result<Sample, Failure> {
         self.say("a pool of a fast and a slow tier (two files here; disks work the same)")?;
         let sample = gather(source, &[Path::new("/usr/share"), Path::new("/usr/lib")], bytes)?;
-        let fast = format!("fast={}:{}", self.directory.join("fast.img").display(), bytes / 2);
-        let slow = format!("slow={}:{}", self.directory.join("slow.img").display(), bytes * 4);
+        let fast = format!("fast={}:{}", self.path("fast.img").display(), bytes / 2);
+        let slow = format!("slow={}:{}", self.path("slow.img").display(), bytes * 4);
         self.terrace(&[
             "pool",
             "create",
@@ -375,7 +355,7 @@ impl Stage {
     }
 
     fn daemon_pid(&self) -> Option<u32> {
-        RunLock::holder(&self.directory.join("state/run/demo.pid")).map(|holder| holder.pid)
+        RunLock::holder(&self.path("state/run/demo.pid")).map(|holder| holder.pid)
     }
 
     fn kill_daemon(&self) -> Result<(), Failure> {
@@ -406,19 +386,17 @@ impl Stage {
                 })
             }
             None => {
-                let (program, directory, synced) =
-                    (self.program.clone(), self.directory.clone(), synced.clone());
+                let (place, synced) = (self.scratch.place(), synced.clone());
                 std::thread::spawn(move || -> std::io::Result<()> {
                     for number in 1..=RECORDS_BEFORE_KILL * 2 {
-                        let local = directory.join("record");
+                        let local = place.directory().join("record");
                         fs::write(&local, record(number))?;
-                        let done = Command::new(&program)
-                            .args([
+                        let done = place
+                            .command(&[
                                 "put",
                                 &format!("demo/data/log-{number}"),
                                 &local.display().to_string(),
                             ])
-                            .env("TERRACE_STATE_DIR", directory.join("state"))
                             .stderr(Stdio::null())
                             .status()?;
                         if !done.success() {
@@ -490,8 +468,8 @@ impl Stage {
                     self.terrace(&["get", path, name])?;
                 }
                 vec![
-                    ("first copy", self.directory.join("out1"), &[]),
-                    ("snapshot", self.directory.join("out2"), &[]),
+                    ("first copy", self.path("out1"), &[]),
+                    ("snapshot", self.path("out2"), &[]),
                 ]
             }
         };
@@ -547,65 +525,4 @@ fn tree_bytes(root: &Path) -> u64 {
         }
     }
     total
-}
-
-/// Ends daemon and mount, removes the files.
-fn clean_up(directory: &Path, program: &Path) {
-    if !directory.exists() {
-        return;
-    }
-    let state = directory.join("state");
-    let stop = Command::new(program)
-        .args(["stop", "demo", "--force"])
-        .env("TERRACE_STATE_DIR", &state)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    if !stop.is_ok_and(|status| status.success())
-        && let Some(holder) = RunLock::holder(&state.join("run/demo.pid"))
-        && let Some(pid) = i32::try_from(holder.pid)
-            .ok()
-            .and_then(rustix::process::Pid::from_raw)
-    {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    }
-    let _ = terrace_fuse::clear_stale(&directory.join("mnt"));
-    // Never through a mount that is still there.
-    let mounted = terrace_fuse::mounts()
-        .unwrap_or_default()
-        .iter()
-        .any(|mount| mount.directory.starts_with(directory));
-    if mounted {
-        eprintln!(
-            "terrace: demo: '{}' is still mounted; unmount it and remove the directory",
-            directory.display()
-        );
-    } else if let Err(error) = fs::remove_dir_all(directory) {
-        eprintln!(
-            "terrace: demo: remove '{}': {error}; remove it by hand",
-            directory.display()
-        );
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        clean_up(&self.directory, &self.program);
-    }
-}
-
-fn clean_up_on_signal(stage: &Stage) {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) else {
-        return;
-    };
-    let (directory, program) = (stage.directory.clone(), stage.program.clone());
-    let _ = std::thread::Builder::new()
-        .name("demo-signals".into())
-        .spawn(move || {
-            if signals.forever().next().is_some() {
-                clean_up(&directory, &program);
-                std::process::exit(130);
-            }
-        });
 }

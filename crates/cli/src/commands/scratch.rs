@@ -15,6 +15,12 @@ use terrace_device::format_size;
 
 /// See the module.
 pub struct Scratch {
+    place: Place,
+}
+
+/// Where it is; may outlive it, to no use.
+#[derive(Clone)]
+pub struct Place {
     directory: PathBuf,
     program: PathBuf,
     pool: &'static str,
@@ -44,28 +50,29 @@ impl Scratch {
         }
         let directory = above.join(format!("terrace-{pool}-{}", std::process::id()));
         fs::create_dir(&directory).map_err(|error| failed(&error))?;
-        let scratch = Self {
+        let place = Place {
             program: std::env::current_exe().map_err(|error| failed(&error))?,
             directory,
             pool,
         };
+        let scratch = Self { place };
         scratch.clean_up_on_signal();
         Ok(scratch)
     }
 
     /// Where everything of it lies.
     pub fn directory(&self) -> &Path {
-        &self.directory
+        &self.place.directory
+    }
+
+    /// Where it is, for a thread of its own.
+    pub fn place(&self) -> Place {
+        self.place.clone()
     }
 
     /// A command there.
     pub fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
-        command
-            .args(words)
-            .env("TERRACE_STATE_DIR", self.directory.join("state"))
-            .current_dir(&self.directory);
-        command
+        self.place.command(words)
     }
 
     /// Runs a command, which must succeed, and returns what it printed.
@@ -89,65 +96,87 @@ impl Scratch {
         let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) else {
             return;
         };
-        let (directory, program, pool) = (self.directory.clone(), self.program.clone(), self.pool);
+        let place = self.place();
         let _ = std::thread::Builder::new()
             .name("scratch-signals".into())
             .spawn(move || {
                 if signals.forever().next().is_some() {
-                    clean_up(&directory, &program, pool);
+                    place.clean_up();
                     std::process::exit(130);
                 }
             });
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        clean_up(&self.directory, &self.program, self.pool);
+impl Place {
+    /// The directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// A command there.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(words)
+            .env("TERRACE_STATE_DIR", self.directory.join("state"))
+            .current_dir(&self.directory);
+        command
+    }
+
+    /// Ends daemon and mount, removes the files.
+    fn clean_up(&self) {
+        let Self {
+            directory,
+            program,
+            pool,
+        } = self;
+        if !directory.exists() {
+            return;
+        }
+        let state = directory.join("state");
+        let stop = Command::new(program)
+            .args(["stop", pool, "--force"])
+            .env("TERRACE_STATE_DIR", &state)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        if !stop.is_ok_and(|status| status.success())
+            && let Some(holder) = RunLock::holder(&state.join(format!("run/{pool}.pid")))
+            && let Some(pid) = i32::try_from(holder.pid)
+                .ok()
+                .and_then(rustix::process::Pid::from_raw)
+        {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        // Never through a mount that is still there.
+        let mounts = terrace_fuse::mounts().unwrap_or_default();
+        let inside = mounts
+            .iter()
+            .filter(|mount| mount.directory.starts_with(directory));
+        let left = inside
+            .filter(|mount| terrace_fuse::clear_stale(&mount.directory).is_err())
+            .count();
+        let still = terrace_fuse::mounts()
+            .unwrap_or_default()
+            .iter()
+            .any(|mount| mount.directory.starts_with(directory));
+        if left > 0 || still {
+            eprintln!(
+                "terrace: '{}' is still mounted; unmount it and remove the directory",
+                directory.display()
+            );
+        } else if let Err(error) = fs::remove_dir_all(directory) {
+            eprintln!(
+                "terrace: remove '{}': {error}; remove it by hand",
+                directory.display()
+            );
+        }
     }
 }
 
-/// Ends daemon and mount, removes the files.
-fn clean_up(directory: &Path, program: &Path, pool: &str) {
-    if !directory.exists() {
-        return;
-    }
-    let state = directory.join("state");
-    let stop = Command::new(program)
-        .args(["stop", pool, "--force"])
-        .env("TERRACE_STATE_DIR", &state)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    if !stop.is_ok_and(|status| status.success())
-        && let Some(holder) = RunLock::holder(&state.join(format!("run/{pool}.pid")))
-        && let Some(pid) = i32::try_from(holder.pid)
-            .ok()
-            .and_then(rustix::process::Pid::from_raw)
-    {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    }
-    // Never through a mount that is still there.
-    let mounts = terrace_fuse::mounts().unwrap_or_default();
-    let inside = mounts
-        .iter()
-        .filter(|mount| mount.directory.starts_with(directory));
-    let left = inside
-        .filter(|mount| terrace_fuse::clear_stale(&mount.directory).is_err())
-        .count();
-    let still = terrace_fuse::mounts()
-        .unwrap_or_default()
-        .iter()
-        .any(|mount| mount.directory.starts_with(directory));
-    if left > 0 || still {
-        eprintln!(
-            "terrace: '{}' is still mounted; unmount it and remove the directory",
-            directory.display()
-        );
-    } else if let Err(error) = fs::remove_dir_all(directory) {
-        eprintln!(
-            "terrace: remove '{}': {error}; remove it by hand",
-            directory.display()
-        );
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        self.place.clean_up();
     }
 }
