@@ -47,7 +47,7 @@ impl Client {
         }
     }
 
-    /// The smallest unit of a request that the server tells of an export.
+    /// The preferred unit of a request that the server tells of an export; any smaller one is served too.
     fn block_bytes(socket: &Path, export: &str) -> u32 {
         let mut stream = UnixStream::connect(socket).unwrap();
         stream.read_exact(&mut [0; 18]).unwrap();
@@ -67,7 +67,8 @@ impl Client {
             stream.read_exact(&mut data).unwrap();
             assert_eq!(header[12..16], 3_u32.to_be_bytes(), "no block size was told");
             if data[..2] == [0, 3] {
-                return u32::from_be_bytes(data[2..6].try_into().unwrap());
+                assert_eq!(data[2..6], 1_u32.to_be_bytes());
+                return u32::from_be_bytes(data[6..10].try_into().unwrap());
             }
         }
     }

@@ -254,13 +254,9 @@ fn information(
         reply(stream, option, REP_INFO, &info)?;
     }
     let mut info = INFO_BLOCK_SIZE.to_be_bytes().to_vec();
-    // The logical block that the same volume has as a local device: partition tables count in it. Smaller requests are
-    // served all the same, as a client that did not ask for block sizes may make them.
-    for size in [
-        export.block_bytes(),
-        4096.max(export.block_bytes()),
-        PAYLOAD_BYTES_MAX as u32,
-    ] {
+    // Any length is served: clients that keep to the smallest one could not copy a file of an odd length otherwise. The
+    // preferred one is the logical block that the same volume has as a local device.
+    for size in [1, export.block_bytes(), PAYLOAD_BYTES_MAX as u32] {
         info.extend(size.to_be_bytes());
     }
     reply(stream, option, REP_INFO, &info)?;

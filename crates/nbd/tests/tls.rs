@@ -277,8 +277,10 @@ fn libnbds_tools_over_tls() {
         "{text}"
     );
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-    let pattern: Vec<u8> = (0..8 * MIB).map(|at| (at % 253) as u8).collect();
+    // Of a length that no block divides.
+    let mut pattern: Vec<u8> = (0..8 * MIB - 123).map(|at| (at % 253) as u8).collect();
     fs::write(&from, &pattern).unwrap();
+    pattern.resize(8 * MIB, 0);
     for (source, target) in [
         (from.to_str().unwrap(), &*uri(&certificates)),
         (&*uri(&certificates), to.to_str().unwrap()),
