@@ -11,7 +11,7 @@ cargo build --release --quiet --bin terrace || exit 1
 . scripts/scratch-pool.sh
 scratch_begin "${CARGO_TARGET_DIR:-$PWD/target}/release/terrace"
 RESULTS=$SCRATCH/results
-JOBS=(seq-read rand-read seq-write rand-write fsync-p50 first-pass second-pass create list stat remove rsync-5)
+JOBS=(seq-read rand-read seq-write rand-write fsync-p50 first-pass second-pass create list stat list-long remove rsync-5)
 
 note() { printf '%s %s %s\n' "$1" "$2" "$3" >>"$RESULTS"; }   # filesystem, job, figure (more is better)
 rate() { awk -v n="$1" -v ns="$2" 'BEGIN { printf "%.1f", n * 1e9 / (ns ? ns : 1) }'; }
@@ -45,9 +45,10 @@ measure() { # $1 filesystem, $2 directory
     rm -r "$dir/first" "$dir/second"
     note "$fs" create "$(rate $files "$( (timed create_files "$dir/small") )")"
     note "$fs" list "$(rate $files "$(timed ls -f "$dir/small")")"
-    note "$fs" stat "$(rate $files "$(timed ls -lU "$dir/small")")"
+    note "$fs" stat "$(rate $files "$(timed find "$dir/small" -size +1)")"
+    note "$fs" list-long "$(rate $files "$(timed ls -lU "$dir/small")")"
     note "$fs" remove "$(rate $files "$(timed rm -r "$dir/small")")"
-    note "$fs" rsync-5 "$(rate 5 "$(timed back_up "$dir")")"
+    note "$fs" rsync-5 "$(rate 300 "$(timed back_up "$dir")")"
     rm -rf "$dir"/backup*
 }
 
@@ -80,7 +81,7 @@ table() {
         awk -v l="$job" -v e="$(median ext4 "$job")" -v b="$(median btrfs "$job")" -v t="$(median terrace "$job")" \
             'BEGIN { printf "| %s | %d | %d | %d | %.2f | %.2f |\n", l, e, b, t, e ? t / e : 0, e ? b / e : 0 }'
     done
-    printf '\n%s, `make bench BENCH="%s %s"`, %s rounds, medians; fio jobs in IOPS, fsync-p50 as 1 / median latency, passes in MiB/s, small files and\nstat per second, rsync-5 in backups per second.\n' \
+    printf '\n%s, `make bench BENCH="%s %s"`, %s rounds, medians; fio jobs in IOPS, fsync-p50 as 1 / median latency, passes in MiB/s, small files\nper second (list: ls -f, stat: find -size, list-long: ls -lU), rsync-5 in backups per minute.\n' \
         "$(date -I)" "$size" "$rounds" "$rounds"
 }
 table | tee "$SCRATCH/table"
