@@ -44,6 +44,8 @@ pub(crate) struct Maintenance {
     checkpoint: Option<u64>,
     /// Where the look for dead chunks goes on.
     candidates: Vec<u8>,
+    /// Up to this sequence there are none: while nothing is committed nobody looks again.
+    no_candidates: Option<u64>,
     /// Chunks left to move out of the segment that is being compacted.
     compacting: Option<(SegmentId, Vec<terrace_store::ChunkId>)>,
     /// Failed steps of the checkpoint in a row.
@@ -261,6 +263,10 @@ impl ChunkStore {
 
     /// Frees chunks that nothing refers to; `false` when there was nothing to look at.
     fn reclaim_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        let newest = self.commit.lock().sequence;
+        if state.candidates.is_empty() && state.no_candidates == Some(newest) {
+            return Ok(false);
+        }
         let all = [TABLE_CANDIDATES];
         let from = if state.candidates.is_empty() {
             &all
@@ -280,6 +286,7 @@ impl ChunkStore {
         }
         let Some((last, _)) = records.last() else {
             state.candidates.clear();
+            state.no_candidates = Some(newest);
             return Ok(false);
         };
         state.candidates = last.to_vec();

@@ -187,6 +187,7 @@ impl Server {
         loop {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
+                Err(_) if self.stopping.load(Ordering::SeqCst) => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 // Out of descriptors or memory: others must finish first.
                 Err(error)
@@ -241,8 +242,8 @@ impl Server {
     /// Makes `run` return. Callable from any thread, also from a handler.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
-        // Wakes `accept`.
-        let _ = UnixStream::connect(&self.path);
+        // Wakes `accept`, also when somebody removed the socket's path.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Read);
     }
 
     /// Whether [`stop`](Self::stop) was called.

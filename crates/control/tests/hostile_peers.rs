@@ -228,6 +228,8 @@ fn deep_nesting_is_an_error() {
 fn it_stops_when_told_to() {
     let mut running = Running::start();
     running.assert_alive();
+    // Also when somebody has cleaned up the run directory.
+    std::fs::remove_file(&running.path).unwrap();
     running.server.stop();
     running.thread.take().unwrap().join().unwrap();
     assert!(running.server.is_stopping());
