@@ -67,13 +67,14 @@ impl LiveDataset {
                 state.inode.modified = now;
                 state.inode.changed = now;
             };
-            self.copy(&source, from_offset, &target, to_offset, length, &mut after)?;
-            length
+            self.copy(&source, from_offset, &target, to_offset, length, &mut after)?
         };
         self.settle()?;
         Ok(copied)
     }
 
+    /// Returns how much was copied: less than asked for when something went wrong on the way, since what was copied
+    /// until then stays; an error only when nothing was.
     fn copy(
         &self,
         source: &Arc<Object>,
@@ -82,41 +83,49 @@ impl LiveDataset {
         to: u64,
         length: u64,
         after: &mut dyn FnMut(&mut State),
-    ) -> Result<(), FsError> {
-        let aligned = from.is_multiple_of(BLOCK) && to.is_multiple_of(BLOCK);
-        let mut buffer = Vec::new();
+    ) -> Result<u64, FsError> {
         let mut done = 0;
         while done < length {
-            let (at, onto) = (from + done, to + done);
-            let target_size = target.state.lock().inode.size;
-            if aligned {
-                // As far as one region of the source and one of the target go, in whole blocks; at the end of the
-                // source its last block counts as whole if the target ends there too.
-                let reach = (REGION_BYTES - at % REGION_BYTES)
-                    .min(REGION_BYTES - onto % REGION_BYTES)
-                    .min(length - done);
-                let source_size = source.state.lock().inode.size;
-                let ends = at + reach == source_size && onto + reach >= target_size;
-                let whole = if ends { reach } else { reach / BLOCK * BLOCK };
-                if whole > 0 && self.share(source, at, target, onto, whole, after)? {
-                    done += whole;
-                    continue;
-                }
+            let copied = self.copy_piece(source, from + done, target, to + done, length - done, after);
+            match copied {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
             }
-            let count = (length - done).min(COPY_BYTES);
-            // Stays aligned to where the next region starts.
-            let count = count
-                .min(REGION_BYTES - onto % REGION_BYTES)
-                .min(REGION_BYTES - at % REGION_BYTES);
-            buffer.resize(count as usize, 0);
-            let read = self.read_object(source, at, &mut buffer)?;
-            if read == 0 {
-                return Ok(());
-            }
-            self.write_object(target, onto, &buffer[..read], after)?;
-            done += read as u64;
         }
-        Ok(())
+        Ok(done)
+    }
+
+    /// Copies at most up to where the next region of one of the two begins.
+    fn copy_piece(
+        &self,
+        source: &Arc<Object>,
+        at: u64,
+        target: &Arc<Object>,
+        onto: u64,
+        length: u64,
+        after: &mut dyn FnMut(&mut State),
+    ) -> Result<u64, FsError> {
+        // As far as one region of the source and one of the target go.
+        let reach = (REGION_BYTES - at % REGION_BYTES)
+            .min(REGION_BYTES - onto % REGION_BYTES)
+            .min(length);
+        if at.is_multiple_of(BLOCK) && onto.is_multiple_of(BLOCK) {
+            // In whole blocks; at the end of the source its last block counts as whole if the target ends there too.
+            let target_size = target.state.lock().inode.size;
+            let source_size = source.state.lock().inode.size;
+            let ends = at + reach == source_size && onto + reach >= target_size;
+            let whole = if ends { reach } else { reach / BLOCK * BLOCK };
+            if whole > 0 && self.share(source, at, target, onto, whole, after)? {
+                return Ok(whole);
+            }
+        }
+        // Stays aligned to where the next region starts.
+        let mut buffer = vec![0; reach.min(COPY_BYTES) as usize];
+        let read = self.read_object(source, at, &mut buffer)?;
+        self.write_object(target, onto, &buffer[..read], after)?;
+        Ok(read as u64)
     }
 
     /// Maps the target's blocks to the source's chunks. `false`: the source has dirty pages there.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use terrace_dataset::{At, FsError, NewDataset, Tree};
 use terrace_engine::Engine;
+use terrace_store::ChunkId;
 
 use crate::{
     disk::Rates,
@@ -524,25 +525,39 @@ impl Run {
         }
     }
 
+    /// The full walk: every record of the datasets, and every count of the store against what these records refer to.
     pub(crate) fn audit(&mut self) -> Check {
         let engine = self.engine()?;
-        match engine.chunks().audit(None) {
-            Ok(report) => {
-                ensure!(
-                    report.discrepancies.is_empty() || !self.rig.machine.is_powered(),
-                    "the audit found: {}",
-                    report
-                        .discrepancies
-                        .iter()
-                        .take(5)
-                        .cloned()
-                        .collect::<Vec<_>>()
-                        .join("; ")
-                );
+        let walked = terrace_dataset::check(engine.store()).and_then(|walk| {
+            let expected = |tell: &mut dyn FnMut(ChunkId, i64)| {
+                walk.references.iter().for_each(|(id, blocks)| tell(*id, *blocks));
                 Ok(())
-            }
-            Err(error) => self.excuse("audit", &error.to_string()),
+            };
+            let audit = engine.chunks().audit(Some(&expected))?;
+            Ok((walk, audit))
+        });
+        let (walk, audit) = match walked {
+            Ok(found) => found,
+            Err(error) => return self.excuse("audit", &error.to_string()),
+        };
+        if !self.rig.machine.is_powered() {
+            return Ok(());
         }
+        let lost = walk.lost_bodies.iter();
+        let lost = lost.map(|(dataset, body)| format!("body {body} of dataset {dataset} belongs to no file"));
+        let wrong: Vec<String> = audit
+            .discrepancies
+            .into_iter()
+            .chain(walk.problems)
+            .chain(lost)
+            .collect();
+        ensure!(
+            wrong.is_empty(),
+            "the full walk found {} things wrong: {}",
+            wrong.len(),
+            wrong.iter().take(5).cloned().collect::<Vec<_>>().join("; ")
+        );
+        Ok(())
     }
 
     fn weather(&mut self) -> Check {
