@@ -9,6 +9,7 @@ use std::{
 use terrace_store::{ChunkId, Store, StoreError};
 
 use crate::{
+    counters::Counters,
     datasets::for_each,
     entry::{EntryRecord, OrphanRecord},
     inode::{FileKind, InodeRecord},
@@ -36,6 +37,8 @@ pub struct CheckReport {
     pub lost_bodies: BTreeSet<(u32, u64)>,
     /// What is wrong, in words; at most 1000.
     pub problems: Vec<String>,
+    /// What the counters of each dataset must be.
+    counted: BTreeMap<u32, Counters>,
 }
 
 impl CheckReport {
@@ -49,6 +52,13 @@ impl CheckReport {
         for run in record.runs() {
             *self.references.entry(run.chunk).or_insert(0) += i64::from(run.count);
         }
+    }
+
+    /// The counters of a dataset, in which `number` is the number of an object or body.
+    fn counters(&mut self, dataset: u32, number: u64) -> &mut Counters {
+        let counters = self.counted.entry(dataset).or_default();
+        counters.next_object = counters.next_object.max(number + 1);
+        counters
     }
 }
 
@@ -67,7 +77,34 @@ pub fn check(store: &Arc<dyn Store>) -> Result<CheckReport, StoreError> {
     report
         .lost_bodies
         .retain(|(dataset, _)| existing.contains(dataset));
+    check_counters(store, &existing, &mut report)?;
     Ok(report)
+}
+
+fn check_counters(
+    store: &Arc<dyn Store>,
+    existing: &BTreeSet<u32>,
+    report: &mut CheckReport,
+) -> Result<(), StoreError> {
+    let mut counted = std::mem::take(&mut report.counted);
+    for_each(store, keys::TABLE_COUNTERS, |key, value| {
+        let dataset = keys::dataset_of(key)?;
+        let says = Counters::decode(value)?;
+        let is = counted.remove(&dataset).unwrap_or_default();
+        let differs = |says: &Counters| {
+            (says.live_blocks, says.history_blocks, says.objects)
+                != (is.live_blocks, is.history_blocks, is.objects)
+        };
+        // Of a destroyed one nothing is counted any more while it is freed.
+        if existing.contains(&dataset) && (differs(&says) || says.next_object < is.next_object) {
+            report.problem(|| format!("dataset {dataset} has {is:?}, its counters say {says:?}"));
+        }
+        Ok(())
+    })?;
+    for dataset in counted.keys().filter(|dataset| existing.contains(dataset)) {
+        report.problem(|| format!("dataset {dataset} has no counters"));
+    }
+    Ok(())
 }
 
 fn check_regions(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(), StoreError> {
@@ -77,7 +114,10 @@ fn check_regions(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(),
         report.lost_bodies.insert((dataset, body));
         match split_value(value).and_then(|(_, payload)| RegionRecord::decode(payload)) {
             Ok(record) if record.is_empty() => report.problem(|| format!("region {key:02x?} maps nothing")),
-            Ok(record) => report.refer(&record),
+            Ok(record) => {
+                report.counters(dataset, body).live_blocks += u64::from(record.mapped_blocks());
+                report.refer(&record);
+            }
             Err(error) => report.problem(|| format!("region {key:02x?}: {error}")),
         }
         Ok(())
@@ -137,6 +177,7 @@ fn check_namespace(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(
             }
         };
         report.lost_bodies.remove(&(id.0, inode.body));
+        report.counters(id.0, id.1.max(inode.body)).objects += 1;
         let links = named.remove(&id).map_or(0, |(counted, _)| counted.links);
         let inside = inside.remove(&id).unwrap_or_default();
         let expected = match inode.kind {
@@ -183,7 +224,11 @@ fn check_history(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(),
         }
         if live.first() == Some(&keys::TABLE_REGION) {
             match RegionRecord::decode(payload) {
-                Ok(record) => report.refer(&record),
+                Ok(record) => {
+                    let (dataset, body, _) = keys::parse_region(&live)?;
+                    report.counters(dataset, body).history_blocks += u64::from(record.mapped_blocks());
+                    report.refer(&record);
+                }
                 Err(error) => report.problem(|| format!("version {key:02x?}: {error}")),
             }
         }
