@@ -149,10 +149,14 @@ impl Heat {
         })
     }
 
-    /// Calls `visit(dataset, object, region, heat)` for every known region. One shard is locked at a time.
+    /// Calls `visit(dataset, object, region, heat)` for every known region, in an order that does not depend on
+    /// chance. One shard is locked at a time.
     pub fn for_each(&self, minutes: u32, mut visit: impl FnMut(u32, u64, u32, RegionHeat)) {
         for shard in &self.shards {
-            for ((dataset, object), heat) in &shard.lock().objects {
+            let shard = shard.lock();
+            let mut objects: Vec<_> = shard.objects.iter().collect();
+            objects.sort_unstable_by_key(|(key, _)| **key);
+            for ((dataset, object), heat) in objects {
                 for cell in &heat.cells {
                     let (reads, writes) = cell.at(minutes);
                     visit(
@@ -182,13 +186,16 @@ impl Heat {
     pub fn take_changed(&self, limit: usize) -> Vec<(u32, u64, Vec<u8>)> {
         let mut taken = Vec::new();
         for shard in &self.shards {
-            for ((dataset, object), heat) in &mut shard.lock().objects {
-                if taken.len() >= limit {
-                    return taken;
-                }
-                if std::mem::take(&mut heat.changed) {
-                    taken.push((*dataset, *object, encode(&heat.cells)));
-                }
+            let mut shard = shard.lock();
+            let mut changed: Vec<_> = shard
+                .objects
+                .iter_mut()
+                .filter(|(_, heat)| heat.changed)
+                .collect();
+            changed.sort_unstable_by_key(|(key, _)| **key);
+            for ((dataset, object), heat) in changed.into_iter().take(limit - taken.len()) {
+                heat.changed = false;
+                taken.push((*dataset, *object, encode(&heat.cells)));
             }
         }
         taken

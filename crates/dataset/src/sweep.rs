@@ -436,8 +436,11 @@ impl Datasets {
             if !state.orphans_pending().swap(false, Ordering::SeqCst) {
                 continue;
             }
-            if let Some(number) = self.find_freed(&state)? {
+            let found = self.find_freed(&state);
+            if !matches!(found, Ok(None)) {
                 state.orphans_pending().store(true, Ordering::SeqCst);
+            }
+            if let Some(number) = found? {
                 return Ok(Some(OrphanCursor {
                     dataset: state.number(),
                     number,

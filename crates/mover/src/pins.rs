@@ -3,7 +3,7 @@
 //! A dataset is pinned by its property `pin`; a single object by a record of the mover, kept by tier name so that it
 //! survives a change of the tiers.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use terrace_dataset::{InodeRecord, keys, split_value};
 use terrace_store::{Batch, Store, StoreError};
@@ -14,9 +14,9 @@ const TIER_BYTES_MAX: usize = 64;
 #[derive(Default)]
 pub(crate) struct Pins {
     /// Tier name by dataset and object.
-    objects: HashMap<(u32, u64), String>,
+    objects: BTreeMap<(u32, u64), String>,
     /// The same by body, as far as it is known.
-    bodies: HashMap<(u32, u64), String>,
+    bodies: BTreeMap<(u32, u64), String>,
 }
 
 impl Pins {
@@ -42,7 +42,7 @@ impl Pins {
 
     /// Looks up which bodies the pinned objects have now; an object that is gone loses its pin.
     pub(crate) fn find_bodies(&mut self, store: &dyn Store) -> Result<(), StoreError> {
-        let mut bodies = HashMap::new();
+        let mut bodies = BTreeMap::new();
         let mut gone = Vec::new();
         for ((dataset, object), tier) in &self.objects {
             match body_of(store, *dataset, *object)? {

@@ -127,6 +127,8 @@ impl Pool {
         let member = new_member(device.as_ref(), number, tier, self.segment_bytes, randomness)?;
         let segments = segment_count(member.size_bytes, self.segment_bytes);
         label.members.push(member);
+        // The device whose label this was may have left.
+        label.number = number;
         label
             .encode()
             .map_err(|error| PoolError::Invalid(error.to_string()))?;

@@ -15,7 +15,7 @@ use crate::{
     disk::{Disk, PAGE_BYTES},
     ensure,
     fault::{Coverage, FaultKind},
-    outcome::{Check, Violation},
+    outcome::Check,
     random::Random,
     store_level::{Run, marker_number},
     store_model::{MARKER_KEY, Value},
@@ -24,7 +24,7 @@ use crate::{
     violation,
 };
 
-const KINDS: [FaultKind; 9] = [
+const KINDS: [FaultKind; 11] = [
     FaultKind::Flip,
     FaultKind::Flip,
     FaultKind::Zeroed,
@@ -34,6 +34,8 @@ const KINDS: [FaultKind; 9] = [
     FaultKind::Truncated,
     FaultKind::Vanished,
     FaultKind::CameBackOld,
+    FaultKind::MisdirectedWrite,
+    FaultKind::PhantomWrite,
 ];
 
 /// Pages before the first segment; the label copies are in the first 32, the root slots behind.
@@ -45,31 +47,61 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
     let mut run = Run::begin(seed ^ 0xDA_4A6E_0000, coverage, trace)?;
     let turns = run.random.between(15, 70);
     run.populate(turns)?;
-    let store = run.store()?;
-    let cleanly = run.random.chance(1, 2);
-    if cleanly {
-        store
-            .close()
-            .map_err(|error| Violation(format!("cannot close: {error}")))?;
+    let kind = *run.random.pick(&KINDS);
+    let disk = run.random.index(run.rig.machine.disk_count());
+    let lying = matches!(kind, FaultKind::MisdirectedWrite | FaultKind::PhantomWrite);
+    if lying {
+        lie(&mut run, kind, disk)?;
     }
+    let store = run.store()?;
+    let mut cleanly = run.random.chance(1, 2);
+    if cleanly && let Err(error) = store.close() {
+        ensure!(lying, "cannot close: {error}");
+        trace!(run.trace, "close: {error}");
+        cleanly = false;
+    }
+    cleanly &= !run.broken;
     drop(store);
     run.store = None;
     run.rig.machine.kill();
-    let kind = *run.random.pick(&KINDS);
-    let disk = run.random.index(run.rig.machine.disk_count());
+    run.rig.machine.end_storm();
     trace!(
         run.trace,
         "{} on disk {disk}, closed {}",
         kind.words(),
         if cleanly { "cleanly" } else { "by a kill" }
     );
-    let what = run
-        .rig
-        .machine
-        .with_disk(disk, |disk, random| damage(disk, kind, random));
+    let what = match lying {
+        // A label or a root may be among what was not written, as if the disk had been away.
+        true => Some(Damaged {
+            labels: true,
+            anything: true,
+        }),
+        false => {
+            run.coverage.hit(kind);
+            run.rig
+                .machine
+                .with_disk(disk, |disk, random| damage(disk, kind, random))
+        }
+    };
     let Some(what) = what else { return Ok(()) };
-    run.coverage.hit(kind);
     judge(&mut run, kind, disk, what, cleanly)
+}
+
+/// One disk acknowledges writes, and makes them elsewhere or not at all, while the store goes on.
+fn lie(run: &mut Run, kind: FaultKind, disk: usize) -> Check {
+    let rate = run.random.between(50, 3000);
+    trace!(run.trace, "disk {disk} lies from now on");
+    run.rig.machine.with_disk(disk, |disk, _| match kind {
+        FaultKind::MisdirectedWrite => disk.rates.write_misdirected = rate,
+        _ => disk.rates.write_phantom = rate,
+    });
+    run.storm = true;
+    run.lying = true;
+    let turns = run.random.between(3, 20);
+    let result = run.populate(turns);
+    run.storm = false;
+    result
 }
 
 /// What was damaged.

@@ -14,7 +14,8 @@
 //! - A write may fail once, any of its sectors having been written; or from some moment on all writes fail; or only
 //!   those to places never written before, as on a sparse file of a full filesystem.
 //! - A flush may fail; nothing is known then of what was not durable, and every later flush of that opening fails.
-//! - A sector may hold the content of another address, or content that it had earlier, or zeroes.
+//! - A sector may hold the content of another address, or content that it had earlier, or zeroes; for good, or just in
+//!   what one read returns. A write may be acknowledged and land at another address, or nowhere.
 //! - A device may vanish while it is in use, and may come back with what it had some time ago; it may come back
 //!   shorter. It may take very long for anything.
 //!
@@ -57,8 +58,16 @@ pub struct Rates {
     pub bad_page: u64,
     /// A bit of what a read returns is flipped; the medium is sound.
     pub read_flip: u64,
+    /// A read returns the content of another address; the medium is sound.
+    pub read_misdirected: u64,
+    /// A read returns in one page what was there before its last durable write; the medium is sound.
+    pub read_stale: u64,
     /// A write returns an error.
     pub write_error: u64,
+    /// A write is acknowledged and lands at another address.
+    pub write_misdirected: u64,
+    /// A write is acknowledged and never made.
+    pub write_phantom: u64,
     /// A flush returns an error.
     pub flush_error: u64,
     /// The operation takes seconds.
@@ -337,6 +346,47 @@ impl Disk {
         self.previous
             .get(&page)
             .map(|earlier| earlier.as_ref().map_or([0; PAGE_BYTES], |page| **page))
+    }
+
+    /// Puts an earlier content of one of its pages into what a read returns; `false` if none had another one.
+    pub fn show_earlier(&self, offset: u64, buffer: &mut [u8], random: &mut Random) -> bool {
+        let first = (offset / PAGE_BYTES as u64) as usize;
+        let pages = buffer.len() / PAGE_BYTES;
+        let from = random.index(pages);
+        (from..pages).chain(0..from).any(|index| {
+            let part = &mut buffer[index * PAGE_BYTES..(index + 1) * PAGE_BYTES];
+            let earlier = self.earlier_page(first + index);
+            let other = earlier.filter(|earlier| part != &earlier[..]);
+            other.is_some_and(|earlier| {
+                part.copy_from_slice(&earlier);
+                true
+            })
+        })
+    }
+
+    /// A place where as much can be read or written, not the given one; the given one if there is no other.
+    pub fn elsewhere(&self, offset: u64, length: usize, random: &mut Random) -> u64 {
+        let places = (self.size_bytes() - length as u64) / PAGE_BYTES as u64 + 1;
+        let from = offset / PAGE_BYTES as u64;
+        // Near, as a head that is off by little, or anywhere.
+        let to = if random.chance(1, 2) {
+            from + random.between(1, 8)
+        } else {
+            random.below(places)
+        };
+        to % places * PAGE_BYTES as u64
+    }
+
+    /// The disk is as new.
+    pub fn blank(&mut self) {
+        *self = Self::new(self.size_bytes(), self.slots);
+    }
+
+    /// Its backing grew.
+    pub fn grow(&mut self, size_bytes: u64) {
+        let pages = (size_bytes / PAGE_BYTES as u64) as usize;
+        self.current.resize(pages.max(self.current.len()), None);
+        self.durable.resize(pages.max(self.durable.len()), None);
     }
 
     /// Cuts the end off.

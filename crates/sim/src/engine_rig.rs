@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use terrace_device::Device;
 use terrace_engine::{Engine, OpenOptions, PoolSpec, TierSpec};
+use terrace_pool::{LABEL_BYTES, Label};
 
 use crate::{
     fault::Coverage,
@@ -27,7 +28,12 @@ pub struct EngineRig {
 impl EngineRig {
     /// A machine with empty disks.
     pub fn new(shape: Shape, mut random: Random, coverage: Arc<Coverage>, trace: Trace) -> Self {
-        let machine = Machine::new(&shape.disks(), random.fork(1), coverage, trace);
+        let mut disks = shape.disks();
+        // Not part of the pool yet.
+        for _ in 0..random.between(1, 2) {
+            disks.push((random.between(16, 36) * MIB, random.chance(1, 6)));
+        }
+        let machine = Machine::new(&disks, random.fork(1), coverage, trace);
         let memory_bytes = *random.pick(&[3, 6, 16]) * MIB;
         Self {
             machine,
@@ -77,10 +83,21 @@ impl EngineRig {
         let mut devices = self.machine.plug_in();
         let turn = self.random.index(devices.len());
         devices.rotate_left(turn);
+        devices.retain(|device| is_labelled(&**device));
         let options = OpenOptions {
             degraded,
             ..self.options()
         };
         Engine::open(devices, options).map_err(|error| error.to_string())
     }
+}
+
+/// Whether there is a label on a device, or it cannot be told: what a search for the devices of a pool asks.
+fn is_labelled(device: &dyn Device) -> bool {
+    let label_bytes = LABEL_BYTES as u64;
+    let last = device.size_bytes() - label_bytes;
+    [0, label_bytes, last].into_iter().any(|offset| {
+        let mut buffer = vec![0; LABEL_BYTES];
+        device.read_at(offset, &mut buffer).is_err() || Label::decode(&buffer).is_ok()
+    })
 }

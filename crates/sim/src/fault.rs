@@ -56,6 +56,14 @@ kinds! {
     Misdirected = "misdirected content",
     /// A sector has content that it had before.
     Stale = "stale content",
+    /// A read returned the content of another address; the medium is sound.
+    MisdirectedRead = "misdirected read",
+    /// A read returned what was there earlier; the medium is sound.
+    StaleRead = "stale read",
+    /// A write was acknowledged and landed at another address.
+    MisdirectedWrite = "misdirected write",
+    /// A write was acknowledged, and flushed, and never made.
+    PhantomWrite = "write acknowledged and not made",
     /// The end of the device is gone.
     Truncated = "device truncated",
     /// A device is gone while the engine runs.

@@ -6,20 +6,20 @@
 //! walk of the store finds every count exact. While running, every call answers as the model says, or with an error
 //! that a fault explains. At the end everything is deleted and the room must come back.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
-use terrace_dataset::{At, FsError, NewDataset, Tree};
+use terrace_dataset::{FsError, NewDataset, Tree};
 use terrace_engine::Engine;
 use terrace_store::ChunkId;
 
 use crate::{
-    disk::Rates,
     engine_rig::EngineRig,
     ensure,
     fault::{Coverage, FaultKind},
     fs_dump::dump,
     fs_model::{BlocksModel, TreeModel},
-    fs_state::{FilesystemState, Promise, SnapshotState, TreeState, VolumeState},
+    fs_past::RETENTIONS,
+    fs_state::{FilesystemState, Promise, TreeState, VolumeState},
     history::History,
     outcome::{Check, Violation},
     random::Random,
@@ -47,7 +47,14 @@ pub struct Run {
     pub(crate) hurt: bool,
     /// The pool was found full since the engine was opened.
     pub(crate) filled: bool,
-    snapshots_made: u64,
+    pub(crate) snapshots_made: u64,
+    /// A tick or a pruning failed since the pool was opened.
+    pub(crate) tick_failed: bool,
+    /// Writes failed while copies were made, so that some may be missing.
+    pub(crate) scarred: bool,
+    /// Disks that are part of the pool.
+    pub(crate) members: BTreeSet<usize>,
+    pub(crate) tiers_made: u64,
 }
 
 /// What an operation that failed means for the run.
@@ -77,12 +84,17 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
         hurt: false,
         filled: false,
         snapshots_made: 0,
+        tick_failed: false,
+        scarred: false,
+        members: BTreeSet::new(),
+        tiers_made: 0,
     };
     run.engine = Some(
         run.rig
             .create()
             .map_err(|error| Violation(format!("cannot create: {error}")))?,
     );
+    run.look_at_members()?;
     run.make_datasets()?;
     if run.random.chance(1, 2) {
         let after = run.random.between(1, 1500);
@@ -125,6 +137,8 @@ impl Run {
             if quota_bytes.is_some() {
                 properties.push(("quota".into(), "6M".into()));
             }
+            let (retention, rules) = *self.random.pick(&RETENTIONS);
+            properties.push(("retention".into(), retention.into()));
             trace!(self.trace, "create {name} {properties:?}");
             let new = NewDataset {
                 properties,
@@ -138,6 +152,13 @@ impl Run {
                 name,
                 promise,
                 quota_bytes,
+                quota_certain: true,
+                quota_slack_bytes: 0,
+                retention: Some(rules.to_vec()),
+                retained: Default::default(),
+                let_go: Default::default(),
+                unfinished: None,
+                changed: false,
                 history: History::new(TreeState { tree, exact: true }),
                 snapshots: Default::default(),
                 handle: Some(handle),
@@ -159,6 +180,7 @@ impl Run {
             self.volumes.push(VolumeState {
                 name,
                 history: History::new(state),
+                snapshots: Default::default(),
                 handle: Some(handle),
             });
         }
@@ -166,25 +188,30 @@ impl Run {
     }
 
     fn turn(&mut self) -> Check {
-        match self.random.below(100) {
-            0..=54 => self.filesystem_call(),
-            55..=60 => self.volume_call(),
-            61..=66 => self.fsync(),
-            67..=74 => self.background(),
-            75..=78 => self.tick(),
-            79..=81 => self.snapshot(),
-            82..=83 => self.destroy_snapshot(),
-            84..=86 => self.browse_snapshot(),
-            87..=88 => self.check_one(),
-            89 => self.weather(),
-            90 => self.fill_up(),
-            91 => self.plan_cut(),
-            92..=93 => self.recover(true),
-            94..=95 => self.recover(false),
-            96 => self.close_and_open(),
-            97 => self.store_checkpoint(),
-            98 => self.toggle_migration(),
-            _ => self.audit(),
+        match self.random.below(200) {
+            0..=101 => self.filesystem_call(),
+            102..=113 => self.volume_call(),
+            114..=126 => self.fsync(),
+            127..=141 => self.background(),
+            142..=149 => self.tick(),
+            150..=155 => self.snapshot(),
+            156..=159 => self.destroy_snapshot(),
+            160..=162 => self.administer_snapshots(),
+            163..=167 => self.browse_snapshot(),
+            168..=171 => self.check_one(),
+            172..=174 => self.weather(),
+            175..=176 => self.fill_up(),
+            177..=178 => self.plan_cut(),
+            179..=181 => self.recover(true),
+            182..=184 => self.recover(false),
+            185..=186 => self.close_and_open(),
+            187..=188 => self.store_checkpoint(),
+            189..=190 => self.audit(),
+            191..=193 => self.change_devices(),
+            194 => self.change_tier(),
+            195..=196 => self.move_by_hand(),
+            197..=198 => self.change_settings(),
+            _ => self.resize_volume(),
         }
     }
 
@@ -210,7 +237,7 @@ impl Run {
     }
 
     /// An error of the engine or of an administrative call, in words: the power, a storm or a full pool explain it.
-    fn excuse(&mut self, doing: &str, words: &str) -> Check {
+    pub(crate) fn excuse(&mut self, doing: &str, words: &str) -> Check {
         trace!(self.trace, "{doing}: {words}");
         // On a full pool an earlier commit may fail, and the next call says so.
         let late = self.filled && words.contains("made up for only now");
@@ -237,6 +264,7 @@ impl Run {
                 Ok(()) => {
                     trace!(self.trace, "{}: flushed", volume.name);
                     volume.history.synced();
+                    self.flushed();
                     Ok(())
                 }
                 Err(error) => self.after_error("flush of a volume", &error),
@@ -257,6 +285,7 @@ impl Run {
                 trace!(self.trace, "{}: fsync", filesystem.name);
                 if filesystem.promise != Promise::Timed {
                     filesystem.history.synced();
+                    self.flushed();
                 }
                 Ok(())
             }
@@ -280,7 +309,8 @@ impl Run {
                 Err(error) => return self.excuse("step", &error.to_string()),
             }
         }
-        Ok(())
+        self.look_at_members()?;
+        self.check_scrub()
     }
 
     fn rest(&mut self) -> Check {
@@ -301,7 +331,13 @@ impl Run {
 
     fn tick(&mut self) -> Check {
         let engine = self.engine()?;
-        self.rig.machine.clock.advance(5_000_000_000);
+        let seconds = match self.random.below(30) {
+            0 => self.random.between(1000, 9000),
+            1..=3 => self.random.between(30, 200),
+            _ => 5,
+        };
+        self.rig.machine.clock.advance(seconds * 1_000_000_000);
+        let before = self.now_seconds();
         match engine.tick() {
             Ok(checkpoint) => {
                 trace!(self.trace, "checkpoint {checkpoint}");
@@ -312,9 +348,16 @@ impl Run {
                 for volume in &mut self.volumes {
                     volume.history.synced();
                 }
+                for index in 0..self.filesystems.len() {
+                    self.compare_retained(index, Some(checkpoint), before)?;
+                }
+                self.flushed();
                 Ok(())
             }
-            Err(error) => self.excuse("tick", &error.to_string()),
+            Err(error) => {
+                self.tick_was_interrupted();
+                self.excuse("tick", &error.to_string())
+            }
         }
     }
 
@@ -327,164 +370,69 @@ impl Run {
         }
     }
 
-    fn toggle_migration(&mut self) -> Check {
+    /// Another property of a filesystem.
+    fn change_settings(&mut self) -> Check {
         let engine = self.engine()?;
-        let value = if self.random.chance(1, 2) { "on" } else { "off" };
-        trace!(self.trace, "migration={value}");
-        match engine.set_property("migration", value) {
+        let index = self.random.index(self.filesystems.len());
+        let filesystem = &mut self.filesystems[index];
+        let name = filesystem.name.clone();
+        let (retention, rules) = *self.random.pick(&RETENTIONS);
+        let quota = *self.random.pick(&[None, Some(2u64), Some(6), Some(12)]);
+        let choice = self.random.below(5);
+        let (property, value) = match choice {
+            0 | 1 => ("retention", retention.to_owned()),
+            2 => (
+                "quota",
+                quota.map_or("none".into(), |mebibytes| format!("{mebibytes}M")),
+            ),
+            3 => (
+                "compression",
+                (*self.random.pick(&["lz4", "off", "zstd-1"])).to_owned(),
+            ),
+            _ => ("dedup", (*self.random.pick(&["on", "off"])).to_owned()),
+        };
+        let set = engine.datasets().set(&name, property, &value);
+        trace!(self.trace, "{name}: {property}={value}: {}", set.is_ok());
+        match choice {
+            0 | 1 => filesystem.retention = set.is_ok().then(|| rules.to_vec()),
+            2 => {
+                filesystem.quota_certain = set.is_ok();
+                filesystem.quota_slack_bytes = 9 << 20;
+                filesystem.quota_bytes = quota.map(|mebibytes| mebibytes << 20);
+            }
+            _ => {}
+        }
+        match set {
             Ok(()) => Ok(()),
-            Err(error) => self.excuse("set migration", &error.to_string()),
+            Err(error) => self.excuse("set a property", &error.to_string()),
         }
     }
 
-    fn snapshot(&mut self) -> Check {
+    fn resize_volume(&mut self) -> Check {
         let engine = self.engine()?;
-        let index = self.random.index(self.filesystems.len());
-        self.snapshots_made += 1;
-        let short = format!("s{}", self.snapshots_made);
-        let filesystem = &mut self.filesystems[index];
-        if filesystem.snapshots.len() >= 6 {
+        let Some(volume) = self.volumes.first_mut() else {
             return Ok(());
-        }
-        let full = format!("{}@{short}", filesystem.name);
-        let state = filesystem.history.newest().clone();
-        let mut snapshot = SnapshotState {
-            tree: state.tree.without_unnamed(),
-            exact: state.exact,
-            certain: true,
         };
-        match engine.datasets().snapshot(&full, false, "") {
-            Ok(checkpoint) => {
-                trace!(self.trace, "snapshot {full} at checkpoint {checkpoint}");
-                filesystem.snapshots.insert(short, snapshot);
-                // Durable when it returns, and with it everything that it shows.
-                filesystem.history.synced();
+        let size = self.random.between(1, 1 << 10) * 4096;
+        let mut model = volume.history.newest().clone();
+        model.resize(size);
+        let resized = engine.datasets().resize_volume(&volume.name, size);
+        trace!(
+            self.trace,
+            "{}: resize to {size}: {}",
+            volume.name,
+            resized.is_ok()
+        );
+        volume.history.push(model);
+        match resized {
+            Ok(()) => {
+                volume.history.synced();
+                self.flushed();
                 Ok(())
             }
             Err(error) => {
-                snapshot.certain = false;
-                filesystem.snapshots.insert(short.clone(), snapshot);
-                let words = error.to_string();
-                self.excuse("snapshot", &words)?;
-                self.settle_unless_stopped(index, &short, &words)
-            }
-        }
-    }
-
-    /// What a store that has stopped still shows from memory need not be there after the next opening: until then
-    /// nothing is known of it.
-    fn settle_unless_stopped(&mut self, index: usize, short: &str, words: &str) -> Check {
-        if words.contains("stopped accepting writes") {
-            return Ok(());
-        }
-        self.settle_snapshot(index, short)
-    }
-
-    /// A snapshot of which it is not known whether it is there: asks.
-    fn settle_snapshot(&mut self, index: usize, short: &str) -> Check {
-        let engine = self.engine()?;
-        let filesystem = &mut self.filesystems[index];
-        let uncertain = filesystem
-            .snapshots
-            .get(short)
-            .is_some_and(|snapshot| !snapshot.certain);
-        if uncertain {
-            let there = engine
-                .datasets()
-                .view(&filesystem.name, &At::Snapshot(short.into()))
-                .is_ok();
-            if there {
-                if let Some(snapshot) = filesystem.snapshots.get_mut(short) {
-                    snapshot.certain = true;
-                }
-            } else {
-                filesystem.snapshots.remove(short);
-            }
-        }
-        Ok(())
-    }
-
-    fn destroy_snapshot(&mut self) -> Check {
-        let engine = self.engine()?;
-        let index = self.random.index(self.filesystems.len());
-        let filesystem = &mut self.filesystems[index];
-        let names: Vec<String> = filesystem.snapshots.keys().cloned().collect();
-        if names.is_empty() {
-            return Ok(());
-        }
-        let short = self.random.pick(&names).clone();
-        let full = format!("{}@{short}", filesystem.name);
-        match engine.datasets().destroy_snapshot(&full, false, false) {
-            Ok(_) => {
-                trace!(self.trace, "destroyed {full}");
-                filesystem.snapshots.remove(&short);
-                Ok(())
-            }
-            Err(error) => {
-                if let Some(snapshot) = filesystem.snapshots.get_mut(&short) {
-                    snapshot.certain = false;
-                }
-                let words = error.to_string();
-                ensure!(
-                    !words.contains("is full") || !self.rig.machine.is_powered() || self.storm || self.hurt,
-                    "destroying a snapshot was refused on a full pool"
-                );
-                self.excuse("destroy a snapshot", &words)?;
-                self.settle_unless_stopped(index, &short, &words)
-            }
-        }
-    }
-
-    fn browse_snapshot(&mut self) -> Check {
-        let index = self.random.index(self.filesystems.len());
-        let snapshots = self.filesystems[index].snapshots.iter();
-        let certain = snapshots.filter(|(_, snapshot)| snapshot.certain);
-        let names: Vec<String> = certain.map(|(name, _)| name.clone()).collect();
-        if names.is_empty() {
-            return Ok(());
-        }
-        let short = self.random.pick(&names).clone();
-        self.check_snapshot(index, &short)
-    }
-
-    fn check_snapshot(&mut self, index: usize, short: &str) -> Check {
-        let engine = self.engine()?;
-        let filesystem = &self.filesystems[index];
-        let full = format!("{}@{short}", filesystem.name);
-        let view = match engine
-            .datasets()
-            .view(&filesystem.name, &At::Snapshot(short.into()))
-        {
-            Ok(view) => view,
-            Err(error) => {
-                ensure!(
-                    !self.rig.machine.is_powered() || self.storm || self.hurt,
-                    "snapshot {full} cannot be read: {error}"
-                );
-                return self.excuse("view", &error.to_string());
-            }
-        };
-        trace!(self.trace, "browse {full}");
-        let page = self.random.between(1, 20) as usize;
-        match dump(&*view, page, 48 << 10) {
-            Ok(shown) => {
-                let Some(snapshot) = self.filesystems[index].snapshots.get(short) else {
-                    return Ok(());
-                };
-                let expected = TreeState {
-                    tree: snapshot.tree.clone(),
-                    exact: snapshot.exact,
-                };
-                ensure!(
-                    expected.is(&shown),
-                    "snapshot {full} shows something else than when it was taken: {}",
-                    snapshot.tree.difference(&shown)
-                );
-                Ok(())
-            }
-            Err(error) => {
-                drop(view);
-                self.after_error("reading a snapshot", &error)
+                self.excuse("resize a volume", &error.to_string())?;
+                self.recover(false)
             }
         }
     }
@@ -563,44 +511,19 @@ impl Run {
     fn weather(&mut self) -> Check {
         self.storm = !self.storm && self.random.chance(1, 2);
         let storm = self.storm;
-        for disk in 0..self.rig.machine.disk_count() {
-            let rate = |random: &mut Random| {
-                if storm && random.chance(1, 3) {
-                    random.between(5, 150)
-                } else {
-                    0
-                }
-            };
-            let rates = Rates {
-                read_error: rate(&mut self.random),
-                bad_page: 0,
-                read_flip: rate(&mut self.random),
-                write_error: rate(&mut self.random) / 2,
-                flush_error: rate(&mut self.random),
-                slow: rate(&mut self.random),
-            };
-            let full = storm && self.random.chance(1, 40);
-            let dead = storm && self.random.chance(1, 40);
-            self.rig.machine.with_disk(disk, |disk, _| {
-                disk.rates = rates;
-                disk.backing_full = full;
-                disk.writes_fail = dead;
-            });
+        if storm {
+            self.rig.machine.begin_storm(2500, &mut self.random);
+        } else {
+            self.rig.machine.end_storm();
         }
         self.hurt |= storm;
+        self.scarred |= storm;
         trace!(self.trace, "storm: {storm}");
         Ok(())
     }
 
     fn calm(&mut self) {
-        for disk in 0..self.rig.machine.disk_count() {
-            self.rig.machine.with_disk(disk, |disk, _| {
-                disk.rates = Rates::default();
-                disk.writes_fail = false;
-                disk.backing_full = false;
-                disk.unspoil();
-            });
-        }
+        self.rig.machine.repair();
         self.storm = false;
     }
 
@@ -622,6 +545,7 @@ impl Run {
                 for volume in &mut self.volumes {
                     volume.history.synced();
                 }
+                self.flushed();
                 drop(engine);
                 self.reopen(false, false)
             }
@@ -653,6 +577,7 @@ impl Run {
         for filesystem in &mut self.filesystems {
             filesystem.handle = None;
             filesystem.held.clear();
+            filesystem.quota_slack_bytes = 0;
         }
         for volume in &mut self.volumes {
             volume.handle = None;
@@ -673,7 +598,13 @@ impl Run {
         for attempt in 0.. {
             let again = interrupted && attempt < 4 && self.random.chance(1, 4);
             machine.cut_power_after(again.then(|| self.random.skewed(400)));
-            match self.rig.open(false) {
+            let troubled = interrupted && attempt < 4 && self.random.chance(1, 6);
+            if troubled {
+                machine.trouble_reads(&mut self.random);
+            }
+            let opened = self.rig.open(false);
+            machine.repair();
+            match opened {
                 Ok(engine) => {
                     machine.cut_power_after(None);
                     if machine.is_powered() {
@@ -682,15 +613,21 @@ impl Run {
                     }
                 }
                 Err(error) => {
-                    ensure!(!machine.is_powered(), "the pool does not open: {error}");
-                    trace!(self.trace, "opening, power went: {error}");
+                    trace!(self.trace, "opening: {error}");
+                    if machine.is_powered() {
+                        ensure!(troubled, "the pool does not open: {error}");
+                        machine.kill();
+                        continue;
+                    }
                 }
             }
             self.coverage.hit(FaultKind::PowerCutInRecovery);
             machine.cut_power();
             machine.settle();
         }
+        self.look_at_members()?;
         self.check_all()?;
+        self.tick_failed = false;
         if interrupted && self.random.chance(1, 4) {
             self.plan_cut()?;
         }
@@ -700,11 +637,9 @@ impl Run {
     /// Everything against the models, after an opening.
     fn check_all(&mut self) -> Check {
         let engine = self.engine()?;
+        self.settle_snapshots()?;
         for index in 0..self.filesystems.len() {
             let names: Vec<String> = self.filesystems[index].snapshots.keys().cloned().collect();
-            for short in &names {
-                self.settle_snapshot(index, short)?;
-            }
             let filesystem = &mut self.filesystems[index];
             let name = filesystem.name.clone();
             let handle = engine
@@ -734,6 +669,7 @@ impl Run {
                     self.check_snapshot(index, &short)?;
                 }
             }
+            self.recover_retained(index)?;
         }
         for volume in &mut self.volumes {
             let fail = |error: &dyn std::fmt::Display| Violation(format!("{}: {error}", volume.name));
@@ -760,6 +696,7 @@ impl Run {
             trace!(self.trace, "{}: {undone} operations undone", volume.name);
             volume.handle = Some(handle);
         }
+        self.check_volume_snapshots()?;
         self.audit()
     }
 
@@ -777,6 +714,7 @@ impl Run {
         for index in 0..self.filesystems.len() {
             while let Some(short) = self.filesystems[index].snapshots.keys().next().cloned() {
                 let full = format!("{}@{short}", self.filesystems[index].name);
+                let _ = engine.datasets().release("tag", &full);
                 engine
                     .datasets()
                     .destroy_snapshot(&full, false, false)
@@ -816,9 +754,12 @@ impl Run {
             space.chunks,
             space.logical_bytes
         );
-        let size: u64 = self.rig.shape.disks().iter().map(|(size, _)| size).sum();
+        let devices = engine.pool().devices();
+        let used = devices.iter().filter(|device| !device.draining);
+        let size: u64 = used.map(|device| device.size_bytes).sum();
         ensure!(
-            space.available_bytes >= size / 8,
+            // The reserve counts devices that were emptied, too.
+            space.available_bytes + space.reserve_bytes / 2 >= size / 8,
             "only {} of {size} bytes are available after everything was destroyed",
             space.available_bytes
         );

@@ -59,6 +59,31 @@ pub struct SnapshotState {
     pub exact: bool,
     /// False when taking or destroying it was interrupted: it may be there or not.
     pub certain: bool,
+    /// Somebody holds it.
+    pub tagged: bool,
+}
+
+/// What is known of a snapshot of a volume.
+#[derive(Debug, Clone)]
+pub struct VolumeSnapshot {
+    /// What it must show.
+    pub data: BlocksModel,
+    /// As for [`SnapshotState::certain`].
+    pub certain: bool,
+}
+
+/// A rule of retention: the newest of every so many seconds (0: each), for so many seconds.
+pub type RetentionRule = (i64, i64);
+
+/// What is known of a checkpoint that retention holds.
+#[derive(Debug, Clone)]
+pub struct Retained {
+    /// What it must show.
+    pub state: TreeState,
+    /// When it was closed, seconds since 1970.
+    pub seconds: i64,
+    /// A power cut cannot undo that it is held.
+    pub durable: bool,
 }
 
 /// What durability the dataset has.
@@ -80,10 +105,24 @@ pub struct FilesystemState {
     pub promise: Promise,
     /// Most content, bytes, if limited.
     pub quota_bytes: Option<u64>,
+    /// Whether the quota is known: setting another one was not interrupted.
+    pub quota_certain: bool,
+    /// Room that may have been taken in advance before there was a quota, bytes.
+    pub quota_slack_bytes: u64,
     /// The states it may be found in.
     pub history: History<TreeState>,
     /// Its snapshots.
     pub snapshots: BTreeMap<String, SnapshotState>,
+    /// The rules of retention; `None` if setting them was interrupted.
+    pub retention: Option<Vec<RetentionRule>>,
+    /// Checkpoints that retention holds.
+    pub retained: BTreeMap<u64, Retained>,
+    /// Those let go of; a power cut may bring them back.
+    pub let_go: BTreeMap<u64, Retained>,
+    /// The state at a tick that failed, which may be held.
+    pub unfinished: Option<TreeState>,
+    /// It changed since a checkpoint was last held.
+    pub changed: bool,
     /// The live handle.
     pub handle: Option<Arc<Filesystem>>,
     /// Objects held open, once per entry.
@@ -96,6 +135,8 @@ pub struct VolumeState {
     pub name: String,
     /// The states it may be found in.
     pub history: History<BlocksModel>,
+    /// Its snapshots.
+    pub snapshots: BTreeMap<String, VolumeSnapshot>,
     /// The live handle.
     pub handle: Option<Arc<Volume>>,
 }

@@ -156,6 +156,15 @@ impl Run {
                     }
                 }
                 let filesystem = &mut self.filesystems[index];
+                let before = &filesystem.history.newest().tree;
+                filesystem.changed |= *before != tree;
+                let (used, used_before) = (tree.used_blocks() as u64, before.used_blocks() as u64);
+                let quota = filesystem.quota_bytes.filter(|_| filesystem.quota_certain);
+                let quota = quota.map(|quota| quota + filesystem.quota_slack_bytes);
+                ensure!(
+                    used <= used_before || quota.is_none_or(|quota| used * 4096 <= quota),
+                    "{words}: {used} blocks are used now, in spite of a quota of {quota:?} bytes"
+                );
                 filesystem.history.push(TreeState { tree, exact: true });
                 if filesystem.promise == Promise::Sync {
                     filesystem.history.synced();
@@ -168,11 +177,16 @@ impl Run {
                     ensure!(model.is_err(), "{words} failed: {error}");
                     return Ok(());
                 }
-                let used = tree.used_blocks() as u64 * 4096;
                 if error == FsError::QuotaExceeded {
+                    // What was deleted counts until the deletion is committed, and what it frees is freed.
+                    let states = self.filesystems[index].history.states();
+                    let used = states.map(|state| state.tree.used_blocks() as u64 * 4096).max();
+                    let used = used.unwrap_or(0);
                     let quota = self.filesystems[index].quota_bytes;
+                    let freeing = self.engine()?.datasets().sweep_pending();
+                    let known = self.filesystems[index].quota_certain && !freeing;
                     ensure!(
-                        quota.is_some_and(|quota| used * 3 > quota),
+                        !known || quota.is_some_and(|quota| used * 3 > quota),
                         "{words}: the quota of {quota:?} is used up by {used} bytes"
                     );
                 }
@@ -744,10 +758,13 @@ impl Run {
                 Done::of(result, model, vec![object])
             })?;
             let now = self.filesystems[index].history.uncertain();
-            if self.coverage.count(FaultKind::PoolFull) > full
-                || now < uncertain
-                || self.filesystems[index].quota_bytes.is_some()
-            {
+            let refused = self.filesystems[index]
+                .history
+                .newest()
+                .tree
+                .file(object)
+                .is_ok_and(|file| file.size == size);
+            if self.coverage.count(FaultKind::PoolFull) > full || now < uncertain || refused {
                 break;
             }
         }

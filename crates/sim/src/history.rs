@@ -28,6 +28,11 @@ impl<S: Clone> History<S> {
         &self.states[self.states.len() - 1].1
     }
 
+    /// All of them, oldest first.
+    pub fn states(&self) -> impl Iterator<Item = &S> {
+        self.states.iter().map(|(_, state)| state)
+    }
+
     /// An operation made this of the newest state.
     pub fn push(&mut self, state: S) {
         self.states.push_back((self.next, state));

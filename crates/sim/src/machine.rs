@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use terrace_device::{Cause, Clock, DEVICE_BLOCK_BYTES, Device, DeviceError, ManualClock, Operation};
 
 use crate::{
-    disk::{Disk, PAGE_BYTES},
+    disk::{Disk, PAGE_BYTES, Rates},
     fault::{Coverage, FaultKind},
     random::Random,
     trace::Trace,
@@ -74,15 +74,23 @@ impl Machine {
         let session = state.session;
         (0..state.disks.len())
             .filter(|disk| !state.disks[*disk].vanished)
-            .map(|disk| {
-                Arc::new(SimulatedDevice {
-                    machine: self.clone(),
-                    disk,
-                    session,
-                    flush_failed: Mutex::new(false),
-                }) as Arc<dyn Device>
-            })
+            .map(|disk| self.device_of(disk, session))
             .collect()
+    }
+
+    /// A disk as a device of the running session.
+    pub fn device(self: &Arc<Self>, disk: usize) -> Arc<dyn Device> {
+        let session = self.state.lock().session;
+        self.device_of(disk, session)
+    }
+
+    fn device_of(self: &Arc<Self>, disk: usize, session: u64) -> Arc<dyn Device> {
+        Arc::new(SimulatedDevice {
+            machine: self.clone(),
+            disk,
+            session,
+            flush_failed: Mutex::new(false),
+        })
     }
 
     /// The power goes after this many more device operations; `None`: it stays.
@@ -132,6 +140,74 @@ impl Machine {
         self.state.lock().disks.len()
     }
 
+    /// Devices begin to fail by chance, operations up to `most` times in 10,000; some stop altogether: they take no
+    /// more writes, or nothing new, or are gone.
+    pub fn begin_storm(&self, most: u64, random: &mut Random) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        for disk in &mut state.disks {
+            let mut rate = |of: u64| {
+                if random.chance(1, 3) {
+                    random.skewed(most) / of
+                } else {
+                    0
+                }
+            };
+            disk.rates = Rates {
+                read_error: rate(1),
+                read_flip: rate(1),
+                read_misdirected: rate(2),
+                read_stale: rate(2),
+                write_error: rate(2),
+                flush_error: rate(1),
+                slow: rate(1),
+                ..Rates::default()
+            };
+            disk.backing_full = random.chance(1, 35);
+            disk.writes_fail = random.chance(1, 40);
+            if random.chance(1, 40) {
+                // Without its power, mostly: what it had not flushed is gone in part.
+                if random.chance(2, 3) {
+                    disk.lose_power(&mut state.random, &self.coverage);
+                }
+                disk.vanished = true;
+            }
+        }
+    }
+
+    /// Devices work again, but for those that are gone.
+    pub fn end_storm(&self) {
+        for disk in &mut self.state.lock().disks {
+            disk.rates = Rates::default();
+            disk.writes_fail = false;
+            disk.backing_full = false;
+        }
+    }
+
+    /// Between two sessions: every device works again, and one that was gone is back with what it had then.
+    pub fn repair(&self) {
+        self.end_storm();
+        for disk in &mut self.state.lock().disks {
+            if std::mem::take(&mut disk.vanished) {
+                self.coverage.hit(FaultKind::CameBackOld);
+            }
+            disk.unspoil();
+        }
+    }
+
+    /// Reads fail now and then while the pool is opened: errors on all disks, flipped bits on one of several.
+    pub fn trouble_reads(&self, random: &mut Random) {
+        let mut state = self.state.lock();
+        let several = state.disks.len() > 1;
+        let flips = random.index(state.disks.len());
+        for (number, disk) in state.disks.iter_mut().enumerate() {
+            disk.rates.read_error = random.between(0, 400);
+            if several && number == flips {
+                disk.rates.read_flip = random.between(0, 400);
+            }
+        }
+    }
+
     /// Works on a disk directly, below the engine, with the machine's chance.
     pub fn with_disk<T>(&self, disk: usize, work: impl FnOnce(&mut Disk, &mut Random) -> T) -> T {
         let mut state = self.state.lock();
@@ -156,7 +232,11 @@ impl SimulatedDevice {
     /// What comes before every operation: is the device there, does the power last. `Err(true)` if the power goes
     /// during this operation.
     fn begin(&self, state: &mut State) -> Result<(), bool> {
-        if state.session != self.session || !state.powered || state.disks[self.disk].vanished {
+        if state.session != self.session || !state.powered {
+            return Err(false);
+        }
+        if state.disks[self.disk].vanished {
+            self.machine.coverage.hit(FaultKind::Vanished);
             return Err(false);
         }
         state.operations += 1;
@@ -241,6 +321,23 @@ impl Device for SimulatedDevice {
                 .trace
                 .operation(self.disk, "read flips", offset + at as u64, &[]);
         }
+        if disk.rates.read_misdirected > 0 && random.chance(disk.rates.read_misdirected, 10_000) {
+            let other = disk.elsewhere(offset, buffer.len(), random);
+            if disk.read(other, buffer) && other != offset {
+                machine.coverage.hit(FaultKind::MisdirectedRead);
+                machine
+                    .trace
+                    .operation(self.disk, "read is misdirected", other, &[]);
+            }
+        }
+        if disk.rates.read_stale > 0
+            && !buffer.is_empty()
+            && random.chance(disk.rates.read_stale, 10_000)
+            && disk.show_earlier(offset, buffer, random)
+        {
+            machine.coverage.hit(FaultKind::StaleRead);
+            machine.trace.operation(self.disk, "read is stale", offset, &[]);
+        }
         machine.trace.operation(self.disk, "read", offset, buffer);
         Ok(())
     }
@@ -274,6 +371,18 @@ impl Device for SimulatedDevice {
             machine.trace.operation(self.disk, "write fails", offset, data);
             disk.write_partly(offset, data, random);
             return Err(self.error(Operation::Write, offset, data.len(), Cause::System(ERROR_IO)));
+        }
+        if disk.rates.write_phantom > 0 && random.chance(disk.rates.write_phantom, 10_000) {
+            machine.coverage.hit(FaultKind::PhantomWrite);
+            machine
+                .trace
+                .operation(self.disk, "write is not made", offset, data);
+            return Ok(());
+        }
+        let mut offset = offset;
+        if disk.rates.write_misdirected > 0 && random.chance(disk.rates.write_misdirected, 10_000) {
+            offset = disk.elsewhere(offset, data.len(), random);
+            machine.coverage.hit(FaultKind::MisdirectedWrite);
         }
         disk.write(offset, data);
         machine.trace.operation(self.disk, "write", offset, data);

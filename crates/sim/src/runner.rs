@@ -164,3 +164,39 @@ pub fn run_many(
     summary.failures.sort_by_key(|outcome| outcome.seed);
     summary
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs some seeds of a level twice each.
+    fn runs_alike(level: Level, seeds: std::ops::Range<u64>) {
+        for seed in seeds {
+            let run = || run_seed(level, seed, false, &Arc::new(Coverage::default()));
+            let (one, other) = (run(), run());
+            assert_eq!((one.events, one.hash), (other.events, other.hash), "seed {seed}");
+            assert_eq!(one.violation, other.violation, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn the_store_level_does_the_same_again() {
+        runs_alike(Level::Store, 500..515);
+    }
+
+    #[test]
+    fn the_fs_level_does_the_same_again() {
+        runs_alike(Level::Fs, 500..515);
+    }
+
+    #[test]
+    fn the_damage_level_does_the_same_again() {
+        runs_alike(Level::Damage, 500..530);
+    }
+
+    #[test]
+    fn another_seed_does_something_else() {
+        let hash = |seed| run_seed(Level::Damage, seed, false, &Arc::new(Coverage::default())).hash;
+        assert_ne!(hash(1), hash(2));
+    }
+}

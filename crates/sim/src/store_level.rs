@@ -15,7 +15,6 @@ use terrace_store::{Batch, ChunkId, Compression, Flow, Owner, Piece, Placement, 
 
 use crate::{
     content::Content,
-    disk::Rates,
     ensure,
     fault::{Coverage, FaultKind},
     outcome::{Check, Violation},
@@ -48,6 +47,10 @@ pub(crate) struct Run {
     pub(crate) hurt: bool,
     /// Writes failed while copies were made, so that some are missing until a scrub repaired them.
     pub(crate) scarred: bool,
+    /// A disk is lying about its writes: what fails is not looked into, it ends the work.
+    pub(crate) lying: bool,
+    /// Something failed while a disk was lying.
+    pub(crate) broken: bool,
 }
 
 /// What an operation that failed means for the run.
@@ -91,6 +94,8 @@ impl Run {
             storm: false,
             hurt: false,
             scarred: false,
+            lying: false,
+            broken: false,
         };
         run.store = Some(
             run.rig
@@ -699,30 +704,10 @@ impl Run {
     fn weather(&mut self) -> Check {
         self.storm = !self.storm && self.random.chance(1, 2);
         let storm = self.storm;
-        let disks = self.rig.machine.disk_count();
-        for disk in 0..disks {
-            let rate = |random: &mut Random| {
-                if storm && random.chance(1, 3) {
-                    random.between(5, 200)
-                } else {
-                    0
-                }
-            };
-            let rates = Rates {
-                read_error: rate(&mut self.random),
-                bad_page: 0,
-                read_flip: rate(&mut self.random),
-                write_error: rate(&mut self.random) / 2,
-                flush_error: rate(&mut self.random),
-                slow: rate(&mut self.random),
-            };
-            let full = storm && self.random.chance(1, 30);
-            let dead = storm && self.random.chance(1, 40);
-            self.rig.machine.with_disk(disk, |disk, _| {
-                disk.rates = rates;
-                disk.backing_full = full;
-                disk.writes_fail = dead;
-            });
+        if storm {
+            self.rig.machine.begin_storm(2500, &mut self.random);
+        } else {
+            self.rig.machine.end_storm();
         }
         self.scarred |= storm;
         // A device that failed a write is left out until the pool is opened again.
@@ -732,14 +717,7 @@ impl Run {
     }
 
     fn calm(&mut self) {
-        for disk in 0..self.rig.machine.disk_count() {
-            self.rig.machine.with_disk(disk, |disk, _| {
-                disk.rates = Rates::default();
-                disk.writes_fail = false;
-                disk.backing_full = false;
-                disk.unspoil();
-            });
-        }
+        self.rig.machine.repair();
         self.storm = false;
     }
 

@@ -14,6 +14,10 @@ use crate::{
 impl Run {
     /// Opens again after a cut, a kill or an error, and checks everything. The power may go again meanwhile.
     pub(super) fn recover(&mut self, cleanly: bool) -> Check {
+        if self.lying {
+            self.broken = true;
+            return Ok(());
+        }
         self.store = None;
         self.held.clear();
         // Faults of single operations end here: what is checked below is what is on the disks.

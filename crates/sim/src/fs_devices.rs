@@ -1,0 +1,204 @@
+//! Devices that come and go under the run, tiers that are set otherwise, data that is moved by hand, scrubs.
+//!
+//! What must hold: none of it changes what any dataset shows; a device that was taken out is not needed any more (its
+//! content is destroyed at once, to show it); nothing is refused but for a reason that the figures give.
+
+use terrace_engine::{EngineError, TierPlace};
+
+use crate::{
+    ensure,
+    fs_level::Run,
+    fs_model::{Body, Node},
+    outcome::Check,
+    rig::MIB,
+    trace,
+};
+
+/// Tiers that the pool of a run has at most.
+const TIERS_MAX: usize = 4;
+
+impl Run {
+    /// The disks that are part of the pool now; those that have left since the last look are wiped.
+    pub(crate) fn look_at_members(&mut self) -> Check {
+        if !self.rig.machine.is_powered() {
+            return Ok(());
+        }
+        let Some(engine) = self.engine.clone() else {
+            return Ok(());
+        };
+        let number = |path: &str| path.trim_start_matches("/simulated/disk").parse::<usize>().ok();
+        let devices = engine.pool().devices();
+        let members = devices.iter().filter_map(|device| number(&device.path)).collect();
+        for gone in self.members.difference(&members) {
+            trace!(self.trace, "disk {gone} has left the pool");
+            self.rig.machine.with_disk(*gone, |disk, _| disk.blank());
+        }
+        self.members = members;
+        Ok(())
+    }
+
+    /// A device is added, emptied, taken out, used again, or has grown.
+    pub(crate) fn change_devices(&mut self) -> Check {
+        let engine = self.engine()?;
+        let members: Vec<usize> = self.members.iter().copied().collect();
+        let spares: Vec<usize> = (0..self.rig.machine.disk_count())
+            .filter(|disk| !self.members.contains(disk))
+            .collect();
+        let member = format!("/simulated/disk{}", self.random.pick(&members));
+        let (words, done) = match self.random.below(10) {
+            0..=3 if !spares.is_empty() => return self.add_device(*self.random.clone().pick(&spares)),
+            0..=5 => ("remove", engine.remove_device(&member).map(drop)),
+            6 => ("evacuate", engine.evacuate_device(&member).map(drop)),
+            7 => ("use again", engine.use_device_again(&member)),
+            8 => {
+                let jobs: Vec<u64> = engine.jobs().into_iter().map(|job| job.id).collect();
+                if jobs.is_empty() {
+                    return Ok(());
+                }
+                let action = *self.random.pick(&["pause", "resume", "resume", "cancel"]);
+                (action, engine.job_action(*self.random.pick(&jobs), action))
+            }
+            _ => {
+                let disk = *self.random.pick(&members);
+                let more = self.random.between(1, 4) * MIB;
+                self.rig
+                    .machine
+                    .with_disk(disk, |disk, _| disk.grow(disk.size_bytes() + more));
+                let grown = engine.resize_device(&format!("/simulated/disk{disk}"));
+                ("grow", grown.map(drop))
+            }
+        };
+        trace!(self.trace, "{words} {member}: {}", done.is_ok());
+        match done {
+            Err(EngineError::Mover(terrace_mover::MoverError::Store(error))) => {
+                self.excuse(words, &error.to_string())
+            }
+            // The figures forbid it, or it is no use: the words say which.
+            Ok(()) | Err(EngineError::Invalid(_) | EngineError::Busy(_) | EngineError::Mover(_))
+                if self.rig.machine.is_powered() =>
+            {
+                self.look_at_members()
+            }
+            Ok(()) => Ok(()),
+            Err(error) => self.excuse(words, &error.to_string()),
+        }
+    }
+
+    fn add_device(&mut self, disk: usize) -> Check {
+        let engine = self.engine()?;
+        let tiers = engine.pool().tiers();
+        let beside = self.random.pick(&tiers).settings.name.clone();
+        let (tier, place) = if self.random.chance(1, 3) && tiers.len() < TIERS_MAX {
+            let place = if self.random.chance(1, 2) {
+                TierPlace::Before(beside)
+            } else {
+                TierPlace::After(beside)
+            };
+            self.tiers_made += 1;
+            (format!("new{}", self.tiers_made), Some(place))
+        } else {
+            (beside, None)
+        };
+        let device = self.rig.machine.device(disk);
+        let added = engine.add_opened(&tier, device, place.as_ref(), 1, false);
+        trace!(self.trace, "add disk {disk} to {tier}: {}", added.is_ok());
+        match added {
+            Ok(_) => self.look_at_members(),
+            Err(error) => {
+                self.excuse("add a device", &error.to_string())?;
+                self.look_at_members()?;
+                // What an interrupted change left on it must not be in the way of the next one.
+                if !self.members.contains(&disk) {
+                    self.rig.machine.with_disk(disk, |disk, _| disk.blank());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Other settings of a tier or of migration.
+    pub(crate) fn change_tier(&mut self) -> Check {
+        let engine = self.engine()?;
+        if self.random.chance(1, 2) {
+            let value = if self.random.chance(1, 2) { "on" } else { "off" };
+            trace!(self.trace, "migration={value}");
+            return match engine.set_property("migration", value) {
+                Ok(()) => Ok(()),
+                Err(error) => self.excuse("set migration", &error.to_string()),
+            };
+        }
+        let tiers = engine.pool().tiers();
+        let mut settings = self.random.pick(&tiers).settings.clone();
+        settings.high_water = *self.random.pick(&[0.02, 0.1, 0.5, 0.85]);
+        settings.low_water = settings.high_water / 2.0;
+        settings.promote_after = self.random.between(0, 3) as u32;
+        settings.landing = self.random.chance(1, 2);
+        trace!(self.trace, "tier {settings:?}");
+        match engine.set_tier(&settings.name.clone(), settings) {
+            Ok(()) => Ok(()),
+            Err(error) => self.excuse("set a tier", &error.to_string()),
+        }
+    }
+
+    /// A file or a whole dataset is moved or pinned to a tier; or a scrub begins.
+    pub(crate) fn move_by_hand(&mut self) -> Check {
+        let engine = self.engine()?;
+        if self.random.chance(1, 4) {
+            let started = engine.start_scrub();
+            trace!(self.trace, "scrub: {}", started.is_ok());
+            return Ok(());
+        }
+        let index = self.random.index(self.filesystems.len());
+        let filesystem = &self.filesystems[index];
+        let Some(handle) = filesystem.handle.clone() else {
+            return Ok(());
+        };
+        let files = filesystem
+            .history
+            .newest()
+            .tree
+            .objects(|node: &Node| matches!(node.body, Body::File(_)));
+        let object = if files.is_empty() || self.random.chance(1, 4) {
+            0
+        } else {
+            *self.random.pick(&files)
+        };
+        let tiers = engine.pool().tiers();
+        let tier = self.random.pick(&tiers).settings.name.clone();
+        let number = handle.dataset().number();
+        let (words, done) = match self.random.below(5) {
+            0 => ("promote", engine.mover().promote(number, object).map(drop)),
+            1 => ("demote", engine.mover().demote(number, object).map(drop)),
+            2 if object != 0 => ("pin", engine.mover().pin(number, object, &tier).map(drop)),
+            3 if object != 0 => ("unpin", engine.mover().unpin(number, object)),
+            _ => ("move", engine.mover().move_to(number, object, &tier).map(drop)),
+        };
+        trace!(
+            self.trace,
+            "{words} {object} of {} ({tier}): {}",
+            self.filesystems[index].name,
+            done.is_ok()
+        );
+        match done {
+            Err(terrace_mover::MoverError::Store(error)) => self.excuse(words, &error.to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the last scrub found, when nothing can have damaged anything.
+    pub(crate) fn check_scrub(&mut self) -> Check {
+        if !self.rig.machine.is_powered() {
+            return Ok(());
+        }
+        let engine = self.engine()?;
+        let status = engine.status();
+        if let Some(scrub) = status.scrub.filter(|scrub| scrub.state == "done") {
+            ensure!(
+                scrub.errors == scrub.repaired || self.storm || self.hurt || self.scarred,
+                "a scrub found damage where there is none: {:?}",
+                scrub.damage
+            );
+        }
+        Ok(())
+    }
+}
