@@ -317,10 +317,18 @@ fn longest_verified_prefix(pool: &Arc<Pool>, unsure: &VecDeque<(Scanned, Vec<Log
     0
 }
 
+/// How often a copy is read that does not verify: what is wrong once may be right the next time, and a tail that is
+/// given up is lost.
+const READ_ATTEMPTS: usize = 3;
+
 /// Whether a copy of a chunk holds what it should; an unreadable device says nothing about a torn tail.
 fn verifies(pool: &Pool, record: &ChunkRecord) -> bool {
     let mut unreadable = 0;
-    for location in &record.locations {
+    let attempts = record
+        .locations
+        .iter()
+        .flat_map(|location| [location; READ_ATTEMPTS]);
+    for location in attempts {
         match crate::walk::read_stored(pool, location.segment, location.offset, record.stored()) {
             Ok(stored) => {
                 let payload = &stored[crate::header::HEADER_BYTES..];
@@ -333,7 +341,7 @@ fn verifies(pool: &Pool, record: &ChunkRecord) -> bool {
             Err(_) => unreadable += 1,
         }
     }
-    unreadable == record.locations.len()
+    unreadable == record.locations.len() * READ_ATTEMPTS
 }
 
 impl ChunkStore {

@@ -54,7 +54,7 @@ impl CheckReport {
         }
     }
 
-    /// The counters of a dataset, in which `number` is the number of an object or body.
+    /// The counters of a dataset that has an object of this number.
     fn counters(&mut self, dataset: u32, number: u64) -> &mut Counters {
         let counters = self.counted.entry(dataset).or_default();
         counters.next_object = counters.next_object.max(number + 1);
@@ -115,7 +115,7 @@ fn check_regions(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(),
         match split_value(value).and_then(|(_, payload)| RegionRecord::decode(payload)) {
             Ok(record) if record.is_empty() => report.problem(|| format!("region {key:02x?} maps nothing")),
             Ok(record) => {
-                report.counters(dataset, body).live_blocks += u64::from(record.mapped_blocks());
+                report.counters(dataset, 0).live_blocks += u64::from(record.mapped_blocks());
                 report.refer(&record);
             }
             Err(error) => report.problem(|| format!("region {key:02x?}: {error}")),
@@ -177,7 +177,7 @@ fn check_namespace(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(
             }
         };
         report.lost_bodies.remove(&(id.0, inode.body));
-        report.counters(id.0, id.1.max(inode.body)).objects += 1;
+        report.counters(id.0, id.1).objects += 1;
         let links = named.remove(&id).map_or(0, |(counted, _)| counted.links);
         let inside = inside.remove(&id).unwrap_or_default();
         let expected = match inode.kind {
@@ -225,8 +225,8 @@ fn check_history(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(),
         if live.first() == Some(&keys::TABLE_REGION) {
             match RegionRecord::decode(payload) {
                 Ok(record) => {
-                    let (dataset, body, _) = keys::parse_region(&live)?;
-                    report.counters(dataset, body).history_blocks += u64::from(record.mapped_blocks());
+                    let (dataset, ..) = keys::parse_region(&live)?;
+                    report.counters(dataset, 0).history_blocks += u64::from(record.mapped_blocks());
                     report.refer(&record);
                 }
                 Err(error) => report.problem(|| format!("version {key:02x?}: {error}")),

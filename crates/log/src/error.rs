@@ -25,6 +25,9 @@ pub enum LogError {
         /// A later sequence that was durable once.
         durable: u64,
     },
+    /// No copy of the place where the log goes on can be read, so that nobody knows whether it does.
+    #[error("the log cannot be read: {0}; try again, or bring the device back that holds its other copy")]
+    Unreadable(PoolError),
     /// A position that makes no sense.
     #[error("the log position in the root record is invalid: {0}")]
     Position(&'static str),

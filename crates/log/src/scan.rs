@@ -8,13 +8,18 @@
 use std::sync::Arc;
 
 use terrace_device::AlignedBuffer;
-use terrace_pool::Pool;
+use terrace_pool::{Pool, PoolError, SegmentId};
 
 use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition};
 
 const BLOCK: usize = 4096;
 /// How far behind the tail the scanner looks for proof of damage.
 const LOOK_AHEAD_BYTES: usize = 1024 * 1024;
+/// How often a place is read that cannot be read.
+const READ_ATTEMPTS: usize = 3;
+
+/// An entry and its payload, if there is one where it was looked for.
+type ReadCopy = Result<Option<(EntryHeader, Vec<u8>)>, PoolError>;
 
 /// One appended payload, joined from its entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +80,7 @@ impl Scanner {
         let passed = self.segments.len();
         let mut joined: Option<Scanned> = None;
         loop {
-            let Some((header, payload)) = self.next_entry() else {
+            let Some((header, payload)) = self.next_entry()? else {
                 // An unfinished payload was never durable: the tail is in front of it.
                 self.position = start;
                 self.segments.truncate(passed);
@@ -97,11 +102,11 @@ impl Scanner {
         }
     }
 
-    fn next_entry(&mut self) -> Option<(EntryHeader, Vec<u8>)> {
+    fn next_entry(&mut self) -> Result<Option<(EntryHeader, Vec<u8>)>, LogError> {
         let here = (self.position.segment, self.position.offset);
         let there = (self.position.next, 0);
         for (copies, offset) in [here, there] {
-            if let Some((header, payload)) = self.read_entry(copies, offset) {
+            if let Some((header, payload)) = self.read_entry(copies, offset)? {
                 if copies != self.position.segment {
                     self.segments.push(copies);
                 }
@@ -113,17 +118,34 @@ impl Scanner {
                     previous: header.sum,
                     sequence: header.last,
                 };
-                return Some((header, payload));
+                return Ok(Some((header, payload)));
             }
         }
-        None
+        Ok(None)
     }
 
-    fn read_entry(&mut self, copies: Copies, offset: u32) -> Option<(EntryHeader, Vec<u8>)> {
+    /// An entry from any copy. That no copy can be read is not the end of the log.
+    fn read_entry(
+        &mut self,
+        copies: Copies,
+        offset: u32,
+    ) -> Result<Option<(EntryHeader, Vec<u8>)>, LogError> {
         let position = self.position;
         let mut failed = 0;
+        let mut readable = false;
+        let mut cause = None;
         for segment in copies.iter() {
-            let found = self.read_copy(segment, offset).filter(|(header, _)| {
+            let read = match self.read_again(segment, offset) {
+                Ok(read) => {
+                    readable = true;
+                    read
+                }
+                Err(error) => {
+                    cause = Some(error);
+                    None
+                }
+            };
+            let found = read.filter(|(header, _)| {
                 header.pool == self.pool.id()
                     && header.previous == position.previous
                     && header.first == position.sequence + 1
@@ -132,38 +154,57 @@ impl Scanner {
             match found {
                 Some(entry) => {
                     self.degraded |= failed > 0;
-                    return Some(entry);
+                    return Ok(Some(entry));
                 }
                 None => failed += 1,
             }
         }
-        None
+        match cause {
+            Some(cause) if !readable => Err(LogError::Unreadable(cause)),
+            _ => Ok(None),
+        }
     }
 
-    fn read_copy(&mut self, segment: terrace_pool::SegmentId, offset: u32) -> Option<(EntryHeader, Vec<u8>)> {
-        let room = (self.pool.segment_bytes() as usize).checked_sub(offset as usize)?;
-        if room < BLOCK {
-            return None;
+    /// [`read_copy`](Self::read_copy), again if it fails: once may be chance, and the end of a log is a far-reaching
+    /// finding.
+    fn read_again(&mut self, segment: SegmentId, offset: u32) -> ReadCopy {
+        let mut attempts = READ_ATTEMPTS;
+        loop {
+            attempts -= 1;
+            match self.read_copy(segment, offset) {
+                // Who opens a pool without a device goes without what only that has.
+                Err(PoolError::NoDevice { .. }) => return Ok(None),
+                Err(_) if attempts > 0 => {}
+                read => return read,
+            }
         }
-        let first = self.buffer.reuse(BLOCK);
-        self.pool.read(segment, offset.into(), first).ok()?;
-        let header = EntryHeader::decode(&self.buffer).ok()?;
+    }
+
+    /// The entry at a place of one copy; `None` if there is none.
+    fn read_copy(&mut self, segment: SegmentId, offset: u32) -> ReadCopy {
+        let room = (self.pool.segment_bytes() as usize).saturating_sub(offset as usize);
+        if room < BLOCK {
+            return Ok(None);
+        }
+        self.pool.read(segment, offset.into(), self.buffer.reuse(BLOCK))?;
+        let Ok(header) = EntryHeader::decode(&self.buffer) else {
+            return Ok(None);
+        };
         let total = HEADER_BYTES
-            .checked_add(header.length as usize)?
+            .saturating_add(header.length as usize)
             .next_multiple_of(BLOCK);
         if total > room {
-            return None;
+            return Ok(None);
         }
         if total > BLOCK {
-            let all = self.buffer.reuse(total);
-            self.pool.read(segment, offset.into(), all).ok()?;
+            self.pool.read(segment, offset.into(), self.buffer.reuse(total))?;
             // The header is taken from the same read as the payload.
-            if EntryHeader::decode(&self.buffer).ok()? != header {
-                return None;
+            if !EntryHeader::decode(&self.buffer).is_ok_and(|again| again == header) {
+                return Ok(None);
             }
         }
         let payload = self.buffer[HEADER_BYTES..HEADER_BYTES + header.length as usize].to_vec();
-        header.verify(&payload).then_some((header, payload))
+        Ok(header.verify(&payload).then_some((header, payload)))
     }
 
     /// Looks behind the tail for an entry that could only have been written after something there was durable.
@@ -185,7 +226,7 @@ impl Scanner {
                         continue;
                     }
                     let verified = self.read_copy(segment, (from + start) as u32);
-                    if let Some((header, _)) = verified {
+                    if let Ok(Some((header, _))) = verified {
                         return Err(LogError::Damaged {
                             newest: tail.sequence,
                             durable: header.flushed,

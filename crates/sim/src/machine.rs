@@ -203,7 +203,8 @@ impl Machine {
         for (number, disk) in state.disks.iter_mut().enumerate() {
             disk.rates.read_error = random.between(0, 400);
             if several && number == flips {
-                disk.rates.read_flip = random.between(0, 400);
+                // Rarely: what is wrong three times in a row counts as damaged for good.
+                disk.rates.read_flip = random.between(0, 60);
             }
         }
     }
