@@ -23,8 +23,9 @@ if [ ${#patches[@]} -eq 0 ]; then
     printf 'no faults in crates/sim/mutants: nothing was tested\n' >&2
     exit 1
 fi
-missed=0 caught=0
-miss() { printf '%-34s %s\n' "$1" "$2"; missed=$((missed + 1)); }
+missed=0 caught=0 table=
+row() { table+=$(printf '| %-34s | %-16s | %7s |' "$1" "$2" "$3")$'\n'; }
+miss() { printf '%-34s %s\n' "$1" "$2"; row "$1" MISSED ''; missed=$((missed + 1)); }
 
 if [ -n "$check" ]; then
     for patch in "${patches[@]}"; do
@@ -37,33 +38,38 @@ if [ -n "$check" ]; then
     exit
 fi
 
-copy=$(mktemp -d "${TMPDIR:-/tmp}/terrace-mutants.XXXXXX")
-trap 'rm -rf "$copy"' EXIT
 # The profile of `make test`: overflow checks and assertions are part of what notices. One target directory, so that
 # each fault costs the crates above it only.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}/mutants
 sim=$CARGO_TARGET_DIR/debug/terrace-sim
-mkdir "$copy/tree"
+# Always at the same place, so that crates which no fault touches stay built from one run to the next.
+copy=$CARGO_TARGET_DIR/faults
+rm -rf "$copy"
+mkdir -p "$copy/tree"
 cp -r Cargo.toml Cargo.lock clippy.toml rust-toolchain.toml rustfmt.toml crates "$copy/tree/"
 cd "$copy/tree" || exit 1
 git init -q . || exit 1
 run() { cargo build --locked --quiet --bin terrace-sim 2>"$copy/log"; }
 for patch in "${patches[@]}"; do
     name=$(basename "$patch" .patch)
+    began=
     if ! git apply "$patch"; then
         miss "$name" 'does not apply any more'
     elif ! run; then
         miss "$name" "does not build: $(grep -m 1 '^error' "$copy/log")"
-    elif "$sim" --seeds "$seeds" --level all --failures 1 >"$copy/log" 2>&1; then
+    elif began=$SECONDS; "$sim" --seeds "$seeds" --level all --failures 1 >"$copy/log" 2>&1; then
         miss "$name" "MISSED by $seeds seeds"
     elif ! grep -q '^FAILED' "$copy/log"; then
         # Killed or aborted: not a finding of the simulator's.
         miss "$name" "ended without a finding: $(tail -n 1 "$copy/log")"
     else
         printf '%-34s caught: %s\n' "$name" "$(grep -m 1 '^FAILED' "$copy/log" | cut -c 1-120)"
+        row "$name" "$(sed -n 's/^FAILED: \([a-z]*\) seed \([0-9]*\):.*/\1 \2/p' "$copy/log" | head -n 1)" $((SECONDS - began))
         caught=$((caught + 1))
     fi
     git apply -R "$patch" 2>/dev/null
 done
+printf '\n| %-34s | %-16s | %-7s |\n' fault 'noticed at seed' seconds
+printf '%s' "$table"
 printf '%d caught, %d missed\n' "$caught" "$missed"
 [ "$missed" -eq 0 ]
