@@ -24,7 +24,9 @@ demo:
 sim:
 	cargo run --release --quiet --bin terrace-sim -- --from $(FROM) --seeds $(SEEDS) --level $(LEVEL)
 
+FUZZ_ITERATIONS ?= 1000000
 soak:
+	TERRACE_FUZZ_ITERATIONS=$(FUZZ_ITERATIONS) TERRACE_FUZZ_SEED=$$(date +%s) cargo test --workspace --lib --quiet hostile_bytes
 	cargo run --release --quiet --bin terrace-sim -- --hours $(HOURS) --level $(LEVEL)
 
 bench:

@@ -28,18 +28,25 @@ mod record;
 mod recover;
 mod reports;
 mod root;
+mod root_copy;
+mod salvage;
 mod scrub;
 mod space;
 mod spans;
 mod store;
 mod streams;
+mod survey;
 mod verify;
 mod walk;
 mod write;
 
+#[cfg(test)]
+mod hostile_bytes;
+
 pub use options::{Options, Step};
 pub use reports::{
-    AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, FoundChunk, ScrubCursor, ScrubProgress,
-    VerifyProgress,
+    AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress, VerifyProgress,
 };
+pub use salvage::{How, Salvaged};
 pub use store::ChunkStore;
+pub use survey::{ChunkPlace, EntryPlace, Survey, TablePlace};

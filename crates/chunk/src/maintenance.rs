@@ -21,6 +21,7 @@ use crate::{
         TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_SEGMENTS, candidate_of_key, chunk_key, dedup_key, segment_key,
     },
     root::encode_root,
+    root_copy::encode_root_copy,
     store::{ChunkStore, meta_error, pool_error},
 };
 
@@ -207,6 +208,7 @@ impl ChunkStore {
         };
         let root = encode_root(&manifest, &position, &counters, self.next_chunk_id(), &self.meta);
         self.pool.write_root(&root).map_err(pool_error)?;
+        self.meta.keep_root(&encode_root_copy(&self.pool.id(), &root));
         let released = self.tree.take_released();
         terrace_meta::ExtentStorage::release(&*self.meta, &released);
         self.meta.release_replaced();

@@ -34,6 +34,8 @@ struct State {
     writing: BTreeMap<u32, u32>,
     dirty: BTreeSet<u32>,
     live_bytes: u64,
+    /// The newest copy of the root.
+    root_copy: Option<Extent>,
     /// Copies that were replaced; released when a root that lists the new ones is durable.
     replaced: Vec<SegmentId>,
 }
@@ -231,6 +233,44 @@ impl MetaStorage {
         }
     }
 
+    /// Puts a copy of the root that was just written in the place of the one before. It takes no segment of its own:
+    /// it is left out when it does not fit in the one that is open.
+    pub fn keep_root(&self, copy: &[u8]) {
+        let Ok(length) = u32::try_from(copy.len()) else {
+            return;
+        };
+        let need = room(length) as u32;
+        let (number, offset, copies) = {
+            let mut state = self.state.lock();
+            let Some((number, fill)) = state
+                .open
+                .filter(|(_, fill)| fill + need <= self.pool.segment_bytes())
+            else {
+                return;
+            };
+            state.open = Some((number, fill + need));
+            *state.writing.entry(number).or_default() += 1;
+            let copies = state.segments.get(&number).map(|segment| segment.copies);
+            (number, fill, copies.unwrap_or_default())
+        };
+        let padded = AlignedBuffer::padded_from(copy);
+        let mut good = 0;
+        for segment in copies.iter() {
+            match self.pool.write(segment, offset.into(), &padded) {
+                Ok(()) => good += 1,
+                Err(error) => tracing::warn!(%segment, %error, "a copy of the root could not be written"),
+            }
+        }
+        self.settle(number, if good > 0 { room(length) } else { 0 });
+        if good > 0 {
+            let extent = extent_at(number, offset, length);
+            let old = self.state.lock().root_copy.replace(extent);
+            if let Some(old) = old {
+                self.release(&[old]);
+            }
+        }
+    }
+
     /// Live bytes, one copy.
     pub fn live_bytes(&self) -> u64 {
         self.state.lock().live_bytes
@@ -372,10 +412,7 @@ impl ExtentStorage for MetaStorage {
             let enough = good == copies.iter().count() || (good > 0 && attempt == ATTEMPTS);
             self.settle(number, if enough { room(length) } else { 0 });
             if enough {
-                return Ok(Extent {
-                    location: u64::from(number) << 32 | u64::from(offset),
-                    bytes: length,
-                });
+                return Ok(extent_at(number, offset, length));
             }
             let mut state = self.state.lock();
             if state.open.is_some_and(|(open, _)| open == number) {
@@ -470,6 +507,13 @@ impl ExtentStorage for MetaStorage {
 
 fn parts(extent: Extent) -> (u32, u32) {
     ((extent.location >> 32) as u32, extent.location as u32)
+}
+
+fn extent_at(number: u32, offset: u32, bytes: u32) -> Extent {
+    Extent {
+        location: u64::from(number) << 32 | u64::from(offset),
+        bytes,
+    }
 }
 
 fn room(bytes: u32) -> u64 {

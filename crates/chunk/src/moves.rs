@@ -12,6 +12,7 @@ use crate::{
     record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_key, chunk_of_key},
     store::{ChunkStore, meta_error},
     streams::StreamKey,
+    survey::chunks_in,
 };
 
 impl ChunkStore {
@@ -196,8 +197,8 @@ impl ChunkStore {
             .map_or(0, |state| state.live);
         let mut ids = Vec::new();
         let mut bytes = 0;
-        // An unreadable segment is looked up in the table instead.
-        for found in Self::walk_segment(&self.pool, segment).unwrap_or_default() {
+        // What cannot be read is looked up in the table instead.
+        for found in chunks_in(&self.pool, segment) {
             if let Some(record) = self.record(found.id)?
                 && record.locations.contains(&Location {
                     segment,

@@ -29,7 +29,7 @@ use crate::{
     meta_storage::MetaStorage,
     payload::{LoggedBatch, decode_batches},
     record::{ChunkRecord, TABLE_CHUNKS, TABLE_LIVE, TABLE_SEGMENTS, chunk_of_key, segment_of_key},
-    root::{decode_root, encode_root},
+    root::{Root, decode_root, encode_root},
     store::{ChunkStore, CommitState, GroupState, meta_error, pool_error},
 };
 
@@ -86,6 +86,7 @@ fn tree_options(options: &Options, pool: &Pool) -> terrace_meta::Options {
         memory_bytes: options.memtable_bytes,
         block_cache_bytes: options.block_cache_bytes,
         table_bytes,
+        identity: pool.id(),
     }
 }
 
@@ -113,8 +114,7 @@ impl ChunkStore {
     pub fn open(pool: Arc<Pool>, options: Options) -> Result<Arc<Self>, StoreError> {
         let payload = pool.read_root().map_err(pool_error)?;
         let payload = payload.ok_or_else(|| damaged("the pool has no root record; it was never finished"))?;
-        let root =
-            decode_root(pool.clone(), &payload).map_err(|error| damaged(format!("root record: {error}")))?;
+        let root = read_root(&pool, &payload)?;
         let meta = Arc::new(root.meta);
         let tree = Tree::open(meta.clone(), Some(&root.manifest), tree_options(&options, &pool))
             .map_err(meta_error)?;
@@ -126,7 +126,10 @@ impl ChunkStore {
             sequence: root.position.sequence,
         };
         let start = (root.position.sequence, root.counters);
-        let (position, segments) = replay_log(&pool, root.position, &mut replay)?;
+        let (position, segments, broken) = replay_log(&pool, root.position, &mut replay)?;
+        if let Some(cause) = broken {
+            return Err(cause);
+        }
         if replay.tree.newest_sequence() > replay.sequence {
             return Err(damaged(format!(
                 "the log ends at batch {}, the tables already hold {}",
@@ -152,6 +155,35 @@ impl ChunkStore {
             store.log.fence().map_err(log_error)?;
         }
         Ok(Arc::new(store))
+    }
+
+    /// Opens the store as a root says, for reading alone: no segment is claimed, and a log that is broken, or behind
+    /// the tables, is read as far as it goes. Returns whether it is broken.
+    pub(crate) fn open_for_salvage(
+        pool: Arc<Pool>,
+        options: Options,
+        payload: &[u8],
+    ) -> Result<(Arc<Self>, bool), StoreError> {
+        let root = read_root(&pool, payload)?;
+        let meta = Arc::new(root.meta);
+        let tree = Tree::open(meta.clone(), Some(&root.manifest), tree_options(&options, &pool))
+            .map_err(meta_error)?;
+        let mut replay = Replay {
+            tree,
+            counters: root.counters,
+            next_chunk: root.next_chunk,
+            sequence: root.position.sequence,
+        };
+        let (position, segments, broken) = replay_log(&pool, root.position, &mut replay)?;
+        let broken = broken.is_some();
+        let log = Log::resume(pool.clone(), root.position, position, segments, options.nonce);
+        let store = Self::assemble(pool, options, meta, log, replay, VecDeque::new());
+        Ok((Arc::new(store), broken))
+    }
+
+    /// The newest batch of a store opened for salvage.
+    pub(crate) fn salvaged_sequence(&self) -> u64 {
+        self.tree.newest_sequence().max(self.commit.lock().sequence)
     }
 
     fn assemble(
@@ -240,19 +272,39 @@ fn claim(pool: &Pool, segment: SegmentId) -> Result<(), StoreError> {
     }
 }
 
-/// Replays the log from `start`; returns its tail and the segments up to it.
+fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreError> {
+    decode_root(pool.clone(), payload).map_err(|error| damaged(format!("root record: {error}")))
+}
+
+/// Replays the log from `start`; returns its tail, the segments up to it, and why it is broken there, if it is: what
+/// could be accepted before that was applied.
 fn replay_log(
     pool: &Arc<Pool>,
     start: LogPosition,
     replay: &mut Replay,
-) -> Result<(LogPosition, Vec<Copies>), StoreError> {
+) -> Result<(LogPosition, Vec<Copies>, Option<StoreError>), StoreError> {
+    let mut broken = None;
     let mut scanner = Scanner::new(pool.clone(), start).map_err(log_error)?;
     let mut tail = start;
     let mut confirmed = replay.tree.flushed_sequence();
     let mut unsure: VecDeque<(Scanned, Vec<LoggedBatch>)> = VecDeque::new();
-    while let Some(mut scanned) = scanner.next_payload().map_err(log_error)? {
+    loop {
+        let mut scanned = match scanner.next_payload() {
+            Ok(Some(scanned)) => scanned,
+            Ok(None) => break,
+            Err(error) => {
+                broken = Some(log_error(error));
+                break;
+            }
+        };
         let payload = std::mem::take(&mut scanned.payload);
-        let batches = decode_batches(&payload).map_err(|error| damaged(format!("log entry: {error}")))?;
+        let batches = match decode_batches(&payload) {
+            Ok(batches) => batches,
+            Err(error) => {
+                broken = Some(damaged(format!("log entry: {error}")));
+                break;
+            }
+        };
         confirmed = confirmed.max(scanned.flushed);
         unsure.push_back((scanned, batches));
         while unsure
@@ -281,7 +333,7 @@ fn replay_log(
     if let Some(last) = segments.iter().position(|copies| *copies == tail.segment) {
         segments.truncate(last + 1);
     }
-    Ok((tail, segments))
+    Ok((tail, segments, broken))
 }
 
 /// How many of the entries can be accepted: the longest prefix after which every chunk record that it introduced, and

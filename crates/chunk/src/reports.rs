@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use terrace_pool::SegmentId;
-use terrace_store::{ChunkId, Owner};
+use terrace_store::ChunkId;
 
 /// Where a scrub is; `Default` starts a new one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -86,23 +85,6 @@ pub struct DeviceLoad {
     pub live_bytes: u64,
     /// Segments of metadata and log.
     pub metadata_bytes: u64,
-}
-
-/// A chunk found by walking a segment, without any table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundChunk {
-    /// The chunk.
-    pub id: ChunkId,
-    /// For whom it was first written.
-    pub owner: Owner,
-    /// Its segment.
-    pub segment: SegmentId,
-    /// Of its header, in the segment, bytes.
-    pub offset: u32,
-    /// Content, bytes.
-    pub length: u32,
-    /// BLAKE3 of the content.
-    pub hash: [u8; 32],
 }
 
 /// What a full walk found.

@@ -46,6 +46,16 @@ pub fn encode_root(
     writer.into_bytes()
 }
 
+/// The sequence at which the replay of a root starts: orders roots by age.
+pub fn replay_start(payload: &[u8]) -> Result<u64, DecodeError> {
+    let mut reader = Reader::new(payload);
+    if reader.u8("root version")? != VERSION {
+        return Err(DecodeError::Invalid("root version"));
+    }
+    reader.string(ROOT_BYTES_MAX, "metadata manifest")?;
+    Ok(LogPosition::decode(&mut reader)?.sequence)
+}
+
 /// Reads a payload.
 pub fn decode_root(pool: Arc<Pool>, payload: &[u8]) -> Result<Root, DecodeError> {
     let mut reader = Reader::new(payload);

@@ -1,22 +1,34 @@
-//! Verifying without repairing: every copy of every chunk and of every table, on a pool that may be open read-only; and
-//! reading chunks that were found by a walk.
+//! Verifying without repairing: every copy of every chunk and of every table, on a pool that may be open read-only.
 //!
 //! Invariants: nothing is written and nothing is noted for repair; a table that cannot be read is reported, and the
 //! walk goes on with what is left.
 
-use terrace_pool::Pool;
+use terrace_log::Scanner;
+use terrace_store::StoreError;
 
 use crate::{
-    ChunkStore, FoundChunk, ScrubCursor, VerifyProgress, compress,
-    header::{ChunkHeader, HEADER_BYTES},
+    ChunkStore, ScrubCursor, VerifyProgress,
     record::{ChunkRecord, TABLE_CHUNKS, chunk_of_key},
-    walk::read_stored,
+    root::decode_root,
+    store::pool_error,
 };
 
 /// Chunk records read at once.
 const SCAN: usize = 64;
 
 impl ChunkStore {
+    /// Reads every copy of the log from where a replay starts; returns what a copy lacks, in words.
+    pub fn verify_log(&self) -> Result<Vec<String>, StoreError> {
+        let payload = self.pool.read_root().map_err(pool_error)?.unwrap_or_default();
+        let root = decode_root(self.pool.clone(), &payload)
+            .map_err(|error| StoreError::DamagedMetadata(error.to_string().into()))?;
+        let failed = |error: terrace_log::LogError| StoreError::DamagedMetadata(error.to_string().into());
+        let mut scanner = Scanner::new(self.pool.clone(), root.position).map_err(failed)?;
+        scanner.compare_copies();
+        while scanner.next_payload().map_err(failed)?.is_some() {}
+        Ok(scanner.lacking().to_vec())
+    }
+
     /// Reads and verifies about `budget_bytes` of chunk copies, then of tables. Meant for a store at rest.
     pub fn verify_step(&self, cursor: &mut ScrubCursor, budget_bytes: u64) -> VerifyProgress {
         let mut progress = VerifyProgress::default();
@@ -105,25 +117,5 @@ impl ChunkStore {
         }
         cursor.done_bytes += bytes;
         bytes
-    }
-
-    /// The content of a chunk that [`walk_segment`](Self::walk_segment) found, verified against the hash in its
-    /// header; else why there is none.
-    pub fn read_found(pool: &Pool, found: &FoundChunk) -> Result<Vec<u8>, String> {
-        let read = |length| {
-            read_stored(pool, found.segment, found.offset, length).map_err(|error| error.to_string())
-        };
-        let header = ChunkHeader::decode(&read(HEADER_BYTES as u32)?).map_err(|error| error.to_string())?;
-        let stored = read(header.stored())?;
-        let content = stored
-            .get(HEADER_BYTES..)
-            .and_then(|payload| compress::decompress(payload, header.compression, header.length as usize));
-        match content {
-            Some(content) if *blake3::hash(&content).as_bytes() == found.hash => Ok(content),
-            _ => Err(format!(
-                "chunk {} in segment {} does not match its hash",
-                found.id, found.segment
-            )),
-        }
     }
 }

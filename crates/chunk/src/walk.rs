@@ -1,21 +1,18 @@
-//! Walking a segment by the headers in it, without any table.
+//! Reading what lies at any place of a segment, and chunks that a survey found.
 //!
-//! Invariants: nothing is trusted before its sum was compared; every step moves forward by at least a block or a chunk,
-//! so that a hostile segment cannot hold the walk up.
+//! Invariant: nothing is returned as a chunk's content that does not match the hash in its header.
 
 use terrace_device::AlignedBuffer;
 use terrace_pool::{Pool, PoolError, SegmentId};
-use terrace_store::StoreError;
 
 use crate::{
-    FoundChunk,
+    compress,
     header::{ChunkHeader, HEADER_BYTES},
-    store::{ChunkStore, pool_error},
+    store::ChunkStore,
+    survey::ChunkPlace,
 };
 
 const BLOCK: usize = 4096;
-/// Read at once, bytes.
-const WINDOW_BYTES: usize = 1024 * 1024;
 
 /// Reads `length` bytes at `offset` of a segment, whatever their alignment.
 pub(crate) fn read_stored(
@@ -38,37 +35,25 @@ pub(crate) fn read_stored(
 }
 
 impl ChunkStore {
-    /// Lists the self-describing chunks of one segment, those of its earlier uses included; needs no open store. The
-    /// payloads are not verified.
-    pub fn walk_segment(pool: &Pool, segment: SegmentId) -> Result<Vec<FoundChunk>, StoreError> {
-        let segment_bytes = pool.segment_bytes() as usize;
-        let mut found = Vec::new();
-        let mut window = AlignedBuffer::with_capacity(WINDOW_BYTES);
-        let (mut start, mut end) = (0, 0);
-        let mut offset = 0;
-        while offset + HEADER_BYTES <= segment_bytes {
-            if offset + HEADER_BYTES > end {
-                start = offset / BLOCK * BLOCK;
-                end = (start + WINDOW_BYTES).min(segment_bytes);
-                pool.read(segment, start as u64, window.reuse(end - start))
-                    .map_err(pool_error)?;
+    /// Hash and content of a chunk that a [`Survey`](crate::Survey) found, verified against the hash in its header;
+    /// else why there is none.
+    pub fn read_found(pool: &Pool, place: &ChunkPlace) -> Result<([u8; 32], Vec<u8>), String> {
+        let read = |length| {
+            read_stored(pool, place.segment, place.offset, length).map_err(|error| error.to_string())
+        };
+        let header = ChunkHeader::decode(&read(HEADER_BYTES as u32)?).map_err(|error| error.to_string())?;
+        let stored = read(header.stored())?;
+        let content = stored
+            .get(HEADER_BYTES..)
+            .and_then(|payload| compress::decompress(payload, header.compression, header.length as usize));
+        match content {
+            Some(content) if header.id == place.id && *blake3::hash(&content).as_bytes() == header.hash => {
+                Ok((header.hash, content))
             }
-            match ChunkHeader::decode(&window[offset - start..end - start]) {
-                Ok(header) if offset + header.stored() as usize <= segment_bytes => {
-                    found.push(FoundChunk {
-                        id: header.id,
-                        owner: header.owner,
-                        segment,
-                        offset: offset as u32,
-                        length: header.length,
-                        hash: header.hash,
-                    });
-                    offset += header.stored() as usize;
-                }
-                // Each write starts on a block: go on at the next one.
-                _ => offset = (offset + 1).next_multiple_of(BLOCK),
-            }
+            _ => Err(format!(
+                "chunk {} in segment {} does not match its hash",
+                place.id, place.segment
+            )),
         }
-        Ok(found)
     }
 }

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::device_arguments::{DeviceCommand, EvacuateArguments};
+use crate::{
+    device_arguments::{DeviceCommand, EvacuateArguments},
+    verify_arguments::VerifyArguments,
+};
 
 /// One pool of fast and slow storage: tiers, dedup, compression, checksums, snapshots.
 ///
@@ -251,10 +254,15 @@ pub enum Command {
     /// Show or control the work in the background
     Jobs(JobsArguments),
     /// Read and compare everything of a stopped pool, and change nothing; exit status 1 if anything is wrong
-    Verify {
-        /// The pool
-        pool: String,
-    },
+    ///
+    /// Compares every copy of labels, roots, log entries, tables and chunks, and all counts. The pool need not be known
+    /// here: devices and directories to look in do as well.
+    ///
+    /// With --rebuild NEWPOOL a pool that cannot be opened any more is saved as far as possible: its newest whole state if
+    /// one is left, else what single tables, log entries and chunks tell, is put into NEWPOOL with its datasets, snapshots,
+    /// links and attributes. What lost its name goes to 'lost+found'. The damaged pool is only read. Exit status 1 if
+    /// something could not be placed; everything damaged or lost is named. '-n' only says what could be saved.
+    Verify(VerifyArguments),
     /// Read everything in a pool and verify it, repairing what has a good copy
     Scrub {
         /// The pool

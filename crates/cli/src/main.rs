@@ -15,6 +15,7 @@ mod output;
 mod places;
 mod registry;
 mod tree_copy;
+mod verify_arguments;
 
 use std::{ffi::OsString, process::ExitCode};
 

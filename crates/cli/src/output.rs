@@ -93,6 +93,7 @@ pub struct ProgressDisplay {
     bar: Option<ProgressBar>,
     started: Instant,
     last_line: Option<Instant>,
+    ended: bool,
 }
 
 impl ProgressDisplay {
@@ -102,6 +103,7 @@ impl ProgressDisplay {
             bar: None,
             started: Instant::now(),
             last_line: None,
+            ended: false,
         }
     }
 
@@ -122,19 +124,25 @@ impl ProgressDisplay {
             bar.set_position(progress.done_bytes);
             return;
         }
-        if self
-            .last_line
-            .is_some_and(|last| last.elapsed() < Duration::from_secs(5))
-        {
+        // The end is always said, and once.
+        let ended = progress.total_bytes > 0 && progress.done_bytes >= progress.total_bytes;
+        let soon = |last: Instant| last.elapsed() < Duration::from_secs(5);
+        if (!ended && self.last_line.is_some_and(soon)) || (ended && self.ended) {
             return;
         }
+        self.ended = ended;
         self.last_line = Some(Instant::now());
         let seconds = self.started.elapsed().as_secs_f64().max(0.001);
         let rate = (progress.done_bytes as f64 / seconds) as u64;
         if progress.total_bytes > 0 {
             let percent = (progress.done_bytes as f64 * 100.0 / progress.total_bytes as f64).min(100.0);
+            let left = progress.total_bytes.saturating_sub(progress.done_bytes);
+            let eta = match left.checked_div(rate) {
+                Some(seconds) if !ended => format!(", ETA {seconds}s"),
+                _ => String::new(),
+            };
             eprintln!(
-                "{}: {percent:.0}% ({}, {}/s)",
+                "{}: {percent:.0}% ({}, {}/s{eta})",
                 progress.what,
                 format_size(progress.done_bytes),
                 format_size(rate)

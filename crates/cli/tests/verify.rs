@@ -98,3 +98,74 @@ fn a_flipped_byte_is_found_and_the_file_named() {
     let status = machine.ok(&["status", "tank"]);
     assert!(status.contains("tank/data/tree/deep/broken"), "{status}");
 }
+
+/// Flips a byte in each block of an image that starts with `magic` and that `choose` takes; returns how many.
+fn spoil(machine: &Machine, name: &str, magic: &[u8], at: usize, choose: impl Fn(usize) -> bool) -> usize {
+    let mut image = image(machine, name);
+    let mut count = 0;
+    for (index, block) in image.chunks_mut(4096).enumerate() {
+        if block.starts_with(magic) && choose(index) {
+            block[at] ^= 1;
+            count += 1;
+        }
+    }
+    fs::write(machine.path(name), image).unwrap();
+    count
+}
+
+#[test]
+fn every_copy_of_labels_roots_and_log_is_compared() {
+    let machine = Machine::new();
+    pool_with_files(&machine);
+    // Some of the log is still needed.
+    machine.kill_daemon("tank");
+    let whole = ["fast.img", "slow.img"].map(|name| (name, image(&machine, name)));
+    let restore = || {
+        for (name, content) in &whole {
+            fs::write(machine.path(name), content).unwrap();
+        }
+    };
+    let wrong = |words: &[&str]| {
+        let output = machine.run(words);
+        assert_eq!(output.status.code(), Some(1));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report["damaged_records"].as_u64().unwrap() > 0, "{report}");
+        report["problems"].to_string()
+    };
+    let verify = ["verify", "tank", "--json"];
+    // One label copy of three, on either device.
+    for (name, index) in [("fast.img", 16), ("slow.img", 0)] {
+        assert_eq!(spoil(&machine, name, b"TERRLABL", 100, |at| at == index), 1);
+        let problems = wrong(&verify);
+        assert!(
+            problems.contains("label copy") && problems.contains(name),
+            "{problems}"
+        );
+        restore();
+    }
+    // One root slot: the newest root is elsewhere.
+    assert_eq!(spoil(&machine, "slow.img", b"TERRROOT", 50, |at| at == 64), 1);
+    assert!(wrong(&verify).contains("root slot 0"));
+    restore();
+    // The second copy of the log.
+    assert!(spoil(&machine, "slow.img", b"TerrLog1", 200, |_| true) > 0);
+    let problems = wrong(&verify);
+    assert!(problems.contains("log entry"), "{problems}");
+    restore();
+    // By its devices, under another name of the state directory's, it is the same pool, and stays as it is.
+    let report = machine.json(&["verify", "--search", &machine.text(".")]);
+    assert_eq!(
+        (&report["clean"], &report["pool"]),
+        (&true.into(), &"tank".into()),
+        "{report}"
+    );
+    for (name, content) in &whole {
+        assert!(image(&machine, name) == *content, "verify changed {name}");
+    }
+    assert!(machine.error(&["verify"], 2).contains("--search"));
+    assert!(
+        machine
+            .error(&["verify", "--search", &machine.text("tree")], 1)
+            .contains("no label")
+    );
+}

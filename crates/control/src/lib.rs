@@ -14,6 +14,9 @@ mod message;
 mod process;
 mod server;
 
+#[cfg(test)]
+mod hostile_bytes;
+
 pub use connection::{Answer, Connection, ControlError};
 pub use failure::Failure;
 pub use message::{Message, Progress, Request};

@@ -65,15 +65,18 @@ pub struct DatasetInfo {
 
 /// Pool-wide facts that must outlive what they count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub struct Facts {
     /// At least one more than every checkpoint in any record when this was written.
-    pub(crate) checkpoint: u64,
-    pub(crate) next_dataset: u32,
-    pub(crate) next_sweep: u64,
+    pub checkpoint: u64,
+    /// The number that the next dataset gets.
+    pub next_dataset: u32,
+    /// The number that the next background freeing gets.
+    pub next_sweep: u64,
 }
 
 impl Facts {
-    fn encode(self) -> Vec<u8> {
+    /// The value of their record.
+    pub fn encode(self) -> Vec<u8> {
         let mut writer = Writer::new();
         writer
             .varint(self.checkpoint)
@@ -82,7 +85,8 @@ impl Facts {
         writer.into_bytes()
     }
 
-    fn decode(value: &[u8]) -> Result<Self, DecodeError> {
+    /// Reads a value.
+    pub fn decode(value: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(value);
         let checkpoint = reader.varint("checkpoint")?;
         let next_dataset = u32::try_from(reader.varint("next dataset")?)

@@ -60,6 +60,9 @@ mod volume;
 mod write_ahead;
 mod xattrs;
 
+#[cfg(test)]
+mod hostile_bytes;
+
 pub use attributes::{Attributes, FsStatistics, SetAttributes, SetTime};
 pub use block_device::{BlockDevice, PastVolume, ReadOnly};
 pub use check::{CheckReport, check};
@@ -67,7 +70,7 @@ pub use context::{Context, Groups};
 pub use counters::Counters;
 pub use dataset_error::DatasetError;
 pub use dataset_record::{DatasetRecord, Kind};
-pub use datasets::{DatasetInfo, Datasets};
+pub use datasets::{DatasetInfo, Datasets, Facts};
 pub use entry::{EntryRecord, OrphanRecord};
 pub use environment::Environment;
 pub use error::FsError;
@@ -77,7 +80,7 @@ pub use inode::{FileKind, InodeRecord, TARGET_BYTES_MAX, Time};
 pub use lifecycle::{DestroyReport, NewDataset, VOLUME_BYTES_MAX};
 pub use name::{check_dataset, check_part, split_snapshot};
 pub use placement::{TierBytes, bytes_of_dataset, bytes_of_object};
-pub use properties::{PropertyValue, Source, property_default, property_help, property_names};
+pub use properties::{PropertyValue, Source, property_default, property_help, property_names, settings};
 pub use region::{CHUNK_BLOCKS, REGION_BLOCKS, REGION_BYTES, RegionRecord, Run};
 pub use retention::{Every, Retention, Rule};
 pub use room::{Room, Usage};

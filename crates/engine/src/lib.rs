@@ -14,6 +14,7 @@ mod journal;
 mod leaving;
 mod options;
 pub mod properties;
+mod rebuild;
 mod report;
 mod scrub;
 mod spec;
@@ -28,6 +29,7 @@ pub use engine::Engine;
 pub use error::EngineError;
 pub use journal::{Entry, rfc3339};
 pub use options::OpenOptions;
+pub use rebuild::{RebuildOptions, RebuildReport, RebuiltDataset, RebuiltFile, rebuild};
 pub use report::durability_in_words;
 pub use spec::{PoolSpec, TierSpec};
 pub use status::{

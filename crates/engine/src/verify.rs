@@ -1,4 +1,4 @@
-//! Verifying a pool that is not open: every copy of everything, and whether all counts agree.
+//! Verifying a pool that is not open: every copy of everything (labels, roots, log, tables, chunks), and whether all counts agree.
 //!
 //! Invariants: nothing is written to any device (the pool is open read-only, the log is replayed in memory); damage
 //! never ends the walk, it is reported and the walk goes on with what can still be read. Takes memory in proportion to
@@ -41,6 +41,8 @@ pub struct VerifyReport {
     pub damaged_copies: u64,
     /// Chunks without a good copy: what they hold is lost.
     pub lost_chunks: u64,
+    /// Copies of labels, roots and log entries that are damaged or differ from the others.
+    pub damaged_records: u64,
     /// Damaged copies of metadata.
     pub damaged_tables: u64,
     /// Counts, live bytes and segments that do not agree.
@@ -91,6 +93,11 @@ pub fn verify(
     let mut report = VerifyReport {
         pool: pool.name(),
         ..VerifyReport::default()
+    };
+    report.damaged_records += report.add(pool.check_copies().0);
+    report.damaged_records += match chunks.verify_log() {
+        Ok(lacking) => report.add(lacking),
+        Err(error) => report.add([format!("the log cannot be compared: {error}")]),
     };
     let mut lost = BTreeSet::new();
     let mut cursor = ScrubCursor::default();

@@ -29,6 +29,9 @@ mod serving;
 mod session;
 mod volume_file;
 
+#[cfg(test)]
+mod hostile_bytes;
+
 pub use dataset_past::DatasetPast;
 pub use error::FuseError;
 pub use files::Files;

@@ -11,6 +11,9 @@ mod log;
 mod position;
 mod scan;
 
+#[cfg(test)]
+mod hostile_bytes;
+
 pub use entry::{Copies, EntryHeader, HEADER_BYTES};
 pub use error::LogError;
 pub use log::{Appended, Log};

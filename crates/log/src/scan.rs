@@ -43,6 +43,8 @@ pub struct Scanner {
     segments: Vec<Copies>,
     buffer: AlignedBuffer,
     degraded: bool,
+    /// Entries that one copy lacks, in words, when all copies are compared.
+    lacking: Option<Vec<String>>,
 }
 
 impl Scanner {
@@ -61,6 +63,7 @@ impl Scanner {
             segments,
             buffer: AlignedBuffer::with_capacity(64 * 1024),
             degraded: false,
+            lacking: None,
         })
     }
 
@@ -72,6 +75,16 @@ impl Scanner {
     /// Whether an entry was found in one copy only although there are two.
     pub fn degraded(&self) -> bool {
         self.degraded
+    }
+
+    /// From now on reads every copy of each entry, not only until one is good.
+    pub fn compare_copies(&mut self) {
+        self.lacking = Some(Vec::new());
+    }
+
+    /// What copies lack that were compared, in words.
+    pub fn lacking(&self) -> &[String] {
+        self.lacking.as_deref().unwrap_or_default()
     }
 
     /// The next payload; `None` at the tail.
@@ -134,6 +147,8 @@ impl Scanner {
         let mut failed = 0;
         let mut readable = false;
         let mut cause = None;
+        let mut good = None;
+        let mut bad = Vec::new();
         for segment in copies.iter() {
             let read = match self.read_again(segment, offset) {
                 Ok(read) => {
@@ -154,14 +169,26 @@ impl Scanner {
             match found {
                 Some(entry) => {
                     self.degraded |= failed > 0;
-                    return Ok(Some(entry));
+                    if self.lacking.is_none() {
+                        return Ok(Some(entry));
+                    }
+                    good = Some(entry);
                 }
-                None => failed += 1,
+                None => {
+                    failed += 1;
+                    bad.push(segment);
+                }
             }
+        }
+        if let (Some((header, _)), Some(lacking)) = (&good, &mut self.lacking) {
+            lacking.extend(bad.into_iter().map(|segment| {
+                let (first, last) = (header.first, header.last);
+                format!("the log entry of batches {first}–{last} at {offset} of segment {segment} is damaged; its other copy is good")
+            }));
         }
         match cause {
             Some(cause) if !readable => Err(LogError::Unreadable(cause)),
-            _ => Ok(None),
+            _ => Ok(good),
         }
     }
 

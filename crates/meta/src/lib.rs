@@ -19,8 +19,10 @@ mod memtable;
 mod merge;
 mod operation;
 mod options;
+mod preface;
 mod rewrite;
 mod run;
+mod salvage;
 mod step;
 mod storage;
 mod table;
@@ -29,10 +31,15 @@ mod tree;
 mod verify;
 mod version;
 
+#[cfg(test)]
+mod hostile_bytes;
+
 pub use error::MetaError;
 pub use memory_extents::{ExtentCounters, MemoryExtents};
 pub use operation::{Operation, decode_count, encode_count};
 pub use options::{Options, Progress, Usage};
+pub use preface::{PREFACE_BYTES, Preface};
+pub use salvage::{LoggedChange, Salvage};
 pub use storage::{Extent, ExtentError, ExtentStorage};
 pub use tree::{KEY_BYTES_MAX, Tree, VALUE_BYTES_MAX};
 pub use verify::{VerifyCursor, VerifyReport};

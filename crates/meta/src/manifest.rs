@@ -15,9 +15,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::run::Run;
 use crate::table::{Released, Table, TableFacts, read_key, write_key};
 use crate::version::{Layer, Merge, Version};
-use crate::{Extent, KEY_BYTES_MAX, MetaError};
+use crate::{Extent, KEY_BYTES_MAX, MetaError, PREFACE_BYTES};
 
-const MAGIC: u32 = 0x3146_4d54; // "TMF1"
+const MAGIC: u32 = 0x3246_4d54; // "TMF2"
 /// Longest manifest that is kept in one piece, bytes.
 const INLINE_BYTES_MAX: usize = 48 << 10;
 /// Length of the pieces of a longer one, bytes.
@@ -25,7 +25,7 @@ const PIECE_BYTES: usize = 512 << 10;
 /// Most pieces: a gigabyte, which stands for petabytes.
 const PIECES_MAX: u64 = 2048;
 /// Longest table, bytes.
-const TABLE_BYTES_MAX: u32 = 256 << 20;
+pub(crate) const TABLE_BYTES_MAX: u32 = 256 << 20;
 
 /// A piece of a manifest in an extent of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,6 +160,9 @@ fn write_run(writer: &mut Writer, run: &Run) {
             .varint(u64::from(facts.extent.bytes));
         writer.varint(u64::from(facts.head_offset)).u64(facts.head_sum);
         writer.varint(facts.entries).varint(facts.unsettled);
+        writer
+            .varint(facts.above)
+            .varint(facts.up_to.saturating_sub(facts.above));
         write_key(writer, previous, &facts.first);
         write_key(writer, &facts.first, &facts.last);
         previous = &facts.last;
@@ -252,8 +255,8 @@ impl Decoder<'_> {
 
     fn run(&mut self) -> Result<Run, DecodeError> {
         let count = self.reader.varint("table count")?;
-        // A table takes at least 25 bytes.
-        if count > self.reader.remaining() as u64 / 25 {
+        // A table takes at least 27 bytes.
+        if count > self.reader.remaining() as u64 / 27 {
             return Err(DecodeError::Invalid("table count"));
         }
         let mut tables: Vec<Arc<Table>> = Vec::with_capacity(count as usize);
@@ -266,11 +269,19 @@ impl Decoder<'_> {
             let head_sum = self.reader.u64("head sum")?;
             let entries = self.reader.varint("entry count")?;
             let unsettled = self.reader.varint("unsettled count")?;
+            let above = self.reader.varint("table sequence")?;
+            let span = self.reader.varint("table sequence")?;
+            let up_to = above.checked_add(span).filter(|_| span > 0);
+            let up_to = up_to.ok_or(DecodeError::Invalid("table sequence"))?;
             read_key(&mut self.reader, &mut key)?;
             let first: Box<[u8]> = key.as_slice().into();
             read_key(&mut self.reader, &mut key)?;
             let last: Box<[u8]> = key.as_slice().into();
-            if number >= self.next_table || bytes > TABLE_BYTES_MAX || head_offset >= bytes {
+            if number >= self.next_table
+                || bytes > TABLE_BYTES_MAX
+                || head_offset >= bytes
+                || head_offset as usize <= PREFACE_BYTES
+            {
                 return Err(DecodeError::Invalid("a table"));
             }
             if entries == 0 || unsettled > entries || first > last {
@@ -287,6 +298,8 @@ impl Decoder<'_> {
                 head_sum,
                 entries,
                 unsettled,
+                above,
+                up_to,
                 first,
                 last,
             };

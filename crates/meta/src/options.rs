@@ -10,6 +10,8 @@ pub struct Options {
     pub block_cache_bytes: usize,
     /// Target size of a table, which is one extent: 64 KiB to 8 MiB; a table exceeds it by at most one block.
     pub table_bytes: usize,
+    /// Whose tree it is; stands in every table, so that tables can be told apart that were found without a manifest.
+    pub identity: [u8; 16],
 }
 
 impl Default for Options {
@@ -18,6 +20,7 @@ impl Default for Options {
             memory_bytes: 64 << 20,
             block_cache_bytes: 64 << 20,
             table_bytes: 896 << 10,
+            identity: [0; 16],
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::run::Run;
 use crate::table::{Table, TableFacts};
 use crate::tree::Tree;
 use crate::version::{Layer, Version};
-use crate::{Extent, MetaError};
+use crate::{Extent, MetaError, PREFACE_BYTES};
 
 /// Bytes read at once.
 const WINDOW_BYTES: u32 = 256 << 10;
@@ -36,21 +36,21 @@ impl Tree {
             .tables()
             .filter(|table| wanted.contains(&table.facts.extent))
         {
-            let content = match self.sound_content(table) {
+            let mut content = match self.sound_content(table) {
                 Ok(content) => content,
                 Err(cause) => {
                     outcome = outcome.and(Err(cause));
                     continue;
                 }
             };
+            let mut facts = TableFacts {
+                number: self.next_table.fetch_add(1, Ordering::SeqCst),
+                ..table.facts.clone()
+            };
+            content[..PREFACE_BYTES].copy_from_slice(&facts.preface(self.options.identity).encode());
             match self.write_content(&content) {
                 Ok(extent) => {
-                    let number = self.next_table.fetch_add(1, Ordering::SeqCst);
-                    let facts = TableFacts {
-                        number,
-                        extent,
-                        ..table.facts.clone()
-                    };
+                    facts.extent = extent;
                     fresh.insert(table.facts.number, Table::new(facts, self.released.clone()));
                     replaced.push(table.clone());
                     bytes += u64::from(extent.bytes);
@@ -76,10 +76,11 @@ impl Tree {
     }
 
     /// All of a table, each part from a copy that matches its sum.
-    fn sound_content(&self, table: &Table) -> Result<Vec<u8>, MetaError> {
+    pub(crate) fn sound_content(&self, table: &Table) -> Result<Vec<u8>, MetaError> {
         let facts = &table.facts;
         let head = self.reader.head(table, false)?;
         let mut content = Vec::with_capacity(facts.extent.bytes as usize);
+        content.extend_from_slice(&facts.preface(self.options.identity).encode());
         let mut index = 0;
         while index < head.blocks() {
             let mut found = Vec::new();

@@ -96,10 +96,10 @@ impl Tree {
         Ok(extent)
     }
 
-    fn write_table(&self, writer: TableWriter) -> Result<Arc<Table>, MetaError> {
-        let (content, mut facts) = writer.finish();
+    fn write_table(&self, writer: TableWriter, sequences: (u64, u64)) -> Result<Arc<Table>, MetaError> {
+        let number = self.next_table.fetch_add(1, Ordering::SeqCst);
+        let (content, mut facts) = writer.finish(self.options.identity, number, sequences);
         facts.extent = self.write_content(&content)?;
-        facts.number = self.next_table.fetch_add(1, Ordering::SeqCst);
         Ok(Table::new(facts, self.released.clone()))
     }
 
@@ -121,7 +121,7 @@ impl Tree {
                 resume: None,
             },
         };
-        let outcome = self.flush_some(&mut flush, state.version.layers.is_empty(), budget_bytes);
+        let outcome = self.flush_some(&mut flush, &state.version, budget_bytes);
         match outcome {
             Ok(true) => {}
             Ok(false) => {
@@ -147,7 +147,14 @@ impl Tree {
     }
 
     /// Writes tables of a memtable until the budget is spent; true when all of it is written.
-    fn flush_some(&self, flush: &mut Flush, bottom: bool, budget_bytes: usize) -> Result<bool, MetaError> {
+    fn flush_some(
+        &self,
+        flush: &mut Flush,
+        version: &Version,
+        budget_bytes: usize,
+    ) -> Result<bool, MetaError> {
+        let bottom = version.layers.is_empty();
+        let sequences = (version.flushed_sequence, flush.memtable.sequence());
         let mut writer = TableWriter::new(self.options.table_bytes);
         let mut page: Vec<(Key, Operation)> = Vec::new();
         let mut at = flush.resume.clone();
@@ -171,7 +178,7 @@ impl Tree {
                 if writer.is_full() {
                     let full = std::mem::replace(&mut writer, TableWriter::new(self.options.table_bytes));
                     written += full.bytes();
-                    flush.tables.push(self.write_table(full)?);
+                    flush.tables.push(self.write_table(full, sequences)?);
                     flush.resume = Some(key.clone());
                     if written >= budget_bytes {
                         return Ok(false);
@@ -184,7 +191,7 @@ impl Tree {
             at = page.last().map(|(key, _)| key.clone());
         }
         if !writer.is_empty() {
-            flush.tables.push(self.write_table(writer)?);
+            flush.tables.push(self.write_table(writer, sequences)?);
         }
         Ok(true)
     }
@@ -284,6 +291,7 @@ impl Tree {
         let mut cursor = MergeCursor::new(sources);
         let target = self.options.table_bytes;
         let mut writer = TableWriter::new(target);
+        slice.sequences = merge.sequences();
         let mut processed = 0;
         loop {
             if !cursor.find_least() {
@@ -348,6 +356,8 @@ pub(crate) struct Slice {
     /// In order of keys: tables written and tables taken over.
     outputs: Vec<Arc<Table>>,
     written: Vec<Arc<Table>>,
+    /// Batches above the one and up to the other are in what is merged.
+    sequences: (u64, u64),
     /// The last key consumed; `None`: the inputs are at their end.
     cursor: Option<Bytes>,
 }
@@ -358,7 +368,7 @@ impl Slice {
             return Ok(());
         }
         let full = std::mem::replace(writer, TableWriter::new(tree.options.table_bytes));
-        let table = tree.write_table(full)?;
+        let table = tree.write_table(full, self.sequences)?;
         self.written.push(table.clone());
         self.outputs.push(table);
         Ok(())

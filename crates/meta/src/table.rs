@@ -1,6 +1,6 @@
 //! `Table`: one immutable sorted extent – blocks, then a head (index and filter) – and how it is read.
 //!
-//! Layout of an extent: the blocks one after another, then the head: magic, number of blocks, for each block its
+//! Layout of an extent: the preface, the blocks one after another, then the head: magic, number of blocks, for each block its
 //! length, sum (XXH3, 64 bits) and last key (what it shares with the one before, rest), then the filter's lines. The
 //! manifest holds where the head starts and its sum.
 //! Invariants: nothing of a table is used before it matched the sum held one step nearer to the manifest; a table
@@ -18,7 +18,9 @@ use crate::block::{BlockCursor, Malformed, find, shared_bytes};
 use crate::cache::{BlockCache, HEAD_PLACE, Item};
 use crate::filter::Filter;
 use crate::operation::OperationRef;
-use crate::{Extent, ExtentError, ExtentStorage, KEY_BYTES_MAX, MetaError, Operation};
+use crate::{
+    Extent, ExtentError, ExtentStorage, KEY_BYTES_MAX, MetaError, Operation, PREFACE_BYTES, Preface,
+};
 
 const HEAD_MAGIC: u32 = 0x3148_4d54; // "TMH1"
 static NEXT_CACHE_NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -38,8 +40,27 @@ pub(crate) struct TableFacts {
     pub(crate) entries: u64,
     /// How many of the entries are deletions or additions: what must not reach the bottom unchanged.
     pub(crate) unsettled: u64,
+    /// Batches above the one and up to the other are in it (see `preface`).
+    pub(crate) above: u64,
+    pub(crate) up_to: u64,
     pub(crate) first: Box<[u8]>,
     pub(crate) last: Box<[u8]>,
+}
+
+impl TableFacts {
+    /// What the table itself says of this.
+    pub(crate) fn preface(&self, identity: [u8; 16]) -> Preface {
+        Preface {
+            identity,
+            number: self.number,
+            above: self.above,
+            up_to: self.up_to,
+            bytes: self.extent.bytes,
+            head_offset: self.head_offset,
+            head_sum: self.head_sum,
+            entries: self.entries,
+        }
+    }
 }
 
 /// A table in use.
@@ -92,8 +113,8 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Decodes and checks a head whose blocks fill `data_bytes`.
-    fn decode(bytes: &[u8], data_bytes: u32) -> Result<Self, DecodeError> {
+    /// Decodes and checks a head whose blocks, behind the preface, end at `data_bytes`.
+    pub(crate) fn decode(bytes: &[u8], data_bytes: u32) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         if reader.u32("head magic")? != HEAD_MAGIC {
             return Err(DecodeError::Invalid("head magic"));
@@ -106,7 +127,7 @@ impl Head {
         let mut blocks = Vec::with_capacity(count as usize);
         let mut keys = Vec::new();
         let mut last = Vec::new();
-        let mut offset = 0u32;
+        let mut offset = PREFACE_BYTES as u32;
         for index in 0..count {
             let length = reader.varint("block length")?;
             let length = u32::try_from(length).map_err(|_| DecodeError::Invalid("block length"))?;
@@ -212,6 +233,8 @@ pub(crate) fn read_key(reader: &mut Reader<'_>, key: &mut Vec<u8>) -> Result<(),
 pub(crate) struct TableReader {
     pub(crate) storage: Arc<dyn ExtentStorage>,
     pub(crate) cache: BlockCache,
+    /// Stands in the preface of each table.
+    pub(crate) identity: [u8; 16],
 }
 
 /// The error of a table whose content passes its sum but is no table (written by a faulty or hostile program).
@@ -402,7 +425,7 @@ impl TableReader {
                 return Some(Err(MetaError::Storage { action, cause }));
             }
         };
-        Some(verify_content(table, &content))
+        Some(verify_content(table, &content, self.identity))
     }
 
     /// Forgets the head of a table that is no longer in use.
@@ -411,8 +434,11 @@ impl TableReader {
     }
 }
 
-fn verify_content(table: &Table, content: &Bytes) -> Result<(), MetaError> {
+fn verify_content(table: &Table, content: &Bytes, identity: [u8; 16]) -> Result<(), MetaError> {
     let facts = &table.facts;
+    if !content.starts_with(&facts.preface(identity).encode()) {
+        return Err(malformed(table, 0, "the preface is not the manifest's"));
+    }
     let head_bytes = &content[facts.head_offset as usize..];
     if xxh3_64(head_bytes) != facts.head_sum {
         return Err(malformed(

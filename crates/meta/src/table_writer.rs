@@ -1,14 +1,14 @@
 //! `TableWriter`: builds the content of one table.
 //!
-//! Invariants: keys ascend strictly; a table exceeds its target by at most one block and the head.
+//! Invariants: keys ascend strictly; room for the preface is left at the start, and filled in by the last step; a table exceeds its target by at most one block and the head.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::Extent;
 use crate::block::BlockBuilder;
 use crate::filter::{filter_bytes, filter_hash};
 use crate::operation::OperationRef;
 use crate::table::{TableFacts, encode_head};
+use crate::{Extent, PREFACE_BYTES};
 
 /// Builds the content of one table.
 pub(crate) struct TableWriter {
@@ -26,10 +26,12 @@ pub(crate) struct TableWriter {
 impl TableWriter {
     /// An empty table that is full at `target_bytes`.
     pub(crate) fn new(target_bytes: usize) -> Self {
+        let mut data = Vec::with_capacity(target_bytes + target_bytes / 8);
+        data.resize(PREFACE_BYTES, 0);
         Self {
             target_bytes,
             block_bytes: (target_bytes / 8).min(8192),
-            data: Vec::with_capacity(target_bytes + target_bytes / 8),
+            data,
             block: BlockBuilder::default(),
             blocks: Vec::new(),
             head_bytes: 16,
@@ -86,8 +88,14 @@ impl TableWriter {
         self.hashes.is_empty()
     }
 
-    /// The finished content, and its facts but for the number and the extent's location.
-    pub(crate) fn finish(mut self) -> (Vec<u8>, TableFacts) {
+    /// The finished content, and its facts but for the extent's location. `number` and `sequences` (above, up to) are
+    /// the table's, `identity` is that of the tree.
+    pub(crate) fn finish(
+        mut self,
+        identity: [u8; 16],
+        number: u64,
+        sequences: (u64, u64),
+    ) -> (Vec<u8>, TableFacts) {
         self.cut_block();
         let head = encode_head(&self.blocks, &self.hashes);
         let head_offset = self.data.len() as u32;
@@ -95,7 +103,7 @@ impl TableWriter {
         let head_sum = xxh3_64(&head);
         self.data.extend_from_slice(&head);
         let facts = TableFacts {
-            number: 0,
+            number,
             extent: Extent {
                 location: 0,
                 bytes: self.data.len() as u32,
@@ -104,9 +112,12 @@ impl TableWriter {
             head_sum,
             entries: self.hashes.len() as u64,
             unsettled: self.unsettled,
+            above: sequences.0,
+            up_to: sequences.1,
             first: self.first.into_boxed_slice(),
             last: last.into_boxed_slice(),
         };
+        self.data[..PREFACE_BYTES].copy_from_slice(&facts.preface(identity).encode());
         (self.data, facts)
     }
 }

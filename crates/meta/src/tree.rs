@@ -90,6 +90,7 @@ impl Tree {
         let reader = TableReader {
             storage,
             cache: BlockCache::new(options.block_cache_bytes),
+            identity: options.identity,
         };
         let released: Arc<Released> = Arc::default();
         let (mut version, mut next_table, mut pieces) = (Version::default(), 1, Vec::new());

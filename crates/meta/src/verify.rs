@@ -27,6 +27,17 @@ pub struct VerifyReport {
 }
 
 impl Tree {
+    /// The tables of which something cannot be read from any copy, each with its first and last key; none when the
+    /// state is whole. Reads all tables.
+    pub fn unreadable(&self) -> Vec<(Vec<u8>, Vec<u8>, MetaError)> {
+        let state = self.current();
+        let unreadable = |table: &Arc<Table>| {
+            let cause = self.sound_content(table).err()?;
+            Some((table.facts.first.to_vec(), table.facts.last.to_vec(), cause))
+        };
+        state.version.tables().filter_map(unreadable).collect()
+    }
+
     /// Verifies tables in the order of writing, every copy of each, until about `budget_bytes` were read. With the
     /// first step goes the manifest's own extents.
     pub fn verify_step(

@@ -40,6 +40,16 @@ impl Layer {
 }
 
 impl Merge {
+    /// The batches that are merged: above the one, up to the other. Tables that were consumed are remembered by those
+    /// of the output.
+    pub(crate) fn sequences(&self) -> (u64, u64) {
+        let runs = self.inputs.iter().chain([&self.output]);
+        let tables = runs.flat_map(|run| run.tables.iter());
+        tables.fold((u64::MAX, 0), |(above, up_to), table| {
+            (above.min(table.facts.above), up_to.max(table.facts.up_to))
+        })
+    }
+
     pub(crate) fn input_bytes(&self) -> u64 {
         self.inputs.iter().map(Run::bytes).sum()
     }

@@ -22,6 +22,7 @@ fn memory_stays_within_the_options() {
         memory_bytes: 1 << 20,
         block_cache_bytes: 256 << 10,
         table_bytes: 64 << 10,
+        ..Options::default()
     };
     let tree = Tree::open(storage.clone(), None, options).expect("an empty tree");
     let mut random = SmallRng::seed_from_u64(3);
@@ -64,6 +65,7 @@ fn a_step_writes_about_its_budget_and_merging_needs_little_room() {
         memory_bytes: 64 << 20,
         block_cache_bytes: 1 << 20,
         table_bytes: 16 << 10,
+        ..Options::default()
     };
     let tree = Tree::open(storage.clone(), None, options).expect("an empty tree");
     let mut random = SmallRng::seed_from_u64(4);
@@ -103,6 +105,7 @@ fn deletions_disappear_at_the_bottom() {
         memory_bytes: 8 << 20,
         block_cache_bytes: 1 << 20,
         table_bytes: 16 << 10,
+        ..Options::default()
     };
     let tree = Tree::open(storage.clone(), None, options).expect("an empty tree");
     let settle = |sequence| {
@@ -146,6 +149,7 @@ fn a_large_manifest_goes_into_extents() {
         memory_bytes: 64 << 20,
         block_cache_bytes: 1 << 20,
         table_bytes: 4 << 10,
+        ..Options::default()
     };
     let tree = Tree::open(storage.clone(), None, options).expect("an empty tree");
     for sequence in 1..=90 {
@@ -251,6 +255,7 @@ fn a_full_storage_delays_and_loses_nothing() {
         memory_bytes: 8 << 20,
         block_cache_bytes: 1 << 20,
         table_bytes: 16 << 10,
+        ..Options::default()
     };
     let tree = Tree::open(storage.clone(), None, options).expect("an empty tree");
     tree.apply(1, (0..5000).map(|number| put(number, 100)).collect())

@@ -37,6 +37,7 @@ fn readers_see_whole_batches_while_everything_moves() {
         memory_bytes: 512 << 10,
         block_cache_bytes: 64 << 10,
         table_bytes: 8 << 10,
+        ..Options::default()
     };
     let tree = Arc::new(Tree::open(storage.clone(), None, options).expect("an empty tree"));
     let mut first = batch(1);

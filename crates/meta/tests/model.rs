@@ -18,6 +18,7 @@ fn options() -> Options {
         memory_bytes: 64 << 10,
         block_cache_bytes: 64 << 10,
         table_bytes: 4 << 10,
+        ..Options::default()
     }
 }
 

@@ -20,5 +20,8 @@ mod server;
 mod tls;
 mod transmission;
 
+#[cfg(test)]
+mod hostile_bytes;
+
 pub use server::{Address, Server, ServerError};
 pub use tls::{Tls, TlsError, TlsFiles};

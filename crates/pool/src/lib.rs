@@ -6,6 +6,7 @@
 
 mod allocator;
 mod change;
+mod copies;
 mod counters;
 mod error;
 mod label;
@@ -20,6 +21,9 @@ mod scan;
 mod segment;
 mod signature;
 mod tier;
+
+#[cfg(test)]
+mod hostile_bytes;
 
 pub use allocator::{Request, TierChoice};
 pub use change::DeviceAdd;

@@ -175,7 +175,9 @@ impl Pool {
                     number: member.number,
                 });
             }
-            if device.size_bytes() < member.size_bytes {
+            // What is left of a device that was cut off can be read.
+            let salvage = options.read_only && options.degraded;
+            if device.size_bytes() < member.size_bytes && !salvage {
                 return Err(PoolError::Shrunk {
                     path: device.path(),
                     has: device.size_bytes(),

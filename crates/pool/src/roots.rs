@@ -143,7 +143,7 @@ impl Pool {
     }
 
     /// The devices that hold the root: fastest tiers first, working ones before failing ones.
-    fn root_holders(&self, except: Option<u16>) -> Vec<Arc<OpenDevice>> {
+    pub(crate) fn root_holders(&self, except: Option<u16>) -> Vec<Arc<OpenDevice>> {
         let open = self.open.read().clone();
         let mut holders: Vec<_> = open
             .iter()

@@ -12,6 +12,7 @@ mod files;
 pub mod mount_helper;
 mod mounts;
 mod pools;
+mod rebuild;
 mod scratch;
 mod shell;
 mod show;
@@ -157,7 +158,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Prune { dataset, dry_run } => done(datasets::prune(&session, &dataset, dry_run)),
         Command::Evacuate(arguments) => done(devices::evacuate(&session, &arguments)),
         Command::Jobs(arguments) => done(upkeep::jobs(&session, arguments)),
-        Command::Verify { pool } => verify::verify(&session, &pool),
+        Command::Verify(arguments) => verify::verify(&session, &arguments),
         Command::Scrub { pool, waiting } => upkeep::scrub(&session, &pool, waiting),
         Command::Compact { pool, waiting } => done(upkeep::compact(&session, &pool, waiting)),
         Command::Ls {

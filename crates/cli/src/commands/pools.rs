@@ -77,6 +77,22 @@ fn create(
     options: &[String],
     force: bool,
 ) -> Result<(), Failure> {
+    let known = make(session, name, tiers, copies, options, force)?;
+    if session.json {
+        return output::json(&known);
+    }
+    Ok(())
+}
+
+/// Makes a pool and closes it.
+pub fn make(
+    session: &Session,
+    name: &str,
+    tiers: &[String],
+    copies: &[String],
+    options: &[String],
+    force: bool,
+) -> Result<KnownPool, Failure> {
     check_pool_name(name)?;
     let what = format!("create pool '{name}'");
     let fail = |error: &dyn std::fmt::Display| crate::daemon::failure_of(&what, error);
@@ -121,10 +137,7 @@ fn create(
     engine.close().map_err(|error| fail(&error))?;
     drop(engine);
     registry.save(&known)?;
-    if session.json {
-        return output::json(&known);
-    }
-    Ok(())
+    Ok(known)
 }
 
 fn list(session: &Session) -> Result<(), Failure> {

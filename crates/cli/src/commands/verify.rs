@@ -1,45 +1,111 @@
 //! `terrace verify`: reads a pool that is not in use, compares everything, and changes nothing.
 //!
-//! Invariant: devices are opened for reading only; the pool's lock is held meanwhile, so that no daemon starts.
+//! Invariant: devices are opened for reading only; the lock of a pool that this machine knows is held meanwhile, so that
+//! no daemon starts.
 
-use std::process::ExitCode;
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
 
 use terrace_control::{Failure, Progress, RunLock};
-use terrace_device::{format_size, peek_path};
+use terrace_device::{Device, format_size, peek_path};
 use terrace_engine::{VerifyReport, verify as verify_devices};
 
-use super::Session;
-use crate::{daemon::failure_of, output, registry::Registry};
+use super::{Session, rebuild};
+use crate::{daemon::failure_of, output, registry::Registry, verify_arguments::VerifyArguments};
 
-/// `terrace verify POOL`: exit status 1 if anything is wrong.
-pub fn verify(session: &Session, pool: &str) -> Result<ExitCode, Failure> {
-    let what = format!("verify pool '{pool}'");
-    let known = Registry::new(&session.places).require(pool)?;
-    let lock =
-        RunLock::acquire(&session.places.lock_file(pool)).map_err(|error| failure_of(&what, &error))?;
-    let _lock = lock.map_err(|_| {
-        Failure::new(
-            what.clone(),
-            "it is in use by its daemon",
-            format!(
-                "run 'terrace stop {pool}' first, or use 'terrace scrub {pool}', which works on an open pool"
-            ),
-        )
-    })?;
-    let mut devices = Vec::new();
-    for path in &known.devices {
-        devices.push(peek_path(path).map_err(|error| failure_of(&what, &error))?);
+/// The pool to be read.
+pub struct Source {
+    /// Its name.
+    pub name: String,
+    /// Whether this machine knows it.
+    pub known: bool,
+    /// Its devices.
+    pub devices: Vec<PathBuf>,
+    lock: Option<RunLock>,
+}
+
+/// Progress in phases.
+pub struct Reader {
+    phase: &'static str,
+    display: output::ProgressDisplay,
+}
+
+/// Nothing is shown yet.
+pub fn reader() -> Reader {
+    Reader {
+        phase: "",
+        display: output::ProgressDisplay::new(),
     }
-    let mut display = output::ProgressDisplay::new();
-    let report = verify_devices(devices, &mut |done_bytes, total_bytes| {
-        display.show(&Progress {
-            what: "verify".into(),
+}
+
+impl Reader {
+    /// Shows it; each phase counts for itself.
+    pub fn show(&mut self, phase: &'static str, done_bytes: u64, total_bytes: u64) {
+        if self.phase != phase {
+            self.display.finish();
+            (self.phase, self.display) = (phase, output::ProgressDisplay::new());
+        }
+        let what = phase.into();
+        self.display.show(&Progress {
+            what,
             done_bytes,
             total_bytes,
         });
-    })
-    .map_err(|error| failure_of(&what, &error))?;
-    display.finish();
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&mut self) {
+        self.display.finish();
+    }
+}
+
+impl Source {
+    /// Opens its devices for reading; `some`: those that can be opened, if any.
+    pub fn open(&self, what: &str, some: bool) -> Result<Vec<Arc<dyn Device>>, Failure> {
+        let mut devices = Vec::new();
+        let mut failure = None;
+        for path in &self.devices {
+            match peek_path(path) {
+                Ok(device) => devices.push(device),
+                Err(error) if some => {
+                    tracing::warn!("going on without device '{}': {error}", path.display());
+                    failure = Some(failure_of(what, &error));
+                }
+                Err(error) => return Err(failure_of(what, &error)),
+            }
+        }
+        match failure {
+            Some(failure) if devices.is_empty() => Err(failure),
+            _ => Ok(devices),
+        }
+    }
+}
+
+/// `terrace verify`: exit status 1 if anything is wrong.
+pub fn verify(session: &Session, arguments: &VerifyArguments) -> Result<ExitCode, Failure> {
+    let source = find(session, arguments)?;
+    if let Some(new_pool) = &arguments.rebuild {
+        return rebuild::rebuild(session, arguments, &source, new_pool);
+    }
+    let pool = &source.name;
+    let what = format!("verify pool '{pool}'");
+    let devices = source.open(&what, false)?;
+    let mut progress = reader();
+    let report = verify_devices(devices, &mut |done, total| progress.show("verify", done, total));
+    let report = report.map_err(|error| {
+        let mut failure = failure_of(&what, &error);
+        let rebuild = format!("'terrace verify {pool} --rebuild NEWPOOL' saves what can be saved");
+        failure.remedy = match failure.remedy.as_str() {
+            "" => rebuild,
+            remedy => format!("{remedy}; {rebuild}"),
+        };
+        failure
+    })?;
+    progress.finish();
+    drop(source.lock);
     if session.json {
         output::json(&report)?;
     } else {
@@ -51,11 +117,13 @@ pub fn verify(session: &Session, pool: &str) -> Result<ExitCode, Failure> {
     Err(Failure::new(
         what,
         format!(
-            "{} damaged copies, {} chunks lost in {} files, {} damaged tables, {} wrong counts, {} wrong records",
+            "{} damaged copies, {} chunks lost in {} files, {} damaged tables, {} damaged labels, roots or log entries, \
+             {} wrong counts, {} wrong records",
             report.damaged_copies,
             report.lost_chunks,
             report.files.len(),
             report.damaged_tables,
+            report.damaged_records,
             report.wrong_counts,
             report.wrong_records
         ),
@@ -63,6 +131,101 @@ pub fn verify(session: &Session, pool: &str) -> Result<ExitCode, Failure> {
             "start the pool and run 'terrace scrub {pool}', which repairs what has a good copy; restore the files named"
         ),
     ))
+}
+
+/// The pool that the words mean: one that is known here, or one that its labels tell.
+fn find(session: &Session, arguments: &VerifyArguments) -> Result<Source, Failure> {
+    let (devices, names): (Vec<&String>, Vec<&String>) =
+        arguments.words.iter().partition(|word| word.contains('/'));
+    let usage = |why: &str| {
+        Failure::new(
+            "verify",
+            why,
+            "name one pool, or give its devices by paths with a '/', or directories with --search",
+        )
+        .as_usage()
+    };
+    if names.len() > 1 {
+        return Err(usage("more than one pool is named"));
+    }
+    let name = names.first().map(|name| name.as_str());
+    let registry = Registry::new(&session.places);
+    if devices.is_empty() && arguments.search.is_empty() {
+        let known = registry.require(name.ok_or_else(|| usage("no pool is named"))?)?;
+        return Ok(Source {
+            lock: Some(hold(session, &known.name)?),
+            name: known.name,
+            known: true,
+            devices: known.devices,
+        });
+    }
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let search: Vec<PathBuf> = arguments.search.iter().map(|path| absolute(path)).collect();
+    let devices: Vec<PathBuf> = devices.iter().map(|path| absolute(Path::new(path))).collect();
+    for path in search.iter().chain(&devices) {
+        if !path.exists() {
+            let why = format!("'{}' does not exist", path.display());
+            return Err(Failure::new(
+                "verify",
+                why,
+                "give directories with --search, and devices by their paths",
+            ));
+        }
+    }
+    let mut found = terrace_pool::scan(&search, &devices);
+    found.retain(|pool| name.is_none_or(|name| name == pool.name));
+    let pool = match found.len() {
+        1 => found.remove(0),
+        0 => {
+            let why = "no label of such a pool is there";
+            let remedy = "give more directories with --search, or the devices by their paths";
+            return Err(Failure::new("verify", why, remedy));
+        }
+        _ => {
+            let all: Vec<&str> = found.iter().map(|pool| pool.name.as_str()).collect();
+            let why = format!("there are several pools: {}", all.join(", "));
+            return Err(Failure::new(
+                "verify",
+                why,
+                "name one of them, or give its devices alone",
+            ));
+        }
+    };
+    let same = registry
+        .find(&pool.name)?
+        .is_some_and(|known| known.id == terrace_pool::format_id(&pool.id));
+    let mut paths: Vec<PathBuf> = pool.devices.iter().map(|device| device.path.clone()).collect();
+    // Devices that were named are looked at even if their labels say nothing.
+    paths.extend(
+        devices
+            .into_iter()
+            .filter(|path| !pool.devices.iter().any(|device| device.path == *path)),
+    );
+    Ok(Source {
+        lock: if same {
+            Some(hold(session, &pool.name)?)
+        } else {
+            None
+        },
+        name: pool.name,
+        known: same,
+        devices: paths,
+    })
+}
+
+fn hold(session: &Session, pool: &str) -> Result<RunLock, Failure> {
+    let what = format!("verify pool '{pool}'");
+    let lock =
+        RunLock::acquire(&session.places.lock_file(pool)).map_err(|error| failure_of(&what, &error))?;
+    lock.map_err(|_| {
+        Failure::new(
+            what.clone(),
+            "it is in use by its daemon",
+            format!(
+                "run 'terrace stop {pool}' first, or use 'terrace scrub {pool}', which works on an open pool"
+            ),
+        )
+    })
 }
 
 fn print(report: &VerifyReport) -> Result<(), Failure> {

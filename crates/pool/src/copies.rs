@@ -1,0 +1,111 @@
+//! All copies of labels and roots, one by one: for verifying a pool that is at rest, and for rebuilding one whose newest
+//! root is damaged.
+//!
+//! Invariant: nothing is written; what cannot be read is reported, not an error.
+
+use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES};
+
+use crate::labels::LabelCopies;
+use crate::layout::ROOT_OFFSETS;
+use crate::root::{ROOT_BYTES_MAX, decode_root};
+use crate::{Pool, PoolId};
+
+/// What a root slot holds.
+enum Slot {
+    Empty,
+    Damaged(String),
+    Root(u64, Vec<u8>),
+}
+
+fn read_slot(device: &dyn terrace_device::Device, slot: usize, pool: &PoolId) -> Slot {
+    let mut bytes = AlignedBuffer::with_capacity(DEVICE_BLOCK_BYTES + ROOT_BYTES_MAX);
+    let buffer = bytes.reuse(DEVICE_BLOCK_BYTES + ROOT_BYTES_MAX);
+    if let Err(error) = device.read_at(ROOT_OFFSETS[slot], buffer) {
+        return Slot::Damaged(error.to_string());
+    }
+    match decode_root(&bytes, pool) {
+        Some(root) => Slot::Root(root.generation, root.payload),
+        None if bytes[..DEVICE_BLOCK_BYTES].iter().all(|byte| *byte == 0) => Slot::Empty,
+        None => Slot::Damaged("its bytes are no root of this pool".into()),
+    }
+}
+
+impl Pool {
+    /// The payloads of all valid roots in all slots, each once, newest first; and whether every slot of every device
+    /// could be read and none is damaged, so that there can have been no newer one.
+    pub fn root_payloads(&self) -> (Vec<Vec<u8>>, bool) {
+        let (open, id) = (self.open.read().clone(), self.id());
+        let mut found = Vec::new();
+        let mut sound = open.len() == self.label.read().members.len();
+        for device in open.iter() {
+            for slot in 0..ROOT_OFFSETS.len() {
+                match read_slot(device.device.as_ref(), slot, &id) {
+                    Slot::Root(generation, payload) => found.push((generation, payload)),
+                    Slot::Damaged(_) => sound = false,
+                    Slot::Empty => {}
+                }
+            }
+        }
+        found.sort_by_key(|(generation, _)| std::cmp::Reverse(*generation));
+        found.dedup();
+        // Zeroed slots look like those that were never used.
+        sound &= !found.is_empty();
+        (found.into_iter().map(|(_, payload)| payload).collect(), sound)
+    }
+
+    /// Reads every copy of the label and every root slot of every device that is there; returns what is wrong, in
+    /// words, and how many copies were looked at.
+    pub fn check_copies(&self) -> (Vec<String>, u64) {
+        let (open, id, label) = (self.open.read().clone(), self.id(), self.label.read().clone());
+        let (mut problems, mut looked_at) = (Vec::new(), 0);
+        for device in open.iter() {
+            let path = device.device.path();
+            for (number, copy) in LabelCopies::read(device.device.as_ref())
+                .copies
+                .iter()
+                .enumerate()
+            {
+                looked_at += 1;
+                match copy {
+                    Ok(found) => {
+                        let own = crate::label::Label {
+                            number: device.number,
+                            ..label.clone()
+                        };
+                        if *found != own {
+                            let (has, wanted) = (found.generation, label.generation);
+                            problems.push(format!(
+                                "label copy {number} of {path} has generation {has}, not what the others say ({wanted})"
+                            ));
+                        }
+                    }
+                    Err(error) => problems.push(format!("label copy {number} of {path}: {error}")),
+                }
+            }
+        }
+        let mut newest: Vec<(String, Option<u64>)> = Vec::new();
+        for device in open.iter() {
+            let path = device.device.path();
+            let mut own = None;
+            for slot in 0..ROOT_OFFSETS.len() {
+                looked_at += 1;
+                match read_slot(device.device.as_ref(), slot, &id) {
+                    Slot::Empty => {}
+                    Slot::Root(generation, _) => own = own.max(Some(generation)),
+                    Slot::Damaged(cause) => problems.push(format!(
+                        "root slot {slot} of {path}: {cause} (the next checkpoint writes it anew)"
+                    )),
+                }
+            }
+            newest.push((path, own));
+        }
+        let best = newest.iter().filter_map(|(_, own)| *own).max();
+        for holder in self.root_holders(None) {
+            let path = holder.device.path();
+            if best.is_some() && !newest.contains(&(path.clone(), best)) {
+                problems.push(format!("{path} does not hold the newest root"));
+            }
+        }
+        (problems, looked_at)
+    }
+}
