@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
-use terrace_dataset::{At, AttributeMode, Context, FileKind, NewDataset, ROOT, Tree};
+use terrace_dataset::{At, AttributeMode, Context, FileKind, NewDataset, ROOT, SetAttributes, Tree};
 use terrace_device::{Device, ManualClock, MemoryDevice};
 use terrace_engine::{
     Engine, OpenOptions, PoolSpec, RebuildOptions, RebuildReport, TierSpec, rebuild, verify,
@@ -177,6 +177,22 @@ fn populate(bay: &Bay) -> Contents {
     vm.write(MIB, &noise(5, 1 << 20)).unwrap();
     vm.flush().unwrap();
     settle(&engine);
+    // What is being freed stays gone: a dataset, a snapshot between others, a truncated file.
+    datasets.create("tank/doomed", &NewDataset::default()).unwrap();
+    write(&engine, "tank/doomed", ROOT, "doomed", &noise(8, 50_000));
+    let cut = write(&engine, "tank/data", ROOT, "cut", &noise(9, 400_000));
+    settle(&engine);
+    datasets.snapshot("tank/data@two", false, "").unwrap();
+    tree.write(&root, cut, 0, b"changed", false).unwrap();
+    settle(&engine);
+    datasets.snapshot("tank/data@three", false, "").unwrap();
+    let empty = SetAttributes {
+        size: Some(0),
+        ..SetAttributes::default()
+    };
+    tree.set_attributes(&root, cut, &empty).unwrap();
+    datasets.destroy("tank/doomed", false, false, false).unwrap();
+    datasets.destroy_snapshot("tank/data@two", false, false).unwrap();
     // What is durable by the log alone.
     write(&engine, "tank/data", deep, "late", &noise(6, 100_000));
     tree.unlink(&root, deeper, b"small-3").unwrap();
@@ -447,6 +463,51 @@ fn whatever_is_missing_what_is_called_saved_is_whole() {
         }
     }
     assert!(saved > 50 && tried >= saved, "{saved} of {tried}");
+}
+
+#[test]
+fn a_gap_in_the_log_costs_what_lies_in_it() {
+    let bay = Bay::new(&[24, 24, 48]);
+    let engine = bay.create("tank");
+    engine
+        .datasets()
+        .create("tank/data", &NewDataset::default())
+        .unwrap();
+    write(&engine, "tank/data", ROOT, "before", &noise(1, 50_000));
+    settle(&engine);
+    let tree = engine.datasets().filesystem("tank/data").unwrap();
+    for (number, name) in ["one", "two", "three", "four"].iter().enumerate() {
+        write(
+            &engine,
+            "tank/data",
+            ROOT,
+            name,
+            &noise(10 + number as u64, 30_000),
+        );
+        tree.sync().unwrap();
+    }
+    let wanted = contents(&engine);
+    drop((tree, engine));
+    // The log entry that has the second file, in both copies.
+    let mut entries = std::collections::BTreeSet::new();
+    let first = |block: &[u8]| u64::from_le_bytes(block[32..40].try_into().unwrap());
+    bay.wipe(b"TerrLog1", &mut |block| {
+        entries.insert(first(block));
+        false
+    });
+    let hit = *entries.iter().rev().nth(2).unwrap();
+    assert_eq!(bay.wipe(b"TerrLog1", &mut |block| first(block) == hit), 2);
+    assert!(
+        Engine::open(bay.all(), options(8)).is_err(),
+        "proof of damage behind the gap"
+    );
+    let (report, found) = rebuilt(&bay);
+    assert_eq!(report.state, "gap", "{report:#?}");
+    assert!(!report.complete && report.newest_batch > report.batch);
+    for name in ["data:/before", "data:/one", "data:/three", "data:/four"] {
+        assert_eq!(found.get(name), wanted.get(name), "{report:#?}");
+    }
+    assert!(!found.contains_key("data:/two"));
 }
 
 #[test]

@@ -108,7 +108,7 @@ pub(super) fn place(
     )?;
     placer.place()?;
     if salvaged.may_lack(keys::TABLE_REGION) {
-        placer.from_chunks()?;
+        placer.make_up()?;
         placer.place()?;
     }
     super::datasets::each(
@@ -251,7 +251,7 @@ impl Placer<'_, '_, '_> {
     }
 
     /// Puts regions without a record together from the chunks that say they belong there, the newest on top.
-    fn from_chunks(&mut self) -> Result<(), EngineError> {
+    fn make_up(&mut self) -> Result<(), EngineError> {
         let mut places: Vec<&ChunkPlace> = self
             .salvaged
             .survey()
