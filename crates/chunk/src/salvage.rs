@@ -16,12 +16,11 @@ use terrace_device::AlignedBuffer;
 use terrace_log::HEADER_BYTES as ENTRY_BYTES;
 use terrace_meta::{Extent, ExtentError, ExtentStorage, LoggedChange, Operation, Salvage};
 use terrace_pool::{Pool, SegmentId};
-use terrace_store::{ChunkId, Store, StoreError};
+use terrace_store::{ChunkId, FIRST_USER_TABLE, Store, StoreError};
 
 use crate::{
     ChunkStore, Options,
     payload::decode_batches,
-    record::TABLE_CHUNKS,
     survey::{EntryPlace, Survey, TablePlace},
 };
 
@@ -334,10 +333,10 @@ fn read_log(pool: &Pool, entries: &[EntryPlace], after: u64) -> (BTreeMap<Bytes,
                 let value = match operation {
                     Operation::Put(value) => Some(value),
                     Operation::Delete => None,
-                    // Counts are made anew.
+                    // Counts are made anew; so is all that the store keeps for itself.
                     Operation::Add(_) => continue,
                 };
-                if key.first().is_none_or(|table| *table <= TABLE_CHUNKS) {
+                if key.first().is_none_or(|table| *table < FIRST_USER_TABLE) {
                     continue;
                 }
                 if bytes > LOG_BYTES_MAX {

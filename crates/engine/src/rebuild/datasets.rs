@@ -12,8 +12,8 @@ use bytes::Bytes;
 use terrace_chunk::Salvaged;
 use terrace_codec::{DecodeError, Reader};
 use terrace_dataset::{
-    Counters, DatasetRecord, Facts, Held, HeldRecord, InodeRecord, Kind, Time, check_dataset, keys, settings,
-    split_value,
+    Counters, DatasetRecord, Facts, Held, HeldRecord, InodeRecord, Kind, Time, VOLUME_BYTES_MAX,
+    check_dataset, keys, settings, split_value,
 };
 use terrace_store::{Batch, Compression};
 
@@ -286,7 +286,7 @@ fn made_up_record(salvaged: &Salvaged, number: u32) -> Result<DatasetRecord, Eng
     });
     let kind = match inode {
         Some(inode) if inode.kind == terrace_dataset::FileKind::Volume => Kind::Volume {
-            size_bytes: inode.size.next_multiple_of(4096),
+            size_bytes: inode.size.min(VOLUME_BYTES_MAX).next_multiple_of(4096),
         },
         _ => Kind::Filesystem,
     };

@@ -149,7 +149,8 @@ impl Placer<'_, '_, '_> {
         let mut wanted: Vec<(ChunkId, Owner)> = Vec::new();
         for region in &waiting {
             for run in region.record.runs() {
-                let block = region.region * u64::from(REGION_BLOCKS) + u64::from(run.block);
+                let start = region.region.saturating_mul(u64::from(REGION_BLOCKS));
+                let block = start.saturating_add(u64::from(run.block));
                 let owner = Owner {
                     dataset: self.known.number,
                     object: self.objects.object_of(region.body),
