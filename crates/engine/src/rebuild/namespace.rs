@@ -328,7 +328,8 @@ impl Pass<'_, '_> {
                 child.parent = directory;
             }
             let body = self.placed.bodies.get(&child.body).copied().unwrap_or_default();
-            if child_is_directory || self.options.list_saved || damage(child, &body).is_some() {
+            let told = damage(child, &body).is_some() || body.lost_in_history > 0;
+            if child_is_directory || self.options.list_saved || told {
                 self.names.insert(entry.object, (directory, name));
             }
             let record = EntryRecord { kind, ..entry };
