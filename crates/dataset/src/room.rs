@@ -214,6 +214,11 @@ impl Room {
         self.shrink_reservation_by(bytes);
     }
 
+    /// How much of it the quotas count.
+    pub fn charged_bytes(&self) -> u64 {
+        self.charge.bytes
+    }
+
     /// Gives `bytes` back to the quotas only.
     pub fn shrink_charge_by(&mut self, bytes: u64) {
         let bytes = bytes.min(self.charge.bytes);

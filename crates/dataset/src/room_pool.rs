@@ -37,13 +37,15 @@ impl RoomPool {
             return Ok(());
         }
         let need = (free.unsigned_abs()).max(1);
+        // Others who are just taking, and what was forced, are in it too: that they get nothing is not our affair.
+        let least = need.min(bytes);
         let advance = if state.usage().quota_left_bytes().is_some() {
             0
         } else {
             ADVANCE_BYTES
         };
         let room = match state.reserve(need + advance) {
-            Err(FsError::NoSpace | FsError::QuotaExceeded) if advance > 0 => state.reserve(need.max(bytes)),
+            Err(FsError::NoSpace | FsError::QuotaExceeded) if need + advance > least => state.reserve(least),
             other => other,
         }?;
         self.free.fetch_add(room.bytes() as i64, Relaxed);
@@ -77,10 +79,14 @@ impl RoomPool {
     /// What was taken is committed, or dropped after it was written ahead: the store and the quotas count it by
     /// themselves. `ahead_bytes` of it were written ahead.
     pub(crate) fn spend(&self, bytes: u64, ahead_bytes: u64) {
-        if let Some(room) = &mut *self.held.lock() {
+        let mut held = self.held.lock();
+        let had = held.as_ref().map_or(0, Room::charged_bytes);
+        if let Some(room) = &mut *held {
             room.shrink_charge_by(bytes);
             room.shrink_reservation_by(bytes.saturating_sub(ahead_bytes));
         }
+        // What was forced and nobody made up for: nothing was held for it, and nothing need be any more.
+        self.free.fetch_add(bytes.saturating_sub(had) as i64, Relaxed);
     }
 
     /// Gives all free room back to the store.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use terrace_dataset::{
     ACCESS_READ, ACCESS_WRITE, At, AttributeMode, Context, Datasets, Environment, FileKind, Filesystem,
-    FsError, Groups, NewDataset, ROOT, RenameMode, SetAttributes, SetTime, Time, Tree,
+    FsError, Groups, NewDataset, Progress, ROOT, RenameMode, SetAttributes, SetTime, Time, Tree,
 };
 use terrace_device::ManualClock;
 use terrace_store::{MemoryStore, Store};
@@ -442,6 +442,40 @@ fn a_full_pool_refuses_data_and_takes_deletions() {
     fs.write(&root, object, 5000, &block, false).unwrap();
     fs.unlink(&root, ROOT, b"a").unwrap();
     fs.sync().unwrap();
+}
+
+#[test]
+fn what_deletions_took_of_the_reserve_is_given_back() {
+    const FILES: usize = 8000;
+    let World {
+        fs, datasets, memory, ..
+    } = world_of(24 << 20);
+    let root = Context::root();
+    fs.sync().unwrap();
+    let empty = memory.space().available_bytes;
+    for number in 0..FILES {
+        file(&fs, &root, ROOT, &format!("f{number}"), 0o644);
+    }
+    let object = file(&fs, &root, ROOT, "a", 0o644);
+    let mut written = 0;
+    while fs
+        .write(&root, object, written, &written.to_le_bytes().repeat(512), false)
+        .is_ok()
+    {
+        written += 4096;
+    }
+    for number in 0..FILES {
+        fs.unlink(&root, ROOT, format!("f{number}").as_bytes()).unwrap();
+    }
+    fs.unlink(&root, ROOT, b"a").unwrap();
+    fs.sync().unwrap();
+    while datasets.sweep_step(1000).unwrap() == Progress::More {}
+    assert_eq!(memory.space().available_bytes, empty);
+    let object = file(&fs, &root, ROOT, "b", 0o644);
+    fs.write(&root, object, 0, &[1; 4096], false).unwrap();
+    fs.unlink(&root, ROOT, b"b").unwrap();
+    fs.sync().unwrap();
+    assert_eq!(memory.space().available_bytes, empty);
 }
 
 #[test]
