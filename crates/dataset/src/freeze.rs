@@ -64,6 +64,7 @@ impl LiveDataset {
         let (mut room_bytes, mut ahead_bytes) = (metadata_bytes, 0);
         let mut dirty_bytes = metadata_bytes * METADATA_MEMORY_FACTOR;
         self.ahead.clear();
+        self.shared_bytes.store(0, Relaxed);
         let mut objects = Vec::with_capacity(list.len());
         for object in list {
             let mut state = object.state.lock();

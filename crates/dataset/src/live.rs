@@ -64,6 +64,9 @@ pub(crate) struct LiveDataset {
     pub(crate) rooms: RoomPool,
     /// Taken for metadata changes since the last freeze, bytes.
     pub(crate) metadata_bytes: AtomicU64,
+    /// Content that exists already and was mapped once more since the last freeze, bytes: it takes no room, but counts
+    /// against a quota.
+    pub(crate) shared_bytes: AtomicU64,
     /// Dirty bytes, frozen ones included.
     pub(crate) dirty_bytes: AtomicU64,
     /// Names cached in directories.
@@ -93,6 +96,7 @@ impl LiveDataset {
             buffers: Buffers::new(kept.clamp(4, 128) as usize),
             rooms: RoomPool::default(),
             metadata_bytes: AtomicU64::new(0),
+            shared_bytes: AtomicU64::new(0),
             dirty_bytes: AtomicU64::new(0),
             cached_names: AtomicUsize::new(0),
             names_limit: (bytes / 2 / NAME_BYTES).max(10_000) as usize,
@@ -239,6 +243,26 @@ impl LiveDataset {
                 self.rooms.take(&self.dataset, bytes)
             }
             other => other,
+        }
+    }
+
+    /// Whether the quotas leave `bytes` for content that exists already to be mapped once more. No gate, state or
+    /// commit lock is held.
+    pub(crate) fn share_within_quota(&self, bytes: u64) -> Result<(), FsError> {
+        let fits = || {
+            let wanted = self.shared_bytes.load(Relaxed).saturating_add(bytes);
+            let left = self.dataset.usage().quota_left_bytes();
+            left.is_none_or(|left| wanted <= left)
+        };
+        if fits() {
+            return Ok(());
+        }
+        // What is dirty counts as more than it may become.
+        self.commit()?;
+        if fits() {
+            Ok(())
+        } else {
+            Err(FsError::QuotaExceeded)
         }
     }
 

@@ -497,6 +497,25 @@ fn a_quota_is_an_error_of_the_writer() {
 }
 
 #[test]
+fn shared_content_counts_against_a_quota_too() {
+    let World { fs, datasets, .. } = world();
+    let root = Context::root();
+    datasets.set("pool/a", "quota", "2M").unwrap();
+    let source = file(&fs, &root, ROOT, "source", 0o644);
+    fs.write(&root, source, 0, &vec![1; 800 << 10], false).unwrap();
+    fs.sync().unwrap();
+    let copy = |name: &str| {
+        let target = file(&fs, &root, ROOT, name, 0o644);
+        fs.copy_range(&root, source, 0, target, 0, 800 << 10)
+    };
+    assert_eq!(copy("first"), Ok(800 << 10));
+    assert_eq!(copy("second"), Err(FsError::QuotaExceeded));
+    fs.unlink(&root, ROOT, b"first").unwrap();
+    fs.sync().unwrap();
+    assert_eq!(copy("third"), Ok(800 << 10));
+}
+
+#[test]
 fn a_volume_reads_what_was_written() {
     let World { datasets, memory, .. } = world();
     let new = NewDataset {
