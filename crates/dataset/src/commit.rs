@@ -95,6 +95,8 @@ impl LiveDataset {
         {
             let _writing = self.ahead.stand_still();
             let _gate = self.gate.write();
+            // What an earlier freeze had to leave out is in this one.
+            self.group.take_skipped();
             let frozen = self.freeze(self.dataset.current_checkpoint());
             *self.pending.lock() = Some(frozen);
         }

@@ -51,7 +51,7 @@ pub enum DatasetError {
         examples: String,
     },
     /// In use.
-    #[error("'{0}' is in use; unmount or detach it first, or use --force")]
+    #[error("'{0}' is in use; unmount or detach it first")]
     Busy(String),
     /// Held by a tag.
     #[error("snapshot '{name}' is held by '{tag}'; release it with 'terrace release {tag} {name}' first")]

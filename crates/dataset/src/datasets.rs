@@ -372,8 +372,13 @@ impl Datasets {
             .iter()
             .map(|(_, node)| node.state.counters().used_bytes() + node.state.usage().set_aside_bytes())
             .sum();
-        let held = node.state.held().read();
-        let snapshots = held.iter().filter(|(_, record)| !record.name.is_empty()).count() as u64;
+        // One lock after the other: who holds the handle may wait for a commit, and that for the held set.
+        let in_use = node.slot.lock().is_used();
+        let (snapshots, all) = {
+            let held = node.state.held().read();
+            let snapshots = held.iter().filter(|(_, record)| !record.name.is_empty()).count();
+            (snapshots as u64, held.len() as u64)
+        };
         let usage = node.state.usage();
         let room = available_bytes.saturating_add(usage.set_aside_bytes());
         DatasetInfo {
@@ -386,8 +391,8 @@ impl Datasets {
             available_bytes: usage.quota_left_bytes().map_or(room, |left| left.min(room)),
             objects: counters.objects,
             snapshots,
-            retained: held.len() as u64 - snapshots,
-            in_use: node.slot.lock().is_used(),
+            retained: all - snapshots,
+            in_use,
             settings: node.state.settings(),
             name,
         }
@@ -588,7 +593,9 @@ impl Datasets {
 
     /// Commits and flushes everything, also what is kept only in RAM: before the pool is closed.
     pub fn save_all(&self) -> Result<(), DatasetError> {
-        let (_, sequence) = self.close_checkpoint(self.nodes_where(|_| true), |_, _| Ok(()))?;
+        let save = || self.close_checkpoint(self.nodes_where(|_| true), |_, _| Ok(()));
+        // What an earlier commit could not write is made up for by the first try, what came later by the second.
+        let (_, sequence) = save().or_else(|_| save())?;
         self.environment.store.flush(sequence)?;
         Ok(())
     }

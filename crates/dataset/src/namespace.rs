@@ -240,6 +240,24 @@ impl LiveDataset {
         if from == 0 {
             self.read_all(&directory)?;
         }
+        let mut from = from;
+        loop {
+            let (found, to) = self.list_page(&directory, from, limit)?;
+            match to {
+                // A whole page of names that were just removed.
+                Some(to) if found.is_empty() => from = to,
+                _ => return Ok(found),
+            }
+        }
+    }
+
+    /// The same of the names up to a cookie that is returned; without one it is all names.
+    fn list_page(
+        &self,
+        directory: &Arc<Object>,
+        from: u64,
+        limit: usize,
+    ) -> Result<(Vec<DirectoryEntry>, Option<u64>), FsError> {
         let entry = |key: &NameKey, target: Target| DirectoryEntry {
             name: key.name.to_vec(),
             object: target.object,
@@ -258,7 +276,7 @@ impl LiveDataset {
                 let names = entries
                     .after(from)
                     .filter_map(|(key, slot)| slot.target.map(|target| entry(key, target)));
-                return Ok(names.take(limit).collect());
+                return Ok((names.take(limit).collect(), None));
             }
             for (key, slot) in entries.after(from) {
                 if cached.len() >= limit.saturating_mul(2) {
@@ -293,18 +311,13 @@ impl LiveDataset {
             };
         }
         let to = cached_to.min(scanned_to);
-        let more = to != u64::MAX;
         let found: Vec<_> = listed
             .into_iter()
             .filter(|(key, _)| key.hash <= to)
             .take(limit)
             .map(|(key, target)| entry(&key, target))
             .collect();
-        if found.is_empty() && more {
-            self.list(directory.number, to, limit)
-        } else {
-            Ok(found)
-        }
+        Ok((found, (to != u64::MAX).then_some(to)))
     }
 
     /// Makes an object and names it.

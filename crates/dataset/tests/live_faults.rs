@@ -11,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use terrace_cache::Budget;
 use terrace_dataset::{
     Context, Datasets, Environment, FileKind, FsError, NewDataset, ROOT, RenameMode, SetAttributes, Tree,
     check,
@@ -145,6 +146,8 @@ fn a_failed_commit_is_reported_and_made_up_for() {
         assert_eq!((read[4095], read[4096], read[8192], read[8999]), (1, 2, 3, 1));
         fail(false);
         fs.sync().unwrap();
+        // Nothing is left over: the next commit of all has nothing to complain of.
+        datasets.commit_all().unwrap();
         drop((fs, datasets));
         let datasets = open(&store);
         let fs = datasets.filesystem("pool/a").unwrap();
@@ -155,6 +158,57 @@ fn a_failed_commit_is_reported_and_made_up_for() {
         fs.lookup(&root, ROOT, b"b").unwrap();
         verify(&store);
     }
+}
+
+#[test]
+fn closing_after_a_failed_commit_saves_what_came_later_too() {
+    let root = Context::root();
+    let (store, datasets) = failing();
+    let fs = datasets.filesystem("pool/a").unwrap();
+    let object = fs
+        .create(&root, ROOT, b"a", FileKind::File, 0o644, 0)
+        .unwrap()
+        .object;
+    store.commits_fail.store(true, SeqCst);
+    fs.write(&root, object, 0, &[1; 10], false).unwrap();
+    datasets.commit_all().unwrap_err();
+    fs.write(&root, object, 0, &[2; 10], false).unwrap();
+    datasets.save_all().unwrap_err();
+    store.commits_fail.store(false, SeqCst);
+    datasets.save_all().unwrap();
+    drop((fs, datasets));
+    let fs = open(&store).filesystem("pool/a").unwrap();
+    let mut read = [0; 10];
+    fs.read(object, 0, &mut read).unwrap();
+    assert_eq!(read, [2; 10]);
+    verify(&store);
+}
+
+#[test]
+fn a_large_directory_that_was_just_emptied_is_listed_on_a_small_stack() {
+    const NAMES: usize = 6000;
+    let root = Context::root();
+    let (store, datasets) = failing();
+    let fs = datasets.filesystem("pool/a").unwrap();
+    let name = |number: usize| format!("n{number}").into_bytes();
+    for number in 0..NAMES {
+        fs.create(&root, ROOT, &name(number), FileKind::File, 0o644, 0)
+            .unwrap();
+    }
+    fs.sync().unwrap();
+    drop((fs, datasets));
+    // With little memory a directory of this size is not kept as a whole.
+    let store: Arc<dyn Store> = store.clone();
+    let budget = Arc::new(Budget::new(1 << 20));
+    let environment = Environment::with_budget(store, Arc::new(ManualClock::new(1)), budget);
+    let datasets = Datasets::open(Arc::new(environment), "pool").unwrap();
+    let fs = datasets.filesystem("pool/a").unwrap();
+    (0..NAMES).for_each(|number| drop(fs.unlink(&root, ROOT, &name(number)).unwrap()));
+    let listing = thread::Builder::new()
+        .stack_size(256 << 10)
+        .spawn(move || fs.read_directory(ROOT, 0, 1).unwrap().len())
+        .unwrap();
+    assert_eq!(listing.join().unwrap(), 0);
 }
 
 #[test]
