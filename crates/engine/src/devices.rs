@@ -110,8 +110,8 @@ impl Engine {
             match joined {
                 Ok(device) => added.push(device),
                 Err(error) => {
-                    if absent && spec.path.is_file() {
-                        let _ = std::fs::remove_file(&spec.path);
+                    if absent {
+                        self.remove_made(&spec.path);
                     }
                     return Err(error);
                 }
@@ -119,6 +119,13 @@ impl Engine {
             place = None;
         }
         Ok(added)
+    }
+
+    /// Removes the file that was made for a device, unless that joined the pool before something else failed.
+    fn remove_made(&self, path: &Path) {
+        if path.is_file() && self.find_device(&path.to_string_lossy()).is_err() {
+            let _ = std::fs::remove_file(path);
+        }
     }
 
     /// Adds a device that is open already: for the simulator.
@@ -332,8 +339,8 @@ impl Engine {
         }
         let absent = !new.path.exists();
         let remove_made = || {
-            if absent && new.path.is_file() {
-                let _ = std::fs::remove_file(&new.path);
+            if absent {
+                self.remove_made(&new.path);
             }
         };
         let device = open_for_pool(new, force).inspect_err(|_| remove_made())?;

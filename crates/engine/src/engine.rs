@@ -53,6 +53,8 @@ pub struct Engine {
     turn: AtomicU64,
     workers: Workers,
     closed: AtomicBool,
+    /// Whether everything was saved; held while that is tried.
+    saved: Mutex<bool>,
     last_complaint: Mutex<String>,
 }
 
@@ -204,6 +206,7 @@ impl Engine {
             turn: AtomicU64::new(0),
             workers: Workers::default(),
             closed: AtomicBool::new(false),
+            saved: Mutex::new(false),
             last_complaint: Mutex::new(String::new()),
             scrub: Scrub::default(),
             leaving: Leaving::default(),
@@ -310,18 +313,23 @@ impl Engine {
         Ok(worked)
     }
 
-    /// Commits, flushes and writes a checkpoint, ends the threads. Later calls fail or do nothing.
+    /// Commits, flushes and writes a checkpoint, ends the threads. Later calls of other methods fail or do nothing.
+    /// After an error it may be called again: it succeeds only when everything is saved.
     ///
     /// # Errors
     /// What could not be made durable.
     pub fn close(&self) -> Result<(), EngineError> {
-        if self.closed.swap(true, Ordering::SeqCst) {
+        let mut saved = self.saved.lock();
+        if *saved {
             return Ok(());
         }
-        self.workers.stop();
-        self.event("closed", "the pool was closed");
+        if !self.closed.swap(true, Ordering::SeqCst) {
+            self.workers.stop();
+            self.event("closed", "the pool was closed");
+        }
         self.datasets.save_all()?;
         self.chunks.close()?;
+        *saved = true;
         Ok(())
     }
 
