@@ -189,11 +189,11 @@ impl Server {
                 Ok((stream, _)) => stream,
                 Err(_) if self.stopping.load(Ordering::SeqCst) => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // Out of descriptors or memory: others must finish first.
+                // Out of descriptors or memory: others must finish first. Or the client is gone already.
                 Err(error)
                     if matches!(
                         error.raw_os_error(),
-                        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
+                        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS | libc::ECONNABORTED)
                     ) =>
                 {
                     thread::sleep(Duration::from_millis(50));
