@@ -7,7 +7,7 @@ mod harness;
 
 use std::{
     fs,
-    io::Write,
+    io::{Read, Write},
     os::unix::fs::{MetadataExt, PermissionsExt},
 };
 
@@ -121,4 +121,108 @@ fn snapshots_are_mounted_and_browsed() {
     let line = machine.error(&["mount", "tank/data", "past", "-o", "nonsense"], 2);
     assert!(line.contains("no mount option"), "{line}");
     machine.ok(&["stop", "tank"]);
+}
+
+#[test]
+fn a_filesystem_is_mounted_once() {
+    let Some(machine) = machine_with_mount() else {
+        return;
+    };
+    fs::create_dir(machine.path("second")).unwrap();
+    let line = machine.error(&["mount", "tank/data", "second"], 1);
+    assert!(
+        line.contains("already") && line.contains("mount --bind"),
+        "{line}"
+    );
+    let line = machine.error(&["mount", "tank/data", "second", "-o", "ro"], 1);
+    assert!(line.contains(&machine.text("mnt")), "{line}");
+    machine.ok(&["unmount", "tank/data"]);
+    machine.ok(&["mount", "tank/data", "second"]);
+    machine.ok(&["stop", "tank"]);
+}
+
+#[test]
+fn what_is_put_beside_a_mount_shows_in_it() {
+    let Some(machine) = machine_with_mount() else {
+        return;
+    };
+    let (file, fresh) = (machine.path("mnt/file"), machine.path("mnt/fresh"));
+    fs::write(&file, b"old").unwrap();
+    let mut open = fs::File::open(&file).unwrap();
+    assert!(
+        fs::metadata(&fresh).is_err(),
+        "the kernel knows now that it is not there"
+    );
+    assert_eq!(fs::metadata(&file).unwrap().len(), 3);
+    fs::write(machine.path("source"), b"newer").unwrap();
+    machine.ok(&["put", "tank/data/file", "source"]);
+    machine.ok(&["put", "tank/data/fresh", "source"]);
+    assert_eq!(fs::read(&file).unwrap(), b"newer");
+    assert_eq!(fs::read(&fresh).unwrap(), b"newer");
+    let mut content = String::new();
+    open.read_to_string(&mut content).unwrap();
+    assert_eq!(content, "old", "who has it open reads on");
+    drop(open);
+    machine.ok(&["stop", "tank"]);
+}
+
+#[test]
+fn what_is_mounted_is_not_destroyed() {
+    let Some(machine) = machine_with_mount() else {
+        return;
+    };
+    machine.ok(&["snapshot", "tank/data@one"]);
+    machine.ok(&["snapshot", "tank/data@two"]);
+    machine.ok(&["unmount", "mnt"]);
+    machine.ok(&["mount", "tank/data@one", "mnt"]);
+    for words in [
+        &["destroy", "tank/data@one", "--yes"][..],
+        &["destroy", "-r", "tank/data", "--yes"],
+    ] {
+        let line = machine.error(words, 1);
+        assert!(
+            line.contains("in use") && line.contains("terrace unmount"),
+            "{line}"
+        );
+    }
+    machine.ok(&["destroy", "tank/data@two", "--yes"]);
+    machine.ok(&["unmount", "mnt"]);
+    machine.ok(&["destroy", "tank/data@one", "--yes"]);
+    machine.ok(&["stop", "tank"]);
+}
+
+#[test]
+fn a_pool_that_cannot_stop_keeps_all_its_mounts() {
+    let Some(machine) = machine_with_mount() else {
+        return;
+    };
+    machine.ok(&["fs", "create", "tank/other"]);
+    fs::create_dir(machine.path("other")).unwrap();
+    machine.ok(&["mount", "tank/other", "other"]);
+    let file = fs::File::create(machine.path("other/open")).unwrap();
+    assert!(machine.error(&["stop", "tank"], 1).contains("in use"));
+    assert!(mounted(&machine));
+    assert_eq!(machine.json(&["mount"]).as_array().unwrap().len(), 2);
+    drop(file);
+    machine.ok(&["stop", "tank"]);
+    assert!(!mounted(&machine));
+}
+
+#[test]
+fn a_mount_that_is_bound_elsewhere_is_not_waited_for() {
+    let Some(machine) = machine_with_mount() else {
+        return;
+    };
+    fs::create_dir(machine.path("bound")).unwrap();
+    let (place, bound) = (machine.text("mnt"), machine.text("bound"));
+    let run = |program: &str, words: &[&str]| {
+        let status = std::process::Command::new(program).args(words).status().unwrap();
+        assert!(status.success(), "{program} {words:?}");
+    };
+    run("mount", &["--bind", &place, &bound]);
+    let line = machine.error(&["unmount", "mnt"], 1);
+    run("umount", &[&bound]);
+    assert!(line.contains(&bound), "{line}");
+    machine.ok(&["stop", "tank"]);
+    assert!(!mounted(&machine));
 }

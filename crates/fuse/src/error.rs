@@ -40,11 +40,21 @@ pub enum FuseError {
     },
     /// Files are open there, or a shell stands in it.
     #[error(
-        "cannot unmount {directory}: it is in use; close what uses it ('fuser -vm {directory}' lists it) or unmount with --lazy"
+        "cannot unmount {directory}: it is in use; close what uses it ('fuser -vm {directory}' lists it) or unmount with --force"
     )]
     Busy {
         /// The place.
         directory: PathBuf,
+    },
+    /// It is seen at a second place: a bind mount, or another mount namespace.
+    #[error(
+        "cannot end the mount at {directory}: it is still in use at {other}; unmount it there, or unmount with --force"
+    )]
+    Elsewhere {
+        /// The place.
+        directory: PathBuf,
+        /// The other one.
+        other: String,
     },
     /// umount(2) or fusermount3 refused.
     #[error("cannot unmount {directory}: {cause}")]

@@ -35,6 +35,16 @@ pub fn mount_at(directory: &Path) -> io::Result<Option<MountEntry>> {
         .find(|entry| entry.directory == directory))
 }
 
+/// Where else the mount at `directory`, of a device number with this minor, can be seen: bind mounts of it or of
+/// directories in it, which keep it alive.
+pub fn other_place(directory: &Path, minor: u32) -> io::Result<Option<PathBuf>> {
+    let device = (0, minor);
+    Ok(mounts()?
+        .into_iter()
+        .find(|entry| entry.device == device && entry.directory != directory && minor != 0)
+        .map(|entry| entry.directory))
+}
+
 /// Reads the table.
 pub fn parse(table: &[u8]) -> Vec<MountEntry> {
     table

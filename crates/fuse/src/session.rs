@@ -6,7 +6,10 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -27,11 +30,18 @@ use crate::{
     serving::Serving,
 };
 
+/// How long it is just waited when a mount was taken away.
+const UNMOUNT_MOMENT: Duration = Duration::from_secs(1);
+/// How long what was served then may take.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(30);
+
 /// A mounted filesystem. Unmounted when dropped.
 pub struct Session {
     serving: Arc<Serving>,
     directory: PathBuf,
     device_minor: u32,
+    /// It is out of the tree at `directory`; it ends when nothing else keeps it.
+    taken_down: AtomicBool,
 }
 
 /// Mounts `content` at `directory` and serves it on threads of its own until it is unmounted, by
@@ -97,6 +107,7 @@ fn start(
         serving,
         directory: directory.into(),
         device_minor,
+        taken_down: AtomicBool::new(false),
     })
 }
 
@@ -174,21 +185,52 @@ impl Session {
     }
 
     /// Unmounts. [`UnmountMode::IfUnused`] waits until everything written has been served and all threads have
-    /// ended; if the mount is in use it goes on and the error says so. [`UnmountMode::Lazy`] returns at once: the
+    /// ended; if the mount is in use it goes on and the error says so, also if it is seen at a second place. [`UnmountMode::Lazy`] returns at once: the
     /// mount ends when the last open file in it is closed (see [`wait`](Self::wait)).
     pub fn unmount(&self, mode: UnmountMode) -> Result<(), FuseError> {
         if self.is_ended() {
             return Ok(());
         }
-        let result = mount::unmount(&self.directory, mode);
-        if result.is_err() && self.wait_for(Duration::ZERO) {
-            return Ok(());
+        if !self.taken_down.load(Ordering::SeqCst) {
+            let result = mount::unmount(&self.directory, mode);
+            if result.is_err() && self.wait_for(Duration::ZERO) {
+                return Ok(());
+            }
+            result?;
+            self.taken_down.store(true, Ordering::SeqCst);
         }
-        result?;
         if mode == UnmountMode::IfUnused {
+            self.wait_for_end()?;
             self.serving.join();
         }
         Ok(())
+    }
+
+    /// Waits until what was being served is done. A bind mount, or a copy of the mount table, keeps the mount alive:
+    /// that is not waited for.
+    fn wait_for_end(&self) -> Result<(), FuseError> {
+        if self.wait_for(UNMOUNT_MOMENT) {
+            return Ok(());
+        }
+        let other = match mount_table::other_place(&self.directory, self.device_minor)? {
+            Some(place) => place.display().to_string(),
+            None if self.wait_for(UNMOUNT_PATIENCE) => return Ok(()),
+            None => "a place of another mount namespace".into(),
+        };
+        if self.is_ended() {
+            return Ok(());
+        }
+        Err(FuseError::Elsewhere {
+            directory: self.directory.clone(),
+            other,
+        })
+    }
+
+    /// An object lost its last name other than through the mount, and is held once: takes that over until the kernel
+    /// knows the object no more. False if it does not know it now: release it.
+    #[must_use]
+    pub fn keep(&self, object: u64) -> bool {
+        !self.is_ended() && self.serving.server.hold(object)
     }
 
     /// Tells the kernel that an object's attributes, and its content if `content`, changed other than through the
@@ -248,6 +290,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if !self.is_ended()
+            && !self.taken_down.load(Ordering::SeqCst)
             && let Err(error) = mount::unmount(&self.directory, UnmountMode::Lazy)
             && !self.is_ended()
         {

@@ -261,6 +261,7 @@ impl Daemon {
             ));
         }
         self.blocks.refuse_if_used("destroy", &name)?;
+        self.mounts.refuse_if_mounted("destroy", &name, recursive)?;
         let report = if name.contains('@') {
             datasets.destroy_snapshot(&name, recursive, dry_run)
         } else {

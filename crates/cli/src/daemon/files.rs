@@ -1,13 +1,18 @@
 //! Files without a mount: `ls`, `cat`, `put`, `get`.
 //!
 //! Invariants: `put` returns only when everything is durable; a file that is replaced is either the old or the new
-//! one after a crash; a directory of any size is listed in pieces.
+//! one after a crash; a directory of any size is listed in pieces; a mount of the dataset, which relies on what it
+//! knows, is told of every change.
+
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Message};
 use terrace_dataset::{
-    Attributes, Context, FileKind, Filesystem, FsError, RenameMode, SetAttributes, SetTime, Time, Tree,
+    Attributes, Context, FileKind, Filesystem, FsError, Groups, RenameMode, SetAttributes, SetTime, Time,
+    Tree,
 };
+use terrace_fuse::Session;
 
 use super::{
     Daemon,
@@ -137,6 +142,7 @@ impl Daemon {
         };
         let mut writer = Writer {
             filesystem: &filesystem,
+            mounted: self.mounts.live_session(&place.dataset),
             directory,
             top,
             copied: Copied::default(),
@@ -162,6 +168,7 @@ impl Daemon {
         }
         for (object, entry) in std::mem::take(&mut writer.directories).into_iter().rev() {
             settle(&filesystem, object, &entry).map_err(|error| fail(&error))?;
+            writer.tell_attributes(object);
         }
         filesystem.sync().map_err(|error| fail(&error))?;
         super::answers::encode(&writer.copied)
@@ -202,8 +209,20 @@ impl From<Failure> for CopyError {
     }
 }
 
+/// User 0, for changes that leave what a mount still knows for it to let go of.
+const ROOT_USER: Context = Context {
+    trusted: true,
+    uid: 0,
+    gid: 0,
+    pid: 0,
+    umask: 0,
+    groups: Groups::None,
+};
+
 struct Writer<'a> {
     filesystem: &'a Filesystem,
+    /// The mount of it, if there is one: it must be told.
+    mounted: Option<Arc<Session>>,
     directory: u64,
     top: Vec<u8>,
     copied: Copied,
@@ -211,6 +230,37 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    /// The attributes of an object changed.
+    fn tell_attributes(&self, object: u64) {
+        if let Some(session) = &self.mounted
+            && let Err(error) = session.invalidate_object(object, false)
+        {
+            tracing::warn!("tell '{}' of a change: {error}", session.directory().display());
+        }
+    }
+
+    /// What a name is changed; `gone` is what it was, if that has another name less.
+    fn tell_name(&self, directory: u64, name: &[u8], gone: Option<Attributes>) {
+        if let Some(session) = &self.mounted
+            && let Err(error) = session.invalidate_entry(directory, name)
+        {
+            tracing::warn!("tell '{}' of a change: {error}", session.directory().display());
+        }
+        self.tell_attributes(directory);
+        if let Some(gone) = gone {
+            self.tell_attributes(gone.object);
+            // Who has it open reads on.
+            let kept = || {
+                self.mounted
+                    .as_ref()
+                    .is_some_and(|session| session.keep(gone.object))
+            };
+            if gone.links == 0 && !kept() {
+                self.filesystem.release_object(gone.object);
+            }
+        }
+    }
+
     fn write(&mut self, entry: &TreeEntry, exchange: &mut Exchange) -> Result<(), CopyError> {
         let context = Context::root();
         let filesystem = self.filesystem;
@@ -237,6 +287,9 @@ impl Writer<'_> {
                     Some(_) => return Err(FsError::NotDirectory.into()),
                     None => filesystem.make_directory(&context, directory, &name, 0o700)?,
                 };
+                if existing.is_none() {
+                    self.tell_name(directory, &name, None);
+                }
                 self.copied.others += 1;
                 self.directories.push((made.object, entry.clone()));
             }
@@ -246,7 +299,8 @@ impl Writer<'_> {
                     if found.kind == FileKind::Directory {
                         return Err(FsError::IsDirectory.into());
                     }
-                    filesystem.unlink(&context, directory, &name).map(drop)?;
+                    let gone = filesystem.unlink(&ROOT_USER, directory, &name)?;
+                    self.tell_name(directory, &name, Some(gone));
                 }
                 let made = filesystem.symbolic_link(&context, directory, &name, &target)?;
                 let change = SetAttributes {
@@ -255,6 +309,7 @@ impl Writer<'_> {
                     ..SetAttributes::default()
                 };
                 filesystem.set_attributes(&context, made.object, &change)?;
+                self.tell_name(directory, &name, None);
                 self.copied.others += 1;
             }
             "file" => {
@@ -267,8 +322,9 @@ impl Writer<'_> {
                 } else {
                     name.clone()
                 };
-                match filesystem.unlink(&context, directory, &fresh) {
-                    Ok(_) | Err(FsError::NotFound) => {}
+                match filesystem.unlink(&ROOT_USER, directory, &fresh) {
+                    Ok(gone) => self.tell_name(directory, &fresh, Some(gone)),
+                    Err(FsError::NotFound) => {}
                     Err(error) => return Err(error.into()),
                 }
                 let made = filesystem.create(&context, directory, &fresh, FileKind::File, 0o600, 0)?;
@@ -276,14 +332,18 @@ impl Writer<'_> {
                     .content(made.object, exchange)
                     .and_then(|()| Ok(settle(filesystem, made.object, entry)?));
                 if let Err(error) = outcome {
-                    let _ = filesystem.unlink(&context, directory, &fresh);
+                    if let Ok(gone) = filesystem.unlink(&ROOT_USER, directory, &fresh) {
+                        self.tell_name(directory, &fresh, Some(gone));
+                    }
                     return Err(error);
                 }
+                let mut gone = None;
                 if fresh != name {
-                    filesystem
-                        .rename(&context, directory, &fresh, directory, &name, RenameMode::Replace)
-                        .map(drop)?;
+                    let mode = RenameMode::Replace;
+                    gone = filesystem.rename(&ROOT_USER, directory, &fresh, directory, &name, mode)?;
+                    self.tell_name(directory, &fresh, None);
                 }
+                self.tell_name(directory, &name, gone);
                 self.copied.files += 1;
             }
             _ => self.copied.skipped += 1,

@@ -235,16 +235,29 @@ impl Daemon {
         if !force {
             self.blocks.refuse_stop()?;
         }
-        self.mounts.unmount_all(force)?;
-        self.blocks.end_all(force)?;
+        self.mounts.unmount_all(&self.engine, force)?;
+        self.blocks.end_all(force).inspect_err(|_| self.mounts.go_on())?;
         self.remember_pool();
-        self.engine
-            .close()
-            .map_err(|error| failed(&format!("close pool '{}'", self.pool), &error))?;
-        if let Some(server) = self.server.get() {
+        let closed = self.engine.close().map_err(|error| {
+            let remedy = if force {
+                "what was not saved is lost; 'terrace start' opens the pool as it was saved last".to_owned()
+            } else {
+                format!(
+                    "mend that and stop again; 'terrace stop {} --force' gives up what is not saved",
+                    self.pool
+                )
+            };
+            Failure {
+                remedy,
+                ..failed(&format!("close pool '{}'", self.pool), &error)
+            }
+        });
+        if (closed.is_ok() || force)
+            && let Some(server) = self.server.get()
+        {
             server.stop();
         }
-        Ok(json!({ "pool": self.pool }))
+        closed.map(|()| json!({ "pool": self.pool }))
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Invariants: a mount is written down before it is made and struck off when it ends by itself, by `unmount` or by
 //! `stop`; a daemon that is killed or told to end by a signal leaves the list, so that the next one brings them back.
+//! A filesystem is mounted once, besides its past states: the kernel relies on names, sizes and content that it knows
+//! of a mount, and would not learn what another changes.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,9 +16,9 @@ use std::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use terrace_control::Failure;
-use terrace_dataset::{At, DatasetState, Datasets, FsError};
+use terrace_dataset::At;
 use terrace_engine::Engine;
-use terrace_fuse::{Content, FuseError, MountOptions, Past, PastView, Session, UnmountMode};
+use terrace_fuse::{Content, DatasetPast, FuseError, MountOptions, Past, Session, UnmountMode};
 
 use super::{
     answers::{Parameters, failed},
@@ -36,6 +38,8 @@ struct Shared {
     places: Places,
     pool: String,
     mounted: Mutex<Vec<Mounted>>,
+    /// Held while something is mounted, so that no two commands do the same at once; whether the pool is being stopped.
+    mounting: Mutex<bool>,
     /// Held while the list for the next start is read, changed and written.
     listing: Mutex<()>,
     /// Set when the daemon ends by a signal: the list stays.
@@ -54,6 +58,7 @@ impl Mounts {
             places,
             pool: pool.into(),
             mounted: Mutex::default(),
+            mounting: Mutex::default(),
             listing: Mutex::default(),
             keep_list: AtomicBool::new(false),
         };
@@ -104,6 +109,11 @@ impl Mounts {
             options: parameters.value("options")?,
         };
         let what = format!("mount '{}' at '{}'", known.dataset, known.directory.display());
+        let stopping = self.shared.mounting.lock();
+        if *stopping {
+            let remedy = format!("run 'terrace start {}' when it has stopped", self.shared.pool);
+            return Err(Failure::new(what, "the pool is being stopped", remedy));
+        }
         if self.list().iter().any(|mount| mount.directory == known.directory) {
             return Err(Failure::new(
                 what,
@@ -112,6 +122,11 @@ impl Mounts {
             ));
         }
         self.shared.change_list(|list| {
+            // One that has just ended there: its end must not be taken for that of the new one.
+            self.shared
+                .mounted
+                .lock()
+                .retain(|mount| mount.known.directory != known.directory);
             list.retain(|mount| mount.directory != known.directory);
             list.push(known.clone());
         })?;
@@ -165,6 +180,22 @@ impl Mounts {
             at = Some(At::Snapshot(snapshot.to_owned()));
         }
         let state = datasets.state(dataset).map_err(|error| failed(&what, &error))?;
+        if at.is_none()
+            && let Some(other) = self
+                .list()
+                .iter()
+                .find(|mount| is_live(mount) && mount.dataset == dataset)
+        {
+            let place = other.directory.display();
+            return Err(Failure::new(
+                what,
+                format!("it is mounted at '{place}' already"),
+                format!(
+                    "use it there, show it at a second place with 'mount --bind {place} DIRECTORY', or run 'terrace unmount \
+                     {place}' first"
+                ),
+            ));
+        }
         let content = match &at {
             Some(at) => {
                 options.read_only = true;
@@ -183,10 +214,8 @@ impl Mounts {
                 )
             }
         };
-        let past: Arc<dyn Past> = Arc::new(DatasetPast {
-            datasets: datasets.clone(),
-            state,
-        });
+        let past = DatasetPast::new(datasets.clone(), dataset).map_err(|error| failed(&what, &error))?;
+        let past: Arc<dyn Past> = Arc::new(past);
         let session = terrace_fuse::mount(&known.directory, content, Some(past), &options)
             .map_err(|error| mount_failure(&what, &error))?;
         read_ahead::raise(&known.directory);
@@ -202,13 +231,7 @@ impl Mounts {
             .name("mount-watch".into())
             .spawn(move || {
                 session.wait();
-                shared
-                    .mounted
-                    .lock()
-                    .retain(|mount| !Arc::ptr_eq(&mount.session, &session));
-                if !shared.keep_list.load(Ordering::SeqCst) {
-                    shared.strike_off(&directory);
-                }
+                shared.ended(&session, &directory);
             });
         if let Err(error) = watched {
             tracing::warn!("a mount is not watched: {error}");
@@ -238,35 +261,83 @@ impl Mounts {
                 "'terrace mount' without arguments lists the mounts",
             ));
         }
-        for (directory, session) in &found {
-            self.end(directory, session, mode)?;
+        for (known, session) in &found {
+            self.end(&known.directory, session, mode)?;
         }
-        let directories: Vec<_> = found.into_iter().map(|(directory, _)| directory).collect();
+        let directories: Vec<_> = found.into_iter().map(|(known, _)| known.directory).collect();
         Ok(json!({ "unmounted": directories }))
     }
 
-    /// Takes all mounts away and forgets them.
-    pub fn unmount_all(&self, force: bool) -> Result<(), Failure> {
+    /// Takes all mounts away and forgets them; nothing can be mounted afterwards. If one is in use all stay.
+    pub fn unmount_all(&self, engine: &Arc<Engine>, force: bool) -> Result<(), Failure> {
         let mode = if force {
             UnmountMode::Lazy
         } else {
             UnmountMode::IfUnused
         };
-        for (directory, session) in self.sessions(|_| true) {
-            self.end(&directory, &session, mode)?;
+        let mut stopping = self.shared.mounting.lock();
+        let mut gone: Vec<KnownMount> = Vec::new();
+        for (known, session) in self.sessions(|_| true) {
+            if let Err(failure) = self.end(&known.directory, &session, mode) {
+                for known in gone {
+                    let again = self.shared.change_list(|list| list.push(known.clone()));
+                    if let Err(failure) = again.and_then(|()| self.make(engine, known)) {
+                        tracing::error!("{failure}");
+                    }
+                }
+                return Err(failure);
+            }
+            gone.push(known);
         }
-        self.shared.change_list(Vec::clear)
+        self.shared.change_list(Vec::clear)?;
+        *stopping = true;
+        Ok(())
+    }
+
+    /// The pool is not stopped after all.
+    pub fn go_on(&self) {
+        *self.shared.mounting.lock() = false;
+    }
+
+    /// Refuses to destroy what is mounted, or with `recursive` has something below it that is.
+    pub fn refuse_if_mounted(&self, verb: &str, name: &str, recursive: bool) -> Result<(), Failure> {
+        let (dataset, snapshot) = match name.split_once('@') {
+            Some((dataset, snapshot)) => (dataset, Some(snapshot)),
+            None => (name, None),
+        };
+        for mount in self.list() {
+            let (mounted, past) = past_of(&mount);
+            let concerned = mounted == dataset
+                || mounted
+                    .strip_prefix(dataset)
+                    .is_some_and(|rest| recursive && rest.starts_with('/'));
+            if concerned && (snapshot.is_none() || snapshot == past) {
+                let place = mount.directory.display();
+                return Err(Failure::new(
+                    format!("{verb} '{name}'"),
+                    format!("'{}' is in use: mounted at '{place}'", mount.dataset),
+                    format!("run 'terrace unmount {place}' first"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The mount of a filesystem as it is now, if there is one.
+    pub fn live_session(&self, dataset: &str) -> Option<Arc<Session>> {
+        let found = self.sessions(|known| is_live(known) && known.dataset == dataset);
+        found.into_iter().map(|(_, session)| session).next()
     }
 
     /// Takes all mounts away when the daemon must end; they stay written down.
     pub fn unmount_all_by_force(&self) {
         self.shared.keep_list.store(true, Ordering::SeqCst);
-        for (directory, session) in self.sessions(|_| true) {
+        for (known, session) in self.sessions(|_| true) {
             let clean = session.unmount(UnmountMode::IfUnused);
             if clean.is_err()
                 && let Err(error) = session.unmount(UnmountMode::Lazy)
             {
-                tracing::warn!("unmount '{}': {error}", directory.display());
+                tracing::warn!("unmount '{}': {error}", known.directory.display());
             }
         }
     }
@@ -278,6 +349,12 @@ impl Mounts {
                 && (rest.is_empty() || rest.starts_with(['/', '@']))
             {
                 mount.dataset = format!("{to}{rest}");
+            } else if let (Some((dataset, old)), Some((_, new))) = (from.split_once('@'), to.split_once('@'))
+                && mount.dataset == dataset
+            {
+                let option = format!("at=@{old}");
+                let named = mount.options.iter_mut().filter(|other| **other == option);
+                named.for_each(|option| *option = format!("at=@{new}"));
             }
         };
         self.shared
@@ -290,15 +367,15 @@ impl Mounts {
         }
     }
 
-    fn sessions(&self, wanted: impl Fn(&KnownMount) -> bool) -> Vec<(PathBuf, Arc<Session>)> {
+    fn sessions(&self, wanted: impl Fn(&KnownMount) -> bool) -> Vec<(KnownMount, Arc<Session>)> {
         let mounted = self.shared.mounted.lock();
         let found = mounted.iter().filter(|mount| wanted(&mount.known));
         found
-            .map(|mount| (mount.known.directory.clone(), mount.session.clone()))
+            .map(|mount| (mount.known.clone(), mount.session.clone()))
             .collect()
     }
 
-    fn end(&self, directory: &Path, session: &Session, mode: UnmountMode) -> Result<(), Failure> {
+    fn end(&self, directory: &Path, session: &Arc<Session>, mode: UnmountMode) -> Result<(), Failure> {
         let what = format!("unmount '{}'", directory.display());
         session.unmount(mode).map_err(|error| match error {
             FuseError::Busy { .. } => Failure::new(
@@ -311,13 +388,28 @@ impl Mounts {
             ),
             error => failed(&what, &error),
         })?;
-        self.shared
-            .mounted
-            .lock()
-            .retain(|mount| mount.known.directory != directory);
-        self.shared.strike_off(directory);
+        self.shared.ended(session, directory);
         Ok(())
     }
+}
+
+/// The dataset of a mount, and the snapshot of it that it shows, if it was named so.
+fn past_of(mount: &KnownMount) -> (&str, Option<&str>) {
+    match mount.dataset.split_once('@') {
+        Some((dataset, snapshot)) => (dataset, Some(snapshot)),
+        None => {
+            let named = mount
+                .options
+                .iter()
+                .find_map(|option| option.strip_prefix("at=@"));
+            (mount.dataset.as_str(), named)
+        }
+    }
+}
+
+/// Whether a mount shows its dataset as it is now.
+fn is_live(mount: &KnownMount) -> bool {
+    !mount.dataset.contains('@') && !mount.options.iter().any(|option| option.starts_with("at="))
 }
 
 impl Shared {
@@ -327,11 +419,34 @@ impl Shared {
         }
     }
 
+    /// A mount has ended: whoever notices first strikes it off, unless the daemon ends and it is to come back.
+    fn ended(&self, session: &Arc<Session>, directory: &Path) {
+        // In one go: once it is out of `mounted`, the directory may be mounted at and written down again.
+        let _listing = self.listing.lock();
+        let first = {
+            let mut mounted = self.mounted.lock();
+            let before = mounted.len();
+            mounted.retain(|mount| !Arc::ptr_eq(&mount.session, session));
+            mounted.len() < before
+        };
+        if first
+            && !self.keep_list.load(Ordering::SeqCst)
+            && let Err(failure) = self.rewrite_list(|list| list.retain(|mount| mount.directory != directory))
+        {
+            tracing::warn!("{failure}");
+        }
+    }
+
     /// Changes the list of mounts that is kept for the next start.
     fn change_list(&self, change: impl FnOnce(&mut Vec<KnownMount>)) -> Result<(), Failure> {
-        let registry = Registry::new(&self.places);
         // Commands and the ends of mounts change it at the same time.
         let _listing = self.listing.lock();
+        self.rewrite_list(change)
+    }
+
+    /// The same; `listing` is held.
+    fn rewrite_list(&self, change: impl FnOnce(&mut Vec<KnownMount>)) -> Result<(), Failure> {
+        let registry = Registry::new(&self.places);
         let mut list = registry.mounts(&self.pool)?;
         change(&mut list);
         registry.save_mounts(&self.pool, &list)
@@ -351,43 +466,5 @@ fn mount_failure(what: &str, error: &FuseError) -> Failure {
             "'terrace doctor' says more; without FUSE use 'terrace ls', 'cat', 'put' and 'get'",
         ),
         _ => failed(what, error),
-    }
-}
-
-/// Earlier states of a dataset, by whatever name it has now.
-struct DatasetPast {
-    datasets: Arc<Datasets>,
-    state: Arc<DatasetState>,
-}
-
-impl DatasetPast {
-    fn view(&self, at: &At) -> Result<PastView, FsError> {
-        let name = self.state.name();
-        let checkpoint = self.datasets.resolve(&name, at).map_err(|_| FsError::NotFound)?;
-        let tree = self
-            .datasets
-            .view(&name, &At::Checkpoint(checkpoint))
-            .map_err(|_| FsError::NotFound)?;
-        Ok(PastView { checkpoint, tree })
-    }
-}
-
-impl Past for DatasetPast {
-    fn snapshots(&self) -> Result<Vec<String>, FsError> {
-        let held = self.state.held().read();
-        Ok(held
-            .iter()
-            .filter(|(_, record)| !record.name.is_empty())
-            .map(|(_, record)| record.name.clone())
-            .collect())
-    }
-
-    fn snapshot(&self, name: &str) -> Result<PastView, FsError> {
-        self.view(&At::Snapshot(name.to_owned()))
-    }
-
-    fn at(&self, when: &str) -> Result<PastView, FsError> {
-        let now = self.datasets.environment().now();
-        self.view(&At::parse(when, now).map_err(|_| FsError::NotFound)?)
     }
 }

@@ -241,6 +241,13 @@ impl Server {
         }
     }
 
+    /// Takes over one hold of an object that has no name any more; false if the kernel does not know it, or it is held
+    /// already.
+    #[must_use]
+    pub fn hold(&self, object: u64) -> bool {
+        self.live.is_some() && self.nodes.hold(object)
+    }
+
     fn place(&self, node: u64) -> Result<Place, Errno> {
         if node & VIRTUAL == 0 {
             return Ok(Place::Live(node));
