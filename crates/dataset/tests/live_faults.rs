@@ -203,7 +203,9 @@ fn a_large_directory_that_was_just_emptied_is_listed_on_a_small_stack() {
     let environment = Environment::with_budget(store, Arc::new(ManualClock::new(1)), budget);
     let datasets = Datasets::open(Arc::new(environment), "pool").unwrap();
     let fs = datasets.filesystem("pool/a").unwrap();
-    (0..NAMES).for_each(|number| drop(fs.unlink(&root, ROOT, &name(number)).unwrap()));
+    (0..NAMES).for_each(|number| {
+        let _ = fs.unlink(&root, ROOT, &name(number)).unwrap();
+    });
     let listing = thread::Builder::new()
         .stack_size(256 << 10)
         .spawn(move || fs.read_directory(ROOT, 0, 1).unwrap().len())
