@@ -14,13 +14,14 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation};
 
 use crate::error::{Cause, DeviceError, Operation};
 use crate::file::check_range;
+use crate::flush_gate::FlushGate;
 use crate::{DEVICE_BLOCK_BYTES, Device};
 
 const DESCRIPTION: &str = "terrace-device";
@@ -44,8 +45,7 @@ pub struct DirectoryDevice {
     handles: Mutex<HashMap<u64, Arc<File>>>,
     unflushed: Mutex<Unflushed>,
     /// One flush at a time: one that finds nothing to do must not return before the one that took the work.
-    flushing: Mutex<()>,
-    flush_failed: AtomicBool,
+    flushing: FlushGate,
 }
 
 #[derive(Default)]
@@ -135,8 +135,7 @@ impl DirectoryDevice {
             read_only,
             handles: Mutex::default(),
             unflushed: Mutex::default(),
-            flushing: Mutex::default(),
-            flush_failed: AtomicBool::new(false),
+            flushing: FlushGate::default(),
         })
     }
 
@@ -257,18 +256,9 @@ impl Device for DirectoryDevice {
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        let _one_at_a_time = self.flushing.lock();
-        let fail = |cause| Err(DeviceError::whole(self.path(), Operation::Flush, cause));
-        if self.flush_failed.load(Ordering::Acquire) {
-            return fail(Cause::FlushFailedBefore);
-        }
-        match self.sync_unflushed() {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                self.flush_failed.store(true, Ordering::Release);
-                fail(Cause::from(&error))
-            }
-        }
+        self.flushing
+            .pass(|| self.sync_unflushed())
+            .map_err(|cause| DeviceError::whole(self.path(), Operation::Flush, cause))
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {

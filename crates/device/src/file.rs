@@ -11,11 +11,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, FlockOperation};
 
 use crate::error::{Cause, DeviceError, Operation};
+use crate::flush_gate::FlushGate;
 use crate::{AlignedBuffer, DEVICE_BLOCK_BYTES, Device};
 
 /// A regular file or block device.
@@ -26,7 +27,7 @@ pub struct FileDevice {
     direct: bool,
     block_device: bool,
     read_only: bool,
-    flush_failed: AtomicBool,
+    flushing: FlushGate,
 }
 
 /// Unaligned transfers are copied through a buffer of at most this many bytes.
@@ -177,7 +178,7 @@ impl FileDevice {
             direct,
             block_device,
             read_only,
-            flush_failed: AtomicBool::new(false),
+            flushing: FlushGate::default(),
         })
     }
 
@@ -312,18 +313,9 @@ impl Device for FileDevice {
         if self.read_only {
             return Ok(());
         }
-        let fail = |cause| Err(DeviceError::whole(self.path(), Operation::Flush, cause));
-        if self.flush_failed.load(Ordering::Acquire) {
-            return fail(Cause::FlushFailedBefore);
-        }
-        match self.file.sync_data() {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                // The kernel drops the dirty pages after reporting once; a second success would be a lie.
-                self.flush_failed.store(true, Ordering::Release);
-                fail(Cause::from(&error))
-            }
-        }
+        self.flushing
+            .pass(|| self.file.sync_data())
+            .map_err(|cause| DeviceError::whole(self.path(), Operation::Flush, cause))
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {

@@ -10,6 +10,7 @@ mod clock;
 mod directory;
 mod error;
 mod file;
+mod flush_gate;
 mod memory;
 mod randomness;
 mod size;
