@@ -79,6 +79,11 @@ pub struct EntryHeader {
 }
 
 impl EntryHeader {
+    /// Whether it only ends what a recovery gave up: it holds nothing.
+    pub fn is_fence(&self) -> bool {
+        self.length == 0 && self.first.checked_sub(1) == Some(self.last)
+    }
+
     fn summed(&self) -> Vec<u8> {
         let mut writer = Writer::with_capacity(HEADER_BYTES);
         writer

@@ -109,6 +109,8 @@ impl Scanner {
             });
             scanned.payload.extend_from_slice(&payload);
             if !header.continues {
+                // Only the last part says where the payload ends.
+                scanned.last = header.last;
                 scanned.after = self.position;
                 return Ok(joined);
             }
@@ -169,6 +171,7 @@ impl Scanner {
             match found {
                 Some(entry) => {
                     self.degraded |= failed > 0;
+                    let entry = self.fence_beside(copies, segment, offset).unwrap_or(entry);
                     if self.lacking.is_none() {
                         return Ok(Some(entry));
                     }
@@ -190,6 +193,25 @@ impl Scanner {
             Some(cause) if !readable => Err(LogError::Unreadable(cause)),
             _ => Ok(good),
         }
+    }
+
+    /// A fence in another copy of a place: where copies differ it counts. The other entry was given up by the recovery
+    /// that wrote the fence, and stayed because a device refused that write.
+    fn fence_beside(
+        &mut self,
+        copies: Copies,
+        taken: SegmentId,
+        offset: u32,
+    ) -> Option<(EntryHeader, Vec<u8>)> {
+        let position = self.position;
+        let mut others = copies.iter().filter(|other| *other != taken);
+        others.find_map(|other| {
+            let (header, payload) = self.read_copy(other, offset).ok().flatten()?;
+            let follows = header.pool == self.pool.id()
+                && header.previous == position.previous
+                && header.first.checked_sub(1) == Some(position.sequence);
+            (header.is_fence() && follows).then_some((header, payload))
+        })
     }
 
     /// [`read_copy`](Self::read_copy), again if it fails: once may be chance, and the end of a log is a far-reaching

@@ -1,0 +1,140 @@
+//! What a scan of the log gives back after devices failed while it was written or read.
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use terrace_device::{Cause, Device, DeviceError, MemoryDevice, Operation, SeededRandomness};
+use terrace_log::{Log, LogError, LogPosition, Scanned, Scanner};
+use terrace_pool::{CreateOptions, Parallelism, Pool, SEGMENT_AREA_OFFSET, TierSettings};
+
+/// A device that refuses writes, or the reading of one block, when told to.
+struct Failing {
+    inner: MemoryDevice,
+    refuse_writes: AtomicBool,
+    unreadable: AtomicU64,
+}
+
+impl Failing {
+    fn new(name: &str) -> Arc<Self> {
+        Arc::new(Self {
+            inner: MemoryDevice::new(name, 16 << 20),
+            refuse_writes: AtomicBool::new(false),
+            unreadable: AtomicU64::new(u64::MAX),
+        })
+    }
+}
+
+impl Device for Failing {
+    fn path(&self) -> String {
+        self.inner.path()
+    }
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        if (offset..offset + buffer.len() as u64).contains(&self.unreadable.load(Ordering::SeqCst)) {
+            return Err(DeviceError::whole(self.path(), Operation::Read, Cause::Gone));
+        }
+        self.inner.read_at(offset, buffer)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        if self.refuse_writes.load(Ordering::SeqCst) {
+            return Err(DeviceError::whole(self.path(), Operation::Write, Cause::Gone));
+        }
+        self.inner.write_at(offset, data)
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.inner.discard(offset, length)
+    }
+}
+
+fn pool_of(devices: &[Arc<Failing>]) -> Arc<Pool> {
+    let all = devices
+        .iter()
+        .map(|device| device.clone() as Arc<dyn Device>)
+        .collect();
+    let options = CreateOptions {
+        name: "tank".into(),
+        tiers: vec![(TierSettings::named("only"), all)],
+        properties: BTreeMap::new(),
+        segment_bytes: Some(1 << 20),
+        created_nanoseconds: 0,
+        force: false,
+        parallelism: Parallelism::Sequential,
+    };
+    Arc::new(Pool::create(options, &SeededRandomness::new(7)).unwrap())
+}
+
+fn scan(pool: &Arc<Pool>, start: LogPosition) -> Result<Vec<Scanned>, LogError> {
+    let mut scanner = Scanner::new(pool.clone(), start)?;
+    let mut all = Vec::new();
+    while let Some(scanned) = scanner.next_payload()? {
+        all.push(scanned);
+    }
+    Ok(all)
+}
+
+#[test]
+fn a_payload_in_several_entries_ends_at_its_last_sequence() {
+    let pool = pool_of(&[Failing::new("a")]);
+    let log = Log::create(pool.clone(), 1).unwrap();
+    let start = log.position();
+    log.append(1, 4, 0, b"small").unwrap();
+    let large = vec![9; 3 << 20];
+    log.append(5, 9, 4, &large).unwrap();
+    log.append(10, 10, 4, b"after").unwrap();
+    let found = scan(&pool, start).unwrap();
+    let spans: Vec<_> = found.iter().map(|found| (found.first, found.last)).collect();
+    assert_eq!(spans, [(1, 4), (5, 9), (10, 10)]);
+    assert_eq!(found[1].payload, large);
+    assert_eq!(found[1].after.sequence, 9);
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_is_not_taken_for_the_end() {
+    let device = Failing::new("a");
+    let pool = pool_of(std::slice::from_ref(&device));
+    let log = Log::create(pool.clone(), 1).unwrap();
+    let start = log.position();
+    log.append(1, 1, 0, b"one").unwrap();
+    let second = log.position();
+    log.append(2, 2, 1, b"two").unwrap();
+    log.append(3, 3, 2, b"three").unwrap();
+    let segment = second.segment.iter().next().unwrap();
+    let bad = SEGMENT_AREA_OFFSET + (u64::from(segment.index) << 20) + u64::from(second.offset);
+    device.unreadable.store(bad, Ordering::SeqCst);
+    assert!(matches!(scan(&pool, start), Err(LogError::Unreadable(_))));
+    device.unreadable.store(u64::MAX, Ordering::SeqCst);
+    assert_eq!(scan(&pool, start).unwrap().len(), 3);
+}
+
+#[test]
+fn what_a_recovery_gave_up_does_not_come_back_from_the_copy_that_missed_the_fence() {
+    for refusing in 0..2 {
+        let devices = [Failing::new("a"), Failing::new("b")];
+        let pool = pool_of(&devices);
+        let log = Log::create(pool.clone(), 1).unwrap();
+        let start = log.position();
+        log.append(1, 1, 0, b"kept").unwrap();
+        let tail = log.position();
+        log.append(2, 2, 1, b"given up").unwrap();
+        // A recovery that ends in front of the second entry; one copy of the fence fails.
+        let log = Log::resume(pool.clone(), start, tail, vec![tail.segment], 2);
+        devices[refusing].refuse_writes.store(true, Ordering::SeqCst);
+        log.fence().unwrap();
+        devices[refusing].refuse_writes.store(false, Ordering::SeqCst);
+        log.append(2, 2, 1, b"new").unwrap();
+        let found = scan(&pool, start).unwrap();
+        let payloads: Vec<_> = found.iter().map(|found| &found.payload[..]).collect();
+        assert_eq!(payloads, [&b"kept"[..], b"", b"new"]);
+    }
+}
