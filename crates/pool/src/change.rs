@@ -141,11 +141,11 @@ impl Pool {
         self.allocator.lock().add(number, tier, segments);
         drop(updating);
         // Two devices where there are two: a pool that had one gets its second root holder now.
-        let payload = self.read_root().ok().flatten();
-        if let Some(payload) = payload {
-            self.write_root(&payload)?;
+        match self.repeat_root(None) {
+            // Without a readable root there is nothing to hold twice.
+            Ok(()) | Err(PoolError::NoRoot(_)) => Ok(number),
+            Err(error) => Err(error),
         }
-        Ok(number)
     }
 
     /// Adds a device to the tier of `old`, to take its place: nothing new is put on `old` any more. The floors above
@@ -257,9 +257,7 @@ impl Pool {
 
     /// The root moves to the devices that stay, then the labels forget the one that leaves.
     fn leave(&self, number: u16, label: Label, staying: Vec<Arc<OpenDevice>>) -> Result<(), PoolError> {
-        if let Some(payload) = self.read_root()? {
-            self.write_root_except(&payload, Some(number))?;
-        }
+        self.repeat_root(Some(number))?;
         write_labels(&staying, &label)?;
         self.adopt(label, staying);
         Ok(())

@@ -83,11 +83,6 @@ impl Pool {
     /// Writes a root to up to four devices (fastest first) and flushes them: durable when it returns. What it refers
     /// to must be durable before. Fails when fewer than two devices took it, if the pool has two that work.
     pub fn write_root(&self, payload: &[u8]) -> Result<(), PoolError> {
-        self.write_root_except(payload, None)
-    }
-
-    /// As [`Self::write_root`], passing over one device (which is being removed).
-    pub(crate) fn write_root_except(&self, payload: &[u8], except: Option<u16>) -> Result<(), PoolError> {
         self.check_writable()?;
         if payload.len() > ROOT_BYTES_MAX {
             let length = payload.len();
@@ -95,7 +90,29 @@ impl Pool {
                 "a root of {length} bytes; at most {ROOT_BYTES_MAX} fit"
             )));
         }
+        self.write_root_locked(&mut self.roots.lock(), payload, None)
+    }
+
+    /// Writes the newest root again, if there is one, passing over a device that is being removed. Read and written in
+    /// one: a newer root that came in between would be replaced by one whose segments are given back already.
+    pub(crate) fn repeat_root(&self, except: Option<u16>) -> Result<(), PoolError> {
+        self.check_writable()?;
         let mut roots = self.roots.lock();
+        if roots.lost {
+            return Err(PoolError::NoRoot(self.name()));
+        }
+        match roots.newest.clone() {
+            Some(payload) => self.write_root_locked(&mut roots, &payload, except),
+            None => Ok(()),
+        }
+    }
+
+    fn write_root_locked(
+        &self,
+        roots: &mut Roots,
+        payload: &[u8],
+        except: Option<u16>,
+    ) -> Result<(), PoolError> {
         let holders = self.root_holders(except);
         roots.generation += 1;
         let bytes = encode_root(&self.id(), roots.generation, payload);
@@ -130,16 +147,11 @@ impl Pool {
     /// loss of the other device would bring back a root whose segments may have been written over since.
     pub(crate) fn complete_roots(&self) -> Result<(), PoolError> {
         let holders = self.root_holders(None);
-        let payload = {
+        let complete = {
             let roots = self.roots.lock();
-            match &roots.newest {
-                Some(payload) if !holders.iter().all(|device| roots.holds_newest(device.number)) => {
-                    payload.clone()
-                }
-                _ => return Ok(()),
-            }
+            roots.newest.is_none() || holders.iter().all(|device| roots.holds_newest(device.number))
         };
-        self.write_root(&payload)
+        if complete { Ok(()) } else { self.repeat_root(None) }
     }
 
     /// The devices that hold the root: fastest tiers first, working ones before failing ones.

@@ -397,3 +397,47 @@ fn large_devices_get_large_segments() {
         open(shelf.all()).unwrap();
     }
 }
+
+#[test]
+fn a_device_that_joins_or_leaves_does_not_bring_an_older_root_back() {
+    let mut shelf = Shelf::new(&[12, 12]);
+    let pool = create("tank", 1, vec![("only", shelf.devices(&[0, 1]))]);
+    let _ = shelf.add(12);
+    let third = shelf.devices(&[2]).remove(0);
+    pool.write_root(&0u64.to_le_bytes()).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let checkpoints = scope.spawn(|| {
+            let mut number = 0u64;
+            while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                number += 1;
+                pool.write_root(&number.to_le_bytes()).unwrap();
+                let newest = pool.read_root().unwrap().unwrap();
+                if newest != number.to_le_bytes() {
+                    return Err(format!("root {number} was replaced by {newest:?}"));
+                }
+            }
+            Ok(())
+        });
+        for seed in 0..200 {
+            let randomness = SeededRandomness::new(seed);
+            let place = DeviceAdd::Tier("only".into());
+            let number = pool.add_device(third.clone(), place, true, &randomness).unwrap();
+            pool.remove_device(number).unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        assert_eq!(checkpoints.join().unwrap(), Ok(()));
+    });
+}
+
+#[test]
+fn a_bad_block_under_the_last_label_copy_does_not_make_a_change_half_true() {
+    let shelf = Shelf::new(&[12, 12]);
+    let pool = create("tank", 1, vec![("only", shelf.devices(&[0, 1]))]);
+    *shelf.media[0].unwritable_from.lock().unwrap() = 12 * MIB - 64 * 1024;
+    let removed = pool.remove_device(1).is_ok();
+    drop(pool);
+    // What the labels say after a crash is what the caller was told.
+    let pool = open(shelf.devices(&[0])).unwrap();
+    assert!(removed && pool.devices().len() == 1);
+}

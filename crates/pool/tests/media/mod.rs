@@ -38,6 +38,8 @@ pub struct Medium {
     pub failing_reads: Mutex<u32>,
     pub failing_writes: Mutex<u32>,
     pub failing_flushes: Mutex<u32>,
+    /// Writes at or behind this offset fail.
+    pub unwritable_from: Mutex<u64>,
 }
 
 impl Medium {
@@ -64,6 +66,9 @@ impl Device for Medium {
     }
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
         self.fails(&self.failing_writes, Operation::Write)?;
+        if offset >= *self.unwritable_from.lock().unwrap() {
+            return Err(DeviceError::whole(&self.name, Operation::Write, Cause::System(5)));
+        }
         self.memory.write_at(offset, data)?;
         let event = Event::Write {
             device: self.index,
@@ -121,6 +126,7 @@ impl Shelf {
             failing_reads: Mutex::new(0),
             failing_writes: Mutex::new(0),
             failing_flushes: Mutex::new(0),
+            unwritable_from: Mutex::new(u64::MAX),
         })
     }
 
