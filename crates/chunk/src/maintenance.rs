@@ -421,11 +421,12 @@ impl ChunkStore {
             }
         }
         for segment in released {
-            self.release_segment(segment);
-            // Only a hint to the device; whether it takes it does not matter.
+            // Only a hint to the device; whether it takes it does not matter. Before the segment is free: whoever it is
+            // handed to next writes at once, and a discard that comes after would take that away.
             if let Err(error) = self.pool.discard(segment) {
                 tracing::debug!(%segment, %error, "discard");
             }
+            self.release_segment(segment);
         }
     }
 

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_device::AlignedBuffer;
+use terrace_meta::Operation;
 use terrace_store::{BLOCK_BYTES, ChunkId, ChunkInfo, StoreError};
 
 use crate::{
     compress,
+    counters::Counters,
     header::HEADER_BYTES,
-    record::{ChunkRecord, Location, TABLE_CHUNKS, TABLE_REFERENCES, chunk_key},
+    record::{ChunkRecord, Location, TABLE_CHUNKS, TABLE_REFERENCES, chunk_key, dedup_key},
     spans::Stored,
     store::{ChunkStore, meta_error},
 };
@@ -52,7 +54,9 @@ impl ChunkStore {
         if pending.is_some() {
             return Ok(pending);
         }
-        // It may have been committed between the two looks.
+        // It may have been committed between the two looks: a commit takes the record out of the books before the tree
+        // has it, both under this lock.
+        drop(self.commit.lock());
         self.record(id)
     }
 
@@ -147,6 +151,22 @@ impl ChunkStore {
         }
         if record.locations.len() > bad.len() {
             self.repairs.lock().insert(id);
+        } else {
+            self.forget_hint(id, &record.hash);
+        }
+    }
+
+    /// Ends deduplication with a chunk that has no good copy: the same content written again, from a backup perhaps,
+    /// must be stored, not taken for what is lost.
+    fn forget_hint(&self, id: ChunkId, hash: &[u8; 32]) {
+        let key = dedup_key(hash);
+        let leads_here = matches!(self.tree.get(&key), Ok(Some(hint)) if hint[..] == id.0.to_le_bytes());
+        if !leads_here || self.pool.is_read_only() || self.check_running().is_err() {
+            return;
+        }
+        let operations = vec![(key.into(), Operation::Delete)];
+        if let Err(error) = self.commit_internal(operations, Counters::default()) {
+            tracing::error!(chunk = %id, %error, "the hint to a damaged chunk could not be removed");
         }
     }
 

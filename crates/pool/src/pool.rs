@@ -283,7 +283,8 @@ impl Pool {
         })
     }
 
-    /// Tells the device that the content of a free segment is not needed.
+    /// Tells the device that the content of a segment is not needed. Only while it is still the caller's, just before
+    /// [`Self::release`]: afterwards somebody else may be writing to it.
     pub fn discard(&self, segment: SegmentId) -> Result<(), PoolError> {
         self.check_writable()?;
         self.device(segment.device)?.discard(segment, self.segment_bytes)
