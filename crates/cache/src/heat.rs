@@ -182,6 +182,17 @@ impl Heat {
         }
     }
 
+    /// Forgets everything; returns the objects that something was known of, so that their records can be dropped.
+    pub fn clear(&self) -> Vec<(u32, u64)> {
+        let mut known = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            known.extend(shard.objects.drain().map(|(place, _)| place));
+            shard.cells = 0;
+        }
+        known
+    }
+
     /// Up to `limit` objects whose heat changed since they were last taken, encoded to be kept as records.
     pub fn take_changed(&self, limit: usize) -> Vec<(u32, u64, Vec<u8>)> {
         let mut taken = Vec::new();

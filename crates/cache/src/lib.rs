@@ -8,8 +8,10 @@ mod budget;
 mod foreground;
 mod heat;
 mod read_cache;
+mod reuse;
 
 pub use budget::Budget;
 pub use foreground::Foreground;
 pub use heat::{Access, Heat, RegionHeat};
 pub use read_cache::{ReadCache, ReadCacheCounters};
+pub use reuse::ReuseSampler;

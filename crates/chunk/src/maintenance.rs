@@ -485,13 +485,19 @@ impl ChunkStore {
     fn choose_for_compaction(&self, state: &mut Maintenance) -> Option<SegmentId> {
         let segment_bytes = i64::from(self.pool.segment_bytes());
         let short = self.pool.free_segments() < self.reserve_segments() * 2 + 2;
+        // Disks that sleep are woken only for room that is needed.
+        let resting = match short {
+            true => u8::MAX,
+            false => self.resting_from.load(std::sync::atomic::Ordering::Relaxed),
+        };
         let mut emptiest: Vec<(i64, SegmentId)> = Vec::new();
         let (mut total, mut live) = (0, 0);
         {
             let books = self.keeper.lock();
             for (id, segment) in &books.segments {
                 let still = !segment.open && !segment.freeing && segment.pending == 0 && segment.live > 0;
-                if still && !state.stuck.contains(id) {
+                let rests = self.pool.tier_of(id.device).is_some_and(|tier| tier >= resting);
+                if still && !rests && !state.stuck.contains(id) {
                     total += segment_bytes;
                     live += segment.live;
                     emptiest.push((segment.live, *id));
@@ -515,6 +521,12 @@ impl ChunkStore {
             sum <= count as i64 * usable
         });
         emptiest.first().filter(|_| gives).map(|(_, id)| *id)
+    }
+
+    /// Segments of this tier and slower ones are not compacted while there is room otherwise; 255: none of them rests.
+    pub fn set_resting_from(&self, tier: u8) {
+        self.resting_from
+            .store(tier, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Works until there is `enough` room, or nothing more can be had; whether there is enough.

@@ -225,6 +225,7 @@ impl ChunkStore {
             stop: Mutex::new(None),
             stopping: AtomicBool::new(false),
             maintenance: Mutex::new(Maintenance::default()),
+            resting_from: std::sync::atomic::AtomicU8::new(u8::MAX),
             repairs: Mutex::default(),
             scratch: Mutex::default(),
             unlogged_bytes: AtomicU64::new(0),

@@ -80,6 +80,8 @@ pub struct ChunkStore {
     pub(crate) stop: Mutex<Option<Arc<str>>>,
     pub(crate) stopping: AtomicBool,
     pub(crate) maintenance: Mutex<Maintenance>,
+    /// The first tier that compaction leaves in peace.
+    pub(crate) resting_from: std::sync::atomic::AtomicU8,
     pub(crate) repairs: Mutex<BTreeSet<ChunkId>>,
     pub(crate) scratch: Mutex<Vec<Scratch>>,
     pub(crate) crew: Crew,

@@ -96,7 +96,7 @@ pub enum Command {
     Mount {
         /// The filesystem
         dataset: Option<String>,
-        /// An existing directory
+        /// An existing directory; that of the property 'mountpoint' if left out
         directory: Option<PathBuf>,
         /// ro, at=TIME|@SNAPSHOT|CHECKPOINT, allow_other
         #[arg(short, value_name = "OPTION[,OPTION…]", value_delimiter = ',')]
@@ -198,6 +198,16 @@ pub enum Command {
     Where {
         /// A path below a mount, DATASET/PATH, or a dataset
         path: String,
+        /// List the regions (1 MiB each) of a file: where each lies, and how warm it is
+        #[arg(long)]
+        regions: bool,
+        /// The first region to list
+        #[arg(long, value_name = "N", default_value_t = 0, requires = "regions")]
+        from: u64,
+        /// How many to list at most
+        #[arg(long, value_name = "N", default_value_t = 1000, requires = "regions",
+              value_parser = clap::value_parser!(u64).range(1..=100_000))]
+        limit: u64,
     },
     /// Keep a file or dataset on a tier
     Pin {
@@ -421,6 +431,9 @@ pub enum PoolCommand {
         /// Also a pool that was destroyed
         #[arg(long)]
         destroyed: bool,
+        /// Also a pool of which devices are missing; what has no copy elsewhere cannot be read then
+        #[arg(long)]
+        degraded: bool,
         /// Only say what would be taken up
         #[arg(short = 'n', long)]
         dry_run: bool,
@@ -453,7 +466,25 @@ pub enum TierCommand {
         /// The pool
         pool: String,
     },
-    /// Set how a tier is used: promote_after, demote_after, high_water, low_water, landing, rate_limit, window
+    /// List the devices of a pool by tier, with what they hold and how warm that is
+    Devices {
+        /// The pool
+        pool: String,
+    },
+    /// Tell which share of reads other sizes of the fastest tier would answer, by the reads since the pool was opened
+    WhatIf {
+        /// The pool
+        pool: String,
+        /// Sizes of the fastest tier
+        #[arg(long, value_name = "SIZE", required = true, num_args = 1..)]
+        fast: Vec<String>,
+    },
+    /// Forget how often everything was used
+    ClearHeat {
+        /// The pool
+        pool: String,
+    },
+    /// Set how a tier is used: promote_after, demote_after, high_water, low_water, landing, rate_limit, window, hold
     Set {
         /// PROPERTY=VALUE, any number of them
         #[arg(required = true, value_name = "PROPERTY=VALUE")]

@@ -226,3 +226,18 @@ fn a_mount_that_is_bound_elsewhere_is_not_waited_for() {
     machine.ok(&["stop", "tank"]);
     assert!(!mounted(&machine));
 }
+
+#[test]
+fn without_a_directory_it_is_mounted_where_its_property_says() {
+    let Some(machine) = machine_with_mount() else {
+        return;
+    };
+    machine.ok(&["unmount", "tank/data"]);
+    assert!(!mounted(&machine));
+    let line = machine.error(&["mount", "tank/data"], 2);
+    assert!(line.contains("mountpoint"), "{line}");
+    let property = format!("mountpoint={}", machine.text("mnt"));
+    machine.ok(&["set", &property, "tank/data"]);
+    machine.ok(&["mount", "tank/data"]);
+    assert!(mounted(&machine));
+}

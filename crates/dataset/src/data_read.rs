@@ -24,6 +24,10 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const PER_REGION: u64 = REGION_BLOCKS as u64;
 /// Reads in a row, each where the last one ended, that make a sequential reader.
 const STREAK: u32 = 2;
+/// Large reads this close to the last one are the same scan: readahead of the kernel arrives out of order.
+const SCAN_NEAR_BYTES: u64 = 1 << 20;
+/// Reads from this size on are taken for readahead.
+const SCAN_READ_BYTES: usize = 64 << 10;
 /// Chunks fetched ahead of a sequential reader.
 const AHEAD_CHUNKS: usize = 16;
 /// How often a lookup is repeated when chunks go away under it.
@@ -54,6 +58,24 @@ struct Fetch {
     chunk_bytes: usize,
 }
 
+/// Whether a read goes on with the scan that ended at `last_end`.
+fn continues(last_end: u64, offset: u64, length: usize) -> bool {
+    last_end == offset && offset > 0
+        || length >= SCAN_READ_BYTES && offset > 0 && last_end.abs_diff(offset) <= SCAN_NEAR_BYTES
+}
+
+/// How much a read adds to the heat of its region. A scan (a backup, a copy) reads everything once and must not push out
+/// what is used again and again, so it adds next to nothing; reads that begin somewhere else count in full, and so does
+/// a file that is read whole at once.
+fn heat_of_read(scan_streak: u32, offset: u64, length: usize, size: u64) -> f32 {
+    let begins_scan = offset == 0 && length >= SCAN_READ_BYTES && (length as u64) < size;
+    match scan_streak {
+        0 if !begins_scan => 1.0,
+        streak if streak < STREAK => length as f32 / (PER_REGION * BLOCK) as f32,
+        _ => 0.0,
+    }
+}
+
 impl LiveDataset {
     /// Reads at `offset`, at most to the end of the file.
     pub(crate) fn read_object(
@@ -77,7 +99,7 @@ impl LiveDataset {
 
     fn try_read(&self, object: &Arc<Object>, offset: u64, buffer: &mut [u8]) -> Result<usize, ReadError> {
         let mut wanted = Vec::new();
-        let (length, sequential, body) = {
+        let (length, sequential, amount, body, size) = {
             let mut state = object.state.lock();
             if state.freed {
                 return Err(FsError::Stale.into());
@@ -94,6 +116,10 @@ impl LiveDataset {
                 return Ok(0);
             }
             let end = offset + length as u64;
+            state.scan_streak = match continues(state.read_end, offset, length) {
+                true => state.scan_streak.saturating_add(1),
+                false => 0,
+            };
             if state.read_end == offset {
                 state.read_streak = state.read_streak.saturating_add(1);
             } else {
@@ -101,8 +127,26 @@ impl LiveDataset {
             }
             state.read_end = end;
             copy_pages(&state, offset, &mut buffer[..length], &mut wanted);
-            (length, state.read_streak >= STREAK, state.inode.body)
+            (
+                length,
+                state.read_streak >= STREAK,
+                heat_of_read(state.scan_streak, offset, length, state.inode.size),
+                state.inode.body,
+                state.inode.size,
+            )
         };
+        // What RAM answers counts as well: it must not look cold only because it is so hot that it is cached.
+        if amount > 0.0 {
+            let heat = &self.dataset.environment().heat;
+            let region = (offset / (PER_REGION * BLOCK)) as u32;
+            let (dataset, minutes) = (self.dataset.number(), self.minutes());
+            heat.record(dataset, body, region, Access::Read, amount, minutes);
+            let start = u64::from(region) * PER_REGION * BLOCK;
+            let environment = self.dataset.environment();
+            environment
+                .reuse
+                .record(dataset, body, region, size.saturating_sub(start));
+        }
         if wanted.is_empty() {
             return Ok(length);
         }
@@ -112,16 +156,6 @@ impl LiveDataset {
             self.plan(body, offset, &mut buffer[..length], part, &mut fetches)?;
         }
         if !fetches.is_empty() {
-            let heat = &self.dataset.environment().heat;
-            let region = offset / (PER_REGION * BLOCK);
-            heat.record(
-                self.dataset.number(),
-                body,
-                region as u32,
-                Access::Read,
-                1.0,
-                self.minutes(),
-            );
             self.fetch(
                 body,
                 &fetches,

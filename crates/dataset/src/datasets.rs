@@ -4,7 +4,10 @@
 //! Invariants: one administrative change at a time (`admin`); locks are taken in the order admin, handle, commit
 //! locks by ascending number, registry; the checkpoint counter after opening is above every number in any record.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    cell::Cell,
+    sync::{Arc, atomic::Ordering},
+};
 
 use parking_lot::{Mutex, RwLock};
 use terrace_codec::{DecodeError, Reader, Writer};
@@ -589,6 +592,40 @@ impl Datasets {
             .map(|handle| handle.live().map_or(0, |live| live.dirty_bytes()))
             .sum();
         budget.wants_flush(kept_bytes)
+    }
+
+    /// Commits and flushes the datasets whose `commit_interval` is over, as one state of all of them; those without
+    /// one of their own take `interval_nanoseconds`. Returns for how many nanoseconds none will be due.
+    pub fn commit_due(&self, interval_nanoseconds: u64) -> Result<u64, DatasetError> {
+        let now = self.environment.clock.monotonic_nanoseconds();
+        let wait = Cell::new(interval_nanoseconds);
+        let nodes = self.nodes_where(|node| {
+            let settings = node.state.settings();
+            if settings.durability == Durability::Ram {
+                return false;
+            }
+            let own = settings.commit_interval_seconds;
+            let interval = own.map_or(interval_nanoseconds, |seconds| seconds * 1_000_000_000);
+            let last = node.state.committed_nanoseconds().load(Ordering::Relaxed);
+            let left = last.saturating_add(interval).saturating_sub(now);
+            let due = last == 0 || left == 0;
+            wait.set(wait.get().min(if due { interval } else { left }));
+            due
+        });
+        if nodes.is_empty() {
+            return Ok(wait.get());
+        }
+        let committed = nodes.clone();
+        let (_, sequence) =
+            self.close_checkpoint(nodes, |checkpoint, nodes| self.retain(checkpoint, nodes))?;
+        for node in committed {
+            node.state
+                .committed_nanoseconds()
+                .store(now.max(1), Ordering::Relaxed);
+        }
+        self.environment.store.flush(sequence)?;
+        self.thin()?;
+        Ok(wait.get())
     }
 
     /// Commits and flushes everything, also what is kept only in RAM: before the pool is closed.

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use terrace_cache::{Budget, Foreground, Heat, ReadCache};
+use terrace_cache::{Budget, Foreground, Heat, ReadCache, ReuseSampler};
 use terrace_device::Clock;
 use terrace_store::Store;
+
+use crate::object_pins::ObjectPins;
 
 /// Memory budget when none is named, bytes.
 const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
@@ -25,6 +27,10 @@ pub struct Environment {
     pub owner: (u32, u32),
     /// Whether users do something.
     pub foreground: Foreground,
+    /// What other sizes of the fast tier would be worth.
+    pub reuse: ReuseSampler,
+    /// Tiers of single objects.
+    pub pins: ObjectPins,
 }
 
 impl Environment {
@@ -47,6 +53,8 @@ impl Environment {
             heat,
             owner: (0, 0),
             foreground: Foreground::default(),
+            reuse: ReuseSampler::default(),
+            pins: ObjectPins::default(),
         }
     }
 

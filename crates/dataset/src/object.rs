@@ -77,6 +77,8 @@ pub(crate) struct State {
     /// Where a sequential reader would go on, and how many reads in a row did.
     pub(crate) read_end: u64,
     pub(crate) read_streak: u32,
+    /// Reads in a row that belong to one scan; see `data_read`.
+    pub(crate) scan_streak: u32,
     /// Where a sequential writer would go on, and how many bytes it wrote so.
     pub(crate) write_end: u64,
     pub(crate) write_run_bytes: u64,
@@ -161,6 +163,7 @@ impl Object {
             xattrs: fresh.then(Box::default),
             read_end: 0,
             read_streak: 0,
+            scan_streak: 0,
             write_end: 0,
             write_run_bytes: 0,
             inode,

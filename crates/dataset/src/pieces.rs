@@ -70,18 +70,20 @@ impl LiveDataset {
         checkpoint: u64,
         parts: &[Part<'_>],
     ) -> Result<Vec<Written>, FsError> {
+        let pins = &self.dataset.environment().pins;
+        let dataset = self.dataset.number();
         let pieces: Vec<Piece<'_>> = parts
             .iter()
             .map(|part| Piece {
                 content: part.content,
                 compression: settings.compression,
                 dedup: settings.dedup,
-                placement: match settings.pin_tier {
+                placement: match pins.tier_of(dataset, part.object).or(settings.pin_tier) {
                     Some(tier) => Placement::Tier { tier, strict: false },
                     None => Placement::Landing(part.flow),
                 },
                 owner: Owner {
-                    dataset: self.dataset.number(),
+                    dataset,
                     object: part.object,
                     block: part.block,
                     checkpoint,

@@ -59,6 +59,15 @@ impl TierBytes {
     }
 }
 
+/// The number under which the regions and the heat of an object stand; `None` if it is gone or was never committed.
+pub fn body_of_object(store: &Arc<dyn Store>, dataset: u32, object: u64) -> Result<Option<u64>, StoreError> {
+    let Some(value) = store.get(&keys::inode(dataset, object))? else {
+        return Ok(None);
+    };
+    let inode = split_value(&value).and_then(|(_, payload)| InodeRecord::decode(payload));
+    Ok(Some(inode.map_err(|cause| damaged("an inode", &cause))?.body))
+}
+
 /// The content of an object; committed content only.
 pub fn bytes_of_object(store: &Arc<dyn Store>, dataset: u32, object: u64) -> Result<TierBytes, StoreError> {
     let Some(value) = store.get(&keys::inode(dataset, object))? else {

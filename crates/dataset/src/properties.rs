@@ -81,7 +81,12 @@ const DEFINITIONS: [Definition; 15] = [
         "4K or 512 (volumes, when they are made)",
     ),
     define("durability", "barrier", true, "ram, timed, barrier or sync"),
-    define("commit_interval", "5s", true, "a duration from 1s to 5m"),
+    define(
+        "commit_interval",
+        "auto",
+        true,
+        "a duration from 1s to 5m, or auto (that of the pool)",
+    ),
     define("quota", "none", false, "a size, or none"),
     define("reservation", "none", false, "a size, or none"),
     define(
@@ -199,6 +204,7 @@ pub fn canonical(name: &str, value: &str, tiers: &[String]) -> Result<String, St
             "ram" | "timed" | "barrier" | "sync" => value.to_owned(),
             _ => return Err(wrong()),
         },
+        "commit_interval" if value == "auto" => value.to_owned(),
         "commit_interval" => {
             let seconds = parse_duration(value)?;
             if !(1..=300).contains(&seconds) {
@@ -320,7 +326,8 @@ pub fn settings(chain: &[(String, BTreeMap<String, String>)], tiers: &[String]) 
             _ => Durability::Barrier,
         },
         commit_interval_seconds: parse_duration(&text("commit_interval"))
-            .map_or(defaults.commit_interval_seconds, |seconds| seconds.clamp(1, 300)),
+            .ok()
+            .map(|seconds| seconds.clamp(1, 300)),
         quota_bytes: size("quota"),
         reservation_bytes: size("reservation").unwrap_or(0),
         retention: Retention::parse(&retention).unwrap_or_default(),

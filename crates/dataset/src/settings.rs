@@ -31,8 +31,8 @@ pub struct Settings {
     pub block_bytes: u32,
     /// When a write is durable.
     pub durability: Durability,
-    /// Seconds between checkpoints.
-    pub commit_interval_seconds: u64,
+    /// Seconds between two commits; `None`: as the pool.
+    pub commit_interval_seconds: Option<u64>,
     /// Most content that this dataset and those below may map, bytes.
     pub quota_bytes: Option<u64>,
     /// Content for which room is kept, bytes.
@@ -57,7 +57,7 @@ impl Default for Settings {
             chunk_bytes: 128 * 1024,
             block_bytes: 4096,
             durability: Durability::default(),
-            commit_interval_seconds: 5,
+            commit_interval_seconds: None,
             quota_bytes: None,
             reservation_bytes: 0,
             retention: Retention::default(),

@@ -96,6 +96,7 @@ pub struct DatasetState {
     usage: Arc<Usage>,
     orphans: AtomicBool,
     gone: AtomicBool,
+    committed_nanoseconds: AtomicU64,
 }
 
 impl DatasetState {
@@ -126,7 +127,13 @@ impl DatasetState {
             usage,
             orphans: AtomicBool::new(true),
             gone: AtomicBool::new(false),
+            committed_nanoseconds: AtomicU64::new(0),
         }
+    }
+
+    /// When it was last committed with others because it was time, on the monotonic clock.
+    pub(crate) fn committed_nanoseconds(&self) -> &AtomicU64 {
+        &self.committed_nanoseconds
     }
 
     /// The dataset's number in keys.

@@ -515,3 +515,84 @@ fn an_open_file_without_a_name_that_is_emptied_leaves_nothing() {
         }
     }
 }
+
+#[test]
+fn each_dataset_is_committed_in_its_own_interval() {
+    let pool = Pool::new();
+    pool.create("pool/often");
+    pool.create("pool/seldom");
+    pool.datasets.set("pool/seldom", "commit_interval", "1m").unwrap();
+    let bytes = |name: &str| {
+        let store: Arc<dyn Store> = pool.memory.clone();
+        let number = pool.datasets.info(name).unwrap().number;
+        let bytes = terrace_dataset::bytes_of_dataset(&store, number).unwrap();
+        bytes.by_tier.iter().sum::<u64>()
+    };
+    pool.datasets.commit_due(5 * SECOND).unwrap();
+    for name in ["pool/often", "pool/seldom"] {
+        pool.write(name, b"f", &[7; 8192]);
+    }
+    assert_eq!(pool.datasets.commit_due(5 * SECOND).unwrap(), 5 * SECOND);
+    assert_eq!(
+        (bytes("pool/often"), bytes("pool/seldom")),
+        (0, 0),
+        "neither is due"
+    );
+    pool.clock.advance(5 * SECOND);
+    pool.datasets.commit_due(5 * SECOND).unwrap();
+    assert_eq!((bytes("pool/often"), bytes("pool/seldom")), (8192, 0));
+    pool.clock.advance(55 * SECOND);
+    pool.datasets.commit_due(5 * SECOND).unwrap();
+    assert_eq!((bytes("pool/often"), bytes("pool/seldom")), (8192, 8192));
+    pool.write("pool/seldom", b"g", &[8; 4096]);
+    pool.datasets
+        .set("pool/seldom", "commit_interval", "auto")
+        .unwrap();
+    pool.clock.advance(5 * SECOND);
+    pool.datasets.commit_due(5 * SECOND).unwrap();
+    assert_eq!(bytes("pool/seldom"), 8192 + 4096, "as the pool again");
+}
+
+#[test]
+fn scans_add_no_heat_and_what_ram_answers_does() {
+    let pool = Pool::new();
+    pool.create("pool/a");
+    const REGION: usize = 1 << 20;
+    pool.write("pool/a", b"scanned", &vec![7; 8 * REGION]);
+    pool.write("pool/a", b"used", &vec![8; REGION]);
+    let filesystem = pool.datasets.filesystem("pool/a").unwrap();
+    let root = Context::root();
+    let object = |name: &[u8]| filesystem.lookup(&root, 1, name).unwrap().object;
+    let number = pool.datasets.info("pool/a").unwrap().number;
+    let minutes = 1_800_000_000 / 60;
+    let heat = |object: u64, region: u32| {
+        let heat = &pool.datasets.environment().heat;
+        heat.of(number, object, region, minutes).reads
+    };
+    // Not committed: every read is answered from dirty pages.
+    let mut small = vec![0; 4096];
+    for at in [9, 3, 200, 77, 5] {
+        filesystem.read(object(b"used"), at * 4096, &mut small).unwrap();
+    }
+    assert_eq!(heat(object(b"used"), 0), 5.0);
+    pool.datasets.commit_all().unwrap();
+    for at in [9, 3, 200, 77, 5] {
+        filesystem.read(object(b"used"), at * 4096, &mut small).unwrap();
+    }
+    assert_eq!(heat(object(b"used"), 0), 10.0);
+    // Thrice from end to end, the last time as the kernel's readahead arrives.
+    let mut large = vec![0; 128 << 10];
+    let in_order: Vec<u64> = (0..64).collect();
+    let swapped: Vec<u64> = in_order.chunks(2).flat_map(|pair| [pair[1], pair[0]]).collect();
+    for order in [&in_order, &in_order, &swapped] {
+        for at in order {
+            filesystem
+                .read(object(b"scanned"), at * (128 << 10), &mut large)
+                .unwrap();
+        }
+    }
+    for region in 1..8 {
+        assert!(heat(object(b"scanned"), region) < 1.0, "region {region}");
+    }
+    assert!(heat(object(b"scanned"), 0) < 3.0);
+}

@@ -291,6 +291,17 @@ impl Engine {
         Ok(checkpoint)
     }
 
+    /// Commits and makes durable what is due by the `commit_interval` of its dataset or of the pool; returns for how long
+    /// nothing will be.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn commit_due(&self) -> Result<Duration, EngineError> {
+        self.check_open()?;
+        let interval = self.commit_interval_milliseconds.load(Ordering::Relaxed) * 1_000_000;
+        Ok(Duration::from_nanos(self.datasets.commit_due(interval)?))
+    }
+
     /// One bounded step of background work: store, history and scrub, mover, writing ahead in turn. Returns whether
     /// there was any.
     ///
@@ -326,6 +337,10 @@ impl Engine {
         if !self.closed.swap(true, Ordering::SeqCst) {
             self.workers.stop();
             self.event("closed", "the pool was closed");
+            // What users wrote comes first: without its heat the pool is only slower for a while.
+            if let Err(error) = self.mover.save() {
+                tracing::warn!("the heat of regions was not saved: {error}");
+            }
         }
         self.datasets.save_all()?;
         self.chunks.close()?;
@@ -383,6 +398,7 @@ impl Engine {
     pub(crate) fn mover_step(&self) -> Result<Option<Duration>, EngineError> {
         self.check_open()?;
         let step = self.mover.step()?;
+        self.chunks.set_resting_from(self.mover.resting_tiers());
         self.settle_leaving()?;
         match step {
             terrace_mover::Step::More => Ok(None),
@@ -403,15 +419,61 @@ impl Engine {
 
     pub(crate) fn apply_tiers(&self) {
         let tiers = self.pool.tiers().into_iter().map(|tier| tier.settings);
-        let policies = tiers.map(|settings| TierPolicy {
-            name: settings.name,
-            high_water: settings.high_water,
-            low_water: settings.low_water,
-            promote_after: settings.promote_after,
-            rate_limit: settings.rate_limit,
-            window: settings.window,
-        });
-        self.mover.set_policies(policies.collect());
+        let policies: Vec<_> = tiers
+            .map(|settings| TierPolicy {
+                hold: self.hold_of(&settings.name),
+                name: settings.name,
+                high_water: settings.high_water,
+                low_water: settings.low_water,
+                promote_after: settings.promote_after,
+                demote_after_seconds: settings.demote_after_seconds,
+                rate_limit: settings.rate_limit,
+                window: settings.window,
+            })
+            .collect();
+        self.pool
+            .set_holds(policies.iter().map(|policy| policy.hold).collect());
+        self.mover.set_policies(policies);
+        self.chunks.set_resting_from(self.mover.resting_tiers());
+    }
+
+    /// Fill level up to which a tier keeps what is written, so that the disks below may sleep.
+    pub fn hold_of(&self, tier: &str) -> Option<f64> {
+        let level = self.pool.property(&hold_property(tier))?.parse::<f64>().ok()?;
+        (level > 0.0 && level <= 1.0).then_some(level)
+    }
+
+    /// A tier is gone: another one of its name does not hold because that one did.
+    pub(crate) fn forget_hold(&self, tier: &str) -> Result<(), EngineError> {
+        let name = hold_property(tier);
+        if self.pool.property(&name).is_some() {
+            self.pool.set_property(&name, None)?;
+        }
+        Ok(())
+    }
+
+    /// Sets it; in force at once.
+    ///
+    /// # Errors
+    /// `Invalid` for a level below the low-water mark, `Pool` if there is no such tier or the labels cannot be written.
+    pub fn set_hold(&self, tier: &str, level: Option<f64>) -> Result<(), EngineError> {
+        self.check_open()?;
+        let tiers = self.pool.tiers();
+        let Some(found) = tiers.iter().find(|found| found.settings.name == tier) else {
+            return Err(EngineError::Invalid(format!("the pool has no tier '{tier}'")));
+        };
+        if let Some(level) = level
+            && !(level > found.settings.low_water && level <= 1.0)
+        {
+            return Err(EngineError::Invalid(format!(
+                "hold must be above low_water ({}), down to which the tier is emptied when it is reached, and at most                  100%; set low_water first",
+                found.settings.low_water
+            )));
+        }
+        let text = level.map(|level| level.to_string());
+        self.pool.set_property(&hold_property(tier), text.as_deref())?;
+        self.apply_tiers();
+        Ok(())
     }
 
     /// Writes ahead what streams have written; commits ahead of the interval when much else is dirty, so that writers
@@ -429,10 +491,6 @@ impl Engine {
         }
         self.datasets.commit_all()?;
         Ok(true)
-    }
-
-    pub(crate) fn commit_interval(&self) -> Duration {
-        Duration::from_millis(self.commit_interval_milliseconds.load(Ordering::Relaxed))
     }
 
     /// Says an error of a worker once.
@@ -578,6 +636,11 @@ impl Drop for Engine {
         // Without a clean close this is a crash: recovery replays the log. Threads must not outlive it.
         self.workers.stop();
     }
+}
+
+/// The labels' property that keeps how far a tier holds.
+fn hold_property(tier: &str) -> String {
+    format!("tier.{tier}.hold")
 }
 
 fn parallelism(options: &OpenOptions) -> Parallelism {

@@ -277,6 +277,7 @@ impl Engine {
             .map(|tier| tier.settings.name);
         if let Some(name) = empty {
             let removed = self.pool.remove_tier(&name)?;
+            self.forget_hold(&name)?;
             self.tiers_moved(|tier| match tier.cmp(&removed) {
                 std::cmp::Ordering::Less => Some(tier),
                 std::cmp::Ordering::Equal => None,

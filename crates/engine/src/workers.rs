@@ -18,6 +18,8 @@ use crate::{Engine, EngineError};
 const REST_MIN: Duration = Duration::from_millis(5);
 /// Longest.
 const REST_MAX: Duration = Duration::from_millis(200);
+/// How soon a changed commit interval is heeded.
+const TICK_MAX: Duration = Duration::from_secs(1);
 
 /// How much longer than it works a worker rests while users do something.
 const COURTESY: u32 = 3;
@@ -78,11 +80,12 @@ pub(crate) struct Workers {
 impl Workers {
     /// Starts them.
     pub(crate) fn start(&self, engine: &Arc<Engine>) -> std::io::Result<()> {
-        self.spawn("ticker", engine, |engine| match engine.tick() {
-            Ok(_) => engine.commit_interval(),
+        self.spawn("ticker", engine, |engine| match engine.commit_due() {
+            // Looks now and then: an interval may have been made shorter.
+            Ok(wait) => wait.clamp(REST_MIN, TICK_MAX),
             Err(error) => {
                 engine.complain("commit", &error);
-                engine.commit_interval().max(Duration::from_secs(1))
+                TICK_MAX
             }
         })?;
         let (mut rest, mut users) = (REST_MIN, 0);

@@ -3,6 +3,8 @@
 //! Invariants: an evacuation that a restart interrupted waits for whoever opens the pool to give it its steps again;
 //! one that is given none ends as cancelled; a job never goes on with the number of a tier that has changed.
 
+use std::sync::atomic::Ordering;
+
 use terrace_store::StoreError;
 
 use crate::{
@@ -55,7 +57,9 @@ impl Mover {
     /// [`Self::set_policies`].
     pub fn tiers_changed(&self, place: impl Fn(u8) -> Option<u8>) -> Result<(), StoreError> {
         let mut inner = self.inner.lock();
+        self.tiers_generation.fetch_add(1, Ordering::SeqCst);
         inner.candidates.clear();
+        inner.aging.clear();
         inner.paces.clear();
         let mut changed = Vec::new();
         for (id, active) in &mut inner.jobs {
@@ -64,7 +68,7 @@ impl Mover {
                 continue;
             }
             match (place(job.source), place(job.target)) {
-                (Some(source), Some(target)) if job.kind != JobKind::Promote => {
+                (Some(source), Some(target)) if !matches!(job.kind, JobKind::Promote | JobKind::Age) => {
                     (job.source, job.target) = (source, target);
                 }
                 _ => {

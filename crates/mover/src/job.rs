@@ -25,13 +25,15 @@ pub enum JobKind {
     Compact,
     /// Work of the store in steps: emptying a device. Taken up again after a restart.
     Evacuate,
+    /// Moves down what was not used for as long as its tier says.
+    Age,
 }
 
 impl JobKind {
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Demote => "demote",
+            Self::Demote | Self::Age => "demote",
             Self::Promote => "promote",
             Self::Move => "move",
             Self::Scrub => "scrub",
@@ -48,6 +50,7 @@ impl JobKind {
             Self::Scrub => 4,
             Self::Compact => 5,
             Self::Evacuate => 6,
+            Self::Age => 7,
         }
     }
 
@@ -59,13 +62,14 @@ impl JobKind {
             4 => Self::Scrub,
             5 => Self::Compact,
             6 => Self::Evacuate,
+            7 => Self::Age,
             _ => return Err(DecodeError::Invalid("kind of job")),
         })
     }
 
     /// Whether it moves content between tiers (and rests with `migration=off`).
     pub fn migrates(self) -> bool {
-        matches!(self, Self::Demote | Self::Promote | Self::Move)
+        matches!(self, Self::Demote | Self::Promote | Self::Move | Self::Age)
     }
 }
 
@@ -138,7 +142,7 @@ pub(crate) struct Job {
     pub(crate) target: u8,
     /// What is moved (move): a dataset, 0 for none. The number of the device (evacuate).
     pub(crate) dataset: u32,
-    /// And in it the body of one object; 0 for all.
+    /// And in it the body of one object; 0 for all. Bits of the heat from which content stays (demote); 0: by marks.
     pub(crate) body: u64,
     /// Which pass over the records this is (demote): each takes hotter content.
     pub(crate) pass: u8,
@@ -204,6 +208,20 @@ impl Job {
         };
         self.done_bytes = self.total_bytes;
         self.cursor = Vec::new();
+    }
+
+    /// Takes over what a step did to its copy of this job. What was done to the job itself meanwhile holds.
+    pub(crate) fn progressed(&mut self, copy: Self) {
+        self.done_bytes = copy.done_bytes;
+        self.total_bytes = copy.total_bytes;
+        if self.state == JobState::Running {
+            self.state = copy.state;
+            self.reason = copy.reason;
+        }
+        if (self.source, self.target) == (copy.source, copy.target) {
+            self.pass = copy.pass;
+            self.cursor = copy.cursor;
+        }
     }
 
     pub(crate) fn fail(&mut self, reason: String) {

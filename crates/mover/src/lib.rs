@@ -6,8 +6,10 @@
 //! calls [`Mover::step`], which does a bounded piece of work (after TIER's per-block heat and HAMMER's time-boxed
 //! maintenance).
 
+mod aging;
 mod error;
 mod evacuation;
+mod grace;
 mod job;
 mod mover;
 mod pace;

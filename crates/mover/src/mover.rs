@@ -1,23 +1,26 @@
 //! `Mover`: the list of jobs, the policies that start them, and the step that does a piece of one.
 //!
-//! Invariants: a step moves at most about [`STEP_BYTES`]; it holds no lock that readers or writers of data wait for;
-//! content is only ever moved by `Store::rewrite`, so nothing the mover does can lose or change it; a job's record
-//! may be older than its work, since moving something twice is harmless.
+//! Invariants: a step moves at most about [`STEP_BYTES`]; it holds no lock that readers or writers of data wait for,
+//! and none at all while devices work, so that jobs can be listed, paused and cancelled at any moment; what a user did
+//! to a job meanwhile outlasts the step; content is only ever moved by `Store::rewrite`, so nothing the mover does can
+//! lose or change it; a job's record may be older than its work, since moving something twice is harmless.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use terrace_codec::Reader;
 use terrace_dataset::{Datasets, Environment, keys};
 use terrace_store::{Batch, ChunkId, Placement, Store, StoreError, TierUsage};
 
 use crate::{
+    aging::Aging,
+    grace::Grace,
     job::{Job, JobKind, JobState},
     pace::Pace,
     pins::Pins,
@@ -30,7 +33,9 @@ use crate::{
 pub(crate) const STEP_BYTES: u64 = 4 << 20;
 /// Region records that one step looks at.
 pub(crate) const STEP_RECORDS: usize = 32;
-const SECOND: u64 = 1_000_000_000;
+/// Chunks that are moved before the mover asks whether it still may.
+const SLICE_CHUNKS: usize = 16;
+pub(crate) const SECOND: u64 = 1_000_000_000;
 const POLICY_INTERVAL: u64 = 10 * SECOND;
 const HEAT_INTERVAL: u64 = 60 * SECOND;
 const PERSIST_INTERVAL: u64 = 10 * SECOND;
@@ -39,7 +44,7 @@ const BACKOFF: u64 = 600 * SECOND;
 /// Ended jobs that are still listed.
 const ENDED_KEPT: usize = 20;
 /// Reads and writes of a region, decayed, up to which each pass of a demotion moves it: the coldest go first.
-const PASS_HEAT: [f32; 6] = [0.02, 0.3, 1.5, 6.0, 24.0, f32::INFINITY];
+pub(crate) const PASS_HEAT: [f32; 6] = [0.02, 0.3, 1.5, 6.0, 24.0, f32::INFINITY];
 /// Heat records that are kept: larger objects' heat is only in RAM.
 const HEAT_BYTES_MAX: usize = 64 << 10;
 
@@ -112,12 +117,25 @@ impl Active {
     }
 }
 
+/// The lock of the mover; released while devices work.
+pub(crate) type Guard<'a> = MutexGuard<'a, Inner>;
+
 pub(crate) struct Inner {
+    /// A step is under way, perhaps with the lock released.
+    stepping: bool,
+    /// The order of the tiers that this step goes by.
+    generation: u64,
     pub(crate) jobs: BTreeMap<u64, Active>,
     pub(crate) next_job: u64,
     pub(crate) policies: Vec<TierPolicy>,
     pub(crate) pins: Pins,
     pub(crate) candidates: Candidates,
+    pub(crate) aging: Aging,
+    pub(crate) grace: Grace,
+    /// The fastest tier was too full for something hot: the least reads of it.
+    pub(crate) room_wanted: Option<f32>,
+    /// Before this time no room is sought for it: the last search was in vain.
+    next_room: u64,
     pub(crate) paces: HashMap<u8, Pace>,
     next_policy: u64,
     next_heat: u64,
@@ -130,6 +148,8 @@ pub struct Mover {
     pub(crate) environment: Arc<Environment>,
     pub(crate) inner: Mutex<Inner>,
     enabled: AtomicBool,
+    /// Grows when tiers change places.
+    pub(crate) tiers_generation: AtomicU64,
 }
 
 impl Mover {
@@ -144,7 +164,7 @@ impl Mover {
             let _ = reader.u8("table");
             if let (Ok(id), Ok(mut job)) = (reader.key_u64("job"), Job::decode(value)) {
                 let store_work = !job.kind.migrates() && job.kind != JobKind::Evacuate;
-                let interrupted = store_work || job.kind == JobKind::Promote;
+                let interrupted = store_work || matches!(job.kind, JobKind::Promote | JobKind::Age);
                 if !job.state.is_over() && interrupted {
                     job.state = JobState::Cancelled;
                     job.reason.push_str("; interrupted by a restart");
@@ -163,23 +183,32 @@ impl Mover {
             .into_iter()
             .map(|tier| TierPolicy::named(tier.name));
         let inner = Inner {
+            stepping: false,
+            generation: 0,
             // 1 is kept for a job that the engine shows by itself.
             next_job: jobs.last_key_value().map_or(2, |(id, _)| id + 1),
             jobs,
             policies: names.collect(),
             pins: Pins::load(store)?,
             candidates: Candidates::default(),
+            aging: Aging::default(),
+            grace: Grace::default(),
+            room_wanted: None,
+            next_room: 0,
             paces: HashMap::new(),
             next_policy: 0,
             next_heat: now + HEAT_INTERVAL,
             left_alone: HashMap::new(),
         };
-        Ok(Self {
+        let mover = Self {
             datasets,
             environment,
             inner: Mutex::new(inner),
             enabled: AtomicBool::new(true),
-        })
+            tiers_generation: AtomicU64::new(0),
+        };
+        mover.tell_pins(&mover.inner.lock());
+        Ok(mover)
     }
 
     /// The settings of the tiers, fastest first; in force from the next step on.
@@ -188,6 +217,7 @@ impl Mover {
         inner.policies = policies;
         inner.next_policy = 0;
         inner.left_alone.clear();
+        self.tell_pins(&inner);
     }
 
     /// `migration=on|off`: with `false`, nothing is moved between tiers from now on (a step that runs ends).
@@ -202,9 +232,18 @@ impl Mover {
 
     /// Does one bounded piece of work: looks at the policies when it is time, then works on the oldest job that may.
     pub fn step(&self) -> Result<Step, StoreError> {
-        let Some(mut inner) = self.inner.try_lock() else {
-            return Ok(Step::Idle { wait: SECOND / 10 });
+        let mut inner = match self.inner.try_lock() {
+            Some(inner) if !inner.stepping => inner,
+            _ => return Ok(Step::Idle { wait: SECOND / 10 }),
         };
+        inner.stepping = true;
+        inner.generation = self.tiers_generation.load(Ordering::SeqCst);
+        let done = self.step_locked(&mut inner);
+        inner.stepping = false;
+        done
+    }
+
+    fn step_locked(&self, inner: &mut Guard<'_>) -> Result<Step, StoreError> {
         let now = self.environment.clock.monotonic_nanoseconds();
         if now >= inner.next_heat {
             inner.next_heat = now + HEAT_INTERVAL;
@@ -213,25 +252,30 @@ impl Mover {
         if now >= inner.next_policy {
             inner.next_policy = now + POLICY_INTERVAL;
             if self.is_enabled() {
-                self.look_at_tiers(&mut inner, now)?;
-                self.find_hot(&mut inner);
+                self.look_at_tiers(inner, now)?;
+                self.find_hot(inner);
+                self.find_old(inner, now);
             }
         }
         let mut wait = inner.next_policy.saturating_sub(now).max(1);
-        if !inner.candidates.is_empty() && self.is_enabled() {
-            match self.promote_step(&mut inner, now)? {
-                0 => return Ok(Step::More),
-                pause => wait = wait.min(pause),
+        if self.is_enabled() {
+            if !inner.candidates.is_empty() {
+                match self.promote_step(inner, now)? {
+                    0 => return Ok(Step::More),
+                    pause => wait = wait.min(pause),
+                }
+            }
+            if !inner.aging.is_idle() {
+                match self.aging_step(inner, now)? {
+                    0 => return Ok(Step::More),
+                    pause => wait = wait.min(pause),
+                }
             }
         }
-        let ids: Vec<u64> = inner
-            .jobs
-            .iter()
-            .filter(|(_, job)| self.may_run(job))
-            .map(|(id, _)| *id)
-            .collect();
+        let jobs = inner.jobs.iter().filter(|(_, job)| self.may_run(job));
+        let ids: Vec<u64> = jobs.map(|(id, _)| *id).collect();
         for id in ids {
-            match self.work(&mut inner, id, now)? {
+            match self.work(inner, id, now)? {
                 0 => return Ok(Step::More),
                 pause => wait = wait.min(pause),
             }
@@ -241,83 +285,94 @@ impl Mover {
 
     fn may_run(&self, active: &Active) -> bool {
         active.job.state == JobState::Running
-            && active.job.kind != JobKind::Promote
+            && !matches!(active.job.kind, JobKind::Promote | JobKind::Age)
             && (self.is_enabled() || !active.job.kind.migrates())
     }
 
     /// Works on a job; returns 0, or for how long it must wait.
-    fn work(&self, inner: &mut Inner, id: u64, now: u64) -> Result<u64, StoreError> {
-        let Some(mut active) = inner.jobs.remove(&id) else {
+    fn work(&self, inner: &mut Guard<'_>, id: u64, now: u64) -> Result<u64, StoreError> {
+        let Some(active) = inner.jobs.get_mut(&id) else {
             return Ok(0);
         };
-        let result = if active.job.kind.migrates() {
-            self.migrate(inner, &mut active, now)
+        let mut work = Work {
+            job: active.job.clone(),
+            moved: 0,
+            waiting: None,
+        };
+        let mut steps = active.steps.take();
+        let result = if work.job.kind.migrates() {
+            self.migrate(inner, &mut work, now)
         } else {
-            self.store_step(&mut active, now)
+            MutexGuard::unlocked(inner, || store_step(&mut work, &mut steps))
         };
+        let failed = match &result {
+            Err(StoreError::Stopped(_)) | Ok(_) => None,
+            Err(error) => Some(error.to_string()),
+        };
+        let Some(active) = inner.jobs.get_mut(&id) else {
+            return Ok(0);
+        };
+        active.waiting = work.waiting;
+        active.count(work.moved, now);
+        if active.steps.is_none() {
+            active.steps = steps;
+        }
+        let changed = active.job.state != JobState::Running;
+        active.job.progressed(work.job);
+        if changed {
+            // What the user did meanwhile holds.
+            if active.job.state.is_over() {
+                active.steps = None;
+            }
+        } else if let Some(cause) = failed {
+            active.job.fail(cause);
+        }
+        let stopped = matches!(result, Err(StoreError::Stopped(_)));
         let pause = match result {
+            Err(error) if stopped => return Err(error),
+            Err(_) => 0,
             Ok(pause) => pause,
-            Err(error @ StoreError::Stopped(_)) => {
-                inner.jobs.insert(id, active);
-                return Err(error);
-            }
-            Err(error) => {
-                if active.job.kind == JobKind::Demote {
-                    inner.left_alone.insert(active.job.source, now + BACKOFF);
-                }
-                active.job.fail(error.to_string());
-                0
-            }
         };
-        let persist = active.job.state.is_over() || now >= active.persisted + PERSIST_INTERVAL;
+        let over = active.job.state.is_over();
+        let persist = over || now >= active.persisted + PERSIST_INTERVAL;
+        let job = active.job.clone();
         if pause == 0 && persist {
             active.persisted = now;
-            self.persist(id, &active.job)?;
+            self.persist(id, &job)?;
         }
-        inner.jobs.insert(id, active);
+        // A demotion that failed, or one for hot content that found nothing colder, is not begun again at once.
+        if job.kind == JobKind::Demote && job.state == JobState::Failed {
+            inner.left_alone.insert(job.source, now + BACKOFF);
+        }
+        if job.kind == JobKind::Demote && job.body != 0 && over && job.done_bytes == 0 {
+            inner.next_room = now + 6 * BACKOFF;
+        }
         self.forget_ended(inner)?;
         Ok(pause)
     }
 
-    fn store_step(&self, active: &mut Active, now: u64) -> Result<u64, StoreError> {
-        let Some(steps) = &mut active.steps else {
-            active.job.state = JobState::Cancelled;
-            return Ok(0);
-        };
-        let work = steps.step(STEP_BYTES)?;
-        active.job.done_bytes = active.job.done_bytes.saturating_add(work.bytes);
-        active.job.total_bytes = work.total_bytes.max(active.job.done_bytes);
-        active.count(work.bytes, now);
-        if let Some(note) = work.note {
-            active.job.reason = note;
-        }
-        if work.finished {
-            active.job.finish();
-            active.steps = None;
-        }
-        Ok(0)
-    }
-
     /// One step of a demotion or a move.
-    fn migrate(&self, inner: &mut Inner, active: &mut Active, now: u64) -> Result<u64, StoreError> {
-        let store = self.environment.store.as_ref();
-        let by_hand = active.job.kind == JobKind::Move;
+    fn migrate(&self, inner: &mut Guard<'_>, work: &mut Work, now: u64) -> Result<u64, StoreError> {
+        let by_hand = work.job.kind == JobKind::Move;
         let minute = minute_of_day(self.environment.clock.now_nanoseconds());
-        if !by_hand && !in_window(&inner.policies, active.job.source, minute) {
-            active.waiting = Some("waiting for its window");
+        if !by_hand && !in_window(&inner.policies, work.job.source, minute) {
+            work.waiting = Some("waiting for its window");
             return Ok(60 * SECOND);
         }
-        let pause = self.pause_for(inner, active.job.target, now);
+        if !by_hand && work.job.target >= self.resting_from(inner) {
+            work.waiting = Some("waiting, since a faster tier holds what is written");
+            return Ok(POLICY_INTERVAL);
+        }
+        let pause = self.pause_for(inner, work.job.target, now);
         if pause > 0 {
-            active.waiting = None;
             return Ok(pause);
         }
-        active.waiting = None;
-        let job = &mut active.job;
-        let page = match job.kind {
-            JobKind::Demote => plan::next_of_pool(store, &job.cursor, STEP_RECORDS)?,
-            _ => plan::next_of_dataset(store, job.dataset, job.body, &job.cursor, STEP_RECORDS)?,
-        };
+        let store = self.environment.store.as_ref();
+        let job = &mut work.job;
+        let page = MutexGuard::unlocked(inner, || match job.kind {
+            JobKind::Demote => plan::next_of_pool(store, &job.cursor, STEP_RECORDS),
+            _ => plan::next_of_dataset(store, job.dataset, job.body, &job.cursor, STEP_RECORDS),
+        })?;
         let mut chunks = HashMap::new();
         let mut looked_at = 0;
         let mut stopped = None;
@@ -327,21 +382,29 @@ impl Mover {
                 break;
             }
             looked_at += u64::from(found.record.mapped_blocks()) * 4096;
-            let wanted = match job.kind {
-                JobKind::Demote => self.is_cold(inner, job, found),
-                _ => true,
-            };
-            if wanted {
+            if by_hand || self.is_cold(inner, job, found) {
                 let (source, target) = (job.source, job.target);
-                plan::chunks_where(store, &found.record, &mut chunks, |tier| match by_hand {
-                    true => tier != target,
-                    false => tier == source,
+                MutexGuard::unlocked(inner, || {
+                    plan::chunks_where(store, &found.record, &mut chunks, |tier| match by_hand {
+                        true => tier != target,
+                        false => tier == source,
+                    })
                 })?;
             }
         }
+        if job.kind == JobKind::Demote && usize::from(job.pass) + 1 < PASS_HEAT.len() {
+            let minutes = self.minutes();
+            chunks.retain(|id, _| !inner.grace.is_hot(*id, minutes));
+        }
         let in_history =
             job.kind == JobKind::Demote && !matches!(job.cursor.first(), Some(&keys::TABLE_REGION));
-        let moved = self.rewrite(inner, job.target, &chunks, now)?;
+        let (moved, whole) = self.rewrite(inner, job.target, &chunks)?;
+        work.moved = moved;
+        if !whole {
+            // Switched off in the middle: the same page again when it goes on.
+            job.done_bytes = job.done_bytes.saturating_add(if by_hand { 0 } else { moved });
+            return Ok(0);
+        }
         // A page cut short is looked at again from its start; what was moved is not moved twice.
         match stopped {
             Some(next) if !in_history => job.cursor = next,
@@ -358,42 +421,57 @@ impl Mover {
             .done_bytes
             .saturating_add(if by_hand { looked_at } else { moved });
         let over = match job.kind {
-            JobKind::Demote => job.done_bytes >= job.total_bytes || usize::from(job.pass) >= PASS_HEAT.len(),
+            JobKind::Demote => job.done_bytes >= job.total_bytes || heat_of_pass(job).is_none(),
             _ => job.pass > 0,
         };
         if over {
             job.finish();
         }
-        active.count(moved, now);
         Ok(0)
     }
 
     fn is_cold(&self, inner: &Inner, job: &Job, found: &plan::Found) -> bool {
-        let source = inner
-            .policies
-            .get(usize::from(job.source))
-            .map(|policy| policy.name.as_str());
-        let pinned = match inner.pins.of_body(found.dataset, found.body) {
-            Some(tier) => Some(tier.to_owned()),
-            None => self
-                .datasets
-                .state_by_number(found.dataset)
-                .and_then(|state| state.settings().pin.clone()),
-        };
-        if pinned.is_some() && pinned.as_deref() == source {
+        if self.is_pinned_to(inner, job.source, found) {
             return false;
         }
-        let minutes = self.minutes();
         let region = u32::try_from(found.region).unwrap_or(u32::MAX);
         let heat = self
             .environment
             .heat
-            .of(found.dataset, found.body, region, minutes);
-        let limit = PASS_HEAT
-            .get(usize::from(job.pass))
-            .copied()
-            .unwrap_or(f32::INFINITY);
-        heat.reads + heat.writes <= limit
+            .of(found.dataset, found.body, region, self.minutes());
+        heat.reads + heat.writes <= heat_of_pass(job).unwrap_or(0.0)
+    }
+
+    /// Whether what was found shall stay on this tier.
+    pub(crate) fn is_pinned_to(&self, inner: &Inner, tier: u8, found: &plan::Found) -> bool {
+        let name = inner.policies.get(usize::from(tier)).map(|policy| &policy.name);
+        let pinned = self.pin_of(inner, found.dataset, found.body);
+        pinned.is_some() && pinned.as_ref() == name
+    }
+
+    /// The first tier that policies leave in peace, since a faster one holds what is written; 255: none.
+    pub(crate) fn resting_from(&self, inner: &Inner) -> u8 {
+        let holding = inner.policies.iter().position(|policy| policy.hold.is_some());
+        let Some(at) = holding else { return u8::MAX };
+        let tiers = self.environment.store.space().tiers;
+        let holds = |at: usize| {
+            let (Some(tier), Some(level)) = (tiers.get(at), inner.policies[at].hold) else {
+                return false;
+            };
+            let sinking = inner.jobs.values().any(|active| {
+                active.job.kind == JobKind::Demote
+                    && !active.job.state.is_over()
+                    && usize::from(active.job.source) == at
+            });
+            !sinking && (filled_bytes(tier) as f64) < level * tier.size_bytes as f64
+        };
+        let first = (at..inner.policies.len()).find(|at| holds(*at));
+        first.map_or(u8::MAX, |at| at as u8 + 1)
+    }
+
+    /// The same for the floors below, which leave those tiers in peace as well.
+    pub fn resting_tiers(&self) -> u8 {
+        self.resting_from(&self.inner.lock())
     }
 
     /// For how long the tier may not be written to.
@@ -405,16 +483,15 @@ impl Mover {
         inner.paces.entry(target).or_default().wait(limit, now)
     }
 
-    /// Moves chunks to a tier; returns the stored bytes moved.
+    /// Moves chunks to a tier; returns the stored bytes moved, and whether all were tried.
     pub(crate) fn rewrite(
         &self,
-        inner: &mut Inner,
+        inner: &mut Guard<'_>,
         target: u8,
         chunks: &HashMap<ChunkId, u64>,
-        _now: u64,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<(u64, bool), StoreError> {
         if chunks.is_empty() {
-            return Ok(0);
+            return Ok((0, true));
         }
         let mut ids: Vec<ChunkId> = chunks.keys().copied().collect();
         ids.sort_unstable();
@@ -422,23 +499,32 @@ impl Mover {
             tier: target,
             strict: true,
         };
-        let outcome = self.environment.store.rewrite(&ids, placement)?;
+        let generation = inner.generation;
+        let (mut moved_bytes, mut whole) = (0, true);
+        let done = MutexGuard::unlocked(inner, || {
+            // In slices, so that 'migration=off' acts at once also on slow devices.
+            for slice in ids.chunks(SLICE_CHUNKS) {
+                if !self.is_enabled() || self.tiers_generation.load(Ordering::SeqCst) != generation {
+                    whole = false;
+                    break;
+                }
+                moved_bytes += self.environment.store.rewrite(slice, placement)?.moved_bytes;
+            }
+            Ok(())
+        });
         let limit = inner
             .policies
             .get(usize::from(target))
             .map_or(0, |policy| policy.rate_limit);
-        inner
-            .paces
-            .entry(target)
-            .or_default()
-            .take(limit, outcome.moved_bytes);
-        Ok(outcome.moved_bytes)
+        inner.paces.entry(target).or_default().take(limit, moved_bytes);
+        done.map(|()| (moved_bytes, whole))
     }
 
     /// Starts a demotion for each tier above its high-water mark.
     fn look_at_tiers(&self, inner: &mut Inner, now: u64) -> Result<(), StoreError> {
         let tiers = self.environment.store.space().tiers;
         inner.pins.find_bodies(self.environment.store.as_ref())?;
+        let room_wanted = inner.room_wanted.take();
         for (source, tier) in tiers.iter().enumerate() {
             let Some(policy) = inner.policies.get(source).cloned() else {
                 continue;
@@ -449,10 +535,18 @@ impl Mover {
                     && !active.job.state.is_over()
                     && active.job.source == source
             });
-            let filled = tier.used_bytes.max(tier.live_bytes);
+            let filled = filled_bytes(tier);
+            let mark = policy.hold.unwrap_or(policy.high_water);
+            let mark_bytes = mark * tier.size_bytes as f64;
+            let full = filled as f64 > mark_bytes || policy.hold.is_some() && filled as f64 >= mark_bytes;
+            // What makes way for hotter content must be clearly colder, so that the two do not change places.
+            let colder = room_wanted
+                .filter(|_| source == 0 && !full && now >= inner.next_room)
+                .map(|reads| reads / 2.0);
             if busy
                 || inner.left_alone.get(&source).is_some_and(|until| now < *until)
-                || filled as f64 <= policy.high_water * tier.size_bytes as f64
+                || !full && colder.is_none()
+                || source >= self.resting_from(inner)
             {
                 continue;
             }
@@ -466,15 +560,20 @@ impl Mover {
                 continue;
             }
             let percent = filled * 100 / tier.size_bytes.max(1);
+            let why = match colder {
+                Some(_) => "something hotter has no room: moving what is colder",
+                None => "moving the coldest",
+            };
             let reason = format!(
-                "tier '{}' is {percent} % full; moving the coldest down to '{}' until {:.0} %",
+                "tier '{}' is {percent} % full; {why} down to '{}' until {:.0} %",
                 tier.name,
                 tiers
                     .get(usize::from(target))
                     .map_or("", |tier| tier.name.as_str()),
                 policy.low_water * 100.0
             );
-            let job = self.new_job(JobKind::Demote, reason, total_bytes, source, target);
+            let mut job = self.new_job(JobKind::Demote, reason, total_bytes, source, target);
+            job.body = colder.map_or(0, |reads| u64::from(reads.to_bits()));
             self.add(inner, job, None)?;
         }
         Ok(())
@@ -549,10 +648,18 @@ impl Mover {
         Ok(())
     }
 
-    /// Keeps some of the heat that changed, so that it survives a restart.
-    fn keep_heat(&self) -> Result<(), StoreError> {
+    /// Keeps all heat that changed: before the pool is closed.
+    pub fn save(&self) -> Result<(), StoreError> {
+        while self.keep_heat()? {}
+        Ok(())
+    }
+
+    /// Keeps some of the heat that changed, so that it survives a restart; whether there was any.
+    fn keep_heat(&self) -> Result<bool, StoreError> {
         let mut batch = Batch::new();
-        for (dataset, body, encoded) in self.environment.heat.take_changed(256) {
+        let taken = self.environment.heat.take_changed(256);
+        let any = !taken.is_empty();
+        for (dataset, body, encoded) in taken {
             let known = self
                 .datasets
                 .state_by_number(dataset)
@@ -562,18 +669,63 @@ impl Mover {
             }
         }
         if batch.is_empty() {
-            return Ok(());
+            return Ok(any);
         }
         match self.environment.store.commit(batch) {
             // Heat is a hint: a full pool does without.
-            Err(StoreError::NoSpace) => Ok(()),
-            other => other.map(drop),
+            Err(StoreError::NoSpace) => Ok(false),
+            other => other.map(|_| any),
         }
     }
 
     pub(crate) fn minutes(&self) -> u32 {
         (self.environment.clock.now_nanoseconds() / (60 * SECOND)) as u32
     }
+}
+
+/// What a step works on: a copy of the job, since the lock is released meanwhile.
+struct Work {
+    job: Job,
+    moved: u64,
+    waiting: Option<&'static str>,
+}
+
+fn store_step(work: &mut Work, steps: &mut Option<Box<dyn StoreSteps>>) -> Result<u64, StoreError> {
+    let job = &mut work.job;
+    let Some(running) = steps else {
+        job.state = JobState::Cancelled;
+        return Ok(0);
+    };
+    let done = running.step(STEP_BYTES)?;
+    job.done_bytes = job.done_bytes.saturating_add(done.bytes);
+    job.total_bytes = done.total_bytes.max(job.done_bytes);
+    work.moved = done.bytes;
+    if let Some(note) = done.note {
+        job.reason = note;
+    }
+    if done.finished {
+        job.finish();
+        *steps = None;
+    }
+    Ok(0)
+}
+
+/// Reads and writes up to which this pass of a demotion moves; `None` when there is no further pass.
+fn heat_of_pass(job: &Job) -> Option<f32> {
+    let limit = *PASS_HEAT.get(usize::from(job.pass))?;
+    if job.body == 0 {
+        return Some(limit);
+    }
+    let colder = f32::from_bits(job.body as u32);
+    let before = usize::from(job.pass).checked_sub(1).map(|pass| PASS_HEAT[pass]);
+    before
+        .is_none_or(|before| before < colder)
+        .then_some(limit.min(colder))
+}
+
+/// What is in use of a tier, as far as its marks are concerned.
+pub(crate) fn filled_bytes(tier: &TierUsage) -> u64 {
+    tier.used_bytes.max(tier.live_bytes)
 }
 
 /// Whether policies may move content off this tier now.
@@ -588,7 +740,7 @@ pub(crate) fn in_window(policies: &[TierPolicy], source: u8, minute: u32) -> boo
 }
 
 /// The first slower tier that has room below its high-water mark.
-fn room_below(tiers: &[TierUsage], policies: &[TierPolicy], source: u8) -> Option<u8> {
+pub(crate) fn room_below(tiers: &[TierUsage], policies: &[TierPolicy], source: u8) -> Option<u8> {
     let slower = usize::from(source) + 1..tiers.len();
     slower
         .into_iter()

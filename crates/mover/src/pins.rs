@@ -76,6 +76,15 @@ impl Pins {
         self.find_bodies(store)
     }
 
+    /// Number of the tier of each pinned object, where the pool has it.
+    pub(crate) fn by_number(&self, tiers: &[&str]) -> HashMap<(u32, u64), u8> {
+        let numbered = self.objects.iter().filter_map(|(place, name)| {
+            let at = tiers.iter().position(|tier| tier == name)?;
+            Some((*place, at as u8))
+        });
+        numbered.collect()
+    }
+
     pub(crate) fn of_object(&self, dataset: u32, object: u64) -> Option<&str> {
         self.objects.get(&(dataset, object)).map(String::as_str)
     }

@@ -13,6 +13,10 @@ pub struct TierPolicy {
     pub low_water: f64,
     /// Reads of a region, decayed, from which it is moved up out of this tier; 0: never.
     pub promote_after: u32,
+    /// Seconds without use after which content moves down although there is room; 0: never.
+    pub demote_after_seconds: u64,
+    /// Fill level (0.0–1.0) up to which nothing is moved between this tier and slower ones.
+    pub hold: Option<f64>,
     /// Bytes per second that the mover may write to this tier; 0: no limit.
     pub rate_limit: u64,
     /// When policies may move data, `HH:MM-HH:MM` in local time; empty: always. Jobs asked for by hand ignore it.
@@ -27,6 +31,8 @@ impl TierPolicy {
             high_water: 0.85,
             low_water: 0.75,
             promote_after: 3,
+            demote_after_seconds: 0,
+            hold: None,
             rate_limit: 0,
             window: String::new(),
         }

@@ -8,12 +8,13 @@ use std::{
     collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
 };
 
+use parking_lot::MutexGuard;
 use terrace_dataset::read_region;
 use terrace_store::StoreError;
 
 use crate::{
     job::{JobKind, JobState},
-    mover::{Inner, Mover, has_room, in_window},
+    mover::{Guard, Inner, Mover, has_room, in_window},
     plan,
     policy::minute_of_day,
 };
@@ -48,7 +49,14 @@ impl Candidates {
 impl Mover {
     /// Collects the regions that are read often enough, unless the last round still runs.
     pub(crate) fn find_hot(&self, inner: &mut Inner) {
-        let thresholds = inner.policies.iter().skip(1).map(|policy| policy.promote_after);
+        // Tiers that rest are not read from.
+        let below = usize::from(self.resting_from(inner)).saturating_sub(1);
+        let thresholds = inner
+            .policies
+            .iter()
+            .skip(1)
+            .take(below)
+            .map(|policy| policy.promote_after);
         let Some(least) = thresholds.filter(|after| *after > 0).min() else {
             return;
         };
@@ -75,7 +83,7 @@ impl Mover {
     }
 
     /// Looks at the next few candidates; returns 0, or for how long to wait.
-    pub(crate) fn promote_step(&self, inner: &mut Inner, now: u64) -> Result<u64, StoreError> {
+    pub(crate) fn promote_step(&self, inner: &mut Guard<'_>, now: u64) -> Result<u64, StoreError> {
         let paused = inner.candidates.job.and_then(|id| inner.jobs.get(&id));
         match paused.map(|active| active.job.state) {
             Some(JobState::Paused) => return Ok(u64::MAX),
@@ -94,6 +102,7 @@ impl Mover {
             return Ok(pause);
         }
         let tiers = self.environment.store.space().tiers;
+        let (resting, minutes) = (self.resting_from(inner), self.minutes());
         let mut by_target: BTreeMap<u8, HashMap<_, _>> = BTreeMap::new();
         let mut planned = 0;
         for _ in 0..STEP_REGIONS {
@@ -104,31 +113,41 @@ impl Mover {
                 .find(|at| has_room(&tiers[*at], inner.policies.get(*at), planned + REGION_BYTES))
                 .unwrap_or(tiers.len()) as u8;
             let pinned = self.pin_of(inner, dataset, body);
+            if target > 0 && pinned.is_none() && inner.room_wanted.is_none_or(|wanted| reads < wanted) {
+                inner.room_wanted = Some(reads);
+            }
             let target_name = tiers.get(usize::from(target)).map(|tier| tier.name.as_str());
             if pinned.is_some() && pinned.as_deref() != target_name {
                 continue;
             }
             let store = self.environment.store.as_ref();
-            let Some(found) = read_region(store, dataset, body, u64::from(region))? else {
+            let found = MutexGuard::unlocked(inner, || read_region(store, dataset, body, u64::from(region)))?;
+            let Some(found) = found else {
                 continue;
             };
-            let policies = &inner.policies;
+            // Others may share these chunks and be cold: what is hot here must not be moved down for them.
+            for run in found.record.runs() {
+                inner.grace.note(run.chunk, minutes);
+            }
+            let policies = inner.policies.clone();
             let hot_enough = |tier: u8| {
                 let after = policies
                     .get(usize::from(tier))
                     .map_or(0, |policy| policy.promote_after);
-                tier > target && after > 0 && reads >= after as f32
+                tier > target && tier < resting && after > 0 && reads >= after as f32
             };
             let chunks = by_target.entry(target).or_default();
             let before: u64 = chunks.values().sum();
-            plan::chunks_where(store, &found.record, chunks, hot_enough)?;
+            MutexGuard::unlocked(inner, || {
+                plan::chunks_where(store, &found.record, chunks, hot_enough)
+            })?;
             planned += chunks.values().sum::<u64>() - before;
         }
         let mut moved = 0;
         for (target, chunks) in by_target.into_iter().filter(|(_, chunks)| !chunks.is_empty()) {
             self.show_promotion(inner, target)?;
-            match self.rewrite(inner, target, &chunks, now) {
-                Ok(bytes) => moved += bytes,
+            match self.rewrite(inner, target, &chunks) {
+                Ok((bytes, _)) => moved += bytes,
                 Err(StoreError::NoSpace) => inner.candidates.regions.clear(),
                 Err(error) => return Err(error),
             }
@@ -137,7 +156,7 @@ impl Mover {
         Ok(0)
     }
 
-    fn pin_of(&self, inner: &Inner, dataset: u32, body: u64) -> Option<String> {
+    pub(crate) fn pin_of(&self, inner: &Inner, dataset: u32, body: u64) -> Option<String> {
         if let Some(tier) = inner.pins.of_body(dataset, body) {
             return Some(tier.to_owned());
         }

@@ -156,6 +156,7 @@ impl Mover {
             )));
         }
         inner.pins.set(store, dataset, object, Some(tier))?;
+        self.tell_pins(&inner);
         self.start_move(
             &mut inner,
             dataset,
@@ -168,9 +169,16 @@ impl Mover {
     /// Removes the pin of an object; it stays where it is until a policy moves it.
     pub fn unpin(&self, dataset: u32, object: u64) -> Result<(), MoverError> {
         let mut inner = self.inner.lock();
-        Ok(inner
-            .pins
-            .set(self.environment.store.as_ref(), dataset, object, None)?)
+        let store = self.environment.store.as_ref();
+        inner.pins.set(store, dataset, object, None)?;
+        self.tell_pins(&inner);
+        Ok(())
+    }
+
+    /// New writes of pinned objects go to their tiers from now on.
+    pub(crate) fn tell_pins(&self, inner: &Inner) {
+        let names: Vec<_> = inner.policies.iter().map(|policy| policy.name.as_str()).collect();
+        self.environment.pins.replace(inner.pins.by_number(&names));
     }
 
     /// The tier that an object is pinned to, by its own pin or its dataset's property.

@@ -32,7 +32,7 @@ struct Pool {
     memory: Arc<MemoryStore>,
     clock: Arc<ManualClock>,
     datasets: Arc<Datasets>,
-    mover: Mover,
+    mover: Arc<Mover>,
     number: u32,
 }
 
@@ -122,12 +122,12 @@ impl Pool {
     }
 }
 
-fn open(memory: &Arc<MemoryStore>, clock: &Arc<ManualClock>) -> (Arc<Datasets>, Mover) {
+fn open(memory: &Arc<MemoryStore>, clock: &Arc<ManualClock>) -> (Arc<Datasets>, Arc<Mover>) {
     let store: Arc<dyn Store> = memory.clone();
     let environment = Arc::new(Environment::new(store, clock.clone()));
     let datasets = Arc::new(Datasets::open(environment, "pool").unwrap());
     let mover = Mover::open(datasets.clone()).unwrap();
-    (datasets, mover)
+    (datasets, Arc::new(mover))
 }
 
 fn content(seed: u8) -> Vec<u8> {
@@ -377,4 +377,234 @@ fn work_of_the_store_runs_as_a_job_even_with_migration_off() {
         .run(JobKind::Scrub, "asked for", Box::new(Counting { left: 1 }))
         .unwrap();
     assert_eq!(next, last + 1);
+}
+
+/// Work during which its own job is given up, as a user would from another thread.
+struct GivenUp {
+    mover: Arc<Mover>,
+    id: Arc<std::sync::atomic::AtomicU64>,
+}
+
+impl StoreSteps for GivenUp {
+    fn step(&mut self, _budget_bytes: u64) -> Result<StoreWork, StoreError> {
+        let id = self.id.load(std::sync::atomic::Ordering::SeqCst);
+        assert!(
+            self.mover
+                .jobs()
+                .iter()
+                .any(|job| job.id == id && job.state == "running")
+        );
+        self.mover.cancel(id).unwrap();
+        Ok(StoreWork {
+            bytes: 10,
+            total_bytes: 100,
+            finished: false,
+            note: Some("a note that comes too late".into()),
+        })
+    }
+}
+
+#[test]
+fn jobs_are_listed_and_given_up_while_a_step_works() {
+    let pool = Pool::new(MIB);
+    let id = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let steps = GivenUp {
+        mover: pool.mover.clone(),
+        id: id.clone(),
+    };
+    let job = pool
+        .mover
+        .evacuate(7, "asked for", None, |_| Box::new(steps))
+        .unwrap();
+    id.store(job, std::sync::atomic::Ordering::SeqCst);
+    pool.steps(100);
+    let job = pool.job(job);
+    assert_eq!((job.state, job.done_bytes), ("cancelled", 10));
+    assert_eq!(job.reason, "asked for");
+    assert_eq!(
+        pool.mover.evacuation_of(7),
+        Some((job.id, terrace_mover::JobState::Cancelled))
+    );
+}
+
+fn policies(pool: &Pool, fast: TierPolicy) {
+    pool.mover.set_policies(vec![fast, TierPolicy::named("slow")]);
+}
+
+#[test]
+fn what_is_not_used_for_long_moves_down_although_there_is_room() {
+    let pool = Pool::new(100 * MIB);
+    let files = pool.files(6);
+    pool.mover.pin(pool.number, files[5], "fast").unwrap();
+    pool.settle();
+    policies(
+        &pool,
+        TierPolicy {
+            demote_after_seconds: 3600,
+            ..TierPolicy::named("fast")
+        },
+    );
+    pool.settle();
+    assert_eq!(pool.memory.space().tiers[1].live_bytes, 0, "all of it is new");
+    pool.clock.advance(3500 * SECOND);
+    record(pool.environment(), pool.number, files[0], 1);
+    pool.settle();
+    assert_eq!(pool.tier_bytes(files[0]), [MIB, 0], "used a moment ago");
+    assert_eq!(pool.tier_bytes(files[5]), [MIB, 0], "pinned");
+    for object in &files[1..5] {
+        assert_eq!(pool.tier_bytes(*object), [0, MIB]);
+    }
+    let jobs = pool.mover.jobs();
+    let aged: Vec<_> = jobs.iter().filter(|job| job.kind == "demote").collect();
+    assert_eq!(aged.len(), 1, "a round that finds nothing is no job: {jobs:?}");
+    assert_eq!((aged[0].state, aged[0].done_bytes), ("done", 4 * MIB));
+    assert!(
+        aged[0].reason.contains("not used for 3600 s"),
+        "{}",
+        aged[0].reason
+    );
+    pool.audit(&files);
+}
+
+#[test]
+fn policies_work_in_their_window_only() {
+    let moved = |window: &str| {
+        let pool = Pool::new(20 * MIB);
+        let files = pool.files(19);
+        policies(
+            &pool,
+            TierPolicy {
+                window: window.into(),
+                ..TierPolicy::named("fast")
+            },
+        );
+        pool.settle();
+        pool.audit(&files);
+        pool.memory.space().tiers[1].live_bytes > 0
+    };
+    assert_ne!(
+        moved("00:00-12:00"),
+        moved("12:00-00:00"),
+        "in one half of the day"
+    );
+}
+
+#[test]
+fn a_tier_that_holds_lets_the_one_below_sleep_and_then_writes_in_one_batch() {
+    let pool = Pool::new(20 * MIB);
+    let mut files = pool.files(18);
+    pool.mover.demote(pool.number, files[17]).unwrap();
+    let holding = TierPolicy {
+        hold: Some(0.95),
+        demote_after_seconds: 60,
+        ..TierPolicy::named("fast")
+    };
+    policies(&pool, holding.clone());
+    pool.steps(1000);
+    assert_eq!(pool.tier_bytes(files[17]), [0, MIB], "asked for by hand: moved");
+    record(pool.environment(), pool.number, files[17], 100);
+    pool.settle();
+    let tiers = pool.memory.space().tiers;
+    assert_eq!(
+        (tiers[0].live_bytes, tiers[1].live_bytes),
+        (17 * MIB, MIB),
+        "above high_water, old, hot: nothing moves either way"
+    );
+    assert_eq!(pool.mover.resting_tiers(), 1);
+    policies(
+        &pool,
+        TierPolicy {
+            demote_after_seconds: 0,
+            ..holding
+        },
+    );
+    files.push(pool.file("f18", 18));
+    files.push(pool.file("f19", 19));
+    pool.datasets.commit_all().unwrap();
+    pool.mover.demote(pool.number, files[17]).unwrap_err();
+    pool.mover.promote(pool.number, files[17]).unwrap();
+    pool.steps(100_000);
+    let tiers = pool.memory.space().tiers;
+    // Down to the low-water mark, and what was promoted by hand meanwhile.
+    assert!(tiers[0].live_bytes <= 16 * MIB, "{}", tiers[0].live_bytes);
+    pool.settle();
+    let demotions = pool.mover.jobs();
+    let demotions: Vec<_> = demotions
+        .iter()
+        .filter(|job| job.kind == "demote" && job.reason.contains("full"))
+        .collect();
+    assert_eq!(demotions.len(), 1, "one batch: {demotions:?}");
+    assert_eq!(pool.mover.resting_tiers(), 1, "and it holds again");
+    pool.audit(&files);
+}
+
+#[test]
+fn what_is_written_to_a_pinned_object_lands_on_its_tier() {
+    let mut pool = Pool::new(100 * MIB);
+    let files = pool.files(2);
+    pool.mover.pin(pool.number, files[0], "slow").unwrap();
+    pool.settle();
+    pool.reopen();
+    let filesystem = pool.datasets.filesystem("pool/a").unwrap();
+    for object in &files {
+        filesystem
+            .write(
+                &Context::root(),
+                *object,
+                MIB,
+                &content(50 + *object as u8),
+                false,
+            )
+            .unwrap();
+    }
+    pool.datasets.commit_all().unwrap();
+    assert_eq!(pool.tier_bytes(files[0]), [0, 2 * MIB], "without a move");
+    assert_eq!(pool.tier_bytes(files[1]), [2 * MIB, 0]);
+    pool.mover.unpin(pool.number, files[0]).unwrap();
+    filesystem
+        .write(&Context::root(), files[0], 2 * MIB, &content(99), false)
+        .unwrap();
+    pool.datasets.commit_all().unwrap();
+    assert_eq!(pool.tier_bytes(files[0]), [MIB, 2 * MIB]);
+}
+
+#[test]
+fn a_full_fast_tier_makes_room_for_what_is_hotter() {
+    let pool = Pool::new(20 * MIB);
+    let files = pool.files(17);
+    pool.mover.demote(pool.number, files[0]).unwrap();
+    pool.steps(1000);
+    for object in &files[1..4] {
+        record(pool.environment(), pool.number, *object, 200);
+    }
+    record(pool.environment(), pool.number, files[0], 50);
+    pool.settle();
+    assert_eq!(pool.tier_bytes(files[0]), [MIB, 0], "{:?}", pool.mover.jobs());
+    for object in &files[1..4] {
+        assert_eq!(pool.tier_bytes(*object), [MIB, 0], "hotter still");
+    }
+    let before = pool.mover.jobs().len();
+    pool.settle();
+    assert_eq!(pool.mover.jobs().len(), before, "it comes to rest");
+    pool.audit(&files);
+}
+
+#[test]
+fn what_hot_content_shares_with_cold_content_stays_up() {
+    let pool = Pool::new(20 * MIB);
+    let mut files = pool.files(19);
+    let twin = pool.file("twin", 3);
+    pool.datasets.commit_all().unwrap();
+    assert_eq!(pool.memory.space().tiers[0].live_bytes, 19 * MIB, "shared");
+    record(pool.environment(), pool.number, files[3], 50);
+    pool.clock.advance(600 * 60 * SECOND);
+    record(pool.environment(), pool.number, files[3], 50);
+    pool.settle();
+    assert_eq!(pool.tier_bytes(files[3]), [MIB, 0]);
+    assert_eq!(pool.tier_bytes(twin), [MIB, 0]);
+    assert!(pool.memory.space().tiers[0].live_bytes <= 15 * MIB);
+    let promoted = pool.mover.jobs().iter().any(|job| job.kind == "promote");
+    assert!(!promoted, "it never went down");
+    files.truncate(19);
+    pool.audit(&files);
 }

@@ -224,6 +224,7 @@ impl Allocator {
         &mut self,
         request: &Request<'_>,
         tiers: &[TierSettings],
+        holds: &[Option<f64>],
     ) -> Result<SegmentId, PoolError> {
         let no_space = |place: String| Err(PoolError::NoSpace(place));
         if self.usable_counts(|_| true).free <= request.leave_free {
@@ -238,10 +239,21 @@ impl Allocator {
                 None => no_space(format!("tier '{name}'")),
             };
         }
-        let order = tier_order(request.choice, tiers);
+        let mut order = tier_order(request.choice, tiers);
         if request.kind == SegmentKind::Data {
+            if let TierChoice::Sequential = request.choice {
+                // A tier that holds keeps what would land below it.
+                let holding = (0..order[0]).find(|tier| {
+                    holds.get(usize::from(*tier)).is_some_and(Option::is_some)
+                        && self.is_below_mark(*tier, tiers, holds)
+                });
+                if let Some(tier) = holding {
+                    order.retain(|other| *other != tier);
+                    order.insert(0, tier);
+                }
+            }
             for &tier in &order {
-                if self.is_below_high_water(tier, tiers)
+                if self.is_below_mark(tier, tiers, holds)
                     && let Some(segment) = self.take_from(tier, request.avoid)
                 {
                     return Ok(segment);
@@ -261,11 +273,11 @@ impl Allocator {
     }
 
     /// Whether one more segment leaves the tier at or below its mark.
-    fn is_below_high_water(&self, tier: u8, tiers: &[TierSettings]) -> bool {
+    fn is_below_mark(&self, tier: u8, tiers: &[TierSettings], holds: &[Option<f64>]) -> bool {
         let counts = self.usable_counts(|device| device.tier == tier);
-        let mark = tiers
-            .get(usize::from(tier))
-            .map_or(1.0, |settings| settings.high_water);
+        let at = usize::from(tier);
+        let high_water = tiers.get(at).map_or(1.0, |settings| settings.high_water);
+        let mark = holds.get(at).copied().flatten().unwrap_or(high_water);
         (counts.total - counts.free + 1) as f64 <= mark * counts.total as f64
     }
 

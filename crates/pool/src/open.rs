@@ -247,6 +247,7 @@ impl Pool {
             label: RwLock::new(label),
             open: RwLock::new(Arc::new(open)),
             allocator: Mutex::new(allocator),
+            holds: Mutex::default(),
             roots: Mutex::new(roots),
             read_only,
             parallelism,

@@ -51,6 +51,8 @@ pub struct Pool {
     /// Devices that are there, ascending by number.
     pub(crate) open: RwLock<Arc<Vec<Arc<OpenDevice>>>>,
     pub(crate) allocator: Mutex<Allocator>,
+    /// Fill level up to which a tier keeps what is written, instead of its high-water mark; see [`Pool::set_holds`].
+    pub(crate) holds: Mutex<Vec<Option<f64>>>,
     pub(crate) roots: Mutex<Roots>,
     pub(crate) segment_bytes: u32,
     pub(crate) read_only: bool,
@@ -171,7 +173,13 @@ impl Pool {
                 segments.usable = device.is_usable();
             }
         }
-        allocator.allocate(request, &label.tiers)
+        allocator.allocate(request, &label.tiers, &self.holds.lock())
+    }
+
+    /// Up to these fill levels (one entry per tier, fastest first) tiers keep what is written, also what would land on
+    /// a slower one. Not kept in the labels: whoever holds says so again after opening, and when the tiers change.
+    pub fn set_holds(&self, levels: Vec<Option<f64>>) {
+        *self.holds.lock() = levels;
     }
 
     /// Marks a segment as in use when the pool is opened; an error if it does not exist or is in use already.

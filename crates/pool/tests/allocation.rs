@@ -215,6 +215,37 @@ fn sequential_data_lands_where_the_tier_says_so() {
 }
 
 #[test]
+fn a_tier_that_holds_keeps_what_would_land_below() {
+    let pool = pool();
+    let landing = |name: &str, landing| TierSettings {
+        landing,
+        high_water: 0.5,
+        low_water: 0.25,
+        ..TierSettings::named(name)
+    };
+    pool.set_tier("fast", landing("fast", false)).unwrap();
+    pool.set_tier("slow", landing("slow", true)).unwrap();
+    pool.set_holds(vec![Some(0.75), None]);
+    let total = pool.tiers()[0].segments;
+    let mut on_fast = 0;
+    for choice in [TierChoice::Sequential, TierChoice::Fastest].into_iter().cycle() {
+        let segment = pool.allocate(&request(choice)).unwrap();
+        if pool.tier_of(segment.device) != Some(0) {
+            break;
+        }
+        on_fast += 1;
+    }
+    assert_eq!(
+        on_fast,
+        total * 3 / 4,
+        "up to the level that is held, whatever its marks"
+    );
+    pool.set_holds(vec![None, None]);
+    let segment = pool.allocate(&request(TierChoice::Sequential)).unwrap();
+    assert_eq!(pool.tier_of(segment.device), Some(1));
+}
+
+#[test]
 fn copies_go_to_other_devices_and_load_is_spread() {
     let pool = pool();
     let first = pool.allocate(&request(TierChoice::Fastest)).unwrap();

@@ -9,6 +9,7 @@ mod demo_checks;
 mod devices;
 mod doctor;
 mod files;
+mod heat;
 pub mod mount_helper;
 mod mounts;
 mod pools;
@@ -133,7 +134,13 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Iostat { words, count } => done(show::iostat(&session, &words, count)),
         Command::Events { pool, follow } => done(show::events(&session, pool.as_deref(), follow)),
         Command::Log { pool } => done(show::command_log(&session, &pool)),
-        Command::Where { path } => done(show::where_is(&session, &path)),
+        Command::Where {
+            path,
+            regions: true,
+            from,
+            limit,
+        } => done(heat::regions(&session, &path, from, limit)),
+        Command::Where { path, .. } => done(show::where_is(&session, &path)),
         Command::Pin { path, tier, waiting } => {
             done(upkeep::place(&session, "pin", &path, Some(&tier), waiting))
         }

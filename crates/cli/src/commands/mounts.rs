@@ -18,11 +18,18 @@ pub fn mount(
     let Some(dataset) = dataset else {
         return list(session);
     };
-    let Some(directory) = directory else {
+    let usual = match directory {
+        Some(_) => None,
+        None => usual_directory(session, dataset)?,
+    };
+    let Some(directory) = directory.or(usual.as_deref()) else {
         return Err(Failure::new(
             format!("mount '{dataset}'"),
             "the directory is missing",
-            format!("write 'terrace mount {dataset} DIRECTORY'"),
+            format!(
+                "write 'terrace mount {dataset} DIRECTORY', or set the usual one with 'terrace set mountpoint=DIRECTORY \
+                 {dataset}'"
+            ),
         )
         .as_usage());
     };
@@ -47,6 +54,16 @@ pub fn mount(
             json!({ "dataset": dataset, "directory": real, "options": options }),
         )
         .map(drop)
+}
+
+/// Where a filesystem is mounted when nothing else is said: its property `mountpoint`.
+fn usual_directory(session: &Session, dataset: &str) -> Result<Option<PathBuf>, Failure> {
+    let name = dataset.split('@').next().unwrap_or(dataset);
+    let (pool, _) = split_pool(name)?;
+    let question = json!({ "name": name, "properties": ["mountpoint"] });
+    let rows: Vec<Value> = Client::open(&session.places, pool)?.ask("get_properties", question)?;
+    let value = rows.first().and_then(|row| row["value"].as_str());
+    Ok(value.filter(|value| value.starts_with('/')).map(PathBuf::from))
 }
 
 fn list(session: &Session) -> Result<(), Failure> {

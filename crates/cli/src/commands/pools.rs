@@ -48,8 +48,17 @@ pub fn run(session: &Session, command: PoolCommand) -> Result<(), Failure> {
             devices,
             pool,
             destroyed,
+            degraded,
             dry_run,
-        } => import(session, &search, &devices, pool.as_deref(), destroyed, dry_run),
+        } => import(
+            session,
+            &search,
+            &devices,
+            pool.as_deref(),
+            destroyed,
+            degraded,
+            dry_run,
+        ),
         PoolCommand::Devices(command) => super::devices::run(session, command),
         PoolCommand::Get { property, pool } => get(session, &property, &pool),
         PoolCommand::Set { properties, pool } => {
@@ -252,6 +261,7 @@ fn import(
     devices: &[PathBuf],
     only: Option<&str>,
     destroyed: bool,
+    degraded: bool,
     dry_run: bool,
 ) -> Result<(), Failure> {
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
@@ -287,13 +297,15 @@ fn import(
         let mut row = json!({ "name": found.name, "id": id, "devices": paths, "imported": false });
         let state = format!("{:?}", found.state).to_lowercase();
         row["state"] = json!(state);
+        let why = format!("devices are missing: {}", found.missing.join(", "));
         if !found.missing.is_empty() {
-            let why = format!("devices are missing: {}", found.missing.join(", "));
             row["reason"] = json!(why);
+        }
+        if !found.missing.is_empty() && !degraded {
             failures.push(Failure::new(
                 format!("import pool '{}'", found.name),
                 why,
-                "give the directories where they are with --search",
+                "give the directories where they are with --search, or do without them: 'pool import --degraded'",
             ));
             rows.push(row);
             continue;
@@ -328,6 +340,7 @@ fn import(
                 threads: false,
                 exported: true,
                 destroyed,
+                degraded,
                 ..OpenOptions::default()
             };
             let outcome = open_pool(&candidate, options).and_then(|engine| {
@@ -361,7 +374,10 @@ fn import(
             let name = row["name"].as_str().unwrap_or_default();
             let devices = row["devices"].as_array().map_or(0, Vec::len);
             let said = match (row["imported"] == json!(true), row["reason"].as_str()) {
-                (true, _) => "imported".to_owned(),
+                (true, Some(reason)) => {
+                    format!("imported, although {reason}; 'terrace start {name} --degraded' uses it so")
+                }
+                (true, None) => "imported".to_owned(),
                 (false, Some(reason)) => format!("not imported: {reason}"),
                 (false, None) => "can be imported".to_owned(),
             };

@@ -495,6 +495,10 @@ pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
                             Some("") | None => "always".into(),
                             Some(window) => window.to_owned(),
                         },
+                        match row["hold"].as_f64() {
+                            Some(_) => percent(&row["hold"]),
+                            None => "off".into(),
+                        },
                     ]
                 })
                 .collect();
@@ -511,11 +515,15 @@ pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
                     "DEMOTE AFTER",
                     "RATE",
                     "WINDOW",
+                    "HOLD",
                 ],
                 &table,
                 &[1, 2, 3, 4, 5, 7],
             )
         }
+        TierCommand::Devices { pool } => super::heat::devices(session, &pool),
+        TierCommand::WhatIf { pool, fast } => super::heat::what_if(session, &pool, &fast),
+        TierCommand::ClearHeat { pool } => super::heat::clear(session, &pool),
         TierCommand::Set { properties, tier } => {
             let properties = parse_properties(&properties)?;
             let (pool, name) = split_pool(&tier)?;

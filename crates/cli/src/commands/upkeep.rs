@@ -176,6 +176,9 @@ pub fn place(
     if session.json {
         return output::json(&done);
     }
+    if let Some(warning) = done["warning"].as_str() {
+        output::line(&format!("{path}: {warning}"))?;
+    }
     match done["job"].as_u64().filter(|_| !waiting.waits()) {
         Some(id) => output::line(&format!("job {id} does it; 'terrace jobs' shows how far it is")),
         None => Ok(()),

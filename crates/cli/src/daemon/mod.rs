@@ -11,6 +11,7 @@ mod datasets;
 mod device_users;
 mod devices;
 mod files;
+mod heat;
 mod mounting;
 mod paths;
 mod placement;
@@ -328,6 +329,10 @@ impl Daemon {
             "get_tree" => self.get_tree(parameters, exchange),
             "put_tree" => self.put_tree(parameters, exchange),
             "where" => self.where_is(parameters),
+            "regions" => self.regions(parameters),
+            "tier_devices" => self.tier_devices(),
+            "what_if" => self.what_if(parameters),
+            "clear_heat" => self.clear_heat(),
             "placement" => self.placement(parameters, exchange),
             "hold" => self.hold(parameters),
             "prune" => self.prune(parameters),

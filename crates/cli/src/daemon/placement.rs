@@ -37,14 +37,16 @@ impl Daemon {
         let tiers = self.engine.pool().tiers();
         let rows = tiers.iter().enumerate().map(|(number, tier)| {
             let usage = status.tiers.get(number).cloned().unwrap_or_default();
-            tier_json(
+            let mut row = tier_json(
                 &self.pool,
                 number,
                 tier,
                 usage.size_bytes,
                 usage.used_bytes,
                 usage.live_bytes,
-            )
+            );
+            row["hold"] = json!(self.engine.hold_of(&tier.settings.name));
+            row
         });
         Value::Array(rows.collect())
     }
@@ -63,7 +65,20 @@ impl Daemon {
         };
         let mut settings = tier.settings.clone();
         let properties: Vec<(String, String)> = parameters.value("properties")?;
+        let mut hold = None;
         for (property, value) in &properties {
+            if property == "hold" {
+                let level = match value.as_str() {
+                    "off" => None,
+                    _ => Some(parse_level(value).ok_or_else(|| {
+                        let why =
+                            format!("hold cannot be '{value}'; it takes a fill level such as 90%, or off");
+                        Failure::new(what.clone(), why, "").as_usage()
+                    })?),
+                };
+                hold = Some(level);
+                continue;
+            }
             change_tier(&mut settings, property, value)
                 .map_err(|why| Failure::new(what.clone(), why, "").as_usage())?;
         }
@@ -78,6 +93,11 @@ impl Daemon {
         self.engine
             .set_tier(&name, settings)
             .map_err(|error| failed(&what, &error))?;
+        if let Some(level) = hold {
+            self.engine
+                .set_hold(&name, level)
+                .map_err(|error| failed(&what, &error))?;
+        }
         Ok(Value::Null)
     }
 
@@ -202,7 +222,23 @@ impl Daemon {
             })?;
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
-        Ok(json!({ "path": name, "job": job }))
+        let full = parameters
+            .optional_text("tier")?
+            .filter(|_| action == "pin")
+            .and_then(|tier| Some(format!("tier '{tier}', {}", self.pin_has_no_room(&tier)?)));
+        let warning = full.map(|full| {
+            format!("it is pinned to {full}: what has no room there lies on other tiers; make room, then pin it again")
+        });
+        Ok(json!({ "path": name, "job": job, "warning": warning }))
+    }
+
+    /// Why nothing more goes to the tier of a pin, if so.
+    fn pin_has_no_room(&self, pin: &str) -> Option<String> {
+        let tiers = self.engine.pool().tiers();
+        let Some(tier) = tiers.iter().find(|tier| tier.settings.name == pin) else {
+            return Some("which the pool does not have any more".into());
+        };
+        (tier.free_segments == 0).then(|| "which is full".to_owned())
     }
 
     fn add_file(
@@ -294,8 +330,14 @@ impl Daemon {
             return (format!("it is pinned to tier '{name}'"), None);
         }
         if let Some(pin) = pin {
+            if let Some(full) = self.pin_has_no_room(pin) {
+                return (
+                    format!("it is pinned to tier '{pin}', {full}; it lies on '{name}'"),
+                    None,
+                );
+            }
             return (
-                format!("it is pinned to tier '{pin}', and not there yet"),
+                format!("it is pinned to tier '{pin}', and not all of it is there yet"),
                 Some(format!("move to '{pin}'")),
             );
         }
@@ -405,7 +447,7 @@ fn change_tier(settings: &mut TierSettings, property: &str, value: &str) -> Resu
         _ => {
             return Err(format!(
                 "a tier has no property '{property}'; there are promote_after, demote_after, high_water, low_water, \
-                 landing, rate_limit and window"
+                 landing, rate_limit, window and hold"
             ));
         }
     }

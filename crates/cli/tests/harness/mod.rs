@@ -124,6 +124,20 @@ impl Machine {
         line.to_owned()
     }
 
+    /// Runs it, must fail with this status, perhaps after it did something; returns the last line that it says.
+    #[track_caller]
+    pub fn error_last(&self, words: &[&str], status: i32) -> String {
+        let output = self.run(words);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(
+            output.status.code(),
+            Some(status),
+            "terrace {}: {text}",
+            words.join(" ")
+        );
+        text.trim_end().rsplit('\n').next().unwrap_or_default().to_owned()
+    }
+
     /// A pool `tank` of two tiers.
     pub fn make_pool(&self) {
         let fast = format!("fast={}:80M", self.text("fast.img"));

@@ -1,0 +1,343 @@
+//! `ReuseSampler`: how large a fast tier would have to be for which share of reads, from the reads that were made.
+//!
+//! The share of reads that a cache of a size answers (least recently used goes first) follows from reuse distances: how
+//! many bytes of other regions were read since a region was read last. Keeping all of them costs too much, so a sample
+//! of regions, chosen by the hash of their names, stands for all (SHARDS: Waldspurger, Park, Garthwaite and Ahmad,
+//! "Efficient MRC Construction with SHARDS", FAST 2015, with a sample of fixed size and its correction).
+//!
+//! Invariants: at most [`SAMPLE_REGIONS`] regions are remembered, whatever is read; a read of a region outside the
+//! sample, or of the region that was read last, costs a hash and an addition, and takes no lock.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+};
+
+use parking_lot::Mutex;
+
+/// Regions in the sample.
+const SAMPLE_REGIONS: usize = 4096;
+/// Hashes are below this; the sample takes those below its threshold.
+const HASHES: u32 = 1 << 24;
+/// Moments between two renumberings.
+const MOMENTS: usize = 4 * SAMPLE_REGIONS;
+/// Distances below this many MiB have a bucket each; above it, sixteen per doubling.
+const FINE: u64 = 64;
+const PER_DOUBLING: u64 = 16;
+const BUCKETS: usize = (FINE + PER_DOUBLING * 40) as usize;
+const MIB: u64 = 1 << 20;
+
+#[derive(Clone, Copy)]
+struct Seen {
+    moment: usize,
+    bytes: u64,
+}
+
+struct Sample {
+    regions: HashMap<u64, Seen>,
+    by_hash: BTreeSet<(u32, u64)>,
+    /// Fenwick tree: bytes of the regions last read at each moment.
+    sums: Vec<u64>,
+    next_moment: usize,
+    /// Reads by reuse distance; each stands for as many as the sample stood for when it was made.
+    reads: Vec<f64>,
+    first_reads: f64,
+}
+
+impl Sample {
+    fn new() -> Self {
+        Self {
+            regions: HashMap::new(),
+            by_hash: BTreeSet::new(),
+            sums: vec![0; MOMENTS + 1],
+            next_moment: 0,
+            reads: vec![0.0; BUCKETS],
+            first_reads: 0.0,
+        }
+    }
+
+    fn add(&mut self, moment: usize, bytes: u64, remove: bool) {
+        let mut at = moment + 1;
+        while at <= MOMENTS {
+            self.sums[at] = if remove {
+                self.sums[at].saturating_sub(bytes)
+            } else {
+                self.sums[at] + bytes
+            };
+            at += at & at.wrapping_neg();
+        }
+    }
+
+    /// Bytes of the regions last read at this moment or before.
+    fn until(&self, moment: usize) -> u64 {
+        let (mut at, mut sum) = (moment + 1, 0);
+        while at > 0 {
+            sum += self.sums[at];
+            at &= at - 1;
+        }
+        sum
+    }
+
+    fn moment(&mut self) -> usize {
+        if self.next_moment == MOMENTS {
+            let mut order: Vec<_> = self
+                .regions
+                .iter()
+                .map(|(key, seen)| (seen.moment, *key))
+                .collect();
+            order.sort_unstable();
+            self.sums.fill(0);
+            for (moment, (_, key)) in order.iter().enumerate() {
+                if let Some(seen) = self.regions.get_mut(key) {
+                    seen.moment = moment;
+                    let bytes = seen.bytes;
+                    self.add(moment, bytes, false);
+                }
+            }
+            self.next_moment = order.len();
+        }
+        self.next_moment += 1;
+        self.next_moment - 1
+    }
+}
+
+/// See the module.
+pub struct ReuseSampler {
+    threshold: AtomicU32,
+    /// All reads, those outside the sample too.
+    all: AtomicU64,
+    /// The region read last.
+    last: AtomicU64,
+    sample: Mutex<Sample>,
+}
+
+impl Default for ReuseSampler {
+    fn default() -> Self {
+        Self {
+            threshold: AtomicU32::new(HASHES),
+            all: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            sample: Mutex::new(Sample::new()),
+        }
+    }
+}
+
+impl ReuseSampler {
+    /// A read of a region that holds `bytes`.
+    pub fn record(&self, dataset: u32, object: u64, region: u32, bytes: u64) {
+        self.all.fetch_add(1, Relaxed);
+        let key = mix(mix(u64::from(dataset) << 32 | u64::from(region)) ^ object);
+        let hash = (key >> 40) as u32;
+        // A read of the same region again is answered by every size, and counted so by the correction.
+        if hash >= self.threshold.load(Relaxed) || self.last.swap(key, Relaxed) == key {
+            return;
+        }
+        let mut sample = self.sample.lock();
+        let threshold = self.threshold.load(Relaxed);
+        if hash >= threshold {
+            return;
+        }
+        let rate = f64::from(threshold) / f64::from(HASHES);
+        let bytes = bytes.clamp(1, MIB);
+        match sample.regions.get(&key).copied() {
+            Some(seen) => {
+                let newest = sample.next_moment.saturating_sub(1);
+                let since = sample.until(newest).saturating_sub(sample.until(seen.moment));
+                // The region itself must fit too.
+                let distance = (since as f64 / rate) as u64 + bytes;
+                sample.reads[bucket(distance)] += 1.0 / rate;
+                sample.add(seen.moment, seen.bytes, true);
+            }
+            None => {
+                sample.first_reads += 1.0 / rate;
+                sample.by_hash.insert((hash, key));
+            }
+        }
+        // Taken out first, so that a renumbering does not count it.
+        sample.regions.remove(&key);
+        let moment = sample.moment();
+        sample.add(moment, bytes, false);
+        sample.regions.insert(key, Seen { moment, bytes });
+        while sample.regions.len() > SAMPLE_REGIONS {
+            let Some((largest, key)) = sample.by_hash.pop_last() else {
+                break;
+            };
+            if let Some(seen) = sample.regions.remove(&key) {
+                sample.add(seen.moment, seen.bytes, true);
+            }
+            self.threshold.store(largest, Relaxed);
+        }
+    }
+
+    /// Reads seen so far.
+    pub fn reads(&self) -> u64 {
+        self.all.load(Relaxed)
+    }
+
+    /// The share of reads (0–1) that a fast tier of this size would have answered; `None` before the first read.
+    pub fn hit_rate(&self, size_bytes: u64) -> Option<f64> {
+        let all = self.all.load(Relaxed) as f64;
+        if all == 0.0 {
+            return None;
+        }
+        let sample = self.sample.lock();
+        let counted = sample.first_reads + sample.reads.iter().sum::<f64>();
+        // What the sample has too few or too many of are the most popular regions, which every size answers.
+        let mut hits = all - counted;
+        for (at, reads) in sample.reads.iter().enumerate() {
+            if end_of(at) <= size_bytes {
+                hits += reads;
+            } else {
+                break;
+            }
+        }
+        Some((hits / all).clamp(0.0, 1.0))
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        let mut sample = self.sample.lock();
+        *sample = Sample::new();
+        self.threshold.store(HASHES, Relaxed);
+        self.all.store(0, Relaxed);
+    }
+
+    /// Regions remembered now.
+    pub fn sampled(&self) -> usize {
+        self.sample.lock().regions.len()
+    }
+}
+
+/// The bucket of a distance.
+fn bucket(distance_bytes: u64) -> usize {
+    let mib = distance_bytes.div_ceil(MIB);
+    if mib <= FINE {
+        return mib.saturating_sub(1) as usize;
+    }
+    // Doublings above FINE, in sixteenths.
+    let doubling = u64::from((mib - 1).ilog2() - FINE.ilog2());
+    let start = FINE << doubling;
+    let step = (start / PER_DOUBLING).max(1);
+    ((FINE + doubling * PER_DOUBLING + (mib - 1 - start) / step) as usize).min(BUCKETS - 1)
+}
+
+/// The largest distance in a bucket, bytes.
+fn end_of(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    if bucket < FINE {
+        return (bucket + 1) * MIB;
+    }
+    let (doubling, part) = ((bucket - FINE) / PER_DOUBLING, (bucket - FINE) % PER_DOUBLING);
+    let start = FINE << doubling;
+    (start + (part + 1) * (start / PER_DOUBLING).max(1)).saturating_mul(MIB)
+}
+
+/// Spreads the bits (splitmix64).
+fn mix(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// What a cache that forgets the least recently used region answers of a trace: the replay that is compared with.
+    fn replay(trace: &[(u32, u64)], size_bytes: u64) -> f64 {
+        let (mut order, mut places) = (BTreeMap::new(), HashMap::new());
+        let (mut used, mut hits) = (0, 0);
+        for (moment, (region, bytes)) in trace.iter().enumerate() {
+            if let Some(before) = places.insert(*region, moment) {
+                order.remove(&before);
+                hits += 1;
+            } else {
+                used += bytes;
+            }
+            order.insert(moment, (*region, *bytes));
+            while used > size_bytes {
+                let Some((_, (oldest, bytes))) = order.pop_first() else {
+                    break;
+                };
+                places.remove(&oldest);
+                used -= bytes;
+            }
+        }
+        f64::from(hits) / trace.len() as f64
+    }
+
+    /// Reads by Zipf's law over `regions`, with a slow drift of what is popular.
+    fn zipf(regions: u32, reads: u32, seed: u64) -> Vec<(u32, u64)> {
+        let weights: Vec<f64> = (1..=regions)
+            .map(|rank| 1.0 / f64::from(rank).powf(0.9))
+            .collect();
+        let mut sums = Vec::with_capacity(weights.len());
+        let mut sum = 0.0;
+        for weight in &weights {
+            sum += weight;
+            sums.push(sum);
+        }
+        let mut state = seed;
+        let draw = |at: u32| {
+            state = mix(state.wrapping_add(1));
+            let point = (state >> 11) as f64 / (1u64 << 53) as f64 * sum;
+            let rank = sums.partition_point(|sum| *sum < point) as u32;
+            let region = (rank.wrapping_mul(2_654_435_761) ^ (at / 100_000)) % regions;
+            (region, if region % 3 == 0 { 64 << 10 } else { MIB })
+        };
+        (0..reads).map(draw).collect()
+    }
+
+    #[test]
+    fn predictions_agree_with_a_replay_of_that_size() {
+        let trace = zipf(40_000, 400_000, 7);
+        let sampler = ReuseSampler::default();
+        for (region, bytes) in &trace {
+            sampler.record(1, 2, *region, *bytes);
+        }
+        assert!(sampler.sampled() <= SAMPLE_REGIONS && sampler.sampled() > SAMPLE_REGIONS / 2);
+        assert_eq!(sampler.reads(), 400_000);
+        let mut last = 0.0;
+        for mebibytes in [64, 512, 2048, 8192, 16_384, 65_536] {
+            let (predicted, measured) = (
+                sampler.hit_rate(mebibytes * MIB).unwrap(),
+                replay(&trace, mebibytes * MIB),
+            );
+            assert!(
+                (predicted - measured).abs() < 0.04,
+                "{mebibytes} MiB: predicted {predicted}, measured {measured}"
+            );
+            assert!(predicted >= last);
+            last = predicted;
+        }
+        assert!(last > 0.8, "{last}");
+        sampler.clear();
+        assert_eq!((sampler.hit_rate(MIB), sampler.sampled()), (None, 0));
+    }
+
+    #[test]
+    fn few_regions_are_counted_exactly() {
+        let sampler = ReuseSampler::default();
+        for _ in 0..10_000 {
+            (0..100).for_each(|region| sampler.record(1, 1, region, MIB));
+        }
+        assert!(
+            sampler.hit_rate(99 * MIB).unwrap() < 0.01,
+            "each is gone before it is read again"
+        );
+        assert!(sampler.hit_rate(112 * MIB).unwrap() > 0.99);
+    }
+
+    #[test]
+    fn buckets_cover_all_distances() {
+        for distance in (0..5000).map(|at| at * 700_001).chain([u64::MAX / 4]) {
+            let at = bucket(distance);
+            assert!(at < BUCKETS);
+            assert!(at == BUCKETS - 1 || end_of(at) >= distance, "{distance} in {at}");
+            assert!(at == 0 || end_of(at - 1) < distance.max(1) || at == BUCKETS - 1);
+        }
+    }
+}

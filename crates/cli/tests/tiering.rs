@@ -1,0 +1,340 @@
+//! Tiers as users set, watch and lose them: settings that hold, pins without room, heat in figures, copies, missing
+//! devices, many of both. Every case compares all content.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness;
+
+use std::{fs, os::unix::fs::FileExt};
+
+use harness::Machine;
+use serde_json::{Value, json};
+
+const MIB: usize = 1 << 20;
+
+/// Content that neither compresses nor repeats.
+fn noise(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut content = Vec::with_capacity(bytes + 8);
+    let mut state = seed;
+    while content.len() < bytes {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        content.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
+    }
+    content.truncate(bytes);
+    content
+}
+
+fn put(machine: &Machine, name: &str, bytes: usize, seed: u64) {
+    fs::write(machine.path("content"), noise(bytes, seed)).unwrap();
+    machine.ok(&["put", &format!("tank/data/{name}"), "content"]);
+}
+
+#[track_caller]
+fn same(machine: &Machine, name: &str, bytes: usize, seed: u64) {
+    machine.ok(&["get", &format!("tank/data/{name}"), "back"]);
+    assert!(
+        fs::read(machine.path("back")).unwrap() == noise(bytes, seed),
+        "{name} changed"
+    );
+    fs::remove_file(machine.path("back")).unwrap();
+}
+
+fn tier<'a>(status: &'a Value, name: &str) -> &'a Value {
+    let tiers = status["tiers"].as_array().unwrap();
+    tiers.iter().find(|tier| tier["name"] == name).unwrap()
+}
+
+fn bytes_on(machine: &Machine, name: &str, tier: &str) -> u64 {
+    let found = machine.json(&["where", &format!("tank/data/{name}")]);
+    found["bytes_by_tier"][tier].as_u64().unwrap()
+}
+
+#[test]
+fn how_long_a_tier_holds_is_kept() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["tier", "set", "hold=90%", "demote_after=7d", "tank/fast"]);
+    let held = |machine: &Machine| machine.json(&["tier", "list", "tank"])[0]["hold"].clone();
+    assert_eq!(held(&machine), json!(0.9));
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["start", "tank"]);
+    assert_eq!(held(&machine), json!(0.9));
+    let error = machine.error(&["tier", "set", "hold=10%", "tank/fast"], 1);
+    assert!(error.contains("low_water"), "{error}");
+    machine.error(&["tier", "set", "hold=often", "tank/fast"], 2);
+    machine.ok(&["tier", "set", "hold=off", "tank/fast"]);
+    assert_eq!(held(&machine), Value::Null);
+}
+
+#[test]
+fn an_evacuation_is_given_up_and_the_device_used_again() {
+    let machine = Machine::new();
+    machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:128M,b.img:128M"]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    put(&machine, "f", 64 * MIB, 1);
+    // It may be empty before it is told to stop: then it is filled again by what is written next.
+    let mut given_up = false;
+    for attempt in 0..20 {
+        machine.ok(&["evacuate", "tank", "a.img", "--no-wait"]);
+        let jobs = machine.json(&["jobs", "tank"]);
+        let newest = jobs
+            .as_array()
+            .unwrap()
+            .iter()
+            .rfind(|job| job["kind"] == "evacuate");
+        let id = newest.unwrap()["id"].to_string();
+        given_up = machine.run(&["jobs", "cancel", &id]).status.success();
+        if given_up {
+            let error = machine.error(&["jobs", "cancel", &id], 1);
+            assert!(error.contains("cancelled"), "{error}");
+            break;
+        }
+        machine.run(&["evacuate", "tank", "a.img", "--undo"]);
+        put(&machine, "f", 64 * MIB, 2 + attempt);
+        put(&machine, "f", 64 * MIB, 1);
+    }
+    assert!(given_up, "it was always faster");
+    // The command that waits for nothing returns before the device is used again: asking for it again shows when.
+    let leaving = |machine: &Machine| {
+        let status = machine.json(&["status", "tank"]);
+        tier(&status, "only")["devices"][0]["leaving"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !leaving(&machine).is_empty() {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the device is never used again"
+        );
+        std::thread::yield_now();
+    }
+    same(&machine, "f", 64 * MIB, 1);
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["verify", "tank"]);
+    machine.ok(&["start", "tank"]);
+    assert_eq!(leaving(&machine), "", "nor does it go on after a restart");
+    same(&machine, "f", 64 * MIB, 1);
+}
+
+#[test]
+fn a_pin_without_room_says_so() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    put(&machine, "f", 90 * MIB, 1);
+    machine.run(&["pin", "tank/data/f", "fast", "--wait"]);
+    let found = machine.json(&["where", "tank/data/f"]);
+    let reason = found["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("pinned to tier 'fast', which is full"),
+        "{reason}"
+    );
+    let said = machine.json(&["pin", "tank/data/f", "fast", "--no-wait"]);
+    assert!(said["warning"].as_str().unwrap().contains("is full"), "{said}");
+    same(&machine, "f", 90 * MIB, 1);
+}
+
+#[test]
+fn heat_in_figures() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    put(&machine, "f", 5 * MIB + 1, 1);
+    put(&machine, "g", 100, 2);
+    for _ in 0..3 {
+        same(&machine, "f", 5 * MIB + 1, 1);
+        same(&machine, "g", 100, 2);
+    }
+    let page = machine.json(&["where", "tank/data/f", "--regions", "--limit", "4"]);
+    assert_eq!((&page["total"], &page["next"]), (&json!(6), &json!(4)));
+    let rows = page["regions"].as_array().unwrap();
+    assert_eq!(rows.len(), 4);
+    assert_eq!(rows[3]["bytes_by_tier"], json!({ "fast": MIB, "slow": 0 }));
+    assert!(
+        rows[3]["reads"].as_f64().unwrap() < 1.0,
+        "read as a scan does: {rows:?}"
+    );
+    let page = machine.json(&["where", "tank/data/f", "--regions", "--from", "4"]);
+    assert_eq!(
+        (page["regions"].as_array().unwrap().len(), &page["next"]),
+        (2, &Value::Null)
+    );
+    machine.error(&["where", "tank/data", "--regions"], 1);
+    let devices = machine.json(&["tier", "devices", "tank"]);
+    assert!(devices[0]["warm_regions"].as_u64().unwrap() >= 7, "{devices}");
+    assert_eq!(devices[1]["warm_regions"], 0);
+    let predicted = machine.json(&["tier", "what-if", "tank", "--fast", "1M", "1G"]);
+    let rates = predicted["sizes"].as_array().unwrap();
+    assert_eq!(rates.len(), 3, "with the size that it has now");
+    assert!(rates[0]["hit_rate"].as_f64() <= rates[2]["hit_rate"].as_f64());
+    let warm = machine.json(&["where", "tank/data/g"])["heat"]["reads"]
+        .as_f64()
+        .unwrap();
+    assert!(warm > 2.0, "{warm}");
+    machine.ok(&["scrub", "tank", "--wait"]);
+    let after = machine.json(&["where", "tank/data/g"])["heat"]["reads"]
+        .as_f64()
+        .unwrap();
+    assert!(after <= warm, "a scrub is no use of it");
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["start", "tank"]);
+    let after = machine.json(&["where", "tank/data/g"])["heat"]["reads"]
+        .as_f64()
+        .unwrap();
+    assert!(after > 2.0, "kept over a restart: {after}");
+    machine.ok(&["tier", "clear-heat", "tank"]);
+    assert_eq!(
+        machine.json(&["where", "tank/data/g"])["heat"]["reads"],
+        json!(0.0)
+    );
+    let error = machine.error(&["tier", "what-if", "tank", "--fast", "1G"], 1);
+    assert!(error.contains("nothing was read"), "{error}");
+}
+
+#[test]
+fn thirty_two_devices_in_eight_tiers() {
+    let machine = Machine::new();
+    let mut words: Vec<String> = ["pool", "create", "tank"].map(String::from).into();
+    for tier in 0..8 {
+        let devices: Vec<_> = (0..4).map(|at| format!("d{tier}{at}.img:72M")).collect();
+        words.extend(["--tier".into(), format!("t{tier}={}", devices.join(","))]);
+    }
+    machine.ok(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    for at in 0..8 {
+        let (name, tier) = (format!("f{at}"), format!("t{at}"));
+        put(&machine, &name, 3 * MIB, at);
+        machine.ok(&["pin", &format!("tank/data/{name}"), &tier, "--wait"]);
+        assert_eq!(bytes_on(&machine, &name, &tier), 3 * MIB as u64, "{name}");
+    }
+    machine.ok(&["pool", "remove", "tank", "d50.img", "--wait"]);
+    machine.ok(&["pool", "replace", "tank", "d21.img", "new.img:72M", "--wait"]);
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["verify", "tank"]);
+    machine.ok(&["start", "tank"]);
+    let status = machine.json(&["status", "tank"]);
+    let tiers = status["tiers"].as_array().unwrap();
+    let devices = tiers.iter().map(|tier| tier["devices"].as_array().unwrap().len());
+    assert_eq!((tiers.len(), devices.sum::<usize>()), (8, 31));
+    for at in 0..8 {
+        same(&machine, &format!("f{at}"), 3 * MIB, at);
+        assert_eq!(
+            bytes_on(&machine, &format!("f{at}"), &format!("t{at}")),
+            3 * MIB as u64
+        );
+    }
+}
+
+#[test]
+fn two_copies_outlive_a_damaged_and_a_replaced_device() {
+    let machine = Machine::new();
+    machine.ok(&[
+        "pool",
+        "create",
+        "tank",
+        "--tier",
+        "fast=a.img:96M,b.img:96M",
+        "--tier",
+        "slow=c.img:96M",
+        "--copies",
+        "fast=2",
+    ]);
+    machine.ok(&[
+        "fs",
+        "create",
+        "tank/data",
+        "-o",
+        "compression=off",
+        "-o",
+        "pin=fast",
+    ]);
+    put(&machine, "f", 20 * MIB, 1);
+    machine.ok(&["stop", "tank"]);
+    // Everything on one of them but its labels and roots.
+    let device = fs::OpenOptions::new()
+        .write(true)
+        .open(machine.path("a.img"))
+        .unwrap();
+    for at in 1..95u64 {
+        device.write_all_at(&vec![0xa5; MIB], at * MIB as u64).unwrap();
+    }
+    drop(device);
+    machine.ok(&["start", "tank"]);
+    same(&machine, "f", 20 * MIB, 1);
+    machine.ok(&["scrub", "tank", "--wait"]);
+    machine.ok(&["scrub", "tank", "--wait"]);
+    let status = machine.json(&["status", "tank"]);
+    assert_eq!(
+        (&status["scrub"]["errors"], &status["state"]),
+        (&json!(0), &json!("online")),
+        "{status}"
+    );
+    machine.ok(&["pool", "replace", "tank", "b.img", "d.img:96M", "--wait"]);
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["verify", "tank"]);
+    // What the new device took over is all there is now.
+    fs::rename(machine.path("a.img"), machine.path("gone")).unwrap();
+    machine.ok(&["start", "tank", "--degraded"]);
+    same(&machine, "f", 20 * MIB, 1);
+    let status = machine.json(&["status", "tank"]);
+    assert_eq!(status["state"], "degraded");
+}
+
+#[test]
+fn a_lost_tier_takes_only_what_was_on_it() {
+    let machine = Machine::new();
+    machine.ok(&[
+        "pool",
+        "create",
+        "tank",
+        "--tier",
+        "fast=a.img:96M,b.img:96M",
+        "--tier",
+        "slow=c.img:96M",
+    ]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    for (name, tier, seed) in [("up", "fast", 1), ("down", "slow", 2)] {
+        put(&machine, name, 8 * MIB, seed);
+        machine.ok(&["pin", &format!("tank/data/{name}"), tier, "--wait"]);
+    }
+    machine.ok(&["pool", "export", "tank"]);
+    fs::remove_file(machine.path("c.img")).unwrap();
+    let here = machine.text("");
+    let error = machine.error_last(&["pool", "import", "--search", &here], 1);
+    assert!(error.contains("--degraded") && error.contains("c.img"), "{error}");
+    let said = machine.ok(&["pool", "import", "--search", &here, "--degraded"]);
+    assert!(
+        said.contains("c.img") && said.contains("start tank --degraded"),
+        "{said}"
+    );
+    machine.ok(&["start", "tank", "--degraded"]);
+    let status = machine.json(&["status", "tank"]);
+    assert_eq!(status["state"], "degraded");
+    let detail = status["state_detail"].as_str().unwrap();
+    assert!(detail.contains("c.img") && detail.contains("missing"), "{detail}");
+    same(&machine, "up", 8 * MIB, 1);
+    machine.error_last(&["get", "tank/data/down", "back"], 1);
+    // New files land and last; what is lost can be given up, and then the pool is whole again.
+    put(&machine, "new", 4 * MIB, 3);
+    let output = machine.run(&["scrub", "tank", "--wait"]);
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        !output.status.success() && report.contains("down") && !report.contains("/up"),
+        "{report}"
+    );
+    let number = tier(&status, "slow")["devices"][0]["number"].to_string();
+    machine.ok(&["pool", "remove", "tank", &number, "--lost", "--yes"]);
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["start", "tank"]);
+    same(&machine, "up", 8 * MIB, 1);
+    same(&machine, "new", 4 * MIB, 3);
+    let tiers = machine.json(&["status", "tank"])["tiers"]
+        .as_array()
+        .unwrap()
+        .len();
+    assert_eq!(tiers, 1);
+}
