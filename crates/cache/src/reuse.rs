@@ -286,7 +286,7 @@ mod tests {
             let point = (state >> 11) as f64 / (1u64 << 53) as f64 * sum;
             let rank = sums.partition_point(|sum| *sum < point) as u32;
             let region = (rank.wrapping_mul(2_654_435_761) ^ (at / 100_000)) % regions;
-            (region, if region % 3 == 0 { 64 << 10 } else { MIB })
+            (region, if region.is_multiple_of(3) { 64 << 10 } else { MIB })
         };
         (0..reads).map(draw).collect()
     }

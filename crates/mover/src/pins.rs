@@ -77,7 +77,7 @@ impl Pins {
     }
 
     /// Number of the tier of each pinned object, where the pool has it.
-    pub(crate) fn by_number(&self, tiers: &[&str]) -> HashMap<(u32, u64), u8> {
+    pub(crate) fn by_number(&self, tiers: &[&str]) -> std::collections::HashMap<(u32, u64), u8> {
         let numbered = self.objects.iter().filter_map(|(place, name)| {
             let at = tiers.iter().position(|tier| tier == name)?;
             Some((*place, at as u8))
