@@ -607,7 +607,9 @@ impl Datasets {
             let own = settings.commit_interval_seconds;
             let interval = own.map_or(interval_nanoseconds, |seconds| seconds * 1_000_000_000);
             let last = node.state.committed_nanoseconds().load(Ordering::Relaxed);
-            let left = last.saturating_add(interval).saturating_sub(now);
+            let left = last
+                .saturating_add(interval)
+                .saturating_sub(now.saturating_add(1));
             let due = last == 0 || left == 0;
             wait.set(wait.get().min(if due { interval } else { left }));
             due
@@ -621,7 +623,7 @@ impl Datasets {
         for node in committed {
             node.state
                 .committed_nanoseconds()
-                .store(now.max(1), Ordering::Relaxed);
+                .store(now.saturating_add(1), Ordering::Relaxed);
         }
         self.environment.store.flush(sequence)?;
         self.thin()?;

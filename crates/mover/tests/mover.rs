@@ -531,8 +531,9 @@ fn a_tier_that_holds_lets_the_one_below_sleep_and_then_writes_in_one_batch() {
     let demotions = pool.mover.jobs();
     let demotions: Vec<_> = demotions
         .iter()
-        .filter(|job| job.kind == "demote" && job.reason.contains("full"))
+        .filter(|job| job.kind == "demote" && job.reason.contains("moving the coldest"))
         .collect();
+    // What made room for the file that was promoted by hand is another matter.
     assert_eq!(demotions.len(), 1, "one batch: {demotions:?}");
     assert_eq!(pool.mover.resting_tiers(), 1, "and it holds again");
     pool.audit(&files);

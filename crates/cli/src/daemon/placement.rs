@@ -238,7 +238,8 @@ impl Daemon {
         let Some(tier) = tiers.iter().find(|tier| tier.settings.name == pin) else {
             return Some("which the pool does not have any more".into());
         };
-        (tier.free_segments == 0).then(|| "which is full".to_owned())
+        // The last segments are not for what is moved there: log and metadata need them.
+        (tier.free_segments * 10 <= tier.segments).then(|| "which is full".to_owned())
     }
 
     fn add_file(
@@ -326,13 +327,15 @@ impl Daemon {
             return ("it lies on a tier that is gone".into(), None);
         };
         let name = &tier.settings.name;
-        if pin == Some(name) {
+        if pin == Some(name) && found.by_tier.keys().all(|on| usize::from(*on) == number) {
             return (format!("it is pinned to tier '{name}'"), None);
         }
         if let Some(pin) = pin {
             if let Some(full) = self.pin_has_no_room(pin) {
                 return (
-                    format!("it is pinned to tier '{pin}', {full}; it lies on '{name}'"),
+                    format!(
+                        "it is pinned to tier '{pin}', {full}: what has no room there lies on other tiers"
+                    ),
                     None,
                 );
             }
