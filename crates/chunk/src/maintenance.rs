@@ -98,8 +98,8 @@ impl ChunkStore {
 
     /// Gets log, metadata and empty segments off a device that takes nothing new.
     pub(crate) fn evacuate_metadata(&self, device: u16) -> Result<(), StoreError> {
-        let on_device = self.log.segments().iter().any(|segment| segment.device == device);
-        if on_device {
+        // What it has left there already goes with the checkpoint; leaving anew would take new segments each time.
+        if self.log.goes_to(device) {
             self.log
                 .leave_segments()
                 .map_err(|error| StoreError::Device(error.to_string().into()))?;

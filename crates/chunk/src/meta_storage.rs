@@ -109,14 +109,11 @@ impl MetaStorage {
         Ok(())
     }
 
-    /// All segments in use.
+    /// All segments in use, those that were replaced and wait for the next root included.
     pub fn segments(&self) -> Vec<SegmentId> {
-        self.state
-            .lock()
-            .segments
-            .values()
-            .flat_map(|segment| segment.copies.iter().collect::<Vec<_>>())
-            .collect()
+        let state = self.state.lock();
+        let listed = state.segments.values().flat_map(|segment| segment.copies.iter());
+        listed.chain(state.replaced.iter().copied()).collect()
     }
 
     /// Copies one metadata segment off `device`; `false` when there is none there. The old copy stays in use until
@@ -619,6 +616,10 @@ mod tests {
             let at = SEGMENT_AREA_OFFSET + (u64::from(bad.index) << 20);
             devices[usize::from(bad.device)].write_at(at, &[0; 4096]).unwrap();
             assert!(storage.move_off(good.device).unwrap());
+            // The one that was left is in use until a root was written.
+            assert_eq!(storage.segments().len(), 3);
+            storage.release_replaced();
+            assert_eq!(storage.segments().len(), 2);
             let sound = |copy| matches!(storage.read_copy(copy, extent, 0, 4096), Some(Ok(bytes)) if bytes[..] == [7; 4096]);
             assert!(sound(0) || sound(1));
         }

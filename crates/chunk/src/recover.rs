@@ -140,6 +140,7 @@ impl ChunkStore {
         // What was accepted may still be in a device's cache when only the process died.
         if !pool.is_read_only() {
             pool.flush_all().map_err(pool_error)?;
+            pool.settle_roots().map_err(pool_error)?;
         }
         for segment in meta.segments() {
             claim(&pool, segment)?;

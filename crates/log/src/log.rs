@@ -236,15 +236,23 @@ impl Log {
         self.state.lock().bytes
     }
 
-    /// All segments that the log holds, the next ones included.
+    /// All segments that the log holds, the next ones and those it no longer needs but has not given back included.
     pub fn segments(&self) -> Vec<SegmentId> {
         let state = self.state.lock();
         state
             .segments
             .iter()
             .chain([&state.position.next])
+            .chain(&state.abandoned)
             .flat_map(Copies::iter)
             .collect()
+    }
+
+    /// Whether what is appended goes to this device, now or in the next segments.
+    pub fn goes_to(&self, device: u16) -> bool {
+        let position = self.position();
+        let mut copies = position.segment.iter().chain(position.next.iter());
+        copies.any(|segment| segment.device == device)
     }
 
     /// Forgets everything before `position` (a durable root starts there); returns the segments to be released.

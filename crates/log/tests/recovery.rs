@@ -138,3 +138,34 @@ fn what_a_recovery_gave_up_does_not_come_back_from_the_copy_that_missed_the_fenc
         assert_eq!(payloads, [&b"kept"[..], b"", b"new"]);
     }
 }
+
+#[test]
+fn all_that_the_pool_handed_out_is_known_while_the_log_leaves_a_device() {
+    let pool = pool_of(&[Failing::new("a"), Failing::new("b"), Failing::new("c")]);
+    let log = Log::create(pool.clone(), 1).unwrap();
+    let known = |what: &str| {
+        let devices = pool.devices();
+        let used: u32 = devices
+            .iter()
+            .map(|device| device.segments - device.free_segments)
+            .sum();
+        assert_eq!(log.segments().len(), used as usize, "{what}");
+    };
+    known("at the start");
+    log.append(1, 1, 0, b"one").unwrap();
+    let left = log.position().segment.iter().next().unwrap().device;
+    assert!(log.goes_to(left));
+    pool.set_draining(left, true).unwrap();
+    log.leave_segments().unwrap();
+    known("between the two entries");
+    log.append(2, 2, 1, b"names").unwrap();
+    known("when the new segments have a name");
+    log.append(3, 3, 2, b"goes").unwrap();
+    known("when the log is there");
+    assert!(!log.goes_to(left));
+    for segment in log.release_until(&log.position()) {
+        pool.release(segment).unwrap();
+    }
+    known("when the old ones are given back");
+    assert!(log.segments().iter().all(|segment| segment.device != left));
+}

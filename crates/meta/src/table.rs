@@ -23,6 +23,8 @@ use crate::{
 };
 
 const HEAD_MAGIC: u32 = 0x3148_4d54; // "TMH1"
+/// How often each copy is read again when what was read first is not right: once may be chance.
+const READ_ATTEMPTS: usize = 2;
 static NEXT_CACHE_NUMBER: AtomicU64 = AtomicU64::new(1);
 
 /// Extents that no state refers to any more.
@@ -247,7 +249,7 @@ pub(crate) fn malformed(table: &Table, offset: u32, detail: impl Into<String>) -
 }
 
 impl TableReader {
-    /// Reads bytes that must have the sum `sum`, from any copy that does.
+    /// Reads bytes that must have the sum `sum`, from any copy that does, if need be again.
     pub(crate) fn verified(
         &self,
         extent: Extent,
@@ -267,16 +269,18 @@ impl TableReader {
         if let Err(cause) = first {
             failure = Some(cause);
         }
-        // A storage has a handful of copies; the bound only guards against one that never says `None`.
-        for copy in 0..16 {
-            match self.storage.read_copy(copy, extent, offset, length) {
-                None => break,
-                Some(Ok(bytes)) if bytes.len() == length as usize && xxh3_64(&bytes) == sum => {
-                    tracing::warn!(%extent, offset, copy, "read metadata from another copy");
-                    return Ok(bytes);
+        for attempt in 1..=READ_ATTEMPTS {
+            // A storage has a handful of copies; the bound only guards against one that never says `None`.
+            for copy in 0..16 {
+                match self.storage.read_copy(copy, extent, offset, length) {
+                    None => break,
+                    Some(Ok(bytes)) if bytes.len() == length as usize && xxh3_64(&bytes) == sum => {
+                        tracing::warn!(%extent, offset, copy, attempt, "metadata was read again");
+                        return Ok(bytes);
+                    }
+                    Some(Ok(_)) => mismatched = true,
+                    Some(Err(cause)) => failure = Some(cause),
                 }
-                Some(Ok(_)) => mismatched = true,
-                Some(Err(cause)) => failure = Some(cause),
             }
         }
         match failure {

@@ -2,7 +2,7 @@
 //! a panic.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -262,6 +262,51 @@ fn another_copy_is_read_where_one_is_damaged() {
     }
     first.fail_reads_after(Some(0));
     while tree.step(1 << 20).expect("merges from the second copy") == Progress::More {}
+}
+
+/// One copy, of which the first two readings of each place go wrong: a flipped bit, then an error.
+struct Troubled {
+    sound: Arc<MemoryExtents>,
+    readings: Mutex<BTreeMap<(Extent, u32), u32>>,
+}
+
+impl ExtentStorage for Troubled {
+    fn write(&self, bytes: &[u8]) -> Result<Extent, ExtentError> {
+        self.sound.write(bytes)
+    }
+
+    fn read(&self, extent: Extent, offset: u32, length: u32) -> Result<Bytes, ExtentError> {
+        let mut readings = self.readings.lock().expect("no panic");
+        let reading = readings.entry((extent, offset)).or_default();
+        *reading += 1;
+        let mut bytes = self.sound.read(extent, offset, length)?.to_vec();
+        match *reading {
+            1 => bytes[0] ^= 1,
+            2 => return Err(ExtentError::Failed("a cable".into())),
+            _ => {}
+        }
+        Ok(bytes.into())
+    }
+
+    fn release(&self, extents: &[Extent]) {
+        self.sound.release(extents);
+    }
+
+    fn sync(&self) -> Result<(), ExtentError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_wrong_twice_is_read_again() {
+    let sound = Arc::new(MemoryExtents::new());
+    let (manifest, model) = sample(&sound);
+    let storage = Arc::new(Troubled {
+        sound,
+        readings: Mutex::default(),
+    });
+    let tree = Tree::open(storage, Some(&manifest), options()).expect("opens");
+    check(&tree, &model).expect("the third reading is right");
 }
 
 #[test]

@@ -3,32 +3,10 @@
 //!
 //! Invariant: nothing is written; what cannot be read is reported, not an error.
 
-use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES};
-
+use crate::Pool;
 use crate::labels::LabelCopies;
 use crate::layout::ROOT_OFFSETS;
-use crate::root::{ROOT_BYTES_MAX, decode_root};
-use crate::{Pool, PoolId};
-
-/// What a root slot holds.
-enum Slot {
-    Empty,
-    Damaged(String),
-    Root(u64, Vec<u8>),
-}
-
-fn read_slot(device: &dyn terrace_device::Device, slot: usize, pool: &PoolId) -> Slot {
-    let mut bytes = AlignedBuffer::with_capacity(DEVICE_BLOCK_BYTES + ROOT_BYTES_MAX);
-    let buffer = bytes.reuse(DEVICE_BLOCK_BYTES + ROOT_BYTES_MAX);
-    if let Err(error) = device.read_at(ROOT_OFFSETS[slot], buffer) {
-        return Slot::Damaged(error.to_string());
-    }
-    match decode_root(&bytes, pool) {
-        Some(root) => Slot::Root(root.generation, root.payload),
-        None if bytes[..DEVICE_BLOCK_BYTES].iter().all(|byte| *byte == 0) => Slot::Empty,
-        None => Slot::Damaged("its bytes are no root of this pool".into()),
-    }
-}
+use crate::root::{Slot, read_slot};
 
 impl Pool {
     /// The payloads of all valid roots in all slots, each once, newest first; and whether every slot of every device
@@ -40,7 +18,7 @@ impl Pool {
         for device in open.iter() {
             for slot in 0..ROOT_OFFSETS.len() {
                 match read_slot(device.device.as_ref(), slot, &id) {
-                    Slot::Root(generation, payload) => found.push((generation, payload)),
+                    Slot::Root(root) => found.push((root.generation, root.payload)),
                     Slot::Damaged(_) => sound = false,
                     Slot::Empty => {}
                 }
@@ -91,7 +69,7 @@ impl Pool {
                 looked_at += 1;
                 match read_slot(device.device.as_ref(), slot, &id) {
                     Slot::Empty => {}
-                    Slot::Root(generation, _) => own = own.max(Some(generation)),
+                    Slot::Root(root) => own = own.max(Some(root.generation)),
                     Slot::Damaged(cause) => problems.push(format!(
                         "root slot {slot} of {path}: {cause} (the next checkpoint writes it anew)"
                     )),

@@ -12,6 +12,7 @@ use terrace_device::{AlignedBuffer, Device};
 use crate::label::{Label, LabelError};
 use crate::layout::{LABEL_BYTES, LABEL_OFFSETS, end_label_offset};
 use crate::member::OpenDevice;
+use crate::patient_read::read_patiently;
 use crate::{PoolError, PoolId};
 
 /// The label copies of one device: 0, 1 and at the end.
@@ -24,9 +25,11 @@ impl LabelCopies {
     /// Reads what there is; a copy that cannot be read counts as damaged.
     pub(crate) fn read(device: &dyn Device) -> Self {
         let mut buffer = AlignedBuffer::with_capacity(LABEL_BYTES);
-        let mut read = |offset: u64| match device.read_at(offset, buffer.reuse(LABEL_BYTES)) {
-            Ok(()) => Label::decode(&buffer),
-            Err(error) => Err(LabelError::Invalid(error.to_string())),
+        let mut read = |offset: u64| {
+            // What is no label at all is the rule where pools are looked for.
+            let is_final = |error: &LabelError| matches!(error, LabelError::NotALabel);
+            read_patiently(device, offset, &mut buffer, LABEL_BYTES, Label::decode, is_final)
+                .unwrap_or_else(|error| Err(LabelError::Invalid(error.to_string())))
         };
         let size_bytes = device.size_bytes();
         if size_bytes < 2 * LABEL_BYTES as u64 {

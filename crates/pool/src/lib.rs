@@ -14,6 +14,7 @@ mod labels;
 mod layout;
 mod member;
 mod open;
+mod patient_read;
 mod pool;
 mod root;
 mod roots;

@@ -220,7 +220,6 @@ impl Pool {
             if !complete || !missing.is_empty() || pool.state() != PoolState::Active {
                 pool.replace_label(next)?;
             }
-            pool.complete_roots()?;
         }
         Ok(pool)
     }

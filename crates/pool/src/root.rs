@@ -5,11 +5,12 @@
 //! and payload matches and it names this pool.
 
 use terrace_codec::{Reader, Writer};
-use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES, Device, DeviceError};
+use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES, Device};
 
 use crate::PoolId;
 use crate::label::GENERATION_MAX;
 use crate::layout::ROOT_OFFSETS;
+use crate::patient_read::read_patiently;
 
 /// Longest payload of the root record, bytes.
 pub const ROOT_BYTES_MAX: usize = 64 * 1024;
@@ -31,8 +32,37 @@ pub(crate) struct Root {
 pub(crate) struct RootSlots {
     /// The newest valid root and its slot.
     pub(crate) newest: Option<(usize, Root)>,
-    /// Some slot holds bytes that are not a valid root.
-    pub(crate) damaged: bool,
+    /// Slots that cannot be read, or hold bytes that are not a valid root: there may be a newer one in them.
+    pub(crate) unsure: Vec<usize>,
+}
+
+/// What a slot holds.
+pub(crate) enum Slot {
+    /// Nothing was ever written there.
+    Empty,
+    /// It cannot be read, or its bytes are no root of this pool.
+    Damaged(String),
+    /// A root.
+    Root(Root),
+}
+
+/// Reads a slot of a device.
+pub(crate) fn read_slot(device: &dyn Device, slot: usize, pool: &PoolId) -> Slot {
+    let length = DEVICE_BLOCK_BYTES + ROOT_BYTES_MAX;
+    let mut buffer = AlignedBuffer::with_capacity(length);
+    let decode = |bytes: &[u8]| {
+        let empty = || bytes[..DEVICE_BLOCK_BYTES].iter().all(|byte| *byte == 0);
+        match decode_root(bytes, pool) {
+            Some(root) => Ok(Slot::Root(root)),
+            None if empty() => Ok(Slot::Empty),
+            None => Err("its bytes are no root of this pool"),
+        }
+    };
+    match read_patiently(device, ROOT_OFFSETS[slot], &mut buffer, length, decode, |_| false) {
+        Ok(Ok(slot)) => slot,
+        Ok(Err(cause)) => Slot::Damaged(cause.into()),
+        Err(error) => Slot::Damaged(error.to_string()),
+    }
 }
 
 /// The bytes of a slot: a header of 4096 bytes and the payload, padded.
@@ -84,26 +114,25 @@ pub(crate) fn decode_root(bytes: &[u8], pool: &PoolId) -> Option<Root> {
     })
 }
 
-/// Reads both slots of a device. An unreadable slot counts as damaged; only a device that fails for both is an error.
-pub(crate) fn read_root_slots(device: &dyn Device, pool: &PoolId) -> Result<RootSlots, DeviceError> {
+/// Reads both slots of a device.
+pub(crate) fn read_root_slots(device: &dyn Device, pool: &PoolId) -> RootSlots {
     let mut slots = RootSlots::default();
-    let mut failures = Vec::new();
-    let mut bytes = AlignedBuffer::with_capacity(DEVICE_BLOCK_BYTES + ROOT_BYTES_MAX);
-    for (slot, offset) in ROOT_OFFSETS.into_iter().enumerate() {
-        if let Err(error) = device.read_at(offset, bytes.reuse(DEVICE_BLOCK_BYTES + ROOT_BYTES_MAX)) {
-            slots.damaged = true;
-            failures.push(error);
-            continue;
-        }
+    for slot in 0..ROOT_OFFSETS.len() {
         let newest = slots.newest.as_ref().map(|(_, newest)| newest.generation);
-        match decode_root(&bytes, pool) {
-            Some(root) if newest.is_some_and(|newest| newest >= root.generation) => {}
-            Some(root) => slots.newest = Some((slot, root)),
-            None => slots.damaged |= bytes[..DEVICE_BLOCK_BYTES].iter().any(|byte| *byte != 0),
+        match read_slot(device, slot, pool) {
+            Slot::Root(root) if newest.is_some_and(|newest| newest >= root.generation) => {}
+            Slot::Root(root) => slots.newest = Some((slot, root)),
+            Slot::Empty => {}
+            Slot::Damaged(cause) => {
+                tracing::warn!(
+                    device = device.path(),
+                    slot,
+                    cause,
+                    "a root slot is not a valid root"
+                );
+                slots.unsure.push(slot);
+            }
         }
     }
-    match failures.pop() {
-        Some(error) if !failures.is_empty() => Err(error),
-        _ => Ok(slots),
-    }
+    slots
 }

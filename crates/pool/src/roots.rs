@@ -10,6 +10,8 @@ use crate::{DeviceState, Pool, PoolError, PoolId};
 
 /// Devices that a root is written to.
 const HOLDERS_MAX: usize = 4;
+/// How far the generation jumps over roots that may be there but could not be read.
+const UNREAD_GENERATIONS: u64 = 1 << 16;
 
 /// What is known of the roots; behind a mutex that is held while one is written.
 #[derive(Debug, Default)]
@@ -22,23 +24,18 @@ pub(crate) struct Roots {
     slots: Vec<(u16, usize, u64)>,
     /// There are damaged slots and no valid one.
     lost: bool,
+    /// Slots that may hold a newer root than the newest that could be read: device, slot.
+    unsure: Vec<(u16, usize)>,
 }
 
 impl Roots {
     /// Reads the slots of all devices; the highest generation wins.
     pub(crate) fn load(devices: &[Arc<OpenDevice>], pool: &PoolId) -> Self {
         let mut roots = Self::default();
-        let mut damaged = false;
         for device in devices {
-            let slots = match read_root_slots(device.device.as_ref(), pool) {
-                Ok(slots) => slots,
-                Err(error) => {
-                    tracing::warn!(%error, "the root slots of a device cannot be read");
-                    damaged = true;
-                    continue;
-                }
-            };
-            damaged |= slots.damaged;
+            let slots = read_root_slots(device.device.as_ref(), pool);
+            let unsure = slots.unsure.into_iter().map(|slot| (device.number, slot));
+            roots.unsure.extend(unsure);
             if let Some((slot, root)) = slots.newest {
                 roots.slots.push((device.number, slot, root.generation));
                 if root.generation > roots.generation || roots.newest.is_none() {
@@ -47,7 +44,7 @@ impl Roots {
                 }
             }
         }
-        roots.lost = damaged && roots.newest.is_none();
+        roots.lost = !roots.unsure.is_empty() && roots.newest.is_none();
         roots
     }
 
@@ -60,6 +57,7 @@ impl Roots {
     }
 
     fn set_slot(&mut self, number: u16, slot: usize) {
+        self.unsure.retain(|unsure| *unsure != (number, slot));
         self.slots.retain(|(device, ..)| *device != number);
         self.slots.push((number, slot, self.generation));
     }
@@ -143,15 +141,49 @@ impl Pool {
         Ok(())
     }
 
-    /// Writes the newest root again where one of its holders lacks it (a crash came between two devices): else the
-    /// loss of the other device would bring back a root whose segments may have been written over since.
-    pub(crate) fn complete_roots(&self) -> Result<(), PoolError> {
+    /// Makes the root that [`read_root`](Self::read_root) gave the one that every later opening finds. To be called by
+    /// whoever opened the pool, once that root proved to lead to a whole state, and before a segment is allocated: from
+    /// then on a root that is older, or that could not be read, leads to segments that were written over.
+    ///
+    /// Such another root would come back where a crash came between two devices, when the one that has the newest is
+    /// lost; or where a slot could not be read this time.
+    ///
+    /// # Errors
+    /// If no root can be written: nothing was changed then that an older or newer root relies on.
+    pub fn settle_roots(&self) -> Result<(), PoolError> {
         let holders = self.root_holders(None);
-        let complete = {
-            let roots = self.roots.lock();
-            roots.newest.is_none() || holders.iter().all(|device| roots.holds_newest(device.number))
+        {
+            let mut roots = self.roots.lock();
+            if roots.newest.is_none() {
+                return Ok(());
+            }
+            if !roots.unsure.is_empty() {
+                roots.generation += UNREAD_GENERATIONS;
+            } else if holders.iter().all(|device| roots.holds_newest(device.number)) {
+                return Ok(());
+            }
+        }
+        self.repeat_root(None)?;
+        self.overwrite_unsure()
+    }
+
+    /// Writes the newest root over what could not be read, where that has not happened yet. A device that refuses keeps
+    /// what it has: the generation of that is lower than what others hold by now.
+    fn overwrite_unsure(&self) -> Result<(), PoolError> {
+        let mut roots = self.roots.lock();
+        let Some(payload) = roots.newest.clone() else {
+            return Ok(());
         };
-        if complete { Ok(()) } else { self.repeat_root(None) }
+        let bytes = encode_root(&self.id(), roots.generation, &payload);
+        for (number, slot) in std::mem::take(&mut roots.unsure) {
+            let device = self.device(number)?;
+            let written = device.write_front(ROOT_OFFSETS[slot], &bytes);
+            match written.and_then(|()| device.flush()) {
+                Ok(()) => roots.set_slot(number, slot),
+                Err(error) => tracing::warn!(%error, slot, "a damaged root slot could not be written anew"),
+            }
+        }
+        Ok(())
     }
 
     /// The devices that hold the root: fastest tiers first, working ones before failing ones.

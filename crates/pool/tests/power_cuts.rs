@@ -116,7 +116,9 @@ fn a_crash_between_two_devices_is_mended_before_either_may_be_lost() {
     for cut in before..shelf.events() {
         for seed in 0..16 {
             let survivors = shelf.after_power_cut(cut, seed);
-            let kept = root(&open(survivors.all()).unwrap()).unwrap();
+            let pool = open(survivors.all()).unwrap();
+            let kept = root(&pool).unwrap();
+            pool.settle_roots().unwrap();
             mended += u32::from(survivors.events() > 0);
             for device in 0..2 {
                 let options = terrace_pool::OpenOptions {
@@ -130,6 +132,56 @@ fn a_crash_between_two_devices_is_mended_before_either_may_be_lost() {
         }
     }
     assert!(mended > 0);
+}
+
+#[test]
+fn a_root_that_could_not_be_read_never_comes_back() {
+    const SLOT_OF_TWO: u64 = 384 * 1024;
+    for attempts in [2, u32::MAX] {
+        let shelf = Shelf::new(&[16]);
+        let pool = create("tank", 1, vec![("only", shelf.all())]);
+        pool.write_root(b"one").unwrap();
+        pool.write_root(b"two").unwrap();
+        *shelf.media[0].unreadable.lock().unwrap() = (SLOT_OF_TWO, attempts);
+        let before = shelf.events();
+        let reopened = open(shelf.all()).unwrap();
+        let readable = || *shelf.media[0].unreadable.lock().unwrap() = (0, 0);
+        if attempts == 2 {
+            assert_eq!(root(&reopened).unwrap(), b"two", "it is read again");
+            continue;
+        }
+        assert_eq!(root(&reopened).unwrap(), b"one");
+        assert_eq!(shelf.events(), before, "nothing is decided yet");
+        readable();
+        assert_eq!(root(&open(shelf.all()).unwrap()).unwrap(), b"two");
+        // Now somebody goes on from what there was.
+        reopened.settle_roots().unwrap();
+        assert_eq!(root(&open(shelf.all()).unwrap()).unwrap(), b"one");
+        for cut in before..=shelf.events() {
+            let kept = open(shelf.after_power_cut(cut, cut as u64).all()).unwrap();
+            assert!([&b"one"[..], b"two"].contains(&&*root(&kept).unwrap()));
+        }
+        reopened.write_root(b"three").unwrap();
+        assert_eq!(root(&open(shelf.all()).unwrap()).unwrap(), b"three");
+    }
+}
+
+#[test]
+fn no_slot_that_could_not_be_read_is_left_as_it_was() {
+    let shelf = Shelf::new(&[16, 16]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    pool.write_root(b"one").unwrap();
+    pool.write_root(b"two").unwrap();
+    drop(pool);
+    // Both slots of the second device.
+    for slot in [256 * 1024, 384 * 1024] {
+        shelf.media[1].memory.write_at(slot, &[7; 4096]).unwrap();
+    }
+    let pool = open(shelf.all()).unwrap();
+    assert_eq!(root(&pool).unwrap(), b"two");
+    pool.settle_roots().unwrap();
+    let (problems, _) = open(shelf.all()).unwrap().check_copies();
+    assert_eq!(problems, [""; 0]);
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub struct Medium {
     pub failing_reads: Mutex<u32>,
     pub failing_writes: Mutex<u32>,
     pub failing_flushes: Mutex<u32>,
+    /// Readings of this offset that fail before it can be read.
+    pub unreadable: Mutex<(u64, u32)>,
     /// Writes at or behind this offset fail.
     pub unwritable_from: Mutex<u64>,
 }
@@ -62,6 +64,11 @@ impl Device for Medium {
     }
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
         self.fails(&self.failing_reads, Operation::Read)?;
+        let mut unreadable = self.unreadable.lock().unwrap();
+        if unreadable.1 > 0 && unreadable.0 == offset {
+            unreadable.1 -= 1;
+            return Err(DeviceError::whole(&self.name, Operation::Read, Cause::System(5)));
+        }
         self.memory.read_at(offset, buffer)
     }
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
@@ -126,6 +133,7 @@ impl Shelf {
             failing_reads: Mutex::new(0),
             failing_writes: Mutex::new(0),
             failing_flushes: Mutex::new(0),
+            unreadable: Mutex::default(),
             unwritable_from: Mutex::new(u64::MAX),
         })
     }
