@@ -43,13 +43,15 @@ scratch_pool 2G 4G && writers_prepare "$MOUNT" || { failed 1 "kills: no pool, mo
 postgres_prepare "$MOUNT/postgres" || printf 'without PostgreSQL: not installed, or not root\n'
 : >"$SCRATCH/restarts"
 for round in $(seq 1 "$ROUNDS"); do
+    pid=$(scratch_daemon)
+    [ -n "$pid" ] || { failed 1 "round $round: status does not name the daemon"; exit 1; }
     writers_start || { failed 1 "round $round: the writers do not start"; exit 1; }
     first=$(number_in lines)
     programs & WRITERS+=($!)
     programs & WRITERS+=($!)
     target=$((first + 1 + RANDOM % 200))
     while [ "$(number_in lines)" -lt "$target" ] && kill -0 "${WRITERS[0]}" 2>/dev/null; do sleep 0.01; done
-    kill -9 "$(scratch_daemon)"
+    kill -9 "$pid"
     postgres_kill
     wait "${WRITERS[@]}" 2>/dev/null
     began=$(date +%s%N)

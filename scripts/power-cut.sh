@@ -28,12 +28,13 @@ fi
 
 for round in $(seq 1 "$ROUNDS"); do
     mkdir -p "$MOUNT/churn"
+    pid=$(scratch_daemon)
+    [ -n "$pid" ] || { failed 1 "round $round: status does not name the daemon"; exit 1; }
     writers_start || { failed 1 "round $round: the writers do not start"; exit 1; }
     first=$(number_in lines)
     churn & WRITERS+=($!)
     target=$((first + 20 + RANDOM % 60))
     while [ "$(number_in lines)" -lt "$target" ] && kill -0 "${WRITERS[0]}" 2>/dev/null; do sleep 0.02; done
-    pid=$(scratch_daemon)
     kill -9 "$pid"
     postgres_kill
     # Programs that had files of the mount mapped die of it, as they would with the machine.

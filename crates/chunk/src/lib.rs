@@ -36,6 +36,7 @@ mod spans;
 mod store;
 mod streams;
 mod survey;
+mod tail;
 mod verify;
 mod walk;
 mod write;

@@ -6,7 +6,7 @@
 //! are never appended to again.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
@@ -16,9 +16,9 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use terrace_codec::Writer;
 use terrace_log::{Copies, Log, LogError, LogPosition, Scanned, Scanner};
-use terrace_meta::{Operation, Tree, decode_count};
+use terrace_meta::{Tree, decode_count};
 use terrace_pool::{Pool, PoolError, SegmentId};
-use terrace_store::{ChunkId, StoreError};
+use terrace_store::StoreError;
 
 use crate::{
     Options,
@@ -28,9 +28,10 @@ use crate::{
     maintenance::Maintenance,
     meta_storage::MetaStorage,
     payload::{LoggedBatch, decode_batches},
-    record::{ChunkRecord, TABLE_CHUNKS, TABLE_LIVE, TABLE_SEGMENTS, chunk_of_key, segment_of_key},
+    record::{TABLE_LIVE, TABLE_SEGMENTS, segment_of_key},
     root::{Root, decode_root, encode_root},
     store::{ChunkStore, CommitState, GroupState, meta_error, pool_error},
+    tail,
 };
 
 /// Records of the segment table read at once.
@@ -106,7 +107,10 @@ impl ChunkStore {
             sequence: 0,
         };
         let marks = VecDeque::from([(0, Counters::default())]);
-        Ok(Arc::new(Self::assemble(pool, options, meta, log, replay, marks)))
+        let crew = Crew::new(options.threads);
+        Ok(Arc::new(Self::assemble(
+            pool, options, crew, meta, log, replay, marks,
+        )))
     }
 
     /// Opens the store of a pool: newest root, then replay of the log. Takes time in proportion to the log and the
@@ -126,7 +130,8 @@ impl ChunkStore {
             sequence: root.position.sequence,
         };
         let start = (root.position.sequence, root.counters);
-        let (position, segments, broken) = replay_log(&pool, root.position, &mut replay)?;
+        let crew = Crew::new(options.threads);
+        let (position, segments, broken) = replay_log(&pool, &crew, root.position, &mut replay)?;
         if let Some(cause) = broken {
             return Err(cause);
         }
@@ -150,7 +155,7 @@ impl ChunkStore {
         }
         let marks = VecDeque::from([start, (replay.sequence, replay.counters)]);
         let log = Log::resume(pool.clone(), root.position, position, segments, options.nonce);
-        let store = Self::assemble(pool, options, meta, log, replay, marks);
+        let store = Self::assemble(pool, options, crew, meta, log, replay, marks);
         store.claim_data()?;
         if !store.pool.is_read_only() {
             store.log.fence().map_err(log_error)?;
@@ -175,10 +180,11 @@ impl ChunkStore {
             next_chunk: root.next_chunk,
             sequence: root.position.sequence,
         };
-        let (position, segments, broken) = replay_log(&pool, root.position, &mut replay)?;
+        let crew = Crew::new(options.threads);
+        let (position, segments, broken) = replay_log(&pool, &crew, root.position, &mut replay)?;
         let broken = broken.is_some();
         let log = Log::resume(pool.clone(), root.position, position, segments, options.nonce);
-        let store = Self::assemble(pool, options, meta, log, replay, VecDeque::new());
+        let store = Self::assemble(pool, options, crew, meta, log, replay, VecDeque::new());
         Ok((Arc::new(store), broken))
     }
 
@@ -190,6 +196,7 @@ impl ChunkStore {
     fn assemble(
         pool: Arc<Pool>,
         options: Options,
+        crew: Crew,
         meta: Arc<MetaStorage>,
         log: Log,
         replay: Replay,
@@ -204,7 +211,7 @@ impl ChunkStore {
         };
         Self {
             pool,
-            crew: Crew::new(options.threads),
+            crew,
             options,
             tree: replay.tree,
             log,
@@ -282,6 +289,7 @@ fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreError> {
 /// could be accepted before that was applied.
 fn replay_log(
     pool: &Arc<Pool>,
+    crew: &Crew,
     start: LogPosition,
     replay: &mut Replay,
 ) -> Result<(LogPosition, Vec<Copies>, Option<StoreError>), StoreError> {
@@ -320,7 +328,7 @@ fn replay_log(
             tail = scanned.after;
         }
     }
-    let accepted = longest_verified_prefix(pool, &unsure);
+    let accepted = tail::accepted(pool, crew, unsure.iter());
     if accepted < unsure.len() {
         tracing::info!(
             dropped = unsure.len() - accepted,
@@ -336,66 +344,6 @@ fn replay_log(
         segments.truncate(last + 1);
     }
     Ok((tail, segments, broken))
-}
-
-/// How many of the entries can be accepted: the longest prefix after which every chunk record that it introduced, and
-/// did not replace or delete again, has its data on a device.
-fn longest_verified_prefix(pool: &Arc<Pool>, unsure: &VecDeque<(Scanned, Vec<LoggedBatch>)>) -> usize {
-    let mut seen: HashMap<Vec<u8>, bool> = HashMap::new();
-    for count in (1..=unsure.len()).rev() {
-        let mut left: BTreeMap<ChunkId, &[u8]> = BTreeMap::new();
-        for (key, operation) in unsure
-            .iter()
-            .take(count)
-            .flat_map(|(_, batches)| batches)
-            .flat_map(|b| &b.operations)
-        {
-            if key.first() != Some(&TABLE_CHUNKS) {
-                continue;
-            }
-            let Some(id) = chunk_of_key(key) else { continue };
-            match operation {
-                Operation::Put(value) => left.insert(id, value),
-                _ => left.remove(&id),
-            };
-        }
-        let good = left.into_values().all(|value| {
-            *seen
-                .entry(value.to_vec())
-                .or_insert_with(|| ChunkRecord::decode(value).is_ok_and(|r| verifies(pool, &r)))
-        });
-        if good {
-            return count;
-        }
-    }
-    0
-}
-
-/// How often a copy is read that does not verify: what is wrong once may be right the next time, and a tail that is
-/// given up is lost.
-const READ_ATTEMPTS: usize = 3;
-
-/// Whether a copy of a chunk holds what it should; an unreadable device says nothing about a torn tail.
-fn verifies(pool: &Pool, record: &ChunkRecord) -> bool {
-    let mut unreadable = 0;
-    let attempts = record
-        .locations
-        .iter()
-        .flat_map(|location| [location; READ_ATTEMPTS]);
-    for location in attempts {
-        match crate::walk::read_stored(pool, location.segment, location.offset, record.stored()) {
-            Ok(stored) => {
-                let payload = &stored[crate::header::HEADER_BYTES..];
-                let content =
-                    crate::compress::decompress(payload, record.compression, record.length as usize);
-                if content.is_some_and(|content| *blake3::hash(&content).as_bytes() == record.hash) {
-                    return true;
-                }
-            }
-            Err(_) => unreadable += 1,
-        }
-    }
-    unreadable == record.locations.len() * READ_ATTEMPTS
 }
 
 impl ChunkStore {

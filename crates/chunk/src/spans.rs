@@ -3,7 +3,10 @@
 //! Invariants: this only fetches; who gets the bytes compares them with a sum, and reads the chunk by itself if they do
 //! not match or did not come. What may still be in a buffer in memory (the segment takes appends) is left out.
 
+use std::ops::Range;
+
 use parking_lot::Mutex;
+use terrace_pool::SegmentId;
 
 use crate::{header::HEADER_BYTES, record::Location, store::ChunkStore};
 
@@ -35,29 +38,7 @@ impl ChunkStore {
 
     /// Which of `wanted` are read together.
     fn spans(&self, wanted: &[Stored]) -> Vec<Vec<usize>> {
-        let mut order: Vec<usize> = (0..wanted.len()).collect();
-        order.sort_unstable_by_key(|at| (wanted[*at].0.segment, wanted[*at].0.offset));
-        let mut spans: Vec<Vec<usize>> = Vec::new();
-        let mut reach = None;
-        for at in order {
-            let (location, payload) = wanted[at];
-            let start = location.offset as usize;
-            let end = start + HEADER_BYTES + payload as usize;
-            match (reach, spans.last_mut()) {
-                (Some((segment, first, last)), Some(span))
-                    if segment == location.segment
-                        && start <= last + GAP_BYTES
-                        && end.saturating_sub(first) <= SPAN_BYTES =>
-                {
-                    span.push(at);
-                    reach = Some((segment, first, end.max(last)));
-                }
-                _ => {
-                    spans.push(vec![at]);
-                    reach = Some((location.segment, start, end));
-                }
-            }
-        }
+        let mut spans = neighbours(wanted);
         spans.retain(|span| {
             span.len() > 1
                 && span
@@ -68,28 +49,15 @@ impl ChunkStore {
     }
 
     fn read_span(&self, wanted: &[Stored], span: &[usize], each: &(dyn Fn(usize, &[u8]) + Sync)) {
-        let ends = span.iter().map(|at| {
-            let (location, payload) = wanted[*at];
-            location.offset as usize + HEADER_BYTES + payload as usize
-        });
-        let (Some(first), Some(end)) = (span.first(), ends.max()) else {
+        let Some((segment, extent)) = extent_of(wanted, span, self.pool.segment_bytes()) else {
             return;
         };
-        let segment = wanted[*first].0.segment;
-        let start = wanted[*first].0.offset as usize / BLOCK * BLOCK;
-        let end = end.next_multiple_of(BLOCK);
-        if end > self.pool.segment_bytes() as usize {
-            return;
-        }
         let mut buffer = self.open_segments.buffer();
-        if self
-            .pool
-            .read(segment, start as u64, buffer.reuse(end - start))
-            .is_ok()
-        {
+        let bytes = buffer.reuse(extent.len());
+        if self.pool.read(segment, extent.start as u64, bytes).is_ok() {
             for at in span {
                 let (location, payload) = wanted[*at];
-                let from = location.offset as usize + HEADER_BYTES - start;
+                let from = location.offset as usize + HEADER_BYTES - extent.start;
                 if let Some(bytes) = buffer.get(from..from + payload as usize) {
                     each(*at, bytes);
                 }
@@ -97,4 +65,48 @@ impl ChunkStore {
         }
         self.open_segments.give_back(buffer);
     }
+}
+
+/// Groups those of `wanted` that lie near each other on one segment, each group at most [`SPAN_BYTES`] long.
+pub(crate) fn neighbours(wanted: &[Stored]) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..wanted.len()).collect();
+    order.sort_unstable_by_key(|at| (wanted[*at].0.segment, wanted[*at].0.offset));
+    let mut spans: Vec<Vec<usize>> = Vec::new();
+    let mut reach = None;
+    for at in order {
+        let (location, payload) = wanted[at];
+        let start = location.offset as usize;
+        let end = start + HEADER_BYTES + payload as usize;
+        match (reach, spans.last_mut()) {
+            (Some((segment, first, last)), Some(span))
+                if segment == location.segment
+                    && start <= last + GAP_BYTES
+                    && end.saturating_sub(first) <= SPAN_BYTES =>
+            {
+                span.push(at);
+                reach = Some((segment, first, end.max(last)));
+            }
+            _ => {
+                spans.push(vec![at]);
+                reach = Some((location.segment, start, end));
+            }
+        }
+    }
+    spans
+}
+
+/// The whole blocks of its segment that hold a group; `None` if it would go beyond the segment's end.
+pub(crate) fn extent_of(
+    wanted: &[Stored],
+    span: &[usize],
+    segment_bytes: u32,
+) -> Option<(SegmentId, Range<usize>)> {
+    let (first, _) = wanted[*span.first()?];
+    let ends = span.iter().map(|at| {
+        let (location, payload) = wanted[*at];
+        location.offset as usize + HEADER_BYTES + payload as usize
+    });
+    let end = ends.max()?.next_multiple_of(BLOCK);
+    let start = first.offset as usize / BLOCK * BLOCK;
+    (end <= segment_bytes as usize).then_some((first.segment, start..end))
 }

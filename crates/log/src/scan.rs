@@ -17,6 +17,11 @@ const BLOCK: usize = 4096;
 const LOOK_AHEAD_BYTES: usize = 1024 * 1024;
 /// How often a place is read that cannot be read.
 const READ_ATTEMPTS: usize = 3;
+/// What is read at once where entries are expected to follow each other: after many small commits a log has thousands
+/// of them, a block each.
+const WINDOW_BYTES: usize = 256 * 1024;
+/// Windows kept: one for each copy.
+const WINDOWS: usize = 2;
 
 /// An entry and its payload, if there is one where it was looked for.
 type ReadCopy = Result<Option<(EntryHeader, Vec<u8>)>, PoolError>;
@@ -36,12 +41,21 @@ pub struct Scanned {
     pub after: LogPosition,
 }
 
+/// A part of a segment as it was read.
+struct Window {
+    segment: SegmentId,
+    start: usize,
+    bytes: AlignedBuffer,
+}
+
 /// Reads a log.
 pub struct Scanner {
     pool: Arc<Pool>,
     position: LogPosition,
     segments: Vec<Copies>,
     buffer: AlignedBuffer,
+    /// The newest last.
+    windows: Vec<Window>,
     degraded: bool,
     /// Entries that one copy lacks, in words, when all copies are compared.
     lacking: Option<Vec<String>>,
@@ -62,6 +76,7 @@ impl Scanner {
             position,
             segments,
             buffer: AlignedBuffer::with_capacity(64 * 1024),
+            windows: Vec::new(),
             degraded: false,
             lacking: None,
         })
@@ -235,25 +250,55 @@ impl Scanner {
         if room < BLOCK {
             return Ok(None);
         }
+        if let Some(entry) = self.find_in_window(segment, offset as usize, room) {
+            return Ok(Some(entry));
+        }
+        // It is longer than a window, or not what it should be: what was read once may be read otherwise now.
         self.pool.read(segment, offset.into(), self.buffer.reuse(BLOCK))?;
-        let Ok(header) = EntryHeader::decode(&self.buffer) else {
+        let Some((header, total)) = header_in(&self.buffer, room) else {
             return Ok(None);
         };
-        let total = HEADER_BYTES
-            .saturating_add(header.length as usize)
-            .next_multiple_of(BLOCK);
-        if total > room {
-            return Ok(None);
-        }
         if total > BLOCK {
             self.pool.read(segment, offset.into(), self.buffer.reuse(total))?;
-            // The header is taken from the same read as the payload.
-            if !EntryHeader::decode(&self.buffer).is_ok_and(|again| again == header) {
-                return Ok(None);
-            }
         }
-        let payload = self.buffer[HEADER_BYTES..HEADER_BYTES + header.length as usize].to_vec();
-        Ok(header.verify(&payload).then_some((header, payload)))
+        // The header is taken from the same read as the payload.
+        Ok(entry_in(&self.buffer, room).filter(|(again, _)| *again == header))
+    }
+
+    /// The same from what was read with the entries before it, or is now read with those behind it; `None` says nothing.
+    fn find_in_window(
+        &mut self,
+        segment: SegmentId,
+        offset: usize,
+        room: usize,
+    ) -> Option<(EntryHeader, Vec<u8>)> {
+        let holds = |window: &Window| {
+            window.segment == segment
+                && (window.start..(window.start + window.bytes.len()).saturating_sub(BLOCK - 1))
+                    .contains(&offset)
+        };
+        let at = match self.windows.iter().position(holds) {
+            Some(at) => at,
+            None => {
+                let mut window = if self.windows.len() < WINDOWS {
+                    Window {
+                        segment,
+                        start: 0,
+                        bytes: AlignedBuffer::with_capacity(WINDOW_BYTES),
+                    }
+                } else {
+                    self.windows.remove(0)
+                };
+                window.segment = segment;
+                window.start = offset;
+                let bytes = window.bytes.reuse(room.min(WINDOW_BYTES));
+                self.pool.read(segment, offset as u64, bytes).ok()?;
+                self.windows.push(window);
+                self.windows.len() - 1
+            }
+        };
+        let window = &self.windows[at];
+        entry_in(&window.bytes[offset - window.start..], room)
     }
 
     /// Looks behind the tail for an entry that could only have been written after something there was durable.
@@ -286,4 +331,20 @@ impl Scanner {
         }
         Ok(())
     }
+}
+
+/// The header at the beginning of `bytes`, which have a block at least, and the length of its entry, at most `room`.
+fn header_in(bytes: &[u8], room: usize) -> Option<(EntryHeader, usize)> {
+    let header = EntryHeader::decode(bytes).ok()?;
+    let total = HEADER_BYTES
+        .saturating_add(header.length as usize)
+        .next_multiple_of(BLOCK);
+    (total <= room).then_some((header, total))
+}
+
+/// The entry at the beginning of `bytes`, if it verifies and ends in them.
+fn entry_in(bytes: &[u8], room: usize) -> Option<(EntryHeader, Vec<u8>)> {
+    let (header, _) = header_in(bytes, room)?;
+    let payload = bytes.get(HEADER_BYTES..)?.get(..header.length as usize)?;
+    header.verify(payload).then(|| (header.clone(), payload.to_vec()))
 }

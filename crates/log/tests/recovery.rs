@@ -18,6 +18,7 @@ struct Failing {
     inner: MemoryDevice,
     refuse_writes: AtomicBool,
     unreadable: AtomicU64,
+    reads: AtomicU64,
 }
 
 impl Failing {
@@ -26,6 +27,7 @@ impl Failing {
             inner: MemoryDevice::new(name, 16 << 20),
             refuse_writes: AtomicBool::new(false),
             unreadable: AtomicU64::new(u64::MAX),
+            reads: AtomicU64::new(0),
         })
     }
 }
@@ -38,6 +40,7 @@ impl Device for Failing {
         self.inner.size_bytes()
     }
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
         if (offset..offset + buffer.len() as u64).contains(&self.unreadable.load(Ordering::SeqCst)) {
             return Err(DeviceError::whole(self.path(), Operation::Read, Cause::Gone));
         }
@@ -97,6 +100,39 @@ fn a_payload_in_several_entries_ends_at_its_last_sequence() {
     assert_eq!(spans, [(1, 4), (5, 9), (10, 10)]);
     assert_eq!(found[1].payload, large);
     assert_eq!(found[1].after.sequence, 9);
+}
+
+#[test]
+fn many_small_entries_are_read_together() {
+    let devices = [Failing::new("a"), Failing::new("b")];
+    let pool = pool_of(&devices);
+    let log = Log::create(pool.clone(), 1).unwrap();
+    let start = log.position();
+    for number in 1..=600 {
+        // Some are longer than what is read at once, some than a segment.
+        let length = match number {
+            200 => 400_000,
+            300 => 3 << 20,
+            _ => 100 + number as usize,
+        };
+        log.append(number, number, number - 1, &vec![number as u8; length])
+            .unwrap();
+    }
+    let before = devices
+        .each_ref()
+        .map(|device| device.reads.load(Ordering::SeqCst));
+    let found = scan(&pool, start).unwrap();
+    let sequences: Vec<u64> = found.iter().map(|found| found.first).collect();
+    assert_eq!(sequences, (1..=600).collect::<Vec<_>>());
+    assert!(
+        found
+            .iter()
+            .all(|found| found.payload.iter().all(|byte| *byte == found.first as u8))
+    );
+    for (device, before) in devices.iter().zip(before) {
+        let reads = device.reads.load(Ordering::SeqCst) - before;
+        assert!(reads < 80, "{reads} reads for 600 entries");
+    }
 }
 
 #[test]
