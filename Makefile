@@ -28,6 +28,9 @@ FUZZ_ITERATIONS ?= 1000000
 soak:
 	TERRACE_FUZZ_ITERATIONS=$(FUZZ_ITERATIONS) TERRACE_FUZZ_SEED=$$(date +%s) cargo test --workspace --lib --quiet hostile_bytes
 	cargo run --release --quiet --bin terrace-sim -- --hours $(HOURS) --level $(LEVEL)
+	cargo build --release --quiet --bin terrace
+	scripts/kill-soak.sh $${CARGO_TARGET_DIR:-target}/release/terrace 100
+	scripts/power-cut.sh $${CARGO_TARGET_DIR:-target}/release/terrace 100
 
 bench:
 	@scripts/bench.sh $(BENCH)
