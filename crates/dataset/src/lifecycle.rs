@@ -358,13 +358,14 @@ impl Datasets {
                 .insert("reservation".into(), crate::units::format_size(size_bytes));
         }
         volume.resize(size_bytes)?;
+        // Whatever `durability` says: a record and a volume that state different sizes would be two truths.
+        volume.commit()?;
         record.kind = Kind::Volume { size_bytes };
         let mut batch = Batch::new();
         batch.put(keys::dataset(node.number()), record.encode());
         self.environment.store.commit(batch)?;
         node.state.set_kind(record.kind);
         *node.record.write() = record;
-        volume.flush()?;
         self.environment.store.flush(self.environment.store.newest())?;
         Ok(())
     }

@@ -240,6 +240,28 @@ fn barrier_is_durable_when_a_flush_returns() {
 }
 
 #[test]
+fn a_new_size_is_durable_on_every_rung() {
+    for durability in ["ram", "timed", "barrier", "sync"] {
+        let rig = Rig::new(durability);
+        rig.datasets.resize_volume("pool/v", 100 * MIB).unwrap();
+        assert!(
+            rig.store.flushed.load(SeqCst) >= rig.store.newest().0,
+            "{durability}"
+        );
+        let rig = rig.crash();
+        assert_eq!(rig.volume.size_bytes(), 100 * MIB, "{durability}");
+        let stated = rig.datasets.info("pool/v").unwrap().kind;
+        assert_eq!(
+            stated,
+            terrace_dataset::Kind::Volume {
+                size_bytes: 100 * MIB
+            },
+            "{durability}"
+        );
+    }
+}
+
+#[test]
 fn sync_is_durable_when_a_write_returns() {
     let rig = Rig::new("sync");
     for block in 0..8 {

@@ -330,6 +330,17 @@ impl Engine {
     /// As [`add_devices`](Self::add_devices) and [`evacuate_device`](Self::evacuate_device).
     pub fn replace_device(&self, old: &str, new: &DeviceSpec, force: bool) -> Result<u64, EngineError> {
         self.check_open()?;
+        self.find_replaceable(old)?;
+        let absent = !new.path.exists();
+        let replaced = open_for_pool(new, force).and_then(|device| self.replace_opened(old, device, force));
+        replaced.inspect_err(|_| {
+            if absent {
+                self.remove_made(&new.path);
+            }
+        })
+    }
+
+    fn find_replaceable(&self, old: &str) -> Result<DeviceInfo, EngineError> {
         let info = self.find_device(old)?;
         if info.state == DeviceState::Missing {
             return Err(EngineError::Invalid(format!(
@@ -337,25 +348,30 @@ impl Engine {
                 info.number
             )));
         }
-        let absent = !new.path.exists();
-        let remove_made = || {
-            if absent {
-                self.remove_made(&new.path);
-            }
-        };
-        let device = open_for_pool(new, force).inspect_err(|_| remove_made())?;
+        Ok(info)
+    }
+
+    /// Replaces by a device that is open already: for the simulator.
+    ///
+    /// # Errors
+    /// As [`replace_device`](Self::replace_device).
+    pub fn replace_opened(
+        &self,
+        old: &str,
+        device: Arc<dyn Device>,
+        force: bool,
+    ) -> Result<u64, EngineError> {
+        self.check_open()?;
+        let info = self.find_replaceable(old)?;
         // Labels and the remainder of a segment are not for content.
         let joining = device
             .size_bytes()
             .saturating_sub(4 * u64::from(self.pool.segment_bytes()));
         let plan = self.plan_leaving(&info, joining);
         if !plan.obstacle.is_empty() {
-            drop(device);
-            remove_made();
             return Err(EngineError::Invalid(plan.obstacle));
         }
-        self.add_opened(&plan.tier, device, None, 1, force)
-            .inspect_err(|_| remove_made())?;
+        self.add_opened(&plan.tier, device, None, 1, force)?;
         self.start_emptying(info.number, Goal::Remove, None)
     }
 

@@ -74,6 +74,10 @@ kinds! {
     BackingFull = "backing of a device full",
     /// A device takes very long.
     Slow = "device slow",
+    /// A device is gone for good, and given up.
+    LostForGood = "device lost for good",
+    /// A pool was rebuilt from what lies on its devices.
+    Rebuilt = "pool rebuilt",
     /// The pool is full.
     PoolFull = "pool full",
 }

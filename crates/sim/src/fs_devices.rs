@@ -47,6 +47,9 @@ impl Run {
         let member = format!("/simulated/disk{}", self.random.pick(&members));
         let (words, done) = match self.random.below(10) {
             0..=3 if !spares.is_empty() => return self.add_device(*self.random.clone().pick(&spares)),
+            4 if !spares.is_empty() => {
+                return self.replace_device(&member, *self.random.clone().pick(&spares));
+            }
             0..=5 => ("remove", engine.remove_device(&member).map(drop)),
             6 => ("evacuate", engine.evacuate_device(&member).map(drop)),
             7 => ("use again", engine.use_device_again(&member)),
@@ -102,10 +105,33 @@ impl Run {
         let device = self.rig.machine.device(disk);
         let added = engine.add_opened(&tier, device, place.as_ref(), 1, false);
         trace!(self.trace, "add disk {disk} to {tier}: {}", added.is_ok());
-        match added {
-            Ok(_) => self.look_at_members(),
+        self.joined(disk, "add a device", added.map(drop))
+    }
+
+    /// A disk takes the place of another one, which is emptied and leaves.
+    fn replace_device(&mut self, member: &str, disk: usize) -> Check {
+        let engine = self.engine()?;
+        let device = self.rig.machine.device(disk);
+        let replaced = engine.replace_opened(member, device, false).map(drop);
+        trace!(
+            self.trace,
+            "replace {member} by disk {disk}: {}",
+            replaced.is_ok()
+        );
+        match replaced {
+            // The figures forbid it, or it is leaving already.
+            Err(EngineError::Invalid(_) | EngineError::Busy(_)) if self.rig.machine.is_powered() => {
+                self.look_at_members()
+            }
+            other => self.joined(disk, "replace a device", other),
+        }
+    }
+
+    fn joined(&mut self, disk: usize, doing: &str, joined: Result<(), EngineError>) -> Check {
+        match joined {
+            Ok(()) => self.look_at_members(),
             Err(error) => {
-                self.excuse("add a device", &error.to_string())?;
+                self.excuse(doing, &error.to_string())?;
                 self.look_at_members()?;
                 // What an interrupted change left on it must not be in the way of the next one.
                 if !self.members.contains(&disk) {

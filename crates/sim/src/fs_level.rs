@@ -126,6 +126,7 @@ impl Run {
                 (Promise::Barrier, "barrier"),
                 (Promise::Sync, "sync"),
                 (Promise::Timed, "timed"),
+                (Promise::Ram, "ram"),
             ]);
             let mut properties = vec![("durability".to_string(), durability.to_string())];
             let compression = *self.random.pick(&["lz4", "lz4", "off", "zstd-1"]);
@@ -168,8 +169,10 @@ impl Run {
         if self.random.chance(1, 2) {
             let name = "pool/volume".to_string();
             let size = self.random.between(1, 1 << 10) * 4096;
-            trace!(self.trace, "create {name} of {size}");
+            let promise = *self.random.pick(&Promise::ALL);
+            trace!(self.trace, "create {name} of {size}, {promise:?}");
             let new = NewDataset {
+                properties: vec![("durability".into(), promise.word().into())],
                 volume_bytes: Some(size),
                 sparse: true,
                 ..NewDataset::default()
@@ -179,6 +182,7 @@ impl Run {
             let state = BlocksModel::sized(size);
             self.volumes.push(VolumeState {
                 name,
+                promise,
                 history: History::new(state),
                 snapshots: Default::default(),
                 handle: Some(handle),
@@ -263,8 +267,10 @@ impl Run {
             return match handle.flush() {
                 Ok(()) => {
                     trace!(self.trace, "{}: flushed", volume.name);
-                    volume.history.synced();
-                    self.flushed();
+                    if volume.promise.covers_flush() {
+                        volume.history.synced();
+                        self.flushed();
+                    }
                     Ok(())
                 }
                 Err(error) => self.after_error("flush of a volume", &error),
@@ -283,7 +289,7 @@ impl Run {
         match result {
             Ok(()) => {
                 trace!(self.trace, "{}: fsync", filesystem.name);
-                if filesystem.promise != Promise::Timed {
+                if filesystem.promise.covers_flush() {
                     filesystem.history.synced();
                     self.flushed();
                 }
@@ -341,15 +347,21 @@ impl Run {
         match engine.tick() {
             Ok(checkpoint) => {
                 trace!(self.trace, "checkpoint {checkpoint}");
-                // Nothing older than the commit interval is ever lost, whatever fsync promises.
-                for filesystem in &mut self.filesystems {
+                // Nothing older than the commit interval is ever lost, whatever fsync promises; but for what is kept in
+                // RAM alone.
+                for filesystem in self
+                    .filesystems
+                    .iter_mut()
+                    .filter(|one| one.promise != Promise::Ram)
+                {
                     filesystem.history.synced();
                 }
-                for volume in &mut self.volumes {
+                for volume in self.volumes.iter_mut().filter(|one| one.promise != Promise::Ram) {
                     volume.history.synced();
                 }
                 for index in 0..self.filesystems.len() {
-                    self.compare_retained(index, Some(checkpoint), before)?;
+                    let closed = (self.filesystems[index].promise != Promise::Ram).then_some(checkpoint);
+                    self.compare_retained(index, closed, before)?;
                 }
                 self.flushed();
                 Ok(())
@@ -372,6 +384,9 @@ impl Run {
 
     /// Another property of a filesystem.
     fn change_settings(&mut self) -> Check {
+        if self.random.chance(1, 4) {
+            return self.change_promise();
+        }
         let engine = self.engine()?;
         let index = self.random.index(self.filesystems.len());
         let filesystem = &mut self.filesystems[index];
@@ -406,6 +421,38 @@ impl Run {
             Ok(()) => Ok(()),
             Err(error) => self.excuse("set a property", &error.to_string()),
         }
+    }
+
+    /// Another durability of a filesystem or of the volume.
+    fn change_promise(&mut self) -> Check {
+        let engine = self.engine()?;
+        let promise = *self.random.pick(&Promise::ALL);
+        let index = match self.volumes.is_empty() || self.random.chance(2, 3) {
+            true => Some(self.random.index(self.filesystems.len())),
+            false => None,
+        };
+        let name = index.map_or_else(
+            || self.volumes[0].name.clone(),
+            |index| self.filesystems[index].name.clone(),
+        );
+        let set = engine.datasets().set(&name, "durability", promise.word());
+        trace!(self.trace, "{name}: {promise:?}: {}", set.is_ok());
+        drop(engine);
+        if let Err(error) = set {
+            self.excuse("set durability", &error.to_string())?;
+        }
+        // Asked for again, since it is not known what became of one that failed.
+        let found = self.engine()?.datasets().get(&name, "durability");
+        let found = found.map_err(|error| Violation(format!("durability of {name}: {error}")))?;
+        let found = found.first().and_then(|found| Promise::of(&found.value));
+        let Some(found) = found else {
+            violation!("{name} has no durability");
+        };
+        match index {
+            Some(index) => self.filesystems[index].promise = found,
+            None => self.volumes[0].promise = found,
+        }
+        Ok(())
     }
 
     fn resize_volume(&mut self) -> Check {
@@ -703,6 +750,11 @@ impl Run {
     fn finish(&mut self) -> Check {
         self.rig.machine.cut_power_after(None);
         self.reopen(true, false)?;
+        match self.random.below(20) {
+            0 if self.lose_device()? => return Ok(()),
+            1 => return self.rebuild_pool(),
+            _ => {}
+        }
         for index in 0..self.filesystems.len() {
             let names: Vec<String> = self.filesystems[index].snapshots.keys().cloned().collect();
             for short in &names {

@@ -95,6 +95,33 @@ pub enum Promise {
     Sync,
     /// fsync promises nothing.
     Timed,
+    /// Nothing is promised until the pool is closed.
+    Ram,
+}
+
+impl Promise {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Barrier, Self::Sync, Self::Timed, Self::Ram];
+
+    /// The value of the property.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Barrier => "barrier",
+            Self::Sync => "sync",
+            Self::Timed => "timed",
+            Self::Ram => "ram",
+        }
+    }
+
+    /// What a value of the property promises.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|promise| promise.word() == word)
+    }
+
+    /// Whether an fsync or a flush makes durable.
+    pub fn covers_flush(self) -> bool {
+        matches!(self, Self::Barrier | Self::Sync)
+    }
 }
 
 /// A filesystem of the run.
@@ -133,6 +160,8 @@ pub struct FilesystemState {
 pub struct VolumeState {
     /// Its full name.
     pub name: String,
+    /// What a flush promises.
+    pub promise: Promise,
     /// The states it may be found in.
     pub history: History<BlocksModel>,
     /// Its snapshots.

@@ -704,10 +704,24 @@ impl Run {
             Ok(()) => {
                 if choice <= 7 {
                     self.volumes[0].history.push(model);
+                    if self.volumes[0].promise == Promise::Sync {
+                        self.volumes[0].history.synced();
+                    }
                 }
                 Ok(())
             }
             Err(error) => match self.judge("volume", &error)? {
+                Consequence::GoOn if self.volumes[0].promise == Promise::Sync => {
+                    // Done and not made durable, perhaps.
+                    let mut shown = vec![0; model.size as usize];
+                    if let Err(error) = handle.read(0, &mut shown) {
+                        return self.after_error("reading the volume", &error);
+                    }
+                    if shown == model.read(0, shown.len()) {
+                        self.volumes[0].history.push(model);
+                    }
+                    Ok(())
+                }
                 Consequence::GoOn => Ok(()),
                 Consequence::Reopen => {
                     self.volumes[0].history.push(model);

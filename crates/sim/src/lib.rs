@@ -11,6 +11,7 @@ pub mod engine_rig;
 pub mod fault;
 mod fs_devices;
 pub mod fs_dump;
+mod fs_endings;
 pub mod fs_level;
 pub mod fs_model;
 mod fs_past;
