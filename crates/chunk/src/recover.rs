@@ -117,7 +117,9 @@ impl ChunkStore {
     /// number of segments, not to the data.
     pub fn open(pool: Arc<Pool>, options: Options) -> Result<Arc<Self>, StoreError> {
         let payload = pool.read_root().map_err(pool_error)?;
-        let payload = payload.ok_or_else(|| damaged("the pool has no root record; it was never finished"))?;
+        let payload = payload.ok_or_else(|| {
+            damaged("the pool has no root record: it was never finished, or its roots were erased")
+        })?;
         let root = read_root(&pool, &payload)?;
         let meta = Arc::new(root.meta);
         let tree = Tree::open(meta.clone(), Some(&root.manifest), tree_options(&options, &pool))

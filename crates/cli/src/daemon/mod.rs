@@ -27,7 +27,9 @@ use std::{
 use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Handler, ProcessId, Request, RunLock, Server};
 use terrace_device::{Cause, Device, DeviceError};
-use terrace_engine::{Engine, OpenOptions};
+use terrace_engine::{Engine, EngineError, OpenOptions};
+use terrace_pool::PoolError;
+use terrace_store::StoreError;
 
 use crate::{
     launch::Readiness,
@@ -183,7 +185,21 @@ pub fn open_pool(known: &KnownPool, options: OpenOptions) -> Result<Arc<Engine>,
             }
         }
     }
-    let engine = Engine::open(devices, options).map_err(|error| failed(&what, &error))?;
+    let engine = Engine::open(devices, options).map_err(|error| {
+        let mut failure = failed(&what, &error);
+        let damaged = matches!(
+            error,
+            EngineError::Store(StoreError::DamagedMetadata(_)) | EngineError::Pool(PoolError::NoRoot(_))
+        );
+        if damaged {
+            failure.remedy = format!(
+                "'terrace verify {name}' says what is damaged and changes nothing, 'terrace verify {name} --rebuild NEWPOOL' saves what can \
+                 be saved",
+                name = known.name
+            );
+        }
+        failure
+    })?;
     let id = terrace_pool::format_id(&engine.pool().id());
     if !known.id.is_empty() && id != known.id {
         return Err(Failure::new(
