@@ -63,6 +63,32 @@ fn a_mount_comes_back_after_kill_9() {
 }
 
 #[test]
+fn without_extended_attributes_nobody_is_asked_for_them() {
+    let Some(machine) = machine_with_mount() else {
+        return;
+    };
+    let file = machine.path("mnt/file");
+    let name = "user.color";
+    fs::write(&file, b"content").unwrap();
+    let set = || rustix::fs::setxattr(&file, name, b"green", rustix::fs::XattrFlags::empty());
+    let get = || rustix::fs::getxattr(&file, name, &mut [0_u8; 16][..]);
+    set().unwrap();
+    machine.ok(&["set", "xattr=off", "tank/data"]);
+    assert_eq!(get(), Ok(5), "the mount that is there keeps them");
+    machine.ok(&["unmount", "mnt"]);
+    machine.ok(&["mount", "tank/data", "mnt"]);
+    assert_eq!(get(), Err(rustix::io::Errno::OPNOTSUPP));
+    assert_eq!(set(), Err(rustix::io::Errno::OPNOTSUPP));
+    assert_eq!(fs::read(&file).unwrap(), b"content");
+    // They are not lost.
+    machine.ok(&["inherit", "xattr", "tank/data"]);
+    machine.ok(&["unmount", "mnt"]);
+    machine.ok(&["mount", "tank/data", "mnt"]);
+    assert_eq!(get(), Ok(5));
+    machine.ok(&["stop", "tank"]);
+}
+
+#[test]
 fn the_kernel_reads_ahead_in_large_pieces() {
     let Some(machine) = machine_with_mount() else {
         return;

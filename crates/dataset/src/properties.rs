@@ -70,7 +70,7 @@ const fn define(
     }
 }
 
-const DEFINITIONS: [Definition; 15] = [
+const DEFINITIONS: [Definition; 16] = [
     define("compression", "lz4", true, "off, lz4, zstd or zstd-1 to zstd-19"),
     define("dedup", "on", true, "on or off"),
     define("chunk_size", "128K", true, "4K, 8K, 16K, 32K, 64K or 128K"),
@@ -99,6 +99,12 @@ const DEFINITIONS: [Definition; 15] = [
     define("pin", "none", true, "the name of a tier, or none"),
     define("readonly", "off", true, "on or off"),
     define("atime", "off", true, "on or off"),
+    define(
+        "xattr",
+        "on",
+        true,
+        "on or off (from the next mount on; off: no ACLs either)",
+    ),
     define("encryption", "off", true, "off"),
     define("mountpoint", "none", false, "an absolute path, or none"),
 ];
@@ -185,7 +191,7 @@ pub fn canonical(name: &str, value: &str, tiers: &[String]) -> Result<String, St
                 )
             }
         },
-        "dedup" | "readonly" | "atime" => match value {
+        "dedup" | "readonly" | "atime" | "xattr" => match value {
             "on" | "off" => value.to_owned(),
             _ => return Err(wrong()),
         },
@@ -338,6 +344,7 @@ pub fn settings(chain: &[(String, BTreeMap<String, String>)], tiers: &[String]) 
         pin,
         readonly: text("readonly") == "on",
         access_time: text("atime") == "on",
+        extended_attributes: text("xattr") != "off",
     }
 }
 

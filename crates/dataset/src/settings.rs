@@ -47,6 +47,8 @@ pub struct Settings {
     pub readonly: bool,
     /// Whether reading updates access times.
     pub access_time: bool,
+    /// Whether a mount has extended attributes; looked at when it is mounted.
+    pub extended_attributes: bool,
 }
 
 impl Default for Settings {
@@ -65,6 +67,7 @@ impl Default for Settings {
             pin_tier: None,
             readonly: false,
             access_time: false,
+            extended_attributes: true,
         }
     }
 }

@@ -20,6 +20,9 @@ pub struct MountOptions {
     pub no_execute: bool,
     /// Shown in the mount table (noatime); access times are kept or not by the dataset's `atime` property.
     pub no_access_times: bool,
+    /// Whether there are extended attributes, and ACLs and capabilities with them. Without, the kernel does not ask for
+    /// them, which it else does before the first write to a file and `ls -l` for every file.
+    pub extended_attributes: bool,
     /// Most threads that serve requests; they are started as needed.
     pub threads_max: usize,
     /// How long a thread looks for the next request before it sleeps, while requests come quickly and looking was
@@ -39,6 +42,7 @@ impl Default for MountOptions {
             no_devices: false,
             no_execute: false,
             no_access_times: false,
+            extended_attributes: true,
             threads_max: 32,
             spin: Duration::from_micros(50),
             ring: true,

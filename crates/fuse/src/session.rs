@@ -72,10 +72,10 @@ fn start(
     past: Option<Arc<dyn Past>>,
     options: &MountOptions,
 ) -> Result<Session, FuseError> {
-    let negotiated = greet(&connection, options.ring)?;
+    let negotiated = greet(&connection, options)?;
     let device_minor = mount_table::mount_at(directory)?.map_or(0, |entry| entry.device.1);
     let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
-    let server = Server::new(content, past, options.read_only, negotiated);
+    let server = Server::new(content, past, options, negotiated);
     let crew = Crew::new(cores.div_ceil(4), options.threads_max);
     let serving = Arc::new(Serving::new(server, connection, crew, options.spin));
     for _ in 0..2 {
@@ -112,7 +112,7 @@ fn start(
 }
 
 /// Waits for INIT and answers it.
-fn greet(connection: &Connection, ring: bool) -> Result<Negotiated, FuseError> {
+fn greet(connection: &Connection, options: &MountOptions) -> Result<Negotiated, FuseError> {
     let mut buffer = RequestBuffer::new(PAYLOAD_BYTES_MAX);
     let mut reply = ReplyBuffer::new();
     loop {
@@ -131,9 +131,9 @@ fn greet(connection: &Connection, ring: bool) -> Result<Negotiated, FuseError> {
         let Some(negotiated) = negotiate(
             &offer,
             Wishes {
-                acl: true,
+                acl: options.extended_attributes,
                 // Once agreed, the kernel holds requests back until each queue has an entry.
-                ring: ring && ring::is_available(),
+                ring: options.ring && ring::is_available(),
             },
         ) else {
             connection.send(reply.finish(header.unique, libc::EPROTO))?;

@@ -196,6 +196,7 @@ impl Mounts {
                 ),
             ));
         }
+        options.extended_attributes = state.settings().extended_attributes;
         let content = match &at {
             Some(at) => {
                 options.read_only = true;

@@ -17,6 +17,7 @@ use terrace_dataset::{FsError, Tree};
 use crate::{
     files::Files,
     nodes::{CONTROL_NODE, LiveNodes, PastNodes, Place, SNAPSHOTS_NODE, VIRTUAL},
+    options::MountOptions,
     past::Past,
     protocol::{FOPEN_KEEP_CACHE, Header, Negotiated, ReplyBuffer, Request, feature},
 };
@@ -68,6 +69,8 @@ pub struct Server {
     nodes: LiveNodes,
     past_nodes: PastNodes,
     negotiated: Negotiated,
+    /// Whether there are extended attributes.
+    extended: bool,
 }
 
 impl Server {
@@ -75,11 +78,11 @@ impl Server {
     pub fn new(
         content: Content,
         past: Option<Arc<dyn Past>>,
-        read_only: bool,
+        options: &MountOptions,
         negotiated: Negotiated,
     ) -> Self {
         let (tree, live): (Arc<dyn Tree>, _) = match content {
-            Content::Live(filesystem) if read_only => (filesystem, None),
+            Content::Live(filesystem) if options.read_only => (filesystem, None),
             Content::Live(filesystem) => (filesystem.clone(), Some(filesystem)),
             Content::ReadOnly(tree) => (tree, None),
         };
@@ -90,6 +93,7 @@ impl Server {
             nodes: LiveNodes::default(),
             past_nodes: PastNodes::default(),
             negotiated,
+            extended: options.extended_attributes,
         }
     }
 
@@ -183,6 +187,15 @@ impl Server {
                 length,
                 wide,
             } => self.copy_range((node, offset), (to_node, to_offset), length, wide, reply),
+            Request::GetExtended { .. }
+            | Request::ListExtended { .. }
+            | Request::SetExtended { .. }
+            | Request::RemoveExtended { .. }
+                if !self.extended =>
+            {
+                // The kernel does not ask again.
+                Err(Errno(libc::ENOSYS))
+            }
             Request::GetExtended { name, size } => self.get_extended(node, name, size, reply),
             Request::ListExtended { size } => self.list_extended(header, size, reply),
             Request::SetExtended {
