@@ -80,7 +80,11 @@ impl ChunkStore {
             let change = self.refer(&commit, sequence, &changes, &mut operations)?;
             self.apply_locked(&mut commit, operations, change)?;
             let unlogged = self.unlogged_bytes.load(Ordering::Relaxed) > UNLOGGED_BYTES_MAX;
-            let pending_max = (self.options.memtable_bytes / 8).clamp(PENDING_BYTES_MIN, PENDING_BYTES_MAX);
+            // At most a segment: on a pool of small ones an entry of many may not have room in what is kept for the log.
+            let segment_bytes = self.pool.segment_bytes() as usize;
+            let pending_max = (self.options.memtable_bytes / 8)
+                .clamp(PENDING_BYTES_MIN, PENDING_BYTES_MAX)
+                .min(segment_bytes);
             (sequence, unlogged || commit.pending.len() > pending_max)
         };
         // Guards take the lock of the books when they are dropped.

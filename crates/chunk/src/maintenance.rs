@@ -132,6 +132,27 @@ impl ChunkStore {
         result
     }
 
+    /// Refuses, in words that help, what would be refused as a root that is too long.
+    fn check_listable(&self) -> Result<(), StoreError> {
+        let (segments, most) = self.meta.listed();
+        if segments <= most {
+            return Ok(());
+        }
+        Err(StoreError::Device(
+            format!(
+                "metadata takes {segments} segments and a root can list {most}, so that no checkpoint can be made and \
+                 the log only grows; destroy snapshots or delete files, or move to a pool on larger devices, whose \
+                 segments are larger"
+            )
+            .into(),
+        ))
+    }
+
+    /// Metadata segments, and how many there can be at most before no root can list them any more.
+    pub fn metadata_segments(&self) -> (u64, u64) {
+        self.meta.listed()
+    }
+
     fn checkpoint_step_until_done(&self, state: &mut Maintenance) -> Result<(), StoreError> {
         while self.checkpoint_step(state)? {}
         Ok(())
@@ -183,6 +204,7 @@ impl ChunkStore {
                 }
             }
         }
+        self.check_listable()?;
         self.write_root()?;
         state.checkpoint = None;
         Ok(true)

@@ -15,9 +15,13 @@ use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_device::AlignedBuffer;
 use terrace_log::Copies;
 use terrace_meta::{Extent, ExtentError, ExtentStorage};
-use terrace_pool::{Pool, PoolError, Request, SegmentId, SegmentKind, TierChoice};
+use terrace_pool::{Pool, PoolError, ROOT_BYTES_MAX, Request, SegmentId, SegmentKind, TierChoice};
 
 const BLOCK: u32 = 4096;
+/// What one segment takes in a root, bytes.
+const LISTED_BYTES: usize = 16;
+/// What is kept in a root for everything else, bytes.
+const ROOT_REST_BYTES: usize = 4096;
 /// How often a failed write is tried in another segment.
 const ATTEMPTS: usize = 4;
 
@@ -89,6 +93,12 @@ impl MetaStorage {
             writer.u32(*number);
             segment.copies.encode(writer);
         }
+    }
+
+    /// Metadata segments, and how many of them a root can list at most, beside a manifest that lies elsewhere.
+    pub fn listed(&self) -> (u64, u64) {
+        let most = (ROOT_BYTES_MAX - ROOT_REST_BYTES) / LISTED_BYTES;
+        (self.state.lock().segments.len() as u64, most as u64)
     }
 
     /// Counts the extents that a tree opened with; segments without any are given up. Fails for an extent of no
@@ -604,6 +614,34 @@ mod tests {
         assert!(storage.state.lock().dirty.contains(&first));
         storage.sync().unwrap();
         assert!(storage.state.lock().dirty.is_empty());
+    }
+
+    #[test]
+    fn what_is_listed_fits_in_a_root_up_to_the_limit() {
+        let (_, storage) = storage_on(1);
+        let (_, most) = storage.listed();
+        let mut list = Writer::new();
+        list.u32(u32::MAX).u32(most as u32);
+        for number in 0..most as u32 {
+            list.u32(number);
+            let copy = |device| {
+                Some(SegmentId {
+                    device,
+                    index: number,
+                })
+            };
+            Copies([copy(0), copy(1)]).encode(&mut list);
+        }
+        let listed = MetaStorage::decode(storage.pool.clone(), &mut Reader::new(list.as_bytes())).unwrap();
+        assert_eq!(listed.listed(), (most, most));
+        let mut again = Writer::new();
+        listed.encode(&mut again);
+        assert_eq!(again.as_bytes(), list.as_bytes());
+        let length = again.as_bytes().len();
+        assert!(
+            (ROOT_BYTES_MAX - 5000..=ROOT_BYTES_MAX - 4000).contains(&length),
+            "{length}"
+        );
     }
 
     #[test]

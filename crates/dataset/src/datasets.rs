@@ -513,10 +513,18 @@ impl Datasets {
         let settings = properties::settings(&self.chain(name), &self.tiers());
         node.state.usage().set_quota(settings.quota_bytes);
         // The reservation was taken when it was set; after opening it is taken as far as the pool has room.
-        let _ = node
+        let reserved = node
             .state
             .usage()
             .set_reservation(&self.environment.store, settings.reservation_bytes);
+        if let Err(error) = reserved {
+            tracing::warn!(
+                dataset = name,
+                bytes = settings.reservation_bytes,
+                %error,
+                "the reservation could not be taken; it holds again once there is room and it is set anew"
+            );
+        }
         node.state.set_settings(settings);
     }
 

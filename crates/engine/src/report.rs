@@ -114,7 +114,12 @@ impl Engine {
                 ),
             );
         }
-        ("online".into(), String::new())
+        ("online".into(), self.metadata_in_words())
+    }
+
+    /// A warning while metadata comes near to what a root can list; empty before.
+    fn metadata_in_words(&self) -> String {
+        metadata_warning(self.chunks.metadata_segments())
     }
 
     /// Work in the background.
@@ -218,5 +223,27 @@ pub fn durability_in_words(durability: Durability) -> &'static str {
             "fsync makes durable; what was not synced is lost back to commit_interval at most"
         }
         Durability::Sync => "every write is durable before it returns",
+    }
+}
+
+/// From three quarters of the limit on.
+fn metadata_warning((segments, most): (u64, u64)) -> String {
+    if segments < most / 4 * 3 {
+        return String::new();
+    }
+    format!(
+        "metadata takes {segments} of at most {most} segments; beyond that no checkpoint can be made and writes end: \
+         destroy snapshots or delete files"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_near_its_limit_is_told_before_it_is_too_late() {
+        assert_eq!(metadata_warning((2999, 4000)), "");
+        assert!(metadata_warning((3000, 4000)).contains("3000 of at most 4000"));
     }
 }

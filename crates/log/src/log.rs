@@ -1,7 +1,8 @@
 //! `Log`: appends entries.
 //!
 //! Invariants: one append at a time, in order of sequence; the position is read without waiting for I/O; the segments
-//! in which the log goes on are chosen before the entry that names them is written; an entry is appended if at least
+//! in which the log goes on are chosen before the entry that names them is written (on a full pool there may be none
+//! for some entries, and the log ends with its segment if that lasts); an entry is appended if at least
 //! one copy of it was written, and a copy that failed is not used again until the next segment.
 
 use std::{collections::VecDeque, sync::Arc};
@@ -120,14 +121,25 @@ impl Log {
         let segment_bytes = self.pool.segment_bytes() as usize;
         loop {
             let (position, working) = self.ready()?;
-            let room = segment_bytes - position.offset as usize;
-            if self.state.lock().leaving == Leaving::Go {
+            // Without a next segment the end is kept for an entry that names one, and for the fences of some openings.
+            let kept = if position.next.is_empty() && !payload.is_empty() {
+                SPLIT_BYTES
+            } else {
+                0
+            };
+            let room = (segment_bytes - position.offset as usize).saturating_sub(kept);
+            let (leaving, named) = {
+                let state = self.state.lock();
+                (state.leaving, state.named)
+            };
+            if leaving == Leaving::Go {
                 self.advance()?;
                 continue;
             }
             let fits = (HEADER_BYTES + rest.len()).next_multiple_of(BLOCK) <= room;
-            // Nothing fits any more, or too little to be worth a part of its own.
-            if !fits && room < SPLIT_BYTES {
+            // Nothing fits any more, or too little to be worth a part of its own but to name where the log goes on.
+            // Nor is a part written of what cannot be ended.
+            if !fits && (room <= HEADER_BYTES || position.next.is_empty() || (room < SPLIT_BYTES && named)) {
                 self.advance()?;
                 continue;
             }
@@ -306,21 +318,34 @@ impl Log {
         if !position.next.is_empty() {
             return Ok((position, working));
         }
-        let next = allocate(&self.pool)?;
+        let next = allocate_if_any(&self.pool)?;
         let mut state = self.state.lock();
         state.position.next = next;
-        state.named = false;
+        state.named = next.is_empty();
         Ok((state.position, working))
     }
 
-    /// Goes on in the next segment; only if an entry (or a root) names it, or no replay would ever find it.
+    /// Goes on in the next segment; only if an entry (or a root) names it, or no replay would ever find it. It need not
+    /// have a next one itself yet: a full pool may have room again before it ends.
     fn advance(&self) -> Result<(), LogError> {
-        if !self.state.lock().named {
-            return Err(LogError::Unlinked);
+        {
+            let state = self.state.lock();
+            if !state.named {
+                return Err(LogError::Unlinked);
+            }
+            if state.position.next.is_empty() {
+                drop(state);
+                let next = allocate(&self.pool)?;
+                // To be named first.
+                let mut state = self.state.lock();
+                state.position.next = next;
+                state.named = false;
+                return Ok(());
+            }
         }
-        let next = allocate(&self.pool)?;
+        let next = allocate_if_any(&self.pool)?;
         let mut state = self.state.lock();
-        state.named = false;
+        state.named = next.is_empty();
         let here = state.position.next;
         state.segments.push_back(here);
         state.leaving = Leaving::No;
@@ -351,6 +376,17 @@ fn allocate(pool: &Pool) -> Result<Copies, LogError> {
     let first = pool.allocate(&request(&[])).map_err(no_space)?;
     let second = pool.allocate(&request(&[first.device])).ok();
     Ok(Copies([Some(first), second]))
+}
+
+/// As [`allocate`]; none if the pool has no room for any.
+fn allocate_if_any(pool: &Pool) -> Result<Copies, LogError> {
+    match allocate(pool) {
+        Err(LogError::NoSpace(error)) => {
+            tracing::warn!(%error, "the log has no next segment for now");
+            Ok(Copies::default())
+        }
+        other => other,
+    }
 }
 
 fn no_space(error: PoolError) -> LogError {

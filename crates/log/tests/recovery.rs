@@ -205,3 +205,64 @@ fn all_that_the_pool_handed_out_is_known_while_the_log_leaves_a_device() {
     known("when the old ones are given back");
     assert!(log.segments().iter().all(|segment| segment.device != left));
 }
+
+#[test]
+fn a_pool_without_a_free_segment_does_not_stop_a_log_that_has_room() {
+    let pool = pool_of(&[Failing::new("a")]);
+    let log = Log::create(pool.clone(), 1).unwrap();
+    let start = log.position();
+    let request = || terrace_pool::Request {
+        choice: terrace_pool::TierChoice::Fastest,
+        kind: terrace_pool::SegmentKind::Data,
+        avoid: &[],
+        leave_free: 0,
+    };
+    let fill = || std::iter::from_fn(|| pool.allocate(&request()).ok()).collect::<Vec<_>>();
+    let mut taken = fill();
+    // Into the next segment, for which there is no next one.
+    log.leave_segments().unwrap_err();
+    let mut sequence = 0;
+    let mut append = |bytes: usize| {
+        sequence += 1;
+        log.append(sequence, sequence, sequence - 1, &vec![sequence as u8; bytes])
+            .inspect_err(|_| sequence -= 1)
+            .map(drop)
+    };
+    append(1 << 20).unwrap();
+    assert!(log.position().next.is_empty());
+    append(300 << 10).unwrap();
+    // What does not fit is refused, for want of room; what fits is not.
+    assert!(matches!(append(900 << 10), Err(LogError::NoSpace(_))));
+    append(100 << 10).unwrap();
+    // There is room again: the log goes on where it says.
+    pool.release(taken.pop().unwrap()).unwrap();
+    pool.release(taken.pop().unwrap()).unwrap();
+    append(900 << 10).unwrap();
+    append(900 << 10).unwrap();
+    let found = scan(&pool, start).unwrap();
+    assert_eq!(found.len(), 5);
+    assert!(
+        found
+            .iter()
+            .all(|one| one.payload.iter().all(|byte| u64::from(*byte) == one.first))
+    );
+}
+
+#[test]
+fn a_log_that_cannot_leave_stays() {
+    let pool = pool_of(&[Failing::new("a")]);
+    let log = Log::create(pool.clone(), 1).unwrap();
+    let start = log.position();
+    log.leave_segments().unwrap();
+    let request = terrace_pool::Request {
+        choice: terrace_pool::TierChoice::Fastest,
+        kind: terrace_pool::SegmentKind::Data,
+        avoid: &[],
+        leave_free: 0,
+    };
+    while pool.allocate(&request).is_ok() {}
+    for sequence in 1..=4 {
+        log.append(sequence, sequence, sequence - 1, b"small").unwrap();
+    }
+    assert_eq!(scan(&pool, start).unwrap().len(), 4);
+}

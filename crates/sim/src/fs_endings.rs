@@ -30,8 +30,8 @@ use crate::{
 const ROOT_PAGES: std::ops::Range<usize> = 64..128;
 
 impl Run {
-    /// The engine at rest on whole devices, with everything written.
-    fn at_rest(&mut self) -> Check {
+    /// The engine at rest on whole devices, with everything written. `false` if the pool is too full for that.
+    fn at_rest(&mut self) -> Check<bool> {
         let engine = self.engine()?;
         for filesystem in &mut self.filesystems {
             filesystem.handle = None;
@@ -43,16 +43,25 @@ impl Run {
         drop(engine);
         self.engine = None;
         self.rig.machine.kill();
-        closed.map_err(|error| Violation(format!("cannot close: {error}")))
+        match closed {
+            Ok(()) => Ok(true),
+            Err(error) if error.to_string().contains("is full") => {
+                trace!(self.trace, "close: {error}");
+                Ok(false)
+            }
+            Err(error) => violation!("cannot close: {error}"),
+        }
     }
 
-    /// A device of the pool is gone for good. `false` if there is none that could be.
+    /// A device of the pool is gone for good; that ends the run. `false` if there is none that could be.
     pub(crate) fn lose_device(&mut self) -> Check<bool> {
         let members: Vec<usize> = self.members.iter().copied().collect();
         if members.len() < 2 {
             return Ok(false);
         }
-        self.at_rest()?;
+        if !self.at_rest()? {
+            return Ok(true);
+        }
         let lost = *self.random.pick(&members);
         trace!(self.trace, "disk {lost} is lost for good");
         self.coverage.hit(FaultKind::LostForGood);
@@ -204,7 +213,9 @@ impl Run {
 
     /// Rebuilds the pool into another one, with or without its root slots.
     pub(crate) fn rebuild_pool(&mut self) -> Check {
-        self.at_rest()?;
+        if !self.at_rest()? {
+            return Ok(());
+        }
         let machine = self.rig.machine.clone();
         let rootless = self.random.chance(1, 2);
         if rootless {
