@@ -13,5 +13,5 @@ mod reuse;
 pub use budget::Budget;
 pub use foreground::Foreground;
 pub use heat::{Access, Heat, RegionHeat};
-pub use read_cache::{ReadCache, ReadCacheCounters};
+pub use read_cache::{Fetched, ReadCache, ReadCacheCounters};
 pub use reuse::ReuseSampler;

@@ -1,9 +1,9 @@
 //! `ReadCache`: content of chunks in RAM.
 //!
 //! Invariants: chunks are immutable, so nothing is ever invalidated; weight is bounded in bytes and the eviction
-//! (S3-FIFO, of `quick_cache`) resists scans. A small read of a large chunk that is not cached fetches only the part;
-//! the whole chunk is admitted when it is asked for again soon, so that random reads over much data neither amplify
-//! reads nor push out what is hot.
+//! (S3-FIFO, of `quick_cache`) resists scans. A small read of a large chunk that is not cached fetches and keeps only the
+//! blocks asked for; the whole chunk is admitted when it is asked for again while there is room, or for most of its
+//! blocks, so that random reads over much data neither amplify reads nor push out what is hot.
 
 use std::{
     hash::{BuildHasherDefault, Hasher},
@@ -15,24 +15,50 @@ use quick_cache::{
     OptionsBuilder, Weighter,
     sync::{Cache, DefaultLifecycle},
 };
-use terrace_store::{ChunkId, Store, StoreError};
+use terrace_store::{BLOCK_BYTES, ChunkId, Store, StoreError};
 
-/// Chunks up to this size are always fetched whole, bytes.
+/// Tails of files up to this size are fetched whole at once, bytes.
 const SMALL_BYTES: usize = 16 * 1024;
+/// A read of this much of a chunk fetches all of it, bytes.
+const LARGE_PART_BYTES: usize = 32 * 1024;
 /// Counters of recent touches.
 const TOUCH_SLOTS: usize = 1 << 16;
 /// Touches after which a large chunk is fetched whole while there is room.
 const TOUCHES_WITH_ROOM: u8 = 2;
-/// The same when the cache is full.
-const TOUCHES_WHEN_FULL: u8 = 6;
+/// The same when the cache is full: three quarters of the blocks of a chunk of 128 KiB.
+const TOUCHES_WHEN_FULL: u8 = 24;
 /// Touches after which all counters are halved.
 const AGING_INTERVAL: u64 = 4 * TOUCH_SLOTS as u64;
+
+/// A chunk, or one block of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    chunk: ChunkId,
+    block: u32,
+}
+
+impl Key {
+    /// All of it.
+    fn whole(chunk: ChunkId) -> Self {
+        Self {
+            chunk,
+            block: u32::MAX,
+        }
+    }
+
+    fn block(chunk: ChunkId, block: usize) -> Self {
+        Self {
+            chunk,
+            block: block as u32,
+        }
+    }
+}
 
 #[derive(Clone)]
 struct Size;
 
-impl Weighter<ChunkId, Bytes> for Size {
-    fn weight(&self, _: &ChunkId, content: &Bytes) -> u64 {
+impl Weighter<Key, Bytes> for Size {
+    fn weight(&self, _: &Key, content: &Bytes) -> u64 {
         content.len() as u64 + 64
     }
 }
@@ -49,6 +75,10 @@ impl Hasher for NumberHasher {
         for byte in bytes {
             self.write_u64(u64::from(*byte));
         }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
     }
 
     fn write_u64(&mut self, number: u64) {
@@ -74,9 +104,29 @@ pub struct ReadCacheCounters {
     pub bytes: u64,
 }
 
+/// Chunks that were fetched together, ascending.
+#[derive(Default)]
+pub struct Fetched(Vec<(ChunkId, Bytes)>);
+
+impl Fetched {
+    /// As [`ReadCache::part`], if the chunk is among them.
+    pub fn part(&self, id: ChunkId, offset: usize, target: &mut [u8]) -> Option<usize> {
+        let at = self.0.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        self.0.get(at).map(|(_, content)| cut(content, offset, target))
+    }
+}
+
+/// Fills `target` with the content from `offset` on, up to its end; returns how much there was.
+fn cut(content: &[u8], offset: usize, target: &mut [u8]) -> usize {
+    let from = offset.min(content.len());
+    let length = target.len().min(content.len() - from);
+    target[..length].copy_from_slice(&content[from..from + length]);
+    length
+}
+
 /// Content of chunks by id.
 pub struct ReadCache {
-    chunks: Cache<ChunkId, Bytes, Size, BuildHasherDefault<NumberHasher>>,
+    chunks: Cache<Key, Bytes, Size, BuildHasherDefault<NumberHasher>>,
     capacity_bytes: AtomicU64,
     touches: Box<[AtomicU8]>,
     touched: AtomicU64,
@@ -118,7 +168,7 @@ impl ReadCache {
 
     /// The content, if it is here.
     pub fn get(&self, id: ChunkId) -> Option<Bytes> {
-        let found = self.chunks.get(&id);
+        let found = self.chunks.get(&Key::whole(id));
         if found.is_some() {
             self.hits.fetch_add(1, Relaxed);
         }
@@ -127,16 +177,16 @@ impl ReadCache {
 
     /// Whether the content is here; does not count as a use.
     pub fn contains(&self, id: ChunkId) -> bool {
-        self.chunks.peek(&id).is_some()
+        self.chunks.peek(&Key::whole(id)).is_some()
     }
 
     /// Keeps content that was just read or written.
     pub fn insert(&self, id: ChunkId, content: Bytes) {
-        self.chunks.insert(id, content);
+        self.chunks.insert(Key::whole(id), content);
     }
 
     /// The whole chunk.
-    pub fn whole(&self, store: &dyn Store, id: ChunkId) -> Result<Bytes, StoreError> {
+    fn whole(&self, store: &dyn Store, id: ChunkId) -> Result<Bytes, StoreError> {
         if let Some(content) = self.get(id) {
             return Ok(content);
         }
@@ -146,47 +196,107 @@ impl ReadCache {
         Ok(content)
     }
 
-    /// `content[offset..offset + length]`, cut at the content's end (empty if `offset` is behind it). `chunk_bytes`
-    /// is how large the chunk is at most, as far as the caller knows; `exact` that a part of just this range exists.
+    /// Fills `target` with the content from `offset` on; returns how much there was up to the content's end.
+    /// `chunk_bytes` is how large the chunk is at most, as far as the caller knows.
     pub fn part(
         &self,
         store: &dyn Store,
         id: ChunkId,
         offset: usize,
-        length: usize,
         chunk_bytes: usize,
-    ) -> Result<Bytes, StoreError> {
-        let cut = |content: Bytes| {
-            let from = offset.min(content.len());
-            content.slice(from..(offset.saturating_add(length)).min(content.len()))
-        };
+        target: &mut [u8],
+    ) -> Result<usize, StoreError> {
         if let Some(content) = self.get(id) {
-            return Ok(cut(content));
+            return Ok(cut(&content, offset, target));
         }
-        if length * 2 >= chunk_bytes || chunk_bytes <= SMALL_BYTES || self.touch(id) {
-            return self.whole(store, id).map(cut);
+        let large = target.len() >= LARGE_PART_BYTES && target.len() * 2 >= chunk_bytes;
+        // What ends within a block is the end of a file: there is no part to be had.
+        let tail = chunk_bytes <= SMALL_BYTES && !target.len().is_multiple_of(BLOCK_BYTES);
+        if large || tail {
+            return Ok(cut(&self.whole(store, id)?, offset, target));
         }
-        self.misses.fetch_add(1, Relaxed);
-        match store.read_chunk_part(id, offset, length) {
+        if self.blocks(id, offset, target) {
+            self.hits.fetch_add(1, Relaxed);
+            return Ok(target.len());
+        }
+        let start = offset / BLOCK_BYTES * BLOCK_BYTES;
+        let end = (offset + target.len())
+            .next_multiple_of(BLOCK_BYTES)
+            .min(chunk_bytes);
+        // Of a chunk that has nothing more, as far as the caller knows, there is no more to be had.
+        if end - start < chunk_bytes && self.touch(id) {
+            return Ok(cut(&self.whole(store, id)?, offset, target));
+        }
+        match store.read_chunk_part(id, start, end - start) {
             // The last chunk of a file is shorter than its blocks: fetch it whole and cut.
-            Err(StoreError::Invalid(_)) => self.whole(store, id).map(cut),
-            other => other,
+            Err(StoreError::Invalid(_)) => Ok(cut(&self.whole(store, id)?, offset, target)),
+            Err(error) => Err(error),
+            Ok(part) => {
+                self.misses.fetch_add(1, Relaxed);
+                target.copy_from_slice(&part[offset - start..offset - start + target.len()]);
+                for (index, block) in part.chunks_exact(BLOCK_BYTES).enumerate() {
+                    // A copy, unless there is nothing else in that memory: or one block would keep all of it.
+                    let alone = part.len() == BLOCK_BYTES;
+                    let block = if alone {
+                        part.clone()
+                    } else {
+                        Bytes::copy_from_slice(block)
+                    };
+                    let key = Key::block(id, start / BLOCK_BYTES + index);
+                    self.chunks.insert(key, block);
+                }
+                Ok(target.len())
+            }
         }
     }
 
-    /// Brings chunks in that will be asked for soon: those not here are fetched in one call, so that neighbours on
-    /// a device are read together. Errors are left to the read that really needs the chunk.
-    pub fn read_ahead(&self, store: &dyn Store, ids: &[ChunkId]) {
-        let missing: Vec<ChunkId> = ids.iter().copied().filter(|id| !self.contains(*id)).collect();
+    /// Fills `target` from single blocks, if all of them are here.
+    fn blocks(&self, id: ChunkId, offset: usize, target: &mut [u8]) -> bool {
+        let mut done = 0;
+        while done < target.len() {
+            let at = offset + done;
+            let Some(block) = self.chunks.get(&Key::block(id, at / BLOCK_BYTES)) else {
+                return false;
+            };
+            let from = at % BLOCK_BYTES;
+            let length = (BLOCK_BYTES - from).min(target.len() - done);
+            target[done..done + length].copy_from_slice(&block[from..from + length]);
+            done += length;
+        }
+        true
+    }
+
+    /// As [`part`](Self::part), but fetches all of the chunk if it is not here.
+    pub fn part_of_whole(
+        &self,
+        store: &dyn Store,
+        id: ChunkId,
+        offset: usize,
+        target: &mut [u8],
+    ) -> Result<usize, StoreError> {
+        Ok(cut(&self.whole(store, id)?, offset, target))
+    }
+
+    /// Brings chunks in: those of `ids` that are not here are fetched in one call, so that neighbours on a device are read
+    /// together. Returns them, as a full cache may not keep them until they are looked for. Errors are left to the
+    /// read that really needs the chunk.
+    pub fn read_ahead(&self, store: &dyn Store, mut ids: Vec<ChunkId>) -> Fetched {
+        ids.sort_unstable();
+        ids.dedup();
+        ids.retain(|id| !self.contains(*id));
+        let missing = ids;
         if missing.is_empty() {
-            return;
+            return Fetched::default();
         }
         self.misses.fetch_add(missing.len() as u64, Relaxed);
+        let mut fetched = Vec::with_capacity(missing.len());
         for (id, content) in missing.iter().zip(store.read_chunks(&missing)) {
             if let Ok(content) = content {
-                self.insert(*id, content);
+                self.insert(*id, content.clone());
+                fetched.push((*id, content));
             }
         }
+        Fetched(fetched)
     }
 
     /// Hits, misses, bytes.
@@ -207,14 +317,16 @@ impl ReadCache {
                 .for_each(|count| count.store(count.load(Relaxed) / 2, Relaxed));
         }
         let count = self.touches[slot].load(Relaxed).saturating_add(1);
-        self.touches[slot].store(count, Relaxed);
-        let room = self.chunks.weight() + SMALL_BYTES as u64 * 8 < self.capacity_bytes.load(Relaxed);
-        count
+        // Each shard evicts for itself: a cache that is full is so on average, not to the last byte.
+        let room = self.chunks.weight() < self.capacity_bytes.load(Relaxed) / 4 * 3;
+        let earned = count
             >= if room {
                 TOUCHES_WITH_ROOM
             } else {
                 TOUCHES_WHEN_FULL
-            }
+            };
+        self.touches[slot].store(if earned { 0 } else { count }, Relaxed);
+        earned
     }
 }
 
@@ -241,10 +353,15 @@ mod tests {
         let content: Vec<u8> = (0..128 * 1024u32).map(|at| at as u8).collect();
         let written = chunk(&store, &content);
         let cache = ReadCache::new(1 << 20);
-        let part = cache.part(&store, written.id, 4096, 4096, content.len()).unwrap();
+        let mut part = [0; 4096];
+        cache
+            .part(&store, written.id, 4096, content.len(), &mut part)
+            .unwrap();
         assert_eq!(&part[..], &content[4096..8192]);
         assert!(!cache.contains(written.id));
-        cache.part(&store, written.id, 8192, 4096, content.len()).unwrap();
+        cache
+            .part(&store, written.id, 8192, content.len(), &mut part)
+            .unwrap();
         assert!(cache.contains(written.id));
     }
 
@@ -253,11 +370,45 @@ mod tests {
         let store = MemoryStore::new(1 << 20);
         let written = chunk(&store, b"tail");
         let cache = ReadCache::new(1 << 20);
-        assert_eq!(&cache.part(&store, written.id, 2, 4096, 4096).unwrap()[..], b"il");
+        let mut part = [0; 4096];
+        assert_eq!(cache.part(&store, written.id, 2, 4096, &mut part).unwrap(), 2);
+        assert_eq!(&part[..2], b"il");
         assert_eq!(
-            cache.part(&store, written.id, 9, 4096, 128 << 10).unwrap().len(),
+            cache.part(&store, written.id, 9, 128 << 10, &mut part).unwrap(),
             0
         );
+    }
+
+    /// With the cache full of other chunks, blocks are kept by themselves: asked for again they are not fetched again, and
+    /// the chunk comes whole only when most of it was asked for.
+    #[test]
+    fn a_full_cache_keeps_the_blocks_that_were_asked_for() {
+        let store = MemoryStore::new(64 << 20);
+        let content =
+            |seed: u32| -> Vec<u8> { (0..128 * 1024u32).map(|at| (at / 4096 + seed) as u8).collect() };
+        let cache = ReadCache::new(2 << 20);
+        for seed in 0..64 {
+            cache.read_ahead(&store, vec![chunk(&store, &content(100 + seed)).id]);
+        }
+        let wanted = content(7);
+        let id = chunk(&store, &wanted).id;
+        let mut part = vec![0; 5000];
+        for _ in 0..4 {
+            let before = cache.counters();
+            // Two blocks, from within the first.
+            cache.part(&store, id, 8000, wanted.len(), &mut part).unwrap();
+            assert_eq!(part, &wanted[8000..13000]);
+            let now = cache.counters();
+            assert!(now.hits > before.hits || before.misses == 64, "asked for again");
+        }
+        assert_eq!(cache.counters().misses, 65);
+        let asked = (4..32).take_while(|block| {
+            cache
+                .part(&store, id, block * 4096, wanted.len(), &mut part[..4096])
+                .unwrap();
+            !cache.contains(id)
+        });
+        assert_eq!(asked.count(), usize::from(TOUCHES_WHEN_FULL) - 2);
     }
 
     #[test]
@@ -266,7 +417,7 @@ mod tests {
         let cache = ReadCache::new(1 << 20);
         for at in 0..64u8 {
             let written = chunk(&store, &vec![at + 1; 128 * 1024]);
-            cache.read_ahead(&store, &[written.id]);
+            cache.read_ahead(&store, vec![written.id]);
         }
         assert!(cache.counters().bytes <= 1 << 20);
         assert!(cache.counters().bytes > 0);

@@ -18,7 +18,7 @@ use crate::record::Location;
 /// A buffer of this many bytes is written out.
 pub const WRITE_BYTES: usize = 1024 * 1024;
 /// Room of a buffer: the last chunk may pass the limit.
-const BUFFER_BYTES: usize = WRITE_BYTES + 256 * 1024;
+pub(crate) const BUFFER_BYTES: usize = WRITE_BYTES + 256 * 1024;
 /// Buffers kept for reuse: new memory costs a page fault per 4 KiB, more than hashing it.
 const SPARE_BUFFERS: usize = 16;
 

@@ -28,10 +28,29 @@ thread_local! {
     static BUFFER: std::cell::RefCell<AlignedBuffer> = std::cell::RefCell::new(AlignedBuffer::with_capacity(160 * 1024));
 }
 
-/// The content of a stored chunk, if it is what its record says.
+/// The content of a stored chunk, if it is what its record says: by its hash.
 pub(crate) fn verified(record: &ChunkRecord, stored: &[u8]) -> Option<Bytes> {
     let content = compress::decompress(stored, record.compression, record.length as usize)?;
     (*blake3::hash(&content).as_bytes() == record.hash).then(|| Bytes::from(content))
+}
+
+/// The same for readers: by the sums of its blocks where it has them, which takes a quarter of the time.
+fn verified_by_sums(record: &ChunkRecord, stored: &[u8]) -> Option<Bytes> {
+    if record.sums.is_empty() {
+        return verified(record, stored);
+    }
+    let whole = stored.len() == record.length as usize && first_bad_block(record, 0, stored).is_none();
+    whole.then(|| Bytes::copy_from_slice(stored))
+}
+
+/// The first block, counted from the chunk's start, that does not match its sum; `blocks` begin with block `first`.
+fn first_bad_block(record: &ChunkRecord, first: usize, blocks: &[u8]) -> Option<usize> {
+    blocks
+        .chunks(BLOCK_BYTES)
+        .enumerate()
+        .map(|(index, block)| (first + index, block))
+        .find(|(at, block)| record.sums.get(*at) != Some(&crc32c::crc32c(block)))
+        .map(|(at, _)| at)
 }
 
 impl ChunkStore {
@@ -89,8 +108,17 @@ impl ChunkStore {
         })
     }
 
-    /// Reads and verifies one copy of a whole chunk.
+    /// Reads one copy of a whole chunk and compares it with its hash.
     pub(crate) fn read_copy(&self, record: &ChunkRecord, location: Location) -> Result<Bytes, Arc<str>> {
+        self.read_copy_with(record, location, verified)
+    }
+
+    fn read_copy_with(
+        &self,
+        record: &ChunkRecord,
+        location: Location,
+        verified: fn(&ChunkRecord, &[u8]) -> Option<Bytes>,
+    ) -> Result<Bytes, Arc<str>> {
         let content = self.with_stored(location, HEADER_BYTES, record.payload as usize, |stored| {
             verified(record, stored)
         })?;
@@ -171,7 +199,9 @@ impl ChunkStore {
     }
 
     pub(crate) fn read_whole(&self, id: ChunkId) -> Result<Bytes, StoreError> {
-        self.read_any(id, |record, location| self.read_copy(record, location))
+        self.read_any(id, |record, location| {
+            self.read_copy_with(record, location, verified_by_sums)
+        })
     }
 
     pub(crate) fn read_part(&self, id: ChunkId, offset: usize, length: usize) -> Result<Bytes, StoreError> {
@@ -208,15 +238,12 @@ impl ChunkStore {
             .next_multiple_of(BLOCK_BYTES)
             .min(record.length as usize);
         self.with_stored(location, HEADER_BYTES + start, end - start, |blocks| {
-            for (index, block) in blocks.chunks(BLOCK_BYTES).enumerate() {
-                if record.sums.get(first + index) != Some(&crc32c::crc32c(block)) {
-                    let block = first + index;
-                    return Err(format!(
-                        "block {block} in segment {} does not match its sum",
-                        location.segment
-                    )
-                    .into());
-                }
+            if let Some(block) = first_bad_block(record, first, blocks) {
+                return Err(format!(
+                    "block {block} in segment {} does not match its sum",
+                    location.segment
+                )
+                .into());
             }
             Ok(Bytes::copy_from_slice(
                 &blocks[offset - start..offset - start + length],
@@ -244,9 +271,9 @@ impl ChunkStore {
         let found: Vec<Mutex<Option<Bytes>>> = ids.iter().map(|_| Mutex::new(None)).collect();
         self.read_spans(&stored, &|number, payload| {
             let (at, record, _) = copies[number];
-            *found[at].lock() = verified(record, payload);
+            *found[at].lock() = verified_by_sums(record, payload);
         });
-        // What lies alone, has moved or is bad in its first copy is read by itself.
+        // What is in memory, has moved or is bad in its first copy is read by itself.
         ids.iter()
             .zip(found)
             .map(|(id, found)| found.into_inner().map_or_else(|| self.read_whole(*id), Ok))

@@ -1,4 +1,4 @@
-//! Spans: chunks that lie near each other on a device are read together.
+//! Spans: chunks that lie near each other on a device are read together, and what lies apart at the same time.
 //!
 //! Invariants: this only fetches; who gets the bytes compares them with a sum, and reads the chunk by itself if they do
 //! not match or did not come. What may still be in a buffer in memory (the segment takes appends) is left out.
@@ -6,9 +6,9 @@
 use std::ops::Range;
 
 use parking_lot::Mutex;
-use terrace_pool::SegmentId;
+use terrace_pool::{SegmentId, SegmentRead};
 
-use crate::{header::HEADER_BYTES, record::Location, store::ChunkStore};
+use crate::{appender::BUFFER_BYTES, header::HEADER_BYTES, record::Location, store::ChunkStore};
 
 /// Bytes of one read at most.
 const SPAN_BYTES: usize = 512 * 1024;
@@ -19,52 +19,100 @@ const BLOCK: usize = 4096;
 /// A stored chunk: where its header is, and the length of what follows it.
 pub(crate) type Stored = (Location, u32);
 
+/// One read of a device, and which chunks it brings.
+struct Span {
+    segment: SegmentId,
+    /// In the segment, whole blocks.
+    extent: Range<usize>,
+    chunks: Vec<usize>,
+}
+
 impl ChunkStore {
-    /// Calls `each` with the number and the payload of those of `wanted` that lie together with others; in parallel
-    /// where there are threads.
+    /// Calls `each` with the number and the payload of each of `wanted` that could be read; in parallel where there
+    /// are threads, and with many reads under way where the device can.
     pub(crate) fn read_spans(&self, wanted: &[Stored], each: &(dyn Fn(usize, &[u8]) + Sync)) {
-        let spans = self.spans(wanted);
-        if spans.is_empty() {
+        let batches = in_batches(self.spans(wanted));
+        if batches.is_empty() {
             return;
         }
-        let rest = Mutex::new(spans.iter());
-        self.crew.run(spans.len(), || {
+        let rest = Mutex::new(batches.iter());
+        self.crew.run(batches.len(), || {
             loop {
-                let Some(span) = rest.lock().next() else { break };
-                self.read_span(wanted, span, each);
+                let Some(batch) = rest.lock().next() else { break };
+                self.read_batch(wanted, batch, each);
             }
         });
     }
 
-    /// Which of `wanted` are read together.
-    fn spans(&self, wanted: &[Stored]) -> Vec<Vec<usize>> {
-        let mut spans = neighbours(wanted);
-        spans.retain(|span| {
-            span.len() > 1
-                && span
-                    .first()
-                    .is_some_and(|at| self.open_segments.find(wanted[*at].0.segment).is_none())
-        });
-        spans
+    /// What is read together, in order of place.
+    fn spans(&self, wanted: &[Stored]) -> Vec<Span> {
+        neighbours(wanted)
+            .into_iter()
+            .filter_map(|chunks| {
+                let (segment, extent) = extent_of(wanted, &chunks, self.pool.segment_bytes())?;
+                let on_devices = self.open_segments.find(segment).is_none();
+                on_devices.then_some(Span {
+                    segment,
+                    extent,
+                    chunks,
+                })
+            })
+            .collect()
     }
 
-    fn read_span(&self, wanted: &[Stored], span: &[usize], each: &(dyn Fn(usize, &[u8]) + Sync)) {
-        let Some((segment, extent)) = extent_of(wanted, span, self.pool.segment_bytes()) else {
+    fn read_batch(&self, wanted: &[Stored], batch: &[Span], each: &(dyn Fn(usize, &[u8]) + Sync)) {
+        let Some(device) = batch.first().map(|span| span.segment.device) else {
             return;
         };
         let mut buffer = self.open_segments.buffer();
-        let bytes = buffer.reuse(extent.len());
-        if self.pool.read(segment, extent.start as u64, bytes).is_ok() {
-            for at in span {
+        let mut rest = buffer.reuse(batch.iter().map(|span| span.extent.len()).sum());
+        let mut reads = Vec::with_capacity(batch.len());
+        for span in batch {
+            let (mine, others) = rest.split_at_mut(span.extent.len());
+            reads.push(SegmentRead::new(span.segment, span.extent.start as u64, mine));
+            rest = others;
+        }
+        self.pool.read_many(device, &mut reads);
+        for (span, read) in batch.iter().zip(&reads) {
+            if read.outcome.is_err() {
+                continue;
+            }
+            for at in &span.chunks {
                 let (location, payload) = wanted[*at];
-                let from = location.offset as usize + HEADER_BYTES - extent.start;
-                if let Some(bytes) = buffer.get(from..from + payload as usize) {
+                let from = location.offset as usize + HEADER_BYTES - span.extent.start;
+                if let Some(bytes) = read.buffer.get(from..from + payload as usize) {
                     each(*at, bytes);
                 }
             }
         }
+        drop(reads);
         self.open_segments.give_back(buffer);
     }
+}
+
+/// Neighbouring spans of one device that fit into one buffer.
+fn in_batches(spans: Vec<Span>) -> Vec<Vec<Span>> {
+    let mut batches: Vec<Vec<Span>> = Vec::new();
+    let mut bytes = 0;
+    for span in spans {
+        let length = span.extent.len();
+        match batches.last_mut() {
+            Some(batch)
+                if bytes + length <= BUFFER_BYTES
+                    && batch
+                        .last()
+                        .is_some_and(|last| last.segment.device == span.segment.device) =>
+            {
+                bytes += length;
+                batch.push(span);
+            }
+            _ => {
+                bytes = length;
+                batches.push(vec![span]);
+            }
+        }
+    }
+    batches
 }
 
 /// Groups those of `wanted` that lie near each other on one segment, each group at most [`SPAN_BYTES`] long.

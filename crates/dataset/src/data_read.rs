@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use terrace_cache::Access;
+use terrace_cache::{Access, Fetched};
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, StoreError};
 
 use crate::{
@@ -28,8 +28,13 @@ const STREAK: u32 = 2;
 const SCAN_NEAR_BYTES: u64 = 1 << 20;
 /// Reads from this size on are taken for readahead.
 const SCAN_READ_BYTES: usize = 64 << 10;
-/// Chunks fetched ahead of a sequential reader.
-const AHEAD_CHUNKS: usize = 16;
+/// Reads from this size on need nobody to read ahead of them.
+const LARGE_READ_BYTES: usize = 256 << 10;
+/// Blocks fetched ahead of a sequential reader, and the most chunks for it: where they are small there are many.
+const AHEAD_BLOCKS: u64 = (2 << 20) / BLOCK;
+const AHEAD_CHUNKS: usize = 64;
+/// A chunk of which a read wants this part or more is fetched whole together with the others.
+const WHOLE_PART: usize = 4;
 /// How often a lookup is repeated when chunks go away under it.
 const RETRIES: usize = 100;
 
@@ -99,7 +104,7 @@ impl LiveDataset {
 
     fn try_read(&self, object: &Arc<Object>, offset: u64, buffer: &mut [u8]) -> Result<usize, ReadError> {
         let mut wanted = Vec::new();
-        let (length, sequential, amount, body, size) = {
+        let (length, sequential, ahead, amount, body, size) = {
             let mut state = object.state.lock();
             if state.freed {
                 return Err(FsError::Stale.into());
@@ -126,10 +131,18 @@ impl LiveDataset {
                 state.read_streak = 0;
             }
             state.read_end = end;
+            let sequential = state.read_streak >= STREAK;
+            // Once for each stretch: who reads with several requests at a time would fetch it several times.
+            let under_way = (offset..=offset + AHEAD_BLOCKS * BLOCK).contains(&state.ahead_to);
+            let ahead = sequential && length < LARGE_READ_BYTES && (!under_way || state.ahead_to == offset);
+            if ahead {
+                state.ahead_to = end + AHEAD_BLOCKS * BLOCK;
+            }
             copy_pages(&state, offset, &mut buffer[..length], &mut wanted);
             (
                 length,
-                state.read_streak >= STREAK,
+                sequential,
+                ahead,
                 heat_of_read(state.scan_streak, offset, length, state.inode.size),
                 state.inode.body,
                 state.inode.size,
@@ -156,12 +169,8 @@ impl LiveDataset {
             self.plan(body, offset, &mut buffer[..length], part, &mut fetches)?;
         }
         if !fetches.is_empty() {
-            self.fetch(
-                body,
-                &fetches,
-                buffer,
-                sequential.then_some(offset + length as u64),
-            )?;
+            let ahead_from = ahead.then_some(offset + length as u64);
+            self.fetch(body, &fetches, buffer, sequential, ahead_from)?;
         }
         Ok(length)
     }
@@ -178,7 +187,7 @@ impl LiveDataset {
         let end = offset + buffer.len() as u64;
         // The part of the buffer that the bytes from `from` to `to` of the file take.
         let clip = |from: u64, to: u64| {
-            let (from, to) = (from.max(offset), to.min(end));
+            let (from, to) = (from.clamp(offset, end), to.min(end));
             (from, (from - offset) as usize..(to.max(from) - offset) as usize)
         };
         if let Source::Chunk { chunk, index } = wanted.source {
@@ -199,9 +208,12 @@ impl LiveDataset {
         for region in wanted.block / PER_REGION..=(last - 1) / PER_REGION {
             let start = region * PER_REGION;
             let (first, to) = (wanted.block.max(start), last.min(start + PER_REGION));
-            buffer[clip(first * BLOCK, to * BLOCK).1].fill(0);
             let cached = self.region(body, region)?;
-            let Some(record) = &cached.record else { continue };
+            let Some(record) = &cached.record else {
+                buffer[clip(first * BLOCK, to * BLOCK).1].fill(0);
+                continue;
+            };
+            let mut mapped_to = first;
             let runs = record.runs();
             let begin = runs.partition_point(|run| u64::from(run.end()) + start <= first);
             for run in runs[begin..]
@@ -210,6 +222,8 @@ impl LiveDataset {
             {
                 let block = first.max(start + u64::from(run.block));
                 let until = to.min(start + u64::from(run.end()));
+                buffer[clip(mapped_to * BLOCK, block * BLOCK).1].fill(0);
+                mapped_to = until;
                 let (from, range) = clip(block * BLOCK, until * BLOCK);
                 let in_run = from - (start + u64::from(run.block)) * BLOCK;
                 fetches.push(Fetch {
@@ -220,6 +234,7 @@ impl LiveDataset {
                     chunk_bytes: (run.index + run.count) as usize * BLOCK_BYTES,
                 });
             }
+            buffer[clip(mapped_to * BLOCK, to * BLOCK).1].fill(0);
         }
         Ok(())
     }
@@ -229,65 +244,59 @@ impl LiveDataset {
         body: u64,
         fetches: &[Fetch],
         buffer: &mut [u8],
-        sequential_to: Option<u64>,
+        sequential: bool,
+        ahead_from: Option<u64>,
     ) -> Result<(), ReadError> {
         let (cache, store) = (&self.dataset.environment().cache, &**self.dataset.store());
-        let mut many: Vec<ChunkId> = Vec::new();
-        if fetches.len() > 1 {
-            many.extend(
-                fetches
-                    .iter()
-                    .filter(|fetch| fetch.length * 2 >= fetch.chunk_bytes)
-                    .map(|fetch| fetch.chunk),
-            );
-        }
-        if let Some(end) = sequential_to {
+        let mut many: Vec<ChunkId> = if fetches.len() > 1 {
+            fetched_whole(fetches)
+        } else {
+            Vec::new()
+        };
+        if let Some(from) = ahead_from {
             let here = fetches.iter().any(|fetch| !cache.contains(fetch.chunk));
             // Only when the reader reaches something that is not here: a batch at a time, not a chunk at a time.
             if here {
                 many.extend(fetches.iter().map(|fetch| fetch.chunk));
-                self.ahead(body, end, &mut many)?;
+                self.ahead(body, from, &mut many)?;
             }
         }
-        if many.len() > 1 {
-            many.dedup();
-            cache.read_ahead(store, &many);
-        }
+        let fetched = if many.len() > 1 {
+            cache.read_ahead(store, many)
+        } else {
+            Fetched::default()
+        };
         for fetch in fetches {
-            let content = if sequential_to.is_some() {
-                cache.whole(store, fetch.chunk).map(|content| {
-                    let from = fetch.from.min(content.len());
-                    content.slice(from..(fetch.from + fetch.length).min(content.len()))
-                })
-            } else {
-                cache.part(store, fetch.chunk, fetch.from, fetch.length, fetch.chunk_bytes)
+            let target = &mut buffer[fetch.at..fetch.at + fetch.length];
+            let filled = match fetched.part(fetch.chunk, fetch.from, target) {
+                Some(filled) => Ok(filled),
+                None if sequential => cache.part_of_whole(store, fetch.chunk, fetch.from, target),
+                None => cache.part(store, fetch.chunk, fetch.from, fetch.chunk_bytes, target),
             };
-            let content = content.map_err(|error| match error {
+            let filled = filled.map_err(|error| match error {
                 StoreError::NoChunk(_) => ReadError::Moved,
                 other => ReadError::Failed(other.into()),
             })?;
-            let target = &mut buffer[fetch.at..fetch.at + fetch.length];
-            target[..content.len()].copy_from_slice(&content);
-            target[content.len()..].fill(0);
+            target[filled..].fill(0);
         }
         Ok(())
     }
 
     /// The chunks that a sequential reader at `offset` wants next.
     fn ahead(&self, body: u64, offset: u64, chunks: &mut Vec<ChunkId>) -> Result<(), FsError> {
-        let block = offset / BLOCK;
-        for region in block / PER_REGION..block / PER_REGION + 4 {
+        let first = offset / BLOCK;
+        let last = first + AHEAD_BLOCKS;
+        let most = chunks.len() + AHEAD_CHUNKS;
+        for region in first / PER_REGION..=(last - 1) / PER_REGION {
             let cached = self.region(body, region)?;
             let Some(record) = &cached.record else {
                 return Ok(());
             };
-            let from = block.max(region * PER_REGION) - region * PER_REGION;
-            for run in record.range(from as u32, REGION_BLOCKS) {
-                if chunks.len() > AHEAD_CHUNKS {
-                    return Ok(());
-                }
-                chunks.push(run.chunk);
-            }
+            let start = region * PER_REGION;
+            let (from, to) = (first.max(start) - start, last.min(start + PER_REGION) - start);
+            let left = most.saturating_sub(chunks.len());
+            let runs = record.range(from as u32, to as u32).take(left);
+            chunks.extend(runs.map(|run| run.chunk));
         }
         Ok(())
     }
@@ -471,6 +480,25 @@ impl LiveDataset {
         chunks.dedup();
         Ok(chunks)
     }
+}
+
+/// The chunks of which a read wants a good part, each once. (Overwritten here and there, a chunk is wanted in many small
+/// pieces.)
+fn fetched_whole(fetches: &[Fetch]) -> Vec<ChunkId> {
+    let mut pieces: Vec<(ChunkId, usize, usize)> = fetches
+        .iter()
+        .map(|fetch| (fetch.chunk, fetch.length, fetch.chunk_bytes))
+        .collect();
+    pieces.sort_unstable_by_key(|(chunk, ..)| *chunk);
+    pieces
+        .chunk_by(|(one, ..), (other, ..)| one == other)
+        .filter(|pieces| {
+            let wanted: usize = pieces.iter().map(|(_, length, _)| length).sum();
+            let whole = pieces.iter().map(|(.., bytes)| *bytes).max();
+            whole.is_some_and(|whole| wanted * WHOLE_PART >= whole)
+        })
+        .map(|pieces| pieces[0].0)
+        .collect()
 }
 
 enum ReadError {

@@ -77,6 +77,8 @@ pub(crate) struct State {
     /// Where a sequential reader would go on, and how many reads in a row did.
     pub(crate) read_end: u64,
     pub(crate) read_streak: u32,
+    /// Where what was last fetched ahead of such a reader ends.
+    pub(crate) ahead_to: u64,
     /// Reads in a row that belong to one scan; see `data_read`.
     pub(crate) scan_streak: u32,
     /// Where a sequential writer would go on, and how many bytes it wrote so.
@@ -163,6 +165,7 @@ impl Object {
             xattrs: fresh.then(Box::default),
             read_end: 0,
             read_streak: 0,
+            ahead_to: 0,
             scan_streak: 0,
             write_end: 0,
             write_run_bytes: 0,

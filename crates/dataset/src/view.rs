@@ -8,6 +8,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use terrace_cache::Fetched;
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX};
 
 use crate::{
@@ -25,6 +26,10 @@ use crate::{
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const PAGE: usize = 256;
+/// A read from this size on fetches its chunks together.
+const LARGE_READ_BYTES: usize = 128 * 1024;
+/// So many at most.
+const LARGE_READ_CHUNKS: usize = 64;
 
 /// A filesystem as of a checkpoint.
 pub struct View {
@@ -189,19 +194,24 @@ impl View {
         let end = start + out.len();
         out.fill(0);
         let (from, to) = (start / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
+        let store = self.state.store().as_ref();
+        let fetched = if out.len() >= LARGE_READ_BYTES {
+            let runs = record.range(from as u32, to as u32);
+            let chunks = runs.map(|run| run.chunk).take(LARGE_READ_CHUNKS).collect();
+            environment.cache.read_ahead(store, chunks)
+        } else {
+            Fetched::default()
+        };
         for run in record.range(from as u32, to as u32) {
             let run_start = run.block as usize * BLOCK_BYTES;
             let (first, last) = (run_start.max(start), (run.end() as usize * BLOCK_BYTES).min(end));
             let offset = run.index as usize * BLOCK_BYTES + first - run_start;
-            let content = environment.cache.part(
-                self.state.store().as_ref(),
-                run.chunk,
-                offset,
-                last - first,
-                CHUNK_BYTES_MAX,
-            )?;
             // A tail's chunk holds only what lay before the end of the file; the rest is zero.
-            out[first - start..first - start + content.len()].copy_from_slice(&content);
+            let target = &mut out[first - start..last - start];
+            if fetched.part(run.chunk, offset, target).is_none() {
+                let cache = &environment.cache;
+                cache.part(store, run.chunk, offset, CHUNK_BYTES_MAX, target)?;
+            }
         }
         Ok(())
     }

@@ -7,7 +7,7 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 
 use crate::error::{Cause, DeviceError, Operation};
 use crate::flush_gate::FlushGate;
-use crate::{AlignedBuffer, DEVICE_BLOCK_BYTES, Device};
+use crate::read_ring::{self, RingRead};
+use crate::{AlignedBuffer, DEVICE_BLOCK_BYTES, Device, ReadRequest};
 
 /// A regular file or block device.
 pub struct FileDevice {
@@ -258,6 +259,37 @@ impl Device for FileDevice {
             let cause = if short { Cause::Short } else { Cause::from(&error) };
             self.range_error(Operation::Read, offset, length, cause)
         })
+    }
+
+    fn read_many(&self, reads: &mut [ReadRequest<'_>]) {
+        let suits = |read: &ReadRequest<'_>| {
+            is_aligned(read.buffer.as_ptr())
+                && check_range(self, Operation::Read, read.offset, read.buffer.len() as u64).is_ok()
+        };
+        // Buffered reads would be done one after the other by the ring as well.
+        let at_once = self.direct && reads.len() > 1 && reads.iter().all(suits);
+        let mut through_ring: Vec<RingRead<'_>> = Vec::new();
+        if at_once {
+            through_ring.extend(reads.iter_mut().map(|read| RingRead {
+                offset: read.offset,
+                buffer: &mut *read.buffer,
+                outcome: Ok(0),
+            }));
+        }
+        let outcomes: Vec<bool> = match at_once && read_ring::read_all(self.file.as_fd(), &mut through_ring) {
+            true => through_ring
+                .iter()
+                .map(|read| matches!(read.outcome, Ok(length) if length == read.buffer.len()))
+                .collect(),
+            false => Vec::new(),
+        };
+        // What failed or came short is read by itself, which says why.
+        for (at, read) in reads.iter_mut().enumerate() {
+            read.outcome = match outcomes.get(at) {
+                Some(true) => Ok(()),
+                _ => self.read_at(read.offset, read.buffer),
+            };
+        }
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {

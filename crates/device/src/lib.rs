@@ -13,6 +13,7 @@ mod file;
 mod flush_gate;
 mod memory;
 mod randomness;
+mod read_ring;
 mod size;
 mod spec;
 mod volatile;
@@ -31,6 +32,27 @@ pub use volatile::{VOLATILE_VARIABLE, VolatileDevice};
 /// The unit of device I/O in bytes: offsets and lengths are multiples of it.
 pub const DEVICE_BLOCK_BYTES: usize = 4096;
 
+/// One of several reads.
+pub struct ReadRequest<'a> {
+    /// From where on.
+    pub offset: u64,
+    /// What is to be filled.
+    pub buffer: &'a mut [u8],
+    /// Whether it was.
+    pub outcome: Result<(), DeviceError>,
+}
+
+impl<'a> ReadRequest<'a> {
+    /// Not done yet.
+    pub fn new(offset: u64, buffer: &'a mut [u8]) -> Self {
+        Self {
+            offset,
+            buffer,
+            outcome: Ok(()),
+        }
+    }
+}
+
 /// A range of bytes that survives power cuts once flushed. Object safe; every method may be called from any thread
 /// and blocks until done.
 pub trait Device: Send + Sync {
@@ -48,6 +70,14 @@ pub trait Device: Send + Sync {
     /// Fills `buffer` from `offset`. Never a partial read: anything short is an error. A buffer whose address is
     /// not 4096-aligned works but costs a copy; use [`AlignedBuffer`] on hot paths.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Does several reads, at once where the system allows; each gets an outcome of its own, as from
+    /// [`Device::read_at`].
+    fn read_many(&self, reads: &mut [ReadRequest<'_>]) {
+        for read in reads {
+            read.outcome = self.read_at(read.offset, read.buffer);
+        }
+    }
 
     /// Writes all of `data` at `offset`, in one request where the system allows (several MiB are fine). After an
     /// error any part of the range may or may not have been written.

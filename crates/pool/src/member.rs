@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
-use terrace_device::{Cause, Device, DeviceError, Operation};
+use terrace_device::{Cause, Device, DeviceError, Operation, ReadRequest};
 
 use crate::counters::{Counters, count};
 use crate::layout::SEGMENT_AREA_OFFSET;
-use crate::{CounterValues, DeviceState, PoolError, SegmentId};
+use crate::{CounterValues, DeviceState, PoolError, SegmentId, SegmentRead};
 
 /// A device of the pool as it is now.
 #[derive(Debug, Clone, PartialEq)]
@@ -136,6 +136,37 @@ impl OpenDevice {
             }
         }
         Ok(())
+    }
+
+    /// As [`read`](Self::read) each, at once where the device can.
+    pub(crate) fn read_many(&self, reads: &mut [SegmentRead<'_>], segment_bytes: u32) {
+        let places: Result<Vec<u64>, PoolError> = reads
+            .iter()
+            .map(|read| {
+                let length = read.buffer.len() as u64;
+                self.place(read.segment, read.offset, length, segment_bytes, Operation::Read)
+            })
+            .collect();
+        let mut done: Vec<bool> = Vec::new();
+        if let Ok(places) = places {
+            let mut requests: Vec<ReadRequest<'_>> = places
+                .into_iter()
+                .zip(reads.iter_mut())
+                .map(|(at, read)| ReadRequest::new(at, &mut *read.buffer))
+                .collect();
+            self.device.read_many(&mut requests);
+            done.extend(requests.iter().map(|request| request.outcome.is_ok()));
+        }
+        for (number, read) in reads.iter_mut().enumerate() {
+            if done.get(number) == Some(&true) {
+                count(&self.counters.reads, 1);
+                count(&self.counters.read_bytes, read.buffer.len() as u64);
+                read.outcome = Ok(());
+            } else {
+                // By itself: counted, tried again, and with a cause of its own.
+                read.outcome = self.read(read.segment, read.offset, read.buffer, segment_bytes);
+            }
+        }
     }
 
     pub(crate) fn write(

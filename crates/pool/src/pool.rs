@@ -15,7 +15,8 @@ use crate::label::Label;
 use crate::member::OpenDevice;
 use crate::roots::Roots;
 use crate::{
-    CounterValues, DeviceInfo, DeviceState, PoolError, PoolId, PoolState, Request, SegmentId, TierSettings,
+    CounterValues, DeviceInfo, DeviceState, PoolError, PoolId, PoolState, Request, SegmentId, SegmentRead,
+    TierSettings,
 };
 
 /// Whether a flush of several devices uses threads.
@@ -227,6 +228,18 @@ impl Pool {
     pub fn read(&self, segment: SegmentId, offset: u64, buffer: &mut [u8]) -> Result<(), PoolError> {
         self.device(segment.device)?
             .read(segment, offset, buffer, self.segment_bytes)
+    }
+
+    /// Several reads of segments of one device, at once where it can; each gets an outcome of its own.
+    pub fn read_many(&self, device: u16, reads: &mut [SegmentRead<'_>]) {
+        match self.device(device) {
+            Ok(open) if reads.iter().all(|read| read.segment.device == device) => {
+                open.read_many(reads, self.segment_bytes);
+            }
+            _ => reads
+                .iter_mut()
+                .for_each(|read| read.outcome = self.read(read.segment, read.offset, read.buffer)),
+        }
     }
 
     /// Writes at `offset` bytes into the segment (multiples of 4096). Durable after [`Self::flush`].

@@ -1,5 +1,7 @@
 //! The unit of allocation on a device.
 
+use crate::PoolError;
+
 /// A segment of a pool: the device's number and the index on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentId {
@@ -27,6 +29,30 @@ impl SegmentId {
 impl std::fmt::Display for SegmentId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.device, self.index)
+    }
+}
+
+/// One of several reads ([`Pool::read_many`](crate::Pool::read_many)).
+pub struct SegmentRead<'a> {
+    /// The segment.
+    pub segment: SegmentId,
+    /// From where in it, bytes.
+    pub offset: u64,
+    /// What is to be filled.
+    pub buffer: &'a mut [u8],
+    /// Whether it was.
+    pub outcome: Result<(), PoolError>,
+}
+
+impl<'a> SegmentRead<'a> {
+    /// Not done yet.
+    pub fn new(segment: SegmentId, offset: u64, buffer: &'a mut [u8]) -> Self {
+        Self {
+            segment,
+            offset,
+            buffer,
+            outcome: Ok(()),
+        }
     }
 }
 
