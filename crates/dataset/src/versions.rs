@@ -20,7 +20,7 @@ use crate::{
     entry::{EntryRecord, OrphanRecord},
     inode::InodeRecord,
     keys,
-    region::RegionRecord,
+    region::{RegionRecord, Run},
 };
 
 /// A record with the checkpoint in which it was made.
@@ -131,6 +131,8 @@ impl VersionedBatch {
         new: Option<&RegionRecord>,
     ) {
         let key = keys::region(self.dataset, object, region);
+        let new = new.filter(|record| !record.is_empty());
+        let mut replaced = None;
         if let Some((birth, record)) = old {
             let blocks = i64::from(record.mapped_blocks());
             self.live_blocks -= blocks;
@@ -138,13 +140,13 @@ impl VersionedBatch {
                 self.move_to_history(&key, birth, join_value(birth, &record.encode()));
                 self.history_blocks += blocks;
             } else {
-                self.add_references(record, -1);
+                replaced = Some(record);
             }
         }
-        match new.filter(|record| !record.is_empty()) {
+        self.change_references(replaced, new);
+        match new {
             Some(record) => {
                 self.live_blocks += i64::from(record.mapped_blocks());
-                self.add_references(record, 1);
                 self.batch.put(key, join_value(self.checkpoint, &record.encode()));
             }
             None if old.is_some() => self.batch.delete(key),
@@ -273,7 +275,7 @@ impl VersionedBatch {
         ));
         self.batch.delete(keys::history(&holding.live, holding.death));
         if let Some(record) = record {
-            self.add_references(record, -1);
+            self.change_references(Some(record), None);
             self.history_blocks -= i64::from(record.mapped_blocks());
         }
     }
@@ -301,13 +303,36 @@ impl VersionedBatch {
         }
     }
 
-    fn add_references(&mut self, record: &RegionRecord, sign: i64) {
-        for run in record.runs() {
-            let blocks = self.references.entry(run.chunk).or_insert(0);
-            *blocks += sign * i64::from(run.count);
-            if *blocks == 0 {
-                self.references.remove(&run.chunk);
+    /// Takes the references of `old` away and adds those of `new`. Of a region with many runs a commit changes few: what
+    /// both have is passed over.
+    fn change_references(&mut self, old: Option<&RegionRecord>, new: Option<&RegionRecord>) {
+        let mut old = old.map_or(&[][..], RegionRecord::runs);
+        let mut new = new.map_or(&[][..], RegionRecord::runs);
+        loop {
+            match (old, new) {
+                ([gone, rest @ ..], [come, more @ ..]) if gone == come => (old, new) = (rest, more),
+                ([gone, rest @ ..], [come, ..]) if gone.block <= come.block => {
+                    self.refer(gone, -1);
+                    old = rest;
+                }
+                ([gone, rest @ ..], []) => {
+                    self.refer(gone, -1);
+                    old = rest;
+                }
+                (_, [come, more @ ..]) => {
+                    self.refer(come, 1);
+                    new = more;
+                }
+                ([], []) => break,
             }
+        }
+    }
+
+    fn refer(&mut self, run: &Run, sign: i64) {
+        let blocks = self.references.entry(run.chunk).or_insert(0);
+        *blocks += sign * i64::from(run.count);
+        if *blocks == 0 {
+            self.references.remove(&run.chunk);
         }
     }
 }
