@@ -209,6 +209,9 @@ impl LiveDataset {
         for chunk in written.into_iter().chain(ahead) {
             batch.hold(chunk);
         }
+        for (key, value) in &frozen.riders {
+            batch.put_plain(key.clone(), value.clone());
+        }
         // Deletions must work on a full pool, and room was taken for everything else.
         batch.privileged();
         let sequence = self.dataset.commit(batch)?;

@@ -48,6 +48,8 @@ pub(crate) struct FrozenObject {
 pub(crate) struct Frozen {
     pub(crate) checkpoint: u64,
     pub(crate) objects: Vec<FrozenObject>,
+    /// See [`LiveDataset::riders`].
+    pub(crate) riders: Vec<(Vec<u8>, Vec<u8>)>,
     /// Room taken for it, bytes.
     pub(crate) room_bytes: u64,
     /// As far as that was written ahead.
@@ -108,6 +110,7 @@ impl LiveDataset {
         Frozen {
             checkpoint,
             objects,
+            riders: std::mem::take(&mut *self.riders.lock()),
             room_bytes,
             ahead_bytes,
             dirty_bytes,

@@ -357,15 +357,12 @@ impl Datasets {
                 .properties
                 .insert("reservation".into(), crate::units::format_size(size_bytes));
         }
-        volume.resize(size_bytes)?;
-        // Whatever `durability` says: a record and a volume that state different sizes would be two truths.
-        volume.commit()?;
         record.kind = Kind::Volume { size_bytes };
-        let mut batch = Batch::new();
-        batch.put(keys::dataset(node.number()), record.encode());
-        self.environment.store.commit(batch)?;
+        volume.resize_with(size_bytes, Some((keys::dataset(node.number()), record.encode())))?;
         node.state.set_kind(record.kind);
         *node.record.write() = record;
+        // Whatever `durability` says; one batch has both.
+        volume.flush_always()?;
         self.environment.store.flush(self.environment.store.newest())?;
         Ok(())
     }

@@ -74,6 +74,8 @@ pub(crate) struct LiveDataset {
     pub(crate) names_limit: usize,
     /// One rename between directories at a time, so that the tree above a directory stands still.
     pub(crate) rename: Mutex<()>,
+    /// Records of the dataset itself that belong to what is dirty: they go into the same batch. Added under the gate.
+    pub(crate) riders: Mutex<Vec<(Vec<u8>, Vec<u8>)>>,
     /// What a freeze took and no commit has taken over yet. Used under the commit lock.
     pub(crate) pending: Mutex<Option<Frozen>>,
     /// A commit is being built.
@@ -101,6 +103,7 @@ impl LiveDataset {
             cached_names: AtomicUsize::new(0),
             names_limit: (bytes / 2 / NAME_BYTES).max(10_000) as usize,
             rename: Mutex::new(()),
+            riders: Mutex::new(Vec::new()),
             pending: Mutex::new(None),
             building: AtomicBool::new(false),
             group: Group::default(),

@@ -148,13 +148,26 @@ impl Volume {
 
     /// Changes the size; shrinking drops what is behind it.
     pub fn resize(&self, size_bytes: u64) -> Result<(), FsError> {
+        self.resize_with(size_bytes, None)
+    }
+
+    /// The same; `record`, the dataset's own, goes into the same batch: after a crash both tell the old size, or both the
+    /// new one.
+    pub(crate) fn resize_with(
+        &self,
+        size_bytes: u64,
+        mut record: Option<(Vec<u8>, Vec<u8>)>,
+    ) -> Result<(), FsError> {
         self.live.writable()?;
         self.live.take_metadata_always(1);
         {
             let _inode = self.object.inode_lock.write();
             let now = self.live.now();
             self.live
-                .truncate_object(&self.object, size_bytes, &mut |state| state.inode.changed = now)?;
+                .truncate_object(&self.object, size_bytes, &mut |state| {
+                    state.inode.changed = now;
+                    self.live.riders.lock().extend(record.take());
+                })?;
         }
         self.live.settle()
     }

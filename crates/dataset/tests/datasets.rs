@@ -471,6 +471,31 @@ fn volumes_grow_and_report_their_size() {
     pool.audit();
 }
 
+/// A crash can come between any two batches: the size in the volume's inode and that in the dataset's record must not be
+/// in different ones.
+#[test]
+fn a_resize_is_one_batch() {
+    let pool = Pool::new();
+    let new = NewDataset {
+        volume_bytes: Some(4 << 20),
+        ..NewDataset::default()
+    };
+    pool.datasets.create("pool/v", &new).unwrap();
+    let volume = pool.datasets.volume("pool/v").unwrap();
+    for size in [8 << 20, 1 << 20, 3 << 20] {
+        volume.write(0, &[size as u8 | 1; 8192]).unwrap();
+        volume.write((1 << 20) - 4096, &[7; 4096]).unwrap();
+        let before = pool.memory.newest();
+        pool.datasets.resize_volume("pool/v", size).unwrap();
+        assert_eq!(pool.memory.newest().0, before.0 + 1);
+        let again = open(&pool.memory, &pool.clock);
+        assert_eq!(again.volume("pool/v").unwrap().size_bytes(), size);
+        let listed = again.list(Some("pool/v")).unwrap();
+        assert_eq!(listed[0].kind, Kind::Volume { size_bytes: size });
+    }
+    pool.audit();
+}
+
 #[test]
 fn an_open_file_without_a_name_that_is_emptied_leaves_nothing() {
     let root = Context::root();

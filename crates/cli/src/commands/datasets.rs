@@ -56,7 +56,12 @@ pub fn volume(session: &Session, command: VolumeCommand) -> Result<(), Failure> 
         }
         VolumeCommand::Resize { volume, size, yes } => {
             let arguments = json!({ "name": volume, "size_bytes": bytes(&size)?, "shrink": yes });
-            session.change(&volume, "resize", arguments).map(drop)
+            let resized = session.change(&volume, "resize", arguments)?;
+            for address in resized["served"].as_array().into_iter().flatten() {
+                let address = address.as_str().unwrap_or_default();
+                println!("who uses '{volume}' at {address} sees the new size when they connect again");
+            }
+            Ok(())
         }
     }
 }

@@ -146,8 +146,8 @@ impl Daemon {
             .datasets()
             .resize_volume(&name, bytes)
             .map_err(|error| failed(&what, &error))?;
-        self.blocks.resized(&name)?;
-        Ok(json!({ "name": name, "size_bytes": bytes }))
+        let told_later = self.blocks.resized(&name)?;
+        Ok(json!({ "name": name, "size_bytes": bytes, "served": told_later }))
     }
 
     pub(super) fn get_properties(&self, parameters: &Parameters) -> Result<Value, Failure> {

@@ -291,14 +291,16 @@ impl Blocks {
         Ok(json!({ "volume": volume, "addresses": addresses }))
     }
 
-    /// A volume has another size: the kernel is told. NBD clients see it when they connect again, virtual machines when
-    /// they start.
-    pub fn resized(&self, volume: &str) -> Result<(), Failure> {
+    /// A volume has another size: the kernel is told. NBD has no such message that clients understand, nor has the
+    /// vhost-user library: they see it when they connect again. Returns the addresses where that is to be done.
+    pub fn resized(&self, volume: &str) -> Result<Vec<String>, Failure> {
         let _work = self.work.lock();
-        match self.find(|attached| attached.known.volume == volume) {
-            Some(attached) if attached.is_live() => attached.resized(),
-            _ => Ok(()),
+        if let Some(attached) = self.find(|attached| attached.known.volume == volume)
+            && attached.is_live()
+        {
+            attached.resized()?;
         }
+        Ok(self.services.addresses(|served| served == volume))
     }
 
     /// For `stop`: refuses while a device is in use, before anything is taken away.
