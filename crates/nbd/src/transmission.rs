@@ -3,6 +3,8 @@
 //! Workers take turns at the socket: whoever holds the read lock reads one request with its payload, lets go, and
 //! serves it while the next worker reads on (the leader/followers pattern, Schmidt et al. 2000). So requests are
 //! served out of order, with no queue between threads. A worker is added when a request is read and none is free.
+//! While a client has asked for one small thing at a time for a while, the worker keeps the socket as it serves: handing
+//! it over would wake a thread for each request.
 //!
 //! Invariants: at most [`WORKERS_MAX`] requests of a connection are in memory, each with at most one
 //! [`PIECE_BYTES`](crate::protocol::PIECE_BYTES) of data: longer ones are served piece by piece; a client that sends
@@ -37,6 +39,11 @@ use crate::{
 const WORKERS_MAX: usize = 8;
 /// Most workers of all connections together, beside the one that each has.
 const WORKERS_SHARED_MAX: usize = 1024;
+/// After so many requests that came alone, the next is served without handing the socket over.
+const ALONE_MIN: usize = 16;
+/// And only if it has no more data than this: its answer then fits into the socket's buffer, so that a client that does not
+/// take it at once cannot keep us from hearing what it says meanwhile.
+const ALONE_BYTES_MAX: u64 = 64 << 10;
 /// Requests that come together are received together, up to this size.
 const RECEIVE_BYTES: usize = 16 << 10;
 /// Most stretches in one block status reply.
@@ -61,8 +68,15 @@ struct Transmission<'a> {
     workers: AtomicUsize,
     /// Workers that wait for the read lock.
     free: AtomicUsize,
+    /// Requests that are being served.
+    busy: AtomicUsize,
+    /// How many requests in a row came while nothing else was asked for.
+    alone: AtomicUsize,
     resources: &'a Resources,
 }
+
+/// The socket's receiving half, for whoever reads the next request.
+type Reader<'a> = MutexGuard<'a, BufReader<Incoming>>;
 
 /// Why a request is not done, for the client.
 type Refusal = (WireError, String);
@@ -84,6 +98,8 @@ pub fn transmit(
         closing: AtomicBool::new(false),
         workers: AtomicUsize::new(1),
         free: AtomicUsize::new(0),
+        busy: AtomicUsize::new(0),
+        alone: AtomicUsize::new(0),
         resources,
     };
     thread::scope(|scope| transmission.work(scope));
@@ -92,19 +108,44 @@ pub fn transmit(
 
 impl<'a> Transmission<'a> {
     fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        let mut kept = None;
         loop {
-            self.free.fetch_add(1, Ordering::AcqRel);
-            let mut reader = self.reader.lock();
-            self.free.fetch_sub(1, Ordering::AcqRel);
+            let mut reader = match kept.take() {
+                Some(reader) => reader,
+                None => {
+                    self.free.fetch_add(1, Ordering::AcqRel);
+                    let reader = self.reader.lock();
+                    self.free.fetch_sub(1, Ordering::AcqRel);
+                    reader
+                }
+            };
+            let comes_alone = self.busy.load(Ordering::Acquire) == 0
+                && reader.buffer().is_empty()
+                && !reader.get_ref().is_waiting();
             let Some(request) = self.next(&mut reader) else {
                 return;
             };
-            if self.free.load(Ordering::Acquire) == 0 {
+            self.busy.fetch_add(1, Ordering::AcqRel);
+            // Only whoever holds the read lock counts.
+            let alone = match comes_alone {
+                true => self.alone.load(Ordering::Relaxed).saturating_add(1),
+                false => 0,
+            };
+            self.alone.store(alone, Ordering::Relaxed);
+            let keeps = alone >= ALONE_MIN
+                && matches!(request.command, CMD_READ | CMD_WRITE)
+                && request.length <= ALONE_BYTES_MAX
+                && request.flags & CMD_FLAG_FUA == 0;
+            if !keeps && self.free.load(Ordering::Acquire) == 0 {
                 self.call_another(scope);
             }
-            if self.serve(&request, reader).is_err() {
+            let mut reader = Some(reader);
+            let served = self.serve(&request, &mut reader, keeps);
+            self.busy.fetch_sub(1, Ordering::AcqRel);
+            if served.is_err() {
                 self.close();
             }
+            kept = reader;
         }
     }
 
@@ -160,15 +201,17 @@ impl<'a> Transmission<'a> {
         request
     }
 
-    /// Receives the payload of a request, gives the socket to the next worker, and answers.
-    fn serve(&self, request: &Request, mut reader: MutexGuard<'_, BufReader<Incoming>>) -> io::Result<()> {
+    /// Receives the payload of a request, gives the socket to the next worker unless it `keeps` it, and answers.
+    fn serve(&self, request: &Request, reader: &mut Option<Reader<'_>>, keeps: bool) -> io::Result<()> {
         let payload = request.payload_bytes(self.terms.extended);
         if payload > PAYLOAD_BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }
         if let Some((cause, words)) = self.refusal(request) {
-            let skipped = io::copy(&mut Read::by_ref(&mut *reader).take(payload), &mut io::sink())?;
-            drop(reader);
+            let skipped = match reader.take() {
+                Some(mut reader) => io::copy(&mut Read::by_ref(&mut *reader).take(payload), &mut io::sink())?,
+                None => 0,
+            };
             if skipped < payload {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -176,15 +219,17 @@ impl<'a> Transmission<'a> {
         }
         let outcome = match request.command {
             CMD_WRITE => {
-                let written = self.receive_and_write(request, reader)?;
+                let written = self.receive_and_write(request, reader, keeps)?;
                 written.map(|()| Answer::Done).map_err(words)
             }
             CMD_READ => {
-                drop(reader);
+                if !keeps {
+                    *reader = None;
+                }
                 return self.read(request);
             }
             _ => {
-                drop(reader);
+                *reader = None;
                 self.perform(request)
             }
         };
@@ -257,9 +302,9 @@ impl<'a> Transmission<'a> {
     fn receive_and_write(
         &self,
         request: &Request,
-        reader: MutexGuard<'_, BufReader<Incoming>>,
+        reader: &mut Option<Reader<'_>>,
+        keeps: bool,
     ) -> io::Result<Result<(), FsError>> {
-        let mut reader = Some(reader);
         let end = request.offset + request.length;
         let mut buffer = self.resources.buffers.take(request.length as usize);
         let mut at = request.offset;
@@ -267,14 +312,14 @@ impl<'a> Transmission<'a> {
         while at < end {
             let length = buffer.len().min((end - at) as usize);
             let piece = &mut buffer[..length];
-            if let Some(reader) = &mut reader {
+            if let Some(reader) = reader {
                 reader.read_exact(piece)?;
             }
             let from = at;
             at += length as u64;
-            if at == end {
+            if at == end && !keeps {
                 // The last piece needs the socket no more: the next request can come while it is written.
-                reader = None;
+                *reader = None;
             }
             if outcome.is_ok() {
                 outcome = self.export.write(from, piece);
