@@ -31,6 +31,9 @@ soak:
 	cargo build --release --quiet --bin terrace
 	scripts/kill-soak.sh $${CARGO_TARGET_DIR:-target}/release/terrace 100
 	scripts/power-cut.sh $${CARGO_TARGET_DIR:-target}/release/terrace 100
+	scripts/guest-boot.sh $${CARGO_TARGET_DIR:-target}/release/terrace --fetch
+	scripts/volume-kill.sh $${CARGO_TARGET_DIR:-target}/release/terrace 20
+	scripts/volume-kill.sh $${CARGO_TARGET_DIR:-target}/release/terrace 20 $$(date +%s) --power
 
 bench:
 	@scripts/bench.sh $(BENCH)

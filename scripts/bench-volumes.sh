@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Measures a volume, attached and over NBD, beside the raw file that its pool lies on, a plain loop device over such a file,
-# and qemu serving a qcow2 image of such a file, in the same run, as root; prints ratios to the raw file and keeps them in
+# Measures a volume, attached and over NBD, beside a raw file like the one that its pool lies on, a plain loop device over
+# that file, and qemu serving a qcow2 image on the same filesystem, in the same run, as root; then the four loads of TIER's
+# iometer table, a volume on two tiers against the raw file. Prints ratios to the raw file and keeps them in
 # docs/performance.md between its markers, with the date and the command.
 #   scripts/bench-volumes.sh [SIZE_MB] [ROUNDS] [SECONDS]      default 1024 3 5; of the rounds the median counts
 # TERRACE_BENCH_BINARY: an optimised terrace that is there already. The pool's memory is a quarter of SIZE_MB, so that the
-# data is larger than the cache.
+# data is larger than the cache. The files of the pool are written once before, as the raw file is: in a file that was never
+# written every flush waits for the host's filesystem as well.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 size=${1:-1024} rounds=${2:-3} seconds=${3:-5}
@@ -26,7 +28,8 @@ if [ $NBD = yes ]; then
     for QEMU in qemu-storage-daemon qemu-nbd ''; do command -v "${QEMU:-true}" >/dev/null && break; done
     [ -n "$QEMU" ] && TARGETS+=(qemu)
 fi
-JOBS=(read-4k-1 read-4k-4 read-4k-32 write-4k-1 write-4k-4 write-4k-32 flush-4k read-1m write-1m)
+JOBS=(read-1m read-4k-1 read-4k-4 read-4k-32 write-4k-1 write-4k-4 write-4k-32 flush-4k read-1m-after write-1m)
+IOMETER=(32k-seq-read 8k-60random-65read 32k-seq-50read 8k-random-70read)
 loop='' qemu_pid=''
 cleanup() {
     [ -n "$qemu_pid" ] && kill "$qemu_pid" 2>/dev/null && wait "$qemu_pid" 2>/dev/null
@@ -47,31 +50,42 @@ measure() {
             --output-format=terse --terse-version=3 "$@" 2>/dev/null | awk -F';' '/;/ { printf "%d", $8 + $49 }')
         printf '%s %s %s\n' "$target" "$job" "${figure:-0}" >>"$RESULTS"
     }
-    fio --name=lay "${engine[@]}" --size="${size}M" --bs=1M --rw=write --refill_buffers >/dev/null 2>&1
+    fio --name=lay "${engine[@]}" --size="${size}M" --bs=1M --iodepth=4 --rw=write --refill_buffers >/dev/null 2>&1
+    if [ "${3:-}" = iometer ]; then
+        run 32k-seq-read --bs=32k --rw=read --iodepth=8
+        run 8k-60random-65read --bs=8k --rw=randrw --percentage_random=60 --rwmixread=65 --iodepth=8
+        run 32k-seq-50read --bs=32k --rw=rw --rwmixread=50 --iodepth=8
+        run 8k-random-70read --bs=8k --rw=randrw --rwmixread=70 --iodepth=8
+        return
+    fi
+    run read-1m --bs=1M --rw=read --iodepth=4
     for depth in 1 4 32; do run read-4k-$depth --bs=4k --rw=randread --iodepth=$depth; done
     for depth in 1 4 32; do run write-4k-$depth --bs=4k --rw=randwrite --iodepth=$depth; done
     # Each write is followed by a flush: the rate of pairs.
     run flush-4k --bs=4k --rw=randwrite --iodepth=1 --fsync=1
-    run read-1m --bs=1M --rw=read --iodepth=4
+    # What was written here and there is read in order.
+    run read-1m-after --bs=1M --rw=read --iodepth=4
     run write-1m --bs=1M --rw=write --iodepth=4
 }
+# $1 file, $2 MiB
+written_file() { fio --name=fill --filename="$1" --size="$2M" --bs=1M --iodepth=4 --ioengine=libaio --direct=1 --rw=write --refill_buffers >/dev/null 2>&1; }
 
+written_file "$SCRATCH/raw.img" "$size" && written_file "$SCRATCH/pool.img" $((size * 3)) && written_file "$SCRATCH/slow.img" $((size * 3)) ||
+    { echo "no room for $((size * 7)) MiB below ${TMPDIR:-/tmp}" >&2; exit 1; }
 for round in $(seq 1 "$rounds"); do
     printf 'round %d of %d\n' "$round" "$rounds" >&2
-    truncate -s "${size}M" "$SCRATCH/raw.img" && measure raw "$SCRATCH/raw.img"
+    measure raw "$SCRATCH/raw.img"
     loop=$(losetup --find --show --direct-io=on "$SCRATCH/raw.img") && measure loop "$loop"
     losetup -d "$loop" && loop=''
-    rm -f "$SCRATCH/raw.img"
     POOL=volumes$round
-    "$TERRACE" pool create "$POOL" --tier "fast=$SCRATCH/pool.img:$((size * 3))M" -o "memory=$((size / 4))M" &&
+    "$TERRACE" pool create "$POOL" --tier "fast=$SCRATCH/pool.img" -o "memory=$((size / 4))M" &&
         "$TERRACE" volume create "$POOL/v" --size "${size}M" --sparse || exit 1
     if device=$("$TERRACE" attach "$POOL/v"); then measure attached "$device"; fi
     "$TERRACE" detach "$POOL/v"
     if [ $NBD = yes ]; then
         measure nbd "$("$TERRACE" serve "$POOL/v" --nbd "unix:$SCRATCH/nbd.sock")"
     fi
-    "$TERRACE" stop "$POOL"
-    rm -f "$SCRATCH/pool.img"
+    "$TERRACE" pool destroy "$POOL" --yes
     if [ -n "$QEMU" ]; then
         image=$SCRATCH/image.qcow2
         qemu-img create -q -f qcow2 "$image" "${size}M" || continue
@@ -89,20 +103,33 @@ for round in $(seq 1 "$rounds"); do
         qemu_pid=''
         rm -f "$image" "$SCRATCH/qemu.sock"
     fi
+    POOL=iometer$round
+    measure raw "$SCRATCH/raw.img" iometer
+    "$TERRACE" pool create "$POOL" --tier "fast=$SCRATCH/pool.img" --tier "slow=$SCRATCH/slow.img" -o "memory=$((size / 4))M" &&
+        "$TERRACE" volume create "$POOL/v" --size "${size}M" --sparse || exit 1
+    if device=$("$TERRACE" attach "$POOL/v"); then measure attached "$device" iometer; fi
+    "$TERRACE" detach "$POOL/v"
+    "$TERRACE" pool destroy "$POOL" --yes
 done
 
+# $1 job, rest targets
+row() {
+    local job=$1 target raw
+    shift
+    raw=$(median raw "$job")
+    printf '| %s | %d |' "$job" "$raw"
+    for target in "$@"; do
+        awk -v f="$(median "$target" "$job")" -v raw="$raw" 'BEGIN { printf " %d (%.2f) |", f, raw ? f / raw : 0 }'
+    done
+    printf '\n'
+}
 median() { awk -v t="$1" -v j="$2" '$1 == t && $2 == j { print $3 }' "$RESULTS" | sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] + 0 }'; }
 table() {
-    local job target raw
+    local job
     printf '| job |'; printf ' %s |' "${TARGETS[@]}"; printf '\n|---|'; printf -- '---|%.0s' "${TARGETS[@]}"; printf '\n'
-    for job in "${JOBS[@]}"; do
-        raw=$(median raw "$job")
-        printf '| %s | %d |' "$job" "$raw"
-        for target in "${TARGETS[@]:1}"; do
-            awk -v f="$(median "$target" "$job")" -v raw="$raw" 'BEGIN { printf " %d (%.2f) |", f, raw ? f / raw : 0 }'
-        done
-        printf '\n'
-    done
+    for job in "${JOBS[@]}"; do row "$job" "${TARGETS[@]:1}"; done
+    printf '\nA volume on two tiers, loads of the iometer table of TIER, 8 requests at a time:\n\n| job | raw | attached |\n|---|---|---|\n'
+    for job in "${IOMETER[@]}"; do row "$job" attached; done
     printf '\n%s, `make bench-volumes BENCH="%s %s %s"`, medians of %s rounds: IOPS, in parentheses the ratio to the raw file of the same run.\n' \
         "$(date -I)" "$size" "$rounds" "$seconds" "$rounds"
     printf '`nbd` and `qemu` (%s, a qcow2 image) are asked by fio over a Unix socket. Load at the end: %s.\n' "${QEMU:-none here}" "$(cut -d' ' -f1 /proc/loadavg)"

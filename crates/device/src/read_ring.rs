@@ -28,7 +28,7 @@ const IDLE_MAX: usize = 16;
 pub struct RingRead<'a> {
     pub offset: u64,
     pub buffer: &'a mut [u8],
-    /// Bytes that were read, or why not.
+    /// Bytes that were read, or why not. To be set to what the caller takes for "not done".
     pub outcome: io::Result<usize>,
 }
 
@@ -43,7 +43,10 @@ pub fn read_all(file: BorrowedFd<'_>, reads: &mut [RingRead<'_>]) -> bool {
         return false;
     };
     for some in reads.chunks_mut(ENTRIES as usize) {
-        read_some(&mut ring, file, some);
+        if !read_some(&mut ring, file, some) {
+            // The ring goes, with what it did not take; those reads were not done.
+            return true;
+        }
     }
     let mut idle = IDLE.lock();
     if idle.len() < IDLE_MAX {
@@ -52,8 +55,9 @@ pub fn read_all(file: BorrowedFd<'_>, reads: &mut [RingRead<'_>]) -> bool {
     true
 }
 
-/// Not more reads than the ring has entries; its queues are empty before and after.
-fn read_some(ring: &mut IoUring, file: BorrowedFd<'_>, reads: &mut [RingRead<'_>]) {
+/// Not more reads than the ring has entries; its queues are empty before and after. False if the kernel takes no more:
+/// what has no outcome by then was not begun.
+fn read_some(ring: &mut IoUring, file: BorrowedFd<'_>, reads: &mut [RingRead<'_>]) -> bool {
     let mut queued = 0;
     for (number, read) in reads.iter_mut().enumerate() {
         let length = u32::try_from(read.buffer.len()).unwrap_or(u32::MAX);
@@ -61,7 +65,7 @@ fn read_some(ring: &mut IoUring, file: BorrowedFd<'_>, reads: &mut [RingRead<'_>
             .offset(read.offset)
             .build()
             .user_data(number as u64);
-        // SAFETY: the file and the buffer are borrowed by this call, which returns only when every read that was queued
+        // SAFETY: the file and the buffer are borrowed by this call, which returns only when every read that was begun
         // has completed.
         if unsafe { ring.submission().push(&entry) }.is_err() {
             read.outcome = Err(io::ErrorKind::WouldBlock.into());
@@ -69,11 +73,21 @@ fn read_some(ring: &mut IoUring, file: BorrowedFd<'_>, reads: &mut [RingRead<'_>
         }
         queued += 1;
     }
-    let mut completed = 0;
+    let (mut begun, mut completed) = (0, 0);
     while completed < queued {
-        // Interrupted, or short of memory for a moment: what was queued stays queued, what was begun goes on.
-        if ring.submit_and_wait(1).is_err() {
-            std::thread::yield_now();
+        match ring.submit_and_wait(1) {
+            Ok(count) => begun += count,
+            Err(error) => {
+                // Interrupted, or short of memory for a moment: what was queued stays queued, what was begun goes on.
+                let passes = matches!(
+                    error.raw_os_error(),
+                    Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)
+                );
+                if !passes && begun == completed {
+                    return false;
+                }
+                std::thread::yield_now();
+            }
         }
         for done in ring.completion() {
             completed += 1;
@@ -89,6 +103,7 @@ fn read_some(ring: &mut IoUring, file: BorrowedFd<'_>, reads: &mut [RingRead<'_>
             };
         }
     }
+    true
 }
 
 #[cfg(test)]
