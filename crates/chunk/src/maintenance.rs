@@ -168,7 +168,7 @@ impl ChunkStore {
     }
 
     fn checkpoint_due(&self) -> bool {
-        let low = || self.pool.free_segments() < self.reserve_segments();
+        let low = || self.pool.free_for_content() < self.reserve_segments();
         let segment = u64::from(self.pool.segment_bytes());
         self.log.bytes() > self.log_limit()
             || (low() && (self.log.bytes() > segment || self.tree.usage().bytes_replaced > 2 * segment))
@@ -356,7 +356,7 @@ impl ChunkStore {
             match (self.references(id), self.record(id)) {
                 (Ok(0), Ok(Some(record))) => {
                     operations.push((chunk_key(TABLE_CHUNKS, id).into(), Operation::Delete));
-                    let hint = dedup_key(&record.hash);
+                    let hint = dedup_key(&record.hash, self.options.hint_bytes);
                     if self
                         .tree
                         .get(&hint)
@@ -506,7 +506,7 @@ impl ChunkStore {
     /// the emptiest few gives at least one segment back (or they would only be moved about for ever).
     fn choose_for_compaction(&self, state: &mut Maintenance) -> Option<SegmentId> {
         let segment_bytes = i64::from(self.pool.segment_bytes());
-        let short = self.pool.free_segments() < self.reserve_segments() * 2 + 2;
+        let short = self.pool.free_for_content() < self.reserve_segments() * 2 + 2;
         // Disks that sleep are woken only for room that is needed.
         let resting = match short {
             true => u8::MAX,
@@ -579,7 +579,7 @@ impl ChunkStore {
     pub fn is_behind(&self) -> bool {
         self.tree.pressure() > 0.5
             || self.log.bytes() > self.log_limit() / 2 * 3
-            || self.pool.free_segments() < self.reserve_segments() * 3
+            || self.pool.free_for_content() < self.reserve_segments() * 3
     }
 
     /// Slows writers when the background falls behind, smoothly; does its work for it where there is none.

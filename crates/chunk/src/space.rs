@@ -29,7 +29,11 @@ impl ChunkStore {
     /// Room for content beyond the reserve, less what is set aside, bytes.
     pub(crate) fn available(&self) -> u64 {
         let segment = u64::from(self.pool.segment_bytes());
-        let free = self.pool.free_segments().saturating_sub(self.reserve_segments()) * segment;
+        let free = self
+            .pool
+            .free_for_content()
+            .saturating_sub(self.reserve_segments())
+            * segment;
         let room = (free + self.open_room()) / self.copies_at_most();
         let content = room / 9 * 8;
         content.saturating_sub(self.reserved.load(Ordering::Acquire))
@@ -40,7 +44,11 @@ impl ChunkStore {
         let try_once = || {
             let reserved = self.reserved.fetch_add(bytes, Ordering::AcqRel);
             let segment = u64::from(self.pool.segment_bytes());
-            let free = self.pool.free_segments().saturating_sub(self.reserve_segments()) * segment;
+            let free = self
+                .pool
+                .free_for_content()
+                .saturating_sub(self.reserve_segments())
+                * segment;
             let room = (free + self.open_room()) / self.copies_at_most();
             let fits = Self::allowance(reserved.saturating_add(bytes)) <= room;
             if !fits {

@@ -163,42 +163,50 @@ impl ChunkStore {
         }
     }
 
+    /// One segment for each copy that the tier keeps, on the first tier that has room for all of them.
     fn allocate_copies(&self, choice: TierChoice, leave_free: u64) -> Result<Vec<SegmentId>, PoolError> {
-        let first = self.pool.allocate(&request(choice, &[], leave_free))?;
-        let mut copies = vec![first];
-        let tier = self.pool.tier_of(first.device).unwrap_or(0);
-        let wanted = self
-            .pool
-            .tiers()
-            .get(usize::from(tier))
-            .map_or(1, |tier| tier.settings.copies);
-        while copies.len() < usize::from(wanted).clamp(1, COPIES_MAX) {
-            let avoid: Vec<u16> = copies.iter().map(|copy| copy.device).collect();
-            let same_tier = TierChoice::Tier { tier, strict: true };
-            let another = self.pool.allocate(&request(same_tier, &avoid, leave_free));
-            match another {
-                Ok(segment) => copies.push(segment),
-                Err(error) => {
-                    // With a device gone the tier goes on with fewer copies; with a device full it has no room.
-                    let devices = self.pool.devices();
-                    let others = devices.iter().any(|device| {
-                        device.tier == tier
-                            && !avoid.contains(&device.number)
-                            && device.state == terrace_pool::DeviceState::Online
-                            && !device.draining
-                    });
-                    if others {
+        let mut full: Vec<u16> = Vec::new();
+        'tiers: loop {
+            let first = self.pool.allocate(&request(choice, &full, leave_free))?;
+            let mut copies = vec![first];
+            let tier = self.pool.tier_of(first.device).unwrap_or(0);
+            let wanted = self
+                .pool
+                .tiers()
+                .get(usize::from(tier))
+                .map_or(1, |tier| tier.settings.copies);
+            while copies.len() < usize::from(wanted).clamp(1, COPIES_MAX) {
+                let avoid: Vec<u16> = copies.iter().map(|copy| copy.device).collect();
+                let same_tier = TierChoice::Tier { tier, strict: true };
+                match self.pool.allocate(&request(same_tier, &avoid, leave_free)) {
+                    Ok(segment) => copies.push(segment),
+                    Err(error) => {
+                        // With a device gone the tier goes on with fewer copies; with a device full it has no room.
+                        let devices = self.pool.devices();
+                        let mut others = devices.iter().filter(|device| device.tier == tier);
+                        let one_is_full = others.any(|device| {
+                            !avoid.contains(&device.number)
+                                && device.state == terrace_pool::DeviceState::Online
+                                && !device.draining
+                        });
+                        if !one_is_full {
+                            tracing::warn!(tier, copies = copies.len(), %error, "fewer copies than the tier wants");
+                            break;
+                        }
                         for segment in copies {
                             self.release_segment(segment);
                         }
-                        return Err(error);
+                        if matches!(choice, TierChoice::Tier { strict: true, .. }) {
+                            return Err(error);
+                        }
+                        let here = devices.iter().filter(|device| device.tier == tier);
+                        full.extend(here.map(|device| device.number));
+                        continue 'tiers;
                     }
-                    tracing::warn!(tier, copies = copies.len(), %error, "fewer copies than the tier wants");
-                    break;
                 }
             }
+            return Ok(copies);
         }
-        Ok(copies)
     }
 
     pub(crate) fn release_segment(&self, segment: SegmentId) {

@@ -91,7 +91,7 @@ impl ChunkStore {
                     self.reserve_segments()
                 };
                 let copies = self.copies_at_most();
-                if self.make_room(|| self.pool.free_segments() >= floor + copies)? {
+                if self.make_room(|| self.pool.free_for_content() >= floor + copies)? {
                     return self.write_piece(piece, scratch);
                 }
                 Err(StoreError::NoSpace)
@@ -121,7 +121,7 @@ impl ChunkStore {
     fn find_equal(&self, hash: &[u8; 32]) -> Result<Option<(ChunkId, Arc<PinGuard>)>, StoreError> {
         let hint = self
             .tree
-            .get(&dedup_key(hash))
+            .get(&dedup_key(hash, self.options.hint_bytes))
             .map_err(crate::store::meta_error)?;
         let Some(id) = hint.and_then(|hint| <[u8; 8]>::try_from(&hint[..]).ok()) else {
             return Ok(None);
