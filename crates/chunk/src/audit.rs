@@ -1,8 +1,12 @@
 //! Audit: the full walk that tests and `verify` compare everything with.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use terrace_meta::decode_count;
+use terrace_meta::{Tree, decode_count};
+use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, StoreError};
 
 use crate::{
@@ -12,7 +16,8 @@ use crate::{
         ChunkRecord, TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_LIVE, TABLE_REFERENCES, TABLE_SEGMENTS,
         candidate_of_key, chunk_of_key, segment_of_key,
     },
-    store::meta_error,
+    recover::{read_root, tree_options},
+    store::{meta_error, pool_error},
 };
 
 /// What the floor above says: calls back with (chunk, blocks) for each reference it holds.
@@ -151,6 +156,7 @@ impl ChunkStore {
             wrong.push(format!("totals are {totals:?}, the counters say {counters:?}"));
         }
         self.audit_segments(&mut wrong);
+        wrong.extend(self.audit_root()?);
         if let Some(expected) = expected {
             let mut held: BTreeMap<ChunkId, i64> = BTreeMap::new();
             expected(&mut |id, blocks| *held.entry(id).or_default() += blocks)?;
@@ -165,6 +171,45 @@ impl ChunkStore {
         }
         report.discrepancies = wrong;
         Ok(report)
+    }
+
+    /// Whether everything that the newest durable root leads to is still held: else it may be written over, and a crash
+    /// finds the root without its tables or its log. Reads next to nothing.
+    pub fn audit_root(&self) -> Result<Vec<String>, StoreError> {
+        let mut wrong = Vec::new();
+        let Some(payload) = self.pool.read_root().map_err(pool_error)? else {
+            return Ok(vec!["there is no root".into()]);
+        };
+        let root = read_root(&self.pool, &payload)?;
+        let in_use = |segment: SegmentId| {
+            // Of a device that is gone nothing is claimed.
+            self.pool.is_claimed(segment) || self.pool.tier_of(segment.device).is_none()
+        };
+        let log = self.log.segments();
+        for segment in root.position.segment.iter() {
+            if !log.contains(&segment) || !in_use(segment) {
+                wrong.push(format!(
+                    "the newest root starts its replay in segment {segment}, which the log no longer holds"
+                ));
+            }
+        }
+        let listed = Arc::new(root.meta);
+        let options = tree_options(&self.options, &self.pool);
+        let tree = Tree::open(listed.clone(), Some(&root.manifest), options).map_err(meta_error)?;
+        let held = self.meta.held();
+        let needed: BTreeSet<SegmentId> = tree
+            .extents()
+            .into_iter()
+            .flat_map(|extent| listed.copies_of(extent).iter().collect::<Vec<_>>())
+            .collect();
+        for segment in needed {
+            if !held.contains(&segment) || !in_use(segment) {
+                wrong.push(format!(
+                    "the newest root has tables in segment {segment}, which is given up"
+                ));
+            }
+        }
+        Ok(wrong)
     }
 
     /// Each segment in use belongs to one of chunks, metadata and log, and the pool knows of no other.

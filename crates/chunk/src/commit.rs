@@ -139,7 +139,7 @@ impl ChunkStore {
                 let stored = i64::from(record.stored());
                 put_record(operations, *id, &record);
                 operations.push((
-                    dedup_key(&record.hash).into(),
+                    dedup_key(&record.hash, self.options.hint_bytes).into(),
                     Operation::Put(id.0.to_le_bytes().to_vec().into()),
                 ));
                 for location in &record.locations {

@@ -126,6 +126,21 @@ impl MetaStorage {
         listed.chain(state.replaced.iter().copied()).collect()
     }
 
+    /// Every segment that may not be used otherwise yet: those in use, and copies that were replaced and that the newest
+    /// root may still list.
+    pub fn held(&self) -> BTreeSet<SegmentId> {
+        let mut held: BTreeSet<SegmentId> = self.segments().into_iter().collect();
+        held.extend(self.state.lock().replaced.iter().copied());
+        held
+    }
+
+    /// The copies of the segment that an extent lies in.
+    pub fn copies_of(&self, extent: Extent) -> Copies {
+        let state = self.state.lock();
+        let segment = state.segments.get(&parts(extent).0);
+        segment.map(|segment| segment.copies).unwrap_or_default()
+    }
+
     /// Copies one metadata segment off `device`; `false` when there is none there. The old copy stays in use until
     /// [`release_replaced`](Self::release_replaced), after a root was written.
     pub fn move_off(&self, device: u16) -> Result<bool, ExtentError> {

@@ -1,5 +1,8 @@
 //! `Options`: what a caller chooses when a store is made or opened.
 
+/// What the dedup index keeps of a hash, bytes.
+pub(crate) const HINT_BYTES_MAX: usize = 16;
+
 /// Settings of a [`ChunkStore`](crate::ChunkStore); none of them is written to the pool.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -14,6 +17,9 @@ pub struct Options {
     pub nonce: u64,
     /// A checkpoint is due when the log since the last one is longer than this, bytes.
     pub checkpoint_log_bytes: u64,
+    /// How much of a hash the dedup index keeps, bytes, at most 16. Less makes other content meet under one hint, which
+    /// is how the simulator sees what nobody will ever see with 16.
+    pub hint_bytes: usize,
 }
 
 impl Default for Options {
@@ -29,6 +35,7 @@ impl Default for Options {
             threads: 2,
             nonce,
             checkpoint_log_bytes: 64 << 20,
+            hint_bytes: HINT_BYTES_MAX,
         }
     }
 }

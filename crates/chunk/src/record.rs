@@ -13,6 +13,7 @@ use terrace_store::{BLOCK_BYTES, ChunkId};
 use crate::{
     compress,
     header::{HEADER_BYTES, check_lengths},
+    options::HINT_BYTES_MAX,
 };
 
 /// Chunk id → record.
@@ -176,9 +177,10 @@ pub fn segment_of_key(key: &[u8]) -> Option<SegmentId> {
     Some(SegmentId { device, index })
 }
 
-/// Key of the dedup hint for a hash.
-pub fn dedup_key(hash: &[u8; 32]) -> Vec<u8> {
-    KeyWriter::table(TABLE_DEDUP).bytes(&hash[..16]).finish()
+/// Key of the dedup hint for a hash, of which `bytes` are kept.
+pub fn dedup_key(hash: &[u8; 32], bytes: usize) -> Vec<u8> {
+    let kept = bytes.clamp(1, HINT_BYTES_MAX);
+    KeyWriter::table(TABLE_DEDUP).bytes(&hash[..kept]).finish()
 }
 
 /// Key of a chunk that batch `sequence` may have killed.

@@ -79,7 +79,7 @@ fn log_error(error: LogError) -> StoreError {
     }
 }
 
-fn tree_options(options: &Options, pool: &Pool) -> terrace_meta::Options {
+pub(crate) fn tree_options(options: &Options, pool: &Pool) -> terrace_meta::Options {
     let table_bytes = terrace_meta::Options::default()
         .table_bytes
         .min(pool.segment_bytes() as usize / 2);
@@ -283,7 +283,7 @@ fn claim(pool: &Pool, segment: SegmentId) -> Result<(), StoreError> {
     }
 }
 
-fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreError> {
+pub(crate) fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreError> {
     decode_root(pool.clone(), payload).map_err(|error| damaged(format!("root record: {error}")))
 }
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use fixture::{FaultDevice, Power, audit, make_pool, noise, open_pool, options, piece, settle};
 use terrace_chunk::{ChunkStore, ScrubCursor};
+use terrace_device::Device;
+use terrace_pool::SEGMENT_AREA_OFFSET;
 use terrace_store::{Batch, ChunkId, Piece, Sequence, Store, StoreError};
 
 fn store_of(tiers: &[(&str, u8, usize)]) -> (Vec<Arc<FaultDevice>>, Arc<ChunkStore>) {
@@ -240,5 +242,66 @@ fn a_log_that_could_only_go_on_where_no_replay_finds_it_stops_instead() {
     for (first, ids) in acknowledged {
         check(&store, &ids, first);
     }
+    audit(&store);
+}
+
+/// Two devices of unlike size that keep a copy each: when the small one is full, the rest of the large one is no use to
+/// content, and what was promised by a reservation must not count on it.
+#[test]
+fn what_the_smaller_of_two_copies_cannot_take_is_not_promised() {
+    for (spare, expected) in [(false, 32 << 20), (true, 160 << 20)] {
+        let power = Power::new();
+        let device = |name: &str, mib: u64| FaultDevice::new(name, mib << 20, power.clone());
+        let mut tiers = vec![("pair", 2, vec![device("large", 128), device("small", 40)])];
+        if spare {
+            tiers.push(("spare", 1, vec![device("single", 128)]));
+        }
+        let store = ChunkStore::create(make_pool(&tiers), options(1)).unwrap();
+        let mut promised = 0u64;
+        let full = (0..).step_by(20).find_map(|seed| {
+            let reservation = store.reserve(20 * 60_000).err();
+            if reservation.is_none() {
+                // What was promised is taken.
+                let (_, sequence) = put(&store, seed..seed + 20).unwrap();
+                store.flush(sequence).unwrap();
+                promised += 20 * 60_000;
+            }
+            reservation
+        });
+        assert!(matches!(full, Some(StoreError::NoSpace)));
+        assert!(promised < expected, "{promised}");
+        assert!(promised > expected / 2, "{promised}");
+        audit(&store);
+    }
+}
+
+/// A batch that a recovery gave up (its data could not be read right) is gone for good, also when the data is right
+/// again later: users have seen the state without it.
+#[test]
+fn what_a_recovery_gave_up_does_not_come_back() {
+    let (devices, store) = store_of(&[("only", 1, 1)]);
+    let (before, sequence) = put(&store, 0..4).unwrap();
+    store.flush(sequence).unwrap();
+    store.checkpoint().unwrap();
+    drop(store);
+    // In a segment of its own: what was open is never appended to again.
+    let store = ChunkStore::open(open_pool(&devices), options(2)).unwrap();
+    let (ids, sequence) = put(&store, 100..104).unwrap();
+    store.flush(sequence).unwrap();
+    let segment = store.chunk_info(ids[0]).unwrap().unwrap().segment;
+    let segment_bytes = store.pool().segment_bytes();
+    drop(store);
+    let at = SEGMENT_AREA_OFFSET + u64::from(segment) * u64::from(segment_bytes);
+    let mut content = vec![0; segment_bytes as usize];
+    devices[0].read_at(at, &mut content).unwrap();
+    devices[0].write_at(at, &vec![0; content.len()]).unwrap();
+    let store = ChunkStore::open(open_pool(&devices), options(3)).unwrap();
+    assert_eq!(store.chunk_info(ids[0]).unwrap(), None);
+    check(&store, &before, 0);
+    drop(store);
+    devices[0].write_at(at, &content).unwrap();
+    let store = ChunkStore::open(open_pool(&devices), options(4)).unwrap();
+    assert_eq!(store.chunk_info(ids[0]).unwrap(), None, "it was given up");
+    check(&store, &before, 0);
     audit(&store);
 }

@@ -6,12 +6,16 @@
 //! Damage to the only disk: opening may be refused and reading may fail. In any case: no byte is ever wrong, nothing
 //! panics, nothing has no end; a scrub names exactly the chunks that cannot be read, and what it repaired stays so.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use terrace_chunk::{ChunkStore, ScrubCursor};
 use terrace_store::{ChunkId, Store};
 
 use crate::{
+    content::Content,
     disk::{Disk, PAGE_BYTES},
     ensure,
     fault::{Coverage, FaultKind},
@@ -85,7 +89,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
         }
     };
     let Some(what) = what else { return Ok(()) };
-    judge(&mut run, kind, disk, what, cleanly)
+    judge(&mut run, kind, disk, what, cleanly, lying)
 }
 
 /// One disk acknowledges writes, and makes them elsewhere or not at all, while the store goes on.
@@ -195,7 +199,7 @@ fn damage(disk: &mut Disk, kind: FaultKind, random: &mut Random) -> Option<Damag
     })
 }
 
-fn judge(run: &mut Run, kind: FaultKind, disk: usize, what: Damaged, cleanly: bool) -> Check {
+fn judge(run: &mut Run, kind: FaultKind, disk: usize, what: Damaged, cleanly: bool, lying: bool) -> Check {
     let single = run.rig.machine.disk_count() == 1;
     let mut opened = run.rig.open(false);
     if let Err(error) = &opened {
@@ -244,6 +248,14 @@ fn judge(run: &mut Run, kind: FaultKind, disk: usize, what: Damaged, cleanly: bo
     let unreadable = chunks(run, &store, disk)?;
     scrub(run, &store, &unreadable)?;
     let again = chunks(run, &store, disk)?;
+    if !lying && !what.labels && run.rig.shape.copies.iter().all(|copies| *copies > 1) {
+        let progress = store.verify_step(&mut ScrubCursor::default(), u64::MAX);
+        ensure!(
+            progress.damaged_copies == 0,
+            "after a scrub {} copies are bad still",
+            progress.damaged_copies
+        );
+    }
     ensure!(
         again.is_subset(&unreadable),
         "after a scrub other chunks cannot be read: {again:?}"
@@ -311,6 +323,23 @@ fn chunks(run: &Run, store: &ChunkStore, disk: usize) -> Check<BTreeSet<ChunkId>
                     chunk.id
                 );
             }
+        }
+    }
+    // All at once, as a reader ahead asks for them: the same answers.
+    let ids: Vec<ChunkId> = seen.iter().copied().collect();
+    let contents: BTreeMap<ChunkId, Content> = run
+        .model
+        .live()
+        .values()
+        .flat_map(|value| &value.uses)
+        .map(|chunk| (chunk.id, chunk.content))
+        .collect();
+    for (id, read) in ids.iter().zip(store.read_chunks(&ids)) {
+        if let (Ok(bytes), Some(content)) = (read, contents.get(id)) {
+            ensure!(
+                bytes == content.bytes(),
+                "chunk {id} reads as something else among others"
+            );
         }
     }
     trace!(

@@ -12,7 +12,8 @@
 //! - A read may fail once; a range may fail to be read until it is written again. A read may return a flipped bit
 //!   once (on the way) or for good (on the medium).
 //! - A write may fail once, any of its sectors having been written; or from some moment on all writes fail; or only
-//!   those to places never written before, as on a sparse file of a full filesystem.
+//!   those to places never written before, as on a sparse file of a full filesystem; or those to one range, while all
+//!   else works.
 //! - A flush may fail; nothing is known then of what was not durable, and every later flush of that opening fails.
 //! - A sector may hold the content of another address, or content that it had earlier, or zeroes; for good, or just in
 //!   what one read returns. A write may be acknowledged and land at another address, or nowhere.
@@ -24,6 +25,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Range,
     sync::Arc,
 };
 
@@ -92,6 +94,8 @@ pub struct Disk {
     pub writes_fail: bool,
     /// Writes to places never written fail.
     pub backing_full: bool,
+    /// Writes to this range fail, bytes.
+    pub unwritable: Option<Range<u64>>,
     /// Nothing works until it is put back.
     pub vanished: bool,
 }
@@ -118,6 +122,7 @@ impl Disk {
             rates: Rates::default(),
             writes_fail: false,
             backing_full: false,
+            unwritable: None,
             vanished: false,
         }
     }
@@ -150,6 +155,12 @@ impl Disk {
     pub fn is_new_place(&self, offset: u64, length: usize) -> bool {
         let first = (offset / PAGE_BYTES as u64) as usize;
         (first..first + length / PAGE_BYTES).any(|index| self.current.get(index).is_none_or(Option::is_none))
+    }
+
+    /// Whether a write there touches the range that takes none.
+    pub fn is_unwritable(&self, offset: u64, length: usize) -> bool {
+        let range = self.unwritable.as_ref();
+        range.is_some_and(|range| offset < range.end && offset + length as u64 > range.start)
     }
 
     /// A write that completed.
@@ -339,6 +350,11 @@ impl Disk {
     /// What a page holds now.
     pub fn page(&self, page: usize) -> Page {
         page_of(&self.current, page)
+    }
+
+    /// What a page holds once the power went and nothing unflushed survived.
+    pub fn durable_page(&self, page: usize) -> Page {
+        page_of(&self.durable, page)
     }
 
     /// What a page held before its last durable write; `None` if it was written at most once.

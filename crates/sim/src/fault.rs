@@ -46,6 +46,8 @@ kinds! {
     WriteErrorOnce = "write error, once",
     /// All writes fail from here on.
     WriteErrorForGood = "write error, for good",
+    /// Writes to one range fail, while all else works.
+    WriteErrorRange = "write error, one range",
     /// A flush failed.
     FlushError = "flush error",
     /// A bit of a sector is another.

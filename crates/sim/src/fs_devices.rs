@@ -3,6 +3,7 @@
 //! What must hold: none of it changes what any dataset shows; a device that was taken out is not needed any more (its
 //! content is destroyed at once, to show it); nothing is refused but for a reason that the figures give.
 
+use terrace_chunk::ScrubCursor;
 use terrace_engine::{EngineError, TierPlace};
 
 use crate::{
@@ -29,11 +30,35 @@ impl Run {
         let number = |path: &str| path.trim_start_matches("/simulated/disk").parse::<usize>().ok();
         let devices = engine.pool().devices();
         let members = devices.iter().filter_map(|device| number(&device.path)).collect();
-        for gone in self.members.difference(&members) {
+        let left: Vec<usize> = self.members.difference(&members).copied().collect();
+        for gone in &left {
             trace!(self.trace, "disk {gone} has left the pool");
             self.rig.machine.with_disk(*gone, |disk, _| disk.blank());
         }
         self.members = members;
+        if left.is_empty() {
+            Ok(())
+        } else {
+            self.check_without_what_left()
+        }
+    }
+
+    /// A disk has left: nothing refers to it, and everything can be read.
+    fn check_without_what_left(&mut self) -> Check {
+        if self.engine.is_none() || self.storm || self.hurt {
+            return Ok(());
+        }
+        self.audit()?;
+        let progress = self
+            .engine()?
+            .chunks()
+            .verify_step(&mut ScrubCursor::default(), u64::MAX);
+        ensure!(
+            progress.lost.is_empty() || !self.rig.machine.is_powered(),
+            "a disk left the pool, and {} chunks cannot be read: {:?}",
+            progress.lost.len(),
+            progress.lost.first()
+        );
         Ok(())
     }
 
@@ -72,10 +97,12 @@ impl Run {
             }
         };
         trace!(self.trace, "{words} {member}: {}", done.is_ok());
+        let emptying = done.is_ok() && matches!(words, "remove" | "evacuate");
         match done {
             Err(EngineError::Mover(terrace_mover::MoverError::Store(error))) => {
                 self.excuse(words, &error.to_string())
             }
+            Ok(()) if emptying && self.random.chance(1, 3) => self.rest(),
             // The figures forbid it, or it is no use: the words say which.
             Ok(()) | Err(EngineError::Invalid(_) | EngineError::Busy(_) | EngineError::Mover(_))
                 if self.rig.machine.is_powered() =>

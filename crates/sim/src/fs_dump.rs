@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use terrace_dataset::{Attributes, FileKind, FsError, SeekTarget, Tree};
+use terrace_dataset::{Attributes, Context, FileKind, FsError, SeekTarget, Tree};
 
 use crate::fs_model::{BLOCK, BlocksModel, Body, Node, ROOT, Stamp, TreeModel};
 
@@ -48,14 +48,20 @@ fn file(tree: &dyn Tree, object: u64, size: u64, piece: usize) -> Result<BlocksM
 /// Reads everything below the root. `page` is how many names are asked for at once, `piece` how many bytes.
 pub fn dump(tree: &dyn Tree, page: usize, piece: usize) -> Result<TreeModel, FsError> {
     let mut nodes: BTreeMap<u64, Arc<Node>> = BTreeMap::new();
-    let mut todo = vec![ROOT];
-    while let Some(object) = todo.pop() {
+    let mut todo = vec![(ROOT, ROOT)];
+    while let Some((object, above)) = todo.pop() {
         if nodes.contains_key(&object) {
             continue;
         }
         let attributes = tree.attributes(object)?;
         let body = match attributes.kind {
             FileKind::Directory => {
+                let parent = tree.lookup(&Context::root(), object, b"..")?.object;
+                if parent != above {
+                    return Err(FsError::io(format_args!(
+                        "the directory above object {object} is {above}, its '..' says {parent}"
+                    )));
+                }
                 let mut entries = BTreeMap::new();
                 let mut from = 0;
                 loop {
@@ -66,7 +72,7 @@ pub fn dump(tree: &dyn Tree, page: usize, piece: usize) -> Result<TreeModel, FsE
                     }
                     from = last.cookie;
                     for entry in found {
-                        todo.push(entry.object);
+                        todo.push((entry.object, object));
                         if entries.insert(entry.name, entry.object).is_some() {
                             return Err(FsError::io("a directory lists a name twice"));
                         }

@@ -56,8 +56,16 @@ impl Run {
 
     /// Everything that was done so far is durable.
     pub(crate) fn flushed(&mut self) {
+        self.filesystems
+            .iter_mut()
+            .for_each(|filesystem| filesystem.let_go.clear());
+        self.held_is_durable();
+    }
+
+    /// The checkpoints that are held are, durably.
+    pub(crate) fn held_is_durable(&mut self) {
+        self.accepted_bytes = 0;
         for filesystem in &mut self.filesystems {
-            filesystem.let_go.clear();
             filesystem
                 .retained
                 .values_mut()

@@ -166,6 +166,8 @@ impl Run {
                     "{words}: {used} blocks are used now, in spite of a quota of {quota:?} bytes"
                 );
                 filesystem.history.push(TreeState { tree, exact: true });
+                self.accepted_bytes += used.saturating_sub(used_before) * 4096;
+                let filesystem = &mut self.filesystems[index];
                 if filesystem.promise == Promise::Sync {
                     filesystem.history.synced();
                 }
@@ -749,6 +751,9 @@ impl Run {
             Done::of(result, model, vec![object, ROOT])
         })?;
         let full = self.coverage.count(FaultKind::PoolFull);
+        // With a quota to its last block, in ever smaller pieces.
+        let quota = self.filesystems[index].quota_bytes.is_some();
+        let mut length = 1 << 20;
         for _ in 0..200 {
             let Ok(object) = self.filesystems[index].history.newest().tree.lookup(ROOT, &name) else {
                 break;
@@ -762,7 +767,7 @@ impl Run {
             let data = Content {
                 texture: 0,
                 seed: self.random.next(),
-                length: 1 << 20,
+                length,
             }
             .bytes();
             self.call(index, &format!("fill at {size}"), |fs, tree| {
@@ -778,6 +783,10 @@ impl Run {
                 .tree
                 .file(object)
                 .is_ok_and(|file| file.size == size);
+            if refused && quota && length > 4096 && self.coverage.count(FaultKind::PoolFull) == full {
+                length /= 16;
+                continue;
+            }
             if self.coverage.count(FaultKind::PoolFull) > full || now < uncertain || refused {
                 break;
             }

@@ -23,6 +23,7 @@ pub mod outcome;
 pub mod random;
 pub mod regressions;
 pub mod rig;
+pub mod root_guard;
 pub mod runner;
 pub mod store_level;
 pub mod store_model;

@@ -5,7 +5,7 @@
 //! old engine reaches the disks of a new one; all chance comes from the machine's own stream, in the order of
 //! operations.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use parking_lot::Mutex;
 use terrace_device::{Cause, Clock, DEVICE_BLOCK_BYTES, Device, DeviceError, ManualClock, Operation};
@@ -13,13 +13,17 @@ use terrace_device::{Cause, Clock, DEVICE_BLOCK_BYTES, Device, DeviceError, Manu
 use crate::{
     disk::{Disk, PAGE_BYTES, Rates},
     fault::{Coverage, FaultKind},
+    outcome::{Check, Violation},
     random::Random,
+    root_guard,
     trace::Trace,
 };
 
 const ERROR_IO: i32 = libc::EIO;
 /// Each operation moves the clock by this, nanoseconds.
 const OPERATION_NANOSECONDS: u64 = 20_000;
+/// What lies in front of the first segment, bytes.
+const FRONT_BYTES: u64 = terrace_pool::SEGMENT_AREA_OFFSET;
 
 struct State {
     disks: Vec<Disk>,
@@ -31,6 +35,11 @@ struct State {
     countdown: Option<u64>,
     /// Device operations so far.
     operations: u64,
+    /// Disks whose root slots were read wrong in this session, or whose writing or flushing failed: what is newest there
+    /// is not what was acknowledged.
+    blurred: BTreeSet<usize>,
+    /// The first thing that no engine may do to a disk and this one did.
+    breach: Option<String>,
 }
 
 /// A simulated computer.
@@ -58,6 +67,8 @@ impl Machine {
                 powered: true,
                 countdown: None,
                 operations: 0,
+                blurred: BTreeSet::new(),
+                breach: None,
             }),
             coverage,
             trace,
@@ -71,6 +82,7 @@ impl Machine {
         let mut state = self.state.lock();
         state.session += 1;
         state.powered = true;
+        state.blurred.clear();
         let session = state.session;
         (0..state.disks.len())
             .filter(|disk| !state.disks[*disk].vanished)
@@ -130,6 +142,19 @@ impl Machine {
         self.coverage.hit(FaultKind::Kill);
     }
 
+    /// Whether a disk is gone.
+    pub fn lacks_a_disk(&self) -> bool {
+        self.state.lock().disks.iter().any(|disk| disk.vanished)
+    }
+
+    /// A violation if the engine did something to a disk that it may never do, whatever came of it.
+    pub fn check_breach(&self) -> Check {
+        match self.state.lock().breach.take() {
+            Some(words) => Err(Violation(words)),
+            None => Ok(()),
+        }
+    }
+
     /// Device operations so far.
     pub fn operations(&self) -> u64 {
         self.state.lock().operations
@@ -164,6 +189,16 @@ impl Machine {
                 ..Rates::default()
             };
             disk.backing_full = random.chance(1, 35);
+            disk.unwritable = random.chance(1, 6).then(|| {
+                // Where labels and roots are, or anywhere.
+                let of_front = random.chance(2, 3);
+                let start = if of_front {
+                    0
+                } else {
+                    random.below(disk.size_bytes())
+                };
+                start..start + FRONT_BYTES
+            });
             disk.writes_fail = random.chance(1, 40);
             if random.chance(1, 40) {
                 // Without its power, mostly: what it had not flushed is gone in part.
@@ -181,6 +216,7 @@ impl Machine {
             disk.rates = Rates::default();
             disk.writes_fail = false;
             disk.backing_full = false;
+            disk.unwritable = None;
         }
     }
 
@@ -296,11 +332,22 @@ impl Device for SimulatedDevice {
         if self.begin(&mut state).is_err() {
             return Err(self.error(Operation::Read, offset, buffer.len(), Cause::Gone));
         }
-        let State { disks, random, .. } = &mut *state;
+        let State {
+            disks,
+            random,
+            blurred,
+            ..
+        } = &mut *state;
         let disk = &mut disks[self.disk];
+        let untrue = if offset < FRONT_BYTES {
+            Some(self.disk)
+        } else {
+            None
+        };
         let failed = || self.error(Operation::Read, offset, buffer.len(), Cause::System(ERROR_IO));
         if disk.rates.read_error > 0 && random.chance(disk.rates.read_error, 10_000) {
             machine.coverage.hit(FaultKind::ReadErrorOnce);
+            blurred.extend(untrue);
             machine.trace.operation(self.disk, "read fails", offset, &[]);
             return Err(failed());
         }
@@ -309,6 +356,7 @@ impl Device for SimulatedDevice {
         }
         if !disk.read(offset, buffer) {
             machine.coverage.hit(FaultKind::ReadErrorForGood);
+            blurred.extend(untrue);
             machine
                 .trace
                 .operation(self.disk, "read hits bad page", offset, &[]);
@@ -317,6 +365,7 @@ impl Device for SimulatedDevice {
         if disk.rates.read_flip > 0 && !buffer.is_empty() && random.chance(disk.rates.read_flip, 10_000) {
             let at = random.index(buffer.len());
             buffer[at] ^= 1 << random.below(8);
+            blurred.extend(untrue);
             machine.coverage.hit(FaultKind::Flip);
             machine
                 .trace
@@ -326,6 +375,7 @@ impl Device for SimulatedDevice {
             let other = disk.elsewhere(offset, buffer.len(), random);
             if disk.read(other, buffer) && other != offset {
                 machine.coverage.hit(FaultKind::MisdirectedRead);
+                blurred.extend(untrue);
                 machine
                     .trace
                     .operation(self.disk, "read is misdirected", other, &[]);
@@ -337,6 +387,7 @@ impl Device for SimulatedDevice {
             && disk.show_earlier(offset, buffer, random)
         {
             machine.coverage.hit(FaultKind::StaleRead);
+            blurred.extend(untrue);
             machine.trace.operation(self.disk, "read is stale", offset, &[]);
         }
         machine.trace.operation(self.disk, "read", offset, buffer);
@@ -347,6 +398,14 @@ impl Device for SimulatedDevice {
         let machine = &self.machine;
         let mut state = machine.state.lock();
         self.check(&state, Operation::Write, offset, data.len())?;
+        if state.session == self.session
+            && state.powered
+            && state.breach.is_none()
+            && !state.blurred.contains(&self.disk)
+        {
+            let breach = root_guard::breach(&state.disks[self.disk], offset, data);
+            state.breach = breach.map(|words| format!("disk {}: {words}", self.disk));
+        }
         if let Err(struck) = self.begin(&mut state) {
             if struck {
                 // On its way when the power went: any of its sectors may have made it.
@@ -357,10 +416,20 @@ impl Device for SimulatedDevice {
             }
             return Err(self.error(Operation::Write, offset, data.len(), Cause::Gone));
         }
-        let State { disks, random, .. } = &mut *state;
+        let State {
+            disks,
+            random,
+            blurred,
+            ..
+        } = &mut *state;
         let disk = &mut disks[self.disk];
+        let front = (offset < FRONT_BYTES).then_some(self.disk);
         if disk.writes_fail {
             machine.coverage.hit(FaultKind::WriteErrorForGood);
+            return Err(self.error(Operation::Write, offset, data.len(), Cause::System(ERROR_IO)));
+        }
+        if disk.is_unwritable(offset, data.len()) {
+            machine.coverage.hit(FaultKind::WriteErrorRange);
             return Err(self.error(Operation::Write, offset, data.len(), Cause::System(ERROR_IO)));
         }
         if disk.backing_full && disk.is_new_place(offset, data.len()) {
@@ -370,6 +439,7 @@ impl Device for SimulatedDevice {
         if disk.rates.write_error > 0 && random.chance(disk.rates.write_error, 10_000) {
             machine.coverage.hit(FaultKind::WriteErrorOnce);
             machine.trace.operation(self.disk, "write fails", offset, data);
+            blurred.extend(front);
             disk.write_partly(offset, data, random);
             return Err(self.error(Operation::Write, offset, data.len(), Cause::System(ERROR_IO)));
         }
@@ -400,12 +470,18 @@ impl Device for SimulatedDevice {
         if *flush_failed {
             return Err(self.error(Operation::Flush, 0, 0, Cause::FlushFailedBefore));
         }
-        let State { disks, random, .. } = &mut *state;
+        let State {
+            disks,
+            random,
+            blurred,
+            ..
+        } = &mut *state;
         let disk = &mut disks[self.disk];
         if disk.writes_fail || (disk.rates.flush_error > 0 && random.chance(disk.rates.flush_error, 10_000)) {
             machine.coverage.hit(FaultKind::FlushError);
             machine.trace.operation(self.disk, "flush fails", 0, &[]);
             *flush_failed = true;
+            blurred.insert(self.disk);
             return Err(self.error(Operation::Flush, 0, 0, Cause::System(ERROR_IO)));
         }
         disk.flush();

@@ -27,6 +27,8 @@ pub struct Shape {
     pub memtable_bytes: usize,
     /// Log between checkpoints, bytes.
     pub checkpoint_log_bytes: u64,
+    /// What the dedup index keeps of a hash, bytes: so little in some runs that other content meets under one hint.
+    pub hint_bytes: usize,
 }
 
 impl Shape {
@@ -59,6 +61,7 @@ impl Shape {
             copies,
             memtable_bytes: *random.pick(&[8 << 10, 32 << 10, 128 << 10]),
             checkpoint_log_bytes: *random.pick(&[32 << 10, 128 << 10, 512 << 10]),
+            hint_bytes: *random.pick(&[16, 16, 1, 2]),
         }
     }
 
@@ -95,6 +98,7 @@ impl Rig {
             threads: 0,
             nonce: self.random.next(),
             checkpoint_log_bytes: self.shape.checkpoint_log_bytes,
+            hint_bytes: self.shape.hint_bytes,
         }
     }
 

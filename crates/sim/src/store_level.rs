@@ -6,13 +6,15 @@
 //! running: every read answers as the model says, or with an error that a fault explains; a full pool refuses new data,
 //! lets go of old data, and takes new data again. At the end, everything is deleted and the room must be back.
 
+mod again;
 mod recovery;
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use terrace_chunk::{ChunkStore, ScrubCursor, Step};
 use terrace_store::{Batch, ChunkId, Compression, Flow, Owner, Piece, Placement, Store, StoreError, Written};
 
+use self::again::{RECENT_MAX, Recent};
 use crate::{
     content::Content,
     ensure,
@@ -41,12 +43,18 @@ pub(crate) struct Run {
     pub(crate) coverage: Arc<Coverage>,
     /// Chunks written and not yet committed, kept alive for a while.
     pub(crate) held: Vec<(Written, Content)>,
+    /// Records are long, so that the log goes through many segments and tables are merged and given up.
+    wordy: bool,
     /// Operations may fail by chance.
     pub(crate) storm: bool,
     /// Something failed since the store was opened, so that it may have stopped or miss a copy.
     pub(crate) hurt: bool,
     /// Writes failed while copies were made, so that some are missing until a scrub repaired them.
     pub(crate) scarred: bool,
+    /// A copy may have been lost without anybody's fault: power went or a disk was gone since the last whole scrub.
+    pub(crate) ragged: bool,
+    /// What was written lately, as a client knows it, to be written again if it is lost.
+    pub(crate) recent: VecDeque<Recent>,
     /// A disk is lying about its writes: what fails is not looked into, it ends the work.
     pub(crate) lying: bool,
     /// Something failed while a disk was lying.
@@ -72,8 +80,11 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
     }
     for _ in 0..length {
         run.turn()?;
+        run.audit_root()?;
+        run.rig.machine.check_breach()?;
     }
-    run.finish()
+    run.finish()?;
+    run.rig.machine.check_breach()
 }
 
 impl Run {
@@ -91,12 +102,16 @@ impl Run {
             trace,
             coverage,
             held: Vec::new(),
+            wordy: false,
             storm: false,
             hurt: false,
             scarred: false,
+            ragged: false,
+            recent: VecDeque::new(),
             lying: false,
             broken: false,
         };
+        run.wordy = run.random.chance(1, 3);
         run.store = Some(
             run.rig
                 .create()
@@ -196,8 +211,6 @@ impl Run {
 
     /// Writes chunks; `None` when it failed in a way that the caller need not care about.
     fn write_chunks(&mut self, contents: &[Content], privileged: bool) -> Check<Option<Vec<Written>>> {
-        let store = self.store()?;
-        let bytes: Vec<Vec<u8>> = contents.iter().map(Content::bytes).collect();
         let compression = *self.random.pick(&[
             Compression::Off,
             Compression::Lz4,
@@ -206,6 +219,29 @@ impl Run {
         ]);
         let dedup = self.random.chance(4, 5);
         let placement = self.placement();
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(Recent {
+            after: self.model.newest(),
+            contents: contents.to_vec(),
+            compression,
+            dedup,
+            placement,
+        });
+        self.write_as(contents, compression, dedup, placement, privileged)
+    }
+
+    fn write_as(
+        &mut self,
+        contents: &[Content],
+        compression: Compression,
+        dedup: bool,
+        placement: Placement,
+        privileged: bool,
+    ) -> Check<Option<Vec<Written>>> {
+        let store = self.store()?;
+        let bytes: Vec<Vec<u8>> = contents.iter().map(Content::bytes).collect();
         let pieces: Vec<Piece<'_>> = bytes
             .iter()
             .map(|content| Piece {
@@ -312,7 +348,7 @@ impl Run {
                     });
                 }
             }
-            let long = self.random.chance(1, 30);
+            let long = self.random.chance(1, if self.wordy { 2 } else { 30 });
             value.padding =
                 vec![self.random.next() as u8; self.random.skewed(if long { 30_000 } else { 300 }) as usize];
             changes.push((key, Some(value)));
@@ -457,6 +493,20 @@ impl Run {
             let Some(value) = self.model.live().get(&key).cloned() else {
                 continue;
             };
+            let ids: Vec<ChunkId> = value.uses.iter().map(|chunk| chunk.id).collect();
+            if ids.len() > 1 && self.random.chance(1, 2) {
+                // Those that lie together are read together.
+                for (chunk, read) in value.uses.iter().zip(store.read_chunks(&ids)) {
+                    match read {
+                        Ok(bytes) => ensure!(
+                            bytes == chunk.content.bytes(),
+                            "chunk {} reads as something else among others",
+                            chunk.id
+                        ),
+                        Err(error) => return self.after_error("read_chunks", &error),
+                    }
+                }
+            }
             for chunk in &value.uses {
                 let bytes = chunk.content.bytes();
                 let result = if self.random.chance(1, 2) && !bytes.is_empty() {
@@ -521,6 +571,18 @@ impl Run {
                 Err(error) => return self.after_error("step", &error),
             }
         }
+        self.audit_root()
+    }
+
+    /// What the newest root needs is still held, whatever fails.
+    fn audit_root(&mut self) -> Check {
+        if !self.rig.machine.is_powered() {
+            return Ok(());
+        }
+        match self.store()?.audit_root() {
+            Ok(wrong) => ensure!(wrong.is_empty(), "{}", wrong.join("; ")),
+            Err(error) => return self.after_error("audit of the root", &error),
+        }
         Ok(())
     }
 
@@ -544,7 +606,7 @@ impl Run {
             Ok(()) => {
                 let newest = store.newest();
                 self.model.flushed(newest);
-                Ok(())
+                self.audit_root()
             }
             Err(error) => self.after_error("checkpoint", &error),
         }
@@ -598,6 +660,7 @@ impl Run {
                     if progress.finished {
                         // What had lost a copy has it again.
                         self.scarred &= self.is_explained();
+                        self.ragged &= self.is_explained();
                         return Ok(());
                     }
                 }
@@ -629,10 +692,10 @@ impl Run {
                         .collect::<Vec<_>>()
                         .join("; ")
                 );
-                Ok(())
             }
-            Err(error) => self.after_error("audit", &error),
+            Err(error) => return self.after_error("audit", &error),
         }
+        self.check_copies()
     }
 
     fn drop_held(&mut self) -> Check {
@@ -718,7 +781,7 @@ impl Run {
         // A device that failed a write is left out until the pool is opened again.
         self.hurt |= storm;
         trace!(self.trace, "storm: {storm}");
-        Ok(())
+        self.check_copies()
     }
 
     fn calm(&mut self) {

@@ -21,10 +21,12 @@ impl Run {
         self.store = None;
         self.held.clear();
         // Faults of single operations end here: what is checked below is what is on the disks.
+        self.ragged |= self.rig.machine.lacks_a_disk();
         self.calm();
         self.hurt = false;
         let machine = self.rig.machine.clone();
         let cut = !machine.is_powered() || (!cleanly && self.random.chance(1, 4));
+        self.ragged |= cut;
         if cut {
             self.coverage.hit(FaultKind::PowerCut);
             machine.cut_power();
@@ -48,11 +50,13 @@ impl Run {
                     trace!(self.trace, "opening, power went: {error}");
                 }
             }
+            self.ragged = true;
             self.coverage.hit(FaultKind::PowerCutInRecovery);
             machine.cut_power();
             machine.settle();
         }
         self.check_all()?;
+        self.write_again()?;
         if self.random.chance(1, 3) {
             self.plan_cut()?;
         }
@@ -120,6 +124,7 @@ impl Run {
         self.rig.machine.cut_power_after(None);
         self.recover(false)?;
         self.rig.machine.cut_power_after(None);
+        self.held.clear();
         let keys: Vec<Vec<u8>> = self
             .model
             .live()
@@ -155,10 +160,11 @@ impl Run {
             space.unique_bytes,
             space.chunk_stored_bytes
         );
-        // A quarter of the pool must be writable at the least; with data on a copy each, half of that.
+        // A quarter of the pool must be writable at the least; with data on a copy each, half of that, and less where the
+        // two devices are of unlike size.
         let size: u64 = self.rig.shape.disks().iter().map(|(size, _)| size).sum();
         ensure!(
-            space.available_bytes >= size / 8,
+            space.available_bytes >= size / 10,
             "only {} of {size} bytes are available after everything was deleted",
             space.available_bytes
         );

@@ -1,0 +1,87 @@
+//! What a disk watches over: the newest root on it that is durable is never written to, whatever the engine believes.
+//!
+//! Reads the root slots by itself, as `docs/format.md` has them, so that a mistake of the engine's own reading does not
+//! hide here too.
+
+use std::ops::Range;
+
+use crate::disk::{Disk, PAGE_BYTES};
+
+/// Where the two slots are, bytes.
+const SLOTS: [Range<u64>; 2] = [256 << 10..384 << 10, 384 << 10..512 << 10];
+const MAGIC: &[u8; 8] = b"TERRROOT";
+/// Magic, version, length, pool id, generation.
+const FIELDS_BYTES: usize = 40;
+
+/// The generation of the durable root in a slot, if there is a sound one.
+fn generation(disk: &Disk, slot: usize) -> Option<u64> {
+    let first = (SLOTS[slot].start / PAGE_BYTES as u64) as usize;
+    let header = disk.durable_page(first);
+    let fields = &header[..FIELDS_BYTES];
+    let length = u32::from_le_bytes(fields.get(12..16)?.try_into().ok()?) as usize;
+    if &fields[..8] != MAGIC || length > 64 << 10 {
+        return None;
+    }
+    let mut payload = Vec::with_capacity(length);
+    for page in 0..length.div_ceil(PAGE_BYTES) {
+        payload.extend_from_slice(&disk.durable_page(first + 1 + page));
+    }
+    payload.truncate(length);
+    let sum = blake3::Hasher::new().update(fields).update(&payload).finalize();
+    (sum.as_bytes()[..] == header[FIELDS_BYTES..FIELDS_BYTES + 32])
+        .then(|| u64::from_le_bytes(fields[32..40].try_into().unwrap_or_default()))
+}
+
+/// What is wrong with writing this there, if it hits the newest durable root of the disk. A device that leaves its pool
+/// is wiped with zeroes: that may be.
+pub fn breach(disk: &Disk, offset: u64, data: &[u8]) -> Option<String> {
+    let end = offset + data.len() as u64;
+    let hit = |slot: &Range<u64>| offset < slot.end && end > slot.start;
+    let written = SLOTS.iter().position(hit)?;
+    let own = generation(disk, written).filter(|_| data.iter().any(|byte| *byte != 0))?;
+    let other = generation(disk, 1 - written);
+    other.is_none_or(|other| other < own).then(|| {
+        format!("root slot {written} is written to while it holds the newest durable root ({own}, beside {other:?})")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_root(disk: &mut Disk, slot: usize, generation: u64) {
+        let mut page = vec![0; 2 * PAGE_BYTES];
+        page[..8].copy_from_slice(MAGIC);
+        page[8] = 1;
+        page[12] = 3;
+        page[32..40].copy_from_slice(&generation.to_le_bytes());
+        page[PAGE_BYTES..PAGE_BYTES + 3].copy_from_slice(b"abc");
+        let sum = blake3::Hasher::new()
+            .update(&page[..FIELDS_BYTES])
+            .update(b"abc")
+            .finalize();
+        page[FIELDS_BYTES..FIELDS_BYTES + 32].copy_from_slice(sum.as_bytes());
+        disk.write(SLOTS[slot].start, &page);
+    }
+
+    #[test]
+    fn only_the_newest_durable_root_is_watched() {
+        let mut disk = Disk::new(4 << 20, false);
+        let at = |slot: usize| SLOTS[slot].start;
+        assert_eq!(breach(&disk, at(0), &[1; PAGE_BYTES]), None);
+        with_root(&mut disk, 0, 7);
+        assert_eq!(breach(&disk, at(0), &[1; PAGE_BYTES]), None, "not durable yet");
+        disk.flush();
+        assert!(breach(&disk, at(0) + 4096, &[1; PAGE_BYTES]).is_some());
+        assert_eq!(breach(&disk, at(0), &[0; PAGE_BYTES]), None, "wiped");
+        assert_eq!(breach(&disk, at(1), &[1; PAGE_BYTES]), None);
+        with_root(&mut disk, 1, 8);
+        assert!(
+            breach(&disk, at(0), &[1; PAGE_BYTES]).is_some(),
+            "the newer one is not durable yet"
+        );
+        disk.flush();
+        assert_eq!(breach(&disk, at(0), &[1; PAGE_BYTES]), None);
+        assert!(breach(&disk, at(1), &[1; PAGE_BYTES]).is_some());
+    }
+}

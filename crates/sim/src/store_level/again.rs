@@ -1,0 +1,74 @@
+//! Clients that write again what a recovery lost, with the same content as before, and may be cut off again at once; and
+//! the look at every copy of every chunk.
+
+use terrace_chunk::ScrubCursor;
+use terrace_store::{Compression, Placement};
+
+use super::Run;
+use crate::{content::Content, ensure, outcome::Check, store_model::Value, trace};
+
+/// Chunks that a client wrote, and how.
+#[derive(Clone)]
+pub(crate) struct Recent {
+    /// The newest batch then.
+    pub(super) after: u64,
+    pub(super) contents: Vec<Content>,
+    pub(super) compression: Compression,
+    pub(super) dedup: bool,
+    pub(super) placement: Placement,
+}
+
+/// Writes that a client remembers.
+pub(super) const RECENT_MAX: usize = 12;
+
+impl Run {
+    /// Every copy of every chunk is good, unless something outside may have taken one.
+    pub(super) fn check_copies(&mut self) -> Check {
+        if self.storm || self.ragged || !self.rig.machine.is_powered() || self.rig.machine.lacks_a_disk() {
+            return Ok(());
+        }
+        let progress = self.store()?.verify_step(&mut ScrubCursor::default(), u64::MAX);
+        ensure!(
+            progress.damaged_copies == 0 || !self.rig.machine.is_powered(),
+            "{} of {} copies of chunks are bad, and nothing damaged them",
+            progress.damaged_copies,
+            progress.copies
+        );
+        Ok(())
+    }
+
+    /// After a recovery a client writes again what was lost, as before, and may be cut off again at once.
+    pub(crate) fn write_again(&mut self) -> Check {
+        let newest = self.model.newest();
+        let lost: Vec<Recent> = self
+            .recent
+            .drain(..)
+            .filter(|recent| recent.after >= newest)
+            .collect();
+        if lost.is_empty() || self.random.chance(1, 2) {
+            return Ok(());
+        }
+        trace!(self.trace, "{} writes are made again", lost.len());
+        let flushes = self.random.chance(1, 2);
+        for recent in lost.iter().take(3) {
+            let written = self.write_as(
+                &recent.contents,
+                recent.compression,
+                recent.dedup,
+                recent.placement,
+                false,
+            )?;
+            let Some(written) = written else { return Ok(()) };
+            self.held
+                .extend(written.into_iter().zip(recent.contents.iter().copied()));
+        }
+        let key = self.key();
+        self.commit(vec![(key, Some(Value::default()))], Vec::new(), false)?;
+        if flushes {
+            let after = self.random.below(12);
+            self.rig.machine.cut_power_after(Some(after));
+            return self.flush();
+        }
+        self.cut()
+    }
+}
