@@ -15,6 +15,7 @@ mod fs_endings;
 pub mod fs_level;
 pub mod fs_model;
 mod fs_past;
+mod fs_restart;
 pub mod fs_state;
 mod fs_workload;
 pub mod history;
