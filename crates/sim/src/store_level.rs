@@ -348,7 +348,7 @@ impl Run {
                     });
                 }
             }
-            let long = self.random.chance(1, if self.wordy { 2 } else { 30 });
+            let long = self.random.chance(if self.wordy { 29 } else { 1 }, 30);
             value.padding =
                 vec![self.random.next() as u8; self.random.skewed(if long { 30_000 } else { 300 }) as usize];
             changes.push((key, Some(value)));
@@ -564,7 +564,12 @@ impl Run {
 
     fn background(&mut self) -> Check {
         let store = self.store()?;
-        for _ in 0..self.random.between(1, 12) {
+        // Work that is left half done while clients go on matters most where much is written.
+        let steps = match self.wordy && self.random.chance(2, 3) {
+            true => 1,
+            false => self.random.between(1, 12),
+        };
+        for _ in 0..steps {
             match store.step() {
                 Ok(Step::More) => {}
                 Ok(Step::Idle) => break,
