@@ -349,8 +349,14 @@ impl Run {
                 }
             }
             let long = self.random.chance(if self.wordy { 29 } else { 1 }, 30);
-            value.padding =
-                vec![self.random.next() as u8; self.random.skewed(if long { 30_000 } else { 300 }) as usize];
+            value.padding = vec![
+                self.random.next() as u8;
+                match (long, self.wordy) {
+                    (true, true) => self.random.between(8_000, 30_000),
+                    (true, false) => self.random.skewed(30_000),
+                    _ => self.random.skewed(300),
+                } as usize
+            ];
             changes.push((key, Some(value)));
         }
         self.commit(
