@@ -3,6 +3,7 @@
 #   make test     everything that CI runs            make demo     the whole story on real data
 #   make sim      SEEDS=1000 FROM=1 LEVEL=all        make soak     HOURS=8
 #   make bench-volumes   block volumes beside raw files, loop devices and qemu
+#   make bench-tiers     a fast and a slow tier in emulation, before and after training, beside each device alone
 #   make bench    BENCH='512 3'                make mutants  deliberate faults that the simulator must catch
 SEEDS ?= 1000
 FROM ?= 1
@@ -11,7 +12,7 @@ HOURS ?= 8
 BENCH ?=
 MUTANT_SEEDS ?= 5000
 
-.PHONY: test demo sim soak bench bench-volumes mutants deps
+.PHONY: test demo sim soak bench bench-volumes bench-tiers mutants deps
 test:
 	@scripts/test.sh
 
@@ -40,6 +41,9 @@ bench:
 
 bench-volumes:
 	@scripts/bench-volumes.sh $(BENCH)
+
+bench-tiers:
+	@scripts/bench-tiers.sh $(BENCH)
 
 mutants:
 	@scripts/mutants.sh $(MUTANT_SEEDS)

@@ -11,7 +11,7 @@ mod read_cache;
 mod reuse;
 
 pub use budget::Budget;
-pub use foreground::Foreground;
+pub use foreground::{Background, Foreground, Service, Waiting};
 pub use heat::{Access, Heat, RegionHeat};
 pub use read_cache::{Fetched, ReadCache, ReadCacheCounters};
 pub use reuse::ReuseSampler;

@@ -158,12 +158,18 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Log length at which a checkpoint is due, bytes: less on a small pool, so that the log does not fill it.
+    /// Log length at which a checkpoint is due, bytes: less on a small pool or fast tier, so that the log does not fill it.
     fn log_limit(&self) -> u64 {
         let pool_bytes = self.pool.total_segments() * u64::from(self.pool.segment_bytes());
+        let fastest_bytes = self
+            .pool
+            .tiers()
+            .first()
+            .map_or(pool_bytes, |tier| tier.size_bytes);
         self.options
             .checkpoint_log_bytes
             .min(pool_bytes / 16)
+            .min(fastest_bytes / 32)
             .max(64 * 1024)
     }
 
@@ -474,8 +480,16 @@ impl ChunkStore {
         };
         let rest = ids.split_off(ids.len().min(COMPACT_CHUNKS));
         let tier = self.pool.tier_of(segment.device).unwrap_or(0);
-        let placement = Placement::Tier { tier, strict: false };
-        let outcome = match self.move_chunks(&ids, placement, Some(segment)) {
+        let within = |strict| {
+            let placement = Placement::Tier { tier, strict };
+            self.move_chunks(&ids, placement, Some(segment))
+        };
+        // It stays on its tier, above the mark of that too: where it goes else is for the mover to say.
+        let outcome = match within(true) {
+            Err(StoreError::NoSpace) => within(false),
+            other => other,
+        };
+        let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(StoreError::NoSpace) => {
                 state.stuck.insert(segment);
@@ -502,34 +516,53 @@ impl ChunkStore {
         Ok(true)
     }
 
-    /// The emptiest segment, when garbage is more than a quarter or room is short, and when moving the live chunks of
-    /// the emptiest few gives at least one segment back (or they would only be moved about for ever).
+    /// The emptiest segment of the fastest tier where garbage is more than a quarter or room is short, and where moving
+    /// the live chunks of the emptiest few gives at least one segment back (or they would only be moved about for ever).
     fn choose_for_compaction(&self, state: &mut Maintenance) -> Option<SegmentId> {
-        let segment_bytes = i64::from(self.pool.segment_bytes());
         let short = self.pool.free_for_content() < self.reserve_segments() * 2 + 2;
         // Disks that sleep are woken only for room that is needed.
         let resting = match short {
             true => u8::MAX,
             false => self.resting_from.load(std::sync::atomic::Ordering::Relaxed),
         };
-        let mut emptiest: Vec<(i64, SegmentId)> = Vec::new();
-        let (mut total, mut live) = (0, 0);
+        let tiers = self.pool.tiers();
+        let mut by_tier: Vec<Vec<(i64, SegmentId)>> = vec![Vec::new(); tiers.len()];
         {
             let books = self.keeper.lock();
             for (id, segment) in &books.segments {
                 let still = !segment.open && !segment.freeing && segment.pending == 0 && segment.live > 0;
-                let rests = self.pool.tier_of(id.device).is_some_and(|tier| tier >= resting);
-                if still && !rests && !state.stuck.contains(id) {
-                    total += segment_bytes;
-                    live += segment.live;
-                    emptiest.push((segment.live, *id));
+                let tier = self.pool.tier_of(id.device).filter(|tier| *tier < resting);
+                let listed = tier.and_then(|tier| by_tier.get_mut(usize::from(tier)));
+                if let Some(listed) = listed.filter(|_| still && !state.stuck.contains(id)) {
+                    listed.push((segment.live, *id));
                 }
             }
         }
-        if emptiest.is_empty() || !(short || total - live > total / 4) {
+        let looked_at = by_tier.into_iter().zip(&tiers);
+        looked_at.into_iter().find_map(|(segments, tier)| {
+            // A tier above its mark takes nothing new, whatever room others have.
+            let used = tier.segments.saturating_sub(tier.free_segments);
+            let full = used as f64 > tier.settings.high_water * tier.segments as f64;
+            let few = match (short, full) {
+                (true, _) => COMPACT_SEGMENTS,
+                (_, true) => COMPACT_SEGMENTS / 2,
+                _ => 0,
+            };
+            self.emptiest_worth_it(segments, few)
+        })
+    }
+
+    /// The emptiest of these segments; `few`: among how many of the emptiest one must be won, 0 if there is no need and
+    /// a quarter of all must be garbage.
+    fn emptiest_worth_it(&self, mut emptiest: Vec<(i64, SegmentId)>, few: usize) -> Option<SegmentId> {
+        let segment_bytes = i64::from(self.pool.segment_bytes());
+        let total = segment_bytes * emptiest.len() as i64;
+        let live: i64 = emptiest.iter().map(|(live, _)| live).sum();
+        if emptiest.is_empty() || few == 0 && total - live <= total / 4 {
             return None;
         }
-        let few = emptiest.len().min(COMPACT_SEGMENTS);
+        let few = if few == 0 { COMPACT_SEGMENTS } else { few };
+        let few = emptiest.len().min(few);
         if few < emptiest.len() {
             emptiest.select_nth_unstable(few);
             emptiest.truncate(few);

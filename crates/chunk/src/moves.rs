@@ -2,7 +2,12 @@
 //!
 //! Invariants: what is moved was verified against its hash first, and is copied as it is stored; a move is one batch
 //! that replaces the record only if the chunk is still where it was read; the old bytes stay until that is durable.
+//! Chunks that lie together are read together (a disk, or a device that counts requests, is slow at one by one) and
+//! appended in the order in which the caller names them.
 
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
 use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, Owner, Placement, RewriteOutcome, StoreError};
 
@@ -10,10 +15,29 @@ use crate::{
     compress,
     header::{ChunkHeader, HEADER_BYTES},
     record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_key, chunk_of_key},
+    spans::Stored,
     store::{ChunkStore, meta_error},
     streams::StreamKey,
     survey::chunks_in,
 };
+
+/// Stored bytes that are read ahead of a move at most, about.
+const AHEAD_BYTES: usize = 4 << 20;
+
+/// A payload that was read ahead, with the record that it was verified by.
+type Ahead = HashMap<ChunkId, (ChunkRecord, Owner, Vec<u8>)>;
+
+/// The payload of a stored chunk and the owner in its header, if it is what its record says.
+fn good_payload(record: &ChunkRecord, stored: &[u8]) -> Option<(Owner, Vec<u8>)> {
+    let (head, payload) = stored.split_at(HEADER_BYTES);
+    let content = compress::decompress(payload, record.compression, record.length as usize)?;
+    let good = *blake3::hash(&content).as_bytes() == record.hash;
+    // A damaged header loses the owner, not the data.
+    let owner = ChunkHeader::decode(head)
+        .map(|header| header.owner)
+        .unwrap_or_default();
+    good.then(|| (owner, payload.to_vec()))
+}
 
 impl ChunkStore {
     /// Moves chunks to `placement`. `from`: only those with a copy in this segment, wherever they would go; without it
@@ -26,12 +50,17 @@ impl ChunkStore {
     ) -> Result<RewriteOutcome, StoreError> {
         self.check_running()?;
         let mut outcome = RewriteOutcome::default();
-        for id in ids {
+        let mut ahead = Ahead::new();
+        let mut looked_at = 0;
+        for (at, id) in ids.iter().enumerate() {
+            if at == looked_at {
+                looked_at += self.read_together(&ids[at..], placement, from, &mut ahead)?;
+            }
             let Some(pin) = self.keeper.pin(*id) else {
                 outcome.skipped += 1;
                 continue;
             };
-            let moved = self.move_chunk(*id, placement, from);
+            let moved = self.move_chunk(*id, placement, from, ahead.remove(id));
             drop(pin);
             match moved {
                 Ok(Some(bytes)) => {
@@ -46,23 +75,66 @@ impl ChunkStore {
         Ok(outcome)
     }
 
+    /// Whether a chunk is to be moved at all.
+    fn is_to_move(&self, record: &ChunkRecord, placement: Placement, from: Option<SegmentId>) -> bool {
+        match from {
+            Some(segment) => record
+                .locations
+                .iter()
+                .any(|location| location.segment == segment),
+            None => !self.lies_at(record, placement),
+        }
+    }
+
+    /// Reads the next of `ids` that lie together with others; returns how many it looked at. What it does not bring is
+    /// read by itself.
+    fn read_together(
+        &self,
+        ids: &[ChunkId],
+        placement: Placement,
+        from: Option<SegmentId>,
+        ahead: &mut Ahead,
+    ) -> Result<usize, StoreError> {
+        let (mut looked_at, mut bytes) = (0, 0);
+        let mut records: Vec<(ChunkId, ChunkRecord)> = Vec::new();
+        for id in ids {
+            if bytes >= AHEAD_BYTES {
+                break;
+            }
+            looked_at += 1;
+            if let Some(record) = self.record(*id)?
+                && !record.locations.is_empty()
+                && self.is_to_move(&record, placement, from)
+            {
+                bytes += record.stored() as usize;
+                records.push((*id, record));
+            }
+        }
+        let stored = records
+            .iter()
+            .map(|(_, record)| (record.locations[0], record.payload));
+        let stored: Vec<Stored> = stored.collect();
+        let found = Mutex::new(ahead);
+        self.read_spans(&stored, &|number, stored| {
+            let (id, record) = &records[number];
+            if let Some((owner, payload)) = good_payload(record, stored) {
+                found.lock().insert(*id, (record.clone(), owner, payload));
+            }
+        });
+        Ok(looked_at)
+    }
+
     fn move_chunk(
         &self,
         id: ChunkId,
         placement: Placement,
         from: Option<SegmentId>,
+        ahead: Option<(ChunkRecord, Owner, Vec<u8>)>,
     ) -> Result<Option<u64>, StoreError> {
         let Some(mut record) = self.record(id)? else {
             return Ok(None);
         };
-        let wanted = match from {
-            Some(segment) => record
-                .locations
-                .iter()
-                .any(|location| location.segment == segment),
-            None => !self.lies_at(&record, placement),
-        };
-        if !wanted {
+        if !self.is_to_move(&record, placement, from) {
             return Ok(None);
         }
         if let Some(segment) = from {
@@ -87,7 +159,10 @@ impl ChunkStore {
                 }
             }
         }
-        let (owner, payload) = self.verified_payload(id, &record)?;
+        let (owner, payload) = match ahead {
+            Some((seen, owner, payload)) if seen == record => (owner, payload),
+            _ => self.verified_payload(id, &record)?,
+        };
         let header = ChunkHeader {
             id,
             owner,
@@ -137,14 +212,7 @@ impl ChunkStore {
         let mut bad = Vec::new();
         for location in &record.locations {
             let read = self.with_stored(*location, 0, record.stored() as usize, |stored| {
-                let (head, payload) = stored.split_at(HEADER_BYTES);
-                let content = compress::decompress(payload, record.compression, record.length as usize)?;
-                let good = *blake3::hash(&content).as_bytes() == record.hash;
-                // A damaged header loses the owner, not the data.
-                let owner = ChunkHeader::decode(head)
-                    .map(|header| header.owner)
-                    .unwrap_or_default();
-                good.then(|| (owner, payload.to_vec()))
+                good_payload(record, stored)
             });
             match read {
                 Ok(Some(found)) => {

@@ -269,9 +269,9 @@ impl ChunkStore {
             .map(|(_, record, location)| (*location, record.payload))
             .collect();
         let found: Vec<Mutex<Option<Bytes>>> = ids.iter().map(|_| Mutex::new(None)).collect();
-        self.read_spans(&stored, &|number, payload| {
+        self.read_spans(&stored, &|number, stored| {
             let (at, record, _) = copies[number];
-            *found[at].lock() = verified_by_sums(record, payload);
+            *found[at].lock() = verified_by_sums(record, &stored[HEADER_BYTES..]);
         });
         // What is in memory, has moved or is bad in its first copy is read by itself.
         ids.iter()

@@ -9,6 +9,7 @@ use terrace_store::{Placement, StoreError};
 
 use crate::{
     ChunkStore, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress,
+    header::HEADER_BYTES,
     read::verified,
     record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_of_key},
     spans::Stored,
@@ -162,9 +163,9 @@ impl ChunkStore {
             .map(|(_, record, location)| (*location, record.payload))
             .collect();
         let good = Mutex::new(BTreeSet::new());
-        self.read_spans(&stored, &|number, payload| {
+        self.read_spans(&stored, &|number, stored| {
             let (at, record, location) = copies[number];
-            if verified(record, payload).is_some() {
+            if verified(record, &stored[HEADER_BYTES..]).is_some() {
                 good.lock().insert((at, location));
             }
         });

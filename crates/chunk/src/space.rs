@@ -102,10 +102,16 @@ impl ChunkStore {
         let mut emptied = 0;
         {
             let books = self.keeper.lock();
-            for (id, state) in &books.segments {
+            for tier in &mut tiers {
+                tier.metadata_bytes = tier.used_bytes;
+            }
+            let emptied_segments = books.empty.iter().chain(books.freeing.iter().map(|(_, id)| id));
+            let content = books.segments.iter().map(|(id, state)| (id, state.live));
+            for (id, live) in content.chain(emptied_segments.map(|id| (id, 0))) {
                 let tier = self.pool.tier_of(id.device).map(usize::from);
                 if let Some(tier) = tier.and_then(|tier| tiers.get_mut(tier)) {
-                    tier.live_bytes += positive(state.live);
+                    tier.live_bytes += positive(live);
+                    tier.metadata_bytes = tier.metadata_bytes.saturating_sub(segment);
                 }
             }
             emptied += (books.empty.len() + books.freeing.len()) as u64;

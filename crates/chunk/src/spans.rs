@@ -11,7 +11,7 @@ use terrace_pool::{SegmentId, SegmentRead};
 use crate::{appender::BUFFER_BYTES, header::HEADER_BYTES, record::Location, store::ChunkStore};
 
 /// Bytes of one read at most.
-const SPAN_BYTES: usize = 512 * 1024;
+const SPAN_BYTES: usize = 1024 * 1024;
 /// Bytes between two chunks that are rather read than left out.
 const GAP_BYTES: usize = 32 * 1024;
 const BLOCK: usize = 4096;
@@ -28,8 +28,8 @@ struct Span {
 }
 
 impl ChunkStore {
-    /// Calls `each` with the number and the payload of each of `wanted` that could be read; in parallel where there
-    /// are threads, and with many reads under way where the device can.
+    /// Calls `each` with the number and the stored bytes, header and payload, of each of `wanted` that could be read; in
+    /// parallel where there are threads, and with many reads under way where the device can.
     pub(crate) fn read_spans(&self, wanted: &[Stored], each: &(dyn Fn(usize, &[u8]) + Sync)) {
         let batches = in_batches(self.spans(wanted));
         if batches.is_empty() {
@@ -79,8 +79,8 @@ impl ChunkStore {
             }
             for at in &span.chunks {
                 let (location, payload) = wanted[*at];
-                let from = location.offset as usize + HEADER_BYTES - span.extent.start;
-                if let Some(bytes) = read.buffer.get(from..from + payload as usize) {
+                let from = location.offset as usize - span.extent.start;
+                if let Some(bytes) = read.buffer.get(from..from + HEADER_BYTES + payload as usize) {
                     each(*at, bytes);
                 }
             }

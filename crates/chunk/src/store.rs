@@ -188,6 +188,13 @@ impl Store for ChunkStore {
     }
 
     fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
+        // The last segments of a tier are not for what is moved there: log, metadata and compaction need them.
+        if let Placement::Tier { tier, strict: true } = placement
+            && let Some(tier) = self.pool.tiers().get(usize::from(tier))
+            && tier.free_segments <= (tier.segments / 16).max(2)
+        {
+            return Err(StoreError::NoSpace);
+        }
         self.move_chunks(ids, placement, None)
     }
 }

@@ -217,6 +217,53 @@ fn a_full_pool_says_so_and_takes_data_again_after_deleting() {
 }
 
 #[test]
+fn garbage_of_a_tier_comes_back_although_the_pool_has_little_of_it() {
+    let power = fixture::Power::new();
+    let devices = ["fast", "slow"].map(|name| fixture::FaultDevice::new(name, 160 << 20, power.clone()));
+    let pool = make_pool(&[
+        ("fast", 1, vec![devices[0].clone()]),
+        ("slow", 1, vec![devices[1].clone()]),
+    ]);
+    let store = ChunkStore::create(pool, options(1)).unwrap();
+    let contents: Vec<Vec<u8>> = (0..600).map(|n| noise(n, 131_072)).collect();
+    let refs: Vec<&[u8]> = contents.iter().map(Vec::as_slice).collect();
+    let (ids, sequence) = put(&store, b"a", &refs);
+    store.flush(sequence).unwrap();
+    let (up, down) = ids.split_at(300);
+    let slow = terrace_store::Placement::Tier {
+        tier: 1,
+        strict: true,
+    };
+    store.rewrite(down, slow).unwrap();
+    settle(&store);
+    let before = store.space().tiers[0].used_bytes;
+    // A third of the fast tier, a sixth of the pool.
+    let mut batch = Batch::new();
+    up.iter().step_by(3).for_each(|id| batch.reference(*id, -1));
+    store.commit(batch).unwrap();
+    settle(&store);
+    let tier = &store.space().tiers[0];
+    assert!(
+        tier.used_bytes + (4 << 20) < before,
+        "{} of {before}",
+        tier.used_bytes
+    );
+    assert!(tier.live_bytes + tier.metadata_bytes <= tier.used_bytes);
+    for (at, (id, content)) in ids.iter().zip(&contents).enumerate() {
+        if at >= 300 || at % 3 > 0 {
+            assert_eq!(store.read_chunk(*id).unwrap(), content[..]);
+            let tier = store.chunk_info(*id).unwrap().unwrap().tier;
+            assert_eq!(
+                tier,
+                u8::from(at >= 300),
+                "compaction moves nothing to another tier"
+            );
+        }
+    }
+    audit(&store);
+}
+
+#[test]
 fn moving_between_tiers_keeps_the_content_and_frees_the_old_place() {
     let power = fixture::Power::new();
     let devices = ["fast", "slow"].map(|name| fixture::FaultDevice::new(name, 80 << 20, power.clone()));

@@ -198,7 +198,7 @@ pub enum Command {
     Where {
         /// A path below a mount, DATASET/PATH, or a dataset
         path: String,
-        /// List the regions (1 MiB each) of a file: where each lies, and how warm it is
+        /// List the regions (1 MiB each) of a file or volume, or of all files in a directory: where each lies, and how warm it is
         #[arg(long)]
         regions: bool,
         /// The first region to list

@@ -139,6 +139,37 @@ fn a_pin_without_room_says_so() {
 }
 
 #[test]
+fn volumes_and_datasets_are_placed_by_hand() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["volume", "create", "tank/vm", "--size", "16T", "--sparse"]);
+    let found = machine.json(&["where", "tank/vm"]);
+    assert_eq!(found["size_bytes"], json!(16_u64 << 40));
+    machine.ok(&["demote", "tank/vm", "--wait"]);
+    machine.ok(&["promote", "tank/vm", "--wait"]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    put(&machine, "f", 2 * MIB, 1);
+    machine.ok(&["pin", "tank/data", "slow", "--wait"]);
+    let found = machine.json(&["where", "tank/data"]);
+    assert_eq!(found["pin"], "slow");
+    assert_eq!(found["bytes_by_tier"]["fast"], 0, "{found}");
+    assert!(
+        found["reason"]
+            .as_str()
+            .unwrap()
+            .contains("pinned to tier 'slow'")
+    );
+    put(&machine, "g", MIB, 2);
+    assert_eq!(
+        machine.json(&["where", "tank/data/g"])["bytes_by_tier"]["fast"],
+        0
+    );
+    machine.ok(&["unpin", "tank/data"]);
+    assert_eq!(machine.json(&["where", "tank/data"])["pin"], Value::Null);
+    same(&machine, "f", 2 * MIB, 1);
+}
+
+#[test]
 fn heat_in_figures() {
     let machine = Machine::new();
     machine.make_pool();
@@ -163,7 +194,20 @@ fn heat_in_figures() {
         (page["regions"].as_array().unwrap().len(), &page["next"]),
         (2, &Value::Null)
     );
-    machine.error(&["where", "tank/data", "--regions"], 1);
+    // All files of a directory, one after the other, in pages that go on where the last one ended.
+    let first = machine.json(&["where", "tank/data", "--regions", "--limit", "6"]);
+    assert_eq!((&first["total"], &first["next"]), (&json!(7), &json!(6)));
+    let second = machine.json(&["where", "tank/data", "--regions", "--from", "6"]);
+    let rows = first["regions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .chain(second["regions"].as_array().unwrap());
+    let mut places: Vec<_> = rows
+        .map(|row| format!("{}:{}", row["path"].as_str().unwrap(), row["region"]))
+        .collect();
+    places.sort();
+    assert_eq!(places, ["f:0", "f:1", "f:2", "f:3", "f:4", "f:5", "g:0"]);
     let devices = machine.json(&["tier", "devices", "tank"]);
     assert!(devices[0]["warm_regions"].as_u64().unwrap() >= 7, "{devices}");
     assert_eq!(devices[1]["warm_regions"], 0);

@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use parking_lot::{Condvar, Mutex};
+use terrace_cache::Service;
 use terrace_store::Sequence;
 
 use crate::{error::FsError, live::LiveDataset, settings::Durability};
@@ -106,7 +107,14 @@ impl LiveDataset {
     /// Makes everything done so far durable.
     pub(crate) fn flush(&self) -> Result<(), FsError> {
         let sequence = self.commit()?;
-        Ok(self.dataset.store().flush(sequence)?)
+        let environment = self.dataset.environment();
+        let waiting = environment
+            .foreground
+            .begin(environment.clock.monotonic_nanoseconds());
+        let flushed = self.dataset.store().flush(sequence);
+        let now = environment.clock.monotonic_nanoseconds();
+        environment.foreground.end(waiting, Service::Flush, now);
+        Ok(flushed?)
     }
 
     /// fsync, as far as `durability` wants it.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use terrace_cache::{Access, Fetched};
+use terrace_cache::{Access, Fetched, Service, Waiting};
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, StoreError};
 
 use crate::{
@@ -22,12 +22,6 @@ use crate::{
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const PER_REGION: u64 = REGION_BLOCKS as u64;
-/// Reads in a row, each where the last one ended, that make a sequential reader.
-const STREAK: u32 = 2;
-/// Large reads this close to the last one are the same scan: readahead of the kernel arrives out of order.
-const SCAN_NEAR_BYTES: u64 = 1 << 20;
-/// Reads from this size on are taken for readahead.
-const SCAN_READ_BYTES: usize = 64 << 10;
 /// Reads from this size on need nobody to read ahead of them.
 const LARGE_READ_BYTES: usize = 256 << 10;
 /// Blocks fetched ahead of a sequential reader, and the most chunks for it: where they are small there are many.
@@ -35,6 +29,8 @@ const AHEAD_BLOCKS: u64 = (2 << 20) / BLOCK;
 const AHEAD_CHUNKS: usize = 64;
 /// A chunk of which a read wants this part or more is fetched whole together with the others.
 const WHOLE_PART: usize = 4;
+/// Of so many reads one is noted with the time it took.
+const WAITS_NOTED: u64 = 4;
 /// How often a lookup is repeated when chunks go away under it.
 const RETRIES: usize = 100;
 
@@ -61,24 +57,6 @@ struct Fetch {
     length: usize,
     /// About how long the chunk is.
     chunk_bytes: usize,
-}
-
-/// Whether a read goes on with the scan that ended at `last_end`.
-fn continues(last_end: u64, offset: u64, length: usize) -> bool {
-    last_end == offset && offset > 0
-        || length >= SCAN_READ_BYTES && offset > 0 && last_end.abs_diff(offset) <= SCAN_NEAR_BYTES
-}
-
-/// How much a read adds to the heat of its region. A scan (a backup, a copy) reads everything once and must not push out
-/// what is used again and again, so it adds next to nothing; reads that begin somewhere else count in full, and so does
-/// a file that is read whole at once.
-fn heat_of_read(scan_streak: u32, offset: u64, length: usize, size: u64) -> f32 {
-    let begins_scan = offset == 0 && length >= SCAN_READ_BYTES && (length as u64) < size;
-    match scan_streak {
-        0 if !begins_scan => 1.0,
-        streak if streak < STREAK => length as f32 / (PER_REGION * BLOCK) as f32,
-        _ => 0.0,
-    }
 }
 
 impl LiveDataset {
@@ -120,33 +98,16 @@ impl LiveDataset {
             if length == 0 {
                 return Ok(0);
             }
-            let end = offset + length as u64;
-            state.scan_streak = match continues(state.read_end, offset, length) {
-                true => state.scan_streak.saturating_add(1),
-                false => 0,
-            };
-            if state.read_end == offset {
-                state.read_streak = state.read_streak.saturating_add(1);
-            } else {
-                state.read_streak = 0;
-            }
-            state.read_end = end;
-            let sequential = state.read_streak >= STREAK;
+            let size = state.inode.size;
+            let (sequential, amount) = state.reads.note(offset, length, size);
             // Once for each stretch: who reads with several requests at a time would fetch it several times.
             let under_way = (offset..=offset + AHEAD_BLOCKS * BLOCK).contains(&state.ahead_to);
             let ahead = sequential && length < LARGE_READ_BYTES && (!under_way || state.ahead_to == offset);
             if ahead {
-                state.ahead_to = end + AHEAD_BLOCKS * BLOCK;
+                state.ahead_to = offset + length as u64 + AHEAD_BLOCKS * BLOCK;
             }
             copy_pages(&state, offset, &mut buffer[..length], &mut wanted);
-            (
-                length,
-                sequential,
-                ahead,
-                heat_of_read(state.scan_streak, offset, length, state.inode.size),
-                state.inode.body,
-                state.inode.size,
-            )
+            (length, sequential, ahead, amount, state.inode.body, size)
         };
         // What RAM answers counts as well: it must not look cold only because it is so hot that it is cached.
         if amount > 0.0 {
@@ -163,7 +124,11 @@ impl LiveDataset {
         if wanted.is_empty() {
             return Ok(length);
         }
-        self.dataset.environment().foreground.note();
+        let environment = self.dataset.environment();
+        environment.foreground.note();
+        let waiting = environment
+            .foreground
+            .begin(environment.clock.monotonic_nanoseconds());
         let mut fetches = Vec::with_capacity(wanted.len());
         for part in &wanted {
             self.plan(body, offset, &mut buffer[..length], part, &mut fetches)?;
@@ -171,8 +136,21 @@ impl LiveDataset {
         if !fetches.is_empty() {
             let ahead_from = ahead.then_some(offset + length as u64);
             self.fetch(body, &fetches, buffer, sequential, ahead_from)?;
+            self.waited(waiting, fetches[0].chunk);
         }
         Ok(length)
+    }
+
+    /// Notes how long a user waited for a read that `chunk` was a part of.
+    fn waited(&self, waiting: Waiting, chunk: ChunkId) {
+        let environment = self.dataset.environment();
+        // Looking up where it lies costs as much as a read from RAM: some of them tell enough.
+        if environment.foreground.operations().is_multiple_of(WAITS_NOTED)
+            && let Ok(Some(info)) = environment.store.chunk_info(chunk)
+        {
+            let now = environment.clock.monotonic_nanoseconds();
+            environment.foreground.end(waiting, Service::Read(info.tier), now);
+        }
     }
 
     /// Turns blocks that are not in RAM into pieces of chunks; holes are zeroed.

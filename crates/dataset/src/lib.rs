@@ -43,6 +43,7 @@ mod permission;
 mod pieces;
 mod placement;
 mod properties;
+mod read_stream;
 mod region;
 mod registry;
 mod retention;

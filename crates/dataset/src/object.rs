@@ -15,6 +15,7 @@ use crate::{
     directory::Entries,
     inode::{FileKind, InodeRecord},
     pages::Layer,
+    read_stream::ReadStream,
     versions::Old,
 };
 
@@ -74,13 +75,9 @@ pub(crate) struct State {
     pub(crate) entries: Option<Box<Entries>>,
     /// Once they were asked for.
     pub(crate) xattrs: Option<Box<Xattrs>>,
-    /// Where a sequential reader would go on, and how many reads in a row did.
-    pub(crate) read_end: u64,
-    pub(crate) read_streak: u32,
-    /// Where what was last fetched ahead of such a reader ends.
+    /// Whether it is read in order, and where what was last fetched ahead ends.
+    pub(crate) reads: ReadStream,
     pub(crate) ahead_to: u64,
-    /// Reads in a row that belong to one scan; see `data_read`.
-    pub(crate) scan_streak: u32,
     /// Where a sequential writer would go on, and how many bytes it wrote so.
     pub(crate) write_end: u64,
     pub(crate) write_run_bytes: u64,
@@ -163,10 +160,8 @@ impl Object {
                 })
             }),
             xattrs: fresh.then(Box::default),
-            read_end: 0,
-            read_streak: 0,
+            reads: ReadStream::default(),
             ahead_to: 0,
-            scan_streak: 0,
             write_end: 0,
             write_run_bytes: 0,
             inode,

@@ -149,6 +149,37 @@ impl Engine {
                 running.job
             )));
         }
+        let begun = self.begin_emptying(device, goal, interrupted);
+        let (job, reason) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                // Without a job nothing would ever end this: the device is used as before, and whoever asked is told.
+                let undone = match interrupted {
+                    None if wanted.iter().all(|other| other.device != device) => self.forget_goal(device),
+                    _ => Ok(()),
+                };
+                if let Err(also) = undone {
+                    self.complain("devices", &also);
+                }
+                let path = self.device_path(device);
+                self.event("device", &format!("emptying '{path}' could not begin: {error}"));
+                return Err(error);
+            }
+        };
+        wanted.retain(|other| other.device != device);
+        wanted.push(Wanted { device, goal, job });
+        drop(wanted);
+        self.event("device", &format!("{reason} (job {job})"));
+        Ok(job)
+    }
+
+    /// Writes the intention down and makes the job.
+    fn begin_emptying(
+        &self,
+        device: u16,
+        goal: Goal,
+        interrupted: Option<u64>,
+    ) -> Result<(u64, String), EngineError> {
         self.drain(device, true)?;
         if self.pool.property(&property(device)).as_deref() != Some(goal.word()) {
             self.pool.set_property(&property(device), Some(goal.word()))?;
@@ -171,11 +202,7 @@ impl Engine {
                     unreadable: 0,
                 })
             })?;
-        wanted.retain(|other| other.device != device);
-        wanted.push(Wanted { device, goal, job });
-        drop(wanted);
-        self.event("device", &format!("{reason} (job {job})"));
-        Ok(job)
+        Ok((job, reason))
     }
 
     /// Draws the consequences of jobs that ended: takes devices out that are empty, lets those be used again whose
@@ -211,6 +238,17 @@ impl Engine {
                     self.event(
                         "device",
                         &format!("'{path}' is used again; the job ended: {reason}"),
+                    );
+                    continue;
+                }
+                // The job is gone without having told how it ended.
+                None if entry.goal != Goal::Empty => {
+                    self.forget_goal(entry.device)?;
+                    wanted.remove(at);
+                    let path = self.device_path(entry.device);
+                    self.event(
+                        "device",
+                        &format!("'{path}' is used again; the job that emptied it is gone"),
                     );
                     continue;
                 }

@@ -2,7 +2,8 @@
 //!
 //! Invariants: a worker holds only a weak reference to the engine and no lock while it waits; `stop` returns when
 //! all have ended; a worker that meets an error says so once and goes on slowly, since others may still succeed.
-//! Background work steps back while users do something, unless they would soon have to wait for it.
+//! Background work steps back while users do something, unless they would soon have to wait for it; the mover does so by
+//! itself, as `terrace_mover` describes.
 
 use std::{
     sync::{Arc, Weak},
@@ -112,18 +113,12 @@ impl Workers {
             };
             rest
         })?;
-        let mut users = 0;
-        self.spawn("mover", engine, move |engine| {
-            let mut wait = REST_MAX;
-            let step = |engine: &Engine| {
-                let idle = engine.mover_step()?;
-                wait = idle.unwrap_or(wait);
-                Ok(idle.is_none())
-            };
-            match politely(engine, &mut users, step) {
-                Ok(Some(rest)) => rest,
+        self.spawn("mover", engine, |engine| {
+            // It rests by itself between its steps, by how long users wait.
+            match engine.mover_step() {
+                Ok(None) => Duration::ZERO,
                 // Looks now and then: a job may have been added by hand.
-                Ok(None) => wait.clamp(REST_MIN, REST_MAX),
+                Ok(Some(wait)) => wait.clamp(Duration::from_micros(200), REST_MAX),
                 Err(error) => {
                     engine.complain("mover", &error);
                     Duration::from_secs(1)

@@ -6,12 +6,13 @@
 use std::collections::HashMap;
 
 use parking_lot::MutexGuard;
-use terrace_store::StoreError;
+use terrace_store::{CHUNK_BYTES_MAX, StoreError};
 
 use crate::{
     job::{JobKind, JobState},
-    mover::{Guard, Inner, Mover, SECOND, STEP_BYTES, STEP_RECORDS, in_window, room_below},
-    plan,
+    marks::room_below,
+    mover::{Guard, Inner, Mover, SECOND, STEP_BYTES, STEP_RECORDS, in_window},
+    plan::{self, Chosen},
     policy::minute_of_day,
 };
 
@@ -106,7 +107,7 @@ impl Mover {
         let store = self.environment.store.as_ref();
         let page = MutexGuard::unlocked(inner, || plan::next_of_pool(store, &round.cursor, STEP_RECORDS))?;
         let minutes = self.minutes();
-        let mut chunks = HashMap::new();
+        let mut chunks = Chosen::default();
         for found in &page.found {
             let region = u32::try_from(found.region).unwrap_or(u32::MAX);
             let heat = self
@@ -118,35 +119,25 @@ impl Mover {
                 continue;
             }
             MutexGuard::unlocked(inner, || {
-                plan::chunks_where(store, &found.record, &mut chunks, |tier| tier == round.source)
+                chunks.add(store, &found.record, |tier| tier == round.source)
             })?;
         }
-        chunks.retain(|id, _| !inner.grace.is_hot(*id, minutes));
-        if !chunks.is_empty() && round.job.is_none() {
+        chunks.retain(|id| !inner.grace.is_hotter(id, minutes, 0.0));
+        if !chunks.chunks().is_empty() && round.job.is_none() {
             self.show_aging(inner, &round)?;
         }
         // In pieces: a page of old records may name far more than a step should move.
-        let mut ids: Vec<_> = chunks.into_iter().collect();
-        ids.sort_unstable();
-        let mut moved = 0;
-        let mut failed = None;
-        let mut piece = HashMap::new();
-        for (id, bytes) in ids {
-            piece.insert(id, bytes);
-            if piece.values().sum::<u64>() >= STEP_BYTES {
-                match self.rewrite(inner, round.target, &std::mem::take(&mut piece)) {
-                    Ok((bytes, _)) => moved += bytes,
-                    Err(error) => failed = Some(error),
-                }
-                if failed.is_some() || !self.is_enabled() {
-                    break;
-                }
-            }
-        }
-        if failed.is_none() {
-            match self.rewrite(inner, round.target, &piece) {
+        let (mut moved, mut failed) = (0, None);
+        for piece in chunks
+            .chunks()
+            .chunks((STEP_BYTES / CHUNK_BYTES_MAX as u64) as usize)
+        {
+            match self.rewrite(inner, round.target, piece) {
                 Ok((bytes, _)) => moved += bytes,
                 Err(error) => failed = Some(error),
+            }
+            if failed.is_some() || !self.is_enabled() {
+                break;
             }
         }
         if let Some(error @ StoreError::Stopped(_)) = failed {
@@ -213,8 +204,7 @@ impl Mover {
             Some(cause) => active.job.fail(cause),
             None => active.job.finish(),
         }
-        let job = active.job.clone();
-        self.persist(id.unwrap_or(0), &job)?;
+        self.keep(inner, id.unwrap_or(0))?;
         self.forget_ended(inner)
     }
 }

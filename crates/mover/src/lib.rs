@@ -7,10 +7,12 @@
 //! maintenance).
 
 mod aging;
+mod courtesy;
 mod error;
 mod evacuation;
 mod grace;
 mod job;
+mod marks;
 mod mover;
 mod pace;
 mod pins;

@@ -20,31 +20,56 @@ use terrace_store::{Batch, ChunkId, Placement, Store, StoreError, TierUsage};
 
 use crate::{
     aging::Aging,
+    courtesy::Courtesy,
     grace::Grace,
     job::{Job, JobKind, JobState},
+    marks::{filled_bytes, room_below},
     pace::Pace,
     pins::Pins,
-    plan,
+    plan::{self, Chosen},
     policy::{TierPolicy, Window, minute_of_day},
     promote::Candidates,
 };
 
-/// Stored bytes that one step moves at most, about.
+/// Stored bytes that one step moves at most, about: alone, and beside users.
 pub(crate) const STEP_BYTES: u64 = 4 << 20;
+const STEP_BYTES_WATCHED: u64 = 512 << 10;
 /// Region records that one step looks at.
 pub(crate) const STEP_RECORDS: usize = 32;
-/// Chunks that are moved before the mover asks whether it still may.
-const SLICE_CHUNKS: usize = 16;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 const POLICY_INTERVAL: u64 = 10 * SECOND;
 const HEAT_INTERVAL: u64 = 60 * SECOND;
 const PERSIST_INTERVAL: u64 = 10 * SECOND;
+/// By which part of it the most metadata of late is forgotten at each look at the tiers.
+const METADATA_DECAY: u64 = 32;
 /// How long a tier is left alone after moving content off it failed.
 const BACKOFF: u64 = 600 * SECOND;
+/// Shortest time between two searches for room for something hotter.
+const ROOM_INTERVAL: u64 = 2 * SECOND;
 /// Ended jobs that are still listed.
 const ENDED_KEPT: usize = 20;
-/// Reads and writes of a region, decayed, up to which each pass of a demotion moves it: the coldest go first.
-pub(crate) const PASS_HEAT: [f32; 6] = [0.02, 0.3, 1.5, 6.0, 24.0, f32::INFINITY];
+/// Reads and writes of a region, decayed, up to which each pass of a demotion moves it: the coldest go first. Heat is
+/// told apart by factors of two up to the most that is counted, so that what is hottest always goes last.
+pub(crate) const PASS_HEAT: [f32; 18] = [
+    0.02,
+    0.25,
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+    16.0,
+    32.0,
+    64.0,
+    128.0,
+    256.0,
+    512.0,
+    1024.0,
+    2048.0,
+    4096.0,
+    8192.0,
+    f32::INFINITY,
+];
 /// Heat records that are kept: larger objects' heat is only in RAM.
 const HEAT_BYTES_MAX: usize = 64 << 10;
 
@@ -87,6 +112,8 @@ pub(crate) struct Active {
     pub(crate) waiting: Option<&'static str>,
     pub(crate) steps: Option<Box<dyn StoreSteps>>,
     persisted: u64,
+    /// Its record is older than it should be, since it could not be written.
+    pub(crate) unsaved: bool,
 }
 
 impl Active {
@@ -98,6 +125,7 @@ impl Active {
             waiting: None,
             steps: None,
             persisted: 0,
+            unsaved: false,
         }
     }
 
@@ -132,12 +160,17 @@ pub(crate) struct Inner {
     pub(crate) candidates: Candidates,
     pub(crate) aging: Aging,
     pub(crate) grace: Grace,
-    /// The fastest tier was too full for something hot: the least reads of it.
+    /// The fastest tier was too full for something hot: the most reads of it.
     pub(crate) room_wanted: Option<f32>,
     /// Before this time no room is sought for it: the last search was in vain.
-    next_room: u64,
+    pub(crate) next_room: u64,
+    /// How long after the next one.
+    room_interval: u64,
     pub(crate) paces: HashMap<u8, Pace>,
-    next_policy: u64,
+    pub(crate) courtesy: Courtesy,
+    /// The most metadata on each tier of late.
+    metadata_bytes: Vec<u64>,
+    pub(crate) next_policy: u64,
     next_heat: u64,
     left_alone: HashMap<u8, u64>,
 }
@@ -195,7 +228,10 @@ impl Mover {
             grace: Grace::default(),
             room_wanted: None,
             next_room: 0,
+            room_interval: ROOM_INTERVAL,
             paces: HashMap::new(),
+            courtesy: Courtesy::default(),
+            metadata_bytes: Vec::new(),
             next_policy: 0,
             next_heat: now + HEAT_INTERVAL,
             left_alone: HashMap::new(),
@@ -251,6 +287,7 @@ impl Mover {
         }
         if now >= inner.next_policy {
             inner.next_policy = now + POLICY_INTERVAL;
+            self.keep_unsaved(inner)?;
             if self.is_enabled() {
                 self.look_at_tiers(inner, now)?;
                 self.find_hot(inner);
@@ -307,6 +344,10 @@ impl Mover {
         };
         let failed = match &result {
             Err(StoreError::Stopped(_)) | Ok(_) => None,
+            Err(StoreError::NoSpace) if work.job.kind.migrates() => Some(format!(
+                "tier '{}' has no room for more; make some there, or add a device to it with 'terrace pool add'",
+                tier_name(inner, work.job.target)
+            )),
             Err(error) => Some(error.to_string()),
         };
         let Some(active) = inner.jobs.get_mut(&id) else {
@@ -338,14 +379,27 @@ impl Mover {
         let job = active.job.clone();
         if pause == 0 && persist {
             active.persisted = now;
-            self.persist(id, &job)?;
+            self.keep(inner, id)?;
         }
         // A demotion that failed, or one for hot content that found nothing colder, is not begun again at once.
         if job.kind == JobKind::Demote && job.state == JobState::Failed {
             inner.left_alone.insert(job.source, now + BACKOFF);
         }
-        if job.kind == JobKind::Demote && job.body != 0 && over && job.done_bytes == 0 {
-            inner.next_room = now + 6 * BACKOFF;
+        if job.kind == JobKind::Demote && job.body != 0 && over {
+            if now > inner.next_room + BACKOFF {
+                inner.room_interval = ROOM_INTERVAL;
+            }
+            match job.done_bytes {
+                0 => inner.next_room = now + 6 * BACKOFF,
+                // What waits for the room need not wait for the next look as well. Ever more time passes between two of
+                // these, so that a hot set is up soon, and regions that are as hot as each other do not change places
+                // for ever.
+                _ => {
+                    inner.next_policy = now;
+                    inner.next_room = now + inner.room_interval;
+                    inner.room_interval = (inner.room_interval / 2 * 3).min(BACKOFF);
+                }
+            }
         }
         self.forget_ended(inner)?;
         Ok(pause)
@@ -373,11 +427,15 @@ impl Mover {
             JobKind::Demote => plan::next_of_pool(store, &job.cursor, STEP_RECORDS),
             _ => plan::next_of_dataset(store, job.dataset, job.body, &job.cursor, STEP_RECORDS),
         })?;
-        let mut chunks = HashMap::new();
+        let mut chunks = Chosen::default();
         let mut looked_at = 0;
+        let step_bytes = match inner.courtesy.is_watched(now) {
+            true => STEP_BYTES_WATCHED,
+            false => STEP_BYTES,
+        };
         let mut stopped = None;
         for found in &page.found {
-            if chunks.values().sum::<u64>() >= STEP_BYTES {
+            if chunks.bytes() >= step_bytes {
                 stopped = Some(keys::region(found.dataset, found.body, found.region));
                 break;
             }
@@ -385,7 +443,7 @@ impl Mover {
             if by_hand || self.is_cold(inner, job, found) {
                 let (source, target) = (job.source, job.target);
                 MutexGuard::unlocked(inner, || {
-                    plan::chunks_where(store, &found.record, &mut chunks, |tier| match by_hand {
+                    chunks.add(store, &found.record, |tier| match by_hand {
                         true => tier != target,
                         false => tier == source,
                     })
@@ -394,11 +452,12 @@ impl Mover {
         }
         if job.kind == JobKind::Demote && usize::from(job.pass) + 1 < PASS_HEAT.len() {
             let minutes = self.minutes();
-            chunks.retain(|id, _| !inner.grace.is_hot(*id, minutes));
+            let limit = heat_of_pass(job).unwrap_or(0.0);
+            chunks.retain(|id| !inner.grace.is_hotter(id, minutes, limit));
         }
         let in_history =
             job.kind == JobKind::Demote && !matches!(job.cursor.first(), Some(&keys::TABLE_REGION));
-        let (moved, whole) = self.rewrite(inner, job.target, &chunks)?;
+        let (moved, whole) = self.rewrite(inner, job.target, chunks.chunks())?;
         work.moved = moved;
         if !whole {
             // Switched off in the middle: the same page again when it goes on.
@@ -413,7 +472,10 @@ impl Mover {
                 Some(next) => job.cursor = next,
                 None => {
                     job.cursor = Vec::new();
-                    job.pass += 1;
+                    job.pass = match job.kind {
+                        JobKind::Demote => self.next_pass(job.pass),
+                        _ => job.pass + 1,
+                    };
                 }
             },
         }
@@ -428,6 +490,33 @@ impl Mover {
             job.finish();
         }
         Ok(0)
+    }
+
+    /// The next pass for which there is anything: no region is that warm otherwise.
+    fn next_pass(&self, pass: u8) -> u8 {
+        let next = usize::from(pass) + 1;
+        let passed = *PASS_HEAT.get(usize::from(pass)).unwrap_or(&f32::INFINITY);
+        let mut least = f32::INFINITY;
+        self.environment.heat.for_each(self.minutes(), |_, _, _, heat| {
+            let sum = heat.reads + heat.writes;
+            if sum > passed && sum < least {
+                least = sum;
+            }
+        });
+        let found = (next..PASS_HEAT.len()).find(|at| PASS_HEAT[*at] >= least);
+        // What is not known to be warm went in the first pass.
+        found.map_or(PASS_HEAT.len(), |at| at.max(next)) as u8
+    }
+
+    /// The tiers as their marks are concerned: metadata comes and goes with every checkpoint, so the most of late counts.
+    pub(crate) fn usage(&self, inner: &mut Inner) -> Vec<TierUsage> {
+        let mut tiers = self.environment.store.space().tiers;
+        inner.metadata_bytes.resize(tiers.len(), 0);
+        for (tier, most) in tiers.iter_mut().zip(&mut inner.metadata_bytes) {
+            *most = tier.metadata_bytes.max(*most);
+            tier.metadata_bytes = *most;
+        }
+        tiers
     }
 
     fn is_cold(&self, inner: &Inner, job: &Job, found: &plan::Found) -> bool {
@@ -474,8 +563,12 @@ impl Mover {
         self.resting_from(&self.inner.lock())
     }
 
-    /// For how long the tier may not be written to.
+    /// For how long the tier may not be written to, or users are left alone.
     pub(crate) fn pause_for(&self, inner: &mut Inner, target: u8, now: u64) -> u64 {
+        let courtesy = inner.courtesy.wait(now);
+        if courtesy > 0 {
+            return courtesy;
+        }
         let limit = inner
             .policies
             .get(usize::from(target))
@@ -488,30 +581,36 @@ impl Mover {
         &self,
         inner: &mut Guard<'_>,
         target: u8,
-        chunks: &HashMap<ChunkId, u64>,
+        chunks: &[(ChunkId, u64)],
     ) -> Result<(u64, bool), StoreError> {
         if chunks.is_empty() {
             return Ok((0, true));
         }
-        let mut ids: Vec<ChunkId> = chunks.keys().copied().collect();
-        ids.sort_unstable();
         let placement = Placement::Tier {
             tier: target,
             strict: true,
         };
         let generation = inner.generation;
         let (mut moved_bytes, mut whole) = (0, true);
+        let (clock, foreground) = (&self.environment.clock, &self.environment.foreground);
+        let began = clock.monotonic_nanoseconds();
         let done = MutexGuard::unlocked(inner, || {
+            let _disturbed = foreground.disturb();
             // In slices, so that 'migration=off' acts at once also on slow devices.
-            for slice in ids.chunks(SLICE_CHUNKS) {
+            let mut rest = chunks;
+            while !rest.is_empty() {
+                let slice = plan::slice_of(&mut rest);
                 if !self.is_enabled() || self.tiers_generation.load(Ordering::SeqCst) != generation {
                     whole = false;
                     break;
                 }
-                moved_bytes += self.environment.store.rewrite(slice, placement)?.moved_bytes;
+                moved_bytes += self.environment.store.rewrite(&slice, placement)?.moved_bytes;
             }
             Ok(())
         });
+        inner
+            .courtesy
+            .worked(foreground, began, clock.monotonic_nanoseconds());
         let limit = inner
             .policies
             .get(usize::from(target))
@@ -522,7 +621,10 @@ impl Mover {
 
     /// Starts a demotion for each tier above its high-water mark.
     fn look_at_tiers(&self, inner: &mut Inner, now: u64) -> Result<(), StoreError> {
-        let tiers = self.environment.store.space().tiers;
+        for most in &mut inner.metadata_bytes {
+            *most -= *most / METADATA_DECAY;
+        }
+        let tiers = self.usage(inner);
         inner.pins.find_bodies(self.environment.store.as_ref())?;
         let room_wanted = inner.room_wanted.take();
         for (source, tier) in tiers.iter().enumerate() {
@@ -552,7 +654,7 @@ impl Mover {
             }
             // What is not live comes back by compaction; only live content has to move.
             let low = (policy.low_water * tier.size_bytes as f64) as u64;
-            let total_bytes = tier.live_bytes.saturating_sub(low);
+            let total_bytes = filled.saturating_sub(low).min(tier.live_bytes);
             let Some(target) = room_below(&tiers, &inner.policies, source) else {
                 continue;
             };
@@ -627,6 +729,35 @@ impl Mover {
         Ok(())
     }
 
+    /// Keeps a job that is in the list. When its record cannot be written (a device fails, the pool is full beyond its
+    /// reserve) the job goes on and says so, and the record is written as soon as that succeeds: a restart before would
+    /// do some of it again, which is harmless.
+    pub(crate) fn keep(&self, inner: &mut Inner, id: u64) -> Result<(), StoreError> {
+        let Some(active) = inner.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        match self.persist(id, &active.job) {
+            Err(error @ StoreError::Stopped(_)) => Err(error),
+            Err(error) => {
+                if !active.unsaved {
+                    tracing::warn!(job = id, %error, "the state of a job could not be saved; it is tried again");
+                }
+                active.unsaved = true;
+                Ok(())
+            }
+            Ok(()) => {
+                active.unsaved = false;
+                Ok(())
+            }
+        }
+    }
+
+    fn keep_unsaved(&self, inner: &mut Inner) -> Result<(), StoreError> {
+        let unsaved = inner.jobs.iter().filter(|(_, active)| active.unsaved);
+        let unsaved: Vec<u64> = unsaved.map(|(id, _)| *id).collect();
+        unsaved.into_iter().try_for_each(|id| self.keep(inner, id))
+    }
+
     /// Drops all but the newest ended jobs. The newest number stays listed, so that numbers are not used twice.
     pub(crate) fn forget_ended(&self, inner: &mut Inner) -> Result<(), StoreError> {
         let ended: Vec<u64> = inner
@@ -640,11 +771,14 @@ impl Mover {
         }
         let mut batch = Batch::new();
         batch.privileged();
-        for id in &ended[..ended.len() - ENDED_KEPT] {
-            batch.delete(Job::key(*id));
-            inner.jobs.remove(id);
+        let dropped = &ended[..ended.len() - ENDED_KEPT];
+        dropped.iter().for_each(|id| batch.delete(Job::key(*id)));
+        // If they cannot be dropped now, the next job that ends tries again.
+        match self.environment.store.commit(batch) {
+            Err(error @ StoreError::Stopped(_)) => return Err(error),
+            Err(error) => tracing::warn!(%error, "ended jobs could not be dropped from the list"),
+            Ok(_) => dropped.iter().for_each(|id| drop(inner.jobs.remove(id))),
         }
-        self.environment.store.commit(batch)?;
         Ok(())
     }
 
@@ -681,6 +815,11 @@ impl Mover {
     pub(crate) fn minutes(&self) -> u32 {
         (self.environment.clock.now_nanoseconds() / (60 * SECOND)) as u32
     }
+}
+
+pub(crate) fn tier_name(inner: &Inner, tier: u8) -> &str {
+    let policy = inner.policies.get(usize::from(tier));
+    policy.map_or("", |policy| policy.name.as_str())
 }
 
 /// What a step works on: a copy of the job, since the lock is released meanwhile.
@@ -723,11 +862,6 @@ fn heat_of_pass(job: &Job) -> Option<f32> {
         .then_some(limit.min(colder))
 }
 
-/// What is in use of a tier, as far as its marks are concerned.
-pub(crate) fn filled_bytes(tier: &TierUsage) -> u64 {
-    tier.used_bytes.max(tier.live_bytes)
-}
-
 /// Whether policies may move content off this tier now.
 pub(crate) fn in_window(policies: &[TierPolicy], source: u8, minute: u32) -> bool {
     let window = policies
@@ -737,21 +871,6 @@ pub(crate) fn in_window(policies: &[TierPolicy], source: u8, minute: u32) -> boo
         Some(Ok(Some(window))) => window.contains(minute),
         _ => true,
     }
-}
-
-/// The first slower tier that has room below its high-water mark.
-pub(crate) fn room_below(tiers: &[TierUsage], policies: &[TierPolicy], source: u8) -> Option<u8> {
-    let slower = usize::from(source) + 1..tiers.len();
-    slower
-        .into_iter()
-        .find(|at| has_room(&tiers[*at], policies.get(*at), 0))
-        .map(|at| at as u8)
-}
-
-/// Whether a tier stays below its high-water mark with `bytes` more.
-pub(crate) fn has_room(tier: &TierUsage, policy: Option<&TierPolicy>, bytes: u64) -> bool {
-    let high = policy.map_or(1.0, |policy| policy.high_water);
-    (tier.live_bytes.saturating_add(bytes) as f64) < high * tier.size_bytes as f64
 }
 
 fn scan_table(store: &dyn Store, table: u8, mut visit: impl FnMut(&[u8], &[u8])) -> Result<(), StoreError> {

@@ -1,10 +1,14 @@
 //! From region records to chunks that should move: bounded looks at the records of floor 5.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use terrace_codec::{KeyWriter, Reader};
 use terrace_dataset::{RegionRecord, decode_region, keys};
 use terrace_store::{ChunkId, Store, StoreError};
+
+/// Chunks and stored bytes, about, that are moved before the mover asks whether it still may.
+const SLICE_CHUNKS: usize = 64;
+const SLICE_BYTES: u64 = 2 << 20;
 
 /// One region record, live or in history.
 pub(crate) struct Found {
@@ -123,22 +127,64 @@ fn after(key: &[u8]) -> Vec<u8> {
     key.iter().copied().chain([0]).collect()
 }
 
-/// The chunks of a record whose tier passes `wanted`, with their stored bytes, each once.
-pub(crate) fn chunks_where(
-    store: &dyn Store,
-    record: &RegionRecord,
-    seen: &mut HashMap<ChunkId, u64>,
-    wanted: impl Fn(u8) -> bool,
-) -> Result<(), StoreError> {
-    for run in record.runs() {
-        if seen.contains_key(&run.chunk) {
-            continue;
+/// Chunks that should move, each once, in the order in which their content is read: so they come to lie where they
+/// are put, and what random writes have scattered is in order again.
+#[derive(Default)]
+pub(crate) struct Chosen {
+    chunks: Vec<(ChunkId, u64)>,
+    seen: HashSet<ChunkId>,
+    bytes: u64,
+}
+
+impl Chosen {
+    /// Adds the chunks of a record whose tier passes `wanted`.
+    pub(crate) fn add(
+        &mut self,
+        store: &dyn Store,
+        record: &RegionRecord,
+        wanted: impl Fn(u8) -> bool,
+    ) -> Result<(), StoreError> {
+        for run in record.runs() {
+            if self.seen.contains(&run.chunk) {
+                continue;
+            }
+            if let Some(info) = store.chunk_info(run.chunk)?
+                && wanted(info.tier)
+            {
+                self.seen.insert(run.chunk);
+                self.chunks.push((run.chunk, u64::from(info.stored)));
+                self.bytes += u64::from(info.stored);
+            }
         }
-        if let Some(info) = store.chunk_info(run.chunk)?
-            && wanted(info.tier)
-        {
-            seen.insert(run.chunk, u64::from(info.stored));
-        }
+        Ok(())
     }
-    Ok(())
+
+    /// Stored bytes of them.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Leaves those out that `keep` refuses.
+    pub(crate) fn retain(&mut self, keep: impl Fn(ChunkId) -> bool) {
+        self.chunks.retain(|(id, _)| keep(*id));
+        self.bytes = self.chunks.iter().map(|(_, bytes)| bytes).sum();
+    }
+
+    /// The chunks with their stored bytes.
+    pub(crate) fn chunks(&self) -> &[(ChunkId, u64)] {
+        &self.chunks
+    }
+}
+
+/// Takes the next chunks to be moved at once off `rest`, at least one.
+pub(crate) fn slice_of(rest: &mut &[(ChunkId, u64)]) -> Vec<ChunkId> {
+    let mut bytes = 0;
+    let fits = rest.iter().take(SLICE_CHUNKS).take_while(|(_, stored)| {
+        let before = bytes;
+        bytes += stored;
+        before < SLICE_BYTES
+    });
+    let slice: Vec<ChunkId> = fits.map(|(id, _)| *id).collect();
+    *rest = &rest[slice.len()..];
+    slice
 }

@@ -1,11 +1,12 @@
 //! Promotion: what is read often moves up.
 //!
-//! Invariants: only the hottest [`CANDIDATES_MAX`] regions are looked at per round; nothing is moved up into a tier
-//! above its high-water mark, so that promotion never causes the demotion that undoes it at once.
+//! Invariants: a round looks at [`CANDIDATES_MAX`] regions at most, the hottest first; when all of them lie where they
+//! should, the next round goes on below them, so that a large fast tier does not hide what is a little less hot; nothing
+//! is moved up into a tier above its high-water mark, so that promotion never causes the demotion that undoes it at once.
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
+    collections::{BTreeMap, BinaryHeap, VecDeque},
 };
 
 use parking_lot::MutexGuard;
@@ -14,8 +15,9 @@ use terrace_store::StoreError;
 
 use crate::{
     job::{JobKind, JobState},
-    mover::{Guard, Inner, Mover, has_room, in_window},
-    plan,
+    marks::may_rise,
+    mover::{Guard, Inner, Mover, SECOND, in_window},
+    plan::Chosen,
     policy::minute_of_day,
 };
 
@@ -30,7 +32,14 @@ pub(crate) struct Candidates {
     regions: VecDeque<(u32, u64, u32, f32)>,
     /// The job that shows the work of this round, once there is some.
     job: Option<u64>,
+    /// The coldest of this round, if there are more.
+    last: Option<Rank>,
+    /// This round looks at what is colder than this only.
+    below: Option<Rank>,
 }
+
+/// Reads (positive floats order as their bits), dataset, body, region.
+type Rank = (u32, u32, u64, u32);
 
 impl Candidates {
     pub(crate) fn is_empty(&self) -> bool {
@@ -63,19 +72,24 @@ impl Mover {
         if !inner.candidates.is_empty() {
             return;
         }
+        let below = inner.candidates.below;
+        let mut more = false;
         let mut hottest = BinaryHeap::new();
         self.environment
             .heat
             .for_each(self.minutes(), |dataset, body, region, heat| {
-                if heat.reads >= least as f32 {
-                    // Positive floats order as their bits.
-                    hottest.push(Reverse((heat.reads.to_bits(), dataset, body, region)));
+                let rank: Rank = (heat.reads.to_bits(), dataset, body, region);
+                if heat.reads >= least as f32 && below.is_none_or(|below| rank < below) {
+                    hottest.push(Reverse(rank));
                     if hottest.len() > CANDIDATES_MAX {
                         hottest.pop();
+                        more = true;
                     }
                 }
             });
         let sorted = hottest.into_sorted_vec();
+        inner.candidates.last = sorted.last().filter(|_| more).map(|Reverse(rank)| *rank);
+        inner.candidates.below = None;
         inner.candidates.regions = sorted
             .into_iter()
             .map(|Reverse((reads, dataset, body, region))| (dataset, body, region, f32::from_bits(reads)))
@@ -101,19 +115,19 @@ impl Mover {
         if pause > 0 {
             return Ok(pause);
         }
-        let tiers = self.environment.store.space().tiers;
+        let tiers = self.usage(inner);
         let (resting, minutes) = (self.resting_from(inner), self.minutes());
-        let mut by_target: BTreeMap<u8, HashMap<_, _>> = BTreeMap::new();
+        let mut by_target: BTreeMap<u8, Chosen> = BTreeMap::new();
         let mut planned = 0;
         for _ in 0..STEP_REGIONS {
             let Some((dataset, body, region, reads)) = inner.candidates.regions.pop_front() else {
                 break;
             };
             let target = (0..tiers.len())
-                .find(|at| has_room(&tiers[*at], inner.policies.get(*at), planned + REGION_BYTES))
+                .find(|at| may_rise(&tiers[*at], inner.policies.get(*at), planned + REGION_BYTES))
                 .unwrap_or(tiers.len()) as u8;
             let pinned = self.pin_of(inner, dataset, body);
-            if target > 0 && pinned.is_none() && inner.room_wanted.is_none_or(|wanted| reads < wanted) {
+            if target > 0 && pinned.is_none() && inner.room_wanted.is_none_or(|wanted| reads > wanted) {
                 inner.room_wanted = Some(reads);
             }
             let target_name = tiers.get(usize::from(target)).map(|tier| tier.name.as_str());
@@ -127,7 +141,7 @@ impl Mover {
             };
             // Others may share these chunks and be cold: what is hot here must not be moved down for them.
             for run in found.record.runs() {
-                inner.grace.note(run.chunk, minutes);
+                inner.grace.note(run.chunk, minutes, reads);
             }
             let policies = inner.policies.clone();
             let hot_enough = |tier: u8| {
@@ -137,16 +151,15 @@ impl Mover {
                 tier > target && tier < resting && after > 0 && reads >= after as f32
             };
             let chunks = by_target.entry(target).or_default();
-            let before: u64 = chunks.values().sum();
-            MutexGuard::unlocked(inner, || {
-                plan::chunks_where(store, &found.record, chunks, hot_enough)
-            })?;
-            planned += chunks.values().sum::<u64>() - before;
+            let before = chunks.bytes();
+            MutexGuard::unlocked(inner, || chunks.add(store, &found.record, hot_enough))?;
+            planned += chunks.bytes() - before;
         }
         let mut moved = 0;
-        for (target, chunks) in by_target.into_iter().filter(|(_, chunks)| !chunks.is_empty()) {
+        let found = by_target.into_iter().filter(|(_, chosen)| chosen.bytes() > 0);
+        for (target, chosen) in found {
             self.show_promotion(inner, target)?;
-            match self.rewrite(inner, target, &chunks) {
+            match self.rewrite(inner, target, chosen.chunks()) {
                 Ok((bytes, _)) => moved += bytes,
                 Err(StoreError::NoSpace) => inner.candidates.regions.clear(),
                 Err(error) => return Err(error),
@@ -183,6 +196,13 @@ impl Mover {
     fn count_promotion(&self, inner: &mut Inner, moved: u64, now: u64) -> Result<(), StoreError> {
         let left = inner.candidates.regions.len() as u64;
         let Some(id) = inner.candidates.job else {
+            if left == 0
+                && let Some(last) = inner.candidates.last.take()
+            {
+                // All of them lie well: what is less hot may not.
+                inner.candidates.below = Some(last);
+                inner.next_policy = inner.next_policy.min(now + SECOND);
+            }
             return Ok(());
         };
         if let Some(active) = inner.jobs.get_mut(&id) {
@@ -191,13 +211,15 @@ impl Mover {
             active.job.total_bytes = active.job.done_bytes + left * REGION_BYTES;
             if left == 0 {
                 active.job.finish();
-                let job = active.job.clone();
-                self.persist(id, &job)?;
+                self.keep(inner, id)?;
                 self.forget_ended(inner)?;
             }
         }
         if left == 0 {
             inner.candidates.clear();
+            if inner.room_wanted.is_some() && now >= inner.next_room {
+                inner.next_policy = now;
+            }
         }
         Ok(())
     }

@@ -16,7 +16,11 @@ impl Mover {
         let off =
             (!self.is_enabled()).then_some("waiting: migration is off ('terrace pool set migration=on')");
         let info = inner.jobs.iter().map(|(id, active)| {
-            let waiting = off.filter(|_| active.job.kind.migrates()).or(active.waiting);
+            let unsaved = active.unsaved.then_some("its state could not be saved yet");
+            let waiting = off
+                .filter(|_| active.job.kind.migrates())
+                .or(active.waiting)
+                .or(unsaved);
             JobInfo::of(*id, &active.job, active.rate, waiting)
         });
         info.collect()

@@ -591,6 +591,65 @@ fn a_full_fast_tier_makes_room_for_what_is_hotter() {
 }
 
 #[test]
+fn where_all_is_hot_the_hottest_goes_last() {
+    let pool = Pool::new(20 * MIB);
+    let files = pool.files(19);
+    // The first in the order of the records are the hottest.
+    for (at, object) in files.iter().enumerate() {
+        record(
+            pool.environment(),
+            pool.number,
+            *object,
+            if at < 9 { 400 } else { 40 },
+        );
+    }
+    pool.settle();
+    for object in &files[..9] {
+        assert_eq!(pool.tier_bytes(*object), [MIB, 0], "{:?}", pool.mover.jobs());
+    }
+    let below = files[9..]
+        .iter()
+        .filter(|object| pool.tier_bytes(**object)[1] > 0);
+    assert!(below.count() >= 3);
+    pool.audit(&files);
+}
+
+#[test]
+fn room_is_made_for_the_hottest_of_those_that_lack_it() {
+    let pool = Pool::new(20 * MIB);
+    let files = pool.files(18);
+    for object in &files[..3] {
+        pool.mover.demote(pool.number, *object).unwrap();
+    }
+    pool.steps(1000);
+    // Two that are hardly worth it do not hide the one that is.
+    record(pool.environment(), pool.number, files[0], 200);
+    record(pool.environment(), pool.number, files[1], 4);
+    record(pool.environment(), pool.number, files[2], 4);
+    for object in &files[3..] {
+        record(pool.environment(), pool.number, *object, 20);
+    }
+    pool.settle();
+    assert_eq!(pool.tier_bytes(files[0]), [MIB, 0], "{:?}", pool.mover.jobs());
+    pool.audit(&files);
+}
+
+#[test]
+fn what_is_up_already_does_not_hide_what_is_less_hot() {
+    let pool = Pool::new(20 * MIB);
+    let files = pool.files(4);
+    pool.mover.demote(pool.number, files[0]).unwrap();
+    pool.steps(1000);
+    record(pool.environment(), pool.number, files[0], 10);
+    // More hot regions than one round looks at, all of them where they should be.
+    for body in 0..3000 {
+        record(pool.environment(), pool.number, 1_000_000 + body, 50);
+    }
+    pool.settle();
+    assert_eq!(pool.tier_bytes(files[0]), [MIB, 0], "{:?}", pool.mover.jobs());
+}
+
+#[test]
 fn what_hot_content_shares_with_cold_content_stays_up() {
     let pool = Pool::new(20 * MIB);
     let mut files = pool.files(19);

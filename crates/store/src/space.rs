@@ -55,6 +55,8 @@ pub struct TierUsage {
     pub used_bytes: u64,
     /// In live chunks.
     pub live_bytes: u64,
+    /// In segments of the log and of metadata.
+    pub metadata_bytes: u64,
     /// Its devices.
     pub devices: Vec<DeviceUsage>,
 }

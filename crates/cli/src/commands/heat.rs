@@ -32,7 +32,10 @@ pub fn regions(session: &Session, path: &str, from: u64, limit: u64) -> Result<(
             .map(|(tier, bytes)| format!("{tier} {}", size(bytes)))
             .collect();
         vec![
-            row["region"].to_string(),
+            match row["path"].as_str() {
+                Some(path) => format!("{path}:{}", row["region"]),
+                None => row["region"].to_string(),
+            },
             decimal(&row["reads"]),
             decimal(&row["writes"]),
             if tiers.is_empty() {

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_dataset::{FileKind, REGION_BYTES, TierBytes, keys, read_region};
-use terrace_store::Batch;
+use terrace_store::{Batch, StoreError};
 
 use super::{
     Daemon,
     answers::{Parameters, failed},
-    paths::{file_failure, find, walk},
+    subject::Subject,
 };
 
 /// Most warm regions whose place is looked up for one answer.
@@ -23,7 +23,7 @@ impl Daemon {
         u32::try_from(self.engine.clock().now_nanoseconds() / 60_000_000_000).unwrap_or(u32::MAX)
     }
 
-    /// A page of the regions of a file.
+    /// A page of the regions of a file or volume, or of all files in a directory, one after the other.
     pub(super) fn regions(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let name = parameters.text("path")?;
         let (from, limit) = (
@@ -31,68 +31,55 @@ impl Daemon {
             parameters.number("limit")?.min(100_000),
         );
         let what = format!("list the regions of '{name}'");
-        let fail = |error: &dyn std::fmt::Display| failed(&what, error);
-        let place = find(&self.engine, &name)?;
-        let Some(filesystem) = &place.live else {
-            return Err(Failure::new(
-                what.clone(),
-                "it is a past state",
-                "ask for the live file",
-            ));
-        };
-        let found =
-            walk(&**filesystem, &place.parts, true).map_err(|error| file_failure("find", &name, &error))?;
-        if found.kind != FileKind::File {
-            return Err(Failure::new(
-                what.clone(),
-                "it is not a file",
-                "name a file; 'terrace where' sums up directories and datasets",
-            ));
-        }
+        let subject = Subject::find(&self.engine, &name)?;
         // What is still in memory has no place yet.
         self.sync()?;
-        let dataset = self
-            .engine
-            .datasets()
-            .state(&place.dataset)
-            .map_err(|error| fail(&error))?
-            .number();
-        let store = self.engine.store();
-        let body = terrace_dataset::body_of_object(store, dataset, found.object)
-            .map_err(|error| fail(&error))?
-            .unwrap_or(found.object);
-        let tiers = self.engine.pool().tiers();
-        let end = found.size.div_ceil(REGION_BYTES);
-        let last = from.saturating_add(limit).min(end);
-        let mut rows = Vec::new();
-        for region in from..last {
-            let short = u32::try_from(region).unwrap_or(u32::MAX);
-            let heat = self
-                .engine
-                .environment()
-                .heat
-                .of(dataset, body, short, self.minutes());
-            let mut bytes = TierBytes::default();
-            if let Some(found) = read_region(&**store, dataset, body, region).map_err(|error| fail(&error))? {
-                bytes
-                    .add_region(&**store, &found.record)
-                    .map_err(|error| fail(&error))?;
+        let single = matches!(subject.kind, FileKind::File | FileKind::Volume);
+        let (mut rows, mut total) = (Vec::new(), 0u64);
+        subject.contents(|content| {
+            let regions = content.size_bytes.div_ceil(REGION_BYTES);
+            let wanted = from.max(total)..from.saturating_add(limit).min(total + regions);
+            let body = terrace_dataset::body_of_object(self.engine.store(), subject.number, content.object)
+                .map_err(|error| failed(&what, &error))?
+                .unwrap_or(content.object);
+            for at in wanted {
+                let mut row = self
+                    .region_row(subject.number, body, at - total)
+                    .map_err(|error| failed(&what, &error))?;
+                if !single {
+                    row["path"] = json!(String::from_utf8_lossy(&content.path));
+                }
+                rows.push(row);
             }
-            let by_tier: BTreeMap<&str, u64> = tiers
-                .iter()
-                .enumerate()
-                .map(|(at, tier)| {
-                    let bytes = bytes.by_tier.get(at).copied().unwrap_or(0);
-                    (tier.settings.name.as_str(), bytes)
-                })
-                .collect();
-            rows.push(json!({
-                "region": region, "reads": heat.reads, "writes": heat.writes, "bytes_by_tier": by_tier,
-                "lost_chunks": bytes.missing,
-            }));
+            total += regions;
+            Ok(true)
+        })?;
+        let last = from.saturating_add(limit);
+        Ok(json!({ "path": name, "total": total, "regions": rows, "next": (last < total).then_some(last) }))
+    }
+
+    fn region_row(&self, dataset: u32, body: u64, region: u64) -> Result<Value, StoreError> {
+        let store = self.engine.store();
+        let tiers = self.engine.pool().tiers();
+        let short = u32::try_from(region).unwrap_or(u32::MAX);
+        let heat = &self.engine.environment().heat;
+        let heat = heat.of(dataset, body, short, self.minutes());
+        let mut bytes = TierBytes::default();
+        if let Some(found) = read_region(&**store, dataset, body, region)? {
+            bytes.add_region(&**store, &found.record)?;
         }
-        let next = (last < end).then_some(last);
-        Ok(json!({ "path": name, "total": end, "regions": rows, "next": next }))
+        let by_tier: BTreeMap<&str, u64> = tiers
+            .iter()
+            .enumerate()
+            .map(|(at, tier)| {
+                let bytes = bytes.by_tier.get(at).copied().unwrap_or(0);
+                (tier.settings.name.as_str(), bytes)
+            })
+            .collect();
+        Ok(json!({
+            "region": region, "reads": heat.reads, "writes": heat.writes, "bytes_by_tier": by_tier,
+            "lost_chunks": bytes.missing,
+        }))
     }
 
     /// What each device holds, and how warm that is.

@@ -16,6 +16,7 @@ mod mounting;
 mod paths;
 mod placement;
 mod read_ahead;
+mod subject;
 mod upkeep;
 
 use std::{

@@ -25,8 +25,11 @@ pub struct Place {
     pub parts: Vec<Vec<u8>>,
 }
 
-/// Finds the dataset of a name and opens its content.
-pub fn find(engine: &Engine, name: &str) -> Result<Place, Failure> {
+/// A dataset, the time that is named, and the path in it, as parts.
+pub type Located = (String, Option<At>, Vec<Vec<u8>>);
+
+/// What a name means, without opening it.
+pub fn locate(engine: &Engine, name: &str) -> Result<Located, Failure> {
     let what = format!("find '{name}'");
     let datasets = engine.datasets();
     let now = engine.environment().now();
@@ -78,6 +81,14 @@ pub fn find(engine: &Engine, name: &str) -> Result<Place, Failure> {
         .filter(|word| !word.is_empty())
         .map(|word| word.as_bytes().to_vec())
         .collect();
+    Ok((dataset, at, parts))
+}
+
+/// Finds the dataset of a name and opens its content.
+pub fn find(engine: &Engine, name: &str) -> Result<Place, Failure> {
+    let what = format!("find '{name}'");
+    let datasets = engine.datasets();
+    let (dataset, at, parts) = locate(engine, name)?;
     if let Some(at) = at {
         let view = datasets
             .view(&dataset, &at)

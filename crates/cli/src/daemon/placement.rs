@@ -4,15 +4,19 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Progress};
-use terrace_dataset::{FileKind, REGION_BYTES, Tree};
+use terrace_dataset::{FileKind, decode_region, keys};
 use terrace_engine::parse_duration;
 use terrace_pool::{TierInfo, TierSettings};
+use terrace_store::StoreError;
 
 use super::{
     Daemon,
     answers::{Parameters, failed},
-    paths::{file_failure, find, walk},
+    subject::{Content, Subject},
 };
+
+/// Regions looked at at once.
+const PAGE: usize = 256;
 
 impl Daemon {
     pub(super) fn pool_properties(&self) -> Value {
@@ -103,51 +107,20 @@ impl Daemon {
 
     pub(super) fn where_is(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let name = parameters.text("path")?;
-        let place = find(&self.engine, &name)?;
-        let fail = |error: &terrace_dataset::FsError| file_failure("find", &name, error);
-        let Some(filesystem) = &place.live else {
-            return Err(Failure::new(
-                format!("find '{name}'"),
-                "it is a past state",
-                "ask for the live file: its unchanged parts lie where those of the snapshot lie",
-            ));
-        };
-        let top = walk(&**filesystem, &place.parts, true).map_err(|error| fail(&error))?;
-        let state = self
-            .engine
-            .datasets()
-            .state(&place.dataset)
-            .map_err(|error| failed(&name, &error))?;
+        let subject = Subject::find(&self.engine, &name)?;
+        // What is still in memory has no place yet.
+        self.sync()?;
         let mut found = Found::default();
-        let mut stack = vec![top];
-        while let Some(object) = stack.pop() {
-            match object.kind {
-                FileKind::File => self
-                    .add_file(filesystem, state.number(), &object, &mut found)
-                    .map_err(|error| fail(&error))?,
-                FileKind::Directory => {
-                    let mut from = 0;
-                    loop {
-                        let page = filesystem
-                            .read_directory(object.object, from, 512)
-                            .map_err(|error| fail(&error))?;
-                        let Some(last) = page.last() else { break };
-                        from = last.cookie;
-                        stack.extend(
-                            page.iter()
-                                .filter_map(|entry| filesystem.attributes(entry.object).ok()),
-                        );
-                    }
-                }
-                _ => {}
-            }
-        }
-        let object = if place.parts.is_empty() { 0 } else { top.object };
-        Ok(self.describe_found(
-            &name,
-            &found,
-            self.engine.mover().pin_of_object(state.number(), object),
-        ))
+        subject.contents(|content| {
+            self.add_content(subject.number, &content, &mut found)
+                .map_err(|error| failed(&format!("find '{name}'"), &error))?;
+            Ok(true)
+        })?;
+        let pin = self
+            .engine
+            .mover()
+            .pin_of_object(subject.number, subject.for_mover());
+        Ok(self.describe_found(&name, &found, pin))
     }
 
     /// `pin`, `unpin`, `promote`, `demote`: of a dataset, or of one file in it.
@@ -159,43 +132,38 @@ impl Daemon {
         let name = parameters.text("path")?;
         let action = parameters.text("action")?;
         let what = format!("{action} '{name}'");
-        let place = find(&self.engine, &name)?;
-        let Some(filesystem) = &place.live else {
+        let subject = Subject::find(&self.engine, &name)?;
+        let (number, object) = (subject.number, subject.for_mover());
+        if !subject.is_dataset && subject.kind != FileKind::File {
             return Err(Failure::new(
                 what,
-                "it is a past state",
-                "name the live file or dataset",
+                "it is not a file",
+                "name a file, a volume, or the whole dataset",
             ));
-        };
-        let state = self
-            .engine
-            .datasets()
-            .state(&place.dataset)
-            .map_err(|error| failed(&what, &error))?;
-        let object = if place.parts.is_empty() {
-            0
-        } else {
-            let found = walk(&**filesystem, &place.parts, true)
-                .map_err(|error| file_failure(&action, &name, &error))?;
-            if found.kind != FileKind::File {
-                return Err(Failure::new(
-                    what,
-                    "it is not a file",
-                    "name a file, or the whole dataset",
-                ));
-            }
-            found.object
-        };
+        }
         // What is still in memory has no place yet.
         self.sync()?;
         let mover = self.engine.mover();
         let job = match action.as_str() {
-            "pin" => mover
-                .pin(state.number(), object, &parameters.text("tier")?)
-                .map(Some),
-            "unpin" => mover.unpin(state.number(), object).map(|()| None),
-            "promote" => mover.promote(state.number(), object).map(Some),
-            "demote" => mover.demote(state.number(), object).map(Some),
+            // A dataset is pinned by its property, which those below it inherit.
+            "pin" | "unpin" if subject.is_dataset => {
+                let tier = match action.as_str() {
+                    "pin" => parameters.text("tier")?,
+                    _ => "none".into(),
+                };
+                let datasets = self.engine.datasets();
+                datasets
+                    .set(&subject.dataset, "pin", &tier)
+                    .map_err(|error| failed(&what, &error))?;
+                match tier.as_str() {
+                    "none" => Ok(None),
+                    tier => mover.move_to(number, 0, tier).map(Some),
+                }
+            }
+            "pin" => mover.pin(number, object, &parameters.text("tier")?).map(Some),
+            "unpin" => mover.unpin(number, object).map(|()| None),
+            "promote" => mover.promote(number, object).map(Some),
+            "demote" => mover.demote(number, object).map(Some),
             _ => return Err(Failure::new(what, "this is not known", "")),
         };
         let job = job.map_err(|error| failed(&what, &error))?;
@@ -242,37 +210,36 @@ impl Daemon {
         (tier.free_segments * 10 <= tier.segments).then(|| "which is full".to_owned())
     }
 
-    fn add_file(
-        &self,
-        filesystem: &terrace_dataset::Filesystem,
-        dataset: u32,
-        file: &terrace_dataset::Attributes,
-        found: &mut Found,
-    ) -> Result<(), terrace_dataset::FsError> {
+    fn add_content(&self, dataset: u32, content: &Content, found: &mut Found) -> Result<(), StoreError> {
         let store = self.engine.store();
         found.files += 1;
-        found.bytes += file.size;
+        found.bytes += content.size_bytes;
         let minutes =
             u32::try_from(self.engine.clock().now_nanoseconds() / 60_000_000_000).unwrap_or(u32::MAX);
-        for region in 0..file.size.div_ceil(REGION_BYTES) {
-            let Ok(short) = u32::try_from(region) else { break };
-            let heat = self
-                .engine
-                .environment()
-                .heat
-                .of(dataset, file.object, short, minutes);
-            found.reads += f64::from(heat.reads);
-            found.writes += f64::from(heat.writes);
-            for id in filesystem.chunks_of(file.object, region)? {
-                if !found.seen.insert(id) {
-                    continue;
-                }
-                if let Some(info) = store.chunk_info(id)? {
-                    *found.by_tier.entry(info.tier).or_default() += u64::from(info.stored);
+        let body = terrace_dataset::body_of_object(store, dataset, content.object)?.unwrap_or(content.object);
+        // Those regions that hold anything: a sparse volume may be of any size.
+        let (mut from, end) = (keys::region(dataset, body, 0), keys::region_end(dataset, body));
+        loop {
+            let page = store.scan(&from, &end, PAGE)?;
+            for (key, value) in &page {
+                let region = keys::parse_region(key).map_or(0, |(_, _, region)| region);
+                let heat = &self.engine.environment().heat;
+                let heat = heat.of(dataset, body, u32::try_from(region).unwrap_or(u32::MAX), minutes);
+                found.reads += f64::from(heat.reads);
+                found.writes += f64::from(heat.writes);
+                for run in decode_region(value)?.record.runs() {
+                    if found.seen.insert(run.chunk)
+                        && let Some(info) = store.chunk_info(run.chunk)?
+                    {
+                        *found.by_tier.entry(info.tier).or_default() += u64::from(info.stored);
+                    }
                 }
             }
+            match page.last() {
+                Some((last, _)) if page.len() == PAGE => from = last.iter().copied().chain([0]).collect(),
+                _ => return Ok(()),
+            }
         }
-        Ok(())
     }
 
     fn describe_found(&self, name: &str, found: &Found, pin: Option<String>) -> Value {

@@ -1,0 +1,150 @@
+//! `Subject`: what a command about placement is about: a file, a directory, a volume, or a whole dataset.
+//!
+//! Invariants: only what is live has a place that can be changed, so a past state is refused; directories are walked
+//! piece by piece, whatever their size.
+
+use std::sync::Arc;
+
+use terrace_control::Failure;
+use terrace_dataset::{FileKind, Filesystem, FsError, ROOT, Tree};
+use terrace_engine::Engine;
+
+use super::{
+    answers::failed,
+    paths::{file_failure, locate, walk},
+};
+
+/// Entries of a directory taken at once.
+const PAGE: usize = 512;
+
+/// See the module.
+pub struct Subject {
+    /// As the user wrote it.
+    pub name: String,
+    /// The dataset, and its number.
+    pub dataset: String,
+    pub number: u32,
+    /// Where the walk begins: the root of a filesystem, the content of a volume.
+    pub object: u64,
+    pub kind: FileKind,
+    /// The whole dataset is meant.
+    pub is_dataset: bool,
+    size_bytes: u64,
+    filesystem: Option<Arc<Filesystem>>,
+}
+
+/// A file in a subject, or the volume that it is.
+pub struct Content {
+    /// Below the subject; empty for the subject itself.
+    pub path: Vec<u8>,
+    pub object: u64,
+    pub size_bytes: u64,
+}
+
+impl Subject {
+    /// What a name means.
+    pub fn find(engine: &Engine, name: &str) -> Result<Self, Failure> {
+        let what = format!("find '{name}'");
+        let (dataset, at, parts) = locate(engine, name)?;
+        if at.is_some() {
+            return Err(Failure::new(
+                what,
+                "it is a past state",
+                "ask for the live one: its unchanged parts lie where those of the snapshot lie",
+            ));
+        }
+        let datasets = engine.datasets();
+        let state = datasets.state(&dataset).map_err(|error| failed(&what, &error))?;
+        let mut subject = Self {
+            name: name.to_owned(),
+            number: state.number(),
+            object: ROOT,
+            kind: FileKind::Volume,
+            is_dataset: parts.is_empty(),
+            size_bytes: 0,
+            filesystem: None,
+            dataset,
+        };
+        if state.kind().is_volume() {
+            if !parts.is_empty() {
+                return Err(Failure::new(
+                    what,
+                    format!("'{}' is a volume and has no files", subject.dataset),
+                    "name the volume alone",
+                ));
+            }
+            let volume = datasets
+                .volume(&subject.dataset)
+                .map_err(|error| failed(&what, &error))?;
+            subject.size_bytes = volume.size_bytes();
+            return Ok(subject);
+        }
+        let filesystem = datasets
+            .filesystem(&subject.dataset)
+            .map_err(|error| failed(&what, &error))?;
+        let top = walk(&*filesystem, &parts, true).map_err(|error| file_failure("find", name, &error))?;
+        (subject.object, subject.kind, subject.size_bytes) = (top.object, top.kind, top.size);
+        subject.filesystem = Some(filesystem);
+        Ok(subject)
+    }
+
+    /// The object that the mover is told: 0 is all of the dataset.
+    pub fn for_mover(&self) -> u64 {
+        if self.is_dataset { 0 } else { self.object }
+    }
+
+    /// Calls `visit` for every file in it, in the order of the directories, until it answers `false`. What goes away
+    /// meanwhile is passed over.
+    pub fn contents(&self, mut visit: impl FnMut(Content) -> Result<bool, Failure>) -> Result<(), Failure> {
+        let Some(filesystem) = &self.filesystem else {
+            visit(Content {
+                path: Vec::new(),
+                object: self.object,
+                size_bytes: self.size_bytes,
+            })?;
+            return Ok(());
+        };
+        let fail = |error: &FsError| file_failure("look at", &self.name, error);
+        let mut stack = vec![(Vec::new(), self.object)];
+        while let Some((path, object)) = stack.pop() {
+            let found = match filesystem.attributes(object) {
+                Ok(found) => found,
+                Err(FsError::NotFound | FsError::Stale) => continue,
+                Err(error) => return Err(fail(&error)),
+            };
+            if found.kind == FileKind::File {
+                let content = Content {
+                    path,
+                    object,
+                    size_bytes: found.size,
+                };
+                if !visit(content)? {
+                    return Ok(());
+                }
+                continue;
+            }
+            if found.kind != FileKind::Directory {
+                continue;
+            }
+            let (mut from, first) = (0, stack.len());
+            loop {
+                let page = filesystem
+                    .read_directory(object, from, PAGE)
+                    .map_err(|error| fail(&error))?;
+                let Some(last) = page.last() else { break };
+                from = last.cookie;
+                stack.extend(page.iter().map(|entry| {
+                    let mut below = path.clone();
+                    if !below.is_empty() {
+                        below.push(b'/');
+                    }
+                    below.extend_from_slice(&entry.name);
+                    (below, entry.object)
+                }));
+            }
+            // The first name is looked at first.
+            stack[first..].reverse();
+        }
+        Ok(())
+    }
+}

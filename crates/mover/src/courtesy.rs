@@ -1,0 +1,200 @@
+//! `Courtesy`: how long the mover rests between two steps, so that users do not notice it.
+//!
+//! Invariants: it goes by what users were seen to wait (`terrace_cache::Foreground`), never by a fixed pause: as long
+//! as no more than one request in a hundred is slowed down by half, the mover may work more, else it rests twice as
+//! long; while nobody uses the pool it does not rest at all. It always gets on: it works at least a fortieth of the time.
+//! A mover that works without end could not learn how fast users are without it, so it always rests a little.
+
+use terrace_cache::Foreground;
+
+/// Rest after each time worked, as a multiple of it.
+const REST_MIN: f64 = 0.1;
+const REST_MAX: f64 = 40.0;
+/// The same at first, and while it is not known how long users wait without the mover.
+const REST_UNKNOWN: f64 = 2.0;
+/// Requests that make a judgement.
+const JUDGED: u64 = 100;
+/// After this time fewer do.
+const JUDGED_NANOSECONDS: u64 = 2_000_000_000;
+/// Without a request for this long nobody is disturbed.
+const ALONE_NANOSECONDS: u64 = 1_000_000_000;
+/// Longest rest.
+const PAUSE_MAX: u64 = 2_000_000_000;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Courtesy {
+    rest: f64,
+    until: u64,
+    /// What had been asked and slowed down at the last judgement, and when that was.
+    judged: Vec<(u64, u64)>,
+    judged_at: u64,
+    /// What had been asked when that was last seen to grow, and when.
+    requests: u64,
+    used_at: Option<u64>,
+}
+
+impl Default for Courtesy {
+    fn default() -> Self {
+        Self {
+            rest: REST_UNKNOWN,
+            until: 0,
+            judged: Vec::new(),
+            judged_at: 0,
+            requests: 0,
+            used_at: None,
+        }
+    }
+}
+
+impl Courtesy {
+    /// Nanoseconds until the next step may begin; 0: now.
+    pub(crate) fn wait(&self, now: u64) -> u64 {
+        self.until.saturating_sub(now)
+    }
+
+    /// Whether users were seen lately.
+    pub(crate) fn is_watched(&self, now: u64) -> bool {
+        self.used_at
+            .is_some_and(|at| now.saturating_sub(at) < ALONE_NANOSECONDS)
+    }
+
+    /// A step took from `began` to `now`.
+    pub(crate) fn worked(&mut self, foreground: &Foreground, began: u64, now: u64) {
+        let seen = foreground.slowed();
+        let requests = seen.iter().map(|(requests, _)| requests).sum();
+        if self.requests != requests {
+            self.requests = requests;
+            self.used_at = Some(now);
+        }
+        if !self.is_watched(now) {
+            self.until = 0;
+            (self.judged, self.judged_at) = (seen, now);
+            return;
+        }
+        self.judge(foreground, seen, now);
+        let pause = now.saturating_sub(began) as f64 * self.rest;
+        self.until = now + (pause as u64).min(PAUSE_MAX);
+    }
+
+    fn judge(&mut self, foreground: &Foreground, seen: Vec<(u64, u64)>, now: u64) {
+        if self.judged.len() != seen.len() {
+            (self.judged, self.judged_at) = (seen, now);
+            return;
+        }
+        let known = foreground.known();
+        let late = now.saturating_sub(self.judged_at) >= JUDGED_NANOSECONDS;
+        let (mut worst, mut judged, mut unknown) = (0.0f64, false, false);
+        for (((requests, slow), before), known) in seen.iter().zip(&self.judged).zip(known) {
+            let requests = requests.saturating_sub(before.0);
+            let slow = slow.saturating_sub(before.1);
+            if requests == 0 {
+                continue;
+            }
+            if !known {
+                unknown = true;
+            } else if requests >= JUDGED || late {
+                judged = true;
+                worst = worst.max(slow as f64 / requests as f64);
+            }
+        }
+        if judged {
+            self.rest = match worst {
+                worst if worst > 0.01 => (self.rest * 2.0).max(REST_UNKNOWN / 4.0),
+                worst if worst < 0.005 => self.rest * 0.7,
+                _ => self.rest,
+            }
+            .clamp(REST_MIN, REST_MAX);
+            (self.judged, self.judged_at) = (seen, now);
+        } else if unknown {
+            self.rest = self.rest.max(REST_UNKNOWN);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_cache::Service;
+
+    use super::*;
+
+    /// A device that serves one request at a time, a user who reads all the time, and the mover: on a clock of their
+    /// own. Returns the share of the time that the mover worked in the second half, and the user's p99.
+    fn simulate(
+        step_nanoseconds: u64,
+        read_nanoseconds: u64,
+        between_nanoseconds: u64,
+        moving: bool,
+    ) -> (f64, u64) {
+        let foreground = Foreground::default();
+        let mut courtesy = Courtesy::default();
+        let (mut now, mut worked, mut waits) = (0u64, 0u64, Vec::new());
+        const END: u64 = 400_000_000_000;
+        let mut step_ends = None;
+        let mut began = 0;
+        while now < END {
+            // The mover begins when it may; the user's next read waits for what the device has begun.
+            let mut work = None;
+            if moving && courtesy.wait(now) == 0 {
+                work = Some(foreground.disturb());
+                began = now;
+                step_ends = Some(now + step_nanoseconds);
+            }
+            // The user asks some time after that.
+            let asked = now + between_nanoseconds;
+            let waiting = foreground.begin(asked);
+            let free = step_ends.unwrap_or(0).max(asked);
+            let done = free + read_nanoseconds;
+            if let Some(end) = step_ends.take() {
+                if now > END / 2 {
+                    worked += end - began;
+                }
+                courtesy.worked(&foreground, began, end);
+            }
+            foreground.end(waiting, Service::Read(0), done);
+            drop(work);
+            if now > END / 2 {
+                waits.push(done - asked);
+            }
+            now = done;
+        }
+        waits.sort_unstable();
+        (worked as f64 / (END / 2) as f64, waits[waits.len() * 99 / 100])
+    }
+
+    #[test]
+    fn users_do_not_notice_the_mover() {
+        for (step, read, between) in [
+            (20_000_000, 100_000, 900_000),
+            (5_000_000, 1_000_000, 1_000_000),
+            (100_000_000, 7_000_000, 1_000_000),
+        ] {
+            let (_, alone) = simulate(step, read, between, false);
+            let (share, beside) = simulate(step, read, between, true);
+            assert!(
+                beside <= alone / 2 * 3 + 1,
+                "{step} {read}: p99 {alone} alone, {beside} beside"
+            );
+            assert!(share > 0.01, "{step} {read}: it works {share} of the time");
+        }
+    }
+
+    #[test]
+    fn it_works_most_of_the_time_where_that_disturbs_nobody() {
+        let (share, _) = simulate(1_000_000, 7_000_000, 100_000, true);
+        assert!(share > 0.1, "{share}");
+        // Nobody is there: no rest at all.
+        let (foreground, mut courtesy) = (Foreground::default(), Courtesy::default());
+        for at in 0..100u64 {
+            assert_eq!(courtesy.wait(at * 1_000_000), 0);
+            courtesy.worked(&foreground, at * 1_000_000, (at + 1) * 1_000_000);
+        }
+        // Somebody was there, and went: it rests no longer than until it notices.
+        let waiting = foreground.begin(0);
+        foreground.end(waiting, Service::Flush, 1000);
+        courtesy.worked(&foreground, 100_000_000, 200_000_000);
+        assert!(courtesy.wait(200_000_000) > 0);
+        courtesy.worked(&foreground, 2_000_000_000, 2_100_000_000);
+        assert_eq!(courtesy.wait(2_100_000_000), 0);
+    }
+}

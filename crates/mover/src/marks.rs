@@ -1,0 +1,64 @@
+//! Marks: how full a tier is, as far as its high-water and low-water marks are concerned.
+//!
+//! Invariants: what the log and metadata take counts, since content cannot have it; garbage that compaction brings back
+//! does not, or full tiers would sink content for it; writers find room between the mark up to which content is moved
+//! up and the end of the tier.
+
+use terrace_store::TierUsage;
+
+use crate::policy::TierPolicy;
+
+/// Of the live content, the part that garbage may be without being worth a compaction.
+const GARBAGE_PART: u64 = 8;
+
+/// What is in use of a tier.
+pub(crate) fn filled_bytes(tier: &TierUsage) -> u64 {
+    let needed = tier.live_bytes.saturating_add(tier.metadata_bytes);
+    let garbage = tier.used_bytes.saturating_sub(needed);
+    needed.saturating_add(garbage.min(tier.live_bytes / GARBAGE_PART))
+}
+
+/// The first slower tier that has room below its high-water mark.
+pub(crate) fn room_below(tiers: &[TierUsage], policies: &[TierPolicy], source: u8) -> Option<u8> {
+    let slower = usize::from(source) + 1..tiers.len();
+    slower
+        .into_iter()
+        .find(|at| has_room(&tiers[*at], policies.get(*at), 0))
+        .map(|at| at as u8)
+}
+
+/// Whether a tier stays below its high-water mark with `bytes` more.
+pub(crate) fn has_room(tier: &TierUsage, policy: Option<&TierPolicy>, bytes: u64) -> bool {
+    let high = policy.map_or(1.0, |policy| policy.high_water);
+    (filled_bytes(tier).saturating_add(bytes) as f64) < high * tier.size_bytes as f64
+}
+
+/// Whether `bytes` more may be moved up to a tier: up to the middle of its marks, since what is written to it next
+/// would else be one too many, and bring down what was just moved up.
+pub(crate) fn may_rise(tier: &TierUsage, policy: Option<&TierPolicy>, bytes: u64) -> bool {
+    let middle = policy.map_or(1.0, |policy| {
+        (policy.high_water + policy.low_water.min(policy.high_water)) / 2.0
+    });
+    (filled_bytes(tier).saturating_add(bytes) as f64) < middle * tier.size_bytes as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_fills_a_tier_and_garbage_does_not() {
+        let tier = |used_bytes, live_bytes, metadata_bytes| TierUsage {
+            size_bytes: 1000,
+            used_bytes,
+            live_bytes,
+            metadata_bytes,
+            ..TierUsage::default()
+        };
+        // All segments are taken, and compaction will give most of them back.
+        assert_eq!(filled_bytes(&tier(1000, 400, 100)), 550);
+        assert!(has_room(&tier(1000, 400, 100), None, 400));
+        assert!(!has_room(&tier(1000, 400, 500), None, 100));
+        assert_eq!(filled_bytes(&tier(0, 400, 0)), 400);
+    }
+}
