@@ -10,6 +10,10 @@ export GIT_CONFIG_COUNT=4 GIT_CONFIG_KEY_0=core.fsync GIT_CONFIG_VALUE_0=all GIT
 
 # Replaces the note whole: it is read while it is written.
 note() { echo "$2" >"$SCRATCH/next.$1" && mv "$SCRATCH/next.$1" "$SCRATCH/acked.$1"; }
+# From the cut on nobody writes: any command of terrace would start the daemon again, and the mount would be back.
+not_cut() { [ ! -e "$SCRATCH/cut" ]; }
+# $1 the daemon
+cut_now() { : >"$SCRATCH/cut" && kill -9 "$1"; }
 number_in() { cat "$SCRATCH/acked.$1" 2>/dev/null || echo 0; }
 
 # The files of all writers, in the directory $1, made durable.
@@ -27,6 +31,7 @@ writers_start() {
     local rows=0
     note lines "$(wc -l <"$WRITTEN/lines")"
     WRITERS=()
+    rm -f "$SCRATCH/cut"
     log_writer $(($(number_in lines) + 1)) & WRITERS+=($!)
     if [ -n "$HAVE_SQLITE" ]; then
         rows=$(sqlite3 "$WRITTEN/base.db" 'SELECT count(*) FROM t') || return 1
@@ -87,7 +92,7 @@ writers_told() {
 
 log_writer() {
     local i=$1
-    while printf 'line %d\n' "$i" | dd of="$WRITTEN/lines" oflag=append conv=notrunc,fsync status=none 2>/dev/null; do
+    while not_cut && printf 'line %d\n' "$i" | dd of="$WRITTEN/lines" oflag=append conv=notrunc,fsync status=none 2>/dev/null; do
         note lines "$i"
         i=$((i + 1))
     done
@@ -96,7 +101,7 @@ log_writer() {
 # EXTRA: with FULL the deletion of the journal, which is the commit, is not synced, and a cut may take the last one back.
 sqlite_writer() {
     local rows=$1
-    while sqlite3 -cmd '.timeout 5000' "$WRITTEN/base.db" \
+    while not_cut && sqlite3 -cmd '.timeout 5000' "$WRITTEN/base.db" \
         "PRAGMA synchronous=EXTRA; INSERT INTO t SELECT NULL, randomblob(700) FROM generate_series(1, 20);" >/dev/null 2>&1; do
         rows=$((rows + 20))
         note rows "$rows"
@@ -108,7 +113,7 @@ git_writer() {
     # Left over by the cut, as after any: git says so itself.
     rm -f "$WRITTEN"/repository/.git/*.lock "$WRITTEN"/repository/.git/refs/heads/*.lock
     git -C "$WRITTEN/repository" reset -q --hard >/dev/null 2>&1
-    while head -c 3000 /dev/urandom >"$WRITTEN/repository/file$((i % 7))" 2>/dev/null &&
+    while not_cut && head -c 3000 /dev/urandom >"$WRITTEN/repository/file$((i % 7))" 2>/dev/null &&
         git -C "$WRITTEN/repository" add -A 2>/dev/null && git -C "$WRITTEN/repository" commit -q -m "$i" 2>/dev/null; do
         git -C "$WRITTEN/repository" rev-parse HEAD >"$SCRATCH/next.commit" 2>/dev/null || return
         mv "$SCRATCH/next.commit" "$SCRATCH/acked.commit"
@@ -147,7 +152,7 @@ postgres_kill() {
 }
 postgres_writer() {
     local rows=$1
-    while postgres_ask "INSERT INTO t(x) SELECT left(repeat(md5(random()::text), 13), 400) FROM generate_series(1, 10)" >/dev/null; do
+    while not_cut && postgres_ask "INSERT INTO t(x) SELECT left(repeat(md5(random()::text), 13), 400) FROM generate_series(1, 10)" >/dev/null; do
         rows=$((rows + 10))
         note inserted "$rows"
     done

@@ -36,7 +36,7 @@ program_build() {
 }
 programs() { # what each says about a mount that went away is of no interest
     local list=(rsync tar git copy snapshot build)
-    while mountpoint -q "$MOUNT" && "program_${list[RANDOM % ${#list[@]}]}" >/dev/null 2>&1 || ls "$MOUNT" >/dev/null 2>&1; do :; done
+    while not_cut && { "program_${list[RANDOM % ${#list[@]}]}" || ls "$MOUNT"; } >/dev/null 2>&1; do :; done
 }
 
 scratch_pool 2G 4G && writers_prepare "$MOUNT" || { failed 1 "kills: no pool, mount and writers"; exit 1; }
@@ -51,7 +51,7 @@ for round in $(seq 1 "$ROUNDS"); do
     programs & WRITERS+=($!)
     target=$((first + 1 + RANDOM % 200))
     while [ "$(number_in lines)" -lt "$target" ] && kill -0 "${WRITERS[0]}" 2>/dev/null; do sleep 0.01; done
-    kill -9 "$pid"
+    cut_now "$pid"
     postgres_kill
     wait "${WRITERS[@]}" 2>/dev/null
     began=$(date +%s%N)

@@ -16,7 +16,7 @@ RANDOM=$((SEED % 32768))
 printf 'power cuts: seed %d\n' "$SEED"
 export TERRACE_TEST_VOLATILE_DEVICES=$SEED
 churn() {
-    while cp -r scripts docs crates/codec "$MOUNT/churn" 2>/dev/null && mv "$MOUNT/churn" "$MOUNT/moved" 2>/dev/null &&
+    while not_cut && cp -r scripts docs crates/codec "$MOUNT/churn" 2>/dev/null && mv "$MOUNT/churn" "$MOUNT/moved" 2>/dev/null &&
         rm -r "$MOUNT/moved" 2>/dev/null; do mkdir -p "$MOUNT/churn" 2>/dev/null || return; done
 }
 
@@ -35,7 +35,7 @@ for round in $(seq 1 "$ROUNDS"); do
     churn & WRITERS+=($!)
     target=$((first + 20 + RANDOM % 60))
     while [ "$(number_in lines)" -lt "$target" ] && kill -0 "${WRITERS[0]}" 2>/dev/null; do sleep 0.02; done
-    kill -9 "$pid"
+    cut_now "$pid"
     postgres_kill
     # Programs that had files of the mount mapped die of it, as they would with the machine.
     wait "${WRITERS[@]}" 2>/dev/null

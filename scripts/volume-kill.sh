@@ -50,7 +50,7 @@ for round in $(seq 1 "$ROUNDS"); do
     fi
     target=$((first + 20 + RANDOM % 200))
     while [ "$(number_in lines)" -lt "$target" ] && kill -0 "${WRITERS[0]}" 2>/dev/null; do sleep 0.01; done
-    kill -9 "$(scratch_daemon)"
+    cut_now "$(scratch_daemon)"
     postgres_kill
     wait "${WRITERS[@]}" 2>/dev/null
     give_up_disk
