@@ -15,7 +15,8 @@ pub struct Options {
     pub threads: usize,
     /// Random for each opening: keeps entries of a dead log tail from ever being taken for new ones.
     pub nonce: u64,
-    /// A checkpoint is due when the log since the last one is longer than this, bytes.
+    /// A checkpoint is due when the log since the last one is longer than this, bytes: what an opening after a crash has to
+    /// replay.
     pub checkpoint_log_bytes: u64,
     /// How much of a hash the dedup index keeps, bytes, at most 16. Less makes other content meet under one hint, which
     /// is how the simulator sees what nobody will ever see with 16.
@@ -34,7 +35,7 @@ impl Default for Options {
             block_cache_bytes: 64 << 20,
             threads: 2,
             nonce,
-            checkpoint_log_bytes: 64 << 20,
+            checkpoint_log_bytes: 32 << 20,
             hint_bytes: HINT_BYTES_MAX,
         }
     }
