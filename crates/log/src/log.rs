@@ -89,12 +89,15 @@ impl Log {
         segments: Vec<Copies>,
         nonce: u64,
     ) -> Self {
+        // What was replayed counts: or a pool that is killed again and again would never shorten it.
+        let passed = segments.len().saturating_sub(1) as u64 * u64::from(pool.segment_bytes());
+        let bytes = (passed + u64::from(position.offset)).saturating_sub(u64::from(start.offset));
         let state = State {
             position,
             working: position.segment,
             segments: segments.into(),
             marks: VecDeque::from([start, position]),
-            bytes: 0,
+            bytes,
             named: true,
             leaving: Leaving::No,
             abandoned: Vec::new(),

@@ -103,6 +103,28 @@ fn a_payload_in_several_entries_ends_at_its_last_sequence() {
 }
 
 #[test]
+fn what_was_replayed_counts_as_length_of_the_log() {
+    let pool = pool_of(&[Failing::new("a")]);
+    let log = Log::create(pool.clone(), 1).unwrap();
+    let start = log.position();
+    for number in 1..=40 {
+        log.append(number, number, number - 1, &[7; 70_000]).unwrap();
+    }
+    let mut scanner = Scanner::new(pool.clone(), start).unwrap();
+    while scanner.next_payload().unwrap().is_some() {}
+    let segments = scanner.segments().to_vec();
+    assert!(segments.len() > 2);
+    let resumed = Log::resume(pool.clone(), start, log.position(), segments, 2);
+    assert!(
+        resumed.bytes() >= log.bytes(),
+        "{} of {}",
+        resumed.bytes(),
+        log.bytes()
+    );
+    assert!(resumed.bytes() < log.bytes() + (3 << 20));
+}
+
+#[test]
 fn many_small_entries_are_read_together() {
     let devices = [Failing::new("a"), Failing::new("b")];
     let pool = pool_of(&devices);
