@@ -671,7 +671,8 @@ impl Run {
                     if progress.finished {
                         // What had lost a copy has it again.
                         self.scarred &= self.is_explained();
-                        self.ragged &= self.is_explained();
+                        // What a scrub repaired is durable with the next flush only, so that a copy may be bad again after a
+                        // cut: `ragged` stays.
                         return Ok(());
                     }
                 }
