@@ -53,20 +53,29 @@ struct Arguments {
 }
 
 fn show(outcome: &Outcome) {
-    println!(
-        "FAILED: {} seed {}: {}",
+    let mut out = std::io::stdout().lock();
+    // Written and flushed at once: what was found must outlive a run that is killed. Nobody listening is no failure.
+    let _ = out
+        .write_all(words(outcome).as_bytes())
+        .and_then(|()| out.flush());
+}
+
+fn words(outcome: &Outcome) -> String {
+    let mut words = format!(
+        "FAILED: {} seed {}: {}\n",
         outcome.level.words(),
         outcome.seed,
         outcome.violation.as_deref().unwrap_or("nothing wrong")
     );
     for line in &outcome.tail {
-        println!("    … {line}");
+        words += &format!("    … {line}\n");
     }
-    println!(
-        "    replay: cargo run --release --bin terrace-sim -- --level {} --replay {} --trace",
+    words += &format!(
+        "    replay: cargo run --release --bin terrace-sim -- --level {} --replay {} --trace\n",
         outcome.level.words(),
         outcome.seed
     );
+    words
 }
 
 fn main() -> ExitCode {
@@ -113,9 +122,12 @@ fn main() -> ExitCode {
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(2, std::num::NonZero::get))
         .max(1);
     let began = Instant::now();
-    let summary = run_many(&jobs, threads, arguments.failures, until, &coverage);
+    let summary = run_many(&jobs, threads, arguments.failures, until, &coverage, &show);
     let seconds = began.elapsed().as_secs_f64().max(0.001);
     let mut failures = summary.failures.len() as u64;
+    if failures > 0 {
+        println!("\nall that failed:");
+    }
     for outcome in &summary.failures {
         show(outcome);
     }

@@ -93,13 +93,15 @@ pub struct Summary {
 }
 
 /// Runs `jobs` on `threads` threads; every sixteenth is run twice and must do the same again. Stops early once
-/// `failures_max` seeds failed, or `until` has passed.
+/// `failures_max` seeds failed, or `until` has passed. Each failure is handed to `found` the moment it is known, one
+/// at a time, since a run may be ended before its summary.
 pub fn run_many(
     jobs: &[(Level, u64)],
     threads: usize,
     failures_max: usize,
     until: Option<Instant>,
     coverage: &Arc<Coverage>,
+    found: &(dyn Fn(&Outcome) + Sync),
 ) -> Summary {
     let next = AtomicUsize::new(0);
     let failed = AtomicUsize::new(0);
@@ -139,6 +141,7 @@ pub fn run_many(
                     summary.events += outcome.events;
                     if outcome.violation.is_some() {
                         failed.fetch_add(1, Ordering::SeqCst);
+                        found(&outcome);
                         summary.failures.push(outcome);
                     } else {
                         summary.passed += 1;
