@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::MutexGuard;
 use terrace_codec::Reader;
 use terrace_meta::{Operation, Progress};
-use terrace_pool::SegmentId;
+use terrace_pool::{SegmentId, SegmentRange};
 use terrace_store::{CHUNK_BYTES_MAX, Placement, StoreError};
 
 use crate::{
@@ -96,10 +96,10 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Gets log, metadata and empty segments off a device that takes nothing new.
-    pub(crate) fn evacuate_metadata(&self, device: u16) -> Result<(), StoreError> {
+    /// Gets log, metadata and empty segments off segments that are not handed out any more.
+    pub(crate) fn evacuate_metadata(&self, range: SegmentRange) -> Result<(), StoreError> {
         // What it has left there already goes with the checkpoint; leaving anew would take new segments each time.
-        if self.log.goes_to(device) {
+        if self.log.goes_to(range) {
             self.log
                 .leave_segments()
                 .map_err(|error| StoreError::Device(error.to_string().into()))?;
@@ -112,7 +112,7 @@ impl ChunkStore {
         {
             let _maintenance = self.maintenance.lock();
             let failed = |error: terrace_meta::ExtentError| StoreError::Device(error.to_string().into());
-            while self.meta.move_off(device).map_err(failed)? {}
+            while self.meta.move_off(range).map_err(failed)? {}
         }
         self.checkpoint()?;
         for _ in 0..64 {

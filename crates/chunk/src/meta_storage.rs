@@ -15,7 +15,9 @@ use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_device::AlignedBuffer;
 use terrace_log::Copies;
 use terrace_meta::{Extent, ExtentError, ExtentStorage};
-use terrace_pool::{Pool, PoolError, ROOT_BYTES_MAX, Request, SegmentId, SegmentKind, TierChoice};
+use terrace_pool::{
+    Pool, PoolError, ROOT_BYTES_MAX, Request, SegmentId, SegmentKind, SegmentRange, TierChoice,
+};
 
 const BLOCK: u32 = 4096;
 /// What one segment takes in a root, bytes.
@@ -141,9 +143,9 @@ impl MetaStorage {
         segment.map(|segment| segment.copies).unwrap_or_default()
     }
 
-    /// Copies one metadata segment off `device`; `false` when there is none there. The old copy stays in use until
+    /// Copies one metadata segment off `range`; `false` when there is none there. The old copy stays in use until
     /// [`release_replaced`](Self::release_replaced), after a root was written.
-    pub fn move_off(&self, device: u16) -> Result<bool, ExtentError> {
+    pub fn move_off(&self, range: SegmentRange) -> Result<bool, ExtentError> {
         let (number, copies) = {
             let mut state = self.state.lock();
             let State {
@@ -152,7 +154,7 @@ impl MetaStorage {
                 writing,
                 ..
             } = &mut *state;
-            let here = |copies: &Copies| copies.iter().any(|copy| copy.device == device);
+            let here = |copies: &Copies| copies.iter().any(|copy| range.contains(copy));
             let found = segments
                 .iter()
                 .find(|(number, segment)| here(&segment.copies) && !writing.contains_key(number));
@@ -164,7 +166,8 @@ impl MetaStorage {
             }
             (*number, segment.copies)
         };
-        let avoid: Vec<u16> = copies.iter().map(|copy| copy.device).collect();
+        let staying = copies.iter().filter(|copy| !range.contains(*copy));
+        let avoid: Vec<u16> = staying.map(|copy| copy.device).collect();
         let request = |avoid| Request {
             choice: TierChoice::Fastest,
             kind: SegmentKind::Metadata,
@@ -172,14 +175,14 @@ impl MetaStorage {
             leave_free: 0,
         };
         // With no third device the segment goes on with the copy that it has elsewhere, or with one new copy.
-        let spare = avoid.iter().any(|other| *other != device);
+        let spare = !avoid.is_empty();
         let new = match self.pool.allocate(&request(&avoid)) {
             Ok(new) => Some(new),
             Err(_) if spare => None,
             Err(error) => return Err(extent_error(error)),
         };
         if let Some(new) = new
-            && let Err(error) = self.copy_segment(copies, device, new)
+            && let Err(error) = self.copy_segment(copies, range, new)
         {
             if let Err(error) = self.pool.release(new) {
                 tracing::error!(segment = %new, %error, "a segment could not be released");
@@ -188,11 +191,11 @@ impl MetaStorage {
         }
         let mut state = self.state.lock();
         if let Some(segment) = state.segments.get_mut(&number) {
-            let kept = segment.copies.iter().find(|copy| copy.device != device);
+            let kept = segment.copies.iter().find(|copy| !range.contains(*copy));
             let old: Vec<SegmentId> = segment
                 .copies
                 .iter()
-                .filter(|copy| copy.device == device)
+                .filter(|copy| range.contains(*copy))
                 .collect();
             segment.copies = Copies([kept.or(new), kept.and(new)]);
             state.replaced.extend(old);
@@ -201,14 +204,14 @@ impl MetaStorage {
         Ok(true)
     }
 
-    fn copy_segment(&self, copies: Copies, device: u16, to: SegmentId) -> Result<(), ExtentError> {
+    fn copy_segment(&self, copies: Copies, range: SegmentRange, to: SegmentId) -> Result<(), ExtentError> {
         const PIECE: u64 = 1 << 20;
         let mut buffer = AlignedBuffer::with_capacity(PIECE as usize);
         for offset in (0..u64::from(self.pool.segment_bytes())).step_by(PIECE as usize) {
             let mut read = Err(ExtentError::Failed("a metadata segment has no copy".into()));
             // The copy that goes away is the one that is copied: what is bad in the other stays good in this one.
             let (leaving, staying): (Vec<_>, Vec<_>) =
-                copies.iter().partition(|segment| segment.device == device);
+                copies.iter().partition(|segment| range.contains(*segment));
             for segment in leaving.into_iter().chain(staying) {
                 read = self
                     .pool
@@ -668,7 +671,7 @@ mod tests {
             let (bad, good) = (copies[damaged], copies[1 - damaged]);
             let at = SEGMENT_AREA_OFFSET + (u64::from(bad.index) << 20);
             devices[usize::from(bad.device)].write_at(at, &[0; 4096]).unwrap();
-            assert!(storage.move_off(good.device).unwrap());
+            assert!(storage.move_off(SegmentRange::whole(good.device)).unwrap());
             // The one that was left is in use until a root was written.
             assert_eq!(storage.segments().len(), 3);
             storage.release_replaced();

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_meta::MetaError;
+use terrace_pool::SegmentRange;
 use terrace_store::{Placement, StoreError};
 
 use crate::{
@@ -172,13 +173,17 @@ impl ChunkStore {
         good.into_inner()
     }
 
-    /// Moves about `budget_bytes` off a device that the pool was told to empty (so that nothing new lands there).
-    pub fn evacuate_step(&self, device: u16, budget_bytes: u64) -> Result<EvacuateProgress, StoreError> {
+    /// Moves about `budget_bytes` off a device, or the end of one, on which the pool was told to put nothing new.
+    pub fn evacuate_step(
+        &self,
+        range: SegmentRange,
+        budget_bytes: u64,
+    ) -> Result<EvacuateProgress, StoreError> {
         let mut progress = EvacuateProgress::default();
-        let tier = self.pool.tier_of(device).unwrap_or(0);
+        let tier = self.pool.tier_of(range.device).unwrap_or(0);
         let placement = Placement::Tier { tier, strict: false };
         for open in self.open_segments.all() {
-            if open.copies.iter().any(|copy| copy.device == device) {
+            if open.copies.iter().any(|copy| range.contains(*copy)) {
                 self.close_open(&open)?;
             }
         }
@@ -187,7 +192,7 @@ impl ChunkStore {
             let here = books
                 .segments
                 .iter()
-                .filter(|(id, state)| id.device == device && state.live > 0);
+                .filter(|(id, state)| range.contains(**id) && state.live > 0);
             here.map(|(id, _)| *id).collect()
         };
         let mut spent = 0;
@@ -203,38 +208,36 @@ impl ChunkStore {
             }
         }
         if spent < budget_bytes {
-            self.evacuate_metadata(device)?;
+            self.evacuate_metadata(range)?;
         }
         let live: i64 = {
             let books = self.keeper.lock();
             books
                 .segments
                 .iter()
-                .filter(|(id, _)| id.device == device)
+                .filter(|(id, _)| range.contains(**id))
                 .map(|(_, state)| state.live.max(0))
                 .sum()
         };
-        let info = self.pool.devices().into_iter().find(|info| info.number == device);
-        let claimed = info.map_or(0, |info| info.segments.saturating_sub(info.free_segments));
+        let (claimed, _) = self.pool.usage_of(range);
         // Of a missing device nothing is claimed; what is live on it is known all the same.
         progress.finished = claimed == 0 && live == 0;
         progress.remaining_bytes = live.unsigned_abs().max(u64::from(claimed));
         Ok(progress)
     }
 
-    /// What lies on a device, from memory.
-    pub fn device_load(&self, device: u16) -> DeviceLoad {
+    /// What lies on a device, or the end of one, from memory.
+    pub fn load_of(&self, range: SegmentRange) -> DeviceLoad {
         let mut load = DeviceLoad::default();
         let mut data_segments = 0;
         {
             let books = self.keeper.lock();
-            for (_, state) in books.segments.iter().filter(|(id, _)| id.device == device) {
+            for (_, state) in books.segments.iter().filter(|(id, _)| range.contains(**id)) {
                 load.live_bytes += state.live.max(0).unsigned_abs();
                 data_segments += 1;
             }
         }
-        let info = self.pool.devices().into_iter().find(|info| info.number == device);
-        let claimed = info.map_or(0, |info| info.segments.saturating_sub(info.free_segments));
+        let (claimed, _) = self.pool.usage_of(range);
         let segment = u64::from(self.pool.segment_bytes());
         load.metadata_bytes = u64::from(claimed).saturating_sub(data_segments) * segment;
         load

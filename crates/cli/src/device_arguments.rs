@@ -60,12 +60,23 @@ pub enum DeviceCommand {
         #[command(flatten)]
         waiting: Waiting,
     },
-    /// Use what a device has grown by
+    /// Use what a device has grown by; or, with a smaller size, empty its end and cut that off
     Resize {
         /// The pool
         pool: String,
         /// The device: its path, or its number
         device: String,
+        /// What it shall have, if that is less than now; a file or directory is cut off, a block device just not used
+        /// beyond
+        size: Option<String>,
+        /// Do not ask (with a size)
+        #[arg(short, long)]
+        yes: bool,
+        /// Only say what would be done (with a size)
+        #[arg(short = 'n', long, requires = "size")]
+        dry_run: bool,
+        #[command(flatten)]
+        waiting: Waiting,
     },
 }
 

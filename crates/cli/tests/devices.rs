@@ -145,6 +145,64 @@ fn what_the_rest_cannot_hold_is_refused_with_figures() {
 }
 
 #[test]
+fn a_device_is_shrunk_and_its_file_cut_off() {
+    let machine = Machine::new();
+    machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:160M,b.img:64M"]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    let content = noise(72 << 20, 5);
+    fs::write(machine.path("content"), &content).unwrap();
+    machine.ok(&["put", "tank/data/content", "content"]);
+    let size = |machine: &Machine| fs::metadata(machine.path("a.img")).unwrap().len();
+    let error = machine.error(&["pool", "resize", "tank", "a.img", "20M", "--yes"], 1);
+    assert!(
+        error.contains("room for") && error.contains("its end holds"),
+        "{error}"
+    );
+    let error = machine.error(&["pool", "resize", "tank", "a.img", "64K", "--yes"], 1);
+    assert!(error.contains("at least"), "{error}");
+    let error = machine.error(&["pool", "resize", "tank", "a.img", "200M", "--yes"], 1);
+    assert!(error.contains("leave the size out"), "{error}");
+    let error = machine.error(&["pool", "resize", "tank", "a.img", "100M"], 1);
+    assert!(error.contains("--yes"), "nothing is cut off unasked: {error}");
+    let plan = machine.json(&["pool", "resize", "tank", "a.img", "80M", "-n"]);
+    assert_eq!((plan["obstacle"].as_str(), size(&machine)), (Some(""), 160 << 20));
+    let done = machine.json(&["pool", "resize", "tank", "a.img", "80M", "--yes", "--wait"]);
+    assert_eq!(done["size_bytes"].as_u64(), Some(80 << 20));
+    assert_eq!(size(&machine), 80 << 20);
+    unchanged(&machine, &content);
+    // It can be written up to its new end, and grow again.
+    fs::write(machine.path("more"), noise(20 << 20, 6)).unwrap();
+    machine.ok(&["put", "tank/data/more", "more"]);
+    fs::File::options()
+        .write(true)
+        .open(machine.path("a.img"))
+        .unwrap()
+        .set_len(128 << 20)
+        .unwrap();
+    machine.ok(&["pool", "resize", "tank", "a.img"]);
+    let status = machine.json(&["status", "tank"]);
+    let device = &status["tiers"][0]["devices"][0];
+    assert!(device["size_bytes"].as_u64().unwrap() > 120 << 20, "{device}");
+    unchanged(&machine, &content);
+}
+
+#[test]
+fn a_killed_daemon_goes_on_shrinking() {
+    let machine = Machine::new();
+    let content = filled(&machine);
+    let done = machine.json(&["pool", "resize", "tank", "a.img", "40M", "--yes", "--no-wait"]);
+    assert!(done["job"].is_u64());
+    machine.kill_daemon("tank");
+    machine.ok(&["start", "tank"]);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    while fs::metadata(machine.path("a.img")).unwrap().len() > 40 << 20 {
+        assert!(std::time::Instant::now() < deadline, "it was never cut off");
+        machine.ok(&["jobs", "tank"]);
+    }
+    unchanged(&machine, &content);
+}
+
+#[test]
 fn a_tier_comes_and_goes_with_its_devices() {
     let machine = Machine::new();
     let content = filled(&machine);

@@ -279,6 +279,37 @@ impl Device for DirectoryDevice {
         punched.map_err(|error| self.range_error(Operation::Discard, offset, length, Cause::from(&error)))
     }
 
+    fn truncate(&self, size_bytes: u64) -> Result<bool, DeviceError> {
+        if self.read_only {
+            return Ok(false);
+        }
+        let cut = || -> io::Result<()> {
+            if size_bytes < self.size_bytes() {
+                write_description(&self.path, size_bytes, self.slot_bytes)?;
+                self.size_bytes.store(size_bytes, Ordering::Release);
+            }
+            // Also what an earlier call that was interrupted left behind.
+            let kept = size_bytes.div_ceil(self.slot_bytes);
+            for entry in fs::read_dir(&self.path)? {
+                let entry = entry?;
+                let name = entry.file_name();
+                let slot = name.to_str().and_then(|name| name.strip_prefix("slot-"));
+                if slot
+                    .and_then(|slot| slot.parse::<u64>().ok())
+                    .is_some_and(|slot| slot >= kept)
+                {
+                    fs::remove_file(entry.path())?;
+                }
+            }
+            self.handles.lock().retain(|slot, _| *slot < kept);
+            self.unflushed.lock().slots.retain(|slot, _| *slot < kept);
+            self.directory.sync_all()
+        };
+        let cut = cut();
+        cut.map_err(|error| DeviceError::whole(self.path(), Operation::Resize, Cause::from(&error)))?;
+        Ok(true)
+    }
+
     fn refresh_size(&self) -> Result<u64, DeviceError> {
         let (size, _) = read_description(&self.path)
             .map_err(|cause| DeviceError::whole(self.path(), Operation::Resize, cause))?;

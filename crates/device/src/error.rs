@@ -18,7 +18,7 @@ pub enum Operation {
     Flush,
     /// Giving a range back.
     Discard,
-    /// Measuring or growing.
+    /// Measuring, growing, cutting off.
     Resize,
 }
 
@@ -31,7 +31,7 @@ impl Operation {
             Self::Write => "cannot write",
             Self::Flush => "cannot flush",
             Self::Discard => "cannot discard",
-            Self::Resize => "cannot measure or grow",
+            Self::Resize => "cannot measure or resize",
         }
     }
 }

@@ -373,6 +373,20 @@ impl Device for FileDevice {
         }
     }
 
+    fn truncate(&self, size_bytes: u64) -> Result<bool, DeviceError> {
+        if self.read_only || self.block_device {
+            return Ok(false);
+        }
+        let fail = |error: io::Error| DeviceError::whole(self.path(), Operation::Resize, Cause::from(&error));
+        let has = self.file.metadata().map_err(fail)?.len();
+        if size_bytes < has {
+            self.file.set_len(size_bytes).map_err(fail)?;
+            self.file.sync_all().map_err(fail)?;
+        }
+        self.size_bytes.fetch_min(size_bytes, Ordering::AcqRel);
+        Ok(true)
+    }
+
     fn refresh_size(&self) -> Result<u64, DeviceError> {
         let size = measure(&self.file)
             .map_err(|error| DeviceError::whole(self.path(), Operation::Resize, Cause::from(&error)))?;

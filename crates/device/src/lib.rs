@@ -100,6 +100,13 @@ pub trait Device: Send + Sync {
     /// device that cannot do this does nothing and returns `Ok`.
     fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError>;
 
+    /// Cuts the backing off behind `size_bytes` (a multiple of the block), durably when it returns; whether it was: a
+    /// backing with a size of its own, as a block device, keeps it. Nothing beyond is in use any more.
+    fn truncate(&self, size_bytes: u64) -> Result<bool, DeviceError> {
+        let _ = size_bytes;
+        Ok(false)
+    }
+
     /// Measures the backing again (after it grew) and returns the new [`Device::size_bytes`]. Never shrinks.
     fn refresh_size(&self) -> Result<u64, DeviceError> {
         Ok(self.size_bytes())

@@ -79,6 +79,13 @@ impl Device for MemoryDevice {
         Ok(())
     }
 
+    fn truncate(&self, size_bytes: u64) -> Result<bool, DeviceError> {
+        self.pages
+            .write()
+            .truncate((size_bytes / DEVICE_BLOCK_BYTES as u64) as usize);
+        Ok(true)
+    }
+
     fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
         check_range(self, Operation::Discard, offset, length)?;
         let mut pages = self.pages.write();

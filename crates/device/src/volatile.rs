@@ -117,6 +117,12 @@ impl Device for VolatileDevice {
         self.inner.discard(offset, length)
     }
 
+    fn truncate(&self, size_bytes: u64) -> Result<bool, DeviceError> {
+        let mut held = self.held.lock();
+        held.retain(|at, _| *at < size_bytes);
+        self.inner.truncate(size_bytes)
+    }
+
     fn refresh_size(&self) -> Result<u64, DeviceError> {
         self.inner.refresh_size()
     }

@@ -1,4 +1,4 @@
-//! Devices that come and go while the pool is in use: adding, emptying, removing, replacing, growing.
+//! Devices that come and go while the pool is in use: adding, emptying, removing, replacing, growing, shrinking.
 //!
 //! Invariants: nothing is begun that the figures say cannot end well, and the refusal names them; a tier changes its
 //! place only together with everything that knows tiers by number.
@@ -6,7 +6,7 @@
 use std::{path::Path, sync::Arc};
 
 use terrace_device::{Device, DeviceSpec, format_size};
-use terrace_pool::{DeviceAdd, DeviceInfo, DeviceState, TierSettings};
+use terrace_pool::{DeviceAdd, DeviceInfo, DeviceState, SegmentRange, TierSettings};
 
 use crate::{DeviceStatus, Engine, EngineError, leaving::Goal, spec::check_name};
 
@@ -205,28 +205,34 @@ impl Engine {
         Ok(self.chunks.close_streams()?)
     }
 
+    /// Room on the other devices and `more`, beyond the reserve and what else is to be moved, bytes.
+    fn room_beside(&self, info: &DeviceInfo, more: u64) -> u64 {
+        let segment = u64::from(self.pool.segment_bytes());
+        let devices = self.pool.devices();
+        let others = || devices.iter().filter(|other| other.number != info.number);
+        let free: u64 = others()
+            .filter(|other| other.state == DeviceState::Online && !other.draining)
+            .map(|other| u64::from(other.free_segments) * segment)
+            .sum();
+        let others_leaving: u64 = others()
+            .filter(|other| other.draining)
+            .map(|other| self.chunks.load_of(SegmentRange::whole(other.number)).live_bytes)
+            .sum();
+        let reserve = self.store.space().reserve_bytes;
+        (free + more)
+            .saturating_sub(reserve)
+            .saturating_sub(others_leaving)
+    }
+
     /// Whether the other devices can hold what is on this one. `joining_bytes`: what a device about to join adds.
     pub fn plan_leaving(&self, info: &DeviceInfo, joining_bytes: u64) -> LeavingPlan {
         let segment = u64::from(self.pool.segment_bytes());
-        let load = self.chunks.device_load(info.number);
+        let load = self.chunks.load_of(SegmentRange::whole(info.number));
         let devices = self.pool.devices();
         let stays = |other: &&DeviceInfo| {
             other.number != info.number && other.state == DeviceState::Online && !other.draining
         };
-        let free: u64 = devices
-            .iter()
-            .filter(stays)
-            .map(|other| u64::from(other.free_segments) * segment)
-            .sum();
-        let others_leaving: u64 = devices
-            .iter()
-            .filter(|other| other.number != info.number && other.draining)
-            .map(|other| self.chunks.device_load(other.number).live_bytes)
-            .sum();
-        let reserve = self.store.space().reserve_bytes;
-        let room_bytes = (free + joining_bytes)
-            .saturating_sub(reserve)
-            .saturating_sub(others_leaving);
+        let room_bytes = self.room_beside(info, joining_bytes);
         let live_bytes = load.live_bytes + load.metadata_bytes;
         let tiers = self.pool.tiers();
         let tier = tiers.get(usize::from(info.tier));
@@ -319,7 +325,7 @@ impl Engine {
                 "it is there; empty it and remove it, so that nothing is lost".into(),
             ));
         }
-        let live_bytes = self.chunks.device_load(info.number).live_bytes;
+        let live_bytes = self.chunks.load_of(SegmentRange::whole(info.number)).live_bytes;
         self.take_out(info.number)?;
         Ok(live_bytes)
     }
@@ -375,13 +381,83 @@ impl Engine {
         self.start_emptying(info.number, Goal::Remove, None)
     }
 
+    /// Whether a device can be shrunk to this size, in figures: what lies at its end, and the room for it elsewhere.
+    ///
+    /// # Errors
+    /// `Invalid` for a size that is none for it, or a device that is not well.
+    pub fn plan_shrinking(&self, info: &DeviceInfo, size_bytes: u64) -> Result<LeavingPlan, EngineError> {
+        if info.state != DeviceState::Online {
+            return Err(EngineError::Invalid(format!(
+                "it is {}; take it out of the pool instead of shrinking it",
+                info.state
+            )));
+        }
+        if self.has_goal(info.number) {
+            return Err(EngineError::Busy(
+                "it is being emptied or was; 'terrace jobs' shows by which job, 'terrace evacuate --undo' lets an empty \
+                 one be used again"
+                    .into(),
+            ));
+        }
+        let measured = self.pool.measure_shrunk(info.number, size_bytes);
+        let (_, segments) = measured.map_err(|error| EngineError::Invalid(error.to_string()))?;
+        let range = SegmentRange {
+            device: info.number,
+            from: segments,
+        };
+        let segment = u64::from(self.pool.segment_bytes());
+        let load = self.chunks.load_of(range);
+        let (_, free_before) = self.pool.usage_of(range);
+        let elsewhere = self.plan_leaving(info, 0);
+        let room_bytes = self.room_beside(info, u64::from(free_before) * segment);
+        let live_bytes = load.live_bytes + load.metadata_bytes;
+        let need = load.live_bytes + load.live_bytes / 8 + load.metadata_bytes + 2 * segment;
+        let mut obstacle = String::new();
+        if live_bytes > 0 && need > room_bytes {
+            obstacle = format!(
+                "its end holds {}, which needs {} elsewhere, and there is room for {}; shrink it by less, add a device, \
+                 or delete something and run 'terrace compact'",
+                format_size(live_bytes),
+                format_size(need),
+                format_size(room_bytes)
+            );
+        }
+        Ok(LeavingPlan {
+            live_bytes,
+            room_bytes,
+            obstacle,
+            ..elsewhere
+        })
+    }
+
+    /// Empties the end of a device in the background and cuts it off: labels first, then a file or directory itself.
+    /// Returns the job.
+    ///
+    /// # Errors
+    /// As [`plan_shrinking`](Self::plan_shrinking), with figures if there is no room for what lies there.
+    pub fn shrink_device(&self, name: &str, size_bytes: u64) -> Result<u64, EngineError> {
+        self.check_open()?;
+        let info = self.find_device(name)?;
+        let plan = self.plan_shrinking(&info, size_bytes)?;
+        if !plan.obstacle.is_empty() {
+            return Err(EngineError::Invalid(plan.obstacle));
+        }
+        let (size_bytes, _) = self.pool.measure_shrunk(info.number, size_bytes)?;
+        self.start_emptying(info.number, Goal::Shrink(size_bytes), None)
+    }
+
     /// Uses what a device has grown by; returns its size before and now, bytes.
     ///
     /// # Errors
-    /// `Invalid` for a device that is missing, `Device` if it cannot be measured.
+    /// `Invalid` for a device that is missing, `Busy` while it is emptied, `Device` if it cannot be measured.
     pub fn resize_device(&self, name: &str) -> Result<(u64, u64), EngineError> {
         self.check_open()?;
         let before = self.find_device(name)?;
+        if self.leaving_in_words(before.number) == "shrinking" {
+            return Err(EngineError::Busy(
+                "it is being shrunk; 'terrace jobs' shows the job, 'terrace jobs cancel ID' ends that".into(),
+            ));
+        }
         self.pool.resize_device(before.number)?;
         let after = self.find_device(&before.number.to_string())?.size_bytes;
         if after > before.size_bytes {
@@ -399,7 +475,7 @@ impl Engine {
                 device.path, device.state
             );
         }
-        let live = self.chunks.device_load(device.number).live_bytes;
+        let live = self.chunks.load_of(SegmentRange::whole(device.number)).live_bytes;
         let held = match live {
             0 => "no content was on it".to_owned(),
             live => format!(

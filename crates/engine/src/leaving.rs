@@ -2,20 +2,24 @@
 //!
 //! Invariants: the intention is a property on the labels (`device.N`), written before the job starts and removed
 //! after the job failed or was cancelled or the device is gone, so that a restart at any moment goes on with it; a
-//! device with an intention takes nothing new; a device is taken out only when nothing is on it.
+//! device with an intention takes nothing new (one that is being shrunk: not at its end); a device is taken out, or its
+//! end cut off, only when nothing is on it.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use terrace_chunk::ChunkStore;
+use terrace_device::format_size;
 use terrace_mover::{JobState, StoreSteps, StoreWork};
-use terrace_pool::PoolError;
+use terrace_pool::{PoolError, SegmentRange};
 use terrace_store::StoreError;
 
 use crate::{Engine, EngineError};
 
 /// Prefix of the labels' properties that say what is wanted of a device.
 const PROPERTY_PREFIX: &str = "device.";
+/// What stands before the size in the word for a device that is being shrunk.
+const SHRINK_PREFIX: &str = "shrink:";
 
 /// What shall become of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,21 +30,27 @@ pub(crate) enum Goal {
     Remove,
     /// It was emptied, and nothing new is put on it.
     Empty,
+    /// Its end is being emptied and then cut off at this size, bytes.
+    Shrink(u64),
 }
 
 impl Goal {
-    fn word(self) -> &'static str {
+    fn word(self) -> String {
         match self {
-            Self::Evacuate => "evacuate",
-            Self::Remove => "remove",
-            Self::Empty => "empty",
+            Self::Evacuate => "evacuate".into(),
+            Self::Remove => "remove".into(),
+            Self::Empty => "empty".into(),
+            Self::Shrink(size_bytes) => format!("{SHRINK_PREFIX}{size_bytes}"),
         }
     }
 
     fn of(word: &str) -> Option<Self> {
-        [Self::Evacuate, Self::Remove, Self::Empty]
-            .into_iter()
-            .find(|goal| goal.word() == word)
+        match word {
+            "evacuate" => Some(Self::Evacuate),
+            "remove" => Some(Self::Remove),
+            "empty" => Some(Self::Empty),
+            _ => word.strip_prefix(SHRINK_PREFIX)?.parse().ok().map(Self::Shrink),
+        }
     }
 }
 
@@ -60,7 +70,7 @@ pub(crate) struct Leaving {
 /// The steps of the job.
 struct Emptying {
     chunks: Arc<ChunkStore>,
-    device: u16,
+    range: SegmentRange,
     done_bytes: u64,
     remaining_bytes: u64,
     unreadable: u64,
@@ -68,7 +78,7 @@ struct Emptying {
 
 impl StoreSteps for Emptying {
     fn step(&mut self, budget_bytes: u64) -> Result<StoreWork, StoreError> {
-        let progress = self.chunks.evacuate_step(self.device, budget_bytes)?;
+        let progress = self.chunks.evacuate_step(self.range, budget_bytes)?;
         let bytes = self.remaining_bytes.saturating_sub(progress.remaining_bytes);
         self.done_bytes += bytes;
         self.unreadable = progress.failed.len() as u64;
@@ -180,23 +190,37 @@ impl Engine {
         goal: Goal,
         interrupted: Option<u64>,
     ) -> Result<(u64, String), EngineError> {
-        self.drain(device, true)?;
-        if self.pool.property(&property(device)).as_deref() != Some(goal.word()) {
-            self.pool.set_property(&property(device), Some(goal.word()))?;
+        let range = match goal {
+            Goal::Shrink(size_bytes) => SegmentRange {
+                device,
+                from: self.pool.segments_in(size_bytes),
+            },
+            _ => SegmentRange::whole(device),
+        };
+        match goal {
+            Goal::Shrink(_) => self.pool.limit_device(device, Some(range.from)),
+            _ => self.drain(device, true)?,
+        }
+        if self.pool.property(&property(device)) != Some(goal.word()) {
+            self.pool.set_property(&property(device), Some(&goal.word()))?;
         }
         let path = self.device_path(device);
         let reason = match goal {
             Goal::Remove => format!("emptying '{path}' to take it out of the pool"),
+            Goal::Shrink(size_bytes) => format!(
+                "emptying the end of '{path}' to shrink it to {}",
+                format_size(size_bytes)
+            ),
             _ => format!("emptying '{path}'"),
         };
-        let load = self.chunks.device_load(device);
+        let load = self.chunks.load_of(range);
         let chunks = self.chunks.clone();
         let job = self
             .mover
             .evacuate(device, &reason, interrupted, move |done_bytes| {
                 Box::new(Emptying {
                     chunks,
-                    device,
+                    range,
                     done_bytes,
                     remaining_bytes: load.live_bytes,
                     unreadable: 0,
@@ -221,13 +245,16 @@ impl Engine {
             match state {
                 Some((JobState::Done, _)) if entry.goal == Goal::Evacuate => {
                     self.pool
-                        .set_property(&property(entry.device), Some(Goal::Empty.word()))?;
+                        .set_property(&property(entry.device), Some(&Goal::Empty.word()))?;
                     wanted[at].goal = Goal::Empty;
                     let path = self.device_path(entry.device);
                     self.event("device", &format!("'{path}' is empty; nothing new is put on it"));
                 }
                 Some((JobState::Done, _)) => {
-                    self.take_out(entry.device)?;
+                    match entry.goal {
+                        Goal::Shrink(size_bytes) => self.cut_off(entry.device, size_bytes)?,
+                        _ => self.take_out(entry.device)?,
+                    }
                     wanted.remove(at);
                     continue;
                 }
@@ -293,6 +320,7 @@ impl Engine {
             Some(Goal::Evacuate) => "evacuating",
             Some(Goal::Remove) => "removing",
             Some(Goal::Empty) => "empty",
+            Some(Goal::Shrink(_)) => "shrinking",
             None => "",
         }
         .into()
@@ -329,10 +357,26 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether something is wanted of a device.
+    pub(crate) fn has_goal(&self, device: u16) -> bool {
+        self.pool.property(&property(device)).is_some()
+    }
+
+    /// Cuts off the end of a device, which is empty.
+    fn cut_off(&self, device: u16, size_bytes: u64) -> Result<(), EngineError> {
+        self.pool.shrink_device(device, size_bytes)?;
+        self.forget_goal(device)?;
+        let path = self.device_path(device);
+        let text = format!("'{path}' was shrunk to {}", format_size(size_bytes));
+        self.event("device", &text);
+        Ok(())
+    }
+
     fn forget_goal(&self, device: u16) -> Result<(), EngineError> {
         if self.pool.property(&property(device)).is_some() {
             self.pool.set_property(&property(device), None)?;
         }
+        self.pool.limit_device(device, None);
         self.drain(device, false)
     }
 

@@ -104,7 +104,8 @@ pub struct DeviceStatus {
     /// Its number in the pool.
     #[serde(default)]
     pub number: u16,
-    /// `evacuating`, `removing` or `empty`: nothing new is put on it; empty text: it is used as usual.
+    /// `evacuating`, `removing` or `empty`: nothing new is put on it; `shrinking`: not at its end; empty text: it is used
+    /// as usual.
     #[serde(default)]
     pub leaving: String,
 }

@@ -9,7 +9,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use parking_lot::Mutex;
 use terrace_device::AlignedBuffer;
-use terrace_pool::{Pool, PoolError, Request, SegmentId, SegmentKind, TierChoice};
+use terrace_pool::{Pool, PoolError, Request, SegmentId, SegmentKind, SegmentRange, TierChoice};
 
 use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition};
 
@@ -263,11 +263,11 @@ impl Log {
             .collect()
     }
 
-    /// Whether what is appended goes to this device, now or in the next segments.
-    pub fn goes_to(&self, device: u16) -> bool {
+    /// Whether what is appended goes there, now or in the next segments.
+    pub fn goes_to(&self, range: SegmentRange) -> bool {
         let position = self.position();
         let mut copies = position.segment.iter().chain(position.next.iter());
-        copies.any(|segment| segment.device == device)
+        copies.any(|segment| range.contains(segment))
     }
 
     /// Forgets everything before `position` (a durable root starts there); returns the segments to be released.

@@ -1,7 +1,7 @@
 //! Which segments are free: one bitmap per device, in RAM; the floors above say at open what is in use.
 //!
 //! Invariants: a segment is handed out only while its bit is clear, and its bit is set before it is handed out; the
-//! free count of a device equals the clear bits of its map. Segments are taken in turn around the device, so that a
+//! free count of a device equals the clear bits of its map below its limit. Segments are taken in turn around the device, so that a
 //! segment just released is the last to be written over.
 
 use crate::{PoolError, SegmentId, SegmentKind, TierSettings};
@@ -44,7 +44,12 @@ pub(crate) struct DeviceSegments {
     pub(crate) usable: bool,
     words: Vec<u64>,
     count: u32,
+    /// From here on no segment is handed out: the device is to be shrunk.
+    limit: u32,
+    /// Free ones below the limit.
     free: u32,
+    /// Used ones beyond it.
+    beyond: u32,
     next: u32,
 }
 
@@ -56,8 +61,30 @@ impl DeviceSegments {
             usable: true,
             words: vec![0; count.div_ceil(64) as usize],
             count,
+            limit: count,
             free: count,
+            beyond: 0,
             next: 0,
+        }
+    }
+
+    /// Segments in use from an index on.
+    fn claimed_from(&self, from: u32) -> u32 {
+        (from..self.count).filter(|index| self.is_set(*index)).count() as u32
+    }
+
+    fn set_limit(&mut self, limit: u32) {
+        self.limit = limit.min(self.count);
+        self.beyond = self.claimed_from(self.limit);
+        self.free = self.limit - (self.claimed_from(0) - self.beyond);
+        self.next = if self.next < self.limit { self.next } else { 0 };
+    }
+
+    /// What lies beyond the limit and is free does not count any more.
+    fn counts(&self) -> Counts {
+        Counts {
+            total: u64::from(self.limit + self.beyond),
+            free: u64::from(self.free),
         }
     }
 
@@ -73,11 +100,11 @@ impl DeviceSegments {
             return None;
         }
         let index = self
-            .first_clear(self.next, self.count)
+            .first_clear(self.next, self.limit)
             .or_else(|| self.first_clear(0, self.next))?;
         self.words[(index / 64) as usize] |= 1 << (index % 64);
         self.free -= 1;
-        self.next = if index + 1 >= self.count { 0 } else { index + 1 };
+        self.next = if index + 1 >= self.limit { 0 } else { index + 1 };
         Some(index)
     }
 
@@ -139,39 +166,57 @@ impl Allocator {
             && count > device.count
         {
             device.words.resize(count.div_ceil(64) as usize, 0);
-            device.free += count - device.count;
             device.count = count;
+            device.set_limit(count);
+        }
+    }
+
+    /// Hands out nothing from this index on, or (`None`) everything again.
+    pub(crate) fn set_limit(&mut self, number: u16, limit: Option<u32>) {
+        if let Some(device) = self.device_mut(number) {
+            device.set_limit(limit.unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Segments of a device in use from an index on.
+    pub(crate) fn claimed_from(&self, number: u16, from: u32) -> u32 {
+        self.device(number).map_or(0, |device| device.claimed_from(from))
+    }
+
+    /// Takes the end off a device; only when nothing on it is in use.
+    pub(crate) fn shrink(&mut self, number: u16, count: u32) {
+        if let Some(device) = self.device_mut(number)
+            && count < device.count
+        {
+            device.words.truncate(count.div_ceil(64) as usize);
+            device.count = count;
+            device.set_limit(count);
         }
     }
 
     pub(crate) fn counts(&self, number: u16) -> Counts {
-        self.device(number).map_or(Counts::default(), |device| Counts {
-            total: u64::from(device.count),
-            free: u64::from(device.free),
-        })
+        self.device(number)
+            .map_or(Counts::default(), DeviceSegments::counts)
     }
 
     /// Counts over the devices that may be written and pass `filter`.
     pub(crate) fn usable_counts(&self, filter: impl Fn(&DeviceSegments) -> bool) -> Counts {
-        let devices = self
-            .devices
-            .iter()
-            .filter(|device| device.usable && filter(device));
-        devices.fold(Counts::default(), |sum, device| Counts {
-            total: sum.total + u64::from(device.count),
-            free: sum.free + u64::from(device.free),
-        })
+        self.sum(|device| device.usable && filter(device))
     }
 
     /// Counts over all devices that are there, of one tier or (`None`) all.
     pub(crate) fn tier_counts(&self, tier: Option<u8>) -> Counts {
-        let devices = self
-            .devices
-            .iter()
-            .filter(|device| tier.is_none_or(|tier| device.tier == tier));
-        devices.fold(Counts::default(), |sum, device| Counts {
-            total: sum.total + u64::from(device.count),
-            free: sum.free + u64::from(device.free),
+        self.sum(|device| tier.is_none_or(|tier| device.tier == tier))
+    }
+
+    fn sum(&self, filter: impl Fn(&DeviceSegments) -> bool) -> Counts {
+        let devices = self.devices.iter().filter(|device| filter(device));
+        devices.fold(Counts::default(), |sum, device| {
+            let counts = device.counts();
+            Counts {
+                total: sum.total + counts.total,
+                free: sum.free + counts.free,
+            }
         })
     }
 
@@ -189,7 +234,10 @@ impl Allocator {
             });
         }
         device.words[(segment.index / 64) as usize] |= 1 << (segment.index % 64);
-        device.free -= 1;
+        match segment.index < device.limit {
+            true => device.free -= 1,
+            false => device.beyond += 1,
+        }
         Ok(())
     }
 
@@ -202,7 +250,10 @@ impl Allocator {
             });
         }
         device.words[(segment.index / 64) as usize] &= !(1 << (segment.index % 64));
-        device.free += 1;
+        match segment.index < device.limit {
+            true => device.free += 1,
+            false => device.beyond -= 1,
+        }
         Ok(())
     }
 
@@ -287,7 +338,7 @@ impl Allocator {
             device.usable && device.tier == tier && device.free > 0 && !avoid.contains(&device.number)
         };
         let emptier = |a: &DeviceSegments, b: &DeviceSegments| {
-            u64::from(a.free) * u64::from(b.count) > u64::from(b.free) * u64::from(a.count)
+            u64::from(a.free) * u64::from(b.limit) > u64::from(b.free) * u64::from(a.limit)
         };
         let best = self
             .devices

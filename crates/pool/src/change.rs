@@ -6,14 +6,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrace_device::{Device, Randomness};
+use terrace_device::{AlignedBuffer, Device, Randomness};
 
 use crate::label::{Label, MEMBERS_MAX, TIERS_MAX};
 use crate::labels::write_labels;
-use crate::layout::segment_count;
+use crate::layout::{SEGMENT_AREA_OFFSET, SEGMENTS_MIN, end_label_offset, segment_count};
 use crate::member::OpenDevice;
 use crate::open::{check_unused, new_member, note_paths, wipe_front};
-use crate::{Pool, PoolError, PoolState, TierSettings};
+use crate::{Pool, PoolError, PoolState, SegmentRange, TierSettings};
 
 /// Where an added device goes.
 #[derive(Debug, Clone, PartialEq)]
@@ -288,6 +288,109 @@ impl Pool {
         device.segments.store(segments, Ordering::Release);
         self.allocator.lock().grow(number, segments);
         Ok(segments)
+    }
+
+    /// What a device would have if it were cut off at `size_bytes`: the size itself, in whole blocks, and segments.
+    ///
+    /// # Errors
+    /// `TooSmall`, and `Invalid` if that is not smaller than it is.
+    pub fn measure_shrunk(&self, number: u16, size_bytes: u64) -> Result<(u64, u32), PoolError> {
+        let device = self.device(number)?;
+        let label = self.label.read();
+        let has = label.member(number).map_or(0, |member| member.size_bytes);
+        let size_bytes = size_bytes / 4096 * 4096;
+        if size_bytes >= has {
+            return Err(PoolError::Invalid(format!(
+                "{} has {has} bytes, which is not more than {size_bytes}",
+                device.device.path()
+            )));
+        }
+        let wanted = SEGMENT_AREA_OFFSET
+            + u64::from(SEGMENTS_MIN) * u64::from(self.segment_bytes)
+            + crate::LABEL_BYTES as u64;
+        if size_bytes < wanted {
+            return Err(PoolError::TooSmall {
+                path: device.device.path(),
+                has: size_bytes,
+                wanted,
+            });
+        }
+        Ok((size_bytes, segment_count(size_bytes, self.segment_bytes)))
+    }
+
+    /// Segments of a device of this size.
+    pub fn segments_in(&self, size_bytes: u64) -> u32 {
+        segment_count(size_bytes, self.segment_bytes)
+    }
+
+    /// Takes no more segments of a device from this index on, or (`None`) all again. Not kept in the labels: whoever
+    /// shrinks says so again after opening.
+    pub fn limit_device(&self, number: u16, segments: Option<u32>) {
+        self.allocator.lock().set_limit(number, segments);
+    }
+
+    /// How many of these segments are in use, and how many free segments the device has before them.
+    pub fn usage_of(&self, range: SegmentRange) -> (u32, u32) {
+        let allocator = self.allocator.lock();
+        let claimed = allocator.claimed_from(range.device, range.from);
+        let before = allocator.claimed_from(range.device, 0) - claimed;
+        (claimed, range.from.saturating_sub(before))
+    }
+
+    /// Cuts the end off a device on which nothing is in use any more: the labels first, then the backing, if it can be
+    /// cut. May be repeated after it failed or was interrupted.
+    ///
+    /// # Errors
+    /// `DeviceInUse`, or what the devices say. The device may be smaller then, and its backing not be cut.
+    pub fn shrink_device(&self, number: u16, size_bytes: u64) -> Result<(), PoolError> {
+        self.check_writable()?;
+        let _updating = self.updating.lock();
+        let device = self.device(number)?;
+        let segments = segment_count(size_bytes, self.segment_bytes);
+        let mut label = self.next_label();
+        let Some(member) = label.members.iter_mut().find(|member| member.number == number) else {
+            return Err(PoolError::NoDevice {
+                number,
+                state: "not part of it",
+            });
+        };
+        let before = member.size_bytes;
+        member.size_bytes = before.min(size_bytes);
+        {
+            // Checked and closed for new segments in one step.
+            let mut allocator = self.allocator.lock();
+            let claimed = allocator.claimed_from(number, segments);
+            if claimed > 0 {
+                return Err(PoolError::DeviceInUse {
+                    path: device.device.path(),
+                    segments: claimed,
+                });
+            }
+            allocator.set_limit(number, Some(segments));
+        }
+        let open = self.open.read().to_vec();
+        let everywhere = write_labels(&open, &label)?;
+        self.adopt(label, open);
+        device.segments.fetch_min(segments, Ordering::AcqRel);
+        self.allocator.lock().shrink(number, segments);
+        if !everywhere {
+            // A pool that opens by the label before would take the device for one that was cut short.
+            return Err(PoolError::Invalid(format!(
+                "{} is not cut off yet, since a device of the pool did not take its new label",
+                device.device.path()
+            )));
+        }
+        if !device.device.truncate(size_bytes)? {
+            // What is left of the label at the old end must not be taken for one later.
+            let end = end_label_offset(before.max(device.device.size_bytes()));
+            let zeroes = AlignedBuffer::zeroed(crate::LABEL_BYTES);
+            if end >= size_bytes
+                && let Err(error) = device.write_front(end, &zeroes).and_then(|()| device.flush())
+            {
+                tracing::warn!(%error, "the label at the old end of a device could not be wiped");
+            }
+        }
+        Ok(())
     }
 
     fn update(&self, change: impl FnOnce(&mut Label) -> Result<(), PoolError>) -> Result<(), PoolError> {

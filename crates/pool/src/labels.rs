@@ -91,8 +91,9 @@ impl LabelCopies {
 }
 
 /// Writes `label` (with each device's own number) in two phases. An error in phase one means that the update did not
-/// happen; phase two fails only if it fails on every device.
-pub(crate) fn write_labels(devices: &[Arc<OpenDevice>], label: &Label) -> Result<(), PoolError> {
+/// happen; phase two fails only if it fails on every device. Returns whether every device has a durable copy 1: only
+/// then no opening, with whatever devices, finds the label before.
+pub(crate) fn write_labels(devices: &[Arc<OpenDevice>], label: &Label) -> Result<bool, PoolError> {
     let mut encoded = Vec::with_capacity(devices.len());
     for device in devices {
         let own = Label {
@@ -118,13 +119,13 @@ pub(crate) fn write_labels(devices: &[Arc<OpenDevice>], label: &Label) -> Result
         device.flush()?;
     }
     let mut failure = None;
-    let mut confirmed = 0;
+    let mut confirmed: usize = 0;
     for (device, (bytes, size_bytes)) in devices.iter().zip(&encoded) {
         let second = device
             .write_front(LABEL_OFFSETS[1], bytes)
             .and_then(|()| device.flush());
         // A durable copy 1 alone puts the change in force, whatever becomes of the copy at the end.
-        confirmed += u32::from(second.is_ok());
+        confirmed += usize::from(second.is_ok());
         let end = second.and_then(|()| {
             device.write_front(end_label_offset(*size_bytes), bytes)?;
             device.flush()
@@ -136,6 +137,6 @@ pub(crate) fn write_labels(devices: &[Arc<OpenDevice>], label: &Label) -> Result
     }
     match failure {
         Some(error) if confirmed == 0 => Err(error),
-        _ => Ok(()),
+        _ => Ok(confirmed == devices.len()),
     }
 }

@@ -32,6 +32,27 @@ impl std::fmt::Display for SegmentId {
     }
 }
 
+/// The segments of a device from an index on: what is to be emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentRange {
+    /// Number of the device in the pool.
+    pub device: u16,
+    /// The first of them; 0: all.
+    pub from: u32,
+}
+
+impl SegmentRange {
+    /// All segments of a device.
+    pub fn whole(device: u16) -> Self {
+        Self { device, from: 0 }
+    }
+
+    /// Whether this is one of them.
+    pub fn contains(&self, segment: SegmentId) -> bool {
+        segment.device == self.device && segment.index >= self.from
+    }
+}
+
 /// One of several reads ([`Pool::read_many`](crate::Pool::read_many)).
 pub struct SegmentRead<'a> {
     /// The segment.

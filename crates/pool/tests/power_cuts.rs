@@ -285,6 +285,55 @@ fn export_happens_or_does_not() {
 }
 
 #[test]
+fn a_device_is_shrunk_or_is_not() {
+    let shelf = Shelf::new(&[16, 24]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    pool.write_root(b"root").unwrap();
+    at_every_moment(
+        &shelf,
+        || pool.shrink_device(1, 12 * MIB).unwrap(),
+        |survivors, opened| {
+            let pool = opened.map_err(|error| error.to_string())?;
+            assert_eq!(root(&pool)?, b"root");
+            let size = pool.devices()[1].size_bytes;
+            assert_eq!(
+                pool.total_segments(),
+                14 + u64::from(pool.segments_in(size)),
+                "as many segments as the label says"
+            );
+            // Asked for again it comes to its end, whatever had happened.
+            pool.shrink_device(1, 12 * MIB)
+                .map_err(|error| error.to_string())?;
+            assert_eq!(survivors.media[1].memory.size_bytes(), 12 * MIB);
+            open(survivors.all()).map_err(|error| error.to_string())?;
+            match size / MIB {
+                12 => Ok(Moment::After),
+                24 => Ok(Moment::Before),
+                other => Err(format!("{other} MiB")),
+            }
+        },
+    );
+    assert_eq!(shelf.media[1].memory.size_bytes(), 12 * MIB);
+}
+
+#[test]
+fn nothing_is_cut_off_that_a_label_may_still_call_part_of_the_device() {
+    let shelf = Shelf::new(&[16, 24]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    pool.write_root(b"root").unwrap();
+    // The other device takes copy 0 of the new label and nothing behind it.
+    *shelf.media[0].unwritable_from.lock().unwrap() = 64 * 1024;
+    pool.shrink_device(1, 12 * MIB).unwrap_err();
+    assert_eq!(shelf.media[1].memory.size_bytes(), 24 * MIB);
+    *shelf.media[0].unwritable_from.lock().unwrap() = u64::MAX;
+    pool.shrink_device(1, 12 * MIB).unwrap();
+    assert_eq!(shelf.media[1].memory.size_bytes(), 12 * MIB);
+    drop(pool);
+    let pool = open(shelf.all()).unwrap();
+    assert_eq!(pool.devices()[1].size_bytes, 12 * MIB);
+}
+
+#[test]
 fn a_device_joins_or_does_not() {
     let mut shelf = Shelf::new(&[16]);
     let pool = create("tank", 1, vec![("slow", shelf.all())]);

@@ -381,6 +381,44 @@ fn settings_and_names_are_kept() {
 }
 
 #[test]
+fn a_device_to_be_shrunk_takes_nothing_at_its_end_and_loses_only_what_is_free() {
+    let shelf = Shelf::new(&[12, 24]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    let last = SegmentId { device: 1, index: 20 };
+    pool.claim(last).unwrap();
+    let (size_bytes, segments) = pool.measure_shrunk(1, 12 * MIB + 5).unwrap();
+    assert_eq!((size_bytes, segments), (12 * MIB, 10));
+    assert!(pool.measure_shrunk(1, 24 * MIB).is_err() && pool.measure_shrunk(1, 2 * MIB).is_err());
+    pool.limit_device(1, Some(segments));
+    assert_eq!(pool.total_segments(), 10 + 10 + 1);
+    let in_use = pool.shrink_device(1, size_bytes);
+    assert!(matches!(in_use, Err(PoolError::DeviceInUse { segments: 1, .. })));
+    let mut taken = Vec::new();
+    while let Ok(segment) = pool.allocate(&DATA) {
+        assert!(segment.device == 0 || segment.index < segments, "{segment}");
+        taken.push(segment);
+    }
+    assert_eq!(taken.len(), 20);
+    // Given up: everything can be taken again.
+    pool.limit_device(1, None);
+    assert_eq!(pool.free_segments(), 22 - 11);
+    pool.release(last).unwrap();
+    pool.shrink_device(1, size_bytes).unwrap();
+    assert_eq!((pool.total_segments(), pool.free_segments()), (20, 0));
+    assert!(pool.read(last, 0, &mut vec![0; 4096]).is_err());
+    for segment in taken {
+        pool.release(segment).unwrap();
+    }
+    drop(pool);
+    let pool = open(shelf.all()).unwrap();
+    assert_eq!(pool.total_segments(), 20);
+    // It can grow again.
+    shelf.media[1].memory.grow(24 * MIB);
+    assert_eq!(pool.resize_device(1).unwrap(), 22);
+    assert_eq!(pool.free_segments(), 32);
+}
+
+#[test]
 fn large_devices_get_large_segments() {
     for (mib, segment_mib) in [(6, 1), (64, 1), (200, 2), (1024, 8), (1100, 16), (5000, 16)] {
         let shelf = Shelf::new(&[mib]);

@@ -405,7 +405,16 @@ impl Disk {
         self.durable.resize(pages.max(self.durable.len()), None);
     }
 
-    /// Cuts the end off.
+    /// Its owner cuts the end off.
+    pub fn shrink(&mut self, size_bytes: u64) {
+        let pages = (size_bytes / PAGE_BYTES as u64) as usize;
+        self.current.truncate(pages);
+        self.durable.truncate(pages);
+        self.bad_pages.retain(|page| *page < pages);
+        self.previous.retain(|page, _| *page < pages);
+    }
+
+    /// Somebody cuts the end off: what was on its way is lost as well.
     pub fn truncate(&mut self, size_bytes: u64) {
         let pages = (size_bytes / PAGE_BYTES as u64) as usize;
         self.pending.clear();

@@ -62,7 +62,7 @@ impl Run {
         Ok(())
     }
 
-    /// A device is added, emptied, taken out, used again, or has grown.
+    /// A device is added, emptied, taken out, used again, shrunk, or has grown.
     pub(crate) fn change_devices(&mut self) -> Check {
         let engine = self.engine()?;
         let members: Vec<usize> = self.members.iter().copied().collect();
@@ -86,6 +86,13 @@ impl Run {
                 let action = *self.random.pick(&["pause", "resume", "resume", "cancel"]);
                 (action, engine.job_action(*self.random.pick(&jobs), action))
             }
+            _ if self.random.chance(1, 2) => {
+                let disk = *self.random.pick(&members);
+                let name = format!("/simulated/disk{disk}");
+                let has = engine.find_device(&name).map_or(0, |info| info.size_bytes);
+                let size = has.saturating_sub(self.random.between(1, has / MIB / 2 + 1) * MIB);
+                ("shrink", engine.shrink_device(&name, size).map(drop))
+            }
             _ => {
                 let disk = *self.random.pick(&members);
                 let more = self.random.between(1, 4) * MIB;
@@ -97,7 +104,7 @@ impl Run {
             }
         };
         trace!(self.trace, "{words} {member}: {}", done.is_ok());
-        let emptying = done.is_ok() && matches!(words, "remove" | "evacuate");
+        let emptying = done.is_ok() && matches!(words, "remove" | "evacuate" | "shrink");
         match done {
             Err(EngineError::Mover(terrace_mover::MoverError::Store(error))) => {
                 self.excuse(words, &error.to_string())

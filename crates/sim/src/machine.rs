@@ -489,6 +489,35 @@ impl Device for SimulatedDevice {
         Ok(())
     }
 
+    fn truncate(&self, size_bytes: u64) -> Result<bool, DeviceError> {
+        let machine = &self.machine;
+        let mut state = machine.state.lock();
+        let begun = self.begin(&mut state);
+        let State { disks, random, .. } = &mut *state;
+        let disk = &mut disks[self.disk];
+        // One disk in three stands for a block device, which keeps its size.
+        let cuts = self.disk % 3 != 2;
+        if let Err(struck) = begun {
+            if struck && cuts && random.chance(1, 2) && size_bytes < disk.size_bytes() {
+                disk.shrink(size_bytes);
+            }
+            return Err(self.error(Operation::Resize, 0, 0, Cause::Gone));
+        }
+        if disk.writes_fail {
+            return Err(self.error(Operation::Resize, 0, 0, Cause::System(ERROR_IO)));
+        }
+        if cuts && size_bytes < disk.size_bytes() {
+            disk.shrink(size_bytes);
+        }
+        machine.trace.operation(
+            self.disk,
+            if cuts { "cut off" } else { "not cut off" },
+            size_bytes,
+            &[],
+        );
+        Ok(cuts)
+    }
+
     fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
         let machine = &self.machine;
         let mut state = machine.state.lock();

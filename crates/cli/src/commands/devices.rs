@@ -4,10 +4,11 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
-use terrace_device::{DeviceSpec, format_size};
+use terrace_device::{DeviceSpec, format_size, parse_size};
 
 use super::{Session, logged};
 use crate::{
+    arguments::Waiting,
     client::Client,
     device_arguments::{DeviceCommand, EvacuateArguments},
     output,
@@ -88,7 +89,15 @@ pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
                 &format!("replaced {old} by {new}"),
             )
         }
-        DeviceCommand::Resize { pool, device } => {
+        DeviceCommand::Resize {
+            pool,
+            device,
+            size: Some(size),
+            yes,
+            dry_run,
+            waiting,
+        } => shrink(session, &pool, &device, &size, yes, dry_run, waiting),
+        DeviceCommand::Resize { pool, device, .. } => {
             let arguments = logged(json!({ "device": absolute(&device) }));
             let done = Client::open(&session.places, &pool)?.call("device_resize", arguments)?;
             if session.json {
@@ -102,6 +111,52 @@ pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
             ))
         }
     }
+}
+
+/// `terrace pool resize` to a smaller size.
+fn shrink(
+    session: &Session,
+    pool: &str,
+    device: &str,
+    size: &str,
+    yes: bool,
+    dry_run: bool,
+    waiting: Waiting,
+) -> Result<(), Failure> {
+    let size_bytes = parse_size(size).map_err(|error| {
+        Failure::new(format!("resize device '{device}' to '{size}'"), error, "").as_usage()
+    })?;
+    let arguments = json!({
+        "device": absolute(device), "size_bytes": size_bytes, "dry_run": dry_run, "wait": waiting.waits(),
+    });
+    let mut client = Client::open(&session.places, pool)?;
+    if dry_run {
+        let plan = client.call("device_resize", arguments)?;
+        if session.json {
+            return output::json(&plan);
+        }
+        let bytes = |key: &str| format_size(plan[key].as_u64().unwrap_or(0));
+        output::line(&format!(
+            "beyond {} {device} holds {}; elsewhere there is room for {}",
+            format_size(size_bytes),
+            bytes("live_bytes"),
+            bytes("room_bytes")
+        ))?;
+        return match plan["obstacle"].as_str().filter(|obstacle| !obstacle.is_empty()) {
+            Some(obstacle) => output::line(&format!("it could not be shrunk: {obstacle}")),
+            None => output::line("it could be shrunk; nothing was changed"),
+        };
+    }
+    output::confirm(
+        &format!("cut device '{device}' of pool '{pool}' off at {size}, after its end was emptied"),
+        yes,
+    )?;
+    let done = client.call("device_resize", logged(arguments))?;
+    let said = format!(
+        "{device} has {} now; nothing of the pool was lost",
+        format_size(size_bytes)
+    );
+    say_job(session, &done, waiting.waits(), &said)
 }
 
 /// `terrace evacuate`.

@@ -98,21 +98,64 @@ impl Daemon {
         self.wait_for_leaving(&what, job, parameters, exchange)
     }
 
-    pub(super) fn device_resize(&self, parameters: &Parameters) -> Result<Value, Failure> {
+    /// Without a size: what it has grown by is used; with one: its end is emptied and cut off.
+    pub(super) fn device_resize(
+        &self,
+        parameters: &Parameters,
+        exchange: &mut Exchange,
+    ) -> Result<Value, Failure> {
         let name = parameters.text("device")?;
         let what = format!("resize device '{name}' of pool '{}'", self.pool);
+        let size_bytes = parameters.number("size_bytes")?;
+        if size_bytes > 0 {
+            return self.device_shrink(&what, &name, size_bytes, parameters, exchange);
+        }
         let resized = self.engine.resize_device(&name);
         let (before, now) = resized.map_err(|error| failed(&what, &error))?;
         if now <= before {
             return Err(Failure::new(
                 what,
                 format!("it has not grown: it has {} as before", format_size(before)),
-                "make the file or volume under it larger first; to make a pool smaller, add a smaller device and \
-                 remove this one",
+                "make the file or volume under it larger first; to make it smaller, name the size that it shall have",
             ));
         }
         self.remember_pool();
         Ok(json!({ "size_bytes_before": before, "size_bytes": now }))
+    }
+
+    fn device_shrink(
+        &self,
+        what: &str,
+        name: &str,
+        size_bytes: u64,
+        parameters: &Parameters,
+        exchange: &mut Exchange,
+    ) -> Result<Value, Failure> {
+        let fail = |error: &dyn std::fmt::Display| failed(what, error);
+        let info = self.engine.find_device(name).map_err(|error| fail(&error))?;
+        if size_bytes >= info.size_bytes {
+            return Err(Failure::new(
+                what,
+                format!("it has {} already", format_size(info.size_bytes)),
+                "a size makes it smaller; to make it larger, enlarge the file or volume under it and leave the size out",
+            ));
+        }
+        // What is still in memory has no place yet.
+        self.sync()?;
+        if parameters.flag("dry_run")? {
+            let plan = self.engine.plan_shrinking(&info, size_bytes);
+            let plan = plan.map_err(|error| fail(&error))?;
+            return Ok(json!({
+                "path": plan.path, "tier": plan.tier, "size_bytes_before": info.size_bytes, "size_bytes": size_bytes,
+                "live_bytes": plan.live_bytes, "room_bytes": plan.room_bytes, "obstacle": plan.obstacle,
+            }));
+        }
+        let job = self.engine.shrink_device(name, size_bytes);
+        let job = job.map_err(|error| fail(&error))?;
+        let mut done = self.wait_for_leaving(what, job, parameters, exchange)?;
+        done["size_bytes_before"] = json!(info.size_bytes);
+        done["size_bytes"] = json!(size_bytes / 4096 * 4096);
+        Ok(done)
     }
 
     /// Tells the progress of a job until the device is empty (and gone, if it shall be).

@@ -117,7 +117,7 @@ impl Daemon {
             tier.devices.iter().map(|device| {
                 let (regions, reads, writes) = by_device.get(&device.number).copied().unwrap_or_default();
                 let average = |sum: f64| if regions == 0 { 0.0 } else { sum / regions as f64 };
-                let load = self.engine.chunks().device_load(device.number);
+                let load = self.engine.chunks().load_of(terrace_pool::SegmentRange::whole(device.number));
                 json!({
                     "tier": tier.name, "number": device.number, "path": device.path, "state": device.state,
                     "size_bytes": device.size_bytes, "used_bytes": device.used_bytes, "live_bytes": load.live_bytes,

@@ -319,7 +319,7 @@ impl Daemon {
             "device_add" => self.device_add(parameters),
             "device_leave" => self.device_leave(parameters, exchange),
             "device_replace" => self.device_replace(parameters, exchange),
-            "device_resize" => self.device_resize(parameters),
+            "device_resize" => self.device_resize(parameters, exchange),
             "sync" => self.sync(),
             "pool_properties" => Ok(self.pool_properties()),
             "pool_set" => self.pool_set(parameters),

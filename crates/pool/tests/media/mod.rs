@@ -21,6 +21,11 @@ pub enum Event {
     Flush {
         device: usize,
     },
+    /// Durable at once.
+    Truncate {
+        device: usize,
+        size_bytes: u64,
+    },
 }
 
 #[derive(Default)]
@@ -32,6 +37,7 @@ pub struct Journal {
 pub struct Medium {
     pub index: usize,
     pub memory: Arc<MemoryDevice>,
+    pub size_at_first: u64,
     pub name: String,
     pub journal: Arc<Journal>,
     /// Reads that fail before they work again.
@@ -94,6 +100,13 @@ impl Device for Medium {
             .push(Event::Flush { device: self.index });
         Ok(())
     }
+    fn truncate(&self, size_bytes: u64) -> Result<bool, DeviceError> {
+        self.journal.events.lock().unwrap().push(Event::Truncate {
+            device: self.index,
+            size_bytes,
+        });
+        self.memory.truncate(size_bytes)
+    }
     fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
         self.memory.discard(offset, length)
     }
@@ -127,6 +140,7 @@ impl Shelf {
     fn medium(&self, index: usize, memory: Arc<MemoryDevice>) -> Arc<Medium> {
         Arc::new(Medium {
             index,
+            size_at_first: memory.size_bytes(),
             memory,
             name: format!("/medium/{index}"),
             journal: self.journal.clone(),
@@ -164,14 +178,22 @@ impl Shelf {
         };
         let mut after = after;
         for (index, medium) in self.media.iter().enumerate() {
-            let memory = Arc::new(MemoryDevice::new("", medium.size_bytes()));
+            let memory = Arc::new(MemoryDevice::new(
+                "",
+                medium.size_at_first.max(medium.size_bytes()),
+            ));
             let flushed = events[..cut]
                 .iter()
                 .rposition(|event| matches!(event, Event::Flush { device } if *device == index))
                 .unwrap_or(0);
             for (at, event) in events[..cut].iter().enumerate() {
-                let Event::Write { device, offset, data } = event else {
-                    continue;
+                let (device, offset, data) = match event {
+                    Event::Write { device, offset, data } => (device, offset, data),
+                    Event::Truncate { device, size_bytes } if *device == index => {
+                        memory.truncate(*size_bytes).unwrap();
+                        continue;
+                    }
+                    _ => continue,
                 };
                 if *device != index {
                     continue;
