@@ -1,7 +1,7 @@
-//! `Device`: a disk as the vhost-user library sees it: features, configuration, and the loop over a queue.
+//! `Device`: a disk as the vhost-user library sees it: features, configuration, and its queues.
 //!
-//! Each queue has a thread. Invariants: a request is taken, done and answered under the queue's `turn`, so that a queue
-//! that was stopped has nothing under way; no event of a guest ends a thread; once `closing` is set, every thread leaves.
+//! Each queue has a thread, and calls others. Invariants: a queue that was stopped has nothing under way; no event of a
+//! guest ends a thread; once `closing` is set, every thread leaves.
 
 use std::{
     io,
@@ -14,7 +14,7 @@ use std::{
 use parking_lot::Mutex;
 use terrace_dataset::BlockDevice;
 use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
-use vhost_user_backend::{VhostUserBackend, VringRwLock, VringT};
+use vhost_user_backend::{VhostUserBackend, VringRwLock};
 use virtio_bindings::{
     virtio_blk::{
         VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH,
@@ -24,12 +24,11 @@ use virtio_bindings::{
     virtio_config::VIRTIO_F_VERSION_1,
     virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC},
 };
-use virtio_queue::{QueueOwnedT, QueueT};
-use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
 
 use crate::{
     config::{self, WRITEBACK_OFFSET},
+    queue::{Memory, Queue, Serve},
     request,
 };
 
@@ -40,79 +39,48 @@ const QUEUE_ENTRIES_MAX: usize = 1024;
 /// The event that ends a thread; smaller numbers belong to the library.
 pub const CLOSING_EVENT: u16 = QUEUES as u16 + 1;
 
-type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
-
 /// See above.
 pub struct Device {
     disk: Arc<dyn BlockDevice>,
     /// What the guest sees as the disk's serial number.
     id: String,
-    memory: Memory,
     closing: Arc<AtomicBool>,
-    /// The driver knows of flushes, and has not asked for write-through.
+    cache: Arc<WriteCache>,
+    /// Each with the buffer of its own thread.
+    queues: Vec<(Queue, Mutex<Vec<u8>>)>,
+}
+
+/// Whether the driver lets writes wait for a flush: it knows of flushes, and has not asked for write-through.
+struct WriteCache {
     flushes: AtomicBool,
     writeback: AtomicBool,
-    /// One for each queue, with its buffer: held while a request is served.
-    turns: [Mutex<Vec<u8>>; QUEUES],
+}
+
+impl WriteCache {
+    fn write_through(&self) -> bool {
+        !self.flushes.load(Ordering::Acquire) || !self.writeback.load(Ordering::Acquire)
+    }
 }
 
 impl Device {
     /// For one monitor.
     pub fn new(disk: Arc<dyn BlockDevice>, id: &str, memory: Memory, closing: Arc<AtomicBool>) -> Self {
+        let cache = Arc::new(WriteCache {
+            flushes: AtomicBool::new(false),
+            writeback: AtomicBool::new(true),
+        });
+        let serve: Arc<Serve> = {
+            let (disk, id, cache) = (disk.clone(), id.to_owned(), cache.clone());
+            Arc::new(move |chain, buffer| request::serve(&*disk, chain, &id, cache.write_through(), buffer))
+        };
+        let queue = || Queue::new(memory.clone(), closing.clone(), serve.clone());
+        let queues = (0..QUEUES).map(|_| (queue(), Mutex::default())).collect();
         Self {
             disk,
             id: id.to_owned(),
-            memory,
             closing,
-            flushes: AtomicBool::new(false),
-            writeback: AtomicBool::new(true),
-            turns: Default::default(),
-        }
-    }
-
-    /// Takes the next request of a queue, does it and answers; whether there was one.
-    fn serve_next(&self, vring: &VringRwLock, queue: usize) -> io::Result<bool> {
-        let mut buffer = self.turns[queue].lock();
-        if self.closing.load(Ordering::Acquire) {
-            return Ok(false);
-        }
-        let memory = self.memory.memory();
-        let chain = {
-            let mut state = vring.get_mut();
-            let enabled = state.is_enabled();
-            let queue = state.get_queue_mut();
-            if !enabled || !queue.ready() {
-                return Ok(false);
-            }
-            // An index that makes no sense, or rings outside of the memory: the queue stands still.
-            match queue.iter(memory) {
-                Ok(mut chains) => chains.next(),
-                Err(error) => return Err(io::Error::other(error)),
-            }
-        };
-        let Some(chain) = chain else { return Ok(false) };
-        let head = chain.head_index();
-        let write_through = !self.flushes.load(Ordering::Acquire) || !self.writeback.load(Ordering::Acquire);
-        let written = request::serve(&*self.disk, chain, &self.id, write_through, &mut buffer);
-        vring.add_used(head, written).map_err(io::Error::other)?;
-        if vring.needs_notification().map_err(io::Error::other)? {
-            vring.signal_used_queue()?;
-        }
-        Ok(true)
-    }
-
-    /// Serves a queue until it is empty.
-    fn serve_queue(&self, vring: &VringRwLock, queue: usize) -> io::Result<()> {
-        loop {
-            vring.disable_notification().map_err(io::Error::other)?;
-            let mut served = false;
-            while self.serve_next(vring, queue)? {
-                served = true;
-            }
-            // Something may have come between the last look and asking to be told.
-            if !vring.enable_notification().map_err(io::Error::other)? || !served {
-                return Ok(());
-            }
+            cache,
+            queues,
         }
     }
 }
@@ -155,7 +123,7 @@ impl VhostUserBackend for Device {
 
     fn acked_features(&self, features: u64) {
         let flushes = features & (1 << VIRTIO_BLK_F_FLUSH) != 0;
-        self.flushes.store(flushes, Ordering::Release);
+        self.cache.flushes.store(flushes, Ordering::Release);
     }
 
     fn protocol_features(&self) -> VhostUserProtocolFeatures {
@@ -166,7 +134,7 @@ impl VhostUserBackend for Device {
     }
 
     fn reset_device(&self) {
-        self.writeback.store(true, Ordering::Release);
+        self.cache.writeback.store(true, Ordering::Release);
     }
 
     fn set_event_idx(&self, _: bool) {
@@ -174,7 +142,7 @@ impl VhostUserBackend for Device {
     }
 
     fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
-        let writeback = self.writeback.load(Ordering::Acquire);
+        let writeback = self.cache.writeback.load(Ordering::Acquire);
         let (size_bytes, block_bytes) = (self.disk.size_bytes(), self.disk.block_bytes());
         let space = config::space(size_bytes, block_bytes, QUEUES as u16, writeback);
         let from = (offset as usize).min(space.len());
@@ -190,7 +158,7 @@ impl VhostUserBackend for Device {
         let Some(writeback) = place else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        self.writeback.store(*writeback != 0, Ordering::Release);
+        self.cache.writeback.store(*writeback != 0, Ordering::Release);
         // What was written under the promise of a flush to come has none now.
         self.disk
             .flush()
@@ -207,8 +175,8 @@ impl VhostUserBackend for Device {
     }
 
     fn stop_vring(&self, queue: u32) -> io::Result<()> {
-        if let Some(turn) = self.turns.get(queue as usize) {
-            drop(turn.lock());
+        if let Some((queue, _)) = self.queues.get(queue as usize) {
+            queue.settle();
         }
         Ok(())
     }
@@ -217,8 +185,8 @@ impl VhostUserBackend for Device {
         if event == CLOSING_EVENT || self.closing.load(Ordering::Acquire) {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
-        if let Some(vring) = vrings.get(usize::from(event))
-            && let Err(error) = self.serve_queue(vring, thread)
+        if let (Some(vring), Some((queue, buffer))) = (vrings.get(usize::from(event)), self.queues.get(thread))
+            && let Err(error) = queue.serve_all(vring, &mut buffer.lock())
         {
             tracing::debug!(
                 "vhost-user: queue {thread} of '{}' stands still: {error}",

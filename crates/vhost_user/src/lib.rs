@@ -9,12 +9,13 @@
 //! - The guest is not trusted: what it writes into its memory may change while it is read, so each thing is read once and
 //!   checked; descriptor chains, lengths and ranges are bounded; a request that is nonsense gets an error, or nothing.
 //!   The monitor is trusted as far as it can end the connection, and take its own memory away: the socket is its owner's.
-//! - Requests of a queue are answered in the order in which they came. So after either side was killed and came back, all
+//! - Requests of a queue are served several at a time, and answered in the order in which they came. So after either side was killed and came back, all
 //!   that was not answered lies behind the last answer, and is served again: nothing is lost, and nothing is skipped.
 //! - A flush that was answered covers every write of every queue that was answered before it.
 
 mod config;
 mod device;
+mod queue;
 mod request;
 mod server;
 

@@ -125,7 +125,10 @@ fn perform(
     if incoming.max(outgoing) > REQUEST_BYTES_MAX {
         return Err(Refusal::Failed);
     }
-    buffer.resize(PIECE_BYTES, 0);
+    let piece = incoming.max(outgoing).min(PIECE_BYTES);
+    if buffer.len() < piece {
+        buffer.resize(piece, 0);
+    }
     let whole_sectors = |length: usize| {
         if (length as u64).is_multiple_of(SECTOR_BYTES) {
             Ok(length)

@@ -554,6 +554,38 @@ fn a_queue_that_was_stopped_has_nothing_under_way() {
 }
 
 #[test]
+fn a_slow_request_holds_up_the_answers_behind_it_but_not_their_work() {
+    let disk = Disk::new(MIB);
+    *disk.content.lock() = pattern(6, MIB);
+    let (_dir, path, server) = serve(&disk);
+    let mut guest = Guest::connected(&path, 1);
+    disk.shut(true);
+    guest.put(DATA, &[8; 512]);
+    guest.request(0, 1, 0, (DATA, 512, 0));
+    let reads: Vec<u16> = (1..=12)
+        .map(|at| guest.request(0, 0, at * 8, (DATA + at * 4096, 4096, WRITE)))
+        .collect();
+    guest.kick(0);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while reads.iter().any(|slot| guest.status(0, *slot) != 0) {
+        assert!(Instant::now() < deadline, "reads wait for the write before them");
+        std::thread::yield_now();
+    }
+    assert_eq!(guest.answered(0), 0, "answers come in order");
+    disk.shut(false);
+    guest.wait(0);
+    // The heads of the chains in the used ring, as they were given.
+    for (at, slot) in (0..13).enumerate() {
+        let used = guest.get(Guest::base(0) + USED + 4 + at as u64 * 8, 4);
+        assert_eq!(used, (slot * 4_u32).to_le_bytes());
+    }
+    for at in 1..=12 {
+        assert!(guest.get(DATA + at as u64 * 4096, 4096) == pattern(6, MIB)[at * 4096..][..4096]);
+    }
+    server.stop();
+}
+
+#[test]
 fn a_read_only_disk_says_so_and_refuses() {
     let disk = Arc::new(Disk {
         content: Mutex::new(vec![3; MIB]),
