@@ -40,6 +40,8 @@ pub struct Books {
     claimed: HashSet<[u8; 32]>,
     dying: HashSet<ChunkId>,
     moving: HashMap<ChunkId, ChunkRecord>,
+    /// Of all segments together.
+    live_bytes: i64,
     /// Data segments in use.
     pub segments: BTreeMap<SegmentId, SegmentState>,
     /// Segments with nothing in them, to be released.
@@ -238,7 +240,13 @@ impl Books {
     /// Changes the live bytes of a segment.
     pub fn add_live(&mut self, segment: SegmentId, bytes: i64) {
         self.segments.entry(segment).or_default().live += bytes;
+        self.live_bytes += bytes;
         self.settle(segment);
+    }
+
+    /// Bytes of committed chunks in all segments, each copy counted.
+    pub fn live_bytes(&self) -> i64 {
+        self.live_bytes
     }
 
     /// Opens a segment for appends.

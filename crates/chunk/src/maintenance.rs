@@ -3,7 +3,7 @@
 //! Invariants: one thread at a time works here; a segment goes back to the pool only when the batch that gave it up is
 //! durable; what a checkpoint frees goes back only when the root that does without it is durable.
 
-use std::sync::atomic::Ordering;
+use std::{collections::BTreeSet, sync::atomic::Ordering};
 
 use parking_lot::MutexGuard;
 use terrace_codec::Reader;
@@ -54,7 +54,7 @@ pub(crate) struct Maintenance {
     /// Steps until metadata segments are looked at again.
     metadata_rest: u32,
     /// Segments that could not be emptied (damaged chunks).
-    stuck: std::collections::BTreeSet<SegmentId>,
+    stuck: BTreeSet<SegmentId>,
 }
 
 impl ChunkStore {
@@ -69,11 +69,11 @@ impl ChunkStore {
     }
 
     fn step_locked(&self, state: &mut MutexGuard<'_, Maintenance>) -> Result<Step, StoreError> {
-        self.release_durable();
-        if state.checkpoint.is_none() && self.checkpoint_due() {
-            self.start_checkpoint(state);
-        }
-        let worked = self.checkpoint_step(state)?
+        // Reclaiming makes records itself: it waits for the merges that users would have to wait for, unless room is
+        // short.
+        let merges_first = self.is_loaded() && !self.is_short_of_room();
+        let worked = self.checkpoint_if_due(state)?
+            || (merges_first && self.merge_step())
             || self.reclaim_step(state)?
             || self.repair_step()?
             || self.give_up_empty()?
@@ -82,6 +82,15 @@ impl ChunkStore {
             || self.compact_step(state)?
             || self.compact_metadata(state)?;
         Ok(if worked { Step::More } else { Step::Idle })
+    }
+
+    /// Releases what may be, and goes on with a checkpoint if one is being made or due; whether one is.
+    fn checkpoint_if_due(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        self.release_durable();
+        if state.checkpoint.is_none() && self.checkpoint_due() {
+            self.start_checkpoint(state);
+        }
+        self.checkpoint_step(state)
     }
 
     /// Writes a checkpoint now: everything committed before the call is in the root afterwards and the log before
@@ -323,71 +332,74 @@ impl ChunkStore {
         state.candidates.push(0);
         let mut operations: Operations = Vec::new();
         let mut change = Counters::default();
-        let mut dying = Vec::new();
         let mut dead = Vec::new();
         let mut estimate = 0;
+        // A chunk that lives is never marked: batches that change its references go on beside this. (One that takes
+        // the last away makes it a candidate again.)
+        let mut unreferred = Vec::with_capacity(records.len());
         for (key, value) in &records {
             let Some(id) = candidate_of_key(key) else { continue };
-            if dying.contains(&id) {
-                // Seen in this very step.
-                operations.push((key.clone(), Operation::Delete));
-                estimate += Reader::new(value).signed_varint("estimate").unwrap_or(0);
-                continue;
-            }
-            let done = |operations: &mut Operations| {
-                operations.push((key.clone(), Operation::Delete));
-                Reader::new(value).signed_varint("estimate").unwrap_or(0)
-            };
-            // A chunk that lives is never marked: batches that change its references go on beside this. (One that takes
-            // the last away makes it a candidate again.)
+            let freed = Reader::new(value).signed_varint("estimate").unwrap_or(0);
             match self.references(id) {
-                Ok(0) => {}
+                Ok(0) => unreferred.push((key, id, freed)),
                 Ok(count) => {
                     if count < 0 {
                         tracing::error!(chunk = %id, count, "a chunk has fewer than no references");
                     }
-                    estimate += done(&mut operations);
-                    continue;
+                    operations.push((key.clone(), Operation::Delete));
+                    estimate += freed;
                 }
                 Err(error) => {
                     tracing::error!(chunk = %id, %error, "a chunk could not be looked at for reclaiming");
-                    continue;
                 }
             }
-            if !self.keeper.lock().mark_dying(id) {
+        }
+        let mut dying = BTreeSet::new();
+        {
+            let mut books = self.keeper.lock();
+            let ids = unreferred.iter().map(|(_, id, _)| *id);
+            dying.extend(ids.filter(|id| books.mark_dying(*id)));
+        }
+        // A batch that came between the two looks may have brought one back to life; a later one cannot.
+        let unchanged = self.commit.lock().sequence == newest;
+        let mut seen = BTreeSet::new();
+        for (key, id, freed) in unreferred {
+            if !dying.contains(&id) {
                 continue;
             }
-            dying.push(id);
-            // Once more, now that nobody can hold it any longer: dedup may just have brought it back to life.
-            match (self.references(id), self.record(id)) {
-                (Ok(0), Ok(Some(record))) => {
-                    operations.push((chunk_key(TABLE_CHUNKS, id).into(), Operation::Delete));
-                    let hint = dedup_key(&record.hash, self.options.hint_bytes);
-                    if self
-                        .tree
-                        .get(&hint)
-                        .is_ok_and(|hint| hint.is_some_and(|hint| hint[..] == id.0.to_le_bytes()))
-                    {
-                        operations.push((hint.into(), Operation::Delete));
+            if seen.insert(id) {
+                let references = if unchanged { Ok(0) } else { self.references(id) };
+                match (references, self.record(id)) {
+                    (Ok(0), Ok(Some(record))) => {
+                        operations.push((chunk_key(TABLE_CHUNKS, id).into(), Operation::Delete));
+                        let hint = dedup_key(&record.hash, self.options.hint_bytes);
+                        if self
+                            .tree
+                            .get(&hint)
+                            .is_ok_and(|hint| hint.is_some_and(|hint| hint[..] == id.0.to_le_bytes()))
+                        {
+                            operations.push((hint.into(), Operation::Delete));
+                        }
+                        let stored = i64::from(record.stored());
+                        for location in &record.locations {
+                            add_live(&mut operations, location.segment, -stored);
+                            dead.push((location.segment, stored));
+                        }
+                        change.chunks -= 1;
+                        change.unique -= i64::from(record.length);
+                        change.unique_blocks -= record.blocks();
+                        change.stored -= stored;
                     }
-                    let stored = i64::from(record.stored());
-                    for location in &record.locations {
-                        add_live(&mut operations, location.segment, -stored);
-                        dead.push((location.segment, stored));
+                    (Ok(_), Ok(_)) => {}
+                    (Err(error), _) | (_, Err(error)) => {
+                        // Left for later: its metadata cannot be read now.
+                        tracing::error!(chunk = %id, %error, "a chunk could not be looked at for reclaiming");
+                        continue;
                     }
-                    change.chunks -= 1;
-                    change.unique -= i64::from(record.length);
-                    change.unique_blocks -= record.blocks();
-                    change.stored -= stored;
-                }
-                (Ok(_), Ok(_)) => {}
-                (Err(error), _) | (_, Err(error)) => {
-                    // Left for later: its metadata cannot be read now.
-                    tracing::error!(chunk = %id, %error, "a chunk could not be looked at for reclaiming");
-                    continue;
                 }
             }
-            estimate += done(&mut operations);
+            operations.push((key.clone(), Operation::Delete));
+            estimate += freed;
         }
         let worked = !operations.is_empty();
         let result = if worked {
@@ -608,14 +620,32 @@ impl ChunkStore {
         Ok(enough())
     }
 
-    /// Whether background work must not step back for users: they would have to wait for it soon.
-    pub fn is_behind(&self) -> bool {
-        self.tree.pressure() > 0.5
-            || self.log.bytes() > self.log_limit() / 2 * 3
-            || self.pool.free_for_content() < self.reserve_segments() * 3
+    /// How much of its usual rest background work may take while users do something: 1 all of it, 0 none, since users
+    /// would soon have to wait for it. The more garbage there is beside what is free, the less.
+    pub fn courtesy(&self) -> f64 {
+        if self.is_loaded() || self.is_short_of_room() {
+            return 0.0;
+        }
+        let pending = self.pending_free.load(Ordering::Relaxed).max(0);
+        let garbage = {
+            let books = self.keeper.lock();
+            let content = books.segments.len() as i64 * i64::from(self.pool.segment_bytes());
+            (content - books.live_bytes()).max(0) + pending
+        };
+        let free = self.pool.free_for_content() * u64::from(self.pool.segment_bytes());
+        (1.0 - garbage as f64 / free.max(1) as f64).clamp(0.0, 1.0)
     }
 
-    /// Slows writers when the background falls behind, smoothly; does its work for it where there is none.
+    /// Records come faster than they are written into tables.
+    fn is_loaded(&self) -> bool {
+        self.tree.pressure() > 0.5 || self.log.bytes() > self.log_limit() / 2 * 3
+    }
+
+    fn is_short_of_room(&self) -> bool {
+        self.pool.free_for_content() < self.reserve_segments() * 3
+    }
+
+    /// Slows writers when the background falls behind, smoothly; does for it what relieves it where there is none.
     pub(crate) fn hold_back(&self) {
         let pressure = self.tree.pressure();
         if pressure < 0.75 && self.log.bytes() < self.log_limit() * 2 {
@@ -624,8 +654,10 @@ impl ChunkStore {
         if (pressure >= 1.0 || self.log.bytes() >= self.log_limit() * 3)
             && let Some(mut state) = self.maintenance.try_lock()
         {
-            if let Err(error) = self.step_locked(&mut state) {
-                tracing::warn!(%error, "a background step failed");
+            match self.checkpoint_if_due(&mut state) {
+                Ok(true) => {}
+                Ok(false) => drop(self.merge_step()),
+                Err(error) => tracing::warn!(%error, "a background step failed"),
             }
         } else if self.options.threads > 0 {
             let late = (pressure - 0.75).clamp(0.0, 1.0);

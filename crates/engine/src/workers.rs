@@ -40,8 +40,9 @@ fn politely(
     }
     let now = engine.environment.foreground.operations();
     let busy = std::mem::replace(users, now) != now;
-    let rest = if busy && !engine.chunks.is_behind() {
-        (began.elapsed() * COURTESY).min(COURTESY_MAX)
+    let rest = if busy {
+        let rest = (began.elapsed() * COURTESY).min(COURTESY_MAX);
+        rest.mul_f64(engine.chunks.courtesy())
     } else {
         Duration::ZERO
     };

@@ -185,7 +185,8 @@ impl VhostUserBackend for Device {
         if event == CLOSING_EVENT || self.closing.load(Ordering::Acquire) {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
-        if let (Some(vring), Some((queue, buffer))) = (vrings.get(usize::from(event)), self.queues.get(thread))
+        if let (Some(vring), Some((queue, buffer))) =
+            (vrings.get(usize::from(event)), self.queues.get(thread))
             && let Err(error) = queue.serve_all(vring, &mut buffer.lock())
         {
             tracing::debug!(
