@@ -17,6 +17,7 @@ mod commit;
 mod compress;
 mod counters;
 mod crew;
+mod evacuate;
 mod header;
 mod maintenance;
 mod meta_storage;
@@ -44,6 +45,7 @@ mod write;
 #[cfg(test)]
 mod hostile_bytes;
 
+pub use evacuate::EvacuateCursor;
 pub use options::{Options, Step};
 pub use reports::{
     AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress, VerifyProgress,

@@ -254,7 +254,11 @@ impl MetaStorage {
     /// Copies that a written root no longer lists, to be released now.
     pub fn release_replaced(&self) {
         let replaced = std::mem::take(&mut self.state.lock().replaced);
-        for segment in replaced {
+        // Of a device that is gone nothing is claimed.
+        for segment in replaced
+            .into_iter()
+            .filter(|segment| self.pool.has_device(segment.device))
+        {
             if let Err(error) = self.pool.release(segment) {
                 tracing::error!(%segment, %error, "a metadata segment could not be released");
             }

@@ -255,8 +255,8 @@ impl ChunkStore {
         Ok(true)
     }
 
-    /// The live chunks of a segment.
-    pub fn chunks_in_segment(&self, segment: SegmentId) -> Result<Vec<ChunkId>, StoreError> {
+    /// The live chunks that the headers in a segment tell of, and whether these are all.
+    pub(crate) fn chunks_by_headers(&self, segment: SegmentId) -> Result<(Vec<ChunkId>, bool), StoreError> {
         let live = self
             .keeper
             .lock()
@@ -278,7 +278,13 @@ impl ChunkStore {
                 bytes += i64::from(record.stored());
             }
         }
-        if bytes == live {
+        Ok((ids, bytes == live))
+    }
+
+    /// The live chunks of a segment.
+    pub fn chunks_in_segment(&self, segment: SegmentId) -> Result<Vec<ChunkId>, StoreError> {
+        let (ids, whole) = self.chunks_by_headers(segment)?;
+        if whole {
             return Ok(ids);
         }
         // Headers are damaged (or chunks came and went meanwhile): ask the table of all chunks.

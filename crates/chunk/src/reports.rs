@@ -1,6 +1,6 @@
 //! Reports of the store's maintenance: scrub, audit, evacuation, the walk of segments.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use terrace_store::ChunkId;
 
@@ -72,8 +72,10 @@ pub struct EvacuateProgress {
     pub remaining_bytes: u64,
     /// Chunks moved in this step.
     pub moved: u64,
-    /// Chunks that could not be read or verified.
-    pub failed: Vec<ChunkId>,
+    /// Everything has left but chunks that have no readable copy anywhere: these, a million at most.
+    pub unreadable: BTreeSet<ChunkId>,
+    /// How many there are; 0 while there is more to do.
+    pub unreadable_count: u64,
     /// Whether nothing is left on the device.
     pub finished: bool,
 }

@@ -1,15 +1,14 @@
-//! Scrub and evacuation: reading everything, and emptying a device.
+//! Scrub: reading everything.
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_meta::MetaError;
-use terrace_pool::SegmentRange;
 use terrace_store::{Placement, StoreError};
 
 use crate::{
-    ChunkStore, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress,
+    ChunkStore, DamagedChunk, ScrubCursor, ScrubProgress,
     header::HEADER_BYTES,
     read::verified,
     record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_of_key},
@@ -171,76 +170,6 @@ impl ChunkStore {
             }
         });
         good.into_inner()
-    }
-
-    /// Moves about `budget_bytes` off a device, or the end of one, on which the pool was told to put nothing new.
-    pub fn evacuate_step(
-        &self,
-        range: SegmentRange,
-        budget_bytes: u64,
-    ) -> Result<EvacuateProgress, StoreError> {
-        let mut progress = EvacuateProgress::default();
-        let tier = self.pool.tier_of(range.device).unwrap_or(0);
-        let placement = Placement::Tier { tier, strict: false };
-        for open in self.open_segments.all() {
-            if open.copies.iter().any(|copy| range.contains(*copy)) {
-                self.close_open(&open)?;
-            }
-        }
-        let segments: Vec<_> = {
-            let books = self.keeper.lock();
-            let here = books
-                .segments
-                .iter()
-                .filter(|(id, state)| range.contains(**id) && state.live > 0);
-            here.map(|(id, _)| *id).collect()
-        };
-        let mut spent = 0;
-        'segments: for segment in segments {
-            for id in self.chunks_in_segment(segment)? {
-                if spent >= budget_bytes {
-                    break 'segments;
-                }
-                let outcome = self.move_chunks(&[id], placement, Some(segment))?;
-                spent += outcome.moved_bytes;
-                progress.moved += outcome.moved;
-                progress.failed.extend(outcome.failed);
-            }
-        }
-        if spent < budget_bytes {
-            self.evacuate_metadata(range)?;
-        }
-        let live: i64 = {
-            let books = self.keeper.lock();
-            books
-                .segments
-                .iter()
-                .filter(|(id, _)| range.contains(**id))
-                .map(|(_, state)| state.live.max(0))
-                .sum()
-        };
-        let (claimed, _) = self.pool.usage_of(range);
-        // Of a missing device nothing is claimed; what is live on it is known all the same.
-        progress.finished = claimed == 0 && live == 0;
-        progress.remaining_bytes = live.unsigned_abs().max(u64::from(claimed));
-        Ok(progress)
-    }
-
-    /// What lies on a device, or the end of one, from memory.
-    pub fn load_of(&self, range: SegmentRange) -> DeviceLoad {
-        let mut load = DeviceLoad::default();
-        let mut data_segments = 0;
-        {
-            let books = self.keeper.lock();
-            for (_, state) in books.segments.iter().filter(|(id, _)| range.contains(**id)) {
-                load.live_bytes += state.live.max(0).unsigned_abs();
-                data_segments += 1;
-            }
-        }
-        let (claimed, _) = self.pool.usage_of(range);
-        let segment = u64::from(self.pool.segment_bytes());
-        load.metadata_bytes = u64::from(claimed).saturating_sub(data_segments) * segment;
-        load
     }
 
     /// Begins a new segment in every stream: the tiers changed places.

@@ -5,9 +5,13 @@
 
 use std::sync::atomic::Ordering;
 
+use terrace_pool::SegmentRange;
 use terrace_store::{DeviceUsage, Reservation, Space, StoreError, TierUsage};
 
 use crate::store::ChunkStore;
+
+/// What log and metadata take of a pool with next to nothing in it, segments.
+const METADATA_SEGMENTS: u64 = 8;
 
 impl ChunkStore {
     /// What `bytes` of content may take on the devices at worst in the long run: headers, records, padding.
@@ -37,6 +41,23 @@ impl ChunkStore {
         let room = (free + self.open_room()) / self.copies_at_most();
         let content = room / 9 * 8;
         content.saturating_sub(self.reserved.load(Ordering::Acquire))
+    }
+
+    /// As [`available`](Self::available), if a device ended before these segments; negative room is none. And whether the
+    /// pool could still be used then, were it empty: beside reserve, log and metadata an eighth is for content.
+    pub fn available_without(&self, range: SegmentRange) -> (u64, bool) {
+        let segment = u64::from(self.pool.segment_bytes());
+        let (free, all) = self.pool.for_content_without(range);
+        let open = self.open_segments.all();
+        let outside = open
+            .iter()
+            .filter(|open| !open.copies.iter().any(|copy| range.contains(*copy)));
+        let open_room: u64 = outside.map(|open| open.room() as u64).sum();
+        let copies = self.copies_at_most();
+        let room = free.saturating_sub(self.reserve_segments()) * segment + open_room;
+        let content = (room / copies / 9 * 8).saturating_sub(self.reserved.load(Ordering::Acquire));
+        let left = all.saturating_sub(self.reserve_segments() + METADATA_SEGMENTS) / copies;
+        (content, left > self.pool.total_segments() / 8)
     }
 
     pub(crate) fn set_aside(&self, bytes: u64) -> Result<Reservation, StoreError> {

@@ -6,7 +6,7 @@ mod fixture;
 use std::sync::Arc;
 
 use fixture::{FaultDevice, Power, audit, make_pool, noise, open_pool, options, piece, settle};
-use terrace_chunk::{ChunkStore, ScrubCursor};
+use terrace_chunk::{ChunkStore, EvacuateCursor, ScrubCursor};
 use terrace_device::Device;
 use terrace_pool::{SEGMENT_AREA_OFFSET, SegmentRange};
 use terrace_store::{Batch, ChunkId, Piece, Sequence, Store, StoreError};
@@ -203,17 +203,11 @@ fn a_device_can_be_emptied() {
     let number = store.pool().devices()[device].number;
     store.pool().set_draining(number, true).unwrap();
     let mut steps = 0;
-    while !store
-        .evacuate_step(SegmentRange::whole(number), 1 << 20)
-        .unwrap()
-        .finished
-    {
+    let mut cursor = EvacuateCursor::default();
+    let range = SegmentRange::whole(number);
+    while !store.evacuate_step(range, &mut cursor, 1 << 20).unwrap().finished {
         steps += 1;
-        assert!(
-            steps < 200,
-            "{:?}",
-            store.evacuate_step(SegmentRange::whole(number), 1 << 20)
-        );
+        assert!(steps < 200, "{cursor:?}");
     }
     check(&store, &ids, 0);
     store.pool().remove_device(number).unwrap();

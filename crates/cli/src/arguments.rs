@@ -170,6 +170,9 @@ pub enum Command {
     Status {
         /// The pool; all of them if left out
         pool: Option<String>,
+        /// Instead list every file that lost content with a device, and the snapshots that hold it
+        #[arg(long)]
+        lost: bool,
     },
     /// Show the reads and writes of each device
     Iostat {

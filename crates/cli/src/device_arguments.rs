@@ -27,13 +27,14 @@ pub enum DeviceCommand {
         #[arg(short, long)]
         force: bool,
     },
-    /// Empty a device and take it out of the pool; its tier goes with the last one of it
+    /// Empty a device and take it out of the pool; its tier goes with the last one of it. Of one that fails or is missing,
+    /// what can be read or was copied elsewhere is kept, and the files of the rest are named
     Remove {
         /// The pool
         pool: String,
         /// The device: its path, or its number
         device: String,
-        /// Give up a device that is missing, with everything that is only there
+        /// Also give up what cannot be read and has no other copy: of a device that fails or is missing
         #[arg(long)]
         lost: bool,
         /// Do not ask (with --lost)

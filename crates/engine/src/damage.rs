@@ -4,19 +4,27 @@
 //! proportional to what is damaged; a table that cannot be read is passed over, and then the list says that it may not
 //! be whole.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
+use terrace_chunk::ChunkStore;
 use terrace_codec::{DecodeError, Reader};
 use terrace_dataset::{
-    DatasetRecord, EntryRecord, FileKind, InodeRecord, RegionRecord,
-    keys::{self, ROOT_OBJECT, TABLE_ENTRY, TABLE_HISTORY, TABLE_INODE, TABLE_REGION},
+    DatasetRecord, EntryRecord, FileKind, HeldRecord, InodeRecord, RegionRecord,
+    keys::{self, ROOT_OBJECT, TABLE_ENTRY, TABLE_HELD, TABLE_HISTORY, TABLE_INODE, TABLE_REGION},
     split_value,
 };
 use terrace_store::{ChunkId, Store, StoreError};
 
-/// Files that are named at most.
-const FILES_MAX: usize = 1000;
+/// Files that are kept at most.
+const FILES_MAX: usize = 100_000;
+/// Snapshots that are named of one file at most.
+const SNAPSHOTS_MAX: usize = 10;
+/// Bodies that are told apart at most.
+const BODIES_MAX: usize = 1_000_000;
 /// Deepest path that is put together.
 const DEPTH_MAX: usize = 4096;
 
@@ -29,6 +37,36 @@ pub struct DamagedFile {
     pub blocks: u64,
     /// Only snapshots or the history have them.
     pub only_history: bool,
+    /// Snapshots that hold some of them, the oldest ten.
+    #[serde(default)]
+    pub snapshots: Vec<String>,
+}
+
+/// Which chunks are damaged.
+pub(crate) enum Damaged {
+    /// These.
+    Chunks(BTreeSet<ChunkId>),
+    /// Those whose copies were all on devices that are not there.
+    Gone(Arc<ChunkStore>),
+}
+
+impl Damaged {
+    fn contains(&self, id: ChunkId) -> Result<bool, StoreError> {
+        match self {
+            Self::Chunks(chunks) => Ok(chunks.contains(&id)),
+            Self::Gone(chunks) => chunks.is_gone(id),
+        }
+    }
+}
+
+/// What is damaged of a body.
+#[derive(Default)]
+struct Body {
+    blocks: u64,
+    /// The live version has some.
+    live: bool,
+    /// Checkpoints of snapshots that hold some.
+    held: BTreeSet<u64>,
 }
 
 type Place = (u32, u64);
@@ -44,9 +82,11 @@ enum Phase {
 /// The walk.
 pub(crate) struct DamageWalk {
     pool: String,
-    chunks: BTreeSet<ChunkId>,
-    /// Bodies with damaged blocks: how many, and whether the live version has them.
-    bodies: BTreeMap<Place, (u64, bool)>,
+    damaged: Damaged,
+    /// Bodies with damaged blocks.
+    bodies: BTreeMap<Place, Body>,
+    /// Names of snapshots by checkpoint, of the datasets that are damaged.
+    snapshots: BTreeMap<u32, BTreeMap<u64, String>>,
     /// Objects with these bodies.
     objects: BTreeMap<Place, Place>,
     names: BTreeMap<Place, (u64, Vec<u8>)>,
@@ -58,11 +98,12 @@ pub(crate) struct DamageWalk {
 
 impl DamageWalk {
     /// Looks for what refers to these chunks.
-    pub(crate) fn new(pool: &str, chunks: BTreeSet<ChunkId>) -> Self {
+    pub(crate) fn new(pool: &str, damaged: Damaged) -> Self {
         Self {
             pool: pool.to_owned(),
-            chunks,
+            damaged,
             bodies: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
             objects: BTreeMap::new(),
             names: BTreeMap::new(),
             phases: vec![Phase::Versions(TABLE_REGION, 0), Phase::Regions],
@@ -105,7 +146,7 @@ impl DamageWalk {
         match store.scan(&from, &end, records.max(1)) {
             Ok(found) => {
                 for (key, value) in &found {
-                    if self.record(phase, key, value).is_err() {
+                    if self.record(store, phase, key, value).is_err() {
                         self.whole = false;
                     }
                 }
@@ -122,32 +163,52 @@ impl DamageWalk {
         true
     }
 
-    fn record(&mut self, phase: Phase, key: &[u8], value: &[u8]) -> Result<(), DecodeError> {
-        let (live, table, key) = match phase {
-            Phase::Versions(table, _) => (false, table, keys::parse_history(key)?.0),
-            Phase::Regions => (true, TABLE_REGION, key.to_vec()),
-            Phase::Inodes(_) => (true, TABLE_INODE, key.to_vec()),
-            Phase::Entries(_) => (true, TABLE_ENTRY, key.to_vec()),
+    fn record(
+        &mut self,
+        store: &dyn Store,
+        phase: Phase,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), DecodeError> {
+        let (death, table, key) = match phase {
+            Phase::Versions(table, _) => {
+                let (key, death) = keys::parse_history(key)?;
+                (Some(death), table, key)
+            }
+            Phase::Regions => (None, TABLE_REGION, key.to_vec()),
+            Phase::Inodes(_) => (None, TABLE_INODE, key.to_vec()),
+            Phase::Entries(_) => (None, TABLE_ENTRY, key.to_vec()),
         };
+        let live = death.is_none();
         if key.first() != Some(&table) {
             return Ok(());
         }
-        let (_, payload) = split_value(value)?;
+        let (birth, payload) = split_value(value)?;
         let mut reader = Reader::new(&key);
         reader.u8("table")?;
         let place = (reader.key_u32("dataset")?, reader.key_u64("object")?);
         match table {
             TABLE_REGION => {
                 let record = RegionRecord::decode(payload)?;
-                let runs = record
-                    .runs()
-                    .iter()
-                    .filter(|run| self.chunks.contains(&run.chunk));
-                let blocks: u64 = runs.map(|run| u64::from(run.count)).sum();
-                if blocks > 0 {
+                let mut blocks = 0;
+                for run in record.runs() {
+                    match self.damaged.contains(run.chunk) {
+                        Ok(true) => blocks += u64::from(run.count),
+                        Ok(false) => {}
+                        Err(_) => self.whole = false,
+                    }
+                }
+                if blocks > 0 && (self.bodies.len() < BODIES_MAX || self.bodies.contains_key(&place)) {
+                    let held = self.holding(store, place.0, birth, death.unwrap_or(u64::MAX));
                     let body = self.bodies.entry(place).or_default();
-                    body.0 += blocks;
-                    body.1 |= live;
+                    body.blocks += blocks;
+                    body.live |= live;
+                    body.held.extend(held);
+                    while body.held.len() > SNAPSHOTS_MAX {
+                        body.held.pop_last();
+                    }
+                } else if blocks > 0 {
+                    self.whole = false;
                 }
             }
             TABLE_INODE => {
@@ -165,6 +226,21 @@ impl DamageWalk {
             }
         }
         Ok(())
+    }
+
+    /// Checkpoints of the oldest snapshots that hold a version.
+    fn holding(&mut self, store: &dyn Store, dataset: u32, birth: u64, death: u64) -> Vec<u64> {
+        let whole = &mut self.whole;
+        let snapshots = self.snapshots.entry(dataset).or_insert_with(|| {
+            snapshots_of(store, dataset).unwrap_or_else(|_| {
+                *whole = false;
+                BTreeMap::new()
+            })
+        });
+        let held = snapshots.range(birth..death.max(birth));
+        held.map(|(checkpoint, _)| *checkpoint)
+            .take(SNAPSHOTS_MAX)
+            .collect()
     }
 
     /// The files, and whether these are surely all of them.
@@ -189,12 +265,18 @@ impl DamageWalk {
     }
 
     fn file(&self, path: String, body: &Place) -> DamagedFile {
-        let (blocks, live) = self.bodies.get(body).copied().unwrap_or_default();
-        DamagedFile {
+        let mut file = DamagedFile {
             path,
-            blocks,
-            only_history: !live,
+            only_history: true,
+            ..DamagedFile::default()
+        };
+        if let Some(found) = self.bodies.get(body) {
+            (file.blocks, file.only_history) = (found.blocks, !found.live);
+            let names = self.snapshots.get(&body.0);
+            let names = found.held.iter().filter_map(|held| names?.get(held));
+            file.snapshots = names.cloned().collect();
         }
+        file
     }
 
     fn dataset(&self, store: &dyn Store, number: u32) -> String {
@@ -235,6 +317,31 @@ impl DamageWalk {
         parts.push(dataset);
         parts.reverse();
         parts.join("/")
+    }
+}
+
+/// The snapshots of a dataset that have names, by checkpoint.
+fn snapshots_of(store: &dyn Store, dataset: u32) -> Result<BTreeMap<u64, String>, StoreError> {
+    let (mut from, end) = keys::dataset_range(TABLE_HELD, dataset);
+    let mut found = BTreeMap::new();
+    loop {
+        let records = store.scan(&from, &end, 256)?;
+        let Some((last, _)) = records.last() else {
+            return Ok(found);
+        };
+        from = last.iter().copied().chain([0]).collect();
+        for (key, value) in &records {
+            let mut reader = Reader::new(key);
+            let checkpoint = reader
+                .u8("table")
+                .and_then(|_| reader.key_u32("dataset"))
+                .and_then(|_| reader.key_u64("checkpoint"));
+            if let (Ok(checkpoint), Ok(held)) = (checkpoint, HeldRecord::decode(value))
+                && !held.name.is_empty()
+            {
+                found.insert(checkpoint, held.name);
+            }
+        }
     }
 }
 

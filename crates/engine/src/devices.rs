@@ -8,7 +8,7 @@ use std::{path::Path, sync::Arc};
 use terrace_device::{Device, DeviceSpec, format_size};
 use terrace_pool::{DeviceAdd, DeviceInfo, DeviceState, SegmentRange, TierSettings};
 
-use crate::{DeviceStatus, Engine, EngineError, leaving::Goal, spec::check_name};
+use crate::{DamagedFile, DeviceStatus, Engine, EngineError, leaving::Goal, spec::check_name};
 
 /// Where a new tier goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -205,25 +205,6 @@ impl Engine {
         Ok(self.chunks.close_streams()?)
     }
 
-    /// Room on the other devices and `more`, beyond the reserve and what else is to be moved, bytes.
-    fn room_beside(&self, info: &DeviceInfo, more: u64) -> u64 {
-        let segment = u64::from(self.pool.segment_bytes());
-        let devices = self.pool.devices();
-        let others = || devices.iter().filter(|other| other.number != info.number);
-        let free: u64 = others()
-            .filter(|other| other.state == DeviceState::Online && !other.draining)
-            .map(|other| u64::from(other.free_segments) * segment)
-            .sum();
-        let others_leaving: u64 = others()
-            .filter(|other| other.draining)
-            .map(|other| self.chunks.load_of(SegmentRange::whole(other.number)).live_bytes)
-            .sum();
-        let reserve = self.store.space().reserve_bytes;
-        (free + more)
-            .saturating_sub(reserve)
-            .saturating_sub(others_leaving)
-    }
-
     /// Whether the other devices can hold what is on this one. `joining_bytes`: what a device about to join adds.
     pub fn plan_leaving(&self, info: &DeviceInfo, joining_bytes: u64) -> LeavingPlan {
         let segment = u64::from(self.pool.segment_bytes());
@@ -232,7 +213,20 @@ impl Engine {
         let stays = |other: &&DeviceInfo| {
             other.number != info.number && other.state == DeviceState::Online && !other.draining
         };
-        let room_bytes = self.room_beside(info, joining_bytes);
+        let free: u64 = devices
+            .iter()
+            .filter(stays)
+            .map(|other| u64::from(other.free_segments) * segment)
+            .sum();
+        let others_leaving: u64 = devices
+            .iter()
+            .filter(|other| other.number != info.number && other.draining)
+            .map(|other| self.chunks.load_of(SegmentRange::whole(other.number)).live_bytes)
+            .sum();
+        let reserve = self.store.space().reserve_bytes;
+        let room_bytes = (free + joining_bytes)
+            .saturating_sub(reserve)
+            .saturating_sub(others_leaving);
         let live_bytes = load.live_bytes + load.metadata_bytes;
         let tiers = self.pool.tiers();
         let tier = tiers.get(usize::from(info.tier));
@@ -301,11 +295,6 @@ impl Engine {
     fn leave(&self, name: &str, goal: Goal) -> Result<u64, EngineError> {
         self.check_open()?;
         let info = self.find_device(name)?;
-        if info.state == DeviceState::Missing {
-            return Err(EngineError::Invalid(
-                "it is missing, so that nothing can be moved off it; bring it back, or give it up".into(),
-            ));
-        }
         let plan = self.plan_leaving(&info, 0);
         if !plan.obstacle.is_empty() {
             return Err(EngineError::Invalid(plan.obstacle));
@@ -313,21 +302,30 @@ impl Engine {
         self.start_emptying(info.number, goal, None)
     }
 
-    /// Strikes a missing device from the pool; what was only there is lost. Returns how much that is, bytes.
+    /// Moves what can be read off a device, or was copied elsewhere, and takes it out of the pool with the rest, which is
+    /// lost. Returns the job; none if the device is missing and there is no room to copy anything anew: then it is
+    /// struck from the pool at once.
     ///
     /// # Errors
-    /// `Invalid` if it is not missing.
-    pub fn give_up_device(&self, name: &str) -> Result<u64, EngineError> {
+    /// As [`evacuate_device`](Self::evacuate_device), for a device that is there.
+    pub fn give_up_device(&self, name: &str) -> Result<Option<u64>, EngineError> {
         self.check_open()?;
         let info = self.find_device(name)?;
-        if info.state != DeviceState::Missing {
-            return Err(EngineError::Invalid(
-                "it is there; empty it and remove it, so that nothing is lost".into(),
-            ));
+        let plan = self.plan_leaving(&info, 0);
+        if plan.obstacle.is_empty() {
+            return self.start_emptying(info.number, Goal::GiveUp, None).map(Some);
         }
-        let live_bytes = self.chunks.load_of(SegmentRange::whole(info.number)).live_bytes;
-        self.take_out(info.number)?;
-        Ok(live_bytes)
+        if info.state != DeviceState::Missing {
+            return Err(EngineError::Invalid(plan.obstacle));
+        }
+        self.take_out(info.number, true)?;
+        Ok(None)
+    }
+
+    /// What is known to be lost with devices that are gone, or could not be read when one was emptied: files from number
+    /// `from` on, and whether there are more.
+    pub fn lost_files(&self, from: usize, limit: usize) -> (Vec<DamagedFile>, bool) {
+        self.losses.page(from, limit)
     }
 
     /// Puts a new device in the place of another one, which is emptied and taken out. Returns the job.
@@ -336,7 +334,7 @@ impl Engine {
     /// As [`add_devices`](Self::add_devices) and [`evacuate_device`](Self::evacuate_device).
     pub fn replace_device(&self, old: &str, new: &DeviceSpec, force: bool) -> Result<u64, EngineError> {
         self.check_open()?;
-        self.find_replaceable(old)?;
+        self.find_device(old)?;
         let absent = !new.path.exists();
         let replaced = open_for_pool(new, force).and_then(|device| self.replace_opened(old, device, force));
         replaced.inspect_err(|_| {
@@ -344,17 +342,6 @@ impl Engine {
                 self.remove_made(&new.path);
             }
         })
-    }
-
-    fn find_replaceable(&self, old: &str) -> Result<DeviceInfo, EngineError> {
-        let info = self.find_device(old)?;
-        if info.state == DeviceState::Missing {
-            return Err(EngineError::Invalid(format!(
-                "device {} is missing, so that nothing can be moved off it; add the new one, and give that one up",
-                info.number
-            )));
-        }
-        Ok(info)
     }
 
     /// Replaces by a device that is open already: for the simulator.
@@ -368,7 +355,7 @@ impl Engine {
         force: bool,
     ) -> Result<u64, EngineError> {
         self.check_open()?;
-        let info = self.find_replaceable(old)?;
+        let info = self.find_device(old)?;
         // Labels and the remainder of a segment are not for content.
         let joining = device
             .size_bytes()
@@ -407,13 +394,20 @@ impl Engine {
         };
         let segment = u64::from(self.pool.segment_bytes());
         let load = self.chunks.load_of(range);
-        let (_, free_before) = self.pool.usage_of(range);
         let elsewhere = self.plan_leaving(info, 0);
-        let room_bytes = self.room_beside(info, u64::from(free_before) * segment);
+        let (room_bytes, is_usable) = self.chunks.available_without(range);
         let live_bytes = load.live_bytes + load.metadata_bytes;
-        let need = load.live_bytes + load.live_bytes / 8 + load.metadata_bytes + 2 * segment;
+        let others = self.pool.devices().into_iter();
+        let others_leaving: u64 = others
+            .filter(|other| other.number != info.number && other.draining)
+            .map(|other| self.chunks.load_of(SegmentRange::whole(other.number)).live_bytes)
+            .sum();
+        let need = live_bytes + others_leaving + 2 * segment;
         let mut obstacle = String::new();
-        if live_bytes > 0 && need > room_bytes {
+        if !is_usable {
+            obstacle = "the pool would be left with next to no room beside its reserve and metadata; shrink it by less"
+                .into();
+        } else if need > room_bytes {
             obstacle = format!(
                 "its end holds {}, which needs {} elsewhere, and there is room for {}; shrink it by less, add a device, \
                  or delete something and run 'terrace compact'",
@@ -471,16 +465,22 @@ impl Engine {
     pub(crate) fn bad_device_in_words(&self, device: &DeviceStatus) -> String {
         if device.state != "missing" {
             return format!(
-                "device '{}' is {}; run 'terrace scrub' to learn what of it can still be read, and save that elsewhere",
-                device.path, device.state
+                "device '{}' is {}; 'terrace pool remove {} {}' moves what can be read off it and names the rest",
+                device.path,
+                device.state,
+                self.pool.name(),
+                device.path
             );
         }
         let live = self.chunks.load_of(SegmentRange::whole(device.number)).live_bytes;
         let held = match live {
             0 => "no content was on it".to_owned(),
             live => format!(
-                "{} of content was on it: what has no other copy cannot be read, everything else can",
-                format_size(live)
+                "{} of content was on it: what has no other copy cannot be read, everything else can; bring it back, or \
+                 'terrace pool remove {} {}' copies anew what is elsewhere and names the rest",
+                format_size(live),
+                self.pool.name(),
+                device.number
             ),
         };
         format!("device '{}' is missing; {held}", device.path)

@@ -24,6 +24,7 @@ use crate::{
     EngineError, OpenOptions, PoolSpec,
     journal::{Entry, Journal, Ring},
     leaving::Leaving,
+    losses::Losses,
     parse_duration, properties,
     scrub::Scrub,
     workers::Workers,
@@ -46,6 +47,7 @@ pub struct Engine {
     pub(crate) journal: Journal,
     pub(crate) scrub: Scrub,
     pub(crate) leaving: Leaving,
+    pub(crate) losses: Arc<Losses>,
     pub(crate) randomness: Arc<dyn Randomness>,
     pub(crate) opened_nanoseconds: u64,
     memory_override: Option<u64>,
@@ -210,6 +212,7 @@ impl Engine {
             last_complaint: Mutex::new(String::new()),
             scrub: Scrub::default(),
             leaving: Leaving::default(),
+            losses: Arc::default(),
             randomness: options.randomness,
             pool,
             chunks,
@@ -391,7 +394,9 @@ impl Engine {
                 true
             }
         };
-        Ok(swept || scrubbed)
+        let now = self.clock.monotonic_nanoseconds();
+        let looked = self.losses.step(&self.chunks, &self.pool.name(), now);
+        Ok(swept || scrubbed || looked)
     }
 
     /// One step of the mover; `None`: there may be more to do, else for how long there is not.

@@ -3,21 +3,29 @@
 //! Invariants: the intention is a property on the labels (`device.N`), written before the job starts and removed
 //! after the job failed or was cancelled or the device is gone, so that a restart at any moment goes on with it; a
 //! device with an intention takes nothing new (one that is being shrunk: not at its end); a device is taken out, or its
-//! end cut off, only when nothing is on it.
+//! end cut off, only when nothing is on it, or when whoever asked gave up what cannot be read.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrace_chunk::ChunkStore;
+use terrace_chunk::{ChunkStore, EvacuateCursor};
 use terrace_device::format_size;
 use terrace_mover::{JobState, StoreSteps, StoreWork};
 use terrace_pool::{PoolError, SegmentRange};
 use terrace_store::StoreError;
 
-use crate::{Engine, EngineError};
+use crate::{
+    Engine, EngineError,
+    damage::{DamageWalk, Damaged},
+    losses::{Losses, names_in_words},
+};
 
 /// Prefix of the labels' properties that say what is wanted of a device.
 const PROPERTY_PREFIX: &str = "device.";
+/// Records that one step reads when files are named.
+const NAMING_RECORDS: usize = 2000;
+/// Files that the reason of a job names.
+const NAMED_MAX: usize = 5;
 /// What stands before the size in the word for a device that is being shrunk.
 const SHRINK_PREFIX: &str = "shrink:";
 
@@ -32,6 +40,8 @@ pub(crate) enum Goal {
     Empty,
     /// Its end is being emptied and then cut off at this size, bytes.
     Shrink(u64),
+    /// What can be moved off it is, then it is taken out with what cannot.
+    GiveUp,
 }
 
 impl Goal {
@@ -41,6 +51,7 @@ impl Goal {
             Self::Remove => "remove".into(),
             Self::Empty => "empty".into(),
             Self::Shrink(size_bytes) => format!("{SHRINK_PREFIX}{size_bytes}"),
+            Self::GiveUp => "give-up".into(),
         }
     }
 
@@ -49,6 +60,7 @@ impl Goal {
             "evacuate" => Some(Self::Evacuate),
             "remove" => Some(Self::Remove),
             "empty" => Some(Self::Empty),
+            "give-up" => Some(Self::GiveUp),
             _ => word.strip_prefix(SHRINK_PREFIX)?.parse().ok().map(Self::Shrink),
         }
     }
@@ -71,29 +83,88 @@ pub(crate) struct Leaving {
 struct Emptying {
     chunks: Arc<ChunkStore>,
     range: SegmentRange,
+    cursor: EvacuateCursor,
     done_bytes: u64,
     remaining_bytes: u64,
-    unreadable: u64,
+    /// What cannot be read is given up.
+    gives_up: bool,
+    pool: String,
+    path: String,
+    losses: Arc<Losses>,
+    /// What has no readable copy is known; its files are being named.
+    naming: Option<(DamageWalk, u64)>,
+}
+
+impl Emptying {
+    /// Everything else has left.
+    fn only_unreadable_left(&mut self, walk: &DamageWalk, chunks: u64) -> Result<StoreWork, StoreError> {
+        let (files, whole) = walk.files(&*self.chunks);
+        let count = files.len() as u64;
+        let names: Vec<String> = files
+            .iter()
+            .take(NAMED_MAX)
+            .map(|file| file.path.clone())
+            .collect();
+        let held = files.iter().filter(|file| !file.snapshots.is_empty()).count();
+        let bytes = format_size(self.remaining_bytes);
+        let mut text = format!(
+            "{bytes} of '{}' ({chunks} chunks) cannot be read and have no other copy; they belong to {}",
+            self.path,
+            names_in_words(&names, NAMED_MAX, count)
+        );
+        if held > 0 {
+            text.push_str(&format!(" (snapshots hold them of {held} of these)"));
+        }
+        if !whole {
+            text.push_str(", and not all could be named");
+        }
+        self.losses.told(files, whole, self.remaining_bytes);
+        if !self.gives_up {
+            let pool = &self.pool;
+            text.push_str(&format!(
+                "; everything else was moved; 'terrace status {pool} --lost' lists all files; delete or restore them and \
+                 try again, or take the device out without them by 'terrace pool remove {pool} {} --lost'",
+                self.path
+            ));
+            return Err(StoreError::Device(text.into()));
+        }
+        Ok(StoreWork {
+            bytes: 0,
+            total_bytes: self.done_bytes,
+            finished: true,
+            note: Some(format!("given up: {text}")),
+        })
+    }
 }
 
 impl StoreSteps for Emptying {
     fn step(&mut self, budget_bytes: u64) -> Result<StoreWork, StoreError> {
-        let progress = self.chunks.evacuate_step(self.range, budget_bytes)?;
+        if let Some((mut walk, chunks)) = self.naming.take() {
+            if walk.step(&*self.chunks, NAMING_RECORDS) {
+                self.naming = Some((walk, chunks));
+                return Ok(StoreWork {
+                    bytes: 0,
+                    total_bytes: self.done_bytes + self.remaining_bytes,
+                    finished: false,
+                    note: None,
+                });
+            }
+            return self.only_unreadable_left(&walk, chunks);
+        }
+        let progress = self
+            .chunks
+            .evacuate_step(self.range, &mut self.cursor, budget_bytes)?;
         let bytes = self.remaining_bytes.saturating_sub(progress.remaining_bytes);
         self.done_bytes += bytes;
-        self.unreadable = progress.failed.len() as u64;
-        if !progress.finished && progress.moved == 0 && bytes == 0 && self.unreadable > 0 {
-            let first = progress.failed.first().map_or(0, |chunk| chunk.0);
-            return Err(StoreError::Device(
-                format!(
-                    "{} chunks on it have no readable copy (the first is {first}); everything else was moved; \
-                     'terrace scrub' names the damage: delete or restore those files, then try again",
-                    self.unreadable
-                )
-                .into(),
-            ));
-        }
         self.remaining_bytes = progress.remaining_bytes;
+        if progress.unreadable_count > 0 {
+            let damaged = match self.chunks.pool().has_device(self.range.device) {
+                true => Damaged::Chunks(progress.unreadable),
+                false => Damaged::Gone(self.chunks.clone()),
+            };
+            let walk = DamageWalk::new(&self.pool, damaged);
+            self.naming = Some((walk, progress.unreadable_count));
+        }
         Ok(StoreWork {
             bytes,
             total_bytes: self.done_bytes + progress.remaining_bytes,
@@ -198,7 +269,18 @@ impl Engine {
             _ => SegmentRange::whole(device),
         };
         match goal {
-            Goal::Shrink(_) => self.pool.limit_device(device, Some(range.from)),
+            Goal::Shrink(_) => {
+                self.pool.limit_device(device, Some(range.from));
+                // Somebody may have been promised this room since the figures were looked at.
+                let (room_bytes, _) = self.chunks.available_without(range);
+                if interrupted.is_none() && room_bytes < self.chunks.load_of(range).live_bytes {
+                    return Err(EngineError::Invalid(
+                        "what lies at its end has no room elsewhere any more, since much is being written; try again \
+                         later, or shrink it by less"
+                            .into(),
+                    ));
+                }
+            }
             _ => self.drain(device, true)?,
         }
         if self.pool.property(&property(device)) != Some(goal.word()) {
@@ -206,7 +288,7 @@ impl Engine {
         }
         let path = self.device_path(device);
         let reason = match goal {
-            Goal::Remove => format!("emptying '{path}' to take it out of the pool"),
+            Goal::Remove | Goal::GiveUp => format!("emptying '{path}' to take it out of the pool"),
             Goal::Shrink(size_bytes) => format!(
                 "emptying the end of '{path}' to shrink it to {}",
                 format_size(size_bytes)
@@ -214,16 +296,22 @@ impl Engine {
             _ => format!("emptying '{path}'"),
         };
         let load = self.chunks.load_of(range);
-        let chunks = self.chunks.clone();
+        let (chunks, losses) = (self.chunks.clone(), self.losses.clone());
+        let pool = self.pool.name();
         let job = self
             .mover
             .evacuate(device, &reason, interrupted, move |done_bytes| {
                 Box::new(Emptying {
                     chunks,
                     range,
+                    cursor: EvacuateCursor::default(),
                     done_bytes,
                     remaining_bytes: load.live_bytes,
-                    unreadable: 0,
+                    gives_up: goal == Goal::GiveUp,
+                    pool,
+                    path,
+                    losses,
+                    naming: None,
                 })
             })?;
         Ok((job, reason))
@@ -253,7 +341,8 @@ impl Engine {
                 Some((JobState::Done, _)) => {
                     match entry.goal {
                         Goal::Shrink(size_bytes) => self.cut_off(entry.device, size_bytes)?,
-                        _ => self.take_out(entry.device)?,
+                        Goal::GiveUp => self.take_out(entry.device, true)?,
+                        _ => self.take_out(entry.device, false)?,
                     }
                     wanted.remove(at);
                     continue;
@@ -318,7 +407,7 @@ impl Engine {
         let goal = self.pool.property(&property(device));
         match goal.as_deref().and_then(Goal::of) {
             Some(Goal::Evacuate) => "evacuating",
-            Some(Goal::Remove) => "removing",
+            Some(Goal::Remove | Goal::GiveUp) => "removing",
             Some(Goal::Empty) => "empty",
             Some(Goal::Shrink(_)) => "shrinking",
             None => "",
@@ -326,13 +415,18 @@ impl Engine {
         .into()
     }
 
-    /// Takes an empty device out of the pool, and its tier if that was the last one of it.
-    pub(crate) fn take_out(&self, device: u16) -> Result<(), EngineError> {
+    /// Takes an empty device out of the pool, and its tier if that was the last one of it; one that is given up with what
+    /// is on it.
+    pub(crate) fn take_out(&self, device: u16, given_up: bool) -> Result<(), EngineError> {
         let info = self.pool.devices().into_iter().find(|info| info.number == device);
         let Some(info) = info else {
             return self.forget_goal(device);
         };
-        self.pool.remove_device(device)?;
+        match given_up {
+            true => self.pool.abandon_device(device)?,
+            false => self.pool.remove_device(device)?,
+        }
+        self.losses.look_again();
         self.forget_goal(device)?;
         self.event("device", &format!("'{}' was taken out of the pool", info.path));
         let empty = self

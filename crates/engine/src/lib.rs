@@ -12,6 +12,7 @@ mod engine;
 mod error;
 mod journal;
 mod leaving;
+mod losses;
 mod options;
 pub mod properties;
 mod rebuild;
@@ -33,6 +34,7 @@ pub use rebuild::{RebuildOptions, RebuildReport, RebuiltDataset, RebuiltFile, re
 pub use report::durability_in_words;
 pub use spec::{PoolSpec, TierSpec};
 pub use status::{
-    DatasetStatus, DeviceStatus, IoCounters, JobStatus, MemoryStatus, ScrubStatus, Status, TierStatus,
+    DatasetStatus, DeviceStatus, IoCounters, JobStatus, LostStatus, MemoryStatus, ScrubStatus, Status,
+    TierStatus,
 };
 pub use verify::{VerifyReport, verify};

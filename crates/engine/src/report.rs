@@ -4,8 +4,8 @@ use terrace_dataset::Durability;
 use terrace_pool::DeviceState;
 
 use crate::{
-    DeviceStatus, Engine, EngineError, IoCounters, JobStatus, MemoryStatus, Status, TierStatus,
-    journal::rfc3339,
+    DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, Status, TierStatus,
+    journal::rfc3339, losses::names_in_words,
 };
 
 impl Engine {
@@ -42,6 +42,7 @@ impl Engine {
             jobs: self.jobs(),
             datasets: Vec::new(),
             scrub: self.scrub.status(),
+            lost: self.losses.status(),
             state: String::new(),
             state_detail: String::new(),
         };
@@ -100,7 +101,18 @@ impl Engine {
             .flat_map(|tier| &tier.devices)
             .find(|device| device.state != "online");
         if let Some(device) = bad {
-            return ("degraded".into(), self.bad_device_in_words(device));
+            let mut detail = self.bad_device_in_words(device);
+            if let Some(lost) = &status.lost {
+                detail.push_str(&format!("; {}", lost_in_words(&status.pool, lost)));
+            }
+            return ("degraded".into(), detail);
+        }
+        if let Some(lost) = status.lost.as_ref().filter(|lost| lost.files > 0) {
+            let detail = format!(
+                "{}; restore those files from a backup or a snapshot, or delete them",
+                lost_in_words(&status.pool, lost)
+            );
+            return ("degraded".into(), detail);
         }
         let damaged = status
             .scrub
@@ -203,6 +215,8 @@ impl Engine {
     }
 }
 
+/// Lost files that the state's detail names.
+const NAMED_MAX: usize = 5;
 /// Number of the scrub among the jobs.
 pub(crate) const SCRUB_JOB: u64 = 1;
 
@@ -224,6 +238,18 @@ pub fn durability_in_words(durability: Durability) -> &'static str {
         }
         Durability::Sync => "every write is durable before it returns",
     }
+}
+
+fn lost_in_words(pool: &str, lost: &LostStatus) -> String {
+    if lost.state == "looking" {
+        return "which files that concerns is being found out".into();
+    }
+    let least = if lost.complete { "" } else { "at least " };
+    format!(
+        "{least}{} files cannot be read whole: {}; 'terrace status {pool} --lost' lists all",
+        lost.files,
+        names_in_words(&lost.names, NAMED_MAX, lost.files)
+    )
 }
 
 /// From three quarters of the limit on.

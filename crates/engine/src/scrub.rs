@@ -9,7 +9,11 @@ use parking_lot::Mutex;
 use terrace_chunk::{ChunkStore, ScrubCursor};
 use terrace_store::{ChunkId, StoreError};
 
-use crate::{ScrubStatus, damage::DamageWalk, journal::rfc3339};
+use crate::{
+    ScrubStatus,
+    damage::{DamageWalk, Damaged},
+    journal::rfc3339,
+};
 
 /// How much one step reads, bytes.
 const STEP_BYTES: u64 = 8 << 20;
@@ -17,6 +21,8 @@ const STEP_BYTES: u64 = 8 << 20;
 const DAMAGE_LINES_MAX: usize = 100;
 /// Damaged chunks whose files are looked for, at most.
 const LOST_CHUNKS_MAX: usize = 100_000;
+/// Files that are named at most.
+const FILES_MAX: usize = 1000;
 /// Records that one step of that search reads.
 const NAMING_RECORDS: usize = 2000;
 
@@ -135,7 +141,10 @@ impl Scrub {
         status.eta_seconds =
             (status.rate > 0.0).then(|| (status.total_bytes - status.done_bytes) as f64 / status.rate);
         if progress.finished && !run.lost.is_empty() {
-            run.naming = Some(DamageWalk::new(pool, std::mem::take(&mut run.lost)));
+            run.naming = Some(DamageWalk::new(
+                pool,
+                Damaged::Chunks(std::mem::take(&mut run.lost)),
+            ));
             return Ok(Some(false));
         }
         if progress.finished {
@@ -161,7 +170,7 @@ impl Scrub {
             return false;
         };
         let status = &mut run.status;
-        status.files = files.into_iter().map(|file| file.path).collect();
+        status.files = files.into_iter().take(FILES_MAX).map(|file| file.path).collect();
         if !whole {
             status.damage.push("not all damaged files could be named".into());
         }

@@ -56,6 +56,24 @@ pub struct Status {
     pub datasets: Vec<DatasetStatus>,
     /// The last or running scrub, if there was one since the pool was opened.
     pub scrub: Option<ScrubStatus>,
+    /// What was lost with devices, if anything.
+    #[serde(default)]
+    pub lost: Option<LostStatus>,
+}
+
+/// Files whose content was lost with devices that are missing, failed or were given up.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LostStatus {
+    /// `looking` while the files are being found, then `known`.
+    pub state: String,
+    /// Content on devices that are gone, copies included, bytes.
+    pub bytes: u64,
+    /// How many files that concerns.
+    pub files: u64,
+    /// Whether these are surely all.
+    pub complete: bool,
+    /// The first twenty: `POOL/DATASET/PATH`. `terrace status POOL --lost` lists all.
+    pub names: Vec<String>,
 }
 
 /// The memory budget, bytes.

@@ -14,7 +14,7 @@ use terrace_store::Store;
 
 use crate::{
     EngineError,
-    damage::{DamageWalk, DamagedFile},
+    damage::{DamageWalk, Damaged, DamagedFile},
 };
 
 /// How much one step reads, bytes.
@@ -148,7 +148,7 @@ pub fn verify(
     };
     report.files_complete = true;
     if !lost.is_empty() {
-        let mut walk = DamageWalk::new(&report.pool, lost);
+        let mut walk = DamageWalk::new(&report.pool, Damaged::Chunks(lost));
         while walk.step(&*store, STEP_RECORDS) {}
         (report.files, report.files_complete) = walk.files(&*store);
     }

@@ -175,6 +175,15 @@ impl Pool {
     /// Takes a device without claimed segments out of the pool; its labels and roots are wiped. A missing device
     /// (see [`crate::OpenOptions::degraded`]) is struck from the list.
     pub fn remove_device(&self, number: u16) -> Result<(), PoolError> {
+        self.take_out(number, false)
+    }
+
+    /// As [`Self::remove_device`], also with segments in use: what is in them is given up.
+    pub fn abandon_device(&self, number: u16) -> Result<(), PoolError> {
+        self.take_out(number, true)
+    }
+
+    fn take_out(&self, number: u16, abandoned: bool) -> Result<(), PoolError> {
         self.check_writable()?;
         let _updating = self.updating.lock();
         let mut label = self.next_label();
@@ -202,7 +211,7 @@ impl Pool {
             let before = leaving.draining.swap(true, Ordering::Relaxed);
             let mut allocator = self.allocator.lock();
             let counts = allocator.counts(number);
-            if counts.free != counts.total {
+            if counts.free != counts.total && !abandoned {
                 let segments = (counts.total - counts.free) as u32;
                 leaving.draining.store(before, Ordering::Relaxed);
                 return Err(PoolError::DeviceInUse {

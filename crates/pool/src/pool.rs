@@ -15,8 +15,8 @@ use crate::label::Label;
 use crate::member::OpenDevice;
 use crate::roots::Roots;
 use crate::{
-    CounterValues, DeviceInfo, DeviceState, PoolError, PoolId, PoolState, Request, SegmentId, SegmentRead,
-    TierSettings,
+    CounterValues, DeviceInfo, DeviceState, PoolError, PoolId, PoolState, Request, SegmentId, SegmentRange,
+    SegmentRead, TierSettings,
 };
 
 /// Whether a flush of several devices uses threads.
@@ -148,6 +148,11 @@ impl Pool {
         devices.collect()
     }
 
+    /// Whether this device is part of the pool and there.
+    pub fn has_device(&self, device: u16) -> bool {
+        self.device(device).is_ok()
+    }
+
     /// Tier of a device.
     pub fn tier_of(&self, device: u16) -> Option<u8> {
         self.label.read().member(device).map(|member| member.tier)
@@ -216,6 +221,27 @@ impl Pool {
     /// Free segments that content can have, with as many copies as its tier keeps, each on a device of its own: what is
     /// free on a device that no other of its tier can match does not count.
     pub fn free_for_content(&self) -> u64 {
+        self.for_content(|allocator, number| allocator.counts(number).free)
+    }
+
+    /// The same without these segments: what there would be if the device ended before them, now and with nothing in use
+    /// anywhere.
+    pub fn for_content_without(&self, range: SegmentRange) -> (u64, u64) {
+        let free = self.for_content(|allocator, number| {
+            let claimed = |from| u64::from(allocator.claimed_from(number, from));
+            match number == range.device {
+                true => u64::from(range.from).saturating_sub(claimed(0) - claimed(range.from)),
+                false => allocator.counts(number).free,
+            }
+        });
+        let all = self.for_content(|allocator, number| match number == range.device {
+            true => u64::from(range.from),
+            false => allocator.counts(number).total,
+        });
+        (free, all)
+    }
+
+    fn for_content(&self, count: impl Fn(&Allocator, u16) -> u64) -> u64 {
         let label = self.label.read();
         let open = self.open.read().clone();
         let allocator = self.allocator.lock();
@@ -223,7 +249,7 @@ impl Pool {
             let here = open
                 .iter()
                 .filter(|device| device.tier.load(Ordering::Relaxed) == tier && device.is_usable());
-            let free = here.map(|device| allocator.counts(device.number).free).collect();
+            let free = here.map(|device| count(&allocator, device.number)).collect();
             matched(free, settings.copies)
         });
         tiers.sum()

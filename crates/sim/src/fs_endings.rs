@@ -91,10 +91,12 @@ impl Run {
         let given_up = engine.give_up_device(&number.to_string());
         trace!(self.trace, "{path} is given up: {given_up:?}");
         match given_up {
-            Ok(live_bytes) => ensure!(
-                lost_bytes == 0 || live_bytes > 0,
-                "{lost_bytes} bytes cannot be read, although nothing was on the lost device"
-            ),
+            Ok(Some(job)) => {
+                if !self.see_device_off(&engine, job, *number)? {
+                    return Ok(true);
+                }
+            }
+            Ok(None) => {}
             Err(error) => {
                 let words = error.to_string();
                 ensure!(
@@ -105,6 +107,11 @@ impl Run {
             }
         }
         let before = self.compare_survivors(&engine)?;
+        ensure!(
+            before <= lost_bytes,
+            "{before} bytes cannot be read since the device was given up, {lost_bytes} before"
+        );
+        self.check_losses(&engine, before)?;
         self.write_after_loss(&engine)?;
         if let Err(error) = engine.close() {
             ensure!(error.to_string().contains("is full"), "cannot close: {error}");
@@ -121,6 +128,49 @@ impl Run {
             "{after} bytes cannot be read after another opening, {before} before"
         );
         Ok(true)
+    }
+
+    /// Drives a job until the device is taken out; `false` if there was no room for what was copied anew.
+    fn see_device_off(&self, engine: &Arc<Engine>, job: u64, number: u16) -> Check<bool> {
+        for _ in 0..100_000 {
+            if let Err(error) = engine.step() {
+                ensure!(
+                    error.to_string().contains("is full"),
+                    "a step while a lost device is given up: {error}"
+                );
+                return Ok(false);
+            }
+            if !engine.is_leaving(job) {
+                let gone = !engine.pool().devices().iter().any(|info| info.number == number);
+                let state = engine.mover().state_of(job);
+                trace!(self.trace, "giving up: {state:?}");
+                ensure!(
+                    gone || matches!(&state, Some((terrace_mover::JobState::Failed, why)) if why.contains("full")),
+                    "a lost device was not given up: {state:?}"
+                );
+                return Ok(gone);
+            }
+        }
+        violation!("a lost device is never given up")
+    }
+
+    /// What cannot be read is named.
+    fn check_losses(&self, engine: &Arc<Engine>, unreadable: u64) -> Check {
+        for _ in 0..100_000 {
+            match engine.step() {
+                Ok(true) => {}
+                Ok(false) => break,
+                // Another matter, which is looked at elsewhere.
+                Err(_) => return Ok(()),
+            }
+        }
+        let (files, _) = engine.lost_files(0, 1);
+        let named = engine.status().lost.is_some_and(|lost| lost.state == "looking") || !files.is_empty();
+        ensure!(
+            unreadable == 0 || named,
+            "{unreadable} bytes cannot be read, and no file is named"
+        );
+        Ok(())
     }
 
     /// A new file is written and flushed, if there is room for it.

@@ -65,9 +65,11 @@ pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
                     yes,
                 )?;
             }
+            // What is lost is told when it is known.
+            let wait = waiting.waits() || lost && !waiting.no_wait;
             let arguments = json!({
                 "device": absolute(&device), "action": "remove", "lost": lost && !dry_run, "dry_run": dry_run,
-                "wait": waiting.waits(),
+                "wait": wait,
             });
             leave(session, &pool, &device, "remove", dry_run, arguments)
         }
@@ -196,10 +198,20 @@ fn leave(
         };
     }
     if done["lost_bytes"].is_u64() && !session.json {
-        return output::line(&format!(
-            "gave up {device}; {} of content was on it",
-            bytes("lost_bytes")
-        ));
+        if done["job"].is_u64() && !wait {
+            return say_job(session, &done, wait, "");
+        }
+        if done["lost_files"] == json!(0) {
+            return output::line(&format!("took out {device}; no file is known to be lost with it"));
+        }
+        output::line(&format!(
+            "gave up {device}; {} files lost content with it; 'terrace status {pool} --lost' lists all:",
+            done["lost_files"]
+        ))?;
+        let names = done["lost_names"].as_array().into_iter().flatten();
+        return names
+            .filter_map(Value::as_str)
+            .try_for_each(|name| output::line(&format!("  lost: {name}")));
     }
     let said = if action == "remove" {
         format!("{device} was taken out")

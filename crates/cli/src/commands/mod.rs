@@ -10,6 +10,7 @@ mod devices;
 mod doctor;
 mod files;
 mod heat;
+mod lost;
 pub mod mount_helper;
 mod mounts;
 mod pools;
@@ -130,7 +131,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             done(pools::start(&session, &pool, degraded))
         }
         Command::Stop { pool, force } => done(pools::stop(&session, &pool, force)),
-        Command::Status { pool } => done(show::status(&session, pool.as_deref())),
+        Command::Status { pool, lost: true } => done(lost::lost(&session, pool.as_deref())),
+        Command::Status { pool, .. } => done(show::status(&session, pool.as_deref())),
         Command::Iostat { words, count } => done(show::iostat(&session, &words, count)),
         Command::Events { pool, follow } => done(show::events(&session, pool.as_deref(), follow)),
         Command::Log { pool } => done(show::command_log(&session, &pool)),

@@ -9,9 +9,11 @@ use terrace_engine::TierPlace;
 
 use super::{
     Daemon,
-    answers::{Parameters, failed},
+    answers::{self, Parameters, failed},
 };
 
+/// Lost files that one answer names.
+const LOST_PAGE: usize = 500;
 /// How often progress is told.
 const TELL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -43,6 +45,18 @@ impl Daemon {
         Ok(Value::Array(rows.collect()))
     }
 
+    /// A page of the files that are known to be lost, or damaged on a device that could not be emptied.
+    pub(super) fn lost(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let from = usize::try_from(parameters.number("from")?).unwrap_or(usize::MAX);
+        let (files, more) = self.engine.lost_files(from, LOST_PAGE);
+        let status = self.engine.status().lost;
+        Ok(json!({
+            "files": answers::encode(&files)?, "more": more,
+            "state": status.as_ref().map_or("known", |lost| lost.state.as_str()),
+            "complete": status.as_ref().is_none_or(|lost| lost.complete),
+        }))
+    }
+
     /// `remove` and `evacuate`.
     pub(super) fn device_leave(
         &self,
@@ -61,9 +75,18 @@ impl Daemon {
         }
         let info = self.engine.find_device(&name).map_err(|error| fail(&error))?;
         if parameters.flag("lost")? {
-            let lost = self.engine.give_up_device(&name).map_err(|error| fail(&error))?;
+            let job = self.engine.give_up_device(&name).map_err(|error| fail(&error))?;
+            let mut done = match job {
+                Some(id) => self.wait_for_leaving(&what, id, parameters, exchange)?,
+                None => json!({}),
+            };
             self.remember_pool();
-            return Ok(json!({ "path": info.path, "lost_bytes": lost }));
+            let lost = self.engine.status().lost.unwrap_or_default();
+            done["path"] = json!(info.path);
+            done["lost_bytes"] = json!(lost.bytes);
+            done["lost_files"] = json!(lost.files);
+            done["lost_names"] = json!(lost.names);
+            return Ok(done);
         }
         // What is still in memory has no place yet.
         self.sync()?;

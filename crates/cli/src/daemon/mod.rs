@@ -316,6 +316,7 @@ impl Daemon {
             "job_action" => self.job_action(parameters),
             "scrub" => self.scrub(parameters, exchange),
             "compact" => self.compact(parameters, exchange),
+            "lost" => self.lost(parameters),
             "device_add" => self.device_add(parameters),
             "device_leave" => self.device_leave(parameters, exchange),
             "device_replace" => self.device_replace(parameters, exchange),

@@ -1,0 +1,223 @@
+//! Emptying a device, or the end of one: chunks segment by segment, what the segments do not tell by the table of all
+//! chunks, then metadata and log.
+//!
+//! Invariants: a segment that cannot be read, or that holds a chunk without a readable copy, is tried once and then left
+//! to the table, which is read through once for all of them; what has no readable copy anywhere stays where it is and is
+//! told only when everything else has left.
+
+use std::collections::BTreeSet;
+
+use terrace_pool::{SegmentId, SegmentRange};
+use terrace_store::{ChunkId, Placement, StoreError};
+
+use crate::{
+    DeviceLoad, EvacuateProgress,
+    record::{ChunkRecord, TABLE_CHUNKS, chunk_of_key},
+    store::{ChunkStore, meta_error},
+};
+
+/// Chunks without a readable copy that are kept by number.
+const UNREADABLE_MAX: usize = 1_000_000;
+/// Records of the table of chunks that one step reads.
+const TABLE_RECORDS: usize = 1024;
+
+/// How far an emptying is; `Default` starts a new one.
+#[derive(Debug, Default)]
+pub struct EvacuateCursor {
+    /// Segments that are left to the table.
+    left: BTreeSet<SegmentId>,
+    /// Where the look through the table goes on; `None` while segments are emptied one by one.
+    table: Option<Vec<u8>>,
+    /// What this look moved, and what has no readable copy.
+    moved: u64,
+    unreadable: BTreeSet<ChunkId>,
+    unreadable_count: u64,
+}
+
+impl ChunkStore {
+    /// Moves about `budget_bytes` off a device, or the end of one, on which the pool was told to put nothing new. Of a
+    /// device that is missing, that is what has a copy elsewhere.
+    pub fn evacuate_step(
+        &self,
+        range: SegmentRange,
+        cursor: &mut EvacuateCursor,
+        budget_bytes: u64,
+    ) -> Result<EvacuateProgress, StoreError> {
+        let mut progress = EvacuateProgress::default();
+        for open in self.open_segments.all() {
+            if open.copies.iter().any(|copy| range.contains(*copy)) {
+                self.close_open(&open)?;
+            }
+        }
+        let more = match cursor.table.take() {
+            None => self.empty_segments(range, cursor, budget_bytes, &mut progress)?,
+            Some(from) => self.empty_by_table(range, cursor, from, budget_bytes, &mut progress)?,
+        };
+        if !more {
+            self.evacuate_metadata(range)?;
+        }
+        let (live, segments) = self.live_in(range);
+        let (claimed, _) = self.pool.usage_of(range);
+        // Of a missing device nothing is claimed; what is live on it is known all the same, and of metadata that it has left.
+        progress.finished = !more && claimed == 0 && live == 0;
+        progress.remaining_bytes = live.max(u64::from(claimed));
+        let looked_through = !more && cursor.unreadable_count > 0 && cursor.moved == 0;
+        if looked_through && u64::from(claimed) <= segments {
+            progress.unreadable = std::mem::take(&mut cursor.unreadable);
+            progress.unreadable_count = std::mem::take(&mut cursor.unreadable_count);
+        } else if !more {
+            // Once more: what was on its way meanwhile, or could not be read for a moment.
+            *cursor = EvacuateCursor::default();
+        }
+        Ok(progress)
+    }
+
+    /// Empties segments; whether there is more to do, by segments or by the table.
+    fn empty_segments(
+        &self,
+        range: SegmentRange,
+        cursor: &mut EvacuateCursor,
+        budget_bytes: u64,
+        progress: &mut EvacuateProgress,
+    ) -> Result<bool, StoreError> {
+        let is_there = self.pool.has_device(range.device);
+        let segments: Vec<SegmentId> = {
+            let books = self.keeper.lock();
+            let here = books
+                .segments
+                .iter()
+                .filter(|(id, state)| range.contains(**id) && state.live > 0);
+            here.map(|(id, _)| *id).collect()
+        };
+        let mut spent = 0;
+        for segment in segments {
+            if cursor.left.contains(&segment) {
+                continue;
+            }
+            if !is_there {
+                cursor.left.insert(segment);
+                continue;
+            }
+            let (ids, whole) = self.chunks_by_headers(segment)?;
+            for id in ids {
+                if spent >= budget_bytes {
+                    return Ok(true);
+                }
+                let (bytes, readable) = self.move_off(id, segment)?;
+                spent += bytes;
+                progress.moved += u64::from(bytes > 0);
+                if !readable {
+                    cursor.left.insert(segment);
+                }
+            }
+            if !whole {
+                cursor.left.insert(segment);
+            }
+        }
+        if cursor.left.is_empty() {
+            return Ok(false);
+        }
+        cursor.table = Some(vec![TABLE_CHUNKS]);
+        (cursor.moved, cursor.unreadable_count) = (0, 0);
+        cursor.unreadable.clear();
+        Ok(true)
+    }
+
+    /// Goes on with the look through the table; whether it is not at its end.
+    fn empty_by_table(
+        &self,
+        range: SegmentRange,
+        cursor: &mut EvacuateCursor,
+        from: Vec<u8>,
+        budget_bytes: u64,
+        progress: &mut EvacuateProgress,
+    ) -> Result<bool, StoreError> {
+        let records = self.tree.scan(&from, &[TABLE_CHUNKS + 1], TABLE_RECORDS);
+        let records = records.map_err(meta_error)?;
+        let mut spent = 0;
+        for (key, value) in &records {
+            if spent >= budget_bytes {
+                cursor.table = Some(key.to_vec());
+                return Ok(true);
+            }
+            let here = ChunkRecord::decode(value).ok().and_then(|record| {
+                let mut locations = record.locations.iter().map(|location| location.segment);
+                locations.find(|segment| range.contains(*segment))
+            });
+            let (Some(id), Some(segment)) = (chunk_of_key(key), here) else {
+                continue;
+            };
+            let (bytes, readable) = self.move_off(id, segment)?;
+            spent += bytes;
+            progress.moved += u64::from(bytes > 0);
+            cursor.moved += u64::from(bytes > 0);
+            if !readable {
+                cursor.unreadable_count += 1;
+                if cursor.unreadable.len() < UNREADABLE_MAX {
+                    cursor.unreadable.insert(id);
+                }
+            }
+        }
+        let Some((last, _)) = records.last() else {
+            return Ok(false);
+        };
+        cursor.table = Some(last.iter().copied().chain([0]).collect());
+        Ok(true)
+    }
+
+    /// Moves a chunk off a segment; the bytes moved, and whether it could be read.
+    fn move_off(&self, id: ChunkId, segment: SegmentId) -> Result<(u64, bool), StoreError> {
+        let tier = self.pool.tier_of(segment.device).unwrap_or(0);
+        let placement = Placement::Tier { tier, strict: false };
+        let outcome = self.move_chunks(&[id], placement, Some(segment))?;
+        Ok((outcome.moved_bytes, outcome.failed.is_empty()))
+    }
+
+    /// Live bytes in these segments, and how many of them have any.
+    fn live_in(&self, range: SegmentRange) -> (u64, u64) {
+        let books = self.keeper.lock();
+        let here = books.segments.iter().filter(|(id, _)| range.contains(**id));
+        here.fold((0, 0), |(bytes, count), (_, state)| {
+            let live = state.live.max(0).unsigned_abs();
+            (bytes + live, count + u64::from(live > 0))
+        })
+    }
+
+    /// Live bytes on devices that are not there, from memory.
+    pub fn live_on_absent_devices(&self) -> u64 {
+        let mut by_device = std::collections::BTreeMap::new();
+        for (id, state) in &self.keeper.lock().segments {
+            *by_device.entry(id.device).or_insert(0) += state.live.max(0).unsigned_abs();
+        }
+        let absent = by_device
+            .into_iter()
+            .filter(|(device, _)| !self.pool.has_device(*device));
+        absent.map(|(_, live)| live).sum()
+    }
+
+    /// Whether a chunk has no copy on any device that is there.
+    pub fn is_gone(&self, id: ChunkId) -> Result<bool, StoreError> {
+        let record = self.record(id)?;
+        Ok(record.is_some_and(|record| {
+            let mut locations = record.locations.iter();
+            !locations.any(|location| self.pool.has_device(location.segment.device))
+        }))
+    }
+
+    /// What lies on a device, or the end of one, from memory.
+    pub fn load_of(&self, range: SegmentRange) -> DeviceLoad {
+        let mut load = DeviceLoad::default();
+        let mut data_segments = 0;
+        {
+            let books = self.keeper.lock();
+            for (_, state) in books.segments.iter().filter(|(id, _)| range.contains(**id)) {
+                load.live_bytes += state.live.max(0).unsigned_abs();
+                data_segments += 1;
+            }
+        }
+        let (claimed, _) = self.pool.usage_of(range);
+        let segment = u64::from(self.pool.segment_bytes());
+        load.metadata_bytes = u64::from(claimed).saturating_sub(data_segments) * segment;
+        load
+    }
+}

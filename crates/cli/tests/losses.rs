@@ -1,0 +1,185 @@
+//! Devices that fail or are gone: what can be read leaves them, what cannot is named, and nothing is given up unasked.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness;
+
+use std::{fs, os::unix::fs::FileExt};
+
+use harness::Machine;
+use serde_json::{Value, json};
+
+const MIB: usize = 1 << 20;
+
+/// Content that neither compresses nor repeats.
+fn noise(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut content = Vec::with_capacity(bytes + 8);
+    let mut state = seed;
+    while content.len() < bytes {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        content.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
+    }
+    content.truncate(bytes);
+    content
+}
+
+fn put(machine: &Machine, name: &str, seed: u64) {
+    fs::write(machine.path("content"), noise(8 * MIB, seed)).unwrap();
+    machine.ok(&["put", &format!("tank/data/{name}"), "content"]);
+}
+
+fn same(machine: &Machine, name: &str, seed: u64) {
+    machine.ok(&["get", &format!("tank/data/{name}"), "back"]);
+    assert!(
+        fs::read(machine.path("back")).unwrap() == noise(8 * MIB, seed),
+        "{name} changed"
+    );
+    fs::remove_file(machine.path("back")).unwrap();
+}
+
+/// Makes what a file holds at 1 MiB unreadable on the device.
+fn damage(machine: &Machine, device: &str, seed: u64) {
+    let image = fs::read(machine.path(device)).unwrap();
+    let wanted = &noise(8 * MIB, seed)[MIB..MIB + 512];
+    let at = image.windows(512).position(|window| window == wanted).unwrap();
+    let file = fs::File::options()
+        .write(true)
+        .open(machine.path(device))
+        .unwrap();
+    file.write_all_at(&[0xa5; 512], at as u64).unwrap();
+}
+
+/// What is lost, once it is known.
+fn lost(machine: &Machine) -> Value {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    loop {
+        let lost = &machine.json(&["status", "tank"])["lost"];
+        if lost["state"] == "known" {
+            return lost.clone();
+        }
+        assert!(std::time::Instant::now() < deadline, "it is never known");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_of_a_failing_device_is_named_and_the_rest_leaves_it() {
+    let machine = Machine::new();
+    machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:96M"]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    put(&machine, "good", 1);
+    put(&machine, "bad", 2);
+    machine.ok(&["snapshot", "tank/data@before"]);
+    machine.ok(&["pool", "add", "tank", "only=b.img:96M"]);
+    machine.ok(&["stop", "tank"]);
+    damage(&machine, "a.img", 2);
+    machine.ok(&["start", "tank"]);
+    let error = machine.error_last(&["pool", "remove", "tank", "a.img", "--wait"], 1);
+    assert!(
+        error.contains("tank/data/bad") && !error.contains("tank/data/good") && error.contains("--lost"),
+        "{error}"
+    );
+    let files = machine.json(&["status", "tank", "--lost"]);
+    assert_eq!(
+        (
+            &files[0]["path"],
+            &files[0]["snapshots"],
+            files.as_array().unwrap().len()
+        ),
+        (&json!("tank/data/bad"), &json!(["before"]), 1),
+        "{files}"
+    );
+    // Everything else has left it: only what is bad is still there.
+    let plan = machine.json(&["pool", "remove", "tank", "a.img", "-n"]);
+    assert!(plan["live_bytes"].as_u64().unwrap() < MIB as u64, "{plan}");
+    // Nothing is given up unasked.
+    machine.error(&["pool", "remove", "tank", "a.img", "--lost"], 1);
+    let said = machine.ok(&["pool", "remove", "tank", "a.img", "--lost", "--yes"]);
+    assert!(said.contains("lost: tank/data/bad"), "{said}");
+    fs::remove_file(machine.path("a.img")).unwrap();
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["start", "tank"]);
+    same(&machine, "good", 1);
+    machine.error_last(&["get", "tank/data/bad", "back"], 1);
+    assert_eq!(lost(&machine)["names"], json!(["tank/data/bad"]));
+    let status = machine.json(&["status", "tank"]);
+    assert_eq!(status["state"], "degraded");
+    // Deleted everywhere, and the pool is whole again.
+    machine.ok(&["destroy", "tank/data@before", "--yes"]);
+    put(&machine, "bad", 3);
+    same(&machine, "bad", 3);
+}
+
+#[test]
+fn the_second_copy_of_what_was_on_a_missing_device_is_made_anew() {
+    let machine = Machine::new();
+    let tier = "pair=a.img:96M,b.img:96M";
+    machine.ok(&["pool", "create", "tank", "--tier", tier, "--copies", "pair=2"]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    put(&machine, "f", 1);
+    machine.ok(&["stop", "tank"]);
+    fs::remove_file(machine.path("a.img")).unwrap();
+    machine.ok(&["start", "tank", "--degraded"]);
+    let status = machine.json(&["status", "tank"]);
+    assert_eq!(
+        (&status["state"], &status["lost"]),
+        (&json!("degraded"), &Value::Null)
+    );
+    let devices = status["tiers"][0]["devices"].as_array().unwrap();
+    let gone = devices
+        .iter()
+        .find(|device| device["state"] == "missing")
+        .unwrap();
+    let number = gone["number"].to_string();
+    // Two copies need two devices.
+    let error = machine.error(&["pool", "remove", "tank", &number, "--wait"], 1);
+    assert!(error.contains("2 copies"), "{error}");
+    machine.ok(&["pool", "replace", "tank", &number, "c.img:96M", "--wait"]);
+    let status = machine.json(&["status", "tank"]);
+    assert_eq!(status["state"], "online", "{status}");
+    machine.ok(&["scrub", "tank", "--wait"]);
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["verify", "tank"]);
+    fs::remove_file(machine.path("b.img")).unwrap();
+    machine.ok(&["start", "tank", "--degraded"]);
+    same(&machine, "f", 1);
+}
+
+#[test]
+fn files_on_a_lost_tier_are_listed() {
+    let machine = Machine::new();
+    machine.ok(&[
+        "pool",
+        "create",
+        "tank",
+        "--tier",
+        "fast=a.img:96M,b.img:96M",
+        "--tier",
+        "slow=c.img:96M",
+    ]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    for (name, tier, seed) in [("up", "fast", 1), ("down", "slow", 2)] {
+        put(&machine, name, seed);
+        machine.ok(&["pin", &format!("tank/data/{name}"), tier, "--wait"]);
+    }
+    machine.ok(&["stop", "tank"]);
+    fs::remove_file(machine.path("c.img")).unwrap();
+    machine.ok(&["start", "tank", "--degraded"]);
+    let found = lost(&machine);
+    assert_eq!(
+        (&found["names"], &found["files"], &found["complete"]),
+        (&json!(["tank/data/down"]), &json!(1), &json!(true))
+    );
+    let detail = machine.json(&["status", "tank"])["state_detail"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        detail.contains("tank/data/down") && detail.contains("--lost"),
+        "{detail}"
+    );
+    let listed = machine.ok(&["status", "tank", "--lost"]);
+    assert!(listed.contains("tank/data/down (2048 blocks"), "{listed}");
+    same(&machine, "up", 1);
+}
