@@ -2,8 +2,9 @@
 # Plants deliberate faults, one at a time, in a copy of the tree, and runs the simulator until it notices.
 #   scripts/mutants.sh [SEEDS [NAME...]]   all of them, or these
 #   scripts/mutants.sh --check             only whether each still applies to this tree
-# Each crates/sim/mutants/NAME.patch is one fault, its first line says what it breaks. A fault that no seed notices,
-# that does not apply or does not build any more is a failure; so is finding no faults at all.
+# Each crates/sim/mutants/NAME.patch is one fault, its first line says what it breaks; the second may name a level and a
+# seed that noticed it once ('# noticed: fs 65'), which is tried first. A fault that no seed notices, that does not apply
+# or does not build any more is a failure; so is finding no faults at all, or anything without a fault.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -50,6 +51,19 @@ cp -r Cargo.toml Cargo.lock clippy.toml rust-toolchain.toml rustfmt.toml crates 
 cd "$copy/tree" || exit 1
 git init -q . || exit 1
 run() { cargo build --locked --quiet --bin terrace-sim 2>"$copy/log"; }
+hint() { sed -n '2s/^# noticed: \([a-z]*\) \([0-9]*\)$/\1 \2/p' "$1"; }
+# One seed; whether the simulator found nothing.
+try() { "$sim" --level "$1" --from "$2" --seeds 1 --failures 1 >"$copy/log" 2>&1; }
+
+# What is there without any fault is no finding.
+run || { printf 'does not build without any fault: %s\n' "$(grep -m 1 '^error' "$copy/log")" >&2; exit 1; }
+for patch in "${patches[@]}"; do
+    read -r level seed <<<"$(hint "$patch")"
+    if [ -n "$seed" ] && ! try "$level" "$seed"; then
+        printf '%s seed %s fails without any fault: %s\n' "$level" "$seed" "$(grep -m 1 '^FAILED' "$copy/log")" >&2
+        exit 1
+    fi
+done
 for patch in "${patches[@]}"; do
     name=$(basename "$patch" .patch)
     began=
@@ -57,7 +71,11 @@ for patch in "${patches[@]}"; do
         miss "$name" 'does not apply any more'
     elif ! run; then
         miss "$name" "does not build: $(grep -m 1 '^error' "$copy/log")"
-    elif began=$SECONDS; "$sim" --seeds "$seeds" --level all --failures 1 >"$copy/log" 2>&1; then
+    elif
+        began=$SECONDS
+        read -r level seed <<<"$(hint "$patch")"
+        { [ -z "$seed" ] || try "$level" "$seed"; } && "$sim" --seeds "$seeds" --level all --failures 1 >"$copy/log" 2>&1
+    then
         miss "$name" "MISSED by $seeds seeds"
     elif ! grep -q '^FAILED' "$copy/log"; then
         # Killed or aborted: not a finding of the simulator's.

@@ -212,6 +212,30 @@ impl ChunkStore {
         Ok(wrong)
     }
 
+    /// What still counts on a device, in words: nothing, once it has left the pool in good order.
+    pub fn claims_on(&self, device: u16) -> Result<Vec<String>, StoreError> {
+        let payload = self.pool.read_root().map_err(pool_error)?.unwrap_or_default();
+        let root = read_root(&self.pool, &payload)?;
+        let data: Vec<_> = self.keeper.lock().segments.keys().copied().collect();
+        let all = [
+            ("chunks are", data),
+            ("metadata is", self.meta.held().into_iter().collect()),
+            ("the log is", self.log.segments()),
+            ("metadata of the newest root is", root.meta.segments()),
+            (
+                "the log of the newest root is",
+                root.position.segment.iter().collect(),
+            ),
+        ];
+        let on_it = |(what, segments): (&str, Vec<SegmentId>)| {
+            let segments = segments.into_iter().filter(|segment| segment.device == device);
+            segments
+                .map(|segment| format!("{what} in segment {segment}"))
+                .collect::<Vec<_>>()
+        };
+        Ok(all.into_iter().flat_map(on_it).collect())
+    }
+
     /// Each segment in use belongs to one of chunks, metadata and log, and the pool knows of no other.
     fn audit_segments(&self, wrong: &mut Vec<String>) {
         let mut owners: BTreeMap<_, &str> = BTreeMap::new();

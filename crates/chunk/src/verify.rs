@@ -29,6 +29,15 @@ impl ChunkStore {
         Ok(scanner.lacking().to_vec())
     }
 
+    /// Reads every copy of every table; returns what is wrong, in words. Meant for a store at rest.
+    pub fn verify_tables(&self) -> Vec<String> {
+        let mut cursor = ScrubCursor {
+            chunks_done: true,
+            ..ScrubCursor::default()
+        };
+        self.verify_step(&mut cursor, u64::MAX).damaged_tables
+    }
+
     /// Reads and verifies about `budget_bytes` of chunk copies, then of tables. Meant for a store at rest.
     pub fn verify_step(&self, cursor: &mut ScrubCursor, budget_bytes: u64) -> VerifyProgress {
         let mut progress = VerifyProgress::default();

@@ -415,6 +415,11 @@ impl Filesystem {
         self.live.dirty_bytes.load(Relaxed)
     }
 
+    /// Room that is held although nothing is dirty, bytes: none, while no call is on its way.
+    pub fn leaked_room_bytes(&self) -> u64 {
+        self.live.leaked_room_bytes()
+    }
+
     /// The chunks that a region (1 MiB) of a file maps as of the newest commit, for `terrace where` and the mover.
     pub fn chunks_of(&self, object: u64, region: u64) -> Result<Vec<ChunkId>, FsError> {
         let object = self.live.object(object)?;

@@ -214,6 +214,11 @@ impl Room {
         self.shrink_reservation_by(bytes);
     }
 
+    /// How much is held of the pool or counts against the quotas.
+    pub fn held_bytes(&self) -> u64 {
+        self.reservation.bytes().max(self.charge.bytes)
+    }
+
     /// How much of it the quotas count.
     pub fn charged_bytes(&self) -> u64 {
         self.charge.bytes

@@ -89,6 +89,14 @@ impl RoomPool {
         self.free.fetch_add(bytes.saturating_sub(had) as i64, Relaxed);
     }
 
+    /// Room that is held and not free, bytes. While nothing is dirty it is lost.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        let held = self.held.lock();
+        let free = self.free.load(Relaxed).max(0) as u64;
+        held.as_ref()
+            .map_or(0, |room| room.held_bytes().saturating_sub(free))
+    }
+
     /// Gives all free room back to the store.
     pub(crate) fn trim(&self) {
         let mut held = self.held.lock();

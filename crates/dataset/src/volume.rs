@@ -136,6 +136,11 @@ impl Volume {
         self.live.sync()
     }
 
+    /// Room that is held although nothing is dirty, bytes: none, while no call is on its way.
+    pub fn leaked_room_bytes(&self) -> u64 {
+        self.live.leaked_room_bytes()
+    }
+
     /// Commit and flush whatever `durability` says (FUA, a clean stop).
     pub fn flush_always(&self) -> Result<(), FsError> {
         self.live.flush()

@@ -1,6 +1,6 @@
 //! `Mover`: the list of jobs, the policies that start them, and the step that does a piece of one.
 //!
-//! Invariants: a step moves at most about [`STEP_BYTES`]; it holds no lock that readers or writers of data wait for,
+//! Invariants: a step moves at most about [`STEP_BYTES`], or what it was told to; it holds no lock that readers or writers of data wait for,
 //! and none at all while devices work, so that jobs can be listed, paused and cancelled at any moment; what a user did
 //! to a job meanwhile outlasts the step; content is only ever moved by `Store::rewrite`, so nothing the mover does can
 //! lose or change it; a job's record may be older than its work, since moving something twice is harmless.
@@ -181,6 +181,8 @@ pub struct Mover {
     pub(crate) environment: Arc<Environment>,
     pub(crate) inner: Mutex<Inner>,
     enabled: AtomicBool,
+    /// What a step moves at most, about.
+    step_bytes: AtomicU64,
     /// Grows when tiers change places.
     pub(crate) tiers_generation: AtomicU64,
 }
@@ -241,6 +243,7 @@ impl Mover {
             environment,
             inner: Mutex::new(inner),
             enabled: AtomicBool::new(true),
+            step_bytes: AtomicU64::new(STEP_BYTES),
             tiers_generation: AtomicU64::new(0),
         };
         mover.tell_pins(&mover.inner.lock());
@@ -259,6 +262,11 @@ impl Mover {
     /// `migration=on|off`: with `false`, nothing is moved between tiers from now on (a step that runs ends).
     pub fn set_enabled(&self, enabled: bool) {
         self.enabled.store(enabled, Ordering::SeqCst);
+    }
+
+    /// How much a step moves, about: less lets a simulation see more states between two steps.
+    pub fn set_step_bytes(&self, bytes: u64) {
+        self.step_bytes.store(bytes.max(1), Ordering::Relaxed);
     }
 
     /// Whether content may be moved between tiers.
@@ -340,7 +348,9 @@ impl Mover {
         let result = if work.job.kind.migrates() {
             self.migrate(inner, &mut work, now)
         } else {
-            MutexGuard::unlocked(inner, || store_step(&mut work, &mut steps))
+            MutexGuard::unlocked(inner, || {
+                store_step(&mut work, &mut steps, self.step_bytes.load(Ordering::Relaxed))
+            })
         };
         let failed = match &result {
             Err(StoreError::Stopped(_)) | Ok(_) => None,
@@ -431,7 +441,7 @@ impl Mover {
         let mut looked_at = 0;
         let step_bytes = match inner.courtesy.is_watched(now) {
             true => STEP_BYTES_WATCHED,
-            false => STEP_BYTES,
+            false => self.step_bytes.load(Ordering::Relaxed),
         };
         let mut stopped = None;
         for found in &page.found {
@@ -829,13 +839,17 @@ struct Work {
     waiting: Option<&'static str>,
 }
 
-fn store_step(work: &mut Work, steps: &mut Option<Box<dyn StoreSteps>>) -> Result<u64, StoreError> {
+fn store_step(
+    work: &mut Work,
+    steps: &mut Option<Box<dyn StoreSteps>>,
+    step_bytes: u64,
+) -> Result<u64, StoreError> {
     let job = &mut work.job;
     let Some(running) = steps else {
         job.state = JobState::Cancelled;
         return Ok(0);
     };
-    let done = running.step(STEP_BYTES)?;
+    let done = running.step(step_bytes)?;
     job.done_bytes = job.done_bytes.saturating_add(done.bytes);
     job.total_bytes = done.total_bytes.max(job.done_bytes);
     work.moved = done.bytes;

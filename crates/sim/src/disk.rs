@@ -8,7 +8,8 @@
 //!   any write to it: writes may be lost, may survive in another order than they were issued, and may be torn, each
 //!   sector on its own. On a disk that stands for a directory of slot files, whole slots may be as they were, since
 //!   an unsynced creation or rename is undone as one.
-//! - The end of the process alone (a kill) loses nothing that was written; it is still not durable.
+//! - The end of the process alone (a kill) loses nothing that was written; it is still not durable. It may come in the
+//!   middle of an operation, of which any sectors were written.
 //! - A read may fail once; a range may fail to be read until it is written again. A read may return a flipped bit
 //!   once (on the way) or for good (on the medium).
 //! - A write may fail once, any of its sectors having been written; or from some moment on all writes fail; or only
@@ -31,6 +32,7 @@ use std::{
 
 use crate::{
     fault::{Coverage, FaultKind},
+    machine::Survivors,
     random::Random,
 };
 
@@ -233,7 +235,7 @@ impl Disk {
     }
 
     /// The power goes: what was not flushed survives in part, as chance has it.
-    pub fn lose_power(&mut self, random: &mut Random, coverage: &Coverage) {
+    pub fn lose_power(&mut self, survivors: Survivors, random: &mut Random, coverage: &Coverage) {
         let pending = std::mem::take(&mut self.pending);
         let mode = if self.slots && random.chance(1, 2) {
             7
@@ -242,6 +244,11 @@ impl Disk {
         };
         let count = pending.len();
         let pivot = random.index(count + 1);
+        let (mode, pivot) = match survivors {
+            Survivors::Any => (mode, pivot),
+            Survivors::Oldest => (8, count.saturating_sub(1)),
+            Survivors::Newest => (5, count.saturating_sub(1)),
+        };
         let odds = random.between(1, 9);
         let lost_slots: BTreeSet<usize> = pending
             .iter()
@@ -262,6 +269,7 @@ impl Disk {
                 4 if number == pivot => (random.index(sectors + 1), random.chance(1, 2)),
                 4 => (whole(number < pivot), false),
                 5 => (whole(number >= pivot), false),
+                8 => (whole(number < pivot), false),
                 6 => (
                     if random.chance(1, 3) {
                         random.index(sectors + 1)

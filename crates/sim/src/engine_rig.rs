@@ -22,6 +22,8 @@ pub struct EngineRig {
     pub shape: Shape,
     /// Memory budget of the engine, bytes.
     pub memory_bytes: u64,
+    /// What a step of the mover moves, bytes: little in some runs, so that much happens between two of them.
+    pub step_bytes: u64,
     random: Random,
 }
 
@@ -35,10 +37,12 @@ impl EngineRig {
         }
         let machine = Machine::new(&disks, random.fork(1), coverage, trace);
         let memory_bytes = *random.pick(&[3, 6, 16]) * MIB;
+        let step_bytes = *random.pick(&[32 << 10, 256 << 10, 4 << 20]);
         Self {
             machine,
             shape,
             memory_bytes,
+            step_bytes,
             random: random.fork(2),
         }
     }
@@ -75,7 +79,9 @@ impl EngineRig {
             );
         }
         let options = self.options();
-        Engine::create_on(&spec, tiers, options).map_err(|error| error.to_string())
+        let engine = Engine::create_on(&spec, tiers, options).map_err(|error| error.to_string())?;
+        engine.mover().set_step_bytes(self.step_bytes);
+        Ok(engine)
     }
 
     /// Opens the pool from the disks as they are, in an order of chance.
@@ -88,7 +94,9 @@ impl EngineRig {
             degraded,
             ..self.options()
         };
-        Engine::open(devices, options).map_err(|error| error.to_string())
+        let engine = Engine::open(devices, options).map_err(|error| error.to_string())?;
+        engine.mover().set_step_bytes(self.step_bytes);
+        Ok(engine)
     }
 }
 

@@ -30,6 +30,8 @@ kinds! {
     PowerCutInRecovery = "power cut in recovery",
     /// The process ended without warning; what it had written stays.
     Kill = "kill",
+    /// The process ended in the middle of a device operation.
+    KillMidway = "kill in the middle of an operation",
     /// A write that was not flushed is not there after a cut.
     LostWrite = "unflushed write lost",
     /// A later write survived a cut that an earlier one did not.

@@ -3,6 +3,8 @@
 //! What must hold: none of it changes what any dataset shows; a device that was taken out is not needed any more (its
 //! content is destroyed at once, to show it); nothing is refused but for a reason that the figures give.
 
+use std::collections::BTreeMap;
+
 use terrace_chunk::ScrubCursor;
 use terrace_engine::{EngineError, TierPlace};
 
@@ -29,18 +31,42 @@ impl Run {
         };
         let number = |path: &str| path.trim_start_matches("/simulated/disk").parse::<usize>().ok();
         let devices = engine.pool().devices();
-        let members = devices.iter().filter_map(|device| number(&device.path)).collect();
+        let numbers: BTreeMap<usize, u16> = devices
+            .iter()
+            .filter_map(|device| Some((number(&device.path)?, device.number)))
+            .collect();
+        let members = numbers.keys().copied().collect();
         let left: Vec<usize> = self.members.difference(&members).copied().collect();
+        let before = std::mem::replace(&mut self.numbers, numbers);
+        self.members = members;
         for gone in &left {
             trace!(self.trace, "disk {gone} has left the pool");
             self.rig.machine.with_disk(*gone, |disk, _| disk.blank());
+            if let Some(number) = before.get(gone) {
+                match engine.chunks().claims_on(*number) {
+                    Ok(claims) => ensure!(
+                        claims.is_empty(),
+                        "disk {gone} has left the pool, and {}",
+                        claims.join("; ")
+                    ),
+                    Err(error) => return self.excuse("asking what is on a device", &error.to_string()),
+                }
+            }
         }
-        self.members = members;
         if left.is_empty() {
-            Ok(())
-        } else {
-            self.check_without_what_left()
+            return Ok(());
         }
+        self.left = true;
+        self.check_without_what_left()
+    }
+
+    /// After a disk has left the power may go at once: what was moved off it is durable by then.
+    pub(crate) fn cut_after_leaving(&mut self) -> Check {
+        if std::mem::take(&mut self.left) && self.random.chance(1, 2) {
+            self.reopen(true, false)?;
+            return self.check_without_what_left();
+        }
+        Ok(())
     }
 
     /// A disk has left: nothing refers to it, and everything can be read.
@@ -49,6 +75,7 @@ impl Run {
             return Ok(());
         }
         self.audit()?;
+        self.check_tables()?;
         let progress = self
             .engine()?
             .chunks()
@@ -174,6 +201,20 @@ impl Run {
                 Ok(())
             }
         }
+    }
+
+    /// Every copy of every table is good, unless something failed that may have cost one.
+    pub(crate) fn check_tables(&self) -> Check {
+        if self.storm || self.hurt || self.scarred || !self.rig.machine.is_powered() {
+            return Ok(());
+        }
+        let damaged = self.engine()?.chunks().verify_tables();
+        ensure!(
+            damaged.is_empty() || !self.rig.machine.is_powered(),
+            "nothing damaged the tables: {}",
+            damaged.join("; ")
+        );
+        Ok(())
     }
 
     /// Other settings of a tier or of migration.

@@ -6,7 +6,10 @@
 //! walk of the store finds every count exact. While running, every call answers as the model says, or with an error
 //! that a fault explains. At the end everything is deleted and the room must come back.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use terrace_dataset::{FsError, NewDataset, Tree};
 use terrace_engine::Engine;
@@ -57,6 +60,10 @@ pub struct Run {
     /// Disks that are part of the pool.
     pub(crate) members: BTreeSet<usize>,
     pub(crate) tiers_made: u64,
+    /// The numbers that the pool's devices have, by disk.
+    pub(crate) numbers: BTreeMap<usize, u16>,
+    /// A disk has left the pool just now.
+    pub(crate) left: bool,
 }
 
 /// What an operation that failed means for the run.
@@ -91,6 +98,8 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
         scarred: false,
         members: BTreeSet::new(),
         tiers_made: 0,
+        numbers: BTreeMap::new(),
+        left: false,
     };
     run.engine = Some(
         run.rig
@@ -106,6 +115,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
     let length = run.random.between(60, 300);
     for _ in 0..length {
         run.turn()?;
+        run.cut_after_leaving()?;
         run.rig.machine.check_breach()?;
     }
     let machine = run.rig.machine.clone();
@@ -419,7 +429,7 @@ impl Run {
                     true => self.held_is_durable(),
                     false => self.flushed(),
                 }
-                Ok(())
+                self.check_rooms()
             }
             Err(error) => {
                 self.tick_was_interrupted();
@@ -428,6 +438,33 @@ impl Run {
                 self.excuse("tick", &words)
             }
         }
+    }
+
+    /// No room is held for nothing.
+    fn check_rooms(&self) -> Check {
+        for filesystem in &self.filesystems {
+            let leaked = filesystem
+                .handle
+                .as_ref()
+                .map_or(0, |handle| handle.leaked_room_bytes());
+            ensure!(
+                leaked == 0,
+                "{}: {leaked} bytes of room are held, and nothing is dirty",
+                filesystem.name
+            );
+        }
+        for volume in &self.volumes {
+            let leaked = volume
+                .handle
+                .as_ref()
+                .map_or(0, |handle| handle.leaked_room_bytes());
+            ensure!(
+                leaked == 0,
+                "{}: {leaked} bytes of room are held, and nothing is dirty",
+                volume.name
+            );
+        }
+        Ok(())
     }
 
     fn store_checkpoint(&mut self) -> Check {
@@ -632,9 +669,7 @@ impl Run {
     }
 
     fn plan_cut(&mut self) -> Check {
-        let after = self.random.skewed(500);
-        trace!(self.trace, "power goes after {after} operations");
-        self.rig.machine.cut_power_after(Some(after));
+        self.rig.machine.plan_stop(500, &mut self.random);
         Ok(())
     }
 
@@ -711,6 +746,7 @@ impl Run {
     fn check_all(&mut self) -> Check {
         let engine = self.engine()?;
         self.settle_snapshots()?;
+        self.check_names()?;
         for index in 0..self.filesystems.len() {
             let names: Vec<String> = self.filesystems[index].snapshots.keys().cloned().collect();
             let filesystem = &mut self.filesystems[index];
@@ -737,6 +773,8 @@ impl Run {
                     exact: true,
                 }
             });
+            // What an opening shows is durable: it does not go back behind that.
+            filesystem.history.synced();
             for short in names {
                 if self.filesystems[index].snapshots.contains_key(&short) && self.random.chance(1, 2) {
                     self.check_snapshot(index, &short)?;
@@ -767,9 +805,11 @@ impl Run {
                 .recovered(|state| *state == data, |state| format!("{state:?}, not {data:?}"))
                 .map_err(|violation| fail(&violation))?;
             trace!(self.trace, "{}: {undone} operations undone", volume.name);
+            volume.history.synced();
             volume.handle = Some(handle);
         }
         self.check_volume_snapshots()?;
+        self.check_tables()?;
         self.audit()
     }
 

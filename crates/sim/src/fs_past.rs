@@ -180,6 +180,29 @@ impl Run {
         Ok(())
     }
 
+    /// After an opening: no snapshot is there that was destroyed, or never made.
+    pub(crate) fn check_names(&mut self) -> Check {
+        let engine = self.engine()?;
+        let list = engine.datasets().snapshots(None, false);
+        let list = list.map_err(|error| Violation(format!("snapshots cannot be listed: {error}")))?;
+        for found in list {
+            let of_filesystem = self.filesystems.iter().find(|one| one.name == found.dataset);
+            let of_volume = self.volumes.iter().find(|one| one.name == found.dataset);
+            let known = match (of_filesystem, of_volume) {
+                (Some(filesystem), _) => filesystem.snapshots.contains_key(&found.snapshot),
+                (None, Some(volume)) => volume.snapshots.contains_key(&found.snapshot),
+                (None, None) => true,
+            };
+            ensure!(
+                known,
+                "{}@{} is there after opening, and was destroyed or never made",
+                found.dataset,
+                found.snapshot
+            );
+        }
+        Ok(())
+    }
+
     /// A snapshot of a filesystem of which it is known that it is there: its dataset and name.
     fn pick_snapshot(&mut self) -> Option<(usize, String)> {
         let index = self.random.index(self.filesystems.len());
@@ -226,6 +249,9 @@ impl Run {
                 ensure!(!tagged, "{full} was destroyed although it is held");
                 filesystem.snapshots.remove(&short);
                 self.flushed();
+                if self.random.chance(1, 4) {
+                    return self.recover(true);
+                }
                 Ok(())
             }
             Err(DatasetError::Held { .. }) => {

@@ -25,6 +25,9 @@ const OBJECTS_MAX: usize = 90;
 /// Content that a filesystem of the run has at most, blocks.
 const BLOCKS_MAX: usize = 1500;
 
+/// What one chunk holds at most.
+const CHUNK_BYTES: u64 = 128 << 10;
+
 /// What was done: the objects whose times may have changed.
 type Touched = Vec<u64>;
 
@@ -283,6 +286,9 @@ impl Run {
         } else {
             Content::choose(&mut self.random, most).bytes()
         };
+        if self.random.chance(1, 8) {
+            return self.rewrite(index, object, size);
+        }
         let offset = match self.random.below(10) {
             0..=3 => size,
             4 => self.random.below(1 << 22),
@@ -312,6 +318,32 @@ impl Run {
             let model = tree.write(object, offset, &data[..written]);
             Done::of(result, model, vec![object])
         })
+    }
+
+    /// Writes a stream over what is there, or beyond it, with blocks of zeroes in it.
+    fn rewrite(&mut self, index: usize, object: u64, size: u64) -> Check {
+        let first = self.random.below(size / CHUNK_BYTES + 1);
+        for number in first..first + self.random.between(1, 3) {
+            let mut data = Content {
+                texture: self.random.below(4) as u8,
+                seed: self.random.next(),
+                length: CHUNK_BYTES as u32,
+            }
+            .bytes();
+            if self.random.chance(1, 2) {
+                let from = self.random.index(CHUNK_BYTES as usize / 4096) * 4096;
+                let to = from + self.random.index((CHUNK_BYTES as usize - from) / 4096 + 1) * 4096;
+                data[from..to].fill(0);
+            }
+            let offset = number * CHUNK_BYTES;
+            self.call(index, &format!("stream to {offset} of {object}"), |fs, tree| {
+                let result = fs.write(&Context::root(), object, offset, &data, false);
+                let written = result.as_ref().map_or(data.len(), |written| *written);
+                let model = tree.write(object, offset, &data[..written]);
+                Done::of(result, model, vec![object])
+            })?;
+        }
+        Ok(())
     }
 
     fn unlink(&mut self, index: usize, dir: u64, name: &[u8]) -> Check {

@@ -22,8 +22,32 @@ use crate::{
 const ERROR_IO: i32 = libc::EIO;
 /// Each operation moves the clock by this, nanoseconds.
 const OPERATION_NANOSECONDS: u64 = 20_000;
+/// Of the stops that were planned, one in so many is the end of the process alone.
+const PROCESS_ENDS_IN: u64 = 4;
 /// What lies in front of the first segment, bytes.
 const FRONT_BYTES: u64 = terrace_pool::SEGMENT_AREA_OFFSET;
+
+/// What is counted until the power goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counted {
+    /// Every operation.
+    Operations,
+    /// Flushes: what was written before them is not durable.
+    Flushes,
+    /// Discards, and then one more operation: what was discarded is gone, what says why need not be durable.
+    Discards,
+}
+
+/// What a power cut leaves of what a disk had not flushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Survivors {
+    /// What chance has it.
+    Any,
+    /// All but the newest write.
+    Oldest,
+    /// The newest write alone.
+    Newest,
+}
 
 struct State {
     disks: Vec<Disk>,
@@ -31,8 +55,12 @@ struct State {
     /// Grows with each start; devices of an earlier one are dead.
     session: u64,
     powered: bool,
-    /// Device operations until the power goes.
-    countdown: Option<u64>,
+    /// Operations of a kind until the power goes or the process ends.
+    countdown: Option<(Counted, u64)>,
+    /// Only the process ended: what it wrote is there.
+    only_process: bool,
+    /// What the next cut leaves.
+    survivors: Survivors,
     /// Device operations so far.
     operations: u64,
     /// Disks whose root slots were read wrong in this session, or whose writing or flushing failed: what is newest there
@@ -66,6 +94,8 @@ impl Machine {
                 session: 0,
                 powered: true,
                 countdown: None,
+                only_process: false,
+                survivors: Survivors::Any,
                 operations: 0,
                 blurred: BTreeSet::new(),
                 breach: None,
@@ -105,31 +135,58 @@ impl Machine {
         })
     }
 
-    /// The power goes after this many more device operations; `None`: it stays.
+    /// The power goes, or now and then the process alone ends, after this many more device operations; `None`: it stays.
     pub fn cut_power_after(&self, operations: Option<u64>) {
-        self.state.lock().countdown = operations;
+        self.state.lock().countdown = operations.map(|left| (Counted::Operations, left));
     }
 
-    /// The power goes now.
+    /// As [`cut_power_after`](Self::cut_power_after), counting one kind of operations only.
+    pub fn cut_power_at(&self, counted: Counted, after: u64) {
+        self.state.lock().countdown = Some((counted, after));
+    }
+
+    /// Plans a stop within `most` operations, or at one of the next flushes or discards.
+    pub fn plan_stop(&self, most: u64, random: &mut Random) {
+        let (counted, after) = match random.below(6) {
+            0 => (Counted::Flushes, random.skewed(8)),
+            1 => (Counted::Discards, random.between(1, 3)),
+            _ => (Counted::Operations, random.skewed(most)),
+        };
+        self.trace
+            .event(format_args!("power goes after {after} {counted:?}"));
+        self.cut_power_at(counted, after);
+    }
+
+    /// What the next power cut leaves, of every disk.
+    pub fn survivors(&self, survivors: Survivors) {
+        self.state.lock().survivors = survivors;
+    }
+
+    /// The power goes now, unless the machine has stopped already.
     pub fn cut_power(&self) {
         let mut state = self.state.lock();
         state.countdown = None;
+        state.only_process &= !state.powered;
         state.powered = false;
     }
 
-    /// Whether the power is on.
+    /// Whether the machine runs: the power is on, and the process has not ended by itself.
     pub fn is_powered(&self) -> bool {
         self.state.lock().powered
     }
 
-    /// After the power went: decides what the disks kept.
+    /// After the power went or the process ended: decides what the disks kept.
     pub fn settle(&self) {
         let mut state = self.state.lock();
         let state = &mut *state;
+        let survivors = std::mem::replace(&mut state.survivors, Survivors::Any);
         for (number, disk) in state.disks.iter_mut().enumerate() {
             let mut random = state.random.fork(number as u64);
-            disk.lose_power(&mut random, &self.coverage);
+            if !state.only_process {
+                disk.lose_power(survivors, &mut random, &self.coverage);
+            }
         }
+        state.only_process = false;
         state.countdown = None;
         state.session += 1;
     }
@@ -203,7 +260,7 @@ impl Machine {
             if random.chance(1, 40) {
                 // Without its power, mostly: what it had not flushed is gone in part.
                 if random.chance(2, 3) {
-                    disk.lose_power(&mut state.random, &self.coverage);
+                    disk.lose_power(Survivors::Any, &mut state.random, &self.coverage);
                 }
                 disk.vanished = true;
             }
@@ -268,7 +325,7 @@ impl SimulatedDevice {
 
     /// What comes before every operation: is the device there, does the power last. `Err(true)` if the power goes
     /// during this operation.
-    fn begin(&self, state: &mut State) -> Result<(), bool> {
+    fn begin(&self, state: &mut State, operation: Operation) -> Result<(), bool> {
         if state.session != self.session || !state.powered {
             return Err(false);
         }
@@ -278,13 +335,23 @@ impl SimulatedDevice {
         }
         state.operations += 1;
         self.machine.clock.advance(OPERATION_NANOSECONDS);
-        if let Some(left) = &mut state.countdown {
-            if *left == 0 {
+        if let Some((counted, left)) = state.countdown {
+            let counts = match counted {
+                Counted::Operations => true,
+                Counted::Flushes => operation == Operation::Flush,
+                // The discard itself is still done.
+                Counted::Discards => left == 0 || operation == Operation::Discard,
+            };
+            if counts && left == 0 {
                 state.countdown = None;
                 state.powered = false;
+                state.only_process = state.random.chance(1, PROCESS_ENDS_IN);
+                if state.only_process {
+                    self.machine.coverage.hit(FaultKind::KillMidway);
+                }
                 return Err(true);
             }
-            *left -= 1;
+            state.countdown = Some((counted, left - u64::from(counts)));
         }
         let slow = state.disks[self.disk].rates.slow;
         if slow > 0 && state.random.chance(slow, 10_000) {
@@ -329,7 +396,7 @@ impl Device for SimulatedDevice {
         let machine = &self.machine;
         let mut state = machine.state.lock();
         self.check(&state, Operation::Read, offset, buffer.len())?;
-        if self.begin(&mut state).is_err() {
+        if self.begin(&mut state, Operation::Read).is_err() {
             return Err(self.error(Operation::Read, offset, buffer.len(), Cause::Gone));
         }
         let State {
@@ -406,10 +473,19 @@ impl Device for SimulatedDevice {
             let breach = root_guard::breach(&state.disks[self.disk], offset, data);
             state.breach = breach.map(|words| format!("disk {}: {words}", self.disk));
         }
-        if let Err(struck) = self.begin(&mut state) {
+        if let Err(struck) = self.begin(&mut state, Operation::Write) {
             if struck {
-                // On its way when the power went: any of its sectors may have made it.
-                state.disks[self.disk].write(offset, data);
+                // On its way then: any of its sectors may have made it.
+                let State {
+                    disks,
+                    random,
+                    only_process,
+                    ..
+                } = &mut *state;
+                match *only_process {
+                    true => disks[self.disk].write_partly(offset, data, random),
+                    false => disks[self.disk].write(offset, data),
+                }
                 machine
                     .trace
                     .operation(self.disk, "write, power goes", offset, data);
@@ -463,7 +539,7 @@ impl Device for SimulatedDevice {
     fn flush(&self) -> Result<(), DeviceError> {
         let machine = &self.machine;
         let mut state = machine.state.lock();
-        if self.begin(&mut state).is_err() {
+        if self.begin(&mut state, Operation::Flush).is_err() {
             return Err(self.error(Operation::Flush, 0, 0, Cause::Gone));
         }
         let mut flush_failed = self.flush_failed.lock();
@@ -492,7 +568,7 @@ impl Device for SimulatedDevice {
     fn truncate(&self, size_bytes: u64) -> Result<bool, DeviceError> {
         let machine = &self.machine;
         let mut state = machine.state.lock();
-        let begun = self.begin(&mut state);
+        let begun = self.begin(&mut state, Operation::Resize);
         let State { disks, random, .. } = &mut *state;
         let disk = &mut disks[self.disk];
         // One disk in three stands for a block device, which keeps its size.
@@ -522,7 +598,7 @@ impl Device for SimulatedDevice {
         let machine = &self.machine;
         let mut state = machine.state.lock();
         self.check(&state, Operation::Discard, offset, length as usize)?;
-        if self.begin(&mut state).is_err() {
+        if self.begin(&mut state, Operation::Discard).is_err() {
             return Err(self.error(Operation::Discard, offset, length as usize, Cause::Gone));
         }
         let State { disks, random, .. } = &mut *state;

@@ -166,7 +166,8 @@ impl Run {
             92..=94 => self.cut(),
             95..=96 => self.kill(),
             97 => self.close_and_open(),
-            _ => self.drop_held(),
+            98 => self.drop_held(),
+            _ => self.cut_off_twice(),
         }
     }
 
@@ -603,11 +604,22 @@ impl Run {
         for _ in 0..STEPS_MAX {
             match store.step() {
                 Ok(Step::More) => {}
-                Ok(Step::Idle) => return Ok(()),
+                Ok(Step::Idle) => return self.check_rested(),
                 Err(error) => return self.after_error("step", &error),
             }
         }
         violation!("the background found no rest in {STEPS_MAX} steps")
+    }
+
+    /// At rest there is no chunk that nothing refers to, unless a writer holds it.
+    fn check_rested(&mut self) -> Check {
+        let chunks = self.store()?.space().chunks;
+        let wanted = self.model.references().len() as u64;
+        ensure!(
+            chunks == wanted || !self.held.is_empty() || self.is_explained(),
+            "{chunks} chunks are kept at rest, {wanted} are referred to"
+        );
+        Ok(())
     }
 
     fn checkpoint(&mut self) -> Check {
@@ -802,9 +814,7 @@ impl Run {
     }
 
     fn plan_cut(&mut self) -> Check {
-        let after = self.random.skewed(400);
-        trace!(self.trace, "power goes after {after} operations");
-        self.rig.machine.cut_power_after(Some(after));
+        self.rig.machine.plan_stop(400, &mut self.random);
         Ok(())
     }
 

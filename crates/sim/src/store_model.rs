@@ -137,6 +137,8 @@ impl StoreModel {
             apply(&mut self.live, &entry.changes);
             entry.sequence.get_or_insert(sequence);
         }
+        // What an opening shows is durable: it does not go back behind that.
+        self.flushed(sequence);
         Ok(())
     }
 

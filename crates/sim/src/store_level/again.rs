@@ -1,11 +1,18 @@
 //! Clients that write again what a recovery lost, with the same content as before, and may be cut off again at once; and
-//! the look at every copy of every chunk.
+//! the look at every copy of every chunk and of every table.
 
 use terrace_chunk::ScrubCursor;
 use terrace_store::{Compression, Placement};
 
 use super::Run;
-use crate::{content::Content, ensure, outcome::Check, store_model::Value, trace};
+use crate::{
+    content::Content,
+    ensure,
+    machine::{Counted, Survivors},
+    outcome::Check,
+    store_model::Value,
+    trace,
+};
 
 /// Chunks that a client wrote, and how.
 #[derive(Clone)]
@@ -34,6 +41,11 @@ impl Run {
             progress.damaged_copies,
             progress.copies
         );
+        ensure!(
+            progress.damaged_tables.is_empty() || !self.rig.machine.is_powered(),
+            "nothing damaged the tables: {}",
+            progress.damaged_tables.join("; ")
+        );
         Ok(())
     }
 
@@ -49,8 +61,8 @@ impl Run {
             return Ok(());
         }
         trace!(self.trace, "{} writes are made again", lost.len());
-        let flushes = self.random.chance(1, 2);
-        for recent in lost.iter().take(3) {
+        let flushes = self.random.chance(2, 3);
+        for recent in &lost {
             let written = self.write_as(
                 &recent.contents,
                 recent.compression,
@@ -65,10 +77,36 @@ impl Run {
         let key = self.key();
         self.commit(vec![(key, Some(Value::default()))], Vec::new(), false)?;
         if flushes {
-            let after = self.random.below(12);
-            self.rig.machine.cut_power_after(Some(after));
+            match self.random.chance(1, 2) {
+                true => self.rig.machine.cut_power_after(Some(self.random.below(12))),
+                false => self.stop_at_flush(Survivors::Oldest),
+            }
             return self.flush();
         }
         self.cut()
+    }
+
+    /// Cut off at the flush of what was written first after an opening, so that the log is there and its data is not;
+    /// and again while a client writes the same at the same place, so that the data is there and the log is the old one.
+    pub(super) fn cut_off_twice(&mut self) -> Check {
+        if self.storm {
+            return Ok(());
+        }
+        self.flush()?;
+        self.held.clear();
+        self.recent.clear();
+        self.kill()?;
+        self.rig.machine.cut_power_after(None);
+        for _ in 0..self.random.between(1, 3) {
+            self.commit_batch()?;
+        }
+        self.stop_at_flush(Survivors::Newest);
+        self.flush()
+    }
+
+    fn stop_at_flush(&mut self, survivors: Survivors) {
+        trace!(self.trace, "power goes at the next flush: {survivors:?}");
+        self.rig.machine.survivors(survivors);
+        self.rig.machine.cut_power_at(Counted::Flushes, 0);
     }
 }
