@@ -9,12 +9,13 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use terrace_meta::Operation;
 use terrace_pool::{PoolError, Request, SegmentId, SegmentKind, TierChoice};
-use terrace_store::{ChunkId, Flow, Placement, StoreError};
+use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Flow, Placement, StoreError};
 
 use crate::{
     appender::{Append, Flight, OpenSegment},
     commit::{Operations, add_live, put_record},
     counters::Counters,
+    header::HEADER_BYTES,
     record::{COPIES_MAX, Location, TABLE_SEGMENTS, segment_key},
     store::{ChunkStore, CommitState, pool_error},
 };
@@ -115,7 +116,8 @@ impl ChunkStore {
         }
     }
 
-    /// Opens a segment with as many copies as its tier wants; or, when there is no room, finds one that has some.
+    /// Opens a segment with as many copies as its tier wants; or, when there is no room, finds one that has some. What
+    /// may use the reserve does so last: room in the open segments of others is what it was accepted for.
     fn open_segment(
         &self,
         key: StreamKey,
@@ -123,44 +125,49 @@ impl ChunkStore {
         stored: usize,
     ) -> Result<Arc<OpenSegment>, StoreError> {
         let reserve = self.reserve_segments();
-        let leave_free = if privileged { reserve / 4 } else { reserve };
-        match self.allocate_copies(key.choice(), leave_free) {
-            Ok(copies) => {
-                let mut operations: Operations = Vec::new();
-                {
-                    let mut books = self.keeper.lock();
-                    for segment in &copies {
-                        books.open_segment(*segment);
-                        let key = segment_key(TABLE_SEGMENTS, *segment);
-                        operations.push((key.into(), Operation::Put(Bytes::from_static(&[1]))));
-                    }
-                }
-                let open = self
-                    .open_segments
-                    .open(copies, self.pool.segment_bytes() as usize);
-                self.commit_internal(operations, Counters::default())?;
-                Ok(open)
-            }
+        let copies = match self.allocate_copies(key.choice(), reserve) {
             Err(error) if error.is_no_space() => {
-                let strict_tier = match key {
-                    StreamKey::Tier(tier, true) => Some(tier),
-                    _ => None,
-                };
-                let fits = |open: &Arc<OpenSegment>| {
-                    let tier = open
-                        .copies
-                        .first()
-                        .and_then(|copy| self.pool.tier_of(copy.device));
-                    open.room() >= stored && (strict_tier.is_none() || strict_tier == tier)
-                };
-                self.open_segments
-                    .all()
-                    .into_iter()
-                    .find(fits)
-                    .ok_or(StoreError::NoSpace)
+                if let Some(open) = self.open_with_room(key, stored) {
+                    return Ok(open);
+                }
+                if !privileged {
+                    return Err(StoreError::NoSpace);
+                }
+                self.allocate_copies(key.choice(), reserve / 4)
             }
-            Err(error) => Err(pool_error(error)),
+            other => other,
+        };
+        let copies = copies.map_err(pool_error)?;
+        let mut operations: Operations = Vec::new();
+        {
+            let mut books = self.keeper.lock();
+            for segment in &copies {
+                books.open_segment(*segment);
+                let key = segment_key(TABLE_SEGMENTS, *segment);
+                operations.push((key.into(), Operation::Put(Bytes::from_static(&[1]))));
+            }
         }
+        let open = self
+            .open_segments
+            .open(copies, self.pool.segment_bytes() as usize);
+        self.commit_internal(operations, Counters::default())?;
+        Ok(open)
+    }
+
+    /// An open segment, of whatever stream, with room for a chunk of `stored` bytes.
+    fn open_with_room(&self, key: StreamKey, stored: usize) -> Option<Arc<OpenSegment>> {
+        let strict_tier = match key {
+            StreamKey::Tier(tier, true) => Some(tier),
+            _ => None,
+        };
+        let fits = |open: &Arc<OpenSegment>| {
+            let tier = open
+                .copies
+                .first()
+                .and_then(|copy| self.pool.tier_of(copy.device));
+            open.room() >= stored && (strict_tier.is_none() || strict_tier == tier)
+        };
+        self.open_segments.all().into_iter().find(fits)
     }
 
     /// One segment for each copy that the tier keeps, on the first tier that has room for all of them.
@@ -379,12 +386,13 @@ impl ChunkStore {
         self.check_running()
     }
 
-    /// Room in open segments that ordinary writers can use, bytes.
+    /// Room in open segments that ordinary writers can use, bytes. At the end of each as much stays unused as the next
+    /// chunk is too long by.
     pub(crate) fn open_room(&self) -> u64 {
         self.open_segments
             .all()
             .iter()
-            .map(|open| open.room() as u64)
+            .map(|open| open.room().saturating_sub(CHUNK_BYTES_MAX + HEADER_BYTES) as u64)
             .sum()
     }
 }
