@@ -212,7 +212,7 @@ pub enum Command {
               value_parser = clap::value_parser!(u64).range(1..=100_000))]
         limit: u64,
     },
-    /// Keep a file or dataset on a tier
+    /// Keep a file, a directory with all that is and comes beneath, or a dataset on a tier
     Pin {
         /// A path below a mount, DATASET/PATH, or a dataset
         path: String,
@@ -221,7 +221,7 @@ pub enum Command {
         #[command(flatten)]
         waiting: Waiting,
     },
-    /// Let a file or dataset move again
+    /// Let a file, directory or dataset move again
     Unpin {
         /// A path below a mount, DATASET/PATH, or a dataset
         path: String,

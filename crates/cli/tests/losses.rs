@@ -119,7 +119,13 @@ fn the_second_copy_of_what_was_on_a_missing_device_is_made_anew() {
     machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
     put(&machine, "f", 1);
     machine.ok(&["stop", "tank"]);
-    fs::remove_file(machine.path("a.img")).unwrap();
+    // A blank disk is in its place.
+    fs::File::create(machine.path("a.img"))
+        .unwrap()
+        .set_len(96 << 20)
+        .unwrap();
+    let error = machine.error(&["start", "tank"], 1);
+    assert!(error.contains("a.img") && error.contains("--degraded"), "{error}");
     machine.ok(&["start", "tank", "--degraded"]);
     let status = machine.json(&["status", "tank"]);
     assert_eq!(

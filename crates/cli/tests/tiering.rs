@@ -386,3 +386,50 @@ fn a_lost_tier_takes_only_what_was_on_it() {
         .len();
     assert_eq!(tiers, 1);
 }
+
+#[test]
+fn a_directory_is_pinned_with_what_lies_beneath() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    fs::create_dir_all(machine.path("tree/sub")).unwrap();
+    fs::write(machine.path("tree/sub/f"), noise(4 * MIB, 1)).unwrap();
+    machine.ok(&["put", "tank/data", "tree"]);
+    put(&machine, "other", 2 * MIB, 2);
+    let error = machine.error(&["promote", "tank/data/tree"], 1);
+    assert!(error.contains("terrace pin"), "{error}");
+    machine.ok(&["pin", "tank/data/tree", "slow", "--wait"]);
+    assert_eq!(bytes_on(&machine, "tree/sub/f", "fast"), 0);
+    assert!(bytes_on(&machine, "other", "fast") > 0);
+    let found = machine.json(&["where", "tank/data/tree/sub/f"]);
+    assert_eq!(
+        (&found["pin"], &found["pinned_by"]),
+        (&json!("slow"), &json!("tank/data/tree")),
+        "{found}"
+    );
+    assert!(
+        found["reason"].as_str().unwrap().contains("tank/data/tree"),
+        "{found}"
+    );
+    assert_eq!(machine.json(&["where", "tank/data/other"])["pin"], Value::Null);
+    // What is written later lands there too, also after a restart.
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["start", "tank"]);
+    put(&machine, "tree/sub/later", 2 * MIB, 3);
+    assert_eq!(bytes_on(&machine, "tree/sub/later", "fast"), 0);
+    // The nearest pin counts, the file's own first.
+    machine.ok(&["pin", "tank/data/tree/sub/f", "fast", "--wait"]);
+    let found = machine.json(&["where", "tank/data/tree/sub/f"]);
+    assert_eq!(
+        (&found["pin"], &found["pinned_by"]),
+        (&json!("fast"), &Value::Null)
+    );
+    assert_eq!(found["bytes_by_tier"]["slow"], 0, "{found}");
+    machine.ok(&["unpin", "tank/data/tree/sub/f"]);
+    machine.ok(&["unpin", "tank/data/tree"]);
+    assert_eq!(
+        machine.json(&["where", "tank/data/tree/sub/f"])["pin"],
+        Value::Null
+    );
+    same(&machine, "tree/sub/f", 4 * MIB, 1);
+}

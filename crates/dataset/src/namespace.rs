@@ -197,7 +197,11 @@ impl LiveDataset {
         let number = match name {
             b"." => directory.number,
             b".." => self.parent_of(&directory),
-            _ => self.find(&directory, name)?.ok_or(FsError::NotFound)?.object,
+            _ => {
+                let number = self.find(&directory, name)?.ok_or(FsError::NotFound)?.object;
+                self.note_found(number, directory.number);
+                number
+            }
         };
         self.attributes_of(number).map_err(|error| {
             if error == FsError::Stale {
@@ -411,6 +415,7 @@ impl LiveDataset {
         let number = self.dataset.next_object();
         inode.body = number;
         let object = Object::fresh(number, inode);
+        object.state.lock().found_in = directory.number;
         if default.is_some() {
             let mut state = object.state.lock();
             if let Some(access) = access {

@@ -68,6 +68,9 @@ impl LiveDataset {
                 }
             }
         };
+        if old_dir.number != new_dir.number {
+            self.dataset.environment().pins.note_moved(self.dataset.number());
+        }
         self.settle()?;
         Ok(replaced)
     }
@@ -255,6 +258,7 @@ impl LiveDataset {
     fn moved_to(&self, object: &Arc<Object>, directory: u64, now: crate::inode::Time) {
         let mut state = object.state.lock();
         state.inode.changed = now;
+        state.found_in = directory;
         if object.kind == FileKind::Directory {
             state.inode.parent = directory;
         }

@@ -81,6 +81,8 @@ pub(crate) struct State {
     /// Where a sequential writer would go on, and how many bytes it wrote so.
     pub(crate) write_end: u64,
     pub(crate) write_run_bytes: u64,
+    /// The directory in which it was made or last found, unless it is a directory itself; 0 if that is not known.
+    pub(crate) found_in: u64,
 }
 
 impl State {
@@ -164,6 +166,7 @@ impl Object {
             ahead_to: 0,
             write_end: 0,
             write_run_bytes: 0,
+            found_in: 0,
             inode,
         }
     }

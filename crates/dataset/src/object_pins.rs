@@ -1,27 +1,44 @@
-//! `ObjectPins`: which single objects are pinned to a tier, so that what is written to them lands there.
+//! `ObjectPins`: which single objects and directories are pinned to a tier, so that what is written to them, or beneath
+//! them, lands there.
 //!
-//! Invariant: as long as nothing is pinned, asking takes no lock. The mover keeps the records and says here what holds.
+//! Invariants: as long as nothing is pinned, asking takes no lock. The mover keeps the records and says here what holds; the
+//! live half says here what it wrote for the sake of a directory, and when a name moved, so that the mover finds what lies
+//! beneath without looking at it all the time.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use parking_lot::RwLock;
 
-/// Tier by dataset and object.
+#[derive(Default)]
+struct Known {
+    /// Tier by dataset and object, directories included.
+    tiers: HashMap<(u32, u64), u8>,
+    /// Datasets with pinned directories.
+    with_directories: HashSet<u32>,
+    /// Bodies that lie beneath a pinned directory, and the tier of that.
+    beneath: HashMap<(u32, u64), u8>,
+    /// Those of them that were written since the mover began to look.
+    written: HashMap<(u32, u64), u8>,
+}
+
+/// See the module.
 #[derive(Default)]
 pub struct ObjectPins {
     any: AtomicBool,
-    tiers: RwLock<HashMap<(u32, u64), u8>>,
+    moved: AtomicBool,
+    known: RwLock<Known>,
 }
 
 impl ObjectPins {
-    /// These and no others are pinned from now on.
-    pub fn replace(&self, tiers: HashMap<(u32, u64), u8>) {
-        let mut current = self.tiers.write();
+    /// These and no others are pinned from now on; `with_directories` names the datasets in which directories are.
+    pub fn replace(&self, tiers: HashMap<(u32, u64), u8>, with_directories: HashSet<u32>) {
+        let mut known = self.known.write();
         self.any.store(!tiers.is_empty(), Ordering::Release);
-        *current = tiers;
+        known.tiers = tiers;
+        known.with_directories = with_directories;
     }
 
     /// The tier of an object that has a pin of its own.
@@ -29,6 +46,74 @@ impl ObjectPins {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
-        self.tiers.read().get(&(dataset, object)).copied()
+        self.known.read().tiers.get(&(dataset, object)).copied()
+    }
+
+    /// Whether directories of a dataset are pinned.
+    pub fn has_directories(&self, dataset: u32) -> bool {
+        self.any.load(Ordering::Acquire) && self.known.read().with_directories.contains(&dataset)
+    }
+
+    /// Something is written to a body that lies beneath a pinned directory.
+    pub fn note_beneath(&self, dataset: u32, body: u64, tier: u8) {
+        if self.known.read().written.get(&(dataset, body)) != Some(&tier) {
+            let mut known = self.known.write();
+            known.written.insert((dataset, body), tier);
+            known.beneath.insert((dataset, body), tier);
+        }
+    }
+
+    /// The tier of the nearest pinned directory above a body, as far as is known.
+    pub fn tier_beneath(&self, dataset: u32, body: u64) -> Option<u8> {
+        if !self.any.load(Ordering::Acquire) {
+            return None;
+        }
+        self.known.read().beneath.get(&(dataset, body)).copied()
+    }
+
+    /// The mover begins to look for what lies beneath pinned directories.
+    pub fn begin_look(&self) {
+        self.moved.store(false, Ordering::Release);
+        self.known.write().written.clear();
+    }
+
+    /// What it found; what was written meanwhile holds besides.
+    pub fn end_look(&self, mut found: HashMap<(u32, u64), u8>) {
+        let mut known = self.known.write();
+        found.extend(known.written.iter().map(|(place, tier)| (*place, *tier)));
+        known.beneath = found;
+    }
+
+    /// A name moved in a dataset: what lies beneath a directory may be something else now.
+    pub fn note_moved(&self, dataset: u32) {
+        if self.has_directories(dataset) {
+            self.moved.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether a name moved since the last look began.
+    pub fn has_moved(&self) -> bool {
+        self.moved.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_during_a_look_is_not_forgotten_by_its_end() {
+        let pins = ObjectPins::default();
+        pins.replace([((1, 5), 1)].into(), [1].into());
+        pins.note_beneath(1, 6, 1);
+        pins.begin_look();
+        pins.note_beneath(1, 7, 1);
+        pins.end_look([((1, 8), 1)].into());
+        let known = |body| pins.tier_beneath(1, body);
+        assert_eq!((known(6), known(7), known(8)), (None, Some(1), Some(1)));
+        pins.note_moved(2);
+        assert!(!pins.has_moved(), "no directory of that is pinned");
+        pins.note_moved(1);
+        assert!(pins.has_moved());
     }
 }

@@ -6,6 +6,7 @@
 use std::{path::Path, sync::Arc};
 
 use terrace_device::{Device, DeviceSpec, format_size};
+use terrace_mover::MoverError;
 use terrace_pool::{DeviceAdd, DeviceInfo, DeviceState, SegmentRange, TierSettings};
 
 use crate::{DamagedFile, DeviceStatus, Engine, EngineError, leaving::Goal, spec::check_name};
@@ -312,6 +313,14 @@ impl Engine {
         self.check_open()?;
         let info = self.find_device(name)?;
         let plan = self.plan_leaving(&info, 0);
+        // What gives nothing up makes way.
+        if let Some(job) = self.emptying_job(info.number) {
+            match self.mover.cancel(job) {
+                Ok(()) | Err(MoverError::Over { .. }) => self.settle_leaving()?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let info = self.find_device(&info.number.to_string())?;
         if plan.obstacle.is_empty() {
             return self.start_emptying(info.number, Goal::GiveUp, None).map(Some);
         }

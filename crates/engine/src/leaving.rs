@@ -383,6 +383,15 @@ impl Engine {
             .any(|entry| entry.job == job && entry.goal != Goal::Empty)
     }
 
+    /// The job that empties a device.
+    pub(crate) fn emptying_job(&self, device: u16) -> Option<u64> {
+        let wanted = self.leaving.wanted.lock();
+        let mut running = wanted.iter().filter(|entry| entry.goal != Goal::Empty);
+        running
+            .find(|entry| entry.device == device)
+            .map(|entry| entry.job)
+    }
+
     /// Lets an emptied device be used again.
     pub(crate) fn use_again(&self, device: u16) -> Result<(), EngineError> {
         let mut wanted = self.leaving.wanted.lock();

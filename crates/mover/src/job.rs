@@ -260,6 +260,8 @@ pub struct JobInfo {
     pub eta_seconds: Option<f64>,
     /// When it started, RFC 3339.
     pub started: String,
+    /// It failed, and waits to be tried again; the reason says why.
+    pub fails: bool,
 }
 
 impl JobInfo {
@@ -283,6 +285,7 @@ impl JobInfo {
             rate: if running { rate } else { 0.0 },
             eta_seconds: (running && rate > 0.0).then(|| left / rate),
             started: format_time(job.started),
+            fails: false,
         }
     }
 }

@@ -7,6 +7,7 @@
 //! maintenance).
 
 mod aging;
+mod beneath;
 mod courtesy;
 mod error;
 mod evacuation;
@@ -19,6 +20,8 @@ mod pins;
 mod plan;
 mod policy;
 mod promote;
+mod records;
+mod retry;
 mod status;
 
 pub use error::MoverError;

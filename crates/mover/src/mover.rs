@@ -20,6 +20,7 @@ use terrace_store::{Batch, ChunkId, Placement, Store, StoreError, TierUsage};
 
 use crate::{
     aging::Aging,
+    beneath::Beneath,
     courtesy::Courtesy,
     grace::Grace,
     job::{Job, JobKind, JobState},
@@ -29,6 +30,7 @@ use crate::{
     plan::{self, Chosen},
     policy::{TierPolicy, Window, minute_of_day},
     promote::Candidates,
+    retry::{Retry, is_for_pin},
 };
 
 /// Stored bytes that one step moves at most, about: alone, and beside users.
@@ -46,8 +48,6 @@ const METADATA_DECAY: u64 = 32;
 const BACKOFF: u64 = 600 * SECOND;
 /// Shortest time between two searches for room for something hotter.
 const ROOM_INTERVAL: u64 = 2 * SECOND;
-/// Ended jobs that are still listed.
-const ENDED_KEPT: usize = 20;
 /// Reads and writes of a region, decayed, up to which each pass of a demotion moves it: the coldest go first. Heat is
 /// told apart by factors of two up to the most that is counted, so that what is hottest always goes last.
 pub(crate) const PASS_HEAT: [f32; 18] = [
@@ -70,6 +70,8 @@ pub(crate) const PASS_HEAT: [f32; 18] = [
     8192.0,
     f32::INFINITY,
 ];
+/// In the place of a body: all that lies beneath the directories of the dataset that are pinned to the target.
+pub(crate) const BENEATH: u64 = u64::MAX;
 /// Heat records that are kept: larger objects' heat is only in RAM.
 const HEAT_BYTES_MAX: usize = 64 << 10;
 
@@ -114,6 +116,8 @@ pub(crate) struct Active {
     persisted: u64,
     /// Its record is older than it should be, since it could not be written.
     pub(crate) unsaved: bool,
+    /// It failed and is tried again.
+    pub(crate) retry: Option<Retry>,
 }
 
 impl Active {
@@ -126,6 +130,7 @@ impl Active {
             steps: None,
             persisted: 0,
             unsaved: false,
+            retry: None,
         }
     }
 
@@ -157,6 +162,7 @@ pub(crate) struct Inner {
     pub(crate) next_job: u64,
     pub(crate) policies: Vec<TierPolicy>,
     pub(crate) pins: Pins,
+    pub(crate) beneath: Beneath,
     pub(crate) candidates: Candidates,
     pub(crate) aging: Aging,
     pub(crate) grace: Grace,
@@ -225,6 +231,7 @@ impl Mover {
             jobs,
             policies: names.collect(),
             pins: Pins::load(store)?,
+            beneath: Beneath::default(),
             candidates: Candidates::default(),
             aging: Aging::default(),
             grace: Grace::default(),
@@ -246,7 +253,11 @@ impl Mover {
             step_bytes: AtomicU64::new(STEP_BYTES),
             tiers_generation: AtomicU64::new(0),
         };
-        mover.tell_pins(&mover.inner.lock());
+        {
+            let mut inner = mover.inner.lock();
+            mover.tell_pins(&inner);
+            inner.beneath.look_again();
+        }
         Ok(mover)
     }
 
@@ -257,6 +268,8 @@ impl Mover {
         inner.next_policy = 0;
         inner.left_alone.clear();
         self.tell_pins(&inner);
+        // By number it is known on which tier it is to lie.
+        inner.beneath.look_again();
     }
 
     /// `migration=on|off`: with `false`, nothing is moved between tiers from now on (a step that runs ends).
@@ -302,6 +315,9 @@ impl Mover {
                 self.find_old(inner, now);
             }
         }
+        if self.beneath_step(inner, now)? {
+            return Ok(Step::More);
+        }
         let mut wait = inner.next_policy.saturating_sub(now).max(1);
         if self.is_enabled() {
             if !inner.candidates.is_empty() {
@@ -317,7 +333,17 @@ impl Mover {
                 }
             }
         }
-        let jobs = inner.jobs.iter().filter(|(_, job)| self.may_run(job));
+        for active in inner.jobs.values().filter(|active| self.may_run(active)) {
+            let pause = active.retry.as_ref().map(|retry| retry.at.saturating_sub(now));
+            wait = pause
+                .filter(|pause| *pause > 0)
+                .map_or(wait, |pause| wait.min(pause));
+        }
+        let due = |active: &Active| active.retry.as_ref().is_none_or(|retry| now >= retry.at);
+        let jobs = inner
+            .jobs
+            .iter()
+            .filter(|(_, active)| self.may_run(active) && due(active));
         let ids: Vec<u64> = jobs.map(|(id, _)| *id).collect();
         for id in ids {
             match self.work(inner, id, now)? {
@@ -336,6 +362,17 @@ impl Mover {
 
     /// Works on a job; returns 0, or for how long it must wait.
     fn work(&self, inner: &mut Guard<'_>, id: u64, now: u64) -> Result<u64, StoreError> {
+        if let Some(active) = inner.jobs.get(&id)
+            && active.retry.is_some()
+            && !is_for_pin(inner, &self.datasets, &active.job)
+            && let Some(active) = inner.jobs.get_mut(&id)
+        {
+            active.job.state = JobState::Cancelled;
+            active.job.reason.push_str("; the pin changed");
+            active.retry = None;
+            self.keep(inner, id)?;
+            return Ok(0);
+        }
         let Some(active) = inner.jobs.get_mut(&id) else {
             return Ok(0);
         };
@@ -360,6 +397,7 @@ impl Mover {
             )),
             Err(error) => Some(error.to_string()),
         };
+        let again = failed.is_some() && is_for_pin(inner, &self.datasets, &work.job);
         let Some(active) = inner.jobs.get_mut(&id) else {
             return Ok(0);
         };
@@ -376,7 +414,12 @@ impl Mover {
                 active.steps = None;
             }
         } else if let Some(cause) = failed {
-            active.job.fail(cause);
+            match again {
+                true => active.retry = Some(Retry::after(active.retry.as_ref(), cause, now)),
+                false => active.job.fail(cause),
+            }
+        } else if work.moved > 0 || active.job.state.is_over() {
+            active.retry = None;
         }
         let stopped = matches!(result, Err(StoreError::Stopped(_)));
         let pause = match result {
@@ -418,6 +461,11 @@ impl Mover {
     /// One step of a demotion or a move.
     fn migrate(&self, inner: &mut Guard<'_>, work: &mut Work, now: u64) -> Result<u64, StoreError> {
         let by_hand = work.job.kind == JobKind::Move;
+        let beneath = by_hand && work.job.body == BENEATH;
+        if beneath && inner.beneath.is_looking() {
+            work.waiting = Some("waiting until it is known what lies beneath");
+            return Ok(POLICY_INTERVAL);
+        }
         let minute = minute_of_day(self.environment.clock.now_nanoseconds());
         if !by_hand && !in_window(&inner.policies, work.job.source, minute) {
             work.waiting = Some("waiting for its window");
@@ -435,6 +483,7 @@ impl Mover {
         let job = &mut work.job;
         let page = MutexGuard::unlocked(inner, || match job.kind {
             JobKind::Demote => plan::next_of_pool(store, &job.cursor, STEP_RECORDS),
+            _ if beneath => plan::next_of_dataset(store, job.dataset, 0, &job.cursor, STEP_RECORDS),
             _ => plan::next_of_dataset(store, job.dataset, job.body, &job.cursor, STEP_RECORDS),
         })?;
         let mut chunks = Chosen::default();
@@ -450,7 +499,15 @@ impl Mover {
                 break;
             }
             looked_at += u64::from(found.record.mapped_blocks()) * 4096;
-            if by_hand || self.is_cold(inner, job, found) {
+            let wanted = match (by_hand, beneath) {
+                (_, true) => {
+                    let pin = self.pin_of(inner, found.dataset, found.body);
+                    pin.is_some_and(|pin| pin == tier_name(inner, job.target))
+                }
+                (true, _) => true,
+                _ => self.is_cold(inner, job, found),
+            };
+            if wanted {
                 let (source, target) = (job.source, job.target);
                 MutexGuard::unlocked(inner, || {
                     chunks.add(store, &found.record, |tier| match by_hand {
@@ -543,6 +600,10 @@ impl Mover {
 
     /// Whether what was found shall stay on this tier.
     pub(crate) fn is_pinned_to(&self, inner: &Inner, tier: u8, found: &plan::Found) -> bool {
+        // What lies beneath a pinned directory is not known yet: all stays where it is.
+        if inner.beneath.is_looking() && self.environment.pins.has_directories(found.dataset) {
+            return true;
+        }
         let name = inner.policies.get(usize::from(tier)).map(|policy| &policy.name);
         let pinned = self.pin_of(inner, found.dataset, found.body);
         pinned.is_some() && pinned.as_ref() == name
@@ -687,107 +748,6 @@ impl Mover {
             let mut job = self.new_job(JobKind::Demote, reason, total_bytes, source, target);
             job.body = colder.map_or(0, |reads| u64::from(reads.to_bits()));
             self.add(inner, job, None)?;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn new_job(
-        &self,
-        kind: JobKind,
-        reason: String,
-        total_bytes: u64,
-        source: u8,
-        target: u8,
-    ) -> Job {
-        Job {
-            kind,
-            state: JobState::Running,
-            reason,
-            started: self.environment.now(),
-            done_bytes: 0,
-            total_bytes,
-            source,
-            target,
-            dataset: 0,
-            body: 0,
-            pass: 0,
-            cursor: Vec::new(),
-        }
-    }
-
-    /// Numbers a job and keeps it.
-    pub(crate) fn add(
-        &self,
-        inner: &mut Inner,
-        job: Job,
-        steps: Option<Box<dyn StoreSteps>>,
-    ) -> Result<u64, StoreError> {
-        let id = inner.next_job;
-        self.persist(id, &job)?;
-        inner.next_job += 1;
-        let mut active = Active::new(job, self.environment.clock.monotonic_nanoseconds());
-        active.steps = steps;
-        inner.jobs.insert(id, active);
-        Ok(id)
-    }
-
-    pub(crate) fn persist(&self, id: u64, job: &Job) -> Result<(), StoreError> {
-        let mut batch = Batch::new();
-        batch.privileged();
-        batch.put(Job::key(id), job.encode());
-        self.environment.store.commit(batch)?;
-        Ok(())
-    }
-
-    /// Keeps a job that is in the list. When its record cannot be written (a device fails, the pool is full beyond its
-    /// reserve) the job goes on and says so, and the record is written as soon as that succeeds: a restart before would
-    /// do some of it again, which is harmless.
-    pub(crate) fn keep(&self, inner: &mut Inner, id: u64) -> Result<(), StoreError> {
-        let Some(active) = inner.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        match self.persist(id, &active.job) {
-            Err(error @ StoreError::Stopped(_)) => Err(error),
-            Err(error) => {
-                if !active.unsaved {
-                    tracing::warn!(job = id, %error, "the state of a job could not be saved; it is tried again");
-                }
-                active.unsaved = true;
-                Ok(())
-            }
-            Ok(()) => {
-                active.unsaved = false;
-                Ok(())
-            }
-        }
-    }
-
-    fn keep_unsaved(&self, inner: &mut Inner) -> Result<(), StoreError> {
-        let unsaved = inner.jobs.iter().filter(|(_, active)| active.unsaved);
-        let unsaved: Vec<u64> = unsaved.map(|(id, _)| *id).collect();
-        unsaved.into_iter().try_for_each(|id| self.keep(inner, id))
-    }
-
-    /// Drops all but the newest ended jobs. The newest number stays listed, so that numbers are not used twice.
-    pub(crate) fn forget_ended(&self, inner: &mut Inner) -> Result<(), StoreError> {
-        let ended: Vec<u64> = inner
-            .jobs
-            .iter()
-            .filter(|(_, active)| active.job.state.is_over())
-            .map(|(id, _)| *id)
-            .collect();
-        if ended.len() <= ENDED_KEPT {
-            return Ok(());
-        }
-        let mut batch = Batch::new();
-        batch.privileged();
-        let dropped = &ended[..ended.len() - ENDED_KEPT];
-        dropped.iter().for_each(|id| batch.delete(Job::key(*id)));
-        // If they cannot be dropped now, the next job that ends tries again.
-        match self.environment.store.commit(batch) {
-            Err(error @ StoreError::Stopped(_)) => return Err(error),
-            Err(error) => tracing::warn!(%error, "ended jobs could not be dropped from the list"),
-            Ok(_) => dropped.iter().for_each(|id| drop(inner.jobs.remove(id))),
         }
         Ok(())
     }

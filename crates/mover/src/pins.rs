@@ -3,9 +3,9 @@
 //! A dataset is pinned by its property `pin`; a single object by a record of the mover, kept by tier name so that it
 //! survives a change of the tiers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use terrace_dataset::{InodeRecord, keys, split_value};
+use terrace_dataset::{FileKind, InodeRecord, keys, split_value};
 use terrace_store::{Batch, Store, StoreError};
 
 const TIER_BYTES_MAX: usize = 64;
@@ -17,6 +17,8 @@ pub(crate) struct Pins {
     objects: BTreeMap<(u32, u64), String>,
     /// The same by body, as far as it is known.
     bodies: BTreeMap<(u32, u64), String>,
+    /// Which of them are directories: what is beneath is pinned with them.
+    directories: BTreeSet<(u32, u64)>,
 }
 
 impl Pins {
@@ -44,12 +46,17 @@ impl Pins {
     pub(crate) fn find_bodies(&mut self, store: &dyn Store) -> Result<(), StoreError> {
         let mut bodies = BTreeMap::new();
         let mut gone = Vec::new();
+        let mut directories = BTreeSet::new();
         for ((dataset, object), tier) in &self.objects {
-            match body_of(store, *dataset, *object)? {
-                Some(body) => drop(bodies.insert((*dataset, body), tier.clone())),
+            match inode_of(store, *dataset, *object)? {
+                Some(inode) if inode.kind == FileKind::Directory => {
+                    directories.insert((*dataset, *object));
+                }
+                Some(inode) => drop(bodies.insert((*dataset, inode.body), tier.clone())),
                 None => gone.push((*dataset, *object)),
             }
         }
+        self.directories = directories;
         gone.iter().for_each(|place| drop(self.objects.remove(place)));
         self.bodies = bodies;
         Ok(())
@@ -83,6 +90,12 @@ impl Pins {
             Some((*place, at as u8))
         });
         numbered.collect()
+    }
+
+    /// The pinned directories with the names of their tiers.
+    pub(crate) fn directories(&self) -> impl Iterator<Item = ((u32, u64), &str)> {
+        let tier = |place: &(u32, u64)| Some((*place, self.objects.get(place)?.as_str()));
+        self.directories.iter().filter_map(tier)
     }
 
     pub(crate) fn of_object(&self, dataset: u32, object: u64) -> Option<&str> {

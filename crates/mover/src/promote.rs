@@ -127,6 +127,10 @@ impl Mover {
                 .find(|at| may_rise(&tiers[*at], inner.policies.get(*at), planned + REGION_BYTES))
                 .unwrap_or(tiers.len()) as u8;
             let pinned = self.pin_of(inner, dataset, body);
+            // What lies beneath a pinned directory is not known yet.
+            if inner.beneath.is_looking() && self.environment.pins.has_directories(dataset) {
+                continue;
+            }
             if target > 0 && pinned.is_none() && inner.room_wanted.is_none_or(|wanted| reads > wanted) {
                 inner.room_wanted = Some(reads);
             }
@@ -172,6 +176,10 @@ impl Mover {
     pub(crate) fn pin_of(&self, inner: &Inner, dataset: u32, body: u64) -> Option<String> {
         if let Some(tier) = inner.pins.of_body(dataset, body) {
             return Some(tier.to_owned());
+        }
+        let beneath = self.environment.pins.tier_beneath(dataset, body);
+        if let Some(policy) = beneath.and_then(|tier| inner.policies.get(usize::from(tier))) {
+            return Some(policy.name.clone());
         }
         self.datasets
             .state_by_number(dataset)

@@ -1,11 +1,11 @@
 //! What users ask of the mover: the list of jobs, pausing, moving and pinning by hand, running work of the store.
 
-use terrace_dataset::bytes_of_object;
+use terrace_dataset::{FileKind, bytes_of_object};
 
 use crate::{
     error::MoverError,
     job::{JobInfo, JobKind, JobState},
-    mover::{Inner, Mover, StoreSteps},
+    mover::{BENEATH, Inner, Mover, StoreSteps},
     pins,
 };
 
@@ -15,13 +15,19 @@ impl Mover {
         let inner = self.inner.lock();
         let off =
             (!self.is_enabled()).then_some("waiting: migration is off ('terrace pool set migration=on')");
+        let now = self.environment.clock.monotonic_nanoseconds();
         let info = inner.jobs.iter().map(|(id, active)| {
+            let retry = active.retry.as_ref().map(|retry| retry.in_words(now));
             let unsaved = active.unsaved.then_some("its state could not be saved yet");
             let waiting = off
                 .filter(|_| active.job.kind.migrates())
+                .or(retry.as_deref())
                 .or(active.waiting)
                 .or(unsaved);
-            JobInfo::of(*id, &active.job, active.rate, waiting)
+            JobInfo {
+                fails: active.retry.is_some(),
+                ..JobInfo::of(*id, &active.job, active.rate, waiting)
+            }
         });
         info.collect()
     }
@@ -31,7 +37,7 @@ impl Mover {
         self.change(id, JobState::Paused)
     }
 
-    /// Lets a paused job go on.
+    /// Lets a paused job go on; one that waits to be tried again is tried now.
     pub fn resume(&self, id: u64) -> Result<(), MoverError> {
         self.change(id, JobState::Running)
     }
@@ -51,6 +57,9 @@ impl Mover {
             });
         }
         active.job.state = state;
+        if let Some(retry) = active.retry.as_mut().filter(|_| state == JobState::Running) {
+            retry.at = 0;
+        }
         let job = active.job.clone();
         if state.is_over() && inner.candidates.job() == Some(id) {
             inner.candidates.clear();
@@ -149,18 +158,46 @@ impl Mover {
         Ok(self.add(inner, job, None)?)
     }
 
-    /// Pins an object to a tier, and moves it there as a job.
+    /// Moves what lies beneath the directories of a dataset that are pinned to this tier.
+    pub(crate) fn start_move_beneath(
+        &self,
+        inner: &mut Inner,
+        dataset: u32,
+        target: u8,
+        reason: String,
+    ) -> Result<u64, MoverError> {
+        let state = self.datasets.state_by_number(dataset);
+        let total_bytes = state.map_or(0, |state| state.counters().referenced_bytes());
+        let mut job = self.new_job(JobKind::Move, reason, total_bytes, target, target);
+        (job.dataset, job.body) = (dataset, BENEATH);
+        Ok(self.add(inner, job, None)?)
+    }
+
+    /// The tier of the pin that an object or directory has of its own.
+    pub fn own_pin(&self, dataset: u32, object: u64) -> Option<String> {
+        let inner = self.inner.lock();
+        inner.pins.of_object(dataset, object).map(str::to_owned)
+    }
+
+    /// Pins an object to a tier, and moves it there as a job; a directory with everything beneath, now and later.
     pub fn pin(&self, dataset: u32, object: u64, tier: &str) -> Result<u64, MoverError> {
         let mut inner = self.inner.lock();
         let target = tier_index(&inner, tier)?;
         let store = self.environment.store.as_ref();
-        if pins::inode_of(store, dataset, object)?.is_none() {
+        let Some(inode) = pins::inode_of(store, dataset, object)? else {
             return Err(MoverError::NothingThere(format!(
                 "object {object} does not exist"
             )));
-        }
+        };
+        let directory = inode.kind == FileKind::Directory;
         inner.pins.set(store, dataset, object, Some(tier))?;
+        Self::try_again_now(&mut inner);
         self.tell_pins(&inner);
+        if directory {
+            inner.beneath.look_again();
+            let reason = format!("pinned to tier '{tier}': a directory and what lies beneath");
+            return self.start_move_beneath(&mut inner, dataset, target, reason);
+        }
         self.start_move(
             &mut inner,
             dataset,
@@ -175,6 +212,8 @@ impl Mover {
         let mut inner = self.inner.lock();
         let store = self.environment.store.as_ref();
         inner.pins.set(store, dataset, object, None)?;
+        Self::try_again_now(&mut inner);
+        inner.beneath.look_again();
         self.tell_pins(&inner);
         Ok(())
     }
@@ -182,7 +221,11 @@ impl Mover {
     /// New writes of pinned objects go to their tiers from now on.
     pub(crate) fn tell_pins(&self, inner: &Inner) {
         let names: Vec<_> = inner.policies.iter().map(|policy| policy.name.as_str()).collect();
-        self.environment.pins.replace(inner.pins.by_number(&names));
+        let with_directories = inner.pins.directories().map(|((dataset, _), _)| dataset);
+        let with_directories = with_directories.collect();
+        self.environment
+            .pins
+            .replace(inner.pins.by_number(&names), with_directories);
     }
 
     /// The tier that an object is pinned to, by its own pin or its dataset's property.

@@ -12,7 +12,9 @@ pub enum PoolError {
     #[error("{0}")]
     Device(#[from] DeviceError),
     /// No valid label on a device.
-    #[error("{path} is not a device of a pool: {error}")]
+    #[error(
+        "{path} is not a device of a pool: {error}; put the right device there, or do without what was on it: --degraded"
+    )]
     NoLabel {
         /// The device.
         path: String,

@@ -133,6 +133,11 @@ impl Pool {
         for device in devices {
             let copies = LabelCopies::read(device.as_ref());
             if copies.newest().is_none() {
+                if options.degraded {
+                    // Another disk may be in its place by now.
+                    tracing::warn!(device = device.path(), "no label on it, left alone");
+                    continue;
+                }
                 return Err(PoolError::NoLabel {
                     path: device.path(),
                     error: copies.error(),

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use terrace_chunk::ScrubCursor;
-use terrace_engine::{EngineError, TierPlace};
+use terrace_engine::{Engine, EngineError, TierPlace};
 
 use crate::{
     ensure,
@@ -264,9 +264,17 @@ impl Run {
         } else {
             *self.random.pick(&files)
         };
+        let directories = filesystem
+            .history
+            .newest()
+            .tree
+            .objects(|node: &Node| matches!(node.body, Body::Directory(_)));
         let tiers = engine.pool().tiers();
         let tier = self.random.pick(&tiers).settings.name.clone();
         let number = handle.dataset().number();
+        if !directories.is_empty() && self.random.chance(1, 5) {
+            return self.pin_directory(&engine, number, *self.random.clone().pick(&directories), &tier);
+        }
         let (words, done) = match self.random.below(5) {
             0 => ("promote", engine.mover().promote(number, object).map(drop)),
             1 => ("demote", engine.mover().demote(number, object).map(drop)),
@@ -282,6 +290,19 @@ impl Run {
         );
         match done {
             Err(terrace_mover::MoverError::Store(error)) => self.excuse(words, &error.to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    /// A directory is pinned with what lies beneath, or is not any more.
+    fn pin_directory(&mut self, engine: &Engine, dataset: u32, directory: u64, tier: &str) -> Check {
+        let done = match self.random.chance(2, 3) {
+            true => engine.mover().pin(dataset, directory, tier).map(drop),
+            false => engine.mover().unpin(dataset, directory),
+        };
+        trace!(self.trace, "pin directory {directory} ({tier}): {}", done.is_ok());
+        match done {
+            Err(terrace_mover::MoverError::Store(error)) => self.excuse("pin", &error.to_string()),
             _ => Ok(()),
         }
     }

@@ -112,7 +112,7 @@ impl Run {
             "{before} bytes cannot be read since the device was given up, {lost_bytes} before"
         );
         self.check_losses(&engine, before)?;
-        self.write_after_loss(&engine)?;
+        let as_before = self.write_after_loss(&engine)?;
         if let Err(error) = engine.close() {
             ensure!(error.to_string().contains("is full"), "cannot close: {error}");
         }
@@ -122,6 +122,9 @@ impl Run {
             .rig
             .open(false)
             .map_err(|error| Violation(format!("without the lost device the pool does not open: {error}")))?;
+        if !as_before {
+            return Ok(true);
+        }
         let after = self.compare_survivors(&engine)?;
         ensure!(
             after <= before,
@@ -173,8 +176,8 @@ impl Run {
         Ok(())
     }
 
-    /// A new file is written and flushed, if there is room for it.
-    fn write_after_loss(&mut self, engine: &Arc<Engine>) -> Check {
+    /// A new file is written and flushed, if there is room for it, and removed; whether nothing is left of it.
+    fn write_after_loss(&mut self, engine: &Arc<Engine>) -> Check<bool> {
         let fail = |error: &dyn std::fmt::Display| Violation(format!("writing after the loss: {error}"));
         let name = self.filesystems[0].name.clone();
         let handle = engine
@@ -201,17 +204,23 @@ impl Run {
                     buffer[..read] == data,
                     "what was written after the loss reads as something else"
                 );
-                handle
-                    .unlink(&context, ROOT, b"after the loss")
-                    .and_then(|_| handle.sync())
-                    .or_else(|error| match error {
-                        FsError::NoSpace => Ok(()),
-                        other => Err(fail(&other)),
-                    })
             }
-            Err(FsError::NoSpace | FsError::QuotaExceeded) => Ok(()),
+            Err(FsError::NoSpace | FsError::QuotaExceeded) => {}
             // The root directory itself may be among what is lost.
-            Err(FsError::Io(_)) => Ok(()),
+            Err(FsError::Io(_)) => {}
+            Err(error) => return Err(fail(&error)),
+        }
+        // It may be there although nothing could be written to it.
+        let removed = handle
+            .unlink(&context, ROOT, b"after the loss")
+            .map(drop)
+            .or_else(|error| match error {
+                FsError::NotFound => Ok(()),
+                other => Err(other),
+            });
+        match removed.and_then(|()| handle.sync()) {
+            Ok(()) => Ok(true),
+            Err(FsError::NoSpace | FsError::QuotaExceeded | FsError::Io(_)) => Ok(false),
             Err(error) => Err(fail(&error)),
         }
     }

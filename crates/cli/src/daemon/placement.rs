@@ -116,11 +116,30 @@ impl Daemon {
                 .map_err(|error| failed(&format!("find '{name}'"), &error))?;
             Ok(true)
         })?;
-        let pin = self
+        let mover = self.engine.mover();
+        let own = mover.own_pin(subject.number, subject.for_mover());
+        let above = match own {
+            Some(_) => None,
+            None => subject
+                .directories_above()
+                .into_iter()
+                .find_map(|(path, object)| Some((mover.own_pin(subject.number, object)?, path))),
+        };
+        let (pin, pinned_by) = match above {
+            Some((tier, path)) => (Some(tier), Some(path)),
+            None => (mover.pin_of_object(subject.number, subject.for_mover()), None),
+        };
+        let failed = self
             .engine
             .mover()
-            .pin_of_object(subject.number, subject.for_mover());
-        Ok(self.describe_found(&name, &found, pin))
+            .move_failed(subject.number, subject.for_mover());
+        let mut described = self.describe_found(&name, &found, pin, failed);
+        if let Some(directory) = pinned_by {
+            let reason = described["reason"].as_str().unwrap_or_default();
+            described["reason"] = json!(format!("{reason}; the pin is that of directory '{directory}'"));
+            described["pinned_by"] = json!(directory);
+        }
+        Ok(described)
     }
 
     /// `pin`, `unpin`, `promote`, `demote`: of a dataset, or of one file in it.
@@ -134,12 +153,24 @@ impl Daemon {
         let what = format!("{action} '{name}'");
         let subject = Subject::find(&self.engine, &name)?;
         let (number, object) = (subject.number, subject.for_mover());
-        if !subject.is_dataset && subject.kind != FileKind::File {
-            return Err(Failure::new(
-                what,
-                "it is not a file",
-                "name a file, a volume, or the whole dataset",
-            ));
+        let pins = matches!(action.as_str(), "pin" | "unpin");
+        let fits = match subject.kind {
+            FileKind::File => true,
+            FileKind::Directory => pins,
+            _ => false,
+        };
+        if !subject.is_dataset && !fits {
+            let (why, advice) = match subject.kind {
+                FileKind::Directory => (
+                    "it is a directory",
+                    "name a file, a volume, or the whole dataset; a directory can be pinned: terrace pin DIRECTORY TIER",
+                ),
+                _ => (
+                    "it is not a file",
+                    "name a file, a directory, a volume, or the whole dataset",
+                ),
+            };
+            return Err(Failure::new(what, why, advice));
         }
         // What is still in memory has no place yet.
         self.sync()?;
@@ -173,6 +204,11 @@ impl Daemon {
             };
             match job.state {
                 "done" => break,
+                // The pin holds all the same.
+                _ if job.fails => {
+                    let advice = format!("the pin holds, and 'terrace jobs resume {id}' tries at once");
+                    return Err(Failure::new(what, job.reason, advice));
+                }
                 "failed" | "cancelled" => return Err(Failure::new(what, job.reason, "")),
                 _ => {}
             }
@@ -242,7 +278,13 @@ impl Daemon {
         }
     }
 
-    fn describe_found(&self, name: &str, found: &Found, pin: Option<String>) -> Value {
+    fn describe_found(
+        &self,
+        name: &str,
+        found: &Found,
+        pin: Option<String>,
+        failed: Option<String>,
+    ) -> Value {
         let tiers = self.engine.pool().tiers();
         let names: Vec<&str> = tiers.iter().map(|tier| tier.settings.name.as_str()).collect();
         let by_tier: BTreeMap<&str, u64> = names
@@ -263,12 +305,16 @@ impl Daemon {
             .iter()
             .max_by_key(|(_, bytes)| **bytes)
             .map(|(tier, _)| usize::from(*tier));
-        let (reason, next_move) = self.reason(fullest, found, pin.as_deref(), &tiers);
+        let (mut reason, next_move) = self.reason(fullest, found, pin.as_deref(), &tiers);
+        if let Some(failed) = failed {
+            reason = format!("{reason}: {failed}");
+        }
         json!({
             "path": name,
             "bytes_by_tier": by_tier,
             "heat": { "reads": found.reads, "writes": found.writes },
             "pin": pin,
+            "pinned_by": Value::Null,
             "reason": reason,
             "next_move": next_move,
             "files": found.files,

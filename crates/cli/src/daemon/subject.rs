@@ -31,6 +31,8 @@ pub struct Subject {
     pub is_dataset: bool,
     size_bytes: u64,
     filesystem: Option<Arc<Filesystem>>,
+    /// The names that lead to it from the root.
+    parts: Vec<Vec<u8>>,
 }
 
 /// A file in a subject, or the volume that it is.
@@ -63,6 +65,7 @@ impl Subject {
             is_dataset: parts.is_empty(),
             size_bytes: 0,
             filesystem: None,
+            parts: Vec::new(),
             dataset,
         };
         if state.kind().is_volume() {
@@ -85,12 +88,34 @@ impl Subject {
         let top = walk(&*filesystem, &parts, true).map_err(|error| file_failure("find", name, &error))?;
         (subject.object, subject.kind, subject.size_bytes) = (top.object, top.kind, top.size);
         subject.filesystem = Some(filesystem);
+        subject.parts = parts;
         Ok(subject)
     }
 
     /// The object that the mover is told: 0 is all of the dataset.
     pub fn for_mover(&self) -> u64 {
         if self.is_dataset { 0 } else { self.object }
+    }
+
+    /// The directories that it lies in, the nearest first: names and objects. A name that leads through a symbolic link is
+    /// followed to where that leads.
+    pub fn directories_above(&self) -> Vec<(String, u64)> {
+        let Some(filesystem) = &self.filesystem else {
+            return Vec::new();
+        };
+        let mut above = Vec::new();
+        for count in (0..self.parts.len()).rev() {
+            if let Ok(found) = walk(&**filesystem, &self.parts[..count], true)
+                && found.kind == FileKind::Directory
+            {
+                let names = self.parts[..count]
+                    .iter()
+                    .map(|part| String::from_utf8_lossy(part).into_owned());
+                let path: Vec<String> = std::iter::once(self.dataset.clone()).chain(names).collect();
+                above.push((path.join("/"), found.object));
+            }
+        }
+        above
     }
 
     /// Calls `visit` for every file in it, in the order of the directories, until it answers `false`. What goes away

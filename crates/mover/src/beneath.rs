@@ -1,0 +1,211 @@
+//! What lies beneath pinned directories: found by a look through the entries of their datasets, in bounded steps.
+//!
+//! Invariants: while a look is under way, what lies on any tier of such a dataset stays there; a look never changes
+//! anything; it is begun at open, when a pin changes, and a while after a name moved; memory is in proportion to the files
+//! beneath pinned directories.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use terrace_codec::Reader;
+use terrace_dataset::{EntryRecord, FileKind, keys, split_value};
+use terrace_store::{Store, StoreError};
+
+use crate::{
+    mover::{Guard, Inner, Mover, SECOND},
+    pins,
+};
+
+/// Entries that one step looks at.
+const STEP_ENTRIES: usize = 128;
+/// Directories whose nearest pin is remembered.
+const NEAREST_MAX: usize = 50_000;
+/// Directories above one another that are looked at.
+const DEPTH_MAX: usize = 4096;
+/// Shortest time between two looks because names moved.
+const LOOK_INTERVAL: u64 = 600 * SECOND;
+
+/// A look.
+struct Look {
+    /// Numbers of the tiers that directories are pinned to, by dataset and directory.
+    directories: BTreeMap<(u32, u64), u8>,
+    datasets: BTreeSet<u32>,
+    dataset: Option<u32>,
+    from: Vec<u8>,
+    /// Tier of the nearest pinned directory at or above a directory.
+    nearest: HashMap<u64, Option<u8>>,
+    found: HashMap<(u32, u64), u8>,
+}
+
+/// When to look, and how far that is.
+#[derive(Default)]
+pub(crate) struct Beneath {
+    look: Option<Look>,
+    wanted: bool,
+    /// Not before, if only names moved.
+    next: u64,
+    /// Not before, since a look failed.
+    not_before: u64,
+}
+
+impl Beneath {
+    /// Pins changed.
+    pub(crate) fn look_again(&mut self) {
+        (self.wanted, self.look) = (true, None);
+    }
+
+    /// Whether it is not known yet what lies beneath.
+    pub(crate) fn is_looking(&self) -> bool {
+        self.wanted || self.look.is_some()
+    }
+}
+
+impl Look {
+    fn next_dataset(&mut self) -> bool {
+        self.dataset = self.datasets.pop_first();
+        self.nearest.clear();
+        self.from.clear();
+        self.dataset.is_some()
+    }
+
+    /// Looks at some entries; whether there are more.
+    fn step(&mut self, store: &dyn Store) -> Result<bool, StoreError> {
+        let Some(dataset) = self.dataset else {
+            return Ok(self.next_dataset());
+        };
+        let (start, end) = keys::dataset_range(keys::TABLE_ENTRY, dataset);
+        let from = if self.from.is_empty() { &start } else { &self.from };
+        let entries = store.scan(from, &end, STEP_ENTRIES)?;
+        let Some((last, _)) = entries.last() else {
+            return Ok(self.next_dataset());
+        };
+        self.from = last.iter().copied().chain([0]).collect();
+        for (key, value) in &entries {
+            let entry = split_value(value).and_then(|(_, payload)| EntryRecord::decode(payload));
+            let mut reader = Reader::new(key);
+            let directory = reader
+                .u8("table")
+                .and_then(|_| reader.key_u32("dataset"))
+                .and_then(|_| reader.key_u64("directory"));
+            let (Ok(entry), Ok(directory)) = (entry, directory) else {
+                continue;
+            };
+            if entry.kind == FileKind::File
+                && let Some(tier) = self.nearest(store, dataset, directory)?
+                && let Some(body) = pins::body_of(store, dataset, entry.object)?
+            {
+                self.found.insert((dataset, body), tier);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The tier of the nearest pinned directory at or above this one.
+    fn nearest(&mut self, store: &dyn Store, dataset: u32, directory: u64) -> Result<Option<u8>, StoreError> {
+        let (mut at, mut passed, mut tier) = (directory, Vec::new(), None);
+        while passed.len() < DEPTH_MAX {
+            if let Some(known) = self.nearest.get(&at) {
+                tier = *known;
+                break;
+            }
+            passed.push(at);
+            tier = self.directories.get(&(dataset, at)).copied();
+            if tier.is_some() || at == keys::ROOT_OBJECT {
+                break;
+            }
+            match pins::inode_of(store, dataset, at)? {
+                Some(inode) if inode.parent != 0 => at = inode.parent,
+                _ => break,
+            }
+        }
+        if self.nearest.len() + passed.len() > NEAREST_MAX {
+            self.nearest.clear();
+        }
+        self.nearest
+            .extend(passed.into_iter().map(|passed| (passed, tier)));
+        Ok(tier)
+    }
+}
+
+impl Mover {
+    /// Goes on with the look, or begins one if it is time; whether there is more to do at once.
+    pub(crate) fn beneath_step(&self, inner: &mut Guard<'_>, now: u64) -> Result<bool, StoreError> {
+        let pins = &self.environment.pins;
+        let store = self.environment.store.clone();
+        let Some(mut look) = inner.beneath.look.take() else {
+            let moved = pins.has_moved() && now >= inner.beneath.next;
+            if !inner.beneath.wanted && !moved || now < inner.beneath.not_before {
+                return Ok(false);
+            }
+            let directories = self.pinned_directories(inner);
+            pins.begin_look();
+            inner.beneath.wanted = false;
+            inner.beneath.next = now + LOOK_INTERVAL;
+            if directories.is_empty() {
+                pins.end_look(HashMap::new());
+                return Ok(false);
+            }
+            if moved {
+                self.move_what_is_beneath(inner, &directories)?;
+            }
+            inner.beneath.look = Some(Look {
+                datasets: directories.keys().map(|(dataset, _)| *dataset).collect(),
+                directories,
+                dataset: None,
+                from: Vec::new(),
+                nearest: HashMap::new(),
+                found: HashMap::new(),
+            });
+            return Ok(true);
+        };
+        let more = parking_lot::MutexGuard::unlocked(inner, || look.step(&*store));
+        // A pin that changed meanwhile began anew.
+        if inner.beneath.wanted {
+            return Ok(true);
+        }
+        match more {
+            Ok(false) => {
+                pins.end_look(look.found);
+                Ok(false)
+            }
+            Ok(true) => {
+                inner.beneath.look = Some(look);
+                Ok(true)
+            }
+            Err(error @ StoreError::Stopped(_)) => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "what lies beneath pinned directories cannot be looked for; it is tried again");
+                inner.beneath.wanted = true;
+                inner.beneath.not_before = now + 60 * SECOND;
+                Ok(false)
+            }
+        }
+    }
+
+    /// A name moved: each tier gets what belongs there now.
+    fn move_what_is_beneath(
+        &self,
+        inner: &mut Inner,
+        directories: &BTreeMap<(u32, u64), u8>,
+    ) -> Result<(), StoreError> {
+        let targets: BTreeSet<(u32, u8)> = directories
+            .iter()
+            .map(|((dataset, _), tier)| (*dataset, *tier))
+            .collect();
+        for (dataset, target) in targets {
+            let reason = "names moved: what lies beneath pinned directories now".to_owned();
+            // It is no job that was asked for: when it cannot be begun, the next look tries again.
+            if let Err(error) = self.start_move_beneath(inner, dataset, target, reason) {
+                tracing::warn!(%error, "what lies beneath pinned directories is not moved yet");
+            }
+        }
+        Ok(())
+    }
+
+    /// Pinned directories and the numbers of their tiers, as far as the pool has these.
+    fn pinned_directories(&self, inner: &Inner) -> BTreeMap<(u32, u64), u8> {
+        let number = |name: &str| inner.policies.iter().position(|policy| policy.name == name);
+        let directories = inner.pins.directories();
+        let found = directories.filter_map(|(place, tier)| Some((place, number(tier)? as u8)));
+        found.collect()
+    }
+}

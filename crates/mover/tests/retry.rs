@@ -1,0 +1,233 @@
+//! Jobs on a store that refuses: what was not done is done when it can be, and whoever asks is told why it was not.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
+
+use bytes::Bytes;
+use terrace_dataset::{Context, Datasets, Environment, FileKind, NewDataset, bytes_of_object};
+use terrace_device::ManualClock;
+use terrace_mover::{JobKind, Mover, Step, StoreSteps, StoreWork};
+use terrace_store::{
+    Batch, ChunkId, ChunkInfo, MemoryStore, Piece, Placement, Reservation, RewriteOutcome, Sequence, Space,
+    Store, StoreError, Written,
+};
+
+const MIB: u64 = 1 << 20;
+const SECOND: u64 = 1_000_000_000;
+
+/// A store that refuses commits or moves while it is told so.
+struct Unwilling {
+    below: Arc<MemoryStore>,
+    to_commit: AtomicBool,
+    to_move: AtomicBool,
+}
+
+impl Store for Unwilling {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.below.get(key)
+    }
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        self.below.scan(from, to, limit)
+    }
+    fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
+        self.below.write_chunks(pieces)
+    }
+    fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
+        self.below.read_chunk(id)
+    }
+    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
+        self.below.chunk_info(id)
+    }
+    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
+        match self.to_commit.load(SeqCst) {
+            true => Err(StoreError::Device("it cannot be written".into())),
+            false => self.below.commit(batch),
+        }
+    }
+    fn flush(&self, sequence: Sequence) -> Result<(), StoreError> {
+        self.below.flush(sequence)
+    }
+    fn newest(&self) -> Sequence {
+        self.below.newest()
+    }
+    fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
+        self.below.reserve(bytes)
+    }
+    fn space(&self) -> Space {
+        self.below.space()
+    }
+    fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
+        match self.to_move.load(SeqCst) {
+            true => Err(StoreError::NoSpace),
+            false => self.below.rewrite(ids, placement),
+        }
+    }
+}
+
+struct Pool {
+    store: Arc<Unwilling>,
+    clock: Arc<ManualClock>,
+    datasets: Arc<Datasets>,
+    mover: Arc<Mover>,
+    number: u32,
+    file: u64,
+}
+
+impl Pool {
+    /// With a file of 1 MiB, on the fast tier.
+    fn new() -> Self {
+        let store = Arc::new(Unwilling {
+            below: Arc::new(MemoryStore::new(64 * MIB)),
+            to_commit: AtomicBool::new(false),
+            to_move: AtomicBool::new(false),
+        });
+        let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));
+        let (datasets, mover) = open(&store, &clock);
+        datasets.create("pool/a", &NewDataset::default()).unwrap();
+        let number = datasets.info("pool/a").unwrap().number;
+        let filesystem = datasets.filesystem("pool/a").unwrap();
+        let root = Context::root();
+        let made = filesystem.create(&root, 1, b"file", FileKind::File, 0o644, 0);
+        let file = made.unwrap().object;
+        let content: Vec<u8> = (0..MIB as u32).map(|at| (at / 4096 + at % 251) as u8).collect();
+        filesystem.write(&root, file, 0, &content, false).unwrap();
+        datasets.commit_all().unwrap();
+        Self {
+            store,
+            clock,
+            datasets,
+            mover,
+            number,
+            file,
+        }
+    }
+
+    fn reopen(&mut self) {
+        (self.datasets, self.mover) = open(&self.store, &self.clock);
+    }
+
+    /// Steps until there is nothing to do now; returns for how long.
+    fn rest(&self) -> u64 {
+        for _ in 0..1000 {
+            if let Step::Idle { wait } = self.mover.step().unwrap() {
+                return wait;
+            }
+        }
+        panic!("the mover does not come to rest");
+    }
+
+    fn down(&self) -> u64 {
+        let store: Arc<dyn Store> = self.store.clone();
+        let bytes = bytes_of_object(&store, self.number, self.file).unwrap();
+        bytes.by_tier.get(1).copied().unwrap_or(0)
+    }
+
+    fn state(&self, job: u64) -> (&'static str, String) {
+        let jobs = self.mover.jobs();
+        let job = jobs.into_iter().find(|info| info.id == job).unwrap();
+        (job.state, job.reason)
+    }
+}
+
+fn open(store: &Arc<Unwilling>, clock: &Arc<ManualClock>) -> (Arc<Datasets>, Arc<Mover>) {
+    let environment = Arc::new(Environment::new(store.clone(), clock.clone()));
+    let datasets = Arc::new(Datasets::open(environment, "pool").unwrap());
+    let mover = Mover::open(datasets.clone()).unwrap();
+    (datasets, Arc::new(mover))
+}
+
+#[test]
+fn a_move_for_a_pin_is_tried_again_after_ever_longer_pauses() {
+    let pool = Pool::new();
+    pool.store.to_move.store(true, SeqCst);
+    let job = pool.mover.pin(pool.number, pool.file, "slow").unwrap();
+    let mut pauses = Vec::new();
+    for _ in 0..3 {
+        pool.rest();
+        let (state, reason) = pool.state(job);
+        assert_eq!(state, "waiting", "{reason}");
+        assert!(
+            reason.contains("has no room") && reason.contains("tried again in"),
+            "{reason}"
+        );
+        let why = pool.mover.move_failed(pool.number, pool.file).unwrap();
+        assert!(why.contains("has no room"), "{why}");
+        let began = reason.rsplit("again in ").next().unwrap();
+        let seconds: u64 = began.trim_end_matches(" s").parse().unwrap();
+        pauses.push(seconds);
+        pool.clock.advance((seconds - 1) * SECOND);
+        pool.rest();
+        assert!(pool.state(job).1.ends_with("again in 1 s"), "not before its time");
+        pool.clock.advance(SECOND);
+    }
+    assert_eq!(pauses, [60, 120, 240]);
+    pool.store.to_move.store(false, SeqCst);
+    pool.rest();
+    assert_eq!((pool.state(job).0, pool.down()), ("done", MIB));
+    assert_eq!(pool.mover.move_failed(pool.number, pool.file), None);
+}
+
+#[test]
+fn what_waits_for_a_pin_that_is_gone_is_given_up_and_can_be_tried_at_once() {
+    let mut pool = Pool::new();
+    pool.store.to_move.store(true, SeqCst);
+    let job = pool.mover.pin(pool.number, pool.file, "slow").unwrap();
+    pool.rest();
+    pool.mover.resume(job).unwrap();
+    pool.rest();
+    assert!(pool.state(job).1.ends_with("again in 120 s"), "it was tried");
+    // A restart tries at once as well.
+    pool.reopen();
+    pool.rest();
+    assert!(pool.state(job).1.ends_with("again in 60 s"));
+    pool.mover.unpin(pool.number, pool.file).unwrap();
+    pool.store.to_move.store(false, SeqCst);
+    pool.rest();
+    let (state, reason) = pool.state(job);
+    assert_eq!((state, pool.down()), ("cancelled", 0), "{reason}");
+    // What nobody pinned fails as before.
+    pool.store.to_move.store(true, SeqCst);
+    let by_hand = pool.mover.demote(pool.number, pool.file).unwrap();
+    pool.rest();
+    assert_eq!(pool.state(by_hand).0, "failed");
+}
+
+struct OneStep;
+
+impl StoreSteps for OneStep {
+    fn step(&mut self, _: u64) -> Result<StoreWork, StoreError> {
+        Ok(StoreWork {
+            bytes: 7,
+            total_bytes: 7,
+            finished: true,
+            note: None,
+        })
+    }
+}
+
+#[test]
+fn the_end_of_a_job_that_could_not_be_kept_is_kept_later() {
+    for kept_later in [true, false] {
+        let mut pool = Pool::new();
+        let job = pool
+            .mover
+            .run(JobKind::Compact, "asked for", Box::new(OneStep))
+            .unwrap();
+        pool.store.to_commit.store(true, SeqCst);
+        pool.rest();
+        assert_eq!(pool.state(job).0, "done", "it went on");
+        if kept_later {
+            pool.store.to_commit.store(false, SeqCst);
+            pool.clock.advance(11 * SECOND);
+            pool.rest();
+        }
+        pool.store.to_commit.store(false, SeqCst);
+        pool.reopen();
+        let kept = if kept_later { "done" } else { "cancelled" };
+        assert_eq!(pool.state(job).0, kept, "{}", pool.state(job).1);
+    }
+}
