@@ -136,7 +136,7 @@ impl Pool {
         wipe_front(&joined)?;
         let mut devices = open.to_vec();
         devices.push(joined);
-        write_labels(&devices, &label)?;
+        write_labels(&devices, &label, Some(&self.in_force()))?;
         self.adopt(label, devices);
         self.allocator.lock().add(number, tier, segments);
         drop(updating);
@@ -267,7 +267,7 @@ impl Pool {
     /// The root moves to the devices that stay, then the labels forget the one that leaves.
     fn leave(&self, number: u16, label: Label, staying: Vec<Arc<OpenDevice>>) -> Result<(), PoolError> {
         self.repeat_root(Some(number))?;
-        write_labels(&staying, &label)?;
+        write_labels(&staying, &label, Some(&self.in_force()))?;
         self.adopt(label, staying);
         Ok(())
     }
@@ -292,7 +292,7 @@ impl Pool {
         }
         member.size_bytes = size_bytes;
         let open = self.open.read().to_vec();
-        write_labels(&open, &label)?;
+        write_labels(&open, &label, Some(&self.in_force()))?;
         self.adopt(label, open);
         device.segments.store(segments, Ordering::Release);
         self.allocator.lock().grow(number, segments);
@@ -378,7 +378,7 @@ impl Pool {
             allocator.set_limit(number, Some(segments));
         }
         let open = self.open.read().to_vec();
-        let everywhere = write_labels(&open, &label)?;
+        let everywhere = write_labels(&open, &label, Some(&self.in_force()))?;
         self.adopt(label, open);
         device.segments.fetch_min(segments, Ordering::AcqRel);
         self.allocator.lock().shrink(number, segments);
@@ -408,7 +408,7 @@ impl Pool {
         let mut label = self.next_label();
         change(&mut label)?;
         let open = self.open.read().to_vec();
-        write_labels(&open, &label)?;
+        write_labels(&open, &label, Some(&self.in_force()))?;
         self.adopt(label, open);
         Ok(())
     }
@@ -417,9 +417,14 @@ impl Pool {
     pub(crate) fn replace_label(&self, label: Label) -> Result<(), PoolError> {
         let _updating = self.updating.lock();
         let open = self.open.read().to_vec();
-        write_labels(&open, &label)?;
+        write_labels(&open, &label, Some(&self.in_force()))?;
         self.adopt(label, open);
         Ok(())
+    }
+
+    /// The label that all devices carry.
+    fn in_force(&self) -> Label {
+        self.label.read().clone()
     }
 
     fn next_label(&self) -> Label {

@@ -3,7 +3,8 @@
 //! Invariants of an update: phase one writes copy 0 on every device and flushes; only then phase two writes copy 1
 //! and, after a flush, the copy at the end. So a copy 1 or end copy of generation G proves that every device of the
 //! pool carries G in copy 0: a device that knows nothing of G was absent (stale). An update that did not reach phase
-//! two anywhere never happened. At every moment each device has an intact copy of the old or the new label.
+//! two anywhere never happened. At every moment each device has an intact copy of the old or the new label: before copy 0
+//! is written over, copy 1 has what is in force.
 
 use std::sync::Arc;
 
@@ -93,7 +94,16 @@ impl LabelCopies {
 /// Writes `label` (with each device's own number) in two phases. An error in phase one means that the update did not
 /// happen; phase two fails only if it fails on every device. Returns whether every device has a durable copy 1: only
 /// then no opening, with whatever devices, finds the label before.
-pub(crate) fn write_labels(devices: &[Arc<OpenDevice>], label: &Label) -> Result<bool, PoolError> {
+///
+/// `in_force`: the label that all of them carry until then, if there is one.
+pub(crate) fn write_labels(
+    devices: &[Arc<OpenDevice>],
+    label: &Label,
+    in_force: Option<&Label>,
+) -> Result<bool, PoolError> {
+    if let Some(in_force) = in_force {
+        finish_labels(devices, in_force)?;
+    }
     let mut encoded = Vec::with_capacity(devices.len());
     for device in devices {
         let own = Label {
@@ -139,4 +149,41 @@ pub(crate) fn write_labels(devices: &[Arc<OpenDevice>], label: &Label) -> Result
         Some(error) if confirmed == 0 => Err(error),
         _ => Ok(confirmed == devices.len()),
     }
+}
+
+/// Ends an update that did not get through phase two on every device (power went, or one refused): copy 0 may be all that
+/// a device has of the label in force, and the next update begins by writing over that.
+fn finish_labels(devices: &[Arc<OpenDevice>], in_force: &Label) -> Result<(), PoolError> {
+    let mut buffer = AlignedBuffer::with_capacity(LABEL_BYTES);
+    for device in devices {
+        let own = Label {
+            number: device.number,
+            ..in_force.clone()
+        };
+        // One that joins has nothing to lose.
+        if own.own().is_none() {
+            continue;
+        }
+        let read = read_patiently(
+            device.device.as_ref(),
+            LABEL_OFFSETS[1],
+            &mut buffer,
+            LABEL_BYTES,
+            Label::decode,
+            |_| false,
+        );
+        let same = |found: &Label| found.generation == own.generation && found.pool_id == own.pool_id;
+        if !matches!(read, Ok(Ok(found)) if same(&found)) {
+            let bytes = own
+                .encode()
+                .map_err(|error| PoolError::Invalid(error.to_string()))?;
+            // A device that cannot hold it can do no worse than before.
+            if let Err(error) = device.write_front(LABEL_OFFSETS[1], &bytes) {
+                tracing::warn!(%error, "a label copy that was left behind could not be written");
+            }
+        }
+        // What can be read need not be durable: the process may have ended before its flush.
+        device.flush()?;
+    }
+    Ok(())
 }

@@ -116,7 +116,7 @@ impl Pool {
         for device in &open {
             wipe_front(device)?;
         }
-        write_labels(&open, &label)?;
+        write_labels(&open, &label, None)?;
         Ok(Self::assemble(
             label,
             open,

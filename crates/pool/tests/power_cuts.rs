@@ -75,6 +75,35 @@ fn a_root_is_the_old_or_the_new_one() {
 }
 
 #[test]
+fn a_change_cut_off_is_ended_before_the_next_one_begins() {
+    let shelf = Shelf::new(&[16, 16]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    let before = shelf.events();
+    pool.set_property("word", Some("new")).unwrap();
+    let mut again = 0;
+    for cut in before..shelf.events() {
+        for seed in 0..3 {
+            let once = shelf.after_power_cut(cut, seed);
+            once.remember();
+            let start = once.events();
+            // Mends what the cut left behind, and is cut off itself.
+            let word = open(once.all()).unwrap().property("word");
+            for cut in start..=once.events() {
+                for seed in 0..4 {
+                    let twice = once.after_power_cut(cut, seed);
+                    match open(twice.all()) {
+                        Ok(pool) => assert_eq!(pool.property("word"), word),
+                        Err(error) => panic!("cut {cut} of {start}..{}, seed {seed}: {error}", once.events()),
+                    }
+                    again += 1;
+                }
+            }
+        }
+    }
+    assert!(again > 500, "{again}");
+}
+
+#[test]
 fn roots_written_after_a_crash_do_not_endanger_the_one_that_survived() {
     for cut_seed in 0..20 {
         let shelf = Shelf::new(&[16, 16]);
