@@ -321,6 +321,30 @@ mod tests {
     }
 
     #[test]
+    fn records_of_any_bytes_are_taken_as_far_as_they_make_sense() {
+        let sample = [
+            7, 0, 0, 0, 5, 0, 0, 0, 9, 0, 1, 0, 9, 0, 0, 0, 5, 0, 0, 0, 1, 0, 9, 0,
+        ]
+        .to_vec();
+        terrace_fuzz::fuzz(
+            env!("CARGO_MANIFEST_DIR"),
+            "heat",
+            vec![sample],
+            None,
+            &mut |bytes| {
+                let heat = Heat::new(100);
+                heat.load(1, 2, bytes);
+                // As seen from before and after the times that it claims.
+                for minutes in [0, 5, u32::MAX] {
+                    let _ = heat.of(1, 2, 7, minutes);
+                    heat.record(1, 2, 7, Access::Read, 1.0, minutes);
+                }
+                assert!(heat.regions() <= bytes.len() / CELL_BYTES + 1);
+            },
+        );
+    }
+
+    #[test]
     fn what_is_taken_can_be_loaded() {
         let heat = Heat::new(1000);
         heat.record(1, 2, 9, Access::Write, 2.0, 5);

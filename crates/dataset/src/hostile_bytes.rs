@@ -7,8 +7,12 @@ use terrace_fuzz::fuzz;
 use terrace_store::ChunkId;
 
 use crate::{
-    Counters, DatasetRecord, EntryRecord, Facts, FileKind, HeldRecord, InodeRecord, Kind, OrphanRecord,
-    RegionRecord, Time, keys, split_value,
+    At, Counters, DatasetRecord, EntryRecord, Facts, FileKind, HeldRecord, InodeRecord, Kind, OrphanRecord,
+    RegionRecord, Retention, Time,
+    acl::Acl,
+    keys, split_value,
+    sweep::Job,
+    units::{parse_duration, parse_size},
 };
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
@@ -139,6 +143,80 @@ fn datasets() {
     };
     round("facts", vec![facts.encode()], Facts::decode, |facts| {
         facts.encode()
+    });
+}
+
+#[test]
+fn jobs_of_the_sweep() {
+    let snapshot = Job::Snapshot {
+        dataset: 7,
+        previous: Some(3),
+        snapshot: 5,
+        next: 9,
+        cursor: keys::holder_from(7, 5, 4),
+    };
+    let dataset = Job::Dataset {
+        dataset: 8,
+        cursor: Vec::new(),
+        bytes: 1 << 30,
+    };
+    let samples = vec![snapshot.encode(), dataset.encode()];
+    round("sweep", samples, Job::decode, Job::encode);
+}
+
+#[test]
+fn access_control_lists() {
+    // Owner, a user, the group, a mask, others: from anybody who may set an attribute.
+    let mut value = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in [
+        (1u16, 7u16, u32::MAX),
+        (2, 6, 10),
+        (4, 4, u32::MAX),
+        (16, 5, u32::MAX),
+        (32, 1, u32::MAX),
+    ] {
+        value.extend_from_slice(&tag.to_le_bytes());
+        value.extend_from_slice(&permissions.to_le_bytes());
+        value.extend_from_slice(&id.to_le_bytes());
+    }
+    fuzz(HERE, "acl", vec![value], None, &mut |bytes| {
+        let Ok(mut acl) = Acl::parse(bytes) else { return };
+        // Entries without an id are written without one.
+        let again = |acl: &Acl| Acl::parse(&acl.encode()).map(|acl| acl.encode());
+        assert_eq!(again(&acl), Ok(acl.encode()));
+        assert!(acl.mode() <= 0o777);
+        let (_, inherited) = acl.inherit(0o754);
+        acl.apply_mode(0o640);
+        for list in inherited.iter().chain([&acl]) {
+            assert_eq!(again(list), Ok(list.encode()));
+        }
+        assert_eq!(acl.mode(), 0o640);
+    });
+}
+
+#[test]
+fn words_of_users() {
+    let samples = [
+        "all:1h hourly:2d,90s:5m",
+        "2026-11-21T10:00:00",
+        "-1h",
+        "@monday",
+        "1.5G",
+        "2w",
+    ];
+    let samples = samples.iter().map(|text| text.as_bytes().to_vec()).collect();
+    fuzz(HERE, "words", samples, None, &mut |bytes| {
+        let Ok(text) = std::str::from_utf8(bytes) else {
+            return;
+        };
+        if let Ok(retention) = Retention::parse(text) {
+            assert_eq!(Retention::parse(&retention.to_string()), Ok(retention));
+        }
+        let now = Time::from_nanos(1_700_000_000_000_000_000);
+        if let Ok(at) = At::parse(text, now) {
+            let _ = at.to_string();
+        }
+        let _ = (parse_size(text), parse_duration(text));
     });
 }
 

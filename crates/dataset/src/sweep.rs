@@ -64,7 +64,7 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         match self {
             Self::Snapshot {
@@ -99,7 +99,7 @@ impl Job {
         writer.into_bytes()
     }
 
-    fn decode(value: &[u8]) -> Result<Self, DecodeError> {
+    pub(crate) fn decode(value: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(value);
         let kind = reader.u8("kind of sweep job")?;
         let dataset =

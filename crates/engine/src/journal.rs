@@ -149,6 +149,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn entries_of_any_bytes_are_entries_or_none() {
+        let value = {
+            let mut writer = Writer::new();
+            writer
+                .varint(1_700_000_000_000_000_000)
+                .string(b"pool")
+                .string("made with 2 devices".as_bytes());
+            writer.into_bytes()
+        };
+        terrace_fuzz::fuzz(
+            env!("CARGO_MANIFEST_DIR"),
+            "journal",
+            vec![value],
+            None,
+            &mut |bytes| {
+                if let Some(entry) = decode(&key(Ring::Events, 7), bytes) {
+                    assert_eq!(entry.id, 7);
+                }
+                let _ = decode(bytes, bytes);
+            },
+        );
+    }
+
+    #[test]
     fn entries_come_back_in_order_and_survive_reopening() {
         let store = MemoryStore::new(1 << 30);
         let journal = Journal::open(&store).unwrap();

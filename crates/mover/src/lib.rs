@@ -12,6 +12,8 @@ mod courtesy;
 mod error;
 mod evacuation;
 mod grace;
+#[cfg(test)]
+mod hostile_bytes;
 mod job;
 mod marks;
 mod mover;

@@ -1,0 +1,36 @@
+//! Records of jobs from any bytes: never a panic; what decodes encodes to itself.
+
+use terrace_dataset::Time;
+use terrace_fuzz::fuzz;
+
+use crate::job::{Job, JobKind, JobState};
+
+#[test]
+fn jobs() {
+    let job = Job {
+        kind: JobKind::Demote,
+        state: JobState::Paused,
+        reason: "for the hours that its tier allows".into(),
+        started: Time::from_nanos(1_700_000_000_000_000_001),
+        done_bytes: 5 << 20,
+        total_bytes: 7 << 30,
+        source: 0,
+        target: 2,
+        dataset: 9,
+        body: 77,
+        pass: 3,
+        cursor: vec![0x22, 0, 1, 2],
+    };
+    fuzz(
+        env!("CARGO_MANIFEST_DIR"),
+        "job",
+        vec![job.encode()],
+        None,
+        &mut |bytes| {
+            if let Ok(job) = Job::decode(bytes) {
+                let value = job.encode();
+                assert_eq!(Job::decode(&value).map(|job| job.encode()), Ok(value));
+            }
+        },
+    );
+}
