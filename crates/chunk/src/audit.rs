@@ -63,6 +63,10 @@ impl ChunkStore {
             totals.unique += i64::from(record.length);
             totals.unique_blocks += record.blocks();
             totals.stored += i64::from(record.stored());
+            let devices: BTreeSet<u16> = record.locations.iter().map(|at| at.segment.device).collect();
+            if devices.len() < record.locations.len() {
+                wrong.push(format!("two copies of chunk {id} lie on one device"));
+            }
             for location in &record.locations {
                 *counted.entry(location.segment).or_default() += i64::from(record.stored());
                 extents
@@ -125,6 +129,7 @@ impl ChunkStore {
         }
         {
             let books = self.keeper.lock();
+            wrong.extend(books.discrepancies());
             for (segment, state) in &books.segments {
                 let is = counted.get(segment).copied().unwrap_or(0);
                 if state.live != is {

@@ -231,6 +231,39 @@ impl Books {
         self.moving.get(&id)
     }
 
+    /// What is wrong with the books of a store at rest, in words: who has counted pending bytes and never gave them back
+    /// keeps a segment for ever.
+    pub fn discrepancies(&self) -> Vec<String> {
+        let mut counted: BTreeMap<SegmentId, i64> = BTreeMap::new();
+        for record in self.pending.values() {
+            for location in &record.locations {
+                *counted.entry(location.segment).or_default() += i64::from(record.stored());
+            }
+        }
+        let mut wrong = Vec::new();
+        for (segment, state) in &self.segments {
+            let is = counted.get(segment).copied().unwrap_or(0);
+            if state.pending != is {
+                let says = state.pending;
+                wrong.push(format!(
+                    "segment {segment} has {is} pending bytes, memory says {says}"
+                ));
+            }
+        }
+        for (what, count) in [
+            ("moving", self.moving.len()),
+            ("dying", self.dying.len()),
+            ("being written", self.claimed.len()),
+        ] {
+            if count > 0 {
+                wrong.push(format!(
+                    "{count} chunks are still {what} although nobody is at work"
+                ));
+            }
+        }
+        wrong
+    }
+
     /// Changes the pending bytes of a segment.
     pub fn add_pending(&mut self, segment: SegmentId, bytes: i64) {
         self.segments.entry(segment).or_default().pending += bytes;

@@ -60,6 +60,11 @@ impl ChunkStore {
         (content, left > self.pool.total_segments() / 8)
     }
 
+    /// What is set aside for writers, bytes of content.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.reserved.load(Ordering::Acquire)
+    }
+
     pub(crate) fn set_aside(&self, bytes: u64) -> Result<Reservation, StoreError> {
         self.check_running()?;
         let try_once = || {

@@ -53,7 +53,7 @@ impl<V: Cached> ClockMap<V> {
         };
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
-            limit_per_shard: AtomicUsize::new((limit / SHARDS).max(8)),
+            limit_per_shard: AtomicUsize::new((limit / SHARDS).max(1)),
         }
     }
 

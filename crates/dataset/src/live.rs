@@ -41,6 +41,9 @@ const OBJECT_BYTES: u64 = 1024;
 /// About how much a cached name takes in RAM.
 const NAME_BYTES: u64 = 160;
 
+/// Objects, regions and names that are kept in RAM at the least, where memory is very scarce.
+const KEPT_MIN: u64 = 32;
+
 /// A region record in RAM; `None`: all holes.
 pub(crate) struct CachedRegion {
     pub(crate) birth: u64,
@@ -92,8 +95,8 @@ impl LiveDataset {
         let kept = budget.dirty_limit_bytes() / BUFFERS_KEPT_PART / CHUNK_BYTES_MAX as u64;
         Self {
             gate: RwLock::new(()),
-            objects: ClockMap::new((bytes / 4 / OBJECT_BYTES).max(1024) as usize),
-            regions: ClockMap::new((bytes / 4 / OBJECT_BYTES).max(1024) as usize),
+            objects: ClockMap::new((bytes / 4 / OBJECT_BYTES).max(KEPT_MIN) as usize),
+            regions: ClockMap::new((bytes / 4 / OBJECT_BYTES).max(KEPT_MIN) as usize),
             dirty: Mutex::new(Vec::new()),
             buffers: Buffers::new(kept.clamp(4, 128) as usize),
             rooms: RoomPool::default(),
@@ -101,7 +104,7 @@ impl LiveDataset {
             shared_bytes: AtomicU64::new(0),
             dirty_bytes: AtomicU64::new(0),
             cached_names: AtomicUsize::new(0),
-            names_limit: (bytes / 2 / NAME_BYTES).max(10_000) as usize,
+            names_limit: (bytes / 2 / NAME_BYTES).max(KEPT_MIN) as usize,
             rename: Mutex::new(()),
             riders: Mutex::new(Vec::new()),
             pending: Mutex::new(None),

@@ -11,8 +11,8 @@ use std::{
     sync::Arc,
 };
 
-use terrace_chunk::{ChunkStore, ScrubCursor};
-use terrace_store::{ChunkId, Store};
+use terrace_chunk::{ChunkStore, ScrubCursor, Step};
+use terrace_store::{ChunkId, Compression, Flow, Owner, Piece, Placement, Store};
 
 use crate::{
     content::Content,
@@ -246,9 +246,13 @@ fn judge(run: &mut Run, kind: FaultKind, disk: usize, what: Damaged, cleanly: bo
     }
     records(run, &store, single)?;
     let unreadable = chunks(run, &store, disk)?;
+    let copied = !lying && !what.labels && run.rig.shape.copies.iter().all(|copies| *copies > 1);
+    if copied && run.random.chance(1, 2) {
+        mended_in_passing(run, &store, disk)?;
+    }
     scrub(run, &store, &unreadable)?;
     let again = chunks(run, &store, disk)?;
-    if !lying && !what.labels && run.rig.shape.copies.iter().all(|copies| *copies > 1) {
+    if copied {
         let progress = store.verify_step(&mut ScrubCursor::default(), u64::MAX);
         ensure!(
             progress.damaged_copies == 0,
@@ -260,6 +264,67 @@ fn judge(run: &mut Run, kind: FaultKind, disk: usize, what: Damaged, cleanly: bo
         again.is_subset(&unreadable),
         "after a scrub other chunks cannot be read: {again:?}"
     );
+    restore(run, &store, &again)
+}
+
+/// What a reader found bad is mended without a scrub: who reads again finds nothing bad.
+fn mended_in_passing(run: &Run, store: &ChunkStore, disk: usize) -> Check {
+    for _ in 0..10_000 {
+        match store.step() {
+            Ok(Step::More) => {}
+            Ok(Step::Idle) => break,
+            Err(error) => {
+                trace!(run.trace, "step: {error}");
+                return Ok(());
+            }
+        }
+    }
+    let bad = || -> u64 {
+        let devices = store.pool().devices();
+        devices.iter().map(|device| device.counters.checksum_errors).sum()
+    };
+    let before = bad();
+    chunks(run, store, disk)?;
+    ensure!(
+        bad() == before,
+        "a reader finds {} bad copies that were found before and could have been mended",
+        bad() - before
+    );
+    Ok(())
+}
+
+/// What is lost is written again, from a backup perhaps: it must be there then, and not be taken for what is lost.
+fn restore(run: &Run, store: &ChunkStore, lost: &BTreeSet<ChunkId>) -> Check {
+    let uses = run.model.live().values().flat_map(|value| &value.uses);
+    for chunk in uses.filter(|chunk| lost.contains(&chunk.id)) {
+        let content = chunk.content.bytes();
+        let piece = Piece {
+            content: &content,
+            compression: Compression::Lz4,
+            dedup: true,
+            placement: Placement::Landing(Flow::Random),
+            owner: Owner::default(),
+            privileged: false,
+        };
+        let written = match store.write_chunks(&[piece]) {
+            Ok(written) => written,
+            Err(error) => {
+                // The pool is full, the disk refuses, or the index of the only disk is damaged.
+                trace!(run.trace, "writing again: {error}");
+                return Ok(());
+            }
+        };
+        for written in written {
+            let read = store.read_chunk(written.id);
+            ensure!(
+                read.as_ref().is_ok_and(|bytes| bytes[..] == content[..]),
+                "chunk {} was lost and written again as {}, which reads as {:?}",
+                chunk.id,
+                written.id,
+                read.map(|bytes| bytes.len())
+            );
+        }
+    }
     Ok(())
 }
 

@@ -36,7 +36,8 @@ impl EngineRig {
             disks.push((random.between(16, 36) * MIB, random.chance(1, 6)));
         }
         let machine = Machine::new(&disks, random.fork(1), coverage, trace);
-        let memory_bytes = *random.pick(&[3, 6, 16]) * MIB;
+        // In very little memory objects, region records and names are put out of RAM all the time.
+        let memory_bytes = *random.pick(&[MIB / 4, 3 * MIB, 6 * MIB, 16 * MIB]);
         let step_bytes = *random.pick(&[32 << 10, 256 << 10, 4 << 20]);
         Self {
             machine,

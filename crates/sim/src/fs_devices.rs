@@ -136,7 +136,11 @@ impl Run {
             Err(EngineError::Mover(terrace_mover::MoverError::Store(error))) => {
                 self.excuse(words, &error.to_string())
             }
-            Ok(()) if emptying && self.random.chance(1, 3) => self.rest(),
+            // What was written ahead of its commit leaves with the commit, which a daemon makes every few seconds.
+            Ok(()) if emptying && self.random.chance(1, 3) => {
+                self.tick()?;
+                self.rest()
+            }
             // The figures forbid it, or it is no use: the words say which.
             Ok(()) | Err(EngineError::Invalid(_) | EngineError::Busy(_) | EngineError::Mover(_))
                 if self.rig.machine.is_powered() =>

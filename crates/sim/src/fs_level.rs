@@ -384,7 +384,7 @@ impl Run {
         violation!("the background found no rest in {STEPS_MAX} steps")
     }
 
-    fn tick(&mut self) -> Check {
+    pub(crate) fn tick(&mut self) -> Check {
         let engine = self.engine()?;
         let seconds = match self.random.below(30) {
             0 => self.random.between(1000, 9000),
@@ -429,7 +429,8 @@ impl Run {
                     true => self.held_is_durable(),
                     false => self.flushed(),
                 }
-                self.check_rooms()
+                self.check_rooms()?;
+                self.check_reserved()
             }
             Err(error) => {
                 self.tick_was_interrupted();
@@ -464,6 +465,18 @@ impl Run {
                 volume.name
             );
         }
+        Ok(())
+    }
+
+    /// Everything is committed: nothing is set aside for writers any more. (What is kept in RAM alone has its room.)
+    fn check_reserved(&self) -> Check {
+        let kept = self.filesystems.iter().any(|one| one.promise == Promise::Ram)
+            || self.volumes.iter().any(|one| one.promise == Promise::Ram);
+        let reserved = self.engine()?.chunks().reserved_bytes();
+        ensure!(
+            kept || reserved == 0 || !self.rig.machine.is_powered(),
+            "everything is committed, and {reserved} bytes are still set aside"
+        );
         Ok(())
     }
 

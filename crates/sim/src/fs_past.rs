@@ -157,6 +157,11 @@ impl Run {
         let datasets = engine.datasets();
         for filesystem in &mut self.filesystems {
             let name = filesystem.name.clone();
+            let known = filesystem
+                .snapshots
+                .iter()
+                .filter(|(_, snapshot)| snapshot.certain);
+            let known: Vec<String> = known.map(|(short, _)| short.clone()).collect();
             filesystem.snapshots.retain(|short, snapshot| {
                 let there = snapshot.certain || datasets.view(&name, &At::Snapshot(short.clone())).is_ok();
                 snapshot.certain = true;
@@ -164,7 +169,12 @@ impl Run {
             });
             for (short, snapshot) in &mut filesystem.snapshots {
                 if let Ok(info) = datasets.snapshot_info(&format!("{name}@{short}")) {
-                    snapshot.tagged = !info.holds.is_empty();
+                    let tagged = !info.holds.is_empty();
+                    ensure!(
+                        tagged == snapshot.tagged || !known.contains(short),
+                        "{name}@{short} is held: {tagged}, although the other was acknowledged"
+                    );
+                    snapshot.tagged = tagged;
                 }
             }
         }

@@ -4,8 +4,7 @@
 //! if the engine fails for a reason outside (power, a failing device), the copy is a state that may be found later.
 
 use terrace_dataset::{
-    AllocateMode, AttributeMode, Attributes, Context, FileKind, Filesystem, FsError, RenameMode, SeekTarget,
-    SetAttributes, Tree,
+    AllocateMode, Attributes, Context, FileKind, Filesystem, FsError, RenameMode, SetAttributes, Tree,
 };
 
 use crate::{
@@ -32,7 +31,7 @@ const CHUNK_BYTES: u64 = 128 << 10;
 type Touched = Vec<u64>;
 
 impl Run {
-    fn name(&mut self) -> Vec<u8> {
+    pub(crate) fn name(&mut self) -> Vec<u8> {
         match self.random.below(20) {
             0 => vec![b'x'; 255],
             1 => format!("näme {}", self.random.below(4)).into_bytes(),
@@ -65,7 +64,7 @@ impl Run {
         let choice = if crowded {
             self.random.between(52, 75)
         } else {
-            self.random.below(100)
+            self.random.below(106)
         };
         match choice {
             0..=13 => self.create(index, dir, FileKind::File),
@@ -79,11 +78,9 @@ impl Run {
                         &format!("link {object} as {dir}/{}", show(&name)),
                         |fs, tree| {
                             let model = tree.link(object, dir, &name);
-                            Done::of(
-                                fs.link(&Context::root(), object, dir, &name),
-                                model,
-                                vec![object, dir],
-                            )
+                            let linked = fs.link(&Context::root(), object, dir, &name);
+                            Done::of(linked, model, vec![object, dir])
+                                .stamping(&[(object, Change::Attributes), (dir, Change::Content)])
                         },
                     )
                 }
@@ -114,6 +111,9 @@ impl Run {
                 None => Ok(()),
             },
             94 => self.release_one(index),
+            100..=101 => self.temporary(index, dir),
+            102..=103 => self.link_held(index, dir),
+            104..=105 => self.set_times(index),
             _ => match file {
                 Some(object) => self.read(index, object),
                 None => Ok(()),
@@ -122,7 +122,7 @@ impl Run {
     }
 
     /// Does a call on the engine and on a copy of the model, and compares.
-    fn call(
+    pub(crate) fn call(
         &mut self,
         index: usize,
         words: &str,
@@ -145,7 +145,13 @@ impl Run {
                         continue;
                     }
                     match handle.attributes(object) {
-                        Ok(attributes) => observe(&mut tree, object, &attributes, earliest, latest)?,
+                        Ok(attributes) => {
+                            observe(&mut tree, object, &attributes, earliest, latest)?;
+                            let stamped = done.stamped.iter().filter(|(of, _)| *of == object);
+                            for (_, change) in stamped {
+                                check_stamped(words, object, &attributes, *change, earliest)?;
+                            }
+                        }
                         Err(error) => {
                             let consequence = self.judge("attributes", &error)?;
                             self.filesystems[index]
@@ -270,6 +276,7 @@ impl Run {
                 .map_or(UNKNOWN_OBJECT, |attributes| attributes.object);
             let model = tree.create(dir, &name, object, mode, body);
             Done::of(result, model, vec![object, dir])
+                .stamping(&[(object, Change::Content), (dir, Change::Content)])
         })
     }
 
@@ -305,7 +312,7 @@ impl Run {
                 {
                     return Done::wrong(format!("appended at {at}, not {size}"));
                 }
-                Done::of(result, model, vec![object])
+                Done::of(result, model, vec![object]).stamping(&[(object, Change::Content)])
             });
         }
         let words = format!("write {} bytes at {offset} of {object}", data.len());
@@ -316,7 +323,7 @@ impl Run {
                 return Done::wrong(format!("{written} of {} bytes written", data.len()));
             }
             let model = tree.write(object, offset, &data[..written]);
-            Done::of(result, model, vec![object])
+            Done::of(result, model, vec![object]).stamping(&[(object, Change::Content)])
         })
     }
 
@@ -374,10 +381,14 @@ impl Run {
                     tree.unlink(dir, name, is_held),
                 )
             };
-            let touched = model.iter().copied().chain([dir]).collect();
+            let gone = model.ok();
+            let stamped: Vec<_> = gone.iter().map(|object| (*object, Change::Attributes)).collect();
+            let touched = gone.into_iter().chain([dir]).collect();
             Done {
                 frees: true,
                 ..Done::of(result, model.map(drop), touched)
+                    .stamping(&stamped)
+                    .stamping(&[(dir, Change::Content)])
             }
         })
     }
@@ -403,16 +414,24 @@ impl Run {
             show(&new_name)
         );
         self.call(index, &words, |fs, tree| {
-            let touched: Vec<u64> = [tree.lookup(dir, name), tree.lookup(new_dir, &new_name)]
-                .into_iter()
-                .flatten()
-                .chain([dir, new_dir])
-                .collect();
+            let ends = [tree.lookup(dir, name), tree.lookup(new_dir, &new_name)];
+            let touched: Vec<u64> = ends.into_iter().flatten().chain([dir, new_dir]).collect();
+            // Two names of one object: nothing is done.
+            let stamped = match ends {
+                [Ok(one), Ok(other)] if one == other => Vec::new(),
+                ends => {
+                    let objects = ends.into_iter().flatten();
+                    let objects = objects.map(|object| (object, Change::Attributes));
+                    objects
+                        .chain([(dir, Change::Content), (new_dir, Change::Content)])
+                        .collect()
+                }
+            };
             let result = fs.rename(&Context::root(), dir, name, new_dir, &new_name, mode);
             let model = tree.rename(dir, name, new_dir, &new_name, renaming, |object| {
                 held.contains(&object)
             });
-            Done::of(result, model, touched)
+            Done::of(result, model, touched).stamping(&stamped)
         })
     }
 
@@ -438,7 +457,7 @@ impl Run {
             let model = tree.resize(object, new);
             Done {
                 frees: new == 0,
-                ..Done::of(result, model, vec![object])
+                ..Done::of(result, model, vec![object]).stamping(&[(object, Change::Content)])
             }
         })
     }
@@ -502,119 +521,8 @@ impl Run {
                 return Done::wrong(format!("{copied} of {} bytes copied", data.len()));
             }
             let model = tree.write(to, to_offset, &data[..copied as usize]);
-            Done::of(result, model, vec![from, to])
+            Done::of(result, model, vec![from, to]).stamping(&[(to, Change::Content)])
         })
-    }
-
-    fn change_attributes(&mut self, index: usize) -> Check {
-        let objects = self.filesystems[index]
-            .history
-            .newest()
-            .tree
-            .objects(|node| !matches!(node.body, Body::Symlink(_)));
-        let object = *self.random.pick(&objects);
-        let mode = self.random.chance(1, 2).then(|| self.random.below(0o1000) as u32);
-        let uid = self.random.chance(1, 3).then(|| self.random.below(5) as u32);
-        let gid = self.random.chance(1, 3).then(|| self.random.below(5) as u32);
-        if mode.is_none() && uid.is_none() && gid.is_none() {
-            return Ok(());
-        }
-        let words = format!("mode {mode:?} owner {uid:?} group {gid:?} of {object}");
-        self.call(index, &words, |fs, tree| {
-            let change = SetAttributes {
-                mode,
-                uid,
-                gid,
-                ..SetAttributes::default()
-            };
-            let result = fs.set_attributes(&Context::root(), object, &change);
-            let model = tree.change(object, |node| {
-                node.mode = mode.unwrap_or(node.mode);
-                node.uid = uid.unwrap_or(node.uid);
-                node.gid = gid.unwrap_or(node.gid);
-            });
-            Done::of(result, model, vec![object])
-        })
-    }
-
-    fn extended_attribute(&mut self, index: usize) -> Check {
-        let objects = self.filesystems[index]
-            .history
-            .newest()
-            .tree
-            .objects(|node| !matches!(node.body, Body::Symlink(_)));
-        let object = *self.random.pick(&objects);
-        let name = format!("user.a{}", self.random.below(5)).into_bytes();
-        if self.random.chance(1, 4) {
-            let words = format!("remove attribute {} of {object}", show(&name));
-            return self.call(index, &words, |fs, tree| {
-                let result = fs.remove_extended_attribute(&Context::root(), object, &name);
-                let mut there = false;
-                let model = tree.change(object, |node| there = node.attributes.remove(&name).is_some());
-                let model = if there { model } else { Err("no such attribute") };
-                Done::of(result, model, vec![object])
-            });
-        }
-        let long = self.random.chance(1, 15);
-        let value =
-            vec![self.random.next() as u8; self.random.skewed(if long { 20_000 } else { 200 }) as usize];
-        let (mode, must) = *self.random.pick(&[
-            (AttributeMode::Set, None),
-            (AttributeMode::Set, None),
-            (AttributeMode::Create, Some(false)),
-            (AttributeMode::Replace, Some(true)),
-        ]);
-        let words = format!(
-            "{mode:?} attribute {} of {object} to {} bytes",
-            show(&name),
-            value.len()
-        );
-        self.call(index, &words, |fs, tree| {
-            let result = fs.set_extended_attribute(&Context::root(), object, &name, &value, mode);
-            let there = tree
-                .node(object)
-                .is_some_and(|node| node.attributes.contains_key(&name));
-            let model = if must.is_some_and(|must| must != there) {
-                Err("the attribute is there, or is not")
-            } else {
-                tree.change(object, |node| {
-                    node.attributes.insert(name.clone(), value.clone());
-                })
-            };
-            Done::of(result, model, vec![object])
-        })
-    }
-
-    fn hold_open(&mut self, index: usize, object: u64) -> Check {
-        let filesystem = &mut self.filesystems[index];
-        if filesystem.held.contains(&object) {
-            return Ok(());
-        }
-        let Some(handle) = filesystem.handle.clone() else {
-            return Ok(());
-        };
-        trace!(self.trace, "{}: open {object}", filesystem.name);
-        match handle.open_object(object) {
-            Ok(()) => {
-                filesystem.held.push(object);
-                Ok(())
-            }
-            Err(error) => self.after_error("open", &error),
-        }
-    }
-
-    fn release_one(&mut self, index: usize) -> Check {
-        let filesystem = &mut self.filesystems[index];
-        let Some(object) = filesystem.held.pop() else {
-            return Ok(());
-        };
-        let Some(handle) = filesystem.handle.clone() else {
-            return Ok(());
-        };
-        trace!(self.trace, "{}: release {object}", filesystem.name);
-        handle.release_object(object);
-        filesystem.history.amend(|state| state.tree.released(object));
-        Ok(())
     }
 
     fn read(&mut self, index: usize, object: u64) -> Check {
@@ -640,43 +548,6 @@ impl Run {
                 Ok(())
             }
             Err(error) => self.after_error("read", &error),
-        }
-    }
-
-    fn seek(&mut self, index: usize, object: u64, offset: u64) -> Check {
-        let filesystem = &self.filesystems[index];
-        let Some(handle) = filesystem.handle.clone() else {
-            return Ok(());
-        };
-        let Ok(file) = filesystem.history.newest().tree.file(object).cloned() else {
-            return Ok(());
-        };
-        match handle.seek(object, offset, SeekTarget::Data) {
-            Ok(found) => {
-                ensure!(
-                    found >= offset && found < file.size,
-                    "seek data from {offset} found {found}"
-                );
-                let between = file.read(offset, (found - offset) as usize);
-                ensure!(
-                    between.iter().all(|byte| *byte == 0),
-                    "seek data from {offset} passed over data to {found}"
-                );
-                Ok(())
-            }
-            Err(FsError::NoData) => {
-                let rest = file.block_numbers().into_iter().any(|block| {
-                    (block + 1) * 4096 > offset
-                        && block * 4096 < file.size
-                        && file
-                            .read(offset.max(block * 4096), 4096)
-                            .iter()
-                            .any(|byte| *byte != 0)
-                });
-                ensure!(!rest || offset >= file.size, "seek data from {offset} found none");
-                Ok(())
-            }
-            Err(error) => self.after_error("seek", &error),
         }
     }
 
@@ -868,7 +739,27 @@ fn observe(tree: &mut TreeModel, object: u64, attributes: &Attributes, earliest:
     Ok(())
 }
 
-fn show(name: &[u8]) -> String {
+/// What the call must have set of an object's times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The time of the last change of anything.
+    Attributes,
+    /// That of the last change of the content too.
+    Content,
+}
+
+fn check_stamped(words: &str, object: u64, attributes: &Attributes, change: Change, earliest: u64) -> Check {
+    let (modified, changed) = stamps(attributes);
+    let is_old =
+        |stamp: (i64, u32)| stamp.0 as i128 * 1_000_000_000 + i128::from(stamp.1) < i128::from(earliest);
+    ensure!(
+        !is_old(changed) && (change == Change::Attributes || !is_old(modified)),
+        "{words}: object {object} changed, and its times say that it did not: {modified:?}, {changed:?}"
+    );
+    Ok(())
+}
+
+pub(crate) fn show(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
     if text.len() > 24 {
         format!("({} bytes)", name.len())
@@ -878,24 +769,33 @@ fn show(name: &[u8]) -> String {
 }
 
 /// What came of a call in engine and model.
-struct Done {
+pub(crate) struct Done {
     engine: Result<(), FsError>,
     model: Result<(), Refused>,
     touched: Touched,
+    /// Objects whose times it must have set.
+    stamped: Vec<(u64, Change)>,
     /// It must work on a full pool.
     frees: bool,
     wrong: Option<String>,
 }
 
 impl Done {
-    fn of<T>(engine: Result<T, FsError>, model: Result<(), Refused>, touched: Touched) -> Self {
+    pub(crate) fn of<T>(engine: Result<T, FsError>, model: Result<(), Refused>, touched: Touched) -> Self {
         Self {
             engine: engine.map(drop),
             model,
             touched,
+            stamped: Vec::new(),
             frees: false,
             wrong: None,
         }
+    }
+
+    /// It must have set these times (of what it touched, as far as that is still there).
+    pub(crate) fn stamping(mut self, stamped: &[(u64, Change)]) -> Self {
+        self.stamped.extend_from_slice(stamped);
+        self
     }
 
     /// Something that no model is needed to see is wrong.
@@ -904,6 +804,7 @@ impl Done {
             engine: Ok(()),
             model: Err("the answer makes no sense"),
             touched: Vec::new(),
+            stamped: Vec::new(),
             frees: false,
             wrong: Some(words),
         }

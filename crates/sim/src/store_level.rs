@@ -12,7 +12,9 @@ mod recovery;
 use std::{collections::VecDeque, sync::Arc};
 
 use terrace_chunk::{ChunkStore, ScrubCursor, Step};
-use terrace_store::{Batch, ChunkId, Compression, Flow, Owner, Piece, Placement, Store, StoreError, Written};
+use terrace_store::{
+    Batch, ChunkId, Compression, Flow, Owner, Piece, Placement, Sequence, Store, StoreError, Written,
+};
 
 use self::again::{RECENT_MAX, Recent};
 use crate::{
@@ -53,6 +55,8 @@ pub(crate) struct Run {
     pub(crate) scarred: bool,
     /// A copy may have been lost without anybody's fault: power went or a disk was gone since the last whole scrub.
     pub(crate) ragged: bool,
+    /// A whole scrub repaired what was ragged. The end of the process undoes that until it is flushed.
+    mended: bool,
     /// What was written lately, as a client knows it, to be written again if it is lost.
     pub(crate) recent: VecDeque<Recent>,
     /// A disk is lying about its writes: what fails is not looked into, it ends the work.
@@ -107,6 +111,7 @@ impl Run {
             hurt: false,
             scarred: false,
             ragged: false,
+            mended: false,
             recent: VecDeque::new(),
             lying: false,
             broken: false,
@@ -467,7 +472,7 @@ impl Run {
         match store.flush(sequence) {
             Ok(()) => {
                 trace!(self.trace, "flush {}", sequence.0);
-                self.model.flushed(sequence);
+                self.flushed(sequence);
                 Ok(())
             }
             Err(error) => {
@@ -479,6 +484,12 @@ impl Run {
                 self.recover(false)
             }
         }
+    }
+
+    /// Everything up to here is durable, repairs too: each is a batch.
+    fn flushed(&mut self, sequence: Sequence) {
+        self.model.flushed(sequence);
+        self.ragged &= !std::mem::take(&mut self.mended);
     }
 
     fn read_some(&mut self) -> Check {
@@ -627,8 +638,7 @@ impl Run {
         trace!(self.trace, "checkpoint");
         match store.checkpoint() {
             Ok(()) => {
-                let newest = store.newest();
-                self.model.flushed(newest);
+                self.flushed(store.newest());
                 self.audit_root()
             }
             Err(error) => self.after_error("checkpoint", &error),
@@ -683,8 +693,7 @@ impl Run {
                     if progress.finished {
                         // What had lost a copy has it again.
                         self.scarred &= self.is_explained();
-                        // What a scrub repaired is durable with the next flush only, so that a copy may be bad again after a
-                        // cut: `ragged` stays.
+                        self.mended = !self.is_explained();
                         return Ok(());
                     }
                 }
@@ -835,8 +844,7 @@ impl Run {
         match store.close() {
             Ok(()) => {
                 trace!(self.trace, "closed");
-                let newest = store.newest();
-                self.model.flushed(newest);
+                self.flushed(store.newest());
                 ensure!(
                     matches!(store.commit(Batch::new()), Ok(_) | Err(StoreError::Stopped(_))),
                     "a closed store answers a commit with something else"

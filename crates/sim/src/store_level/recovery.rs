@@ -20,6 +20,7 @@ impl Run {
         }
         self.store = None;
         self.held.clear();
+        self.mended = false;
         // Faults of single operations end here: what is checked below is what is on the disks.
         self.ragged |= self.rig.machine.lacks_a_disk();
         self.calm();
