@@ -76,7 +76,7 @@ impl Bay {
 
     fn wipe_roots(&self) {
         for device in &self.devices {
-            device.write_at(256 << 10, &vec![0; 256 << 10]).unwrap();
+            device.write_at(256 << 10, &vec![0; 512 << 10]).unwrap();
         }
     }
 

@@ -16,8 +16,8 @@ impl Pool {
         let mut found = Vec::new();
         let mut sound = open.len() == self.label.read().members.len();
         for device in open.iter() {
-            for slot in 0..ROOT_OFFSETS.len() {
-                match read_slot(device.device.as_ref(), slot, &id) {
+            for offset in ROOT_OFFSETS.iter().flatten() {
+                match read_slot(device.device.as_ref(), *offset, &id) {
                     Slot::Root(root) => found.push((root.generation, root.payload)),
                     Slot::Damaged(_) => sound = false,
                     Slot::Empty => {}
@@ -65,14 +65,16 @@ impl Pool {
         for device in open.iter() {
             let path = device.device.path();
             let mut own = None;
-            for slot in 0..ROOT_OFFSETS.len() {
-                looked_at += 1;
-                match read_slot(device.device.as_ref(), slot, &id) {
-                    Slot::Empty => {}
-                    Slot::Root(root) => own = own.max(Some(root.generation)),
-                    Slot::Damaged(cause) => problems.push(format!(
-                        "root slot {slot} of {path}: {cause} (the next checkpoint writes it anew)"
-                    )),
+            for (slot, copies) in ROOT_OFFSETS.iter().enumerate() {
+                for (copy, offset) in copies.iter().enumerate() {
+                    looked_at += 1;
+                    match read_slot(device.device.as_ref(), *offset, &id) {
+                        Slot::Empty => {}
+                        Slot::Root(root) => own = own.max(Some(root.generation)),
+                        Slot::Damaged(cause) => problems.push(format!(
+                            "root slot {slot}, copy {copy}, of {path}: {cause} (the next checkpoints write it anew)"
+                        )),
+                    }
                 }
             }
             newest.push((path, own));

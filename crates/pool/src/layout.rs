@@ -6,7 +6,9 @@
 //! 128 KiB   unused                 128 KiB
 //! 256 KiB   root slot 0            4 KiB header + 64 KiB payload, in 128 KiB
 //! 384 KiB   root slot 1            the same
-//! 512 KiB   unused                 512 KiB
+//! 512 KiB   root slot 0, again     the same bytes once more
+//! 640 KiB   root slot 1, again     the same
+//! 768 KiB   unused                 256 KiB
 //! 1 MiB     segments               segment_count × segment_bytes
 //! end−64 KiB  label, copy 2        64 KiB; "end" is the size that the label states
 //! ```
@@ -15,8 +17,10 @@
 pub const LABEL_BYTES: usize = 64 * 1024;
 /// Where the first label copy starts, bytes.
 pub(crate) const LABEL_OFFSETS: [u64; 2] = [0, LABEL_BYTES as u64];
-/// Where the root slots start, bytes.
-pub(crate) const ROOT_OFFSETS: [u64; 2] = [256 * 1024, 384 * 1024];
+/// Where the two copies of each root slot start, bytes.
+pub(crate) const ROOT_OFFSETS: [[u64; 2]; 2] = [[256 * 1024, 512 * 1024], [384 * 1024, 640 * 1024]];
+/// Where the last of them ends, bytes.
+pub(crate) const ROOTS_END: u64 = 768 * 1024;
 /// Where segment 0 starts, bytes.
 pub const SEGMENT_AREA_OFFSET: u64 = 1024 * 1024;
 /// Segment size of a pool on devices of 1 GiB and more, bytes.

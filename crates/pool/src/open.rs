@@ -14,7 +14,7 @@ use crate::allocator::Allocator;
 use crate::label::{Label, Member};
 use crate::labels::{LabelCopies, write_labels};
 use crate::layout::{
-    DEVICE_BYTES_MIN, ROOT_OFFSETS, SEGMENT_AREA_OFFSET, SEGMENTS_MIN, choose_segment_bytes, segment_count,
+    DEVICE_BYTES_MIN, ROOTS_END, SEGMENT_AREA_OFFSET, SEGMENTS_MIN, choose_segment_bytes, segment_count,
 };
 use crate::member::OpenDevice;
 use crate::roots::Roots;
@@ -376,7 +376,7 @@ pub(crate) fn new_member(
 
 /// Zeroes labels and roots of an earlier life, at both ends.
 pub(crate) fn wipe_front(device: &OpenDevice) -> Result<(), PoolError> {
-    let zeroes = AlignedBuffer::zeroed((ROOT_OFFSETS[1] + 128 * 1024) as usize);
+    let zeroes = AlignedBuffer::zeroed(ROOTS_END as usize);
     device.write_front(0, &zeroes)?;
     let end = crate::layout::end_label_offset(device.device.size_bytes());
     device.write_front(end, &zeroes[..crate::LABEL_BYTES])?;

@@ -1,4 +1,5 @@
-//! Root slots: two per device, written in turn, so that a torn write leaves the older root readable.
+//! Root slots: two per device, written in turn, so that a torn write leaves the older root readable; each in two copies,
+//! so that a bad sector does not bring the older root back.
 //!
 //! Invariants: on each device the slot that holds its newest valid root is never the one that is written next; the
 //! generation grows with every attempt, also after a failed one; a root is believed only if the sum over its header
@@ -32,11 +33,11 @@ pub(crate) struct Root {
 pub(crate) struct RootSlots {
     /// The newest valid root and its slot.
     pub(crate) newest: Option<(usize, Root)>,
-    /// Slots that cannot be read, or hold bytes that are not a valid root: there may be a newer one in them.
-    pub(crate) unsure: Vec<usize>,
+    /// Copies of slots that cannot be read, or hold bytes that are not a valid root: there may be a newer one in them.
+    pub(crate) unsure: Vec<(usize, u64)>,
 }
 
-/// What a slot holds.
+/// What a copy of a slot holds.
 pub(crate) enum Slot {
     /// Nothing was ever written there.
     Empty,
@@ -46,8 +47,8 @@ pub(crate) enum Slot {
     Root(Root),
 }
 
-/// Reads a slot of a device.
-pub(crate) fn read_slot(device: &dyn Device, slot: usize, pool: &PoolId) -> Slot {
+/// Reads the copy of a slot that starts at `offset` bytes.
+pub(crate) fn read_slot(device: &dyn Device, offset: u64, pool: &PoolId) -> Slot {
     let length = DEVICE_BLOCK_BYTES + ROOT_BYTES_MAX;
     let mut buffer = AlignedBuffer::with_capacity(length);
     let decode = |bytes: &[u8]| {
@@ -58,7 +59,7 @@ pub(crate) fn read_slot(device: &dyn Device, slot: usize, pool: &PoolId) -> Slot
             None => Err("its bytes are no root of this pool"),
         }
     };
-    match read_patiently(device, ROOT_OFFSETS[slot], &mut buffer, length, decode, |_| false) {
+    match read_patiently(device, offset, &mut buffer, length, decode, |_| false) {
         Ok(Ok(slot)) => slot,
         Ok(Err(cause)) => Slot::Damaged(cause.into()),
         Err(error) => Slot::Damaged(error.to_string()),
@@ -114,23 +115,26 @@ pub(crate) fn decode_root(bytes: &[u8], pool: &PoolId) -> Option<Root> {
     })
 }
 
-/// Reads both slots of a device.
+/// Reads both slots of a device, and both copies of each.
 pub(crate) fn read_root_slots(device: &dyn Device, pool: &PoolId) -> RootSlots {
     let mut slots = RootSlots::default();
-    for slot in 0..ROOT_OFFSETS.len() {
-        let newest = slots.newest.as_ref().map(|(_, newest)| newest.generation);
-        match read_slot(device, slot, pool) {
-            Slot::Root(root) if newest.is_some_and(|newest| newest >= root.generation) => {}
-            Slot::Root(root) => slots.newest = Some((slot, root)),
-            Slot::Empty => {}
-            Slot::Damaged(cause) => {
-                tracing::warn!(
-                    device = device.path(),
-                    slot,
-                    cause,
-                    "a root slot is not a valid root"
-                );
-                slots.unsure.push(slot);
+    for (slot, copies) in ROOT_OFFSETS.iter().enumerate() {
+        for offset in copies {
+            let newest = slots.newest.as_ref().map(|(_, newest)| newest.generation);
+            match read_slot(device, *offset, pool) {
+                Slot::Root(root) if newest.is_some_and(|newest| newest >= root.generation) => {}
+                Slot::Root(root) => slots.newest = Some((slot, root)),
+                Slot::Empty => {}
+                Slot::Damaged(cause) => {
+                    tracing::warn!(
+                        device = device.path(),
+                        slot,
+                        offset,
+                        cause,
+                        "a root slot is not a valid root"
+                    );
+                    slots.unsure.push((slot, *offset));
+                }
             }
         }
     }

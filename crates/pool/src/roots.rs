@@ -24,8 +24,8 @@ pub(crate) struct Roots {
     slots: Vec<(u16, usize, u64)>,
     /// There are damaged slots and no valid one.
     lost: bool,
-    /// Slots that may hold a newer root than the newest that could be read: device, slot.
-    unsure: Vec<(u16, usize)>,
+    /// Copies of slots that may hold a newer root than the newest that could be read: device, slot, offset.
+    unsure: Vec<(u16, usize, u64)>,
 }
 
 impl Roots {
@@ -34,7 +34,8 @@ impl Roots {
         let mut roots = Self::default();
         for device in devices {
             let slots = read_root_slots(device.device.as_ref(), pool);
-            let unsure = slots.unsure.into_iter().map(|slot| (device.number, slot));
+            let unsure = slots.unsure.into_iter();
+            let unsure = unsure.map(|(slot, offset)| (device.number, slot, offset));
             roots.unsure.extend(unsure);
             if let Some((slot, root)) = slots.newest {
                 roots.slots.push((device.number, slot, root.generation));
@@ -57,7 +58,8 @@ impl Roots {
     }
 
     fn set_slot(&mut self, number: u16, slot: usize) {
-        self.unsure.retain(|unsure| *unsure != (number, slot));
+        self.unsure
+            .retain(|(device, unsure, _)| (*device, *unsure) != (number, slot));
         self.slots.retain(|(device, ..)| *device != number);
         self.slots.push((number, slot, self.generation));
     }
@@ -118,7 +120,7 @@ impl Pool {
         let mut written = Vec::new();
         for device in &holders {
             let slot = roots.next_slot(device.number);
-            match device.write_front(ROOT_OFFSETS[slot], &bytes) {
+            match write_slot(device, slot, &bytes) {
                 Ok(()) => written.push((device.clone(), slot)),
                 Err(error) => failure = Some(error),
             }
@@ -175,10 +177,12 @@ impl Pool {
             return Ok(());
         };
         let bytes = encode_root(&self.id(), roots.generation, &payload);
-        for (number, slot) in std::mem::take(&mut roots.unsure) {
+        // Not the other copy of the slot: it may be the only sound root of its device.
+        for (number, slot, offset) in std::mem::take(&mut roots.unsure) {
             let device = self.device(number)?;
-            let written = device.write_front(ROOT_OFFSETS[slot], &bytes);
+            let written = device.write_front(offset, &bytes);
             match written.and_then(|()| device.flush()) {
+                Ok(()) if roots.holds_newest(number) => {}
                 Ok(()) => roots.set_slot(number, slot),
                 Err(error) => tracing::warn!(%error, slot, "a damaged root slot could not be written anew"),
             }
@@ -200,5 +204,18 @@ impl Pool {
         holders.sort_by_key(|device| (device.tier.load(Ordering::Relaxed), device.number));
         holders.truncate(HOLDERS_MAX);
         holders
+    }
+}
+
+/// Writes both copies of a slot. One that a device refuses is as one that cannot be read later: the other is enough.
+fn write_slot(device: &OpenDevice, slot: usize, bytes: &[u8]) -> Result<(), PoolError> {
+    let [first, second] = ROOT_OFFSETS[slot].map(|offset| device.write_front(offset, bytes));
+    match (first, second) {
+        (Err(error), Err(_)) => Err(error),
+        (Err(error), Ok(())) | (Ok(()), Err(error)) => {
+            tracing::warn!(%error, slot, "one of the two copies of a root could not be written");
+            Ok(())
+        }
+        (Ok(()), Ok(())) => Ok(()),
     }
 }

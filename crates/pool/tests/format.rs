@@ -95,7 +95,12 @@ fn roots_and_labels_lie_where_the_manual_says() {
         memory.read_at(offset, &mut bytes).unwrap();
         assert_eq!(Label::decode(&bytes).unwrap().pool_id, pool.id());
     }
-    for (offset, generation, payload) in [(256 * 1024, 1u64, &b"first"[..]), (384 * 1024, 2, b"second")] {
+    for (offset, generation, payload) in [
+        (256 * 1024, 1u64, &b"first"[..]),
+        (384 * 1024, 2, b"second"),
+        (512 * 1024, 1, b"first"),
+        (640 * 1024, 2, b"second"),
+    ] {
         let mut fields = b"TERRROOT\x01\0\0\0".to_vec();
         fields.extend((payload.len() as u32).to_le_bytes());
         fields.extend(pool.id());

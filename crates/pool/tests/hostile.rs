@@ -10,7 +10,15 @@ use terrace_device::Device;
 use terrace_pool::{LABEL_BYTES, OpenOptions, Pool, PoolError};
 
 /// Where labels and root slots begin, bytes, on a device of 16 MiB.
-const PLACES: [u64; 5] = [0, 64 * 1024, 16 * MIB - 64 * 1024, 256 * 1024, 384 * 1024];
+const PLACES: [u64; 7] = [
+    0,
+    64 * 1024,
+    16 * MIB - 64 * 1024,
+    256 * 1024,
+    384 * 1024,
+    512 * 1024,
+    640 * 1024,
+];
 
 fn options() -> OpenOptions {
     OpenOptions {
@@ -27,7 +35,7 @@ proptest! {
 
     #[test]
     fn damage_anywhere_is_survived_or_named(
-        damage in proptest::collection::vec((0usize..5, 0u64..70_000, any::<u8>()), 1..8),
+        damage in proptest::collection::vec((0usize..7, 0u64..70_000, any::<u8>()), 1..8),
     ) {
         let shelf = Shelf::new(&[16, 16]);
         let pool = create("tank", 1, vec![("only", shelf.all())]);

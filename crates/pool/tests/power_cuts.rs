@@ -165,16 +165,16 @@ fn a_crash_between_two_devices_is_mended_before_either_may_be_lost() {
 
 #[test]
 fn a_root_that_could_not_be_read_never_comes_back() {
-    const SLOT_OF_TWO: u64 = 384 * 1024;
+    const SLOT_OF_TWO: [u64; 2] = [384 * 1024, 640 * 1024];
     for attempts in [2, u32::MAX] {
         let shelf = Shelf::new(&[16]);
         let pool = create("tank", 1, vec![("only", shelf.all())]);
         pool.write_root(b"one").unwrap();
         pool.write_root(b"two").unwrap();
-        *shelf.media[0].unreadable.lock().unwrap() = (SLOT_OF_TWO, attempts);
+        *shelf.media[0].unreadable.lock().unwrap() = SLOT_OF_TWO.map(|at| (at, attempts)).into();
         let before = shelf.events();
         let reopened = open(shelf.all()).unwrap();
-        let readable = || *shelf.media[0].unreadable.lock().unwrap() = (0, 0);
+        let readable = || shelf.media[0].unreadable.lock().unwrap().clear();
         if attempts == 2 {
             assert_eq!(root(&reopened).unwrap(), b"two", "it is read again");
             continue;
@@ -196,14 +196,40 @@ fn a_root_that_could_not_be_read_never_comes_back() {
 }
 
 #[test]
+fn one_bad_copy_of_the_newest_root_costs_nothing_and_is_written_again() {
+    for bad in [384 * 1024, 640 * 1024] {
+        for unreadable in [true, false] {
+            let shelf = Shelf::new(&[16]);
+            let pool = create("tank", 1, vec![("only", shelf.all())]);
+            pool.write_root(b"one").unwrap();
+            pool.write_root(b"two").unwrap();
+            drop(pool);
+            match unreadable {
+                true => shelf.media[0].unreadable.lock().unwrap().push((bad, u32::MAX)),
+                false => shelf.media[0].memory.write_at(bad, &[7; 4096]).unwrap(),
+            }
+            let pool = open(shelf.all()).unwrap();
+            assert_eq!(root(&pool).unwrap(), b"two");
+            assert_eq!(pool.check_copies().0.len(), 1);
+            pool.settle_roots().unwrap();
+            shelf.media[0].unreadable.lock().unwrap().clear();
+            let pool = open(shelf.all()).unwrap();
+            assert_eq!(pool.check_copies().0, [""; 0]);
+            pool.write_root(b"three").unwrap();
+            assert_eq!(root(&open(shelf.all()).unwrap()).unwrap(), b"three");
+        }
+    }
+}
+
+#[test]
 fn no_slot_that_could_not_be_read_is_left_as_it_was() {
     let shelf = Shelf::new(&[16, 16]);
     let pool = create("tank", 1, vec![("only", shelf.all())]);
     pool.write_root(b"one").unwrap();
     pool.write_root(b"two").unwrap();
     drop(pool);
-    // Both slots of the second device.
-    for slot in [256 * 1024, 384 * 1024] {
+    // Both slots of the second device, in both copies.
+    for slot in [256 * 1024, 384 * 1024, 512 * 1024, 640 * 1024] {
         shelf.media[1].memory.write_at(slot, &[7; 4096]).unwrap();
     }
     let pool = open(shelf.all()).unwrap();
@@ -242,23 +268,24 @@ fn damaged_roots_are_told_from_none() {
     pool.write_root(b"").unwrap();
     assert_eq!(open(shelf.all()).unwrap().read_root().unwrap().unwrap(), b"");
     pool.write_root(b"second").unwrap();
-    let slots = [256 * 1024, 384 * 1024];
+    let newest = [384 * 1024, 640 * 1024];
     let mut block = vec![0; 4096];
     for byte in (0..80).chain([4096 - 1]) {
         let damaged = shelf.after_power_cut(shelf.events(), 2);
         let memory = &damaged.media[0].memory;
-        memory.read_at(slots[1], &mut block).unwrap();
-        block[byte] ^= 0x10;
-        memory.write_at(slots[1], &block).unwrap();
-        let payload = open(damaged.all()).unwrap().read_root().unwrap().unwrap();
-        // Beyond the 72 bytes of the header nothing is read.
-        assert_eq!(
-            payload,
-            if byte < 72 { &b""[..] } else { b"second" },
-            "byte {byte}"
-        );
+        for (copy, slot) in newest.into_iter().enumerate() {
+            memory.read_at(slot, &mut block).unwrap();
+            block[byte] ^= 0x10;
+            memory.write_at(slot, &block).unwrap();
+            let opened = open(damaged.all()).unwrap();
+            let payload = opened.read_root().unwrap().unwrap();
+            // Beyond the 72 bytes of the header nothing is read. The other copy is as good.
+            let lost = byte < 72 && copy == 1;
+            assert_eq!(payload, if lost { &b""[..] } else { b"second" }, "byte {byte}");
+            assert_eq!(opened.check_copies().0.is_empty(), byte >= 72);
+        }
     }
-    for slot in slots {
+    for slot in [256 * 1024, 384 * 1024, 512 * 1024, 640 * 1024] {
         shelf.media[0].memory.write_at(slot, &[0x77; 4096]).unwrap();
     }
     assert!(matches!(

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Pages of a device that hold its root slots.
-const ROOT_PAGES: std::ops::Range<usize> = 64..128;
+const ROOT_PAGES: std::ops::Range<usize> = 64..192;
 
 impl Run {
     /// The engine at rest on whole devices, with everything written. `false` if the pool is too full for that.

@@ -7,15 +7,18 @@ use std::ops::Range;
 
 use crate::disk::{Disk, PAGE_BYTES};
 
-/// Where the two slots are, bytes.
-const SLOTS: [Range<u64>; 2] = [256 << 10..384 << 10, 384 << 10..512 << 10];
+/// Where the two copies of each of the two slots are, bytes.
+const SLOTS: [[Range<u64>; 2]; 2] = [
+    [256 << 10..384 << 10, 512 << 10..640 << 10],
+    [384 << 10..512 << 10, 640 << 10..768 << 10],
+];
 const MAGIC: &[u8; 8] = b"TERRROOT";
 /// Magic, version, length, pool id, generation.
 const FIELDS_BYTES: usize = 40;
 
-/// The generation of the durable root in a slot, if there is a sound one.
-fn generation(disk: &Disk, slot: usize) -> Option<u64> {
-    let first = (SLOTS[slot].start / PAGE_BYTES as u64) as usize;
+/// The generation of the durable root in a copy of a slot, if there is a sound one.
+fn generation(disk: &Disk, copy: &Range<u64>) -> Option<u64> {
+    let first = (copy.start / PAGE_BYTES as u64) as usize;
     let header = disk.durable_page(first);
     let fields = &header[..FIELDS_BYTES];
     let length = u32::from_le_bytes(fields.get(12..16)?.try_into().ok()?) as usize;
@@ -36,10 +39,14 @@ fn generation(disk: &Disk, slot: usize) -> Option<u64> {
 /// is wiped with zeroes: that may be.
 pub fn breach(disk: &Disk, offset: u64, data: &[u8]) -> Option<String> {
     let end = offset + data.len() as u64;
-    let hit = |slot: &Range<u64>| offset < slot.end && end > slot.start;
-    let written = SLOTS.iter().position(hit)?;
-    let own = generation(disk, written).filter(|_| data.iter().any(|byte| *byte != 0))?;
-    let other = generation(disk, 1 - written);
+    let hit = |copy: &&Range<u64>| offset < copy.end && end > copy.start;
+    let copies = |(slot, copies): (usize, &'static [Range<u64>; 2])| Some((slot, copies.iter().find(hit)?));
+    let (written, copy) = SLOTS.iter().enumerate().find_map(copies)?;
+    let own = generation(disk, copy).filter(|_| data.iter().any(|byte| *byte != 0))?;
+    let other = SLOTS[1 - written]
+        .iter()
+        .filter_map(|copy| generation(disk, copy))
+        .max();
     other.is_none_or(|other| other < own).then(|| {
         format!("root slot {written} is written to while it holds the newest durable root ({own}, beside {other:?})")
     })
@@ -61,13 +68,13 @@ mod tests {
             .update(b"abc")
             .finalize();
         page[FIELDS_BYTES..FIELDS_BYTES + 32].copy_from_slice(sum.as_bytes());
-        disk.write(SLOTS[slot].start, &page);
+        disk.write(SLOTS[slot][0].start, &page);
     }
 
     #[test]
     fn only_the_newest_durable_root_is_watched() {
         let mut disk = Disk::new(4 << 20, false);
-        let at = |slot: usize| SLOTS[slot].start;
+        let at = |slot: usize| SLOTS[slot][0].start;
         assert_eq!(breach(&disk, at(0), &[1; PAGE_BYTES]), None);
         with_root(&mut disk, 0, 7);
         assert_eq!(breach(&disk, at(0), &[1; PAGE_BYTES]), None, "not durable yet");

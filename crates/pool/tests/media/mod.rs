@@ -44,8 +44,8 @@ pub struct Medium {
     pub failing_reads: Mutex<u32>,
     pub failing_writes: Mutex<u32>,
     pub failing_flushes: Mutex<u32>,
-    /// Readings of this offset that fail before it can be read.
-    pub unreadable: Mutex<(u64, u32)>,
+    /// Readings of each of these offsets that fail before it can be read.
+    pub unreadable: Mutex<Vec<(u64, u32)>>,
     /// Writes at or behind this offset fail.
     pub unwritable_from: Mutex<u64>,
 }
@@ -71,8 +71,11 @@ impl Device for Medium {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
         self.fails(&self.failing_reads, Operation::Read)?;
         let mut unreadable = self.unreadable.lock().unwrap();
-        if unreadable.1 > 0 && unreadable.0 == offset {
-            unreadable.1 -= 1;
+        let here = unreadable
+            .iter_mut()
+            .find(|(at, left)| *at == offset && *left > 0);
+        if let Some((_, left)) = here {
+            *left -= 1;
             return Err(DeviceError::whole(&self.name, Operation::Read, Cause::System(5)));
         }
         self.memory.read_at(offset, buffer)
