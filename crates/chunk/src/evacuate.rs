@@ -66,6 +66,7 @@ impl ChunkStore {
             progress.unreadable = std::mem::take(&mut cursor.unreadable);
             progress.unreadable_count = std::mem::take(&mut cursor.unreadable_count);
         } else if !more {
+            progress.waits = !progress.finished && progress.moved == 0;
             // Once more: what was on its way meanwhile, or could not be read for a moment.
             *cursor = EvacuateCursor::default();
         }

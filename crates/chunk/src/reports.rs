@@ -76,6 +76,8 @@ pub struct EvacuateProgress {
     pub unreadable: BTreeSet<ChunkId>,
     /// How many there are; 0 while there is more to do.
     pub unreadable_count: u64,
+    /// There is nothing to do until what was written and not committed yet is.
+    pub waits: bool,
     /// Whether nothing is left on the device.
     pub finished: bool,
 }

@@ -219,6 +219,29 @@ fn a_device_can_be_emptied() {
 }
 
 #[test]
+fn what_is_written_and_not_committed_yet_is_waited_for() {
+    let (_, store) = store_of(&[("fast", 1, 1), ("slow", 1, 1)]);
+    let content = noise(1, 60_000);
+    let mut written = store.write_chunks(&[piece(&content)]).unwrap();
+    let number = store.pool().devices()[0].number;
+    store.pool().set_draining(number, true).unwrap();
+    let range = SegmentRange::whole(number);
+    let mut cursor = EvacuateCursor::default();
+    let mut step = || store.evacuate_step(range, &mut cursor, 1 << 20).unwrap();
+    let waits = (0..10).map(|_| step()).filter(|progress| progress.waits).count();
+    assert!(waits > 5, "it can do nothing else: {waits}");
+    let mut batch = Batch::new();
+    let id = written[0].id;
+    batch.reference(id, 15);
+    batch.hold(written.remove(0));
+    let sequence = store.commit(batch).unwrap();
+    store.flush(sequence).unwrap();
+    assert!((0..10).any(|_| step().finished));
+    check(&store, &[id], 1);
+    audit(&store);
+}
+
+#[test]
 fn a_log_that_could_only_go_on_where_no_replay_finds_it_stops_instead() {
     let (devices, store) = store_of(&[("fast", 1, 2), ("slow", 1, 1)]);
     let (before, sequence) = put(&store, 0..5).unwrap();

@@ -109,6 +109,12 @@ fn what_cannot_be_read_of_a_failing_device_is_named_and_the_rest_leaves_it() {
     machine.ok(&["destroy", "tank/data@before", "--yes"]);
     put(&machine, "bad", 3);
     same(&machine, "bad", 3);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    while machine.json(&["status", "tank"])["state"] != "online" {
+        assert!(std::time::Instant::now() < deadline, "it stays degraded");
+        machine.ok(&["compact", "tank", "--wait"]);
+    }
+    assert_eq!(machine.json(&["status", "tank", "--lost"]), json!([]));
 }
 
 #[test]

@@ -391,6 +391,8 @@ impl Engine {
                     );
                     self.event("scrub", &text);
                 }
+                // What it found is in its own list.
+                self.losses.look_again();
                 true
             }
         };

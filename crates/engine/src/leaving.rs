@@ -132,6 +132,7 @@ impl Emptying {
             bytes: 0,
             total_bytes: self.done_bytes,
             finished: true,
+            waits: false,
             note: Some(format!("given up: {text}")),
         })
     }
@@ -146,6 +147,7 @@ impl StoreSteps for Emptying {
                     bytes: 0,
                     total_bytes: self.done_bytes + self.remaining_bytes,
                     finished: false,
+                    waits: false,
                     note: None,
                 });
             }
@@ -169,6 +171,7 @@ impl StoreSteps for Emptying {
             bytes,
             total_bytes: self.done_bytes + progress.remaining_bytes,
             finished: progress.finished,
+            waits: progress.waits,
             note: None,
         })
     }

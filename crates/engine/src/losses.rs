@@ -21,8 +21,8 @@ const NAMED_MAX: usize = 20;
 #[derive(Default)]
 struct State {
     walk: Option<DamageWalk>,
-    /// Live bytes on absent devices when the last look began.
-    looked_for: u64,
+    /// Live bytes on absent devices when the last look began; `None`: look again, whatever they are.
+    looked_for: Option<u64>,
     next_look: u64,
     /// What could not be read of a device that was to be emptied, and how much that is; until the next look.
     unreadable_bytes: u64,
@@ -65,12 +65,11 @@ impl Losses {
         let gone_bytes = chunks.live_on_absent_devices();
         let mut state = self.state.lock();
         state.next_look = now + LOOK_INTERVAL;
-        if gone_bytes == state.looked_for {
+        if state.looked_for.replace(gone_bytes) == Some(gone_bytes) {
             return false;
         }
-        state.looked_for = gone_bytes;
         if gone_bytes == 0 {
-            (state.files, state.known) = (Vec::new(), false);
+            (state.files, state.known, state.unreadable_bytes) = (Vec::new(), false, 0);
             return false;
         }
         state.walk = Some(DamageWalk::new(pool, Damaged::Gone(chunks.clone())));
@@ -82,12 +81,14 @@ impl Losses {
         let mut state = self.state.lock();
         (state.files, state.whole, state.known) = (files, whole, true);
         state.unreadable_bytes = unreadable_bytes;
+        // This holds until something is known better.
+        state.looked_for.get_or_insert(0);
     }
 
-    /// A device is gone for good: the next step looks again.
+    /// A device is gone for good, or everything was read: the next step looks again.
     pub(crate) fn look_again(&self) {
         let mut state = self.state.lock();
-        (state.next_look, state.looked_for) = (0, 0);
+        (state.next_look, state.looked_for) = (0, None);
     }
 
     /// In short; `None` if nothing is known to be lost.
@@ -99,7 +100,7 @@ impl Losses {
         }
         Some(LostStatus {
             state: if looking { "looking" } else { "known" }.into(),
-            bytes: state.looked_for.max(state.unreadable_bytes),
+            bytes: state.looked_for.unwrap_or(0).max(state.unreadable_bytes),
             files: state.files.len() as u64,
             complete: state.whole && !looking,
             names: state

@@ -102,6 +102,8 @@ pub struct StoreWork {
     pub total_bytes: u64,
     /// Whether that was the last step.
     pub finished: bool,
+    /// There is nothing to do for a while, but it is not at its end.
+    pub waits: bool,
     /// Something to show (what was found), instead of the reason.
     pub note: Option<String>,
 }
@@ -819,6 +821,10 @@ fn store_step(
     if done.finished {
         job.finish();
         *steps = None;
+    }
+    if done.waits {
+        work.waiting = Some("waiting for what is being written there");
+        return Ok(SECOND);
     }
     Ok(0)
 }

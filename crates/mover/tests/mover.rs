@@ -335,6 +335,7 @@ impl StoreSteps for Counting {
             total_bytes: 100,
             finished: self.left == 0,
             note: None,
+            waits: false,
         })
     }
 }
@@ -400,6 +401,7 @@ impl StoreSteps for GivenUp {
             total_bytes: 100,
             finished: false,
             note: Some("a note that comes too late".into()),
+            waits: false,
         })
     }
 }

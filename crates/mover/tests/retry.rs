@@ -205,6 +205,7 @@ impl StoreSteps for OneStep {
             total_bytes: 7,
             finished: true,
             note: None,
+            waits: false,
         })
     }
 }
