@@ -300,6 +300,8 @@ impl Run {
             0..=3 => size,
             4 => self.random.below(1 << 22),
             5 => self.random.below(200) * 4096,
+            // Around the end, in its block or beyond it.
+            6 => size.saturating_sub(self.random.below(700)),
             _ => self.random.below(size.max(1)),
         };
         if self.random.chance(1, 6) {

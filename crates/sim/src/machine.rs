@@ -148,8 +148,12 @@ impl Machine {
     /// Plans a stop within `most` operations, or at one of the next flushes or discards.
     pub fn plan_stop(&self, most: u64, random: &mut Random) {
         let (counted, after) = match random.below(6) {
-            0 => (Counted::Flushes, random.skewed(8)),
-            1 => (Counted::Discards, random.between(1, 3)),
+            0 | 1 => {
+                // What a flush was to make durable before what came last, or the reverse.
+                self.survivors(*random.pick(&[Survivors::Any, Survivors::Oldest, Survivors::Newest]));
+                (Counted::Flushes, random.skewed(8))
+            }
+            2 => (Counted::Discards, random.between(1, 3)),
             _ => (Counted::Operations, random.skewed(most)),
         };
         self.trace
