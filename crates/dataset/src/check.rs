@@ -185,6 +185,9 @@ fn check_namespace(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(
             _ => links,
         };
         let orphan = orphans.contains(&id);
+        if orphan && links > 0 {
+            report.problem(|| format!("inode {id:?} has {links} names and is noted as an orphan"));
+        }
         if inode.kind == FileKind::Volume || (orphan && links == 0) {
             return Ok(());
         }

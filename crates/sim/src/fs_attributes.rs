@@ -104,6 +104,11 @@ impl Run {
                     ..SetAttributes::default()
                 };
                 let result = fs.set_attributes(&Context::root(), object, &change);
+                if let Ok(shown) = &result
+                    && shown.modified != time
+                {
+                    return Done::wrong(format!("it is {:?} then", shown.modified));
+                }
                 let model = tree.change(object, |node| node.modified = (time.seconds, time.nanos));
                 Done::of(result, model, vec![object]).stamping(&[(object, Change::Attributes)])
             },

@@ -166,7 +166,8 @@ impl Run {
                 }
                 let filesystem = &mut self.filesystems[index];
                 let before = &filesystem.history.newest().tree;
-                filesystem.changed |= *before != tree;
+                // A file that never gets a name may go again without a trace.
+                filesystem.changed |= before.without_unnamed() != tree.without_unnamed();
                 let (used, used_before) = (tree.used_blocks() as u64, before.used_blocks() as u64);
                 let quota = filesystem.quota_bytes.filter(|_| filesystem.quota_certain);
                 let quota = quota.map(|quota| quota + filesystem.quota_slack_bytes);
@@ -801,7 +802,7 @@ impl Done {
     }
 
     /// Something that no model is needed to see is wrong.
-    fn wrong(words: String) -> Self {
+    pub(crate) fn wrong(words: String) -> Self {
         Self {
             engine: Ok(()),
             model: Err("the answer makes no sense"),
