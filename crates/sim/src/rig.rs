@@ -69,6 +69,21 @@ impl Shape {
     pub fn disks(&self) -> Vec<(u64, bool)> {
         self.tiers.concat()
     }
+
+    /// Bytes of all disks that content can lie on: where a tier keeps two copies, a disk is of no use beyond what all
+    /// others of its tier have (store 780001365: 16 beside 32 MiB, of which half is for log and metadata).
+    pub fn usable_bytes(&self) -> u64 {
+        let tiers = self.tiers.iter().zip(&self.copies);
+        let usable = tiers.map(|(disks, copies)| {
+            let all: u64 = disks.iter().map(|(size, _)| size).sum();
+            let matched = |(size, _): &(u64, bool)| match *copies > 1 && disks.len() > 1 {
+                true => (*size).min(all - size),
+                false => *size,
+            };
+            disks.iter().map(matched).sum::<u64>()
+        });
+        usable.sum()
+    }
 }
 
 /// A machine with a pool for a chunk store.

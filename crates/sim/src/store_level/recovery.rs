@@ -161,9 +161,8 @@ impl Run {
             space.unique_bytes,
             space.chunk_stored_bytes
         );
-        // A quarter of the pool must be writable at the least; with data on a copy each, half of that, and less where the
-        // two devices are of unlike size.
-        let size: u64 = self.rig.shape.disks().iter().map(|(size, _)| size).sum();
+        // A quarter of the pool must be writable at the least; with data on a copy each, half of that.
+        let size = self.rig.shape.usable_bytes();
         ensure!(
             space.available_bytes >= size / 10,
             "only {} of {size} bytes are available after everything was deleted",
