@@ -225,8 +225,9 @@ impl Mover {
         }
         if left == 0 {
             inner.candidates.clear();
+            // Not at once: what makes the room is a job, and jobs get their turn when there are no candidates.
             if inner.room_wanted.is_some() && now >= inner.next_room {
-                inner.next_policy = now;
+                inner.next_policy = inner.next_policy.min(now + SECOND);
             }
         }
         Ok(())

@@ -154,7 +154,8 @@ impl Run {
                 return Ok(gone);
             }
         }
-        violation!("a lost device is never given up")
+        let state = engine.mover().state_of(job);
+        violation!("a lost device is never given up: {state:?}")
     }
 
     /// What cannot be read is named.
