@@ -1,5 +1,5 @@
-//! The last acts of some runs, of which nothing can come back: a device is lost for good, and a pool is rebuilt from what
-//! lies on its devices.
+//! The last acts of runs: everything is deleted, and the room must come back; or a device is lost for good; or a pool is
+//! rebuilt from what lies on its devices.
 //!
 //! What must hold. After the loss of a device: no byte reads as another; what cannot be read is an error; the device can
 //! be given up, and from then on the pool opens without it, shows the same, and takes what is new. Of a pool at rest with
@@ -30,6 +30,81 @@ use crate::{
 const ROOT_PAGES: std::ops::Range<usize> = 64..192;
 
 impl Run {
+    /// The last act: everything is deleted, and the room must come back; or one of those of which nothing can.
+    pub(crate) fn finish(&mut self) -> Check {
+        self.rig.machine.cut_power_after(None);
+        self.reopen(true, false)?;
+        match self.random.below(20) {
+            0 if self.lose_device()? => return Ok(()),
+            1 => return self.rebuild_pool(),
+            _ => {}
+        }
+        for index in 0..self.filesystems.len() {
+            let names: Vec<String> = self.filesystems[index].snapshots.keys().cloned().collect();
+            for short in &names {
+                self.check_snapshot(index, short)?;
+            }
+        }
+        // Everything is deleted: the room must come back.
+        let engine = self.engine()?;
+        for index in 0..self.filesystems.len() {
+            while let Some(short) = self.filesystems[index].snapshots.keys().next().cloned() {
+                let full = format!("{}@{short}", self.filesystems[index].name);
+                let _ = engine.datasets().release("tag", &full);
+                engine
+                    .datasets()
+                    .destroy_snapshot(&full, false, false)
+                    .map_err(|error| Violation(format!("{full} cannot be destroyed: {error}")))?;
+                self.filesystems[index].snapshots.remove(&short);
+            }
+            self.filesystems[index].handle = None;
+            let name = self.filesystems[index].name.clone();
+            engine
+                .datasets()
+                .destroy(&name, true, true, false)
+                .map_err(|error| Violation(format!("{name} cannot be destroyed: {error}")))?;
+        }
+        for volume in std::mem::take(&mut self.volumes) {
+            let name = volume.name.clone();
+            drop(volume);
+            engine
+                .datasets()
+                .destroy(&name, true, true, false)
+                .map_err(|error| Violation(format!("{name} cannot be destroyed: {error}")))?;
+        }
+        self.filesystems.clear();
+        for _ in 0..3 {
+            self.tick()?;
+            self.rest()?;
+            self.store_checkpoint()?;
+        }
+        self.rest()?;
+        let space = engine.store().space();
+        trace!(
+            self.trace,
+            "at the end {} chunks, {} bytes available", space.chunks, space.available_bytes
+        );
+        ensure!(
+            space.chunks == 0 && space.logical_bytes == 0,
+            "{} chunks ({} logical bytes) are left after everything was destroyed",
+            space.chunks,
+            space.logical_bytes
+        );
+        let devices = engine.pool().devices();
+        let used = devices.iter().filter(|device| !device.draining);
+        let size: u64 = used.map(|device| device.size_bytes).sum();
+        ensure!(
+            // The reserve counts devices that were emptied, too.
+            space.available_bytes + space.reserve_bytes / 2 >= size / 10,
+            "only {} of {size} bytes are available after everything was destroyed",
+            space.available_bytes
+        );
+        self.audit()?;
+        engine
+            .close()
+            .map_err(|error| Violation(format!("cannot close: {error}")))
+    }
+
     /// The engine at rest on whole devices, with everything written. `false` if the pool is too full for that.
     fn at_rest(&mut self) -> Check<bool> {
         let engine = self.engine()?;
