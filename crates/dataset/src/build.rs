@@ -537,6 +537,7 @@ impl LiveDataset {
         }
         self.rooms.spend(frozen.room_bytes, frozen.ahead_bytes);
         self.rooms.trim();
+        drop(frozen.shared);
         self.sub_dirty(frozen.dirty_bytes);
     }
 

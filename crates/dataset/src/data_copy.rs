@@ -3,7 +3,7 @@
 //! Invariants: both objects' inode locks are held, so neither changes meanwhile; a shared block is counted by the
 //! commit that maps it, together with or before any change that could take the chunk from its first owner.
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::sync::Arc;
 
 use terrace_store::BLOCK_BYTES;
 
@@ -143,7 +143,7 @@ impl LiveDataset {
             return Ok(false);
         };
         let shared_bytes = u64::from(record.mapped_blocks()) * BLOCK;
-        self.share_within_quota(shared_bytes)?;
+        let charge = self.charge_shared(shared_bytes)?;
         let start = to / BLOCK;
         let base = first / (REGION_BYTES / BLOCK) * (REGION_BYTES / BLOCK);
         let _gate = self.enter();
@@ -159,7 +159,10 @@ impl LiveDataset {
                 .map(block, run.count, run.chunk, run.index, &self.buffers);
         }
         self.dropped(gone);
-        self.shared_bytes.fetch_add(shared_bytes, Relaxed);
+        match &mut *self.shared.lock() {
+            Some(shared) => shared.join(charge),
+            none => *none = Some(charge),
+        }
         state.inode.size = state.inode.size.max(to + length);
         after(&mut state);
         self.mark_inode(target, &mut state);

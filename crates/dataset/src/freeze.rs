@@ -16,6 +16,7 @@ use crate::{
     live::{LiveDataset, METADATA_MEMORY_FACTOR},
     object::{Object, State, XattrChange},
     pages::Layer,
+    room::Charge,
     state::{Live, Paused},
     write_ahead::{Writing, ahead_memory_bytes},
 };
@@ -56,6 +57,8 @@ pub(crate) struct Frozen {
     pub(crate) ahead_bytes: u64,
     /// What it counts as dirty, bytes.
     pub(crate) dirty_bytes: u64,
+    /// See [`LiveDataset::shared`]; let go when the live blocks count it.
+    pub(crate) shared: Option<Charge>,
 }
 
 impl LiveDataset {
@@ -66,7 +69,7 @@ impl LiveDataset {
         let (mut room_bytes, mut ahead_bytes) = (metadata_bytes, 0);
         let mut dirty_bytes = metadata_bytes * METADATA_MEMORY_FACTOR;
         self.ahead.clear();
-        self.shared_bytes.store(0, Relaxed);
+        let shared = self.shared.lock().take();
         let mut objects = Vec::with_capacity(list.len());
         for object in list {
             let mut state = object.state.lock();
@@ -114,6 +117,7 @@ impl LiveDataset {
             room_bytes,
             ahead_bytes,
             dirty_bytes,
+            shared,
         }
     }
 

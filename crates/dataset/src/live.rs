@@ -23,6 +23,7 @@ use crate::{
     object::{Object, State},
     pages::Buffers,
     region::RegionRecord,
+    room::Charge,
     room_pool::RoomPool,
     settings::{Durability, Settings},
     state::DatasetState,
@@ -67,9 +68,9 @@ pub(crate) struct LiveDataset {
     pub(crate) rooms: RoomPool,
     /// Taken for metadata changes since the last freeze, bytes.
     pub(crate) metadata_bytes: AtomicU64,
-    /// Content that exists already and was mapped once more since the last freeze, bytes: it takes no room, but counts
+    /// For content that exists already and was mapped once more since the last freeze: it takes no room, but counts
     /// against a quota.
-    pub(crate) shared_bytes: AtomicU64,
+    pub(crate) shared: Mutex<Option<Charge>>,
     /// Dirty bytes, frozen ones included.
     pub(crate) dirty_bytes: AtomicU64,
     /// Names cached in directories.
@@ -101,7 +102,7 @@ impl LiveDataset {
             buffers: Buffers::new(kept.clamp(4, 128) as usize),
             rooms: RoomPool::default(),
             metadata_bytes: AtomicU64::new(0),
-            shared_bytes: AtomicU64::new(0),
+            shared: Mutex::new(None),
             dirty_bytes: AtomicU64::new(0),
             cached_names: AtomicUsize::new(0),
             names_limit: (bytes / 2 / NAME_BYTES).max(KEPT_MIN) as usize,
@@ -252,23 +253,16 @@ impl LiveDataset {
         }
     }
 
-    /// Whether the quotas leave `bytes` for content that exists already to be mapped once more. No gate, state or
+    /// Counts `bytes` of content that exists already and is to be mapped once more against the quotas. No gate, state or
     /// commit lock is held.
-    pub(crate) fn share_within_quota(&self, bytes: u64) -> Result<(), FsError> {
-        let fits = || {
-            let wanted = self.shared_bytes.load(Relaxed).saturating_add(bytes);
-            let left = self.dataset.usage().quota_left_bytes();
-            left.is_none_or(|left| wanted <= left)
-        };
-        if fits() {
-            return Ok(());
-        }
-        // What is dirty counts as more than it may become.
-        self.commit()?;
-        if fits() {
-            Ok(())
-        } else {
-            Err(FsError::QuotaExceeded)
+    pub(crate) fn charge_shared(&self, bytes: u64) -> Result<Charge, FsError> {
+        match Charge::take(self.dataset.usage(), bytes) {
+            Err(FsError::QuotaExceeded) => {
+                // What is dirty counts as more than it may become.
+                self.commit()?;
+                Charge::take(self.dataset.usage(), bytes)
+            }
+            other => other,
         }
     }
 

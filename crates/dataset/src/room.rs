@@ -169,14 +169,17 @@ fn blocks_to_bytes(blocks: i64) -> u64 {
     (blocks.max(0) as u64).saturating_mul(BLOCK_BYTES as u64)
 }
 
+/// What counts against the quotas until it is dropped: dirty data, or content that was mapped once more, which the live
+/// blocks count from the commit on.
 #[derive(Debug)]
-struct Charge {
+pub(crate) struct Charge {
     usage: Arc<Usage>,
     bytes: u64,
 }
 
 impl Charge {
-    fn take(usage: &Arc<Usage>, bytes: u64) -> Result<Self, FsError> {
+    /// `QuotaExceeded` if the quotas do not leave as much.
+    pub(crate) fn take(usage: &Arc<Usage>, bytes: u64) -> Result<Self, FsError> {
         if usage.quota_left_bytes().is_some_and(|left| left < bytes) {
             return Err(FsError::QuotaExceeded);
         }
@@ -185,6 +188,13 @@ impl Charge {
             usage: usage.clone(),
             bytes,
         })
+    }
+}
+
+impl Charge {
+    /// Joins `other`, of the same dataset, to this one.
+    pub(crate) fn join(&mut self, mut other: Self) {
+        self.bytes += std::mem::take(&mut other.bytes);
     }
 }
 
@@ -242,7 +252,6 @@ impl Room {
         let rest = Reservation::new(0, Arc::new(|_| {}));
         self.reservation
             .join(std::mem::replace(&mut other.reservation, rest));
-        self.charge.bytes += other.charge.bytes;
-        other.charge.bytes = 0;
+        self.charge.bytes += std::mem::take(&mut other.charge.bytes);
     }
 }

@@ -513,6 +513,14 @@ fn shared_content_counts_against_a_quota_too() {
     fs.unlink(&root, ROOT, b"first").unwrap();
     fs.sync().unwrap();
     assert_eq!(copy("third"), Ok(800 << 10));
+    // What was mapped once more counts before it is committed as well, for whoever writes next.
+    let other = file(&fs, &root, ROOT, "other", 0o644);
+    let written = fs.write(&root, other, 0, &vec![2; 600 << 10], false);
+    assert_eq!(written, Err(FsError::QuotaExceeded));
+    fs.write(&root, other, 0, &vec![2; 300 << 10], false).unwrap();
+    fs.sync().unwrap();
+    let left = datasets.state("pool/a").unwrap().usage().quota_left_bytes();
+    assert!(left.is_some_and(|left| left < 200 << 10), "{left:?}");
 }
 
 #[test]
