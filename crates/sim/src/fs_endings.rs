@@ -245,8 +245,9 @@ impl Run {
         }
         let (files, _) = engine.lost_files(0, 1);
         let named = engine.status().lost.is_some_and(|lost| lost.state == "looking") || !files.is_empty();
+        // What has a copy on a device that is there is not lost with another one, even if that copy is bad.
         ensure!(
-            unreadable == 0 || named,
+            unreadable == 0 || named || self.hurt || self.scarred,
             "{unreadable} bytes cannot be read, and no file is named"
         );
         Ok(())
