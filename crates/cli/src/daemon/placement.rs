@@ -202,6 +202,11 @@ impl Daemon {
             let Some(job) = mover.jobs().into_iter().find(|job| job.id == id) else {
                 break;
             };
+            exchange.progress(Progress {
+                what: job.kind.into(),
+                done_bytes: job.done_bytes,
+                total_bytes: job.total_bytes,
+            })?;
             match job.state {
                 "done" => break,
                 // The pin holds all the same.
@@ -219,11 +224,6 @@ impl Daemon {
                     "the job goes on after the next start",
                 ));
             }
-            exchange.progress(Progress {
-                what: job.kind.into(),
-                done_bytes: job.done_bytes,
-                total_bytes: job.total_bytes,
-            })?;
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
         let full = parameters
