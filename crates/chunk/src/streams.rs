@@ -66,10 +66,17 @@ fn request(choice: TierChoice, avoid: &[u16], leave_free: u64) -> Request<'_> {
 }
 
 impl ChunkStore {
-    /// Segments that ordinary writers leave free: for the log, metadata, deletion and compaction.
+    /// Segments that ordinary writers leave free: for the log, metadata, deletion and compaction. A third of a very small
+    /// pool, where tables alone need several for a checkpoint.
     pub(crate) fn reserve_segments(&self) -> u64 {
         let total = self.pool.total_segments();
-        (total / 50).max(8).min(total / 4)
+        (total / 50).max(8).min(total / 3)
+    }
+
+    /// Segments of the reserve that no content may take, whoever writes it: without one for tables no checkpoint could be
+    /// made, and nothing be freed any more.
+    pub(crate) fn last_segments(&self) -> u64 {
+        (self.reserve_segments() / 4).max(1)
     }
 
     fn stream(&self, key: StreamKey) -> Arc<Stream> {
@@ -133,7 +140,7 @@ impl ChunkStore {
                 if !privileged {
                     return Err(StoreError::NoSpace);
                 }
-                self.allocate_copies(key.choice(), reserve / 4)
+                self.allocate_copies(key.choice(), self.last_segments())
             }
             other => other,
         };

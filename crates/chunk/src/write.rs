@@ -86,7 +86,7 @@ impl ChunkStore {
         match self.write_piece(piece, scratch) {
             Err(StoreError::NoSpace) if !matches!(piece.placement, Placement::Tier { strict: true, .. }) => {
                 let floor = if piece.privileged {
-                    self.reserve_segments() / 4
+                    self.last_segments()
                 } else {
                     self.reserve_segments()
                 };

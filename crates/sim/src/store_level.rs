@@ -53,6 +53,8 @@ pub(crate) struct Run {
     pub(crate) hurt: bool,
     /// Writes failed while copies were made, so that some are missing until a scrub repaired them.
     pub(crate) scarred: bool,
+    /// A whole scrub repaired what was scarred. The end of the process undoes that until a root names the new copies.
+    healed: bool,
     /// A copy may have been lost without anybody's fault: power went or a disk was gone since the last whole scrub.
     pub(crate) ragged: bool,
     /// A whole scrub repaired what was ragged. The end of the process undoes that until it is flushed.
@@ -110,6 +112,7 @@ impl Run {
             storm: false,
             hurt: false,
             scarred: false,
+            healed: false,
             ragged: false,
             mended: false,
             recent: VecDeque::new(),
@@ -639,6 +642,7 @@ impl Run {
         match store.checkpoint() {
             Ok(()) => {
                 self.flushed(store.newest());
+                self.scarred &= !std::mem::take(&mut self.healed);
                 self.audit_root()
             }
             Err(error) => self.after_error("checkpoint", &error),
@@ -692,7 +696,7 @@ impl Run {
                     );
                     if progress.finished {
                         // What had lost a copy has it again.
-                        self.scarred &= self.is_explained();
+                        self.healed = !self.is_explained();
                         self.mended = !self.is_explained();
                         return Ok(());
                     }
@@ -811,6 +815,7 @@ impl Run {
             self.rig.machine.end_storm();
         }
         self.scarred |= storm;
+        self.healed &= !storm;
         // A device that failed a write is left out until the pool is opened again.
         self.hurt |= storm;
         trace!(self.trace, "storm: {storm}");

@@ -20,7 +20,7 @@ impl Run {
         }
         self.store = None;
         self.held.clear();
-        self.mended = false;
+        (self.mended, self.healed) = (false, false);
         // Faults of single operations end here: what is checked below is what is on the disks.
         self.ragged |= self.rig.machine.lacks_a_disk();
         self.calm();
