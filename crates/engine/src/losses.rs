@@ -91,10 +91,10 @@ impl Losses {
         (state.next_look, state.looked_for) = (0, None);
     }
 
-    /// In short; `None` if nothing is known to be lost.
-    pub(crate) fn status(&self) -> Option<LostStatus> {
+    /// In short; `None` if nothing is lost. Where a device is missing and nobody has looked yet, that is not known.
+    pub(crate) fn status(&self, device_missing: bool) -> Option<LostStatus> {
         let state = self.state.lock();
-        let looking = state.walk.is_some();
+        let looking = state.walk.is_some() || (device_missing && state.looked_for.is_none());
         if !looking && (!state.known || state.files.is_empty()) {
             return None;
         }
@@ -135,6 +135,18 @@ pub(crate) fn names_in_words(names: &[String], most: usize, of: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn as_long_as_nobody_has_looked_nothing_is_claimed_of_a_missing_device() {
+        let losses = Losses::default();
+        assert_eq!(losses.status(false), None);
+        let state = losses.status(true).map(|status| (status.state, status.complete));
+        assert_eq!(state, Some(("looking".to_owned(), false)));
+        losses.state.lock().looked_for = Some(0);
+        assert_eq!(losses.status(true), None);
+        losses.look_again();
+        assert!(losses.status(true).is_some());
+    }
 
     #[test]
     fn a_list_of_names_is_cut_and_says_so() {

@@ -42,10 +42,13 @@ impl Engine {
             jobs: self.jobs(),
             datasets: Vec::new(),
             scrub: self.scrub.status(),
-            lost: self.losses.status(),
+            lost: None,
             state: String::new(),
             state_detail: String::new(),
         };
+        let devices = status.tiers.iter().flat_map(|tier| &tier.devices);
+        let mut states = devices.map(|device| device.state.as_str());
+        status.lost = self.losses.status(states.any(|state| state == "missing"));
         (status.state, status.state_detail) = self.state_in_words(&status);
         status
     }
@@ -242,7 +245,7 @@ pub fn durability_in_words(durability: Durability) -> &'static str {
 
 fn lost_in_words(pool: &str, lost: &LostStatus) -> String {
     if lost.state == "looking" {
-        return "which files that concerns is being found out".into();
+        return "whether files lost content with it is being found out".into();
     }
     let least = if lost.complete { "" } else { "at least " };
     format!(

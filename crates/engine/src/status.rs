@@ -56,7 +56,7 @@ pub struct Status {
     pub datasets: Vec<DatasetStatus>,
     /// The last or running scrub, if there was one since the pool was opened.
     pub scrub: Option<ScrubStatus>,
-    /// What was lost with devices, if anything.
+    /// What was lost with devices, if anything; also while it is being found out whether anything was.
     #[serde(default)]
     pub lost: Option<LostStatus>,
 }
