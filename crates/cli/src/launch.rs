@@ -1,6 +1,7 @@
-//! Starting the daemon from a command: the same binary in a session of its own, that tells when it is ready.
+//! Starting the daemon from a command: the same binary in a process group of its own, that tells when it is ready.
 //!
-//! Invariant: the command returns only when the daemon serves, or with the daemon's own words why it does not.
+//! Invariants: the command returns only when the daemon serves, or with the daemon's own words why it does not; what a
+//! terminal sends to the command, or when it goes away, does not reach the daemon.
 
 use std::{
     fs,
@@ -61,12 +62,13 @@ pub fn start_daemon(places: &Places, pool: &str, degraded: bool) -> Result<u32, 
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log);
-    // SAFETY: between fork and exec only setsid, fork and _exit are called, which are async-signal-safe; the closure
-    // touches no memory of the parent. The second fork makes the daemon a child of init and no session leader, so
-    // that it never gets a controlling terminal.
+    // SAFETY: between fork and exec only setpgid, signal, fork and _exit are called, which are async-signal-safe; the
+    // closure touches no memory of the parent. The second fork makes the daemon a child of init, in a process group
+    // that no shell knows. It stays in the session of whoever starts it (docs/decisions/0009): a terminal's signals go
+    // to its foreground group and to the session's leader, and the daemon is neither and has no terminal open.
     unsafe {
         command.pre_exec(|| {
-            if libc::setsid() < 0 {
+            if libc::setpgid(0, 0) < 0 || libc::signal(libc::SIGHUP, libc::SIG_IGN) == libc::SIG_ERR {
                 return Err(std::io::Error::last_os_error());
             }
             match libc::fork() {

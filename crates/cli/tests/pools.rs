@@ -56,6 +56,26 @@ fn a_pool_lives_its_life() {
 }
 
 #[test]
+fn the_daemon_is_out_of_reach_of_the_terminal_and_in_its_session() {
+    use rustix::process::{Pid, getpgid, getsid};
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["start", "tank"]);
+    let daemon = Pid::from_raw(machine.daemon_pid("tank"));
+    let group = getpgid(daemon).unwrap();
+    assert_ne!(
+        group,
+        getpgid(None).unwrap(),
+        "an interrupt of the terminal would end it"
+    );
+    assert_eq!(getsid(daemon).unwrap(), getsid(None).unwrap());
+    // What a terminal that goes away sends.
+    rustix::process::kill_process_group(group, rustix::process::Signal::HUP).unwrap();
+    machine.ok(&["list"]);
+    assert_eq!(Pid::from_raw(machine.daemon_pid("tank")), daemon);
+}
+
+#[test]
 fn an_exported_pool_is_found_by_its_labels_alone() {
     let machine = Machine::new();
     machine.make_pool();

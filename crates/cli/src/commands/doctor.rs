@@ -134,6 +134,20 @@ fn fuse() -> Vec<Check> {
         "mounts work without, small files more slowly; needs Linux 6.14 or newer, as root \
          'echo Y > /sys/module/fuse/parameters/enable_uring', and kernel.io_uring_disabled=0",
     ));
+    let grouped =
+        fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").is_ok_and(|text| text.trim() == "1");
+    let found = if grouped {
+        "each session is scheduled as a group"
+    } else {
+        "off"
+    };
+    checks.push(Check::new(
+        "scheduler autogroups",
+        !grouped,
+        found,
+        "mounts work with them; programs of other sessions than the one that started the daemon take about twice as long \
+         for small files; as root 'sysctl kernel.sched_autogroup_enabled=0'",
+    ));
     if !rustix::process::geteuid().is_root() {
         let found = std::env::var_os("PATH").is_some_and(|path| {
             std::env::split_paths(&path).any(|directory| directory.join("fusermount3").exists())
