@@ -27,6 +27,16 @@ const AHEAD_BYTES: usize = 4 << 20;
 /// A payload that was read ahead, with the record that it was verified by.
 type Ahead = HashMap<ChunkId, (ChunkRecord, Owner, Vec<u8>)>;
 
+/// What became of one chunk.
+enum Moved {
+    /// It was moved: its stored bytes.
+    Bytes(u64),
+    /// It is there, gone, or not to be moved now.
+    Skipped,
+    /// Something else moves it, or did since it was looked at.
+    Busy,
+}
+
 /// The payload of a stored chunk and the owner in its header, if it is what its record says.
 fn good_payload(record: &ChunkRecord, stored: &[u8]) -> Option<(Owner, Vec<u8>)> {
     let (head, payload) = stored.split_at(HEADER_BYTES);
@@ -63,11 +73,12 @@ impl ChunkStore {
             let moved = self.move_chunk(*id, placement, from, ahead.remove(id));
             drop(pin);
             match moved {
-                Ok(Some(bytes)) => {
+                Ok(Moved::Bytes(bytes)) => {
                     outcome.moved += 1;
                     outcome.moved_bytes += bytes;
                 }
-                Ok(None) | Err(StoreError::NoChunk(_)) => outcome.skipped += 1,
+                Ok(Moved::Busy) => outcome.busy += 1,
+                Ok(Moved::Skipped) | Err(StoreError::NoChunk(_)) => outcome.skipped += 1,
                 Err(StoreError::Damaged { id, .. }) => outcome.failed.push(id),
                 Err(error) => return Err(error),
             }
@@ -130,17 +141,17 @@ impl ChunkStore {
         placement: Placement,
         from: Option<SegmentId>,
         ahead: Option<(ChunkRecord, Owner, Vec<u8>)>,
-    ) -> Result<Option<u64>, StoreError> {
+    ) -> Result<Moved, StoreError> {
         let Some(mut record) = self.record(id)? else {
-            return Ok(None);
+            return Ok(Moved::Skipped);
         };
         if !self.is_to_move(&record, placement, from) {
-            return Ok(None);
+            return Ok(Moved::Skipped);
         }
         if let Some(segment) = from {
             // A segment that still takes appends is not emptied: whoever empties it closes it first.
             if self.open_segments.find(segment).is_some() {
-                return Ok(None);
+                return Ok(Moved::Skipped);
             }
         } else {
             // Asked to lie elsewhere: the segment that it was just written to is finished first.
@@ -155,7 +166,7 @@ impl ChunkStore {
             if !open.is_empty() {
                 match self.record(id)? {
                     Some(closed) if !self.lies_at(&closed, placement) => record = closed,
-                    _ => return Ok(None),
+                    _ => return Ok(Moved::Skipped),
                 }
             }
         }
@@ -171,7 +182,7 @@ impl ChunkStore {
             payload: record.payload,
             hash: record.hash,
         };
-        let mut started = false;
+        let (mut started, mut others) = (false, false);
         let mut places: Vec<Location> = Vec::new();
         self.append(
             StreamKey::of(placement),
@@ -180,7 +191,9 @@ impl ChunkStore {
             &[&header.encode(), &payload],
             &mut |locations| {
                 places.clone_from(&locations);
-                started = self.keeper.lock().start_move(
+                let mut books = self.keeper.lock();
+                others = books.moving(id).is_some();
+                started = books.start_move(
                     id,
                     ChunkRecord {
                         locations,
@@ -190,11 +203,14 @@ impl ChunkStore {
             },
         )?;
         if !started {
-            return Ok(None);
+            return Ok(if others { Moved::Busy } else { Moved::Skipped });
         }
         // Taken out and committed in one: a relocation in between would look for the chunk here.
         let moved = self.commit_move(id, &record.locations)?;
-        Ok(moved.then(|| u64::from(record.stored())))
+        Ok(match moved {
+            true => Moved::Bytes(u64::from(record.stored())),
+            false => Moved::Busy,
+        })
     }
 
     fn lies_at(&self, record: &ChunkRecord, placement: Placement) -> bool {

@@ -133,7 +133,7 @@ impl Mover {
             .chunks((STEP_BYTES / CHUNK_BYTES_MAX as u64) as usize)
         {
             match self.rewrite(inner, round.target, piece) {
-                Ok((bytes, _)) => moved += bytes,
+                Ok(done) => moved += done.bytes,
                 Err(error) => failed = Some(error),
             }
             if failed.is_some() || !self.is_enabled() {

@@ -44,6 +44,8 @@ const HEAT_INTERVAL: u64 = 60 * SECOND;
 const PERSIST_INTERVAL: u64 = 10 * SECOND;
 /// By which part of it the most metadata of late is forgotten at each look at the tiers.
 const METADATA_DECAY: u64 = 32;
+/// After how long a move by hand asks again for what something else was moving.
+const BUSY_PAUSE: u64 = SECOND / 100;
 /// How long a tier is left alone after moving content off it failed.
 const BACKOFF: u64 = 600 * SECOND;
 /// Shortest time between two searches for room for something hotter.
@@ -70,6 +72,17 @@ pub(crate) const PASS_HEAT: [f32; 18] = [
     8192.0,
     f32::INFINITY,
 ];
+/// What a rewrite came to.
+#[derive(Default)]
+pub(crate) struct Rewritten {
+    /// Stored bytes moved.
+    pub(crate) bytes: u64,
+    /// All were tried.
+    pub(crate) whole: bool,
+    /// Chunks that something else was moving.
+    pub(crate) busy: u64,
+}
+
 /// In the place of a body: all that lies beneath the directories of the dataset that are pinned to the target.
 pub(crate) const BENEATH: u64 = u64::MAX;
 /// Heat records that are kept: larger objects' heat is only in RAM.
@@ -526,12 +539,17 @@ impl Mover {
         }
         let in_history =
             job.kind == JobKind::Demote && !matches!(job.cursor.first(), Some(&keys::TABLE_REGION));
-        let (moved, whole) = self.rewrite(inner, job.target, chunks.chunks())?;
+        let done = self.rewrite(inner, job.target, chunks.chunks())?;
+        let moved = done.bytes;
         work.moved = moved;
-        if !whole {
+        if !done.whole {
             // Switched off in the middle: the same page again when it goes on.
             job.done_bytes = job.done_bytes.saturating_add(if by_hand { 0 } else { moved });
             return Ok(0);
+        }
+        if by_hand && done.busy > 0 {
+            // Compaction has some of them in hand and leaves them on their tier: the same page again.
+            return Ok(BUSY_PAUSE);
         }
         // A page cut short is looked at again from its start; what was moved is not moved twice.
         match stopped {
@@ -649,22 +667,25 @@ impl Mover {
         inner.paces.entry(target).or_default().wait(limit, now)
     }
 
-    /// Moves chunks to a tier; returns the stored bytes moved, and whether all were tried.
+    /// Moves chunks to a tier.
     pub(crate) fn rewrite(
         &self,
         inner: &mut Guard<'_>,
         target: u8,
         chunks: &[(ChunkId, u64)],
-    ) -> Result<(u64, bool), StoreError> {
+    ) -> Result<Rewritten, StoreError> {
+        let mut result = Rewritten {
+            whole: true,
+            ..Rewritten::default()
+        };
         if chunks.is_empty() {
-            return Ok((0, true));
+            return Ok(result);
         }
         let placement = Placement::Tier {
             tier: target,
             strict: true,
         };
         let generation = inner.generation;
-        let (mut moved_bytes, mut whole) = (0, true);
         let (clock, foreground) = (&self.environment.clock, &self.environment.foreground);
         let began = clock.monotonic_nanoseconds();
         let done = MutexGuard::unlocked(inner, || {
@@ -674,10 +695,12 @@ impl Mover {
             while !rest.is_empty() {
                 let slice = plan::slice_of(&mut rest);
                 if !self.is_enabled() || self.tiers_generation.load(Ordering::SeqCst) != generation {
-                    whole = false;
+                    result.whole = false;
                     break;
                 }
-                moved_bytes += self.environment.store.rewrite(&slice, placement)?.moved_bytes;
+                let outcome = self.environment.store.rewrite(&slice, placement)?;
+                result.bytes += outcome.moved_bytes;
+                result.busy += outcome.busy;
             }
             Ok(())
         });
@@ -688,8 +711,8 @@ impl Mover {
             .policies
             .get(usize::from(target))
             .map_or(0, |policy| policy.rate_limit);
-        inner.paces.entry(target).or_default().take(limit, moved_bytes);
-        done.map(|()| (moved_bytes, whole))
+        inner.paces.entry(target).or_default().take(limit, result.bytes);
+        done.map(|()| result)
     }
 
     /// Starts a demotion for each tier above its high-water mark.

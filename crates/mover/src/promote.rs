@@ -164,7 +164,7 @@ impl Mover {
         for (target, chosen) in found {
             self.show_promotion(inner, target)?;
             match self.rewrite(inner, target, chosen.chunks()) {
-                Ok((bytes, _)) => moved += bytes,
+                Ok(done) => moved += done.bytes,
                 Err(StoreError::NoSpace) => inner.candidates.regions.clear(),
                 Err(error) => return Err(error),
             }

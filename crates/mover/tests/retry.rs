@@ -19,11 +19,12 @@ use terrace_store::{
 const MIB: u64 = 1 << 20;
 const SECOND: u64 = 1_000_000_000;
 
-/// A store that refuses commits or moves while it is told so.
+/// A store that refuses commits or moves while it is told so, or has the first chunk of a move in hand once.
 struct Unwilling {
     below: Arc<MemoryStore>,
     to_commit: AtomicBool,
     to_move: AtomicBool,
+    busy: AtomicBool,
 }
 
 impl Store for Unwilling {
@@ -63,6 +64,11 @@ impl Store for Unwilling {
     fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
         match self.to_move.load(SeqCst) {
             true => Err(StoreError::NoSpace),
+            false if self.busy.swap(false, SeqCst) => {
+                let mut outcome = self.below.rewrite(&ids[1..], placement)?;
+                outcome.busy = 1;
+                Ok(outcome)
+            }
             false => self.below.rewrite(ids, placement),
         }
     }
@@ -84,6 +90,7 @@ impl Pool {
             below: Arc::new(MemoryStore::new(64 * MIB)),
             to_commit: AtomicBool::new(false),
             to_move: AtomicBool::new(false),
+            busy: AtomicBool::new(false),
         });
         let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));
         let (datasets, mover) = open(&store, &clock);
@@ -169,6 +176,17 @@ fn a_move_for_a_pin_is_tried_again_after_ever_longer_pauses() {
     pool.rest();
     assert_eq!((pool.state(job).0, pool.down()), ("done", MIB));
     assert_eq!(pool.mover.move_failed(pool.number, pool.file), None);
+}
+
+#[test]
+fn what_something_else_was_moving_is_asked_for_again() {
+    let pool = Pool::new();
+    pool.store.busy.store(true, SeqCst);
+    let job = pool.mover.pin(pool.number, pool.file, "slow").unwrap();
+    pool.clock.advance(pool.rest());
+    pool.rest();
+    assert!(!pool.store.busy.load(SeqCst), "it was never in hand");
+    assert_eq!((pool.state(job).0, pool.down()), ("done", MIB));
 }
 
 #[test]

@@ -147,6 +147,8 @@ pub struct RewriteOutcome {
     pub moved_bytes: u64,
     /// Chunks that were already there, or are gone.
     pub skipped: u64,
+    /// Chunks that something else was moving: to be asked for again.
+    pub busy: u64,
     /// Chunks that could not be read or verified.
     pub failed: Vec<ChunkId>,
 }

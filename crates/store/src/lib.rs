@@ -95,6 +95,6 @@ pub trait Store: Send + Sync {
     fn space(&self) -> Space;
 
     /// Rewrites live chunks to `placement` (promotion, demotion, evacuation): the one mechanism of the mover. Chunks
-    /// already there, gone or unreadable are counted in the outcome, not moved.
+    /// already there, gone, unreadable or on their way elsewhere are counted in the outcome, not moved.
     fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError>;
 }
