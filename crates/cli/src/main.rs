@@ -59,7 +59,14 @@ fn usage(error: &clap::Error) -> ExitCode {
         _ => {
             let text = error.render().to_string();
             let mut parts: Vec<&str> = Vec::new();
+            let mut advice = "see 'terrace help'".to_owned();
             for part in text.split("\n\n") {
+                let usage = part.strip_prefix("Usage:").unwrap_or_default();
+                let words: Vec<&str> = usage.split_whitespace().collect();
+                // That of a command; of all of them it says nothing.
+                if words.get(1).is_some_and(|word| !word.starts_with(['[', '<'])) {
+                    advice = format!("usage: {}", words.join(" "));
+                }
                 if part.starts_with("Usage:") || part.starts_with("For more information") {
                     break;
                 }
@@ -67,7 +74,7 @@ fn usage(error: &clap::Error) -> ExitCode {
             }
             let message = parts.join(" ").split_whitespace().collect::<Vec<_>>().join(" ");
             let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
-            eprintln!("terrace: understand the command: {message}; see 'terrace help'");
+            eprintln!("terrace: understand the command: {message}; {advice}");
             ExitCode::from(2)
         }
     }

@@ -150,6 +150,11 @@ fn mistakes_get_one_line_and_the_right_status() {
     let machine = Machine::new();
     assert!(machine.error(&["nonsense"], 2).contains("terrace help"));
     assert!(machine.error(&["pool", "create", "tank"], 2).contains("--tier"));
+    let line = machine.error(&["volume", "create", "tank/v", "64M"], 2);
+    assert!(
+        line.contains("usage: terrace volume create") && line.contains("--size"),
+        "{line}"
+    );
     assert!(machine.error(&["status", "tank"], 1).contains("pool create"));
     assert!(machine.error(&["status"], 1).contains("pool create"));
     assert!(

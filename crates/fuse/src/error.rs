@@ -31,7 +31,7 @@ pub enum FuseError {
         directory: PathBuf,
     },
     /// mount(2) or fusermount3 refused.
-    #[error("cannot mount at {directory}: {cause}")]
+    #[error("cannot mount at {directory}: {cause}; 'terrace doctor' tells what this machine lacks")]
     Mount {
         /// The place.
         directory: PathBuf,
