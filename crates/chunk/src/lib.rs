@@ -25,6 +25,7 @@ mod moves;
 mod options;
 mod payload;
 mod read;
+mod reclaim;
 mod record;
 mod recover;
 mod reports;

@@ -6,20 +6,18 @@
 use std::{collections::BTreeSet, sync::atomic::Ordering};
 
 use parking_lot::MutexGuard;
-use terrace_codec::Reader;
 use terrace_meta::{Operation, Progress};
 use terrace_pool::{SegmentId, SegmentRange};
 use terrace_store::{CHUNK_BYTES_MAX, Placement, StoreError};
 
 use crate::{
     Step,
-    commit::{Operations, add_live},
+    commit::Operations,
     counters::Counters,
     header::HEADER_BYTES,
     meta_storage::MetaStorage,
-    record::{
-        TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_SEGMENTS, candidate_of_key, chunk_key, dedup_key, segment_key,
-    },
+    reclaim::Reclaim,
+    record::{TABLE_SEGMENTS, segment_key},
     root::encode_root,
     root_copy::encode_root_copy,
     store::{ChunkStore, meta_error, pool_error},
@@ -27,8 +25,6 @@ use crate::{
 
 /// What one slice of a merge or of a table's writing moves, bytes.
 const SLICE_BYTES: usize = 1 << 20;
-/// Candidates looked at in one step.
-const CANDIDATES: usize = 256;
 /// How often a step of a checkpoint may fail in a row.
 const CHECKPOINT_ATTEMPTS: u32 = 8;
 /// Steps for which compaction of metadata rests when it can do nothing.
@@ -43,10 +39,8 @@ const COMPACT_CHUNKS: usize = 64;
 pub(crate) struct Maintenance {
     /// A checkpoint is being made that holds everything up to this sequence.
     checkpoint: Option<u64>,
-    /// Where the look for dead chunks goes on.
-    candidates: Vec<u8>,
-    /// Up to this sequence there are none: while nothing is committed nobody looks again.
-    no_candidates: Option<u64>,
+    /// Where the look for dead chunks stands.
+    pub(crate) reclaim: Reclaim,
     /// Chunks left to move out of the segment that is being compacted.
     compacting: Option<(SegmentId, Vec<terrace_store::ChunkId>)>,
     /// Failed steps of the checkpoint in a row.
@@ -298,127 +292,6 @@ impl ChunkStore {
         }
         self.start_checkpoint(state);
         Ok(true)
-    }
-
-    /// Frees chunks that nothing refers to; `false` when there was nothing to look at.
-    fn reclaim_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
-        let newest = self.commit.lock().sequence;
-        if state.candidates.is_empty() && state.no_candidates == Some(newest) {
-            return Ok(false);
-        }
-        let all = [TABLE_CANDIDATES];
-        let from = if state.candidates.is_empty() {
-            &all
-        } else {
-            &state.candidates[..]
-        };
-        let mut records = self
-            .tree
-            .scan(from, &[TABLE_CANDIDATES + 1], CANDIDATES)
-            .map_err(meta_error)?;
-        if records.is_empty() && !state.candidates.is_empty() {
-            // Held chunks may be left behind: they are looked at again in the next round.
-            records = self
-                .tree
-                .scan(&all, &[TABLE_CANDIDATES + 1], CANDIDATES)
-                .map_err(meta_error)?;
-        }
-        let Some((last, _)) = records.last() else {
-            state.candidates.clear();
-            state.no_candidates = Some(newest);
-            return Ok(false);
-        };
-        state.candidates = last.to_vec();
-        state.candidates.push(0);
-        let mut operations: Operations = Vec::new();
-        let mut change = Counters::default();
-        let mut dead = Vec::new();
-        let mut estimate = 0;
-        // A chunk that lives is never marked: batches that change its references go on beside this. (One that takes
-        // the last away makes it a candidate again.)
-        let mut unreferred = Vec::with_capacity(records.len());
-        for (key, value) in &records {
-            let Some(id) = candidate_of_key(key) else { continue };
-            let freed = Reader::new(value).signed_varint("estimate").unwrap_or(0);
-            match self.references(id) {
-                Ok(0) => unreferred.push((key, id, freed)),
-                Ok(count) => {
-                    if count < 0 {
-                        tracing::error!(chunk = %id, count, "a chunk has fewer than no references");
-                    }
-                    operations.push((key.clone(), Operation::Delete));
-                    estimate += freed;
-                }
-                Err(error) => {
-                    tracing::error!(chunk = %id, %error, "a chunk could not be looked at for reclaiming");
-                }
-            }
-        }
-        let mut dying = BTreeSet::new();
-        {
-            let mut books = self.keeper.lock();
-            let ids = unreferred.iter().map(|(_, id, _)| *id);
-            dying.extend(ids.filter(|id| books.mark_dying(*id)));
-        }
-        // A batch that came between the two looks may have brought one back to life; a later one cannot.
-        let unchanged = self.commit.lock().sequence == newest;
-        let mut seen = BTreeSet::new();
-        for (key, id, freed) in unreferred {
-            if !dying.contains(&id) {
-                continue;
-            }
-            if seen.insert(id) {
-                let references = if unchanged { Ok(0) } else { self.references(id) };
-                match (references, self.record(id)) {
-                    (Ok(0), Ok(Some(record))) => {
-                        operations.push((chunk_key(TABLE_CHUNKS, id).into(), Operation::Delete));
-                        let hint = dedup_key(&record.hash, self.options.hint_bytes);
-                        if self
-                            .tree
-                            .get(&hint)
-                            .is_ok_and(|hint| hint.is_some_and(|hint| hint[..] == id.0.to_le_bytes()))
-                        {
-                            operations.push((hint.into(), Operation::Delete));
-                        }
-                        let stored = i64::from(record.stored());
-                        for location in &record.locations {
-                            add_live(&mut operations, location.segment, -stored);
-                            dead.push((location.segment, stored));
-                        }
-                        change.chunks -= 1;
-                        change.unique -= i64::from(record.length);
-                        change.unique_blocks -= record.blocks();
-                        change.stored -= stored;
-                    }
-                    (Ok(_), Ok(_)) => {}
-                    (Err(error), _) | (_, Err(error)) => {
-                        // Left for later: its metadata cannot be read now.
-                        tracing::error!(chunk = %id, %error, "a chunk could not be looked at for reclaiming");
-                        continue;
-                    }
-                }
-            }
-            operations.push((key.clone(), Operation::Delete));
-            estimate += freed;
-        }
-        let worked = !operations.is_empty();
-        let result = if worked {
-            self.commit_internal(operations, change).map(|_| ())
-        } else {
-            Ok(())
-        };
-        let mut books = self.keeper.lock();
-        if result.is_ok() {
-            for (segment, stored) in dead {
-                books.add_live(segment, -stored);
-            }
-            self.pending_free.fetch_sub(estimate, Ordering::Relaxed);
-        }
-        for id in dying {
-            books.unmark_dying(id);
-        }
-        drop(books);
-        result.map(|()| worked)
     }
 
     /// Commits that empty segments are given up.

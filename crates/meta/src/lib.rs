@@ -14,6 +14,7 @@ mod error;
 mod filter;
 mod key;
 mod manifest;
+mod many;
 mod memory_extents;
 mod memtable;
 mod merge;

@@ -165,6 +165,11 @@ impl Head {
         self.blocks.len()
     }
 
+    /// Whether the table may hold a key with this hash; if not, it does not.
+    pub(crate) fn may_contain(&self, hash: u64) -> bool {
+        self.filter.may_contain(hash)
+    }
+
     /// The last key of a block.
     pub(crate) fn last_key(&self, block: usize) -> &[u8] {
         let start = if block == 0 {
@@ -404,14 +409,7 @@ impl TableReader {
             return Ok(None);
         }
         let block = self.block(table, &head, index)?;
-        match find(&block, key) {
-            // Large values share the block; small ones must not keep it alive.
-            Ok(Some(OperationRef::Put(value))) if value.len() >= 2048 => {
-                Ok(Some(Operation::Put(block.slice_ref(value))))
-            }
-            Ok(found) => Ok(found.map(OperationRef::to_owned)),
-            Err(Malformed) => Err(malformed(table, head.blocks[index].offset, "not a block")),
-        }
+        find_in(table, &head, index, &block, key)
     }
 
     /// Verifies all of one copy: every sum, the order and number of its entries, and that the filter knows each.
@@ -435,6 +433,24 @@ impl TableReader {
     /// Forgets the head of a table that is no longer in use.
     pub(crate) fn forget(&self, table: &Table) {
         self.cache.remove(table.cache_number, HEAD_PLACE);
+    }
+}
+
+/// Looks `key` up in block `index` of a table.
+pub(crate) fn find_in(
+    table: &Table,
+    head: &Head,
+    index: usize,
+    block: &Bytes,
+    key: &[u8],
+) -> Result<Option<Operation>, MetaError> {
+    match find(block, key) {
+        // Large values share the block; small ones must not keep it alive.
+        Ok(Some(OperationRef::Put(value))) if value.len() >= 2048 => {
+            Ok(Some(Operation::Put(block.slice_ref(value))))
+        }
+        Ok(found) => Ok(found.map(OperationRef::to_owned)),
+        Err(Malformed) => Err(malformed(table, head.blocks[index].offset, "not a block")),
     }
 }
 

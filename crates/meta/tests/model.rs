@@ -57,6 +57,7 @@ enum Action {
     FailingRead,
     Scan { from: u16, to: u16, limit: u16 },
     Get(u16),
+    GetMany(Vec<u16>),
 }
 
 /// Keys of three tables of different shape: numbers, long shared prefixes, and long names.
@@ -96,6 +97,7 @@ fn action() -> impl Strategy<Value = Action> {
         1 => Just(Action::FailingRead),
         4 => (0u16..400, 0u16..400, 1u16..300).prop_map(|(from, to, limit)| Action::Scan { from, to, limit }),
         4 => (0u16..420).prop_map(Action::Get),
+        4 => prop::collection::vec(0u16..420, 0..200).prop_map(Action::GetMany),
     ]
 }
 
@@ -183,6 +185,19 @@ impl Bench {
                 "key {number}"
             );
         }
+        self.check_many((0..420).rev());
+    }
+
+    /// Looked up at once, in whatever order and also twice, keys give what each of them gives.
+    fn check_many(&self, numbers: impl IntoIterator<Item = u16>) {
+        let keys: Vec<Vec<u8>> = numbers.into_iter().map(key).collect();
+        let expected: Vec<Option<Bytes>> = keys.iter().map(|key| self.model.get(key).cloned()).collect();
+        assert_eq!(self.tree.get_many(&keys).expect("gets"), expected);
+        let counts: Vec<i64> = expected
+            .iter()
+            .map(|value| value.as_ref().and_then(|value| decode_count(value)).unwrap_or(0))
+            .collect();
+        assert_eq!(self.tree.get_counts(&keys).expect("gets"), counts);
     }
 
     fn run(&mut self, action: Action) {
@@ -249,6 +264,7 @@ impl Bench {
                 assert_eq!(self.tree.get(&key).expect("gets"), expected);
                 assert_eq!(self.tree.get_count(&key).expect("gets"), count);
             }
+            Action::GetMany(numbers) => self.check_many(numbers),
         }
     }
 
