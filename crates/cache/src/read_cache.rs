@@ -7,6 +7,7 @@
 
 use std::{
     hash::{BuildHasherDefault, Hasher},
+    ops::Range,
     sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
 };
 
@@ -15,7 +16,7 @@ use quick_cache::{
     OptionsBuilder, Weighter,
     sync::{Cache, DefaultLifecycle},
 };
-use terrace_store::{BLOCK_BYTES, ChunkId, Store, StoreError};
+use terrace_store::{BLOCK_BYTES, ChunkId, ChunkPart, Store, StoreError};
 
 /// Tails of files up to this size are fetched whole at once, bytes.
 const SMALL_BYTES: usize = 16 * 1024;
@@ -104,15 +105,29 @@ pub struct ReadCacheCounters {
     pub bytes: u64,
 }
 
-/// Chunks that were fetched together, ascending.
+/// A chunk, or some blocks of it, that was fetched.
+struct Piece {
+    id: ChunkId,
+    /// Where in the chunk it begins.
+    start: usize,
+    whole: bool,
+    content: Bytes,
+}
+
+/// What was fetched together, ascending.
 #[derive(Default)]
-pub struct Fetched(Vec<(ChunkId, Bytes)>);
+pub struct Fetched(Vec<Piece>);
 
 impl Fetched {
-    /// As [`ReadCache::part`], if the chunk is among them.
+    /// As [`ReadCache::part`], if that is among it.
     pub fn part(&self, id: ChunkId, offset: usize, target: &mut [u8]) -> Option<usize> {
-        let at = self.0.binary_search_by_key(&id, |(id, _)| *id).ok()?;
-        self.0.get(at).map(|(_, content)| cut(content, offset, target))
+        let after = self
+            .0
+            .partition_point(|piece| (piece.id, piece.start) <= (id, offset));
+        let piece = self.0[..after].last().filter(|piece| piece.id == id)?;
+        let from = offset - piece.start;
+        let there = piece.whole || from + target.len() <= piece.content.len();
+        there.then(|| cut(&piece.content, from, target))
     }
 }
 
@@ -122,6 +137,14 @@ fn cut(content: &[u8], offset: usize, target: &mut [u8]) -> usize {
     let length = target.len().min(content.len() - from);
     target[..length].copy_from_slice(&content[from..from + length]);
     length
+}
+
+/// Whether a read of `length` bytes of a chunk of at most `chunk_bytes` takes all of it.
+fn is_wanted_whole(chunk_bytes: usize, length: usize) -> bool {
+    let large = length >= LARGE_PART_BYTES && length * 2 >= chunk_bytes;
+    // What ends within a block is the end of a file: there is no part to be had.
+    let tail = chunk_bytes <= SMALL_BYTES && !length.is_multiple_of(BLOCK_BYTES);
+    large || tail
 }
 
 /// Content of chunks by id.
@@ -209,24 +232,16 @@ impl ReadCache {
         if let Some(content) = self.get(id) {
             return Ok(cut(&content, offset, target));
         }
-        let large = target.len() >= LARGE_PART_BYTES && target.len() * 2 >= chunk_bytes;
-        // What ends within a block is the end of a file: there is no part to be had.
-        let tail = chunk_bytes <= SMALL_BYTES && !target.len().is_multiple_of(BLOCK_BYTES);
-        if large || tail {
+        if is_wanted_whole(chunk_bytes, target.len()) {
             return Ok(cut(&self.whole(store, id)?, offset, target));
         }
         if self.blocks(id, offset, target) {
             self.hits.fetch_add(1, Relaxed);
             return Ok(target.len());
         }
-        let start = offset / BLOCK_BYTES * BLOCK_BYTES;
-        let end = (offset + target.len())
-            .next_multiple_of(BLOCK_BYTES)
-            .min(chunk_bytes);
-        // Of a chunk that has nothing more, as far as the caller knows, there is no more to be had.
-        if end - start < chunk_bytes && self.touch(id) {
+        let Some(Range { start, end }) = self.blocks_wanted(id, offset, chunk_bytes, target.len()) else {
             return Ok(cut(&self.whole(store, id)?, offset, target));
-        }
+        };
         match store.read_chunk_part(id, start, end - start) {
             // The last chunk of a file is shorter than its blocks: fetch it whole and cut.
             Err(StoreError::Invalid(_)) => Ok(cut(&self.whole(store, id)?, offset, target)),
@@ -234,20 +249,62 @@ impl ReadCache {
             Ok(part) => {
                 self.misses.fetch_add(1, Relaxed);
                 target.copy_from_slice(&part[offset - start..offset - start + target.len()]);
-                for (index, block) in part.chunks_exact(BLOCK_BYTES).enumerate() {
-                    // A copy, unless there is nothing else in that memory: or one block would keep all of it.
-                    let alone = part.len() == BLOCK_BYTES;
-                    let block = if alone {
-                        part.clone()
-                    } else {
-                        Bytes::copy_from_slice(block)
-                    };
-                    let key = Key::block(id, start / BLOCK_BYTES + index);
-                    self.chunks.insert(key, block);
-                }
+                self.insert_blocks(id, start, &part);
                 Ok(target.len())
             }
         }
+    }
+
+    /// Which blocks a read of a part wants, if not the whole chunk, as it was asked for often enough.
+    fn blocks_wanted(
+        &self,
+        id: ChunkId,
+        offset: usize,
+        chunk_bytes: usize,
+        length: usize,
+    ) -> Option<Range<usize>> {
+        let start = offset / BLOCK_BYTES * BLOCK_BYTES;
+        let end = (offset + length).next_multiple_of(BLOCK_BYTES).min(chunk_bytes);
+        // Of a chunk that has nothing more, as far as the caller knows, there is no more to be had.
+        let earned = end.saturating_sub(start) < chunk_bytes && self.touch(id);
+        (!earned).then_some(start..end.max(start))
+    }
+
+    /// Keeps blocks of a chunk, of which `part` has those from `start` on.
+    fn insert_blocks(&self, id: ChunkId, start: usize, part: &Bytes) {
+        for (index, block) in part.chunks_exact(BLOCK_BYTES).enumerate() {
+            // A copy, unless there is nothing else in that memory: or one block would keep all of it.
+            let alone = part.len() == BLOCK_BYTES;
+            let block = if alone {
+                part.clone()
+            } else {
+                Bytes::copy_from_slice(block)
+            };
+            let key = Key::block(id, start / BLOCK_BYTES + index);
+            self.chunks.insert(key, block);
+        }
+    }
+
+    /// What is to be fetched so that a read, as [`part`](Self::part), finds it; `None` if it is here.
+    pub fn missing(
+        &self,
+        id: ChunkId,
+        offset: usize,
+        chunk_bytes: usize,
+        length: usize,
+    ) -> Option<ChunkPart> {
+        if self.contains(id) {
+            return None;
+        }
+        if is_wanted_whole(chunk_bytes, length) {
+            return Some(ChunkPart { id, range: None });
+        }
+        let mut blocks = offset / BLOCK_BYTES..(offset + length).div_ceil(BLOCK_BYTES);
+        if blocks.all(|block| self.chunks.peek(&Key::block(id, block)).is_some()) {
+            return None;
+        }
+        let range = self.blocks_wanted(id, offset, chunk_bytes, length);
+        Some(ChunkPart { id, range })
     }
 
     /// Fills `target` from single blocks, if all of them are here.
@@ -277,24 +334,49 @@ impl ReadCache {
         Ok(cut(&self.whole(store, id)?, offset, target))
     }
 
-    /// Brings chunks in: those of `ids` that are not here are fetched in one call, so that neighbours on a device are read
-    /// together. Returns them, as a full cache may not keep them until they are looked for. Errors are left to the
-    /// read that really needs the chunk.
-    pub fn read_ahead(&self, store: &dyn Store, mut ids: Vec<ChunkId>) -> Fetched {
-        ids.sort_unstable();
-        ids.dedup();
-        ids.retain(|id| !self.contains(*id));
-        let missing = ids;
-        if missing.is_empty() {
+    /// Brings chunks in, as [`fetch`](Self::fetch), those of `ids` that are not here.
+    pub fn read_ahead(&self, store: &dyn Store, ids: Vec<ChunkId>) -> Fetched {
+        let missing = ids.into_iter().filter(|id| !self.contains(*id));
+        self.fetch(store, missing.map(|id| ChunkPart { id, range: None }).collect())
+    }
+
+    /// Fetches parts of chunks in one call, so that neighbours on a device are read together. Returns them, as a full
+    /// cache may not keep them until they are looked for. Errors are left to the read that really needs the chunk.
+    pub fn fetch(&self, store: &dyn Store, mut parts: Vec<ChunkPart>) -> Fetched {
+        // All of a chunk before its parts: those are not needed then.
+        parts.sort_unstable_by_key(|part| {
+            let range = part.range.as_ref();
+            (
+                part.id,
+                range.map(|range| (range.start, std::cmp::Reverse(range.end))),
+            )
+        });
+        parts.dedup_by(|part, kept| {
+            part.id == kept.id
+                && match (&part.range, &kept.range) {
+                    (_, None) => true,
+                    (None, _) => false,
+                    (Some(part), Some(kept)) => part.end <= kept.end,
+                }
+        });
+        if parts.is_empty() {
             return Fetched::default();
         }
-        self.misses.fetch_add(missing.len() as u64, Relaxed);
-        let mut fetched = Vec::with_capacity(missing.len());
-        for (id, content) in missing.iter().zip(store.read_chunks(&missing)) {
-            if let Ok(content) = content {
-                self.insert(*id, content.clone());
-                fetched.push((*id, content));
+        self.misses.fetch_add(parts.len() as u64, Relaxed);
+        let mut fetched = Vec::with_capacity(parts.len());
+        let contents = store.read_chunk_parts(&parts);
+        for (ChunkPart { id, range }, content) in parts.into_iter().zip(contents) {
+            let Ok(content) = content else { continue };
+            match &range {
+                None => self.insert(id, content.clone()),
+                Some(range) => self.insert_blocks(id, range.start, &content),
             }
+            fetched.push(Piece {
+                id,
+                start: range.as_ref().map_or(0, |range| range.start),
+                whole: range.is_none(),
+                content,
+            });
         }
         Fetched(fetched)
     }
@@ -409,6 +491,57 @@ mod tests {
             !cache.contains(id)
         });
         assert_eq!(asked.count(), usize::from(TOUCHES_WHEN_FULL) - 2);
+    }
+
+    #[test]
+    fn parts_that_are_fetched_together_are_found_by_the_reads_that_want_them() {
+        let store = MemoryStore::new(64 << 20);
+        let content: Vec<u8> = (0..128 * 1024u32).map(|at| (at / 1000) as u8).collect();
+        let (one, two) = (chunk(&store, &content).id, chunk(&store, b"tail").id);
+        // Full, so that only blocks are asked for.
+        let cache = ReadCache::new(2 << 20);
+        for seed in 0..64u8 {
+            cache.read_ahead(&store, vec![chunk(&store, &vec![seed; 128 * 1024]).id]);
+        }
+        let missing = |offset, length| cache.missing(one, offset, content.len(), length);
+        let parts: Vec<ChunkPart> = [missing(5000, 100), missing(4096, 8192), missing(40_960, 4096)]
+            .into_iter()
+            .flatten()
+            .chain(cache.missing(two, 0, 4096, 3))
+            .collect();
+        let ranges: Vec<_> = parts.iter().map(|part| part.range.clone()).collect();
+        assert_eq!(
+            ranges,
+            [Some(4096..8192), Some(4096..12_288), Some(40_960..45_056), None]
+        );
+        let before = cache.counters().misses;
+        let fetched = cache.fetch(&store, parts);
+        assert_eq!(
+            cache.counters().misses,
+            before + 3,
+            "what lies within another part comes with it"
+        );
+        let mut target = [0; 6000];
+        for (offset, length) in [(5000, 100), (4096, 6000), (6000, 6000), (41_000, 4000)] {
+            assert_eq!(fetched.part(one, offset, &mut target[..length]), Some(length));
+            assert_eq!(target[..length], content[offset..offset + length]);
+        }
+        // What was not asked for, or only in part.
+        for (id, offset, length) in [
+            (one, 0, 100),
+            (one, 12_000, 1000),
+            (one, 45_000, 100),
+            (ChunkId(999), 0, 1),
+        ] {
+            assert_eq!(fetched.part(id, offset, &mut target[..length]), None);
+        }
+        assert_eq!(fetched.part(two, 1, &mut target), Some(3));
+        assert_eq!(&target[..3], b"ail");
+        assert_eq!(
+            cache.missing(one, 4096, content.len(), 8192),
+            None,
+            "it is here now"
+        );
     }
 
     #[test]

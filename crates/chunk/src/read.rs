@@ -3,13 +3,13 @@
 //! Invariants: no byte is returned that was not compared with a sum in the chunk's record; each copy is tried; a reader
 //! that finds something else than it expected looks whether the chunk has moved meanwhile before it calls it damaged.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_device::AlignedBuffer;
 use terrace_meta::Operation;
-use terrace_store::{BLOCK_BYTES, ChunkId, ChunkInfo, StoreError};
+use terrace_store::{BLOCK_BYTES, ChunkId, ChunkInfo, ChunkPart, StoreError};
 
 use crate::{
     compress,
@@ -53,15 +53,98 @@ fn first_bad_block(record: &ChunkRecord, first: usize, blocks: &[u8]) -> Option<
         .map(|(at, _)| at)
 }
 
+/// What is to be read of a chunk and given on.
+struct Extract<'a> {
+    /// Its place among what is asked for.
+    at: usize,
+    record: &'a ChunkRecord,
+    /// What to read: of a part of a chunk that has sums its blocks, with as much before them as a header takes.
+    stored: Stored,
+    /// The first of those blocks.
+    first: usize,
+    /// Of what is read, what to give on; `None`: all.
+    range: Option<Range<usize>>,
+}
+
+impl<'a> Extract<'a> {
+    /// Of the first copy; `None` if the chunk has none, or no such part.
+    fn new(at: usize, record: &'a ChunkRecord, part: &ChunkPart) -> Option<Self> {
+        let location = *record.locations.first()?;
+        let range = part.range.clone();
+        if range
+            .as_ref()
+            .is_some_and(|range| range.end > record.length as usize || range.is_empty())
+        {
+            return None;
+        }
+        let (stored, first, range) = match range {
+            Some(range) if !record.sums.is_empty() => {
+                let start = range.start / BLOCK_BYTES * BLOCK_BYTES;
+                let end = range
+                    .end
+                    .next_multiple_of(BLOCK_BYTES)
+                    .min(record.length as usize);
+                let blocks = Location {
+                    offset: location.offset.checked_add(start as u32)?,
+                    ..location
+                };
+                let inner = range.start - start..range.end - start;
+                ((blocks, (end - start) as u32), start / BLOCK_BYTES, Some(inner))
+            }
+            range => ((location, record.payload), 0, range),
+        };
+        Some(Self {
+            at,
+            record,
+            stored,
+            first,
+            range,
+        })
+    }
+
+    /// What is asked for, if the bytes are what the record says.
+    fn verified(&self, stored: &[u8]) -> Option<Bytes> {
+        match &self.range {
+            Some(range) if !self.record.sums.is_empty() => first_bad_block(self.record, self.first, stored)
+                .is_none()
+                .then(|| Bytes::copy_from_slice(&stored[range.clone()])),
+            range => {
+                let content = verified_by_sums(self.record, stored)?;
+                Some(
+                    range
+                        .clone()
+                        .map_or_else(|| content.clone(), |range| content.slice(range)),
+                )
+            }
+        }
+    }
+}
+
+fn decode(id: ChunkId, value: &[u8]) -> Result<ChunkRecord, StoreError> {
+    ChunkRecord::decode(value)
+        .map_err(|error| StoreError::DamagedMetadata(format!("record of chunk {id}: {error}").into()))
+}
+
 impl ChunkStore {
     /// The committed record of a chunk.
     pub(crate) fn record(&self, id: ChunkId) -> Result<Option<ChunkRecord>, StoreError> {
         let Some(value) = self.tree.get(&chunk_key(TABLE_CHUNKS, id)).map_err(meta_error)? else {
             return Ok(None);
         };
-        let record = ChunkRecord::decode(&value)
-            .map_err(|error| StoreError::DamagedMetadata(format!("record of chunk {id}: {error}").into()))?;
-        Ok(Some(record))
+        decode(id, &value).map(Some)
+    }
+
+    /// The committed records of `ids`, in their order; as [`record`](Self::record) of each, but looked up together.
+    pub(crate) fn records_of(&self, ids: &[ChunkId]) -> Vec<Result<Option<ChunkRecord>, StoreError>> {
+        let keys: Vec<_> = ids.iter().map(|id| chunk_key(TABLE_CHUNKS, *id)).collect();
+        let Ok(values) = self.tree.get_many(&keys) else {
+            // Whose record can be read is not to suffer from a neighbour's that cannot.
+            return ids.iter().map(|id| self.record(*id)).collect();
+        };
+        let records = ids.iter().zip(values);
+        records
+            .map(|(id, value)| value.map(|value| decode(*id, &value)).transpose())
+            .collect()
     }
 
     /// The record of a chunk, committed or not.
@@ -251,32 +334,37 @@ impl ChunkStore {
         })?
     }
 
-    pub(crate) fn read_many(&self, ids: &[ChunkId]) -> Vec<Result<Bytes, StoreError>> {
+    /// Reads many chunks, or parts of them: what lies together in one read, what lies apart at the same time.
+    pub(crate) fn read_parts(&self, parts: &[ChunkPart]) -> Vec<Result<Bytes, StoreError>> {
+        let ids: Vec<ChunkId> = parts.iter().map(|part| part.id).collect();
         let records: Vec<Option<ChunkRecord>> = ids
             .iter()
-            .map(|id| self.any_record(*id).unwrap_or_default())
-            .collect();
-        let copies: Vec<(usize, &ChunkRecord, Location)> = records
-            .iter()
-            .enumerate()
-            .filter_map(|(at, record)| {
-                let record = record.as_ref()?;
-                Some((at, record, *record.locations.first()?))
+            .zip(self.records_of(&ids))
+            .map(|(id, record)| match record {
+                Ok(None) => self.any_record(*id).unwrap_or_default(),
+                record => record.unwrap_or_default(),
             })
             .collect();
-        let stored: Vec<Stored> = copies
+        let wanted: Vec<Extract<'_>> = records
             .iter()
-            .map(|(_, record, location)| (*location, record.payload))
+            .zip(parts)
+            .enumerate()
+            .filter_map(|(at, (record, part))| Extract::new(at, record.as_ref()?, part))
             .collect();
+        let stored: Vec<Stored> = wanted.iter().map(|one| one.stored).collect();
         let found: Vec<Mutex<Option<Bytes>>> = ids.iter().map(|_| Mutex::new(None)).collect();
         self.read_spans(&stored, &|number, stored| {
-            let (at, record, _) = copies[number];
-            *found[at].lock() = verified_by_sums(record, &stored[HEADER_BYTES..]);
+            let one = &wanted[number];
+            *found[one.at].lock() = one.verified(&stored[HEADER_BYTES..]);
         });
         // What is in memory, has moved or is bad in its first copy is read by itself.
-        ids.iter()
-            .zip(found)
-            .map(|(id, found)| found.into_inner().map_or_else(|| self.read_whole(*id), Ok))
+        let found = parts.iter().zip(found);
+        found
+            .map(|(part, found)| match (found.into_inner(), &part.range) {
+                (Some(content), _) => Ok(content),
+                (None, None) => self.read_whole(part.id),
+                (None, Some(range)) => self.read_part(part.id, range.start, range.len()),
+            })
             .collect()
     }
 

@@ -18,8 +18,8 @@ use terrace_log::Log;
 use terrace_meta::{MetaError, Tree};
 use terrace_pool::{Pool, PoolError};
 use terrace_store::{
-    Batch, ChunkId, ChunkInfo, Piece, Placement, Reservation, RewriteOutcome, Sequence, Space, Store,
-    StoreError, Written,
+    Batch, ChunkId, ChunkInfo, ChunkPart, Piece, Placement, Reservation, RewriteOutcome, Sequence, Space,
+    Store, StoreError, Written,
 };
 
 use crate::{
@@ -156,7 +156,12 @@ impl Store for ChunkStore {
     }
 
     fn read_chunks(&self, ids: &[ChunkId]) -> Vec<Result<Bytes, StoreError>> {
-        self.read_many(ids)
+        let whole = |id: &ChunkId| ChunkPart { id: *id, range: None };
+        self.read_parts(&ids.iter().map(whole).collect::<Vec<_>>())
+    }
+
+    fn read_chunk_parts(&self, parts: &[ChunkPart]) -> Vec<Result<Bytes, StoreError>> {
+        self.read_parts(parts)
     }
 
     fn read_chunk_part(&self, id: ChunkId, offset: usize, length: usize) -> Result<Bytes, StoreError> {

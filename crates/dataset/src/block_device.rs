@@ -11,6 +11,27 @@ use crate::{
     volume::{BlockStatus, Volume},
 };
 
+/// One of several reads.
+pub struct BlockRead<'a> {
+    /// Where it begins, bytes.
+    pub offset: u64,
+    /// What it fills.
+    pub buffer: &'a mut [u8],
+    /// Whether it did.
+    pub outcome: Result<(), FsError>,
+}
+
+impl<'a> BlockRead<'a> {
+    /// One that is still to be done.
+    pub fn new(offset: u64, buffer: &'a mut [u8]) -> Self {
+        Self {
+            offset,
+            buffer,
+            outcome: Ok(()),
+        }
+    }
+}
+
 /// A block device to be served. Offsets and lengths are bytes and need no alignment; outside the device they are
 /// `Invalid`.
 pub trait BlockDevice: Send + Sync {
@@ -22,6 +43,12 @@ pub trait BlockDevice: Send + Sync {
     fn read_only(&self) -> bool;
     /// Fills `buffer` from `offset`.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FsError>;
+    /// Does several reads, each as [`read`](Self::read); what they want of the storage may be asked for at once.
+    fn read_many(&self, reads: &mut [BlockRead<'_>]) {
+        for read in reads {
+            read.outcome = self.read(read.offset, read.buffer);
+        }
+    }
     /// Writes `data` at `offset`.
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), FsError>;
     /// Makes the range read as zeroes. What is set aside for a volume stays so.
@@ -49,6 +76,10 @@ impl BlockDevice for Volume {
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FsError> {
         Self::read(self, offset, buffer)
+    }
+
+    fn read_many(&self, reads: &mut [BlockRead<'_>]) {
+        Self::read_many(self, reads);
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {
@@ -90,6 +121,10 @@ impl BlockDevice for ReadOnly {
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FsError> {
         self.0.read(offset, buffer)
+    }
+
+    fn read_many(&self, reads: &mut [BlockRead<'_>]) {
+        self.0.read_many(reads);
     }
 
     fn write(&self, _: u64, _: &[u8]) -> Result<(), FsError> {

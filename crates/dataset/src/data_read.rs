@@ -7,9 +7,10 @@
 use std::sync::Arc;
 
 use terrace_cache::{Access, Fetched, Service, Waiting};
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, StoreError};
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkPart, StoreError};
 
 use crate::{
+    block_device::BlockRead,
     error::FsError,
     inode::FileKind,
     keys,
@@ -59,6 +60,19 @@ struct Fetch {
     chunk_bytes: usize,
 }
 
+/// What a read found before it asks the store: what RAM knows is in its buffer already.
+#[derive(Default)]
+struct Lookup {
+    /// Bytes up to the end of the file.
+    length: usize,
+    sequential: bool,
+    /// Where reading ahead begins.
+    ahead_from: Option<u64>,
+    body: u64,
+    fetches: Vec<Fetch>,
+    waiting: Option<Waiting>,
+}
+
 impl LiveDataset {
     /// Reads at `offset`, at most to the end of the file.
     pub(crate) fn read_object(
@@ -81,6 +95,61 @@ impl LiveDataset {
     }
 
     fn try_read(&self, object: &Arc<Object>, offset: u64, buffer: &mut [u8]) -> Result<usize, ReadError> {
+        let look = self.locate(object, offset, buffer)?;
+        if !look.fetches.is_empty() {
+            // One piece of a chunk needs no call for many.
+            let mut parts = Vec::new();
+            if look.fetches.len() > 1 || look.ahead_from.is_some() {
+                self.parts(&look, &mut parts)?;
+            }
+            let fetched = self.fetch_parts(parts);
+            self.fill(&look, &fetched, buffer)?;
+            self.waited(&look);
+        }
+        Ok(look.length)
+    }
+
+    /// Reads several stretches at once: what they want of the devices is asked for together.
+    pub(crate) fn read_object_at_once(&self, object: &Arc<Object>, reads: &mut [BlockRead<'_>]) {
+        let mut looks = Vec::with_capacity(reads.len());
+        let mut parts = Vec::new();
+        for read in reads.iter_mut() {
+            let look = self.locate(object, read.offset, read.buffer);
+            if let Ok(look) = &look {
+                // What cannot be looked ahead of is for the read itself to say.
+                let _ = self.parts(look, &mut parts);
+            }
+            looks.push(look);
+        }
+        let fetched = self.fetch_parts(parts);
+        for (read, look) in reads.iter_mut().zip(looks) {
+            let done = look.and_then(|look| {
+                self.fill(&look, &fetched, read.buffer)?;
+                self.waited(&look);
+                Ok(look.length)
+            });
+            let done = match done {
+                Err(ReadError::Moved) => self.read_object(object, read.offset, read.buffer),
+                Err(ReadError::Failed(error)) => Err(error),
+                Ok(length) => Ok(length),
+            };
+            read.outcome = match done {
+                Ok(length) if length == read.buffer.len() => Ok(()),
+                Ok(_) => Err(FsError::Invalid),
+                Err(error) => Err(error),
+            };
+        }
+    }
+
+    fn fetch_parts(&self, parts: Vec<ChunkPart>) -> Fetched {
+        self.dataset
+            .environment()
+            .cache
+            .fetch(&**self.dataset.store(), parts)
+    }
+
+    /// Fills what RAM knows of a read and says where the rest is.
+    fn locate(&self, object: &Arc<Object>, offset: u64, buffer: &mut [u8]) -> Result<Lookup, ReadError> {
         let mut wanted = Vec::new();
         let (length, sequential, ahead, amount, body, size) = {
             let mut state = object.state.lock();
@@ -96,7 +165,7 @@ impl LiveDataset {
                     .unwrap_or(usize::MAX),
             );
             if length == 0 {
-                return Ok(0);
+                return Ok(Lookup::default());
             }
             let size = state.inode.size;
             let (sequential, amount) = state.reads.note(offset, length, size);
@@ -121,32 +190,34 @@ impl LiveDataset {
                 .reuse
                 .record(dataset, body, region, size.saturating_sub(start));
         }
+        let mut look = Lookup {
+            length,
+            sequential,
+            body,
+            ..Lookup::default()
+        };
         if wanted.is_empty() {
-            return Ok(length);
+            return Ok(look);
         }
         let environment = self.dataset.environment();
         environment.foreground.note();
-        let waiting = environment
-            .foreground
-            .begin(environment.clock.monotonic_nanoseconds());
-        let mut fetches = Vec::with_capacity(wanted.len());
+        let now = environment.clock.monotonic_nanoseconds();
+        look.waiting = Some(environment.foreground.begin(now));
+        look.fetches.reserve(wanted.len());
         for part in &wanted {
-            self.plan(body, offset, &mut buffer[..length], part, &mut fetches)?;
+            self.plan(body, offset, &mut buffer[..length], part, &mut look.fetches)?;
         }
-        if !fetches.is_empty() {
-            let ahead_from = ahead.then_some(offset + length as u64);
-            self.fetch(body, &fetches, buffer, sequential, ahead_from)?;
-            self.waited(waiting, fetches[0].chunk);
-        }
-        Ok(length)
+        look.ahead_from = ahead.then_some(offset + length as u64);
+        Ok(look)
     }
 
-    /// Notes how long a user waited for a read that `chunk` was a part of.
-    fn waited(&self, waiting: Waiting, chunk: ChunkId) {
+    /// Notes how long a user waited for a read.
+    fn waited(&self, look: &Lookup) {
         let environment = self.dataset.environment();
         // Looking up where it lies costs as much as a read from RAM: some of them tell enough.
         if environment.foreground.operations().is_multiple_of(WAITS_NOTED)
-            && let Ok(Some(info)) = environment.store.chunk_info(chunk)
+            && let (Some(waiting), Some(fetch)) = (look.waiting, look.fetches.first())
+            && let Ok(Some(info)) = environment.store.chunk_info(fetch.chunk)
         {
             let now = environment.clock.monotonic_nanoseconds();
             environment.foreground.end(waiting, Service::Read(info.tier), now);
@@ -217,38 +288,44 @@ impl LiveDataset {
         Ok(())
     }
 
-    fn fetch(
-        &self,
-        body: u64,
-        fetches: &[Fetch],
-        buffer: &mut [u8],
-        sequential: bool,
-        ahead_from: Option<u64>,
-    ) -> Result<(), ReadError> {
-        let (cache, store) = (&self.dataset.environment().cache, &**self.dataset.store());
-        let mut many: Vec<ChunkId> = if fetches.len() > 1 {
-            fetched_whole(fetches)
-        } else {
-            Vec::new()
-        };
-        if let Some(from) = ahead_from {
+    /// What is to be fetched for a read, and ahead of it.
+    fn parts(&self, look: &Lookup, parts: &mut Vec<ChunkPart>) -> Result<(), FsError> {
+        let cache = &self.dataset.environment().cache;
+        let fetches = &look.fetches;
+        let mut whole: Vec<ChunkId> = Vec::new();
+        if let Some(from) = look.ahead_from {
             let here = fetches.iter().any(|fetch| !cache.contains(fetch.chunk));
             // Only when the reader reaches something that is not here: a batch at a time, not a chunk at a time.
             if here {
-                many.extend(fetches.iter().map(|fetch| fetch.chunk));
-                self.ahead(body, from, &mut many)?;
+                whole.extend(fetches.iter().map(|fetch| fetch.chunk));
+                self.ahead(look.body, from, &mut whole)?;
             }
         }
-        let fetched = if many.len() > 1 {
-            cache.read_ahead(store, many)
-        } else {
-            Fetched::default()
-        };
+        if look.sequential {
+            whole.extend(fetches.iter().map(|fetch| fetch.chunk));
+        } else if fetches.len() > 1 {
+            whole.extend(fetched_whole(fetches));
+        }
+        whole.sort_unstable();
+        whole.dedup();
         for fetch in fetches {
+            if whole.binary_search(&fetch.chunk).is_err() {
+                parts.extend(cache.missing(fetch.chunk, fetch.from, fetch.chunk_bytes, fetch.length));
+            }
+        }
+        let whole = whole.into_iter().filter(|id| !cache.contains(*id));
+        parts.extend(whole.map(|id| ChunkPart { id, range: None }));
+        Ok(())
+    }
+
+    /// Fills what RAM did not know of a read, from what was fetched for it or else through the cache.
+    fn fill(&self, look: &Lookup, fetched: &Fetched, buffer: &mut [u8]) -> Result<(), ReadError> {
+        let (cache, store) = (&self.dataset.environment().cache, &**self.dataset.store());
+        for fetch in &look.fetches {
             let target = &mut buffer[fetch.at..fetch.at + fetch.length];
             let filled = match fetched.part(fetch.chunk, fetch.from, target) {
                 Some(filled) => Ok(filled),
-                None if sequential => cache.part_of_whole(store, fetch.chunk, fetch.from, target),
+                None if look.sequential => cache.part_of_whole(store, fetch.chunk, fetch.from, target),
                 None => cache.part(store, fetch.chunk, fetch.from, fetch.chunk_bytes, target),
             };
             let filled = filled.map_err(|error| match error {

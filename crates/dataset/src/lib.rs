@@ -66,7 +66,7 @@ mod xattrs;
 mod hostile_bytes;
 
 pub use attributes::{Attributes, FsStatistics, SetAttributes, SetTime};
-pub use block_device::{BlockDevice, PastVolume, ReadOnly};
+pub use block_device::{BlockDevice, BlockRead, PastVolume, ReadOnly};
 pub use check::{CheckReport, check};
 pub use context::{Context, Groups};
 pub use counters::Counters;

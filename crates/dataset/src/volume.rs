@@ -5,6 +5,7 @@ use std::sync::Arc;
 use terrace_store::{BLOCK_BYTES, ChunkId, Sequence};
 
 use crate::{
+    block_device::BlockRead,
     data_write::FILE_BYTES_MAX,
     error::FsError,
     inode::{FileKind, InodeRecord, Time},
@@ -92,6 +93,20 @@ impl Volume {
             Ok(())
         } else {
             Err(FsError::Invalid)
+        }
+    }
+
+    /// Does several reads, each as [`read`](Self::read).
+    pub fn read_many(&self, reads: &mut [BlockRead<'_>]) {
+        let inside = |read: &BlockRead<'_>| self.within(read.offset, read.buffer.len() as u64);
+        if let [only] = reads {
+            only.outcome = self.read(only.offset, only.buffer);
+        } else if reads.iter().all(|read| inside(read).is_ok()) {
+            self.live.read_object_at_once(&self.object, reads);
+        } else {
+            for read in reads {
+                read.outcome = self.read(read.offset, read.buffer);
+            }
         }
     }
 

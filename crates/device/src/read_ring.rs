@@ -75,7 +75,8 @@ fn read_some(ring: &mut IoUring, file: BorrowedFd<'_>, reads: &mut [RingRead<'_>
     }
     let (mut begun, mut completed) = (0, 0);
     while completed < queued {
-        match ring.submit_and_wait(1) {
+        // For all of them: nothing can be done with a part, and each waking costs more than many a read.
+        match ring.submit_and_wait(queued - completed) {
             Ok(count) => begun += count,
             Err(error) => {
                 // Interrupted, or short of memory for a moment: what was queued stays queued, what was begun goes on.

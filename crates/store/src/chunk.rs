@@ -1,6 +1,6 @@
 //! Chunks: what is asked for when one is written, and what is told about one that exists.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, ops::Range, sync::Arc};
 
 /// The unit of mapping, bytes.
 pub const BLOCK_BYTES: usize = 4096;
@@ -15,6 +15,15 @@ impl fmt::Display for ChunkId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
     }
+}
+
+/// A chunk to be read, or a part of one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ChunkPart {
+    /// The chunk.
+    pub id: ChunkId,
+    /// Which bytes of its content; `None`: all.
+    pub range: Option<Range<usize>>,
 }
 
 /// How content is compressed. Content that does not get at least one eighth smaller is stored as it is.

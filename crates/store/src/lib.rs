@@ -17,7 +17,7 @@ mod space;
 
 pub use batch::Batch;
 pub use chunk::{
-    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkInfo, Compression, Flow, Owner, Piece, Placement,
+    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkInfo, ChunkPart, Compression, Flow, Owner, Piece, Placement,
     RewriteOutcome, Written,
 };
 pub use error::StoreError;
@@ -71,6 +71,17 @@ pub trait Store: Send + Sync {
             )));
         }
         Ok(whole.slice(offset..offset + length))
+    }
+
+    /// Several chunks, or parts of chunks, at once, as [`read_chunks`](Self::read_chunks). One result each, in order.
+    fn read_chunk_parts(&self, parts: &[ChunkPart]) -> Vec<Result<Bytes, StoreError>> {
+        parts
+            .iter()
+            .map(|part| match &part.range {
+                None => self.read_chunk(part.id),
+                Some(range) => self.read_chunk_part(part.id, range.start, range.len()),
+            })
+            .collect()
     }
 
     /// Where a chunk lies and what it takes; `None` if there is no such chunk.

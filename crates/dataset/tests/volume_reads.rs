@@ -1,0 +1,114 @@
+//! Several reads of a volume at once give what each of them gives: over what was written in order and at random, over holes
+//! and over what is not committed yet, also where they overlap or end outside.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use terrace_cache::Budget;
+use terrace_dataset::{BlockRead, Datasets, Environment, FsError, NewDataset, Volume};
+use terrace_device::ManualClock;
+use terrace_store::{MemoryStore, Store};
+
+const BYTES: usize = 8 << 20;
+
+/// Numbers that only look random (splitmix64).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
+    }
+}
+
+fn volume(memory_bytes: u64) -> (Datasets, Arc<Volume>) {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(1 << 30));
+    let budget = Arc::new(Budget::new(memory_bytes).without_delays());
+    let environment = Environment::with_budget(store, Arc::new(ManualClock::new(1)), budget);
+    let datasets = Datasets::open(Arc::new(environment), "pool").unwrap();
+    let new = NewDataset {
+        volume_bytes: Some(BYTES as u64),
+        sparse: true,
+        ..NewDataset::default()
+    };
+    datasets.create("pool/v", &new).unwrap();
+    let volume = datasets.volume("pool/v").unwrap();
+    (datasets, volume)
+}
+
+#[test]
+fn reads_at_once_give_what_each_of_them_gives() {
+    // With room for everything in RAM, and with much less.
+    for memory_bytes in [64 << 20, 4 << 20] {
+        let (_datasets, volume) = volume(memory_bytes);
+        let mut numbers = Numbers(memory_bytes);
+        let mut content = vec![0; BYTES];
+        let mut write = |numbers: &mut Numbers, from: usize, length: usize| {
+            let fill: Vec<u8> = (0..length).map(|_| numbers.below(256) as u8).collect();
+            volume.write(from as u64, &fill).unwrap();
+            content[from..from + length].copy_from_slice(&fill);
+            content.clone()
+        };
+        write(&mut numbers, 0, BYTES / 2);
+        volume.flush().unwrap();
+        let mut expected = Vec::new();
+        for round in 0..12 {
+            for _ in 0..40 {
+                let (from, length) = (numbers.below(BYTES / 4096 * 3 / 4) * 4096, 4096);
+                expected = write(&mut numbers, from, length);
+            }
+            if round % 3 != 2 {
+                volume.flush().unwrap();
+            }
+            let places: Vec<(usize, usize)> = (0..1 + numbers.below(20))
+                .map(|at| {
+                    let length = match (round + at) % 5 {
+                        0 => 4096,
+                        1 => 1 + numbers.below(20_000),
+                        2 => 128 << 10,
+                        3 => 1 << 20,
+                        _ => 8192,
+                    };
+                    let from = numbers.below(BYTES - length);
+                    (if at % 2 == 0 { from / 4096 * 4096 } else { from }, length)
+                })
+                .collect();
+            let mut buffers: Vec<Vec<u8>> = places.iter().map(|(_, length)| vec![1; *length]).collect();
+            let mut reads: Vec<BlockRead<'_>> = places
+                .iter()
+                .zip(&mut buffers)
+                .map(|((from, _), buffer)| BlockRead::new(*from as u64, buffer))
+                .collect();
+            volume.read_many(&mut reads);
+            assert!(reads.iter().all(|read| read.outcome.is_ok()));
+            for ((from, length), buffer) in places.iter().zip(&buffers) {
+                assert!(
+                    expected[*from..from + length] == buffer[..],
+                    "round {round}: {length} bytes at {from}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn one_that_ends_outside_fails_alone() {
+    let (_datasets, volume) = volume(64 << 20);
+    volume.write(4096, &[7; 4096]).unwrap();
+    volume.flush().unwrap();
+    let (mut one, mut two, mut three) = ([1; 4096], [1; 4096], [1; 4096]);
+    let mut reads = [
+        BlockRead::new(4096, &mut one),
+        BlockRead::new(BYTES as u64 - 512, &mut two),
+        BlockRead::new(u64::MAX, &mut three),
+    ];
+    volume.read_many(&mut reads);
+    assert!(reads[0].outcome.is_ok());
+    assert!(matches!(reads[1].outcome, Err(FsError::Invalid)));
+    assert!(matches!(reads[2].outcome, Err(FsError::Invalid)));
+    assert_eq!(one, [7; 4096]);
+}
