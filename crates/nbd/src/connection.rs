@@ -160,8 +160,12 @@ pub struct Terms {
 
 /// Writes header and payload in as few calls as the socket allows.
 pub fn write_parts(stream: &mut impl Write, header: &[u8], payload: &[u8]) -> io::Result<()> {
-    let mut parts = [IoSlice::new(header), IoSlice::new(payload)];
-    let mut left: &mut [IoSlice<'_>] = &mut parts;
+    write_all_parts(stream, &mut [IoSlice::new(header), IoSlice::new(payload)])
+}
+
+/// The same with any number of parts, one behind the other.
+pub fn write_all_parts(stream: &mut impl Write, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+    let mut left: &mut [IoSlice<'_>] = parts;
     IoSlice::advance_slices(&mut left, 0);
     while !left.is_empty() {
         match stream.write_vectored(left) {

@@ -10,6 +10,7 @@
 //! request ends that connection and nothing else; a reply is written whole under the connection's write lock; a
 //! FLUSH that is answered covers every write of every connection that was answered before it.
 
+mod batch;
 mod buffers;
 mod channel;
 mod connection;

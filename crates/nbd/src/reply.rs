@@ -104,12 +104,26 @@ pub fn block_status(
     chunk(stream, terms, request, REPLY_FLAG_DONE, kind, &content, &[])
 }
 
-fn simple(stream: &mut impl Write, request: &Request, error: u32, data: &[u8]) -> io::Result<()> {
+/// What stands before `length` bytes of data in the answer of a read.
+pub fn data_header(terms: &Terms, request: &Request, length: usize) -> Vec<u8> {
+    if terms.structured {
+        let front = request.offset.to_be_bytes();
+        chunk_header(terms, request, REPLY_FLAG_DONE, REPLY_OFFSET_DATA, &front, length)
+    } else {
+        simple_header(request, 0).into()
+    }
+}
+
+fn simple_header(request: &Request, error: u32) -> [u8; 16] {
     let mut header = [0; 16];
     header[..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
     header[4..8].copy_from_slice(&error.to_be_bytes());
     header[8..].copy_from_slice(&request.cookie.to_be_bytes());
-    write_parts(stream, &header, data)
+    header
+}
+
+fn simple(stream: &mut impl Write, request: &Request, error: u32, data: &[u8]) -> io::Result<()> {
+    write_parts(stream, &simple_header(request, error), data)
 }
 
 fn chunk(
@@ -121,7 +135,19 @@ fn chunk(
     front: &[u8],
     data: &[u8],
 ) -> io::Result<()> {
-    let length = (front.len() + data.len()) as u64;
+    let header = chunk_header(terms, request, flags, kind, front, data.len());
+    write_parts(stream, &header, data)
+}
+
+fn chunk_header(
+    terms: &Terms,
+    request: &Request,
+    flags: u16,
+    kind: u16,
+    front: &[u8],
+    data_bytes: usize,
+) -> Vec<u8> {
+    let length = (front.len() + data_bytes) as u64;
     let mut header = Vec::with_capacity(32 + front.len());
     header.extend(
         if terms.extended {
@@ -141,5 +167,5 @@ fn chunk(
         header.extend((length as u32).to_be_bytes());
     }
     header.extend(front);
-    write_parts(stream, &header, data)
+    header
 }

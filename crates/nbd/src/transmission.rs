@@ -6,8 +6,10 @@
 //! While a client has asked for one small thing at a time for a while, the worker keeps the socket as it serves: handing
 //! it over would wake a thread for each request.
 //!
-//! Invariants: at most [`WORKERS_MAX`] requests of a connection are in memory, each with at most one
-//! [`PIECE_BYTES`](crate::protocol::PIECE_BYTES) of data: longer ones are served piece by piece; a client that sends
+//! Small reads that were received together are served together ([`Batch`]).
+//!
+//! Invariants: at most [`WORKERS_MAX`] requests (or batches of small ones) of a connection are in memory, each with at most
+//! one [`PIECE_BYTES`](crate::protocol::PIECE_BYTES) of data: longer ones are served piece by piece; a client that sends
 //! nonsense, or more than it may, loses its connection; the replies of requests already read are still sent if they
 //! can be.
 
@@ -24,6 +26,7 @@ use parking_lot::{Mutex, MutexGuard};
 use terrace_dataset::{BlockDevice, BlockStatus, FsError};
 
 use crate::{
+    batch::Batch,
     buffers::Buffers,
     channel::{Incoming, Outgoing},
     connection::Terms,
@@ -139,8 +142,17 @@ impl<'a> Transmission<'a> {
             if !keeps && self.free.load(Ordering::Acquire) == 0 {
                 self.call_another(scope);
             }
+            let batch = Batch::collect(&request, &mut reader, self.terms.extended, |request| {
+                self.refusal(request).is_none()
+            });
             let mut reader = Some(reader);
-            let served = self.serve(&request, &mut reader, keeps);
+            let served = match batch {
+                Some(batch) => {
+                    reader = None;
+                    self.serve_batch(&batch)
+                }
+                None => self.serve(&request, &mut reader, keeps),
+            };
             self.busy.fetch_sub(1, Ordering::AcqRel);
             if served.is_err() {
                 self.close();
@@ -199,6 +211,11 @@ impl<'a> Transmission<'a> {
             self.closing.store(true, Ordering::Release);
         }
         request
+    }
+
+    fn serve_batch(&self, batch: &Batch) -> io::Result<()> {
+        let mut buffer = self.resources.buffers.take(batch.bytes());
+        batch.answer(&*self.export, &self.terms, &mut buffer, &self.writer, words)
     }
 
     /// Receives the payload of a request, gives the socket to the next worker unless it `keeps` it, and answers.

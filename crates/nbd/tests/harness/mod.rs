@@ -8,12 +8,12 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
 use parking_lot::Mutex;
-use terrace_dataset::{BlockDevice, BlockStatus, FsError};
+use terrace_dataset::{BlockDevice, BlockRead, BlockStatus, FsError};
 use terrace_nbd::{Address, Server, Tls};
 
 pub const MIB: usize = 1 << 20;
@@ -26,6 +26,10 @@ pub struct Disk {
     pub durable: Mutex<Vec<u8>>,
     pub flushes: AtomicU64,
     pub read_only: bool,
+    /// How many reads it was asked for together, at most.
+    pub together: AtomicUsize,
+    /// The block that cannot be read, if any.
+    pub bad_block: Mutex<Option<u64>>,
 }
 
 impl Disk {
@@ -48,12 +52,21 @@ impl BlockDevice for Disk {
         self.read_only
     }
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FsError> {
+        if *self.bad_block.lock() == Some(offset / 4096) {
+            return Err(FsError::io("a bad block"));
+        }
         let content = self.content.lock();
         let from = content
             .get(offset as usize..offset as usize + buffer.len())
             .ok_or(FsError::Invalid)?;
         buffer.copy_from_slice(from);
         Ok(())
+    }
+    fn read_many(&self, reads: &mut [BlockRead<'_>]) {
+        self.together.fetch_max(reads.len(), Ordering::SeqCst);
+        for read in reads {
+            read.outcome = self.read(read.offset, read.buffer);
+        }
     }
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {
         let mut content = self.content.lock();
@@ -111,6 +124,18 @@ pub fn serve_with(dir: &Path, disks: &[(&str, Arc<Disk>)], tls: Option<Tls>) -> 
 }
 
 /// A client over any stream.
+/// A request as it is on the wire.
+pub fn request(flags: u16, command: u16, cookie: u64, offset: u64, length: u32, payload: &[u8]) -> Vec<u8> {
+    let mut message = 0x2560_9513u32.to_be_bytes().to_vec();
+    message.extend(flags.to_be_bytes());
+    message.extend(command.to_be_bytes());
+    message.extend(cookie.to_be_bytes());
+    message.extend(offset.to_be_bytes());
+    message.extend(length.to_be_bytes());
+    message.extend(payload);
+    message
+}
+
 pub struct Client<S>(pub S);
 
 impl Client<UnixStream> {
@@ -166,13 +191,7 @@ impl<S: Read + Write> Client<S> {
         length: u32,
         payload: &[u8],
     ) {
-        let mut message = 0x2560_9513u32.to_be_bytes().to_vec();
-        message.extend(flags.to_be_bytes());
-        message.extend(command.to_be_bytes());
-        message.extend(cookie.to_be_bytes());
-        message.extend(offset.to_be_bytes());
-        message.extend(length.to_be_bytes());
-        message.extend(payload);
+        let message = request(flags, command, cookie, offset, length, payload);
         self.0.write_all(&message).unwrap();
     }
 
