@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures a volume, attached and over NBD, beside a raw file like the one that its pool lies on, a plain loop device over
-# that file, and qemu serving a qcow2 image on the same filesystem, in the same run, as root; then the four loads of TIER's
-# iometer table, a volume on two tiers against the raw file. Prints ratios to the raw file and keeps them in
+# that file, nbdkit serving that file, and qemu serving a qcow2 image on the same filesystem, in the same run, as root; then
+# the four loads of TIER's iometer table, a volume on two tiers against the raw file. Prints ratios to the raw file and keeps them in
 # docs/performance.md between its markers, with the date and the command.
 #   scripts/bench-volumes.sh [SIZE_MB] [ROUNDS] [SECONDS]      default 1024 3 5; of the rounds the median counts
 # TERRACE_BENCH_BINARY: an optimised terrace that is there already. The pool's memory is a quarter of SIZE_MB, so that the
@@ -23,16 +23,22 @@ NBD=no
 fio --enghelp 2>/dev/null | grep -qw nbd && NBD=yes
 TARGETS=(raw loop attached)
 [ $NBD = yes ] && TARGETS+=(nbd)
-QEMU=''
+QEMU='' NBDKIT=''
+[ $NBD = yes ] && command -v nbdkit >/dev/null && NBDKIT=nbdkit TARGETS+=(nbdkit)
 if [ $NBD = yes ]; then
     for QEMU in qemu-storage-daemon qemu-nbd ''; do command -v "${QEMU:-true}" >/dev/null && break; done
     [ -n "$QEMU" ] && TARGETS+=(qemu)
 fi
-JOBS=(read-1m read-4k-1 read-4k-4 read-4k-32 write-4k-1 write-4k-4 write-4k-32 flush-4k read-1m-after write-1m)
+JOBS=(read-1m read-4k-1 read-4k-4 read-4k-32 write-4k-1 write-4k-4 write-4k-32 flush-4k flush-p50 read-1m-after write-1m
+    write-1m-half read-1m-half read-4k-32-half)
 IOMETER=(32k-seq-read 8k-60random-65read 32k-seq-50read 8k-random-70read)
-loop='' qemu_pid=''
+loop='' peer_pid=''
+end_peer() {
+    [ -n "$peer_pid" ] && kill "$peer_pid" 2>/dev/null && wait "$peer_pid" 2>/dev/null
+    peer_pid=''
+}
 cleanup() {
-    [ -n "$qemu_pid" ] && kill "$qemu_pid" 2>/dev/null && wait "$qemu_pid" 2>/dev/null
+    end_peer
     [ -n "$loop" ] && losetup -d "$loop" 2>/dev/null
     timeout 60 "$TERRACE" detach "$POOL/v" >/dev/null 2>&1
     scratch_end
@@ -50,6 +56,16 @@ measure() {
             --output-format=terse --terse-version=3 "$@" 2>/dev/null | awk -F';' '/;/ { printf "%d", $8 + $49 }')
         printf '%s %s %s\n' "$target" "$job" "${figure:-0}" >>"$RESULTS"
     }
+    # Each write is followed by a flush: the rate of pairs, and how many pairs of the median length fit into a second.
+    run_flush() {
+        fio --name=j "${engine[@]}" --size="${size}M" --runtime="$seconds" --time_based --refill_buffers --randrepeat=0 \
+            --output-format=json --bs=4k --rw=randwrite --iodepth=1 --fsync=1 2>/dev/null |
+            awk -v target="$target" '/"(read|write|trim|sync)" : \{/ { part = $1 }
+                part == "\"write\"" && !rate && $1 == "\"iops\"" { rate = $3 + 0 }
+                /"50.000000"/ { median[part] = $3 / 1000 }
+                END { all = median["\"write\""] + median["\"sync\""]
+                    printf "%s flush-4k %d\n%s flush-p50 %d\n", target, rate, target, all ? 1000000 / all : 0 }' >>"$RESULTS"
+    }
     fio --name=lay "${engine[@]}" --size="${size}M" --bs=1M --iodepth=4 --rw=write --refill_buffers >/dev/null 2>&1
     if [ "${3:-}" = iometer ]; then
         run 32k-seq-read --bs=32k --rw=read --iodepth=8
@@ -61,12 +77,17 @@ measure() {
     run read-1m --bs=1M --rw=read --iodepth=4
     for depth in 1 4 32; do run read-4k-$depth --bs=4k --rw=randread --iodepth=$depth; done
     for depth in 1 4 32; do run write-4k-$depth --bs=4k --rw=randwrite --iodepth=$depth; done
-    # Each write is followed by a flush: the rate of pairs.
-    run flush-4k --bs=4k --rw=randwrite --iodepth=1 --fsync=1
+    run_flush
     # What was written here and there is read in order.
     run read-1m-after --bs=1M --rw=read --iodepth=4
     run write-1m --bs=1M --rw=write --iodepth=4
+    # Data of which half can be compressed away.
+    run write-1m-half --bs=1M --rw=write --iodepth=4 --buffer_compress_percentage=50
+    run read-1m-half --bs=1M --rw=read --iodepth=4
+    run read-4k-32-half --bs=4k --rw=randread --iodepth=32
 }
+# $1 a socket that a peer makes as it starts
+wait_for_socket() { for _ in $(seq 100); do [ -S "$1" ] && break; sleep 0.1; done; }
 # $1 file, $2 MiB
 written_file() { fio --name=fill --filename="$1" --size="$2M" --bs=1M --iodepth=4 --ioengine=libaio --direct=1 --rw=write --refill_buffers >/dev/null 2>&1; }
 
@@ -77,6 +98,14 @@ for round in $(seq 1 "$rounds"); do
     measure raw "$SCRATCH/raw.img"
     loop=$(losetup --find --show --direct-io=on "$SCRATCH/raw.img") && measure loop "$loop"
     losetup -d "$loop" && loop=''
+    if [ -n "$NBDKIT" ]; then
+        nbdkit --foreground --unix "$SCRATCH/nbdkit.sock" file "file=$SCRATCH/raw.img" cache=none &
+        peer_pid=$!
+        wait_for_socket "$SCRATCH/nbdkit.sock"
+        measure nbdkit "nbd+unix:///?socket=$SCRATCH/nbdkit.sock"
+        end_peer
+        rm -f "$SCRATCH/nbdkit.sock"
+    fi
     POOL=volumes$round
     "$TERRACE" pool create "$POOL" --tier "fast=$SCRATCH/pool.img" -o "memory=$((size / 4))M" &&
         "$TERRACE" volume create "$POOL/v" --size "${size}M" --sparse || exit 1
@@ -96,11 +125,10 @@ for round in $(seq 1 "$rounds"); do
         else
             qemu-nbd --socket="$SCRATCH/qemu.sock" --format=qcow2 --cache=none --aio=native --persistent --shared=8 -x v "$image" &
         fi
-        qemu_pid=$!
-        for _ in $(seq 100); do [ -S "$SCRATCH/qemu.sock" ] && break; sleep 0.1; done
+        peer_pid=$!
+        wait_for_socket "$SCRATCH/qemu.sock"
         measure qemu "nbd+unix:///v?socket=$SCRATCH/qemu.sock"
-        kill "$qemu_pid" && wait "$qemu_pid" 2>/dev/null
-        qemu_pid=''
+        end_peer
         rm -f "$image" "$SCRATCH/qemu.sock"
     fi
     POOL=iometer$round
@@ -132,7 +160,8 @@ table() {
     for job in "${IOMETER[@]}"; do row "$job" attached; done
     printf '\n%s, `make bench-volumes BENCH="%s %s %s"`, medians of %s rounds: IOPS, in parentheses the ratio to the raw file of the same run.\n' \
         "$(date -I)" "$size" "$rounds" "$seconds" "$rounds"
-    printf '`nbd` and `qemu` (%s, a qcow2 image) are asked by fio over a Unix socket. Load at the end: %s.\n' "${QEMU:-none here}" "$(cut -d' ' -f1 /proc/loadavg)"
+    printf '`nbd`, `nbdkit` (the raw file, through the page cache) and `qemu` (%s, a qcow2 image) are asked by fio over a Unix socket.\n' "${QEMU:-none here}"
+    printf '`flush-p50`: pairs of a write and a flush a second if each took as long as the median one. `-half`: data that compresses to half. Load at the end: %s.\n' "$(cut -d' ' -f1 /proc/loadavg)"
 }
 table | tee "$SCRATCH/table"
 page=docs/performance.md
