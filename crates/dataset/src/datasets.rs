@@ -1,17 +1,15 @@
-//! `Datasets`: all filesystems and volumes of a pool: opening them, listing them, their properties, checkpoints.
-//! Creating, renaming and destroying is in `lifecycle`, snapshots in `snapshot`, background freeing in `sweep`.
+//! `Datasets`: all filesystems and volumes of a pool: opening them, listing them.
+//! Creating, renaming and destroying is in `lifecycle`, properties in `properties_set`, checkpoints in `checkpoint`,
+//! snapshots in `snapshot`, background freeing in `sweep`.
 //!
 //! Invariants: one administrative change at a time (`admin`); locks are taken in the order admin, handle, commit
 //! locks by ascending number, registry; the checkpoint counter after opening is above every number in any record.
 
-use std::{
-    cell::Cell,
-    sync::{Arc, atomic::Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use terrace_codec::{DecodeError, Reader, Writer};
-use terrace_store::{Batch, Sequence, Store, StoreError};
+use terrace_store::{Store, StoreError};
 
 use crate::{
     counters::Counters,
@@ -22,11 +20,10 @@ use crate::{
     filesystem::Filesystem,
     held::{Held, HeldRecord},
     inode::Time,
-    keys, properties,
-    properties::PropertyValue,
-    registry::{Borrowed, Handle, Node, Registry},
+    keys,
+    registry::{Handle, Node, Registry},
     room::Usage,
-    settings::{Durability, Settings},
+    settings::Settings,
     state::{Checkpoints, DatasetState},
     sweep::Sweeper,
     times::At,
@@ -401,302 +398,9 @@ impl Datasets {
         }
     }
 
-    /// The value of a property, or of all of them (`all`), with figures such as `used`.
-    pub fn get(&self, name: &str, property: &str) -> Result<Vec<PropertyValue>, DatasetError> {
-        let info = self.info(name)?;
-        let chain = self.chain(name);
-        let figures = figures(&info);
-        if let Some(figure) = figures.iter().find(|figure| figure.name == property) {
-            return Ok(vec![figure.clone()]);
-        }
-        if property != "all" {
-            properties::check_name(property).map_err(DatasetError::InvalidProperty)?;
-            let unset = || PropertyValue {
-                name: property.to_owned(),
-                value: "-".to_owned(),
-                source: properties::Source::Default,
-            };
-            return Ok(vec![properties::resolve(property, &chain).unwrap_or_else(unset)]);
-        }
-        let mut names: Vec<String> = properties::property_names().map(str::to_owned).collect();
-        let set = chain.iter().flat_map(|(_, properties)| properties.keys());
-        names.extend(set.filter(|name| name.starts_with("user:")).cloned());
-        names.sort();
-        names.dedup();
-        let found = names.iter().filter_map(|name| properties::resolve(name, &chain));
-        Ok(figures.into_iter().chain(found).collect())
-    }
-
-    /// Sets a property; in force at once for it and what inherits it.
-    pub fn set(&self, name: &str, property: &str, value: &str) -> Result<(), DatasetError> {
-        let _admin = self.admin.lock();
-        let node = self.node(name)?;
-        if property == "size" || property == "volsize" {
-            return Err(DatasetError::InvalidProperty(
-                "use 'terrace volume resize' to change a size".into(),
-            ));
-        }
-        let value = self.check_property(property, value)?;
-        if property == "block_size" {
-            return Err(DatasetError::InvalidProperty(
-                "'block_size' is chosen when a volume is made: partition tables and filesystems in it count in it"
-                    .into(),
-            ));
-        }
-        let mut record = node.record.read().clone();
-        record.properties.insert(property.to_owned(), value);
-        if record.properties.len() > crate::dataset_record::PROPERTIES_MAX {
-            return Err(DatasetError::InvalidProperty(format!(
-                "'{name}' has too many properties already"
-            )));
-        }
-        self.change_properties(name, &node, record, property)
-    }
-
-    /// Removes the value of a property, so that it is inherited or the default again.
-    pub fn inherit(&self, name: &str, property: &str) -> Result<(), DatasetError> {
-        let _admin = self.admin.lock();
-        let node = self.node(name)?;
-        properties::check_name(property).map_err(DatasetError::InvalidProperty)?;
-        let mut record = node.record.read().clone();
-        if property == "block_size" && record.properties.contains_key(property) {
-            return Err(DatasetError::InvalidProperty(
-                "'block_size' stays what it was when the volume was made".into(),
-            ));
-        }
-        if record.properties.remove(property).is_none() {
-            return Ok(());
-        }
-        self.change_properties(name, &node, record, property)
-    }
-
-    fn change_properties(
-        &self,
-        name: &str,
-        node: &Arc<Node>,
-        record: DatasetRecord,
-        property: &str,
-    ) -> Result<(), DatasetError> {
-        if property == "reservation" {
-            let mut chain = self.chain(name);
-            if let Some(own) = chain.first_mut() {
-                own.1.clone_from(&record.properties);
-            }
-            let bytes = properties::settings(&chain, &[]).reservation_bytes;
-            node.state
-                .usage()
-                .set_reservation(&self.environment.store, bytes)?;
-        }
-        let mut batch = Batch::new();
-        batch.put(keys::dataset(node.number()), record.encode());
-        batch.privileged();
-        let sequence = self.environment.store.commit(batch)?;
-        self.environment.store.flush(sequence)?;
-        *node.record.write() = record;
-        let tree = self.registry.read().tree(name);
-        tree.iter()
-            .for_each(|(name, node)| self.apply_settings(name, node));
-        Ok(())
-    }
-
-    pub(crate) fn check_property(&self, property: &str, value: &str) -> Result<String, DatasetError> {
-        if figure_names().contains(&property) {
-            return Err(DatasetError::InvalidProperty(format!(
-                "'{property}' is a figure; it cannot be set"
-            )));
-        }
-        properties::canonical(property, value, &self.tiers()).map_err(DatasetError::InvalidProperty)
-    }
-
-    /// Works out the settings of a dataset again; call it for all when the pool's tiers changed.
-    pub(crate) fn apply_settings(&self, name: &str, node: &Node) {
-        let settings = properties::settings(&self.chain(name), &self.tiers());
-        node.state.usage().set_quota(settings.quota_bytes);
-        // The reservation was taken when it was set; after opening it is taken as far as the pool has room.
-        let reserved = node
-            .state
-            .usage()
-            .set_reservation(&self.environment.store, settings.reservation_bytes);
-        if let Err(error) = reserved {
-            tracing::warn!(
-                dataset = name,
-                bytes = settings.reservation_bytes,
-                %error,
-                "the reservation could not be taken; it holds again once there is room and it is set anew"
-            );
-        }
-        node.state.set_settings(settings);
-    }
-
-    fn tiers(&self) -> Vec<String> {
-        self.environment
-            .store
-            .space()
-            .tiers
-            .into_iter()
-            .map(|tier| tier.name)
-            .collect()
-    }
-
-    /// Name and properties of a dataset and of each above it.
-    pub(crate) fn chain(&self, name: &str) -> Vec<(String, std::collections::BTreeMap<String, String>)> {
-        let registry = self.registry.read();
-        std::iter::successors(Some(name), |name| crate::name::parent(name))
-            .filter_map(|name| {
-                registry
-                    .get(name)
-                    .map(|node| (name.to_owned(), node.record.read().properties.clone()))
-            })
-            .collect()
-    }
-
     pub(crate) fn node(&self, name: &str) -> Result<Arc<Node>, DatasetError> {
         let found = self.registry.read().get(name);
         found.ok_or_else(|| DatasetError::NotFound(name.to_owned()))
-    }
-
-    /// Closes the current checkpoint as one state of the whole pool and hands it to the store: what the ticker
-    /// does every `commit_interval`. Datasets with `durability=ram` are left out. Returns its number.
-    /// Checkpoints that retention wants are held, those it lets go are given to the sweep.
-    pub fn commit_all(&self) -> Result<u64, DatasetError> {
-        let nodes = self.nodes_where(|node| node.state.settings().durability != Durability::Ram);
-        let (checkpoint, _) =
-            self.close_checkpoint(nodes, |checkpoint, nodes| self.retain(checkpoint, nodes))?;
-        self.thin()?;
-        Ok(checkpoint)
-    }
-
-    /// Hands a bounded part of what streams have written to the store, ahead of the commit that will make it part of
-    /// their files; whether there was any.
-    pub fn write_ahead_step(&self) -> bool {
-        let nodes = self.nodes_where(|_| true);
-        let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
-        let mut worked = false;
-        for live in handles.iter().filter_map(Borrowed::live) {
-            worked |= live.write_ahead();
-        }
-        worked
-    }
-
-    /// Bytes that were written ahead and wait for a commit.
-    pub fn ahead_bytes(&self) -> u64 {
-        let nodes = self.nodes_where(|_| true);
-        let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
-        let live = handles.iter().filter_map(Borrowed::live);
-        live.map(|live| live.ahead_bytes()).sum()
-    }
-
-    /// Whether so much is dirty that it should be committed before the interval is over. What `durability=ram` keeps does not
-    /// count: it is not for the flusher.
-    pub fn wants_flush(&self) -> bool {
-        let budget = &self.environment.budget;
-        if !budget.wants_flush(0) {
-            return false;
-        }
-        let kept = self.nodes_where(|node| node.state.settings().durability == Durability::Ram);
-        let kept_bytes = kept
-            .iter()
-            .filter_map(Borrowed::of)
-            .map(|handle| handle.live().map_or(0, |live| live.dirty_bytes()))
-            .sum();
-        budget.wants_flush(kept_bytes)
-    }
-
-    /// Commits and flushes the datasets whose `commit_interval` is over, as one state of all of them; those without
-    /// one of their own take `interval_nanoseconds`. Returns for how many nanoseconds none will be due.
-    pub fn commit_due(&self, interval_nanoseconds: u64) -> Result<u64, DatasetError> {
-        let now = self.environment.clock.monotonic_nanoseconds();
-        let wait = Cell::new(interval_nanoseconds);
-        let nodes = self.nodes_where(|node| {
-            let settings = node.state.settings();
-            if settings.durability == Durability::Ram {
-                return false;
-            }
-            let own = settings.commit_interval_seconds;
-            let interval = own.map_or(interval_nanoseconds, |seconds| seconds * 1_000_000_000);
-            let last = node.state.committed_nanoseconds().load(Ordering::Relaxed);
-            let left = last
-                .saturating_add(interval)
-                .saturating_sub(now.saturating_add(1));
-            let due = last == 0 || left == 0;
-            wait.set(wait.get().min(if due { interval } else { left }));
-            due
-        });
-        if nodes.is_empty() {
-            return Ok(wait.get());
-        }
-        let committed = nodes.clone();
-        let (_, sequence) =
-            self.close_checkpoint(nodes, |checkpoint, nodes| self.retain(checkpoint, nodes))?;
-        for node in committed {
-            node.state
-                .committed_nanoseconds()
-                .store(now.saturating_add(1), Ordering::Relaxed);
-        }
-        self.environment.store.flush(sequence)?;
-        self.thin()?;
-        Ok(wait.get())
-    }
-
-    /// Commits and flushes everything, also what is kept only in RAM: before the pool is closed.
-    pub fn save_all(&self) -> Result<(), DatasetError> {
-        let save = || self.close_checkpoint(self.nodes_where(|_| true), |_, _| Ok(()));
-        // What an earlier commit could not write is made up for by the first try, what came later by the second.
-        let (_, sequence) = save().or_else(|_| save())?;
-        self.environment.store.flush(sequence)?;
-        Ok(())
-    }
-
-    fn nodes_where(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Arc<Node>> {
-        self.registry
-            .read()
-            .iter()
-            .map(|(_, node)| node)
-            .filter(|node| wanted(node))
-            .cloned()
-            .collect()
-    }
-
-    /// Freezes `nodes` in one moment, commits them, and calls `held` with the number before any later change of
-    /// them can be committed.
-    pub(crate) fn close_checkpoint(
-        &self,
-        mut nodes: Vec<Arc<Node>>,
-        held: impl FnOnce(u64, &[Arc<Node>]) -> Result<(), DatasetError>,
-    ) -> Result<(u64, Sequence), DatasetError> {
-        nodes.sort_by_key(|node| node.number());
-        nodes.dedup_by_key(|node| node.number());
-        // A dataset that nobody opened has nothing to freeze, but nothing may be committed to it meanwhile either.
-        let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
-        let locks: Vec<_> = nodes.iter().map(|node| node.state.commit_lock()).collect();
-        let live = || handles.iter().filter_map(Borrowed::live);
-        let paused: Vec<_> = live().map(|live| live.pause()).collect();
-        let checkpoint = self.checkpoints.close();
-        paused.into_iter().for_each(|paused| paused.freeze(checkpoint));
-        let mut failed = None;
-        for live in live() {
-            if let Err(error) = live.commit_frozen() {
-                failed = failed.or(Some(error));
-            }
-        }
-        if let Some(error) = failed {
-            return Err(error.into());
-        }
-        held(checkpoint, &nodes)?;
-        drop(locks);
-        for node in &nodes {
-            node.state.usage().adjust_reservation(&self.environment.store);
-        }
-        Ok((checkpoint, self.environment.store.newest()))
-    }
-
-    /// Commits a batch that makes or destroys something that is numbered, together with the pool's facts.
-    pub(crate) fn commit_with_facts(&self, mut batch: Batch) -> Result<Sequence, StoreError> {
-        // Held over the commit: an older state of the facts must not follow a newer one.
-        let mut facts = self.facts.lock();
-        facts.checkpoint = facts.checkpoint.max(self.checkpoints.current());
-        batch.put(keys::pool("facts"), facts.encode());
-        self.environment.store.commit(batch)
     }
 
     /// Whether the retention of any dataset holds checkpoints.
@@ -760,61 +464,6 @@ fn wrong_kind(name: &str, is: &'static str, wanted: &'static str) -> DatasetErro
         is,
         wanted,
     }
-}
-
-fn figure_names() -> [&'static str; 10] {
-    [
-        "type",
-        "creation",
-        "used",
-        "referenced",
-        "history",
-        "available",
-        "objects",
-        "snapshot_count",
-        "size",
-        "number",
-    ]
-}
-
-fn figures(info: &DatasetInfo) -> Vec<PropertyValue> {
-    let [
-        kind,
-        creation,
-        used,
-        referenced,
-        history,
-        available,
-        objects,
-        snapshots,
-        size,
-        number,
-    ] = figure_names();
-    let mut list = vec![
-        (
-            kind,
-            if info.kind.is_volume() { "volume" } else { "fs" }.to_owned(),
-        ),
-        (creation, crate::times::format_time(info.created)),
-        (used, info.used_bytes.to_string()),
-        (referenced, info.referenced_bytes.to_string()),
-        (history, info.history_bytes.to_string()),
-        (available, info.available_bytes.to_string()),
-        (objects, info.objects.to_string()),
-        (snapshots, info.snapshots.to_string()),
-        (number, info.number.to_string()),
-    ];
-    if let Kind::Volume { size_bytes } = info.kind {
-        list.push((size, size_bytes.to_string()));
-    }
-    let source = properties::Source::ReadOnly;
-    list.into_iter()
-        .map(|(name, value)| PropertyValue {
-            name: name.to_owned(),
-            value,
-            source: source.clone(),
-        })
-        .collect()
 }
 
 /// Calls `visit` for each record of a table, in pages.

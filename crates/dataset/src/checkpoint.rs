@@ -1,0 +1,165 @@
+//! Checkpoints of the whole pool: all datasets frozen in one moment, committed, and held as long as retention wants.
+//!
+//! Invariants: what a checkpoint has of several datasets is of one moment; nothing later of them is committed before it is known
+//! which checkpoints are held; content kept only in RAM is left out until the pool is closed.
+
+use std::{
+    cell::Cell,
+    sync::{Arc, atomic::Ordering},
+};
+
+use terrace_store::{Batch, Sequence, StoreError};
+
+use crate::{
+    dataset_error::DatasetError,
+    datasets::Datasets,
+    keys,
+    registry::{Borrowed, Node},
+    settings::Durability,
+};
+
+impl Datasets {
+    /// Closes the current checkpoint as one state of the whole pool and hands it to the store: what the ticker
+    /// does every `commit_interval`. Datasets with `durability=ram` are left out. Returns its number.
+    /// Checkpoints that retention wants are held, those it lets go are given to the sweep.
+    pub fn commit_all(&self) -> Result<u64, DatasetError> {
+        let nodes = self.nodes_where(|node| node.state.settings().durability != Durability::Ram);
+        let (checkpoint, _) =
+            self.close_checkpoint(nodes, |checkpoint, nodes| self.retain(checkpoint, nodes))?;
+        self.thin()?;
+        Ok(checkpoint)
+    }
+
+    /// Hands a bounded part of what streams have written to the store, ahead of the commit that will make it part of
+    /// their files; whether there was any.
+    pub fn write_ahead_step(&self) -> bool {
+        let nodes = self.nodes_where(|_| true);
+        let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
+        let mut worked = false;
+        for live in handles.iter().filter_map(Borrowed::live) {
+            worked |= live.write_ahead();
+        }
+        worked
+    }
+
+    /// Bytes that were written ahead and wait for a commit.
+    pub fn ahead_bytes(&self) -> u64 {
+        let nodes = self.nodes_where(|_| true);
+        let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
+        let live = handles.iter().filter_map(Borrowed::live);
+        live.map(|live| live.ahead_bytes()).sum()
+    }
+
+    /// Whether so much is dirty that it should be committed before the interval is over. What `durability=ram` keeps does not
+    /// count: it is not for the flusher.
+    pub fn wants_flush(&self) -> bool {
+        let budget = &self.environment.budget;
+        if !budget.wants_flush(0) {
+            return false;
+        }
+        let kept = self.nodes_where(|node| node.state.settings().durability == Durability::Ram);
+        let kept_bytes = kept
+            .iter()
+            .filter_map(Borrowed::of)
+            .map(|handle| handle.live().map_or(0, |live| live.dirty_bytes()))
+            .sum();
+        budget.wants_flush(kept_bytes)
+    }
+
+    /// Commits and flushes the datasets whose `commit_interval` is over, as one state of all of them; those without
+    /// one of their own take `interval_nanoseconds`. Returns for how many nanoseconds none will be due.
+    pub fn commit_due(&self, interval_nanoseconds: u64) -> Result<u64, DatasetError> {
+        let now = self.environment.clock.monotonic_nanoseconds();
+        let wait = Cell::new(interval_nanoseconds);
+        let nodes = self.nodes_where(|node| {
+            let settings = node.state.settings();
+            if settings.durability == Durability::Ram {
+                return false;
+            }
+            let own = settings.commit_interval_seconds;
+            let interval = own.map_or(interval_nanoseconds, |seconds| seconds * 1_000_000_000);
+            let last = node.state.committed_nanoseconds().load(Ordering::Relaxed);
+            let left = last
+                .saturating_add(interval)
+                .saturating_sub(now.saturating_add(1));
+            let due = last == 0 || left == 0;
+            wait.set(wait.get().min(if due { interval } else { left }));
+            due
+        });
+        if nodes.is_empty() {
+            return Ok(wait.get());
+        }
+        let committed = nodes.clone();
+        let (_, sequence) =
+            self.close_checkpoint(nodes, |checkpoint, nodes| self.retain(checkpoint, nodes))?;
+        for node in committed {
+            node.state
+                .committed_nanoseconds()
+                .store(now.saturating_add(1), Ordering::Relaxed);
+        }
+        self.environment.store.flush(sequence)?;
+        self.thin()?;
+        Ok(wait.get())
+    }
+
+    /// Commits and flushes everything, also what is kept only in RAM: before the pool is closed.
+    pub fn save_all(&self) -> Result<(), DatasetError> {
+        let save = || self.close_checkpoint(self.nodes_where(|_| true), |_, _| Ok(()));
+        // What an earlier commit could not write is made up for by the first try, what came later by the second.
+        let (_, sequence) = save().or_else(|_| save())?;
+        self.environment.store.flush(sequence)?;
+        Ok(())
+    }
+
+    fn nodes_where(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Arc<Node>> {
+        self.registry
+            .read()
+            .iter()
+            .map(|(_, node)| node)
+            .filter(|node| wanted(node))
+            .cloned()
+            .collect()
+    }
+
+    /// Freezes `nodes` in one moment, commits them, and calls `held` with the number before any later change of
+    /// them can be committed.
+    pub(crate) fn close_checkpoint(
+        &self,
+        mut nodes: Vec<Arc<Node>>,
+        held: impl FnOnce(u64, &[Arc<Node>]) -> Result<(), DatasetError>,
+    ) -> Result<(u64, Sequence), DatasetError> {
+        nodes.sort_by_key(|node| node.number());
+        nodes.dedup_by_key(|node| node.number());
+        // A dataset that nobody opened has nothing to freeze, but nothing may be committed to it meanwhile either.
+        let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
+        let locks: Vec<_> = nodes.iter().map(|node| node.state.commit_lock()).collect();
+        let live = || handles.iter().filter_map(Borrowed::live);
+        let paused: Vec<_> = live().map(|live| live.pause()).collect();
+        let checkpoint = self.checkpoints.close();
+        paused.into_iter().for_each(|paused| paused.freeze(checkpoint));
+        let mut failed = None;
+        for live in live() {
+            if let Err(error) = live.commit_frozen() {
+                failed = failed.or(Some(error));
+            }
+        }
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        held(checkpoint, &nodes)?;
+        drop(locks);
+        for node in &nodes {
+            node.state.usage().adjust_reservation(&self.environment.store);
+        }
+        Ok((checkpoint, self.environment.store.newest()))
+    }
+
+    /// Commits a batch that makes or destroys something that is numbered, together with the pool's facts.
+    pub(crate) fn commit_with_facts(&self, mut batch: Batch) -> Result<Sequence, StoreError> {
+        // Held over the commit: an older state of the facts must not follow a newer one.
+        let mut facts = self.facts.lock();
+        facts.checkpoint = facts.checkpoint.max(self.checkpoints.current());
+        batch.put(keys::pool("facts"), facts.encode());
+        self.environment.store.commit(batch)
+    }
+}

@@ -1,0 +1,223 @@
+//! Properties of the datasets of a pool: read, set, inherited, and put in force.
+//!
+//! Invariants: a value is durable before it is in force; what inherits it has it at the same moment; figures such as `used` are read
+//! the same way and cannot be set.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use terrace_store::Batch;
+
+use crate::{
+    dataset_error::DatasetError,
+    dataset_record::{DatasetRecord, Kind},
+    datasets::{DatasetInfo, Datasets},
+    keys,
+    properties::{self, PropertyValue},
+    registry::Node,
+};
+
+impl Datasets {
+    /// The value of a property, or of all of them (`all`), with figures such as `used`.
+    pub fn get(&self, name: &str, property: &str) -> Result<Vec<PropertyValue>, DatasetError> {
+        let info = self.info(name)?;
+        let chain = self.chain(name);
+        let figures = figures(&info);
+        if let Some(figure) = figures.iter().find(|figure| figure.name == property) {
+            return Ok(vec![figure.clone()]);
+        }
+        if property != "all" {
+            properties::check_name(property).map_err(DatasetError::InvalidProperty)?;
+            let unset = || PropertyValue {
+                name: property.to_owned(),
+                value: "-".to_owned(),
+                source: properties::Source::Default,
+            };
+            return Ok(vec![properties::resolve(property, &chain).unwrap_or_else(unset)]);
+        }
+        let mut names: Vec<String> = properties::property_names().map(str::to_owned).collect();
+        let set = chain.iter().flat_map(|(_, properties)| properties.keys());
+        names.extend(set.filter(|name| name.starts_with("user:")).cloned());
+        names.sort();
+        names.dedup();
+        let found = names.iter().filter_map(|name| properties::resolve(name, &chain));
+        Ok(figures.into_iter().chain(found).collect())
+    }
+
+    /// Sets a property; in force at once for it and what inherits it.
+    pub fn set(&self, name: &str, property: &str, value: &str) -> Result<(), DatasetError> {
+        let _admin = self.admin.lock();
+        let node = self.node(name)?;
+        if property == "size" || property == "volsize" {
+            return Err(DatasetError::InvalidProperty(
+                "use 'terrace volume resize' to change a size".into(),
+            ));
+        }
+        let value = self.check_property(property, value)?;
+        if property == "block_size" {
+            return Err(DatasetError::InvalidProperty(
+                "'block_size' is chosen when a volume is made: partition tables and filesystems in it count in it"
+                    .into(),
+            ));
+        }
+        let mut record = node.record.read().clone();
+        record.properties.insert(property.to_owned(), value);
+        if record.properties.len() > crate::dataset_record::PROPERTIES_MAX {
+            return Err(DatasetError::InvalidProperty(format!(
+                "'{name}' has too many properties already"
+            )));
+        }
+        self.change_properties(name, &node, record, property)
+    }
+
+    /// Removes the value of a property, so that it is inherited or the default again.
+    pub fn inherit(&self, name: &str, property: &str) -> Result<(), DatasetError> {
+        let _admin = self.admin.lock();
+        let node = self.node(name)?;
+        properties::check_name(property).map_err(DatasetError::InvalidProperty)?;
+        let mut record = node.record.read().clone();
+        if property == "block_size" && record.properties.contains_key(property) {
+            return Err(DatasetError::InvalidProperty(
+                "'block_size' stays what it was when the volume was made".into(),
+            ));
+        }
+        if record.properties.remove(property).is_none() {
+            return Ok(());
+        }
+        self.change_properties(name, &node, record, property)
+    }
+
+    fn change_properties(
+        &self,
+        name: &str,
+        node: &Arc<Node>,
+        record: DatasetRecord,
+        property: &str,
+    ) -> Result<(), DatasetError> {
+        if property == "reservation" {
+            let mut chain = self.chain(name);
+            if let Some(own) = chain.first_mut() {
+                own.1.clone_from(&record.properties);
+            }
+            let bytes = properties::settings(&chain, &[]).reservation_bytes;
+            node.state
+                .usage()
+                .set_reservation(&self.environment.store, bytes)?;
+        }
+        let mut batch = Batch::new();
+        batch.put(keys::dataset(node.number()), record.encode());
+        batch.privileged();
+        let sequence = self.environment.store.commit(batch)?;
+        self.environment.store.flush(sequence)?;
+        *node.record.write() = record;
+        let tree = self.registry.read().tree(name);
+        tree.iter()
+            .for_each(|(name, node)| self.apply_settings(name, node));
+        Ok(())
+    }
+
+    pub(crate) fn check_property(&self, property: &str, value: &str) -> Result<String, DatasetError> {
+        if figure_names().contains(&property) {
+            return Err(DatasetError::InvalidProperty(format!(
+                "'{property}' is a figure; it cannot be set"
+            )));
+        }
+        properties::canonical(property, value, &self.tiers()).map_err(DatasetError::InvalidProperty)
+    }
+
+    /// Works out the settings of a dataset again; call it for all when the pool's tiers changed.
+    pub(crate) fn apply_settings(&self, name: &str, node: &Node) {
+        let settings = properties::settings(&self.chain(name), &self.tiers());
+        node.state.usage().set_quota(settings.quota_bytes);
+        // The reservation was taken when it was set; after opening it is taken as far as the pool has room.
+        let reserved = node
+            .state
+            .usage()
+            .set_reservation(&self.environment.store, settings.reservation_bytes);
+        if let Err(error) = reserved {
+            tracing::warn!(
+                dataset = name,
+                bytes = settings.reservation_bytes,
+                %error,
+                "the reservation could not be taken; it holds again once there is room and it is set anew"
+            );
+        }
+        node.state.set_settings(settings);
+    }
+
+    fn tiers(&self) -> Vec<String> {
+        self.environment
+            .store
+            .space()
+            .tiers
+            .into_iter()
+            .map(|tier| tier.name)
+            .collect()
+    }
+
+    /// Name and properties of a dataset and of each above it.
+    pub(crate) fn chain(&self, name: &str) -> Vec<(String, BTreeMap<String, String>)> {
+        let registry = self.registry.read();
+        std::iter::successors(Some(name), |name| crate::name::parent(name))
+            .filter_map(|name| {
+                registry
+                    .get(name)
+                    .map(|node| (name.to_owned(), node.record.read().properties.clone()))
+            })
+            .collect()
+    }
+}
+
+fn figure_names() -> [&'static str; 10] {
+    [
+        "type",
+        "creation",
+        "used",
+        "referenced",
+        "history",
+        "available",
+        "objects",
+        "snapshot_count",
+        "size",
+        "number",
+    ]
+}
+
+fn figures(info: &DatasetInfo) -> Vec<PropertyValue> {
+    let [
+        kind,
+        creation,
+        used,
+        referenced,
+        history,
+        available,
+        objects,
+        snapshots,
+        size,
+        number,
+    ] = figure_names();
+    let mut list = vec![
+        (
+            kind,
+            if info.kind.is_volume() { "volume" } else { "fs" }.to_owned(),
+        ),
+        (creation, crate::times::format_time(info.created)),
+        (used, info.used_bytes.to_string()),
+        (referenced, info.referenced_bytes.to_string()),
+        (history, info.history_bytes.to_string()),
+        (available, info.available_bytes.to_string()),
+        (objects, info.objects.to_string()),
+        (snapshots, info.snapshots.to_string()),
+        (number, info.number.to_string()),
+    ];
+    if let Kind::Volume { size_bytes } = info.kind {
+        list.push((size, size_bytes.to_string()));
+    }
+    let source = properties::Source::ReadOnly;
+    list.into_iter()
+        .map(|(name, value)| PropertyValue {
+            name: name.to_owned(),
+            value,
+            source: source.clone(),
+        })
+        .collect()
+}
