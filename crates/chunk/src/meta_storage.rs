@@ -26,6 +26,8 @@ const LISTED_BYTES: usize = 16;
 const ROOT_REST_BYTES: usize = 4096;
 /// How often a failed write is tried in another segment.
 const ATTEMPTS: usize = 4;
+/// Bytes that are copied or compared at once.
+const PIECE: u64 = 1 << 20;
 
 struct MetaSegment {
     copies: Copies,
@@ -174,12 +176,14 @@ impl MetaStorage {
             avoid,
             leave_free: 0,
         };
-        // With no third device the segment goes on with the copy that it has elsewhere, or with one new copy.
+        // With no third device the segment goes on with the copy that it has elsewhere, or with one new copy. A copy
+        // elsewhere that says something else may be the bad one (its device had failed when it was written): then both
+        // are kept, if need be on one device.
         let spare = !avoid.is_empty();
         let new = match self.pool.allocate(&request(&avoid)) {
             Ok(new) => Some(new),
-            Err(_) if spare => None,
-            Err(error) => return Err(extent_error(error)),
+            Err(_) if spare && !self.knows_more(copies, range) => None,
+            Err(_) => Some(self.pool.allocate(&request(&[])).map_err(extent_error)?),
         };
         if let Some(new) = new
             && let Err(error) = self.copy_segment(copies, range, new)
@@ -204,8 +208,26 @@ impl MetaStorage {
         Ok(true)
     }
 
+    /// Whether a copy in `range` can be read and says something that a copy elsewhere does not.
+    fn knows_more(&self, copies: Copies, range: SegmentRange) -> bool {
+        let (mut gone, mut kept) = (AlignedBuffer::default(), AlignedBuffer::default());
+        let (leaving, staying): (Vec<_>, Vec<_>) = copies.iter().partition(|copy| range.contains(*copy));
+        let mut pieces = (0..u64::from(self.pool.segment_bytes())).step_by(PIECE as usize);
+        pieces.any(|offset| {
+            let reads = |segment: &SegmentId, buffer: &mut AlignedBuffer| {
+                let bytes = buffer.reuse(PIECE as usize);
+                self.pool.read(*segment, offset, bytes).is_ok()
+            };
+            leaving.iter().any(|segment| {
+                reads(segment, &mut gone)
+                    && staying
+                        .iter()
+                        .any(|segment| !reads(segment, &mut kept) || gone[..] != kept[..])
+            })
+        })
+    }
+
     fn copy_segment(&self, copies: Copies, range: SegmentRange, to: SegmentId) -> Result<(), ExtentError> {
-        const PIECE: u64 = 1 << 20;
         let mut buffer = AlignedBuffer::with_capacity(PIECE as usize);
         for offset in (0..u64::from(self.pool.segment_bytes())).step_by(PIECE as usize) {
             let mut read = Err(ExtentError::Failed("a metadata segment has no copy".into()));
@@ -664,6 +686,28 @@ mod tests {
             (ROOT_BYTES_MAX - 5000..=ROOT_BYTES_MAX - 4000).contains(&length),
             "{length}"
         );
+    }
+
+    #[test]
+    fn a_good_copy_does_not_leave_with_its_device_where_no_third_one_is() {
+        for damaged in [Some(0), Some(1), None] {
+            let (devices, storage) = storage_on(2);
+            let extent = storage.write(&[7; 4096]).unwrap();
+            let copies: Vec<SegmentId> = storage.segments();
+            if let Some(bad) = damaged.map(|damaged: usize| copies[damaged]) {
+                let at = SEGMENT_AREA_OFFSET + (u64::from(bad.index) << 20);
+                devices[usize::from(bad.device)].write_at(at, &[0; 4096]).unwrap();
+            }
+            let leaving = copies[0].device;
+            storage.pool.set_draining(leaving, true).unwrap();
+            assert!(storage.move_off(SegmentRange::whole(leaving)).unwrap());
+            storage.release_replaced();
+            let left = storage.segments();
+            assert_eq!(left.len(), if damaged.is_some() { 2 } else { 1 });
+            assert!(left.iter().all(|segment| segment.device != leaving));
+            let sound = |copy| matches!(storage.read_copy(copy, extent, 0, 4096), Some(Ok(bytes)) if bytes[..] == [7; 4096]);
+            assert!(sound(0) || sound(1));
+        }
     }
 
     #[test]
