@@ -35,6 +35,8 @@ pub struct CheckReport {
     pub versions: u64,
     /// Bodies with regions that no inode has and no orphan record names: space that is never freed.
     pub lost_bodies: BTreeSet<(u32, u64)>,
+    /// Objects with extended attributes that have no inode: what was deleted and left them behind.
+    lost_attributes: BTreeSet<(u32, u64)>,
     /// What is wrong, in words; at most 1000.
     pub problems: Vec<String>,
     /// What the counters of each dataset must be.
@@ -77,6 +79,13 @@ pub fn check(store: &Arc<dyn Store>) -> Result<CheckReport, StoreError> {
     report
         .lost_bodies
         .retain(|(dataset, _)| existing.contains(dataset));
+    for (dataset, object) in std::mem::take(&mut report.lost_attributes) {
+        if existing.contains(&dataset) {
+            report.problem(|| {
+                format!("object {object} of dataset {dataset} is gone and has extended attributes still")
+            });
+        }
+    }
     check_counters(store, &existing, &mut report)?;
     Ok(report)
 }
@@ -164,11 +173,19 @@ fn check_namespace(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(
         }
         Ok(())
     })?;
+    for_each(store, keys::TABLE_XATTR, |key, _| {
+        let mut reader = terrace_codec::Reader::new(key);
+        reader.u8("table")?;
+        let owner = (reader.key_u32("dataset")?, reader.key_u64("object")?);
+        report.lost_attributes.insert(owner);
+        Ok(())
+    })?;
     for_each(store, keys::TABLE_INODE, |key, value| {
         report.inodes += 1;
         let mut reader = terrace_codec::Reader::new(key);
         reader.u8("table")?;
         let id = (reader.key_u32("dataset")?, reader.key_u64("object")?);
+        report.lost_attributes.remove(&id);
         let inode = match split_value(value).and_then(|(_, payload)| InodeRecord::decode(payload)) {
             Ok(inode) => inode,
             Err(error) => {

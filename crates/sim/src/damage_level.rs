@@ -420,11 +420,23 @@ fn chunks(run: &Run, store: &ChunkStore, disk: usize) -> Check<BTreeSet<ChunkId>
 fn scrub(run: &Run, store: &ChunkStore, unreadable: &BTreeSet<ChunkId>) -> Check {
     let mut cursor = ScrubCursor::default();
     let mut named = BTreeSet::new();
+    let mut beyond_repair = false;
     for _ in 0..10_000 {
         match store.scrub_step(&mut cursor, 1 << 20) {
             Ok(progress) => {
                 named.extend(progress.damaged.iter().map(|damaged| damaged.id));
+                beyond_repair |= !progress.damaged_metadata.is_empty();
                 if progress.finished {
+                    // Where the scrub names no damage to tables there is none any more.
+                    let tables = match beyond_repair || run.rig.machine.lacks_a_disk() {
+                        true => Vec::new(),
+                        false => store.verify_tables(),
+                    };
+                    ensure!(
+                        tables.is_empty(),
+                        "after a scrub tables are bad still: {}",
+                        tables.join("; ")
+                    );
                     let missed: Vec<_> = unreadable.difference(&named).collect();
                     ensure!(missed.is_empty(), "a scrub did not find the damage of {missed:?}");
                     trace!(run.trace, "scrub: {} chunks damaged", named.len());

@@ -89,7 +89,7 @@ impl Run {
         })
     }
 
-    /// The time of the last change of content as somebody wants it, of any year.
+    /// The times of the last change of content and of the last read as somebody wants it, of any year.
     pub(crate) fn set_times(&mut self, index: usize) -> Check {
         let objects = self.filesystems[index].history.newest().tree.objects(|_| true);
         let object = *self.random.pick(&objects);
@@ -101,13 +101,17 @@ impl Run {
             |fs, tree| {
                 let change = SetAttributes {
                     modified: Some(SetTime::To(time)),
+                    accessed: Some(SetTime::To(time)),
                     ..SetAttributes::default()
                 };
                 let result = fs.set_attributes(&Context::root(), object, &change);
                 if let Ok(shown) = &result
-                    && shown.modified != time
+                    && (shown.modified != time || shown.accessed != time)
                 {
-                    return Done::wrong(format!("it is {:?} then", shown.modified));
+                    return Done::wrong(format!(
+                        "they are {:?} and {:?} then",
+                        shown.modified, shown.accessed
+                    ));
                 }
                 let model = tree.change(object, |node| node.modified = (time.seconds, time.nanos));
                 Done::of(result, model, vec![object]).stamping(&[(object, Change::Attributes)])

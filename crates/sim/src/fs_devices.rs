@@ -12,9 +12,10 @@ use crate::{
     ensure,
     fs_level::Run,
     fs_model::{Body, Node},
+    machine::FRONT_BYTES,
     outcome::Check,
     rig::MIB,
-    trace,
+    root_guard, trace,
 };
 
 /// Tiers that the pool of a run has at most.
@@ -23,6 +24,15 @@ const TIERS_MAX: usize = 4;
 impl Run {
     /// The disks that are part of the pool now; those that have left since the last look are wiped.
     pub(crate) fn look_at_members(&mut self) -> Check {
+        self.members_now(true)
+    }
+
+    /// The same after an opening. A disk may have left just before a cut, which came before it could be wiped.
+    pub(crate) fn members_after_opening(&mut self) -> Check {
+        self.members_now(false)
+    }
+
+    fn members_now(&mut self, wiped: bool) -> Check {
         if !self.rig.machine.is_powered() {
             return Ok(());
         }
@@ -41,6 +51,15 @@ impl Run {
         self.members = members;
         for gone in &left {
             trace!(self.trace, "disk {gone} has left the pool");
+            let remains = self
+                .rig
+                .machine
+                .with_disk(*gone, |disk, _| root_guard::remains(disk));
+            ensure!(
+                remains.is_none() || !wiped || self.storm || self.hurt,
+                "disk {gone} has left the pool and holds {} of it still",
+                remains.unwrap_or_default()
+            );
             self.rig.machine.with_disk(*gone, |disk, _| disk.blank());
             if let Some(number) = before.get(gone) {
                 match engine.chunks().claims_on(*number) {
@@ -91,6 +110,40 @@ impl Run {
 
     /// A device is added, emptied, taken out, used again, shrunk, or has grown.
     pub(crate) fn change_devices(&mut self) -> Check {
+        self.stop_soon();
+        let refusing = self.refuse_labels();
+        let changed = self.change_a_device();
+        if let Some(disk) = refusing {
+            self.rig.machine.with_disk(disk, |disk, _| disk.unwritable = None);
+        }
+        changed
+    }
+
+    /// The power goes, now and then, while labels are written.
+    fn stop_soon(&mut self) {
+        if self.aside.chance(1, 6) {
+            let after = self.aside.below(40);
+            trace!(self.trace, "power goes after {after} operations");
+            self.rig.machine.cut_power_after(Some(after));
+        }
+    }
+
+    /// A device refuses what is written to its front, now and then.
+    fn refuse_labels(&mut self) -> Option<usize> {
+        let members: Vec<usize> = self.members.iter().copied().collect();
+        if self.storm || members.is_empty() || !self.aside.chance(1, 8) {
+            return None;
+        }
+        let disk = *self.aside.pick(&members);
+        trace!(self.trace, "disk {disk} refuses its labels");
+        self.rig
+            .machine
+            .with_disk(disk, |disk, _| disk.unwritable = Some(0..FRONT_BYTES));
+        (self.hurt, self.scarred) = (true, true);
+        Some(disk)
+    }
+
+    fn change_a_device(&mut self) -> Check {
         let engine = self.engine()?;
         let members: Vec<usize> = self.members.iter().copied().collect();
         let spares: Vec<usize> = (0..self.rig.machine.disk_count())
@@ -148,8 +201,19 @@ impl Run {
                 self.look_at_members()
             }
             Ok(()) => Ok(()),
-            Err(error) => self.excuse(words, &error.to_string()),
+            Err(error) => self.refused(words, &error.to_string()),
         }
+    }
+
+    /// A change of the devices failed: the pool goes on with those that it had, or is opened again.
+    fn refused(&mut self, doing: &str, words: &str) -> Check {
+        let explained = self.rig.machine.is_powered() && (self.storm || self.hurt);
+        if explained && !words.contains("stopped accepting writes") && self.aside.chance(1, 2) {
+            trace!(self.trace, "{doing}: {words}; it goes on");
+            self.hurt = true;
+            return Ok(());
+        }
+        self.excuse(doing, words)
     }
 
     fn add_device(&mut self, disk: usize) -> Check {
@@ -196,7 +260,7 @@ impl Run {
         match joined {
             Ok(()) => self.look_at_members(),
             Err(error) => {
-                self.excuse(doing, &error.to_string())?;
+                self.refused(doing, &error.to_string())?;
                 self.look_at_members()?;
                 // What an interrupted change left on it must not be in the way of the next one.
                 if !self.members.contains(&disk) {
@@ -223,11 +287,14 @@ impl Run {
 
     /// Other settings of a tier or of migration.
     pub(crate) fn change_tier(&mut self) -> Check {
+        self.stop_soon();
         let engine = self.engine()?;
         if self.random.chance(1, 2) {
             let value = if self.random.chance(1, 2) { "on" } else { "off" };
             trace!(self.trace, "migration={value}");
-            return match engine.set_property("migration", value) {
+            let set = engine.set_property("migration", value);
+            self.settings.migration(value, set.is_ok());
+            return match set {
                 Ok(()) => Ok(()),
                 Err(error) => self.excuse("set migration", &error.to_string()),
             };
@@ -239,7 +306,9 @@ impl Run {
         settings.promote_after = self.random.between(0, 3) as u32;
         settings.landing = self.random.chance(1, 2);
         trace!(self.trace, "tier {settings:?}");
-        match engine.set_tier(&settings.name.clone(), settings) {
+        let set = engine.set_tier(&settings.name.clone(), settings.clone());
+        self.settings.tier(settings, set.is_ok());
+        match set {
             Ok(()) => Ok(()),
             Err(error) => self.excuse("set a tier", &error.to_string()),
         }
@@ -286,6 +355,11 @@ impl Run {
             3 if object != 0 => ("unpin", engine.mover().unpin(number, object)),
             _ => ("move", engine.mover().move_to(number, object, &tier).map(drop)),
         };
+        match words {
+            "pin" => self.settings.pin(number, object, Some(&tier), done.is_ok()),
+            "unpin" => self.settings.pin(number, object, None, done.is_ok()),
+            _ => {}
+        }
         trace!(
             self.trace,
             "{words} {object} of {} ({tier}): {}",
@@ -300,10 +374,13 @@ impl Run {
 
     /// A directory is pinned with what lies beneath, or is not any more.
     fn pin_directory(&mut self, engine: &Engine, dataset: u32, directory: u64, tier: &str) -> Check {
-        let done = match self.random.chance(2, 3) {
+        let pins = self.random.chance(2, 3);
+        let done = match pins {
             true => engine.mover().pin(dataset, directory, tier).map(drop),
             false => engine.mover().unpin(dataset, directory),
         };
+        self.settings
+            .pin(dataset, directory, pins.then_some(tier), done.is_ok());
         trace!(self.trace, "pin directory {directory} ({tier}): {}", done.is_ok());
         match done {
             Err(terrace_mover::MoverError::Store(error)) => self.excuse("pin", &error.to_string()),

@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use terrace_dataset::{At, Context, FileKind, FsError, Tree};
+use terrace_dataset::{At, Context, DatasetError, FileKind, FsError, Tree};
 use terrace_engine::{Engine, OpenOptions, PoolSpec, RebuildOptions, TierSpec, rebuild};
 use terrace_pool::DeviceState;
 
@@ -44,6 +44,10 @@ impl Run {
             for short in &names {
                 self.check_snapshot(index, short)?;
             }
+        }
+        // What is destroyed with its history is freed otherwise.
+        if self.aside.chance(1, 2) {
+            self.forget_history()?;
         }
         // Everything is deleted: the room must come back.
         let engine = self.engine()?;
@@ -103,6 +107,51 @@ impl Run {
         engine
             .close()
             .map_err(|error| Violation(format!("cannot close: {error}")))
+    }
+
+    /// Without snapshots and retention there is no history: what only they held is freed.
+    fn forget_history(&mut self) -> Check {
+        let engine = self.engine()?;
+        let datasets = engine.datasets();
+        let forgotten = || -> Result<(), DatasetError> {
+            for snapshot in datasets.snapshots(None, false)? {
+                if !snapshot.holds.is_empty() {
+                    datasets.release("tag", &snapshot.name)?;
+                }
+                datasets.destroy_snapshot(&snapshot.name, false, false)?;
+            }
+            for dataset in datasets.list(None)? {
+                datasets.set(&dataset.name, "retention", "none")?;
+                datasets.prune(&dataset.name, false)?;
+            }
+            Ok(())
+        };
+        let forgotten = forgotten();
+        trace!(self.trace, "nothing is held any more: {}", forgotten.is_ok());
+        if let Err(error) = forgotten {
+            return self.excuse("giving up all history", &error.to_string());
+        }
+        for filesystem in &mut self.filesystems {
+            filesystem.snapshots.clear();
+            filesystem.retention = Some(Vec::new());
+        }
+        self.volumes
+            .iter_mut()
+            .for_each(|volume| volume.snapshots.clear());
+        self.tick()?;
+        self.rest()?;
+        let engine = self.engine()?;
+        match terrace_dataset::check(engine.store()) {
+            Ok(walk) => {
+                ensure!(
+                    walk.versions == 0 || self.filled,
+                    "{} versions are kept as history, and nothing holds any",
+                    walk.versions
+                );
+                Ok(())
+            }
+            Err(error) => self.excuse("a walk", &error.to_string()),
+        }
     }
 
     /// The engine at rest on whole devices, with everything written. `false` if the pool is too full for that.

@@ -13,6 +13,7 @@ use std::{
 
 use terrace_dataset::{FsError, NewDataset, Tree};
 use terrace_engine::Engine;
+use terrace_pool::DeviceState;
 use terrace_store::ChunkId;
 
 use crate::{
@@ -20,8 +21,9 @@ use crate::{
     ensure,
     fault::{Coverage, FaultKind},
     fs_dump::dump,
-    fs_model::{BlocksModel, TreeModel},
+    fs_model::{BlocksModel, Body, TreeModel},
     fs_past::RETENTIONS,
+    fs_settings::Settings,
     fs_state::{FilesystemState, Promise, TreeState, VolumeState},
     history::History,
     outcome::{Check, Violation},
@@ -64,6 +66,10 @@ pub struct Run {
     pub(crate) numbers: BTreeMap<usize, u16>,
     /// A disk has left the pool just now.
     pub(crate) left: bool,
+    /// What was set and must stay so.
+    pub(crate) settings: Settings,
+    /// Another source of chance, so that what was added later left the kept seeds as they were.
+    pub(crate) aside: Random,
 }
 
 /// What an operation that failed means for the run.
@@ -100,6 +106,8 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
         tiers_made: 0,
         numbers: BTreeMap::new(),
         left: false,
+        settings: Settings::default(),
+        aside: Random::new(seed ^ 0xA51D_E000_0000),
     };
     run.engine = Some(
         run.rig
@@ -429,6 +437,7 @@ impl Run {
                     true => self.held_is_durable(),
                     false => self.flushed(),
                 }
+                self.check_counts()?;
                 self.check_rooms()?;
                 self.check_reserved()
             }
@@ -439,6 +448,43 @@ impl Run {
                 self.excuse("tick", &words)
             }
         }
+    }
+
+    /// Everything is committed: as many objects are counted as there are, and as many blocks. What lost its last name is
+    /// gone.
+    fn check_counts(&mut self) -> Check {
+        for filesystem in self.filesystems.iter().filter(|one| one.promise != Promise::Ram) {
+            let Some(handle) = &filesystem.handle else {
+                continue;
+            };
+            let there = filesystem.history.newest().tree.len() as u64;
+            let counted = match handle.statistics() {
+                Ok(statistics) => statistics.objects,
+                Err(error) => return self.after_error("statistics", &error),
+            };
+            ensure!(
+                counted == there || !self.rig.machine.is_powered(),
+                "{} counts {counted} objects and has {there}",
+                filesystem.name
+            );
+            let tree = &filesystem.history.newest().tree;
+            let files = tree.objects(|node| matches!(node.body, Body::File(_)));
+            if files.is_empty() {
+                continue;
+            }
+            let object = *self.aside.pick(&files);
+            let used = tree.file(object).map_or(0, |file| file.block_numbers().len()) as u64;
+            match handle.attributes(object) {
+                Ok(attributes) => ensure!(
+                    attributes.blocks512 == used * 8,
+                    "object {object} of {} takes {} sectors, and has {used} blocks",
+                    filesystem.name,
+                    attributes.blocks512
+                ),
+                Err(error) => return self.after_error("attributes", &error),
+            }
+        }
+        Ok(())
     }
 
     /// No room is held for nothing.
@@ -480,11 +526,29 @@ impl Run {
         Ok(())
     }
 
+    /// A root was just written: where two devices work, two have it. (One that refused a root does not work any more.)
+    fn check_root_holders(&self) -> Check {
+        let devices = self.engine()?.pool().devices();
+        let online = devices
+            .iter()
+            .filter(|device| device.state == DeviceState::Online);
+        let wanted = online.count().min(2);
+        let holders = self.rig.machine.root_holders(self.members.iter().copied());
+        ensure!(
+            holders >= wanted || !self.rig.machine.is_powered(),
+            "the newest root is durable on {holders} devices, and must be on {wanted}"
+        );
+        Ok(())
+    }
+
     pub(crate) fn store_checkpoint(&mut self) -> Check {
         let engine = self.engine()?;
         trace!(self.trace, "store checkpoint");
         match engine.chunks().checkpoint() {
-            Ok(()) => self.audit_root(),
+            Ok(()) => {
+                self.check_root_holders()?;
+                self.audit_root()
+            }
             Err(error) => self.excuse("checkpoint", &error.to_string()),
         }
     }
@@ -515,6 +579,7 @@ impl Run {
         };
         let set = engine.datasets().set(&name, property, &value);
         trace!(self.trace, "{name}: {property}={value}: {}", set.is_ok());
+        self.settings.property(&engine, &name, property, set.is_ok());
         match choice {
             0 | 1 => filesystem.retention = set.is_ok().then(|| rules.to_vec()),
             2 => {
@@ -544,6 +609,7 @@ impl Run {
         );
         let set = engine.datasets().set(&name, "durability", promise.word());
         trace!(self.trace, "{name}: {promise:?}: {}", set.is_ok());
+        self.settings.property(&engine, &name, "durability", set.is_ok());
         drop(engine);
         if let Err(error) = set {
             self.excuse("set durability", &error.to_string())?;
@@ -746,7 +812,7 @@ impl Run {
             machine.cut_power();
             machine.settle();
         }
-        self.look_at_members()?;
+        self.members_after_opening()?;
         self.check_all()?;
         self.tick_failed = false;
         if interrupted && self.random.chance(1, 4) {
@@ -822,6 +888,7 @@ impl Run {
             volume.handle = Some(handle);
         }
         self.check_volume_snapshots()?;
+        self.check_settings()?;
         self.check_tables()?;
         self.audit()
     }

@@ -31,6 +31,20 @@ fn first(file: &BlocksModel, offset: u64, target: SeekTarget) -> Option<u64> {
 
 impl Run {
     pub(crate) fn seek(&mut self, index: usize, object: u64, offset: u64) -> Check {
+        let target = *self.random.pick(&[SeekTarget::Data, SeekTarget::Hole]);
+        let exact = self.random.chance(1, 2);
+        self.seek_for(index, object, offset, target, exact)
+    }
+
+    /// With `exact`, after everything was committed.
+    pub(crate) fn seek_for(
+        &mut self,
+        index: usize,
+        object: u64,
+        offset: u64,
+        target: SeekTarget,
+        exact: bool,
+    ) -> Check {
         let filesystem = &self.filesystems[index];
         let Some(handle) = filesystem.handle.clone() else {
             return Ok(());
@@ -38,10 +52,19 @@ impl Run {
         let Ok(file) = filesystem.history.newest().tree.file(object).cloned() else {
             return Ok(());
         };
-        let target = *self.random.pick(&[SeekTarget::Data, SeekTarget::Hole]);
-        let exact = self.random.chance(1, 2);
         if exact && let Err(error) = handle.commit() {
             return self.after_error("commit", &error);
+        }
+        if exact {
+            let used = file.block_numbers().len() as u64;
+            match handle.attributes(object) {
+                Ok(attributes) => ensure!(
+                    attributes.blocks512 == used * 8,
+                    "object {object} takes {} sectors, and has {used} blocks",
+                    attributes.blocks512
+                ),
+                Err(error) => return self.after_error("attributes", &error),
+            }
         }
         let expected = first(&file, offset, target);
         let found = match handle.seek(object, offset, target) {

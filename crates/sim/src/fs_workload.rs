@@ -4,7 +4,8 @@
 //! if the engine fails for a reason outside (power, a failing device), the copy is a state that may be found later.
 
 use terrace_dataset::{
-    AllocateMode, Attributes, Context, FileKind, Filesystem, FsError, RenameMode, SetAttributes, Tree,
+    AllocateMode, Attributes, Context, FileKind, Filesystem, FsError, RenameMode, SeekTarget, SetAttributes,
+    Tree,
 };
 
 use crate::{
@@ -23,6 +24,9 @@ use crate::{
 const OBJECTS_MAX: usize = 90;
 /// Content that a filesystem of the run has at most, blocks.
 const BLOCKS_MAX: usize = 1500;
+
+/// From here on a file is long: it is freed in the background.
+const LONG_BYTES: u64 = 16 << 20;
 
 /// What one chunk holds at most.
 const CHUNK_BYTES: u64 = 128 << 10;
@@ -450,6 +454,12 @@ impl Run {
             1 => size + self.random.below(1 << 20),
             _ => self.random.below(size + 1),
         };
+        // Long files have their own way of going away.
+        let new = match self.aside.below(16) {
+            0 => LONG_BYTES + self.aside.below(LONG_BYTES),
+            1..=7 if size > LONG_BYTES => 0,
+            _ => new,
+        };
         let words = format!("truncate {object} from {size} to {new}");
         self.call(index, &words, |fs, tree| {
             let change = SetAttributes {
@@ -511,7 +521,22 @@ impl Run {
             from_offset = from_offset / 4096 * 4096;
             to_offset = to_offset / 4096 * 4096;
         }
-        let length = self.random.between(1, size).min(300_000);
+        let mut length = self.random.between(1, size).min(300_000);
+        if self.aside.chance(1, 3) {
+            // Up to the end of the source, into the middle of the target; what is committed can be shared.
+            let target_size = tree.file(to).map_or(0, |file| file.size);
+            (from_offset, to_offset) = (
+                from_offset / 4096 * 4096,
+                self.aside.below(target_size / 4096 + 1) * 4096,
+            );
+            length = (size - from_offset).min(300_000);
+        }
+        if self.aside.chance(1, 3)
+            && let Some(handle) = self.filesystems[index].handle.clone()
+            && let Err(error) = handle.commit()
+        {
+            return self.after_error("commit", &error);
+        }
         let words = format!("copy {length} bytes from {from_offset} of {from} to {to_offset} of {to}");
         self.call(index, &words, |fs, tree| {
             let result = fs.copy_range(&Context::root(), from, from_offset, to, to_offset, length);
@@ -525,6 +550,35 @@ impl Run {
             }
             let model = tree.write(to, to_offset, &data[..copied as usize]);
             Done::of(result, model, vec![from, to]).stamping(&[(to, Change::Content)])
+        })?;
+        match self.aside.below(6) {
+            0 => self.punch_copied(index, to, to_offset + self.aside.clone().below(length)),
+            1 => self.write_copied(index, to, to_offset + self.aside.clone().below(length)),
+            _ => Ok(()),
+        }
+    }
+
+    /// A hole in what was copied just before, and is not committed.
+    fn punch_copied(&mut self, index: usize, object: u64, offset: u64) -> Check {
+        let length = self.aside.between(1, 20_000);
+        let words = format!("punch {length} bytes at {offset} out of what was copied to {object}");
+        self.call(index, &words, |fs, tree| {
+            let result = fs.allocate(&Context::root(), object, AllocateMode::Punch, offset, length);
+            Done::of(result, tree.zero(object, offset, length, false), vec![object])
+        })
+    }
+
+    /// The same with something else in the place of it.
+    fn write_copied(&mut self, index: usize, object: u64, offset: u64) -> Check {
+        let data = vec![0x5B; self.aside.between(1, 20_000) as usize];
+        let words = format!(
+            "write {} bytes at {offset} of {object} over what was copied",
+            data.len()
+        );
+        self.call(index, &words, |fs, tree| {
+            let result = fs.write(&Context::root(), object, offset, &data, false);
+            let written = result.as_ref().map_or(data.len(), |written| *written);
+            Done::of(result, tree.write(object, offset, &data[..written]), vec![object])
         })
     }
 
@@ -697,6 +751,7 @@ impl Run {
                 break;
             }
         }
+        self.beside_the_filler(index, &name)?;
         if self.filesystems[index]
             .history
             .newest()
@@ -705,6 +760,53 @@ impl Run {
             .is_ok()
         {
             self.unlink(index, ROOT, &name)?;
+        }
+        Ok(())
+    }
+}
+
+impl Run {
+    /// With a long file there, and no room beside it: it is copied by sharing, which a quota counts too; and a block is
+    /// punched out of it at the start of a region.
+    fn beside_the_filler(&mut self, index: usize, name: &[u8]) -> Check {
+        let Ok(object) = self.filesystems[index].history.newest().tree.lookup(ROOT, name) else {
+            return Ok(());
+        };
+        let size_of = |run: &Self| {
+            run.filesystems[index]
+                .history
+                .newest()
+                .tree
+                .file(object)
+                .map_or(0, |file| file.size)
+        };
+        if self.aside.chance(1, 2) {
+            if let Some(handle) = self.filesystems[index].handle.clone()
+                && let Err(error) = handle.commit()
+            {
+                return self.after_error("commit", &error);
+            }
+            let end = size_of(self).next_multiple_of(4096);
+            self.call(index, "copy the filler behind itself", |fs, tree| {
+                let result = fs.copy_range(&Context::root(), object, 0, object, end, 300_000);
+                let copied = result.as_ref().map_or(300_000, |copied| *copied as usize);
+                let data = tree
+                    .file(object)
+                    .map(|file| file.read(0, copied))
+                    .unwrap_or_default();
+                let model = tree.write(object, end, &data);
+                Done::of(result, model, vec![object])
+            })?;
+        }
+        let region = 1 << 20;
+        if self.aside.chance(1, 2) && size_of(self) > 2 * region {
+            self.call(index, "punch a block out of the filler", |fs, tree| {
+                let result = fs.allocate(&Context::root(), object, AllocateMode::Punch, region, 4096);
+                Done::of(result, tree.zero(object, region, 4096, false), vec![object])
+            })?;
+            if size_of(self) > region {
+                self.seek_for(index, object, 0, SeekTarget::Hole, true)?;
+            }
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ pub mod fs_model;
 mod fs_past;
 mod fs_restart;
 mod fs_seek;
+mod fs_settings;
 pub mod fs_state;
 mod fs_workload;
 pub mod history;

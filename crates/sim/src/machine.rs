@@ -25,7 +25,7 @@ const OPERATION_NANOSECONDS: u64 = 20_000;
 /// Of the stops that were planned, one in so many is the end of the process alone.
 const PROCESS_ENDS_IN: u64 = 4;
 /// What lies in front of the first segment, bytes.
-const FRONT_BYTES: u64 = terrace_pool::SEGMENT_AREA_OFFSET;
+pub(crate) const FRONT_BYTES: u64 = terrace_pool::SEGMENT_AREA_OFFSET;
 
 /// What is counted until the power goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -304,6 +304,12 @@ impl Machine {
                 disk.rates.read_flip = random.between(0, 60);
             }
         }
+    }
+
+    /// On how many of these disks the newest root that any of them holds is durable.
+    pub fn root_holders(&self, disks: impl Iterator<Item = usize>) -> usize {
+        let state = self.state.lock();
+        root_guard::holders(disks.filter_map(|disk| state.disks.get(disk)))
     }
 
     /// Works on a disk directly, below the engine, with the machine's chance.

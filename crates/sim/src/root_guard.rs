@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use terrace_pool::{LABEL_BYTES, Label};
+
 use crate::disk::{Disk, PAGE_BYTES};
 
 /// Where the two copies of each of the two slots are, bytes.
@@ -33,6 +35,42 @@ fn generation(disk: &Disk, copy: &Range<u64>) -> Option<u64> {
     let sum = blake3::Hasher::new().update(fields).update(&payload).finalize();
     (sum.as_bytes()[..] == header[FIELDS_BYTES..FIELDS_BYTES + 32])
         .then(|| u64::from_le_bytes(fields[32..40].try_into().unwrap_or_default()))
+}
+
+/// On how many of these disks the newest root that any of them holds is durable.
+pub fn holders<'a>(disks: impl Iterator<Item = &'a Disk>) -> usize {
+    let newest = |disk: &Disk| {
+        SLOTS
+            .iter()
+            .flatten()
+            .filter_map(|copy| generation(disk, copy))
+            .max()
+    };
+    let found: Vec<u64> = disks.filter_map(newest).collect();
+    let highest = found.iter().max();
+    found
+        .iter()
+        .filter(|generation| Some(*generation) == highest)
+        .count()
+}
+
+/// What is left of a pool on a disk that is no part of it any more, in words: whoever looks for pools would find it.
+pub fn remains(disk: &Disk) -> Option<&'static str> {
+    let size_bytes = disk.size_bytes();
+    let label = |offset: u64| {
+        let first = (offset / PAGE_BYTES as u64) as usize;
+        let pages = (first..first + LABEL_BYTES / PAGE_BYTES).map(|page| disk.durable_page(page));
+        Label::decode(&pages.collect::<Vec<_>>().concat()).is_ok()
+    };
+    let ends = [0, LABEL_BYTES as u64, size_bytes - LABEL_BYTES as u64];
+    if ends.into_iter().any(label) {
+        return Some("a label");
+    }
+    let root = SLOTS
+        .iter()
+        .flatten()
+        .any(|copy| generation(disk, copy).is_some());
+    root.then_some("a root")
 }
 
 /// What is wrong with writing this there, if it hits the newest durable root of the disk. A device that leaves its pool
@@ -81,6 +119,13 @@ mod tests {
         disk.flush();
         assert!(breach(&disk, at(0) + 4096, &[1; PAGE_BYTES]).is_some());
         assert_eq!(breach(&disk, at(0), &[0; PAGE_BYTES]), None, "wiped");
+        let mut older = Disk::new(4 << 20, false);
+        with_root(&mut older, 1, 6);
+        assert_eq!(remains(&older), None, "not durable yet");
+        older.flush();
+        assert_eq!(remains(&older), Some("a root"));
+        assert_eq!(holders([&disk, &older].into_iter()), 1);
+        assert_eq!(holders([&disk, &older, &disk].into_iter()), 2);
         assert_eq!(breach(&disk, at(1), &[1; PAGE_BYTES]), None);
         with_root(&mut disk, 1, 8);
         assert!(
