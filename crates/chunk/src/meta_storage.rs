@@ -26,6 +26,9 @@ const LISTED_BYTES: usize = 16;
 const ROOT_REST_BYTES: usize = 4096;
 /// How often a failed write is tried in another segment.
 const ATTEMPTS: usize = 4;
+/// Reads of one place that must agree before it is copied, and how many are tried.
+const READS_THAT_AGREE: u32 = 3;
+const READS_MAX: u32 = 12;
 /// Bytes that are copied or compared at once.
 const PIECE: u64 = 1 << 20;
 
@@ -235,10 +238,7 @@ impl MetaStorage {
             let (leaving, staying): (Vec<_>, Vec<_>) =
                 copies.iter().partition(|segment| range.contains(*segment));
             for segment in leaving.into_iter().chain(staying) {
-                read = self
-                    .pool
-                    .read(segment, offset, buffer.reuse(PIECE as usize))
-                    .map_err(extent_error);
+                read = self.read_surely(segment, offset, &mut buffer);
                 if read.is_ok() {
                     break;
                 }
@@ -247,6 +247,30 @@ impl MetaStorage {
             self.pool.write(to, offset, &buffer).map_err(extent_error)?;
         }
         self.pool.flush(&[to.device]).map_err(extent_error)
+    }
+
+    /// Reads a piece until several reads agree: nothing here knows the sums of tables, and what a device misreads once
+    /// would be all that is left of them.
+    fn read_surely(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        buffer: &mut AlignedBuffer,
+    ) -> Result<(), ExtentError> {
+        let mut again = AlignedBuffer::with_capacity(PIECE as usize);
+        let mut agreed = 0;
+        for _ in 0..READS_MAX {
+            let read = self.pool.read(segment, offset, again.reuse(PIECE as usize));
+            read.map_err(extent_error)?;
+            agreed = if buffer[..] == again[..] { agreed + 1 } else { 1 };
+            if agreed == READS_THAT_AGREE {
+                return Ok(());
+            }
+            std::mem::swap(buffer, &mut again);
+        }
+        Err(ExtentError::Failed(format!(
+            "segment {segment} reads differently each time"
+        )))
     }
 
     /// The metadata segment with the least in it, when less than half of all is live: rewriting what is in it gives
