@@ -184,15 +184,12 @@ impl ChunkStore {
         })
     }
 
-    /// Live bytes on devices that are not there, from memory.
+    /// Live bytes on devices that are not there, or at the end of one that was cut short, from memory.
     pub fn live_on_absent_devices(&self) -> u64 {
-        let mut by_device = std::collections::BTreeMap::new();
-        for (id, state) in &self.keeper.lock().segments {
-            *by_device.entry(id.device).or_insert(0) += state.live.max(0).unsigned_abs();
-        }
-        let absent = by_device
-            .into_iter()
-            .filter(|(device, _)| !self.pool.has_device(*device));
+        let live =
+            |(id, state): (&SegmentId, &crate::books::SegmentState)| (*id, state.live.max(0).unsigned_abs());
+        let live: Vec<(SegmentId, u64)> = self.keeper.lock().segments.iter().map(live).collect();
+        let absent = live.into_iter().filter(|(id, _)| !self.pool.has_segment(*id));
         absent.map(|(_, live)| live).sum()
     }
 
@@ -201,7 +198,7 @@ impl ChunkStore {
         let record = self.record(id)?;
         Ok(record.is_some_and(|record| {
             let mut locations = record.locations.iter();
-            !locations.any(|location| self.pool.has_device(location.segment.device))
+            !locations.any(|location| self.pool.has_segment(location.segment))
         }))
     }
 

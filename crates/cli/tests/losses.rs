@@ -207,3 +207,60 @@ fn files_on_a_lost_tier_are_listed() {
     assert!(listed.contains("tank/data/down (2048 blocks"), "{listed}");
     same(&machine, "up", 1);
 }
+
+#[test]
+fn a_device_that_was_cut_short_is_used_as_far_as_it_goes() {
+    let machine = Machine::new();
+    let tiers = ["--tier", "fast=a.img:96M", "--tier", "slow=c.img:96M"];
+    machine.ok(&[&["pool", "create", "tank"], &tiers[..]].concat());
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    for (name, tier, seed) in [("up", "fast", 1), ("x", "slow", 2), ("y", "slow", 3)] {
+        put(&machine, name, seed);
+        machine.ok(&["pin", &format!("tank/data/{name}"), tier, "--wait"]);
+    }
+    machine.ok(&["stop", "tank"]);
+    // Cut where the last of what is on it lies: one of the two files is whole.
+    let image = fs::read(machine.path("c.img")).unwrap();
+    let last = |seed| {
+        let content = noise(8 * MIB, seed);
+        let marks = (0..8).map(|mark| &content[mark * MIB..mark * MIB + 512]);
+        let places = marks.map(|mark| image.windows(512).rposition(|window| window == mark).unwrap());
+        places.max().unwrap()
+    };
+    let (cut, whole, lost_name) = match (last(2), last(3)) {
+        (x, y) if x > y => (x, ("y", 3), "x"),
+        (_, y) => (y, ("x", 2), "y"),
+    };
+    let file = fs::File::options()
+        .write(true)
+        .open(machine.path("c.img"))
+        .unwrap();
+    let size = file.metadata().unwrap().len();
+    file.set_len((cut / 4096 * 4096) as u64).unwrap();
+    let error = machine.error(&["start", "tank"], 1);
+    assert!(
+        error.contains("c.img") && error.contains("cut short") && error.contains("--degraded"),
+        "{error}"
+    );
+    machine.ok(&["start", "tank", "--degraded"]);
+    assert_eq!(lost(&machine)["names"], json!([format!("tank/data/{lost_name}")]));
+    let status = machine.json(&["status", "tank"]);
+    assert_eq!(status["state"], "degraded");
+    let detail = status["state_detail"].as_str().unwrap();
+    assert!(
+        detail.contains("c.img") && detail.contains("cut short"),
+        "{detail}"
+    );
+    same(&machine, "up", 1);
+    same(&machine, whole.0, whole.1);
+    machine.error_last(&["get", &format!("tank/data/{lost_name}"), "back"], 1);
+    // What is written now lies elsewhere, and is there when the device is as it was; what was cut off is not.
+    put(&machine, "new", 4);
+    machine.ok(&["stop", "tank"]);
+    file.set_len(size).unwrap();
+    machine.ok(&["start", "tank"]);
+    for (name, seed) in [("up", 1), ("new", 4), whole] {
+        same(&machine, name, seed);
+    }
+    machine.error_last(&["get", &format!("tank/data/{lost_name}"), "back"], 1);
+}

@@ -472,6 +472,22 @@ impl Engine {
 
     /// What `status` says of a device that is not well.
     pub(crate) fn bad_device_in_words(&self, device: &DeviceStatus) -> String {
+        let known = self.pool.devices().into_iter();
+        let cut_off = known
+            .filter(|known| known.number == device.number)
+            .map(|known| known.cut_off_bytes)
+            .sum();
+        if device.state != "missing" && cut_off > 0 {
+            return format!(
+                "device '{}' was cut short, its last {} are not there: what lay in them and has no other copy cannot be \
+                 read, everything else can; give it its size back, or 'terrace pool remove {} {}' moves what can be read \
+                 off it and names the rest",
+                device.path,
+                format_size(cut_off),
+                self.pool.name(),
+                device.path
+            );
+        }
         if device.state != "missing" {
             return format!(
                 "device '{}' is {}; 'terrace pool remove {} {}' moves what can be read off it and names the rest",

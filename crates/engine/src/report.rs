@@ -46,9 +46,9 @@ impl Engine {
             state: String::new(),
             state_detail: String::new(),
         };
-        let devices = status.tiers.iter().flat_map(|tier| &tier.devices);
-        let mut states = devices.map(|device| device.state.as_str());
-        status.lost = self.losses.status(states.any(|state| state == "missing"));
+        let mut devices = self.pool.devices().into_iter();
+        let gone = devices.any(|device| device.state == DeviceState::Missing || device.cut_off_bytes > 0);
+        status.lost = self.losses.status(gone);
         (status.state, status.state_detail) = self.state_in_words(&status);
         status
     }

@@ -104,7 +104,8 @@ pub enum PoolError {
     },
     /// Smaller than its label says.
     #[error(
-        "{path} has {has} bytes but its label says {wanted}: it was cut short; restore its size before opening the pool"
+        "{path} has {has} bytes but its label says {wanted}: it was cut short; restore its size, or open the pool without \
+         what was at its end (--degraded; where less than a sixteenth is left, take the device away first)"
     )]
     Shrunk {
         /// The device.

@@ -29,6 +29,8 @@ pub struct DeviceInfo {
     pub draining: bool,
     /// Size in bytes.
     pub size_bytes: u64,
+    /// Bytes at its end that are not there: it was cut short from outside.
+    pub cut_off_bytes: u64,
     /// Segments on it.
     pub segments: u32,
     /// Segments that are free.
@@ -223,6 +225,24 @@ impl OpenDevice {
             self.mark_failing(&error);
         }
         error.into()
+    }
+
+    /// Its backing has less than the `size_bytes` that the pool gave it: what is left can be read, nothing new is put on it.
+    pub(crate) fn mark_cut_short(&self, size_bytes: u64) {
+        self.failing.store(true, Ordering::Relaxed);
+        let (device, has) = (self.device.path(), self.device.size_bytes());
+        tracing::error!(
+            device,
+            has,
+            size_bytes,
+            "the device was cut short; nothing new is put on it"
+        );
+    }
+
+    /// Whether its backing reaches to the end of a segment.
+    pub(crate) fn reaches(&self, segment: u32, segment_bytes: u32) -> bool {
+        let end = SEGMENT_AREA_OFFSET + (u64::from(segment) + 1) * u64::from(segment_bytes);
+        end <= self.device.size_bytes()
     }
 
     fn mark_failing(&self, error: &DeviceError) {

@@ -3,6 +3,7 @@
 //! Invariants: the newest label that reached phase two on any device (see `labels`) decides what the pool is; a
 //! device that it does not list is left alone; one that it lists and that knows only older labels is refused. A pool
 //! that opens without all of its devices gets a new generation first, so that the absent ones are found out later.
+//! A device that was cut short is taken as it is where devices may be missing: nothing new is put on it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +21,9 @@ use crate::member::OpenDevice;
 use crate::roots::Roots;
 use crate::signature::recognise;
 use crate::{Parallelism, Pool, PoolError, PoolState, TierSettings};
+
+/// A device that was cut short is used if at least this part of it is left.
+const CUT_SHORT_PART: u64 = 16;
 
 /// How to make a pool.
 pub struct CreateOptions {
@@ -42,7 +46,7 @@ pub struct CreateOptions {
 /// How to open a pool.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
-    /// Open although devices are missing.
+    /// Open although devices are missing, or were cut short.
     pub degraded: bool,
     /// Take back devices that were absent while the pool was open degraded. What they hold is verified on every read
     /// anyway; a segment on them that is still referred to was not written since.
@@ -181,8 +185,11 @@ impl Pool {
                 });
             }
             // What is left of a device that was cut off can be read.
+            let cut_short = device.size_bytes() < member.size_bytes;
             let salvage = options.read_only && options.degraded;
-            if device.size_bytes() < member.size_bytes && !salvage {
+            // Books are kept of all that the label claims: it must not be out of all proportion.
+            let little_left = device.size_bytes() < member.size_bytes / CUT_SHORT_PART;
+            if cut_short && !salvage && (little_left || !options.degraded) {
                 return Err(PoolError::Shrunk {
                     path: device.path(),
                     has: device.size_bytes(),
@@ -191,12 +198,11 @@ impl Pool {
             }
             complete &= copies.are_all(&label.pool_id, label.generation);
             let segments = segment_count(member.size_bytes, label.segment_bytes);
-            open.push(Arc::new(OpenDevice::new(
-                member.number,
-                member.tier,
-                segments,
-                device,
-            )));
+            let device = OpenDevice::new(member.number, member.tier, segments, device);
+            if cut_short {
+                device.mark_cut_short(member.size_bytes);
+            }
+            open.push(Arc::new(device));
         }
         open.sort_by_key(|device| device.number);
         let absent = |member: &&Member| !open.iter().any(|device| device.number == member.number);

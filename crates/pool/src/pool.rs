@@ -140,6 +140,9 @@ impl Pool {
                 state: device.map_or(DeviceState::Missing, |device| device.state()),
                 draining: device.is_some_and(|device| device.draining.load(Ordering::Relaxed)),
                 size_bytes: member.size_bytes,
+                cut_off_bytes: device.map_or(0, |device| {
+                    member.size_bytes.saturating_sub(device.device.size_bytes())
+                }),
                 segments: counts.total as u32,
                 free_segments: counts.free as u32,
                 counters: device.map_or_else(CounterValues::default, |device| device.counters.values()),
@@ -151,6 +154,12 @@ impl Pool {
     /// Whether this device is part of the pool and there.
     pub fn has_device(&self, device: u16) -> bool {
         self.device(device).is_ok()
+    }
+
+    /// Whether this segment is there: its device is, and was not cut short before it.
+    pub fn has_segment(&self, segment: SegmentId) -> bool {
+        self.device(segment.device)
+            .is_ok_and(|device| device.reaches(segment.index, self.segment_bytes))
     }
 
     /// Tier of a device.

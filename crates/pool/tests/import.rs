@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use media::{MIB, Shelf, create, create_options, open, sequential};
 use terrace_device::{Device, FileDevice, SeededRandomness, open_path};
-use terrace_pool::{DeviceState, OpenOptions, Pool, PoolError, PoolState, is_pool_member, scan};
+use terrace_pool::{
+    DeviceState, OpenOptions, Pool, PoolError, PoolState, Request, SegmentId, SegmentKind, TierChoice,
+    is_pool_member, scan,
+};
 
 fn three() -> Shelf {
     let shelf = Shelf::new(&[16, 16, 24]);
@@ -244,7 +247,7 @@ fn labels_survive_the_loss_of_any_two_copies() {
 }
 
 #[test]
-fn a_truncated_device_is_refused() {
+fn a_truncated_device_is_refused_and_taken_as_it_is_where_one_may_be_missing() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("disk");
     let device: Arc<dyn Device> = Arc::new(FileDevice::create(&path, Some(16 * MIB)).unwrap());
@@ -257,6 +260,47 @@ fn a_truncated_device_is_refused() {
         .unwrap();
     let error = open(vec![open_path(&path).unwrap()]).unwrap_err();
     assert!(matches!(error, PoolError::Shrunk { .. }), "{error}");
+    let options = OpenOptions {
+        degraded: true,
+        ..OpenOptions::default()
+    };
+    // Again and again, although the label at its end cannot be written.
+    for _ in 0..3 {
+        let pool = Pool::open(vec![open_path(&path).unwrap()], options.clone()).unwrap();
+        let device = pool.devices().remove(0);
+        assert_eq!(
+            (device.state, device.cut_off_bytes),
+            (DeviceState::Failing, 4 * MIB)
+        );
+        let mut reached = (0..device.segments).map(|index| pool.has_segment(SegmentId { device: 0, index }));
+        // The first MiB is for labels and roots.
+        let left = 11 * MIB / u64::from(pool.segment_bytes());
+        assert_eq!(reached.position(|reached| !reached), Some(left as usize));
+        let taken = pool.allocate(&Request {
+            choice: TierChoice::Fastest,
+            kind: SegmentKind::Data,
+            avoid: &[],
+            leave_free: 0,
+        });
+        assert!(taken.is_err(), "something new is put on it");
+    }
+    // Too little of it is left.
+    let cut = |bytes| {
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(bytes).unwrap();
+    };
+    cut(MIB / 2);
+    let error = Pool::open(vec![open_path(&path).unwrap()], options).unwrap_err();
+    assert!(matches!(error, PoolError::Shrunk { .. }), "{error}");
+    // It has its size back.
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(16 * MIB)
+        .unwrap();
+    let pool = open(vec![open_path(&path).unwrap()]).unwrap();
+    assert_eq!(pool.devices()[0].state, DeviceState::Online);
 }
 
 #[test]
