@@ -1,11 +1,13 @@
 //! What lies beneath pinned directories: found by a look through the entries of their datasets, in bounded steps.
 //!
 //! Invariants: while a look is under way, what lies on any tier of such a dataset stays there; a look never changes
-//! anything; it is begun at open, when a pin changes, and a while after a name moved; memory is in proportion to the files
-//! beneath pinned directories.
+//! anything; it is begun at open, when a pin changes, and soon after a name moved: what moved is committed first, and a
+//! look that takes long is not begun again for a hundred times as long; memory is in proportion to the files beneath
+//! pinned directories.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use parking_lot::MutexGuard;
 use terrace_codec::Reader;
 use terrace_dataset::{EntryRecord, FileKind, keys, split_value};
 use terrace_store::{Store, StoreError};
@@ -21,11 +23,14 @@ const STEP_ENTRIES: usize = 128;
 const NEAREST_MAX: usize = 50_000;
 /// Directories above one another that are looked at.
 const DEPTH_MAX: usize = 4096;
-/// Shortest time between two looks because names moved.
-const LOOK_INTERVAL: u64 = 600 * SECOND;
+/// Shortest and longest time between two looks because names moved, and how much longer than the last one took it is.
+const LOOK_INTERVAL: (u64, u64) = (2 * SECOND, 600 * SECOND);
+const LOOK_REST: u64 = 100;
 
 /// A look.
 struct Look {
+    /// Nanoseconds that it took so far.
+    took: u64,
     /// Numbers of the tiers that directories are pinned to, by dataset and directory.
     directories: BTreeMap<(u32, u64), u8>,
     datasets: BTreeSet<u32>,
@@ -139,15 +144,21 @@ impl Mover {
             let directories = self.pinned_directories(inner);
             pins.begin_look();
             inner.beneath.wanted = false;
-            inner.beneath.next = now + LOOK_INTERVAL;
+            inner.beneath.next = now + LOOK_INTERVAL.0;
             if directories.is_empty() {
                 pins.end_look(HashMap::new());
                 return Ok(false);
             }
             if moved {
                 self.move_what_is_beneath(inner, &directories)?;
+                MutexGuard::unlocked(inner, || self.commit_names(&directories));
+                // A pin that changed meanwhile is looked for with the others.
+                if inner.beneath.wanted {
+                    return Ok(true);
+                }
             }
             inner.beneath.look = Some(Look {
+                took: 0,
                 datasets: directories.keys().map(|(dataset, _)| *dataset).collect(),
                 directories,
                 dataset: None,
@@ -157,13 +168,17 @@ impl Mover {
             });
             return Ok(true);
         };
-        let more = parking_lot::MutexGuard::unlocked(inner, || look.step(&*store));
+        let more = MutexGuard::unlocked(inner, || look.step(&*store));
+        let since = self.environment.clock.monotonic_nanoseconds();
+        look.took += since.saturating_sub(now);
         // A pin that changed meanwhile began anew.
         if inner.beneath.wanted {
             return Ok(true);
         }
         match more {
             Ok(false) => {
+                let rest = look.took.saturating_mul(LOOK_REST);
+                inner.beneath.next = now + rest.clamp(LOOK_INTERVAL.0, LOOK_INTERVAL.1);
                 pins.end_look(look.found);
                 Ok(false)
             }
@@ -177,6 +192,26 @@ impl Mover {
                 inner.beneath.wanted = true;
                 inner.beneath.not_before = now + 60 * SECOND;
                 Ok(false)
+            }
+        }
+    }
+
+    /// The look reads records: what moved in RAM is handed to the store before.
+    fn commit_names(&self, directories: &BTreeMap<(u32, u64), u8>) {
+        let datasets: BTreeSet<u32> = directories.keys().map(|(dataset, _)| *dataset).collect();
+        for dataset in datasets {
+            let Some(state) = self.datasets.state_by_number(dataset) else {
+                continue;
+            };
+            let name = state.name();
+            let committed = self
+                .datasets
+                .filesystem(&name)
+                .map(|filesystem| filesystem.commit());
+            if !matches!(committed, Ok(Ok(_))) {
+                // Full, perhaps: the next look tries again.
+                tracing::warn!(dataset = %name, "names that moved could not be committed; what lies beneath pinned directories is looked for again");
+                self.environment.pins.note_moved(dataset);
             }
         }
     }
