@@ -13,6 +13,13 @@ const METERS: usize = TIERS + 1;
 const BUCKETS: usize = 112;
 /// Undisturbed times after which the older ones count half.
 const DECAY_SAMPLES: u32 = 2048;
+/// Of so many waits one is a sample, and the first one this long after the last sample.
+const SAMPLE_OPERATIONS: u64 = 4;
+const SAMPLE_NANOSECONDS: u64 = 5_000_000;
+/// Who was served longer ago than this does not read at the moment.
+const LATELY_NANOSECONDS: u64 = 1_000_000_000;
+/// Background work leaves no more than this between two requests.
+const SPACING_NANOSECONDS_MAX: u64 = 50_000_000;
 /// Undisturbed times without which nothing is known.
 const KNOWN_SAMPLES: u32 = 32;
 
@@ -60,6 +67,8 @@ struct Meter {
     bound_nanoseconds: AtomicU64,
     requests: AtomicU64,
     slow: AtomicU64,
+    /// When the last one was served.
+    served_nanoseconds: AtomicU64,
 }
 
 impl Meter {
@@ -70,6 +79,7 @@ impl Meter {
             bound_nanoseconds: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             slow: AtomicU64::new(0),
+            served_nanoseconds: AtomicU64::new(0),
         }
     }
 
@@ -95,7 +105,7 @@ impl Meter {
         }
     }
 
-    /// Half more than what 99 of 100 undisturbed requests take at most.
+    /// A quarter more than what 99 of 100 undisturbed requests take at most, which is known to a fifth: not beyond half more.
     fn find_bound(&self) {
         let counts: Vec<u32> = self.calm.iter().map(|count| count.load(Relaxed)).collect();
         let total: u32 = counts.iter().sum();
@@ -106,7 +116,7 @@ impl Meter {
             above > beyond
         });
         if let Some(slowest) = slowest {
-            let bound = upper_end(slowest) / 2 * 3;
+            let bound = upper_end(slowest) / 4 * 5;
             self.bound_nanoseconds.store(bound, Relaxed);
         }
     }
@@ -127,6 +137,8 @@ pub struct Foreground {
     /// Pieces of background work begun so far, and those under way.
     begun: AtomicU64,
     under_way: AtomicU64,
+    /// When the last one was to be noted.
+    noted_nanoseconds: AtomicU64,
     meters: [Meter; METERS],
 }
 
@@ -136,6 +148,7 @@ impl Default for Foreground {
             operations: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             under_way: AtomicU64::new(0),
+            noted_nanoseconds: AtomicU64::new(0),
             meters: std::array::from_fn(|_| Meter::new()),
         }
     }
@@ -160,11 +173,45 @@ impl Foreground {
         }
     }
 
+    /// Whether this wait is one of those that are noted where noting costs more than counting: some of many, all of few.
+    /// Says nothing of how long it took, or the times would not be those of all.
+    pub fn is_sample(&self, waiting: Waiting) -> bool {
+        let since = waiting.since_nanoseconds;
+        let due = since
+            >= self
+                .noted_nanoseconds
+                .load(Relaxed)
+                .saturating_add(SAMPLE_NANOSECONDS);
+        let sample = due || self.operations().is_multiple_of(SAMPLE_OPERATIONS);
+        if sample {
+            self.noted_nanoseconds.store(since, Relaxed);
+        }
+        sample
+    }
+
     /// The user was served.
     pub fn end(&self, waiting: Waiting, service: Service, now_nanoseconds: u64) {
         let took = now_nanoseconds.saturating_sub(waiting.since_nanoseconds);
         let calm = waiting.begun.is_some() && self.calm_since() == waiting.begun;
-        self.meters[service.meter()].note(took, calm);
+        let meter = &self.meters[service.meter()];
+        meter.note(took, calm);
+        meter.served_nanoseconds.store(now_nanoseconds, Relaxed);
+    }
+
+    /// Nanoseconds that background work leaves between two requests to a device of this tier (`None`: of any), so that who
+    /// reads there waits for one of them at most, and a device that serves so many a second has some to spare: twice
+    /// what nearly all reads take undisturbed; 0 if nobody reads there at the moment, or nothing is known.
+    pub fn spacing(&self, tier: Option<u8>, now_nanoseconds: u64) -> u64 {
+        let meters = match tier {
+            Some(tier) => std::slice::from_ref(&self.meters[Service::Read(tier).meter()]),
+            None => &self.meters[..TIERS],
+        };
+        let used = meters.iter().filter(|meter| {
+            let served = meter.served_nanoseconds.load(Relaxed);
+            served > 0 && now_nanoseconds.saturating_sub(served) < LATELY_NANOSECONDS
+        });
+        let slowest = used.map(|meter| meter.bound_nanoseconds.load(Relaxed)).max();
+        slowest.map_or(0, |bound| (bound * 2).min(SPACING_NANOSECONDS_MAX))
     }
 
     /// Background work begins; it ends when the answer is dropped.
@@ -230,6 +277,27 @@ mod tests {
             !foreground.known()[2],
             "nothing is known of a tier that nobody read"
         );
+    }
+
+    #[test]
+    fn background_work_leaves_room_between_requests_where_users_read() {
+        let foreground = Foreground::default();
+        for at in 1..=100u64 {
+            for (tier, took) in [(0, 100_000), (1, 7_000_000)] {
+                let waiting = foreground.begin(at * 1_000_000);
+                foreground.end(waiting, Service::Read(tier), at * 1_000_000 + took);
+            }
+        }
+        let between = |tier, at| foreground.spacing(tier, at);
+        let fast = between(Some(0), 200_000_000);
+        assert!((200_000..=300_000).contains(&fast), "{fast}");
+        let slow = between(Some(1), 200_000_000);
+        assert!((14_000_000..=21_000_000).contains(&slow), "{slow}");
+        assert_eq!(
+            (between(None, 200_000_000), between(Some(2), 200_000_000)),
+            (slow, 0)
+        );
+        assert_eq!(between(None, 2_000_000_000), 0, "nobody is there any more");
     }
 
     #[test]

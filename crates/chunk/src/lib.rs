@@ -34,6 +34,7 @@ mod root_copy;
 mod salvage;
 mod scrub;
 mod space;
+mod spacing;
 mod spans;
 mod store;
 mod streams;

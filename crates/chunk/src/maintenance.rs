@@ -33,6 +33,8 @@ const METADATA_REST: u32 = 1000;
 const COMPACT_SEGMENTS: usize = 16;
 /// Chunks moved by one step of compaction.
 const COMPACT_CHUNKS: usize = 64;
+/// The same where users wait for the device.
+const COMPACT_CHUNKS_BESIDE_USERS: usize = 4;
 
 /// What a step carries on from the one before.
 #[derive(Default)]
@@ -363,8 +365,13 @@ impl ChunkStore {
         let Some((segment, mut ids)) = state.compacting.take() else {
             return Ok(false);
         };
-        let rest = ids.split_off(ids.len().min(COMPACT_CHUNKS));
         let tier = self.pool.tier_of(segment.device).unwrap_or(0);
+        let at_once = match self.spacing_of(tier).is_zero() {
+            true => COMPACT_CHUNKS,
+            false => COMPACT_CHUNKS_BESIDE_USERS,
+        };
+        let rest = ids.split_off(ids.len().min(at_once));
+        self.rest_beside_users(tier);
         let within = |strict| {
             let placement = Placement::Tier { tier, strict };
             self.move_chunks(&ids, placement, Some(segment))

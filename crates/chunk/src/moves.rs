@@ -282,7 +282,8 @@ impl ChunkStore {
         let mut ids = Vec::new();
         let mut bytes = 0;
         // What cannot be read is looked up in the table instead.
-        for found in chunks_in(&self.pool, segment) {
+        let tier = self.pool.tier_of(segment.device).unwrap_or(0);
+        for found in chunks_in(&self.pool, segment, &|| self.rest_beside_users(tier)) {
             if let Some(record) = self.record(found.id)?
                 && record.locations.contains(&Location {
                     segment,

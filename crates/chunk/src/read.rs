@@ -381,6 +381,7 @@ impl ChunkStore {
             tier: self.pool.tier_of(first.segment.device).unwrap_or(u8::MAX),
             device: first.segment.device,
             segment: first.segment.index,
+            offset: first.offset,
             references: self.references(id)?,
             hash: record.hash,
         }))

@@ -236,6 +236,7 @@ impl ChunkStore {
             stopping: AtomicBool::new(false),
             maintenance: Mutex::new(Maintenance::default()),
             resting_from: std::sync::atomic::AtomicU8::new(u8::MAX),
+            spacing: crate::spacing::Spacing::default(),
             repairs: Mutex::default(),
             scratch: Mutex::default(),
             unlogged_bytes: AtomicU64::new(0),

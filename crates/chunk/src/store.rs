@@ -82,6 +82,7 @@ pub struct ChunkStore {
     pub(crate) maintenance: Mutex<Maintenance>,
     /// The first tier that compaction leaves in peace.
     pub(crate) resting_from: std::sync::atomic::AtomicU8,
+    pub(crate) spacing: crate::spacing::Spacing,
     pub(crate) repairs: Mutex<BTreeSet<ChunkId>>,
     pub(crate) scratch: Mutex<Vec<Scratch>>,
     pub(crate) crew: Crew,

@@ -182,10 +182,12 @@ impl Survey {
     }
 }
 
-/// The chunks of one segment, those of its earlier uses included.
-pub(crate) fn chunks_in(pool: &Pool, segment: SegmentId) -> Vec<ChunkPlace> {
+/// The chunks of one segment, those of its earlier uses included; `rest` is called before each large read but the first.
+pub(crate) fn chunks_in(pool: &Pool, segment: SegmentId, rest: &dyn Fn()) -> Vec<ChunkPlace> {
     let mut chunks = Vec::new();
-    Walk::new(pool, segment).run(&mut |offset, thing| {
+    let mut walk = Walk::new(pool, segment);
+    walk.rest = Some(rest);
+    walk.run(&mut |offset, thing| {
         if let Thing::Chunk(header) = thing {
             chunks.push(ChunkPlace::new(&header, segment, offset));
         }
@@ -202,6 +204,8 @@ struct Walk<'a> {
     unreadable: u64,
     /// Bytes that may still be read besides the walk itself.
     budget: usize,
+    /// What is done between two windows.
+    rest: Option<&'a dyn Fn()>,
 }
 
 impl<'a> Walk<'a> {
@@ -213,6 +217,7 @@ impl<'a> Walk<'a> {
             bytes: 0,
             unreadable: 0,
             budget: 4 * pool.segment_bytes() as usize,
+            rest: None,
         }
     }
 
@@ -254,6 +259,9 @@ impl<'a> Walk<'a> {
 
     /// Reads a window; parts that cannot be read become zeroes.
     fn fill(&mut self, start: usize, window: &mut [u8]) {
+        if let Some(rest) = self.rest.filter(|_| start > 0) {
+            rest();
+        }
         self.bytes += window.len() as u64;
         if self.pool.read(self.segment, start as u64, window).is_ok() {
             return;

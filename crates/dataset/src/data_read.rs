@@ -30,8 +30,6 @@ const AHEAD_BLOCKS: u64 = (2 << 20) / BLOCK;
 const AHEAD_CHUNKS: usize = 64;
 /// A chunk of which a read wants this part or more is fetched whole together with the others.
 const WHOLE_PART: usize = 4;
-/// Of so many reads one is noted with the time it took.
-const WAITS_NOTED: u64 = 4;
 /// How often a lookup is repeated when chunks go away under it.
 const RETRIES: usize = 100;
 
@@ -215,8 +213,8 @@ impl LiveDataset {
     fn waited(&self, look: &Lookup) {
         let environment = self.dataset.environment();
         // Looking up where it lies costs as much as a read from RAM: some of them tell enough.
-        if environment.foreground.operations().is_multiple_of(WAITS_NOTED)
-            && let (Some(waiting), Some(fetch)) = (look.waiting, look.fetches.first())
+        if let (Some(waiting), Some(fetch)) = (look.waiting, look.fetches.first())
+            && environment.foreground.is_sample(waiting)
             && let Ok(Some(info)) = environment.store.chunk_info(fetch.chunk)
         {
             let now = environment.clock.monotonic_nanoseconds();

@@ -406,6 +406,11 @@ impl Engine {
         self.check_open()?;
         let step = self.mover.step()?;
         self.chunks.set_resting_from(self.mover.resting_tiers());
+        let now = self.environment.clock.monotonic_nanoseconds();
+        for tier in 0..self.pool.tiers().len() as u8 {
+            let spacing = self.environment.foreground.spacing(Some(tier), now);
+            self.chunks.set_spacing(tier, spacing);
+        }
         self.settle_leaving()?;
         match step {
             terrace_mover::Step::More => Ok(None),

@@ -127,29 +127,34 @@ impl Mover {
             self.show_aging(inner, &round)?;
         }
         // In pieces: a page of old records may name far more than a step should move.
-        let (mut moved, mut failed) = (0, None);
+        let (mut moved, mut failed, mut whole) = (0, None, true);
         for piece in chunks
             .chunks()
             .chunks((STEP_BYTES / CHUNK_BYTES_MAX as u64) as usize)
         {
             match self.rewrite(inner, round.target, piece) {
-                Ok(done) => moved += done.bytes,
+                Ok(done) => (moved, whole) = (moved + done.bytes, done.whole),
                 Err(error) => failed = Some(error),
             }
-            if failed.is_some() || !self.is_enabled() {
+            let users_first = inner
+                .courtesy
+                .wait(self.environment.clock.monotonic_nanoseconds())
+                > 0;
+            if failed.is_some() || !whole || users_first && moved > 0 {
+                // What was moved is not moved twice.
+                whole = false;
                 break;
             }
         }
+        // The same page again, unless all of it was tried.
+        let next = match whole {
+            true => page.next,
+            false => Some(round.cursor),
+        };
         if let Some(error @ StoreError::Stopped(_)) = failed {
             return Err(error);
         }
-        self.count_aging(
-            inner,
-            moved,
-            now,
-            page.next,
-            failed.map(|error| error.to_string()),
-        )?;
+        self.count_aging(inner, moved, now, next, failed.map(|error| error.to_string()))?;
         Ok(0)
     }
 

@@ -18,6 +18,7 @@ mod job;
 mod marks;
 mod mover;
 mod pace;
+mod passes;
 mod pins;
 mod plan;
 mod policy;

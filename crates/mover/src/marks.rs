@@ -6,7 +6,7 @@
 
 use terrace_store::TierUsage;
 
-use crate::policy::TierPolicy;
+use crate::policy::{HIGH_WATER, TierPolicy};
 
 /// Of the live content, the part that garbage may be without being worth a compaction.
 const GARBAGE_PART: u64 = 8;
@@ -18,19 +18,29 @@ pub(crate) fn filled_bytes(tier: &TierUsage) -> u64 {
     needed.saturating_add(garbage.min(tier.live_bytes / GARBAGE_PART))
 }
 
+/// How far the slowest tier is filled at most: nothing can make room there, so that the usual mark would only keep what is
+/// cold on the faster ones. The store keeps its reserve by itself; a mark that was set lower is heeded.
+const LOWEST_FULL: f64 = 15.0 / 16.0;
+
 /// The first slower tier that has room below its high-water mark.
 pub(crate) fn room_below(tiers: &[TierUsage], policies: &[TierPolicy], source: u8) -> Option<u8> {
     let slower = usize::from(source) + 1..tiers.len();
     slower
         .into_iter()
-        .find(|at| has_room(&tiers[*at], policies.get(*at), 0))
+        .find(|at| {
+            let high = policies.get(*at).map_or(1.0, |policy| policy.high_water);
+            let most = match at + 1 == tiers.len() {
+                true if high >= HIGH_WATER => high.max(LOWEST_FULL),
+                _ => high,
+            };
+            has_room(&tiers[*at], most)
+        })
         .map(|at| at as u8)
 }
 
-/// Whether a tier stays below its high-water mark with `bytes` more.
-pub(crate) fn has_room(tier: &TierUsage, policy: Option<&TierPolicy>, bytes: u64) -> bool {
-    let high = policy.map_or(1.0, |policy| policy.high_water);
-    (filled_bytes(tier).saturating_add(bytes) as f64) < high * tier.size_bytes as f64
+/// Whether less than this part of a tier is filled.
+fn has_room(tier: &TierUsage, most: f64) -> bool {
+    (filled_bytes(tier) as f64) < most * tier.size_bytes as f64
 }
 
 /// Whether `bytes` more may be moved up to a tier: up to the middle of its marks, since what is written to it next
@@ -57,8 +67,14 @@ mod tests {
         };
         // All segments are taken, and compaction will give most of them back.
         assert_eq!(filled_bytes(&tier(1000, 400, 100)), 550);
-        assert!(has_room(&tier(1000, 400, 100), None, 400));
-        assert!(!has_room(&tier(1000, 400, 500), None, 100));
+        assert!(may_rise(&tier(1000, 400, 100), None, 400));
+        assert!(!may_rise(&tier(1000, 400, 500), None, 100));
         assert_eq!(filled_bytes(&tier(0, 400, 0)), 400);
+        // The mark of the slowest keeps nothing on the faster ones.
+        let policies = ["a", "b", "c"].map(TierPolicy::named);
+        let tiers = [tier(900, 900, 0), tier(900, 900, 0), tier(900, 900, 0)];
+        assert_eq!(room_below(&tiers, &policies, 0), Some(2));
+        let tiers = [tier(900, 900, 0), tier(900, 900, 0), tier(940, 940, 0)];
+        assert_eq!(room_below(&tiers, &policies, 0), None);
     }
 }

@@ -16,7 +16,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use terrace_codec::Reader;
 use terrace_dataset::{Datasets, Environment, keys};
-use terrace_store::{Batch, ChunkId, Placement, Store, StoreError, TierUsage};
+use terrace_store::{Batch, Placement, Store, StoreError, TierUsage};
 
 use crate::{
     aging::Aging,
@@ -26,8 +26,9 @@ use crate::{
     job::{Job, JobKind, JobState},
     marks::{filled_bytes, room_below},
     pace::Pace,
+    passes::{PASSES, clearly_colder, heat_of_pass, next_pass, warmth},
     pins::Pins,
-    plan::{self, Chosen},
+    plan::{self, Chosen, Moving},
     policy::{TierPolicy, Window, minute_of_day},
     promote::Candidates,
     retry::{Retry, is_for_pin},
@@ -36,6 +37,9 @@ use crate::{
 /// Stored bytes that one step moves at most, about: alone, and beside users.
 pub(crate) const STEP_BYTES: u64 = 4 << 20;
 const STEP_BYTES_WATCHED: u64 = 512 << 10;
+/// Beside users a step begins no further read of the fastest tier after this many nanoseconds; of a slower one it asks for
+/// one thing only: what a device does at once before it makes others wait cannot be known.
+const STEP_NANOSECONDS_WATCHED: u64 = 1_000_000;
 /// Region records that one step looks at.
 pub(crate) const STEP_RECORDS: usize = 32;
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -50,34 +54,15 @@ const BUSY_PAUSE: u64 = SECOND / 100;
 const BACKOFF: u64 = 600 * SECOND;
 /// Shortest time between two searches for room for something hotter.
 const ROOM_INTERVAL: u64 = 2 * SECOND;
-/// Reads and writes of a region, decayed, up to which each pass of a demotion moves it: the coldest go first. Heat is
-/// told apart by factors of two up to the most that is counted, so that what is hottest always goes last.
-pub(crate) const PASS_HEAT: [f32; 18] = [
-    0.02,
-    0.25,
-    0.5,
-    1.0,
-    2.0,
-    4.0,
-    8.0,
-    16.0,
-    32.0,
-    64.0,
-    128.0,
-    256.0,
-    512.0,
-    1024.0,
-    2048.0,
-    4096.0,
-    8192.0,
-    f32::INFINITY,
-];
+/// And the longest, after many of them.
+const ROOM_INTERVAL_MAX: u64 = 60 * SECOND;
 /// What a rewrite came to.
 #[derive(Default)]
 pub(crate) struct Rewritten {
     /// Stored bytes moved.
     pub(crate) bytes: u64,
-    /// All were tried.
+    /// All were tried: not when migration was switched off in between, and not when users are about and something was
+    /// moved that took its time.
     pub(crate) whole: bool,
     /// Chunks that something else was moving.
     pub(crate) busy: u64,
@@ -391,6 +376,16 @@ impl Mover {
         let Some(active) = inner.jobs.get_mut(&id) else {
             return Ok(0);
         };
+        // A device that is to leave may be failing: emptying it waits for nobody.
+        if !active.job.kind.migrates() && active.job.kind != JobKind::Evacuate {
+            let pause = inner.courtesy.wait(now);
+            if pause > 0 {
+                return Ok(pause);
+            }
+        }
+        let Some(active) = inner.jobs.get_mut(&id) else {
+            return Ok(0);
+        };
         let mut work = Work {
             job: active.job.clone(),
             moved: 0,
@@ -400,9 +395,16 @@ impl Mover {
         let result = if work.job.kind.migrates() {
             self.migrate(inner, &mut work, now)
         } else {
-            MutexGuard::unlocked(inner, || {
-                store_step(&mut work, &mut steps, self.step_bytes.load(Ordering::Relaxed))
-            })
+            let step_bytes = self.step_bytes_at(inner, now);
+            let (clock, foreground) = (&self.environment.clock, &self.environment.foreground);
+            let done = MutexGuard::unlocked(inner, || {
+                let _disturbed = foreground.disturb();
+                store_step(&mut work, &mut steps, step_bytes)
+            });
+            inner
+                .courtesy
+                .worked(foreground, now, clock.monotonic_nanoseconds());
+            done
         };
         let failed = match &result {
             Err(StoreError::Stopped(_)) | Ok(_) => None,
@@ -465,7 +467,7 @@ impl Mover {
                 _ => {
                     inner.next_policy = now;
                     inner.next_room = now + inner.room_interval;
-                    inner.room_interval = (inner.room_interval / 2 * 3).min(BACKOFF);
+                    inner.room_interval = (inner.room_interval / 4 * 5).min(ROOM_INTERVAL_MAX);
                 }
             }
         }
@@ -503,10 +505,7 @@ impl Mover {
         })?;
         let mut chunks = Chosen::default();
         let mut looked_at = 0;
-        let step_bytes = match inner.courtesy.is_watched(now) {
-            true => STEP_BYTES_WATCHED,
-            false => self.step_bytes.load(Ordering::Relaxed),
-        };
+        let step_bytes = self.step_bytes_at(inner, now);
         let mut stopped = None;
         for found in &page.found {
             if chunks.bytes() >= step_bytes {
@@ -532,7 +531,7 @@ impl Mover {
                 })?;
             }
         }
-        if job.kind == JobKind::Demote && usize::from(job.pass) + 1 < PASS_HEAT.len() {
+        if job.kind == JobKind::Demote && usize::from(job.pass) + 1 < PASSES {
             let minutes = self.minutes();
             let limit = heat_of_pass(job).unwrap_or(0.0);
             chunks.retain(|id| !inner.grace.is_hotter(id, minutes, limit));
@@ -543,7 +542,7 @@ impl Mover {
         let moved = done.bytes;
         work.moved = moved;
         if !done.whole {
-            // Switched off in the middle: the same page again when it goes on.
+            // Switched off in the middle, or users come first: the same page again when it goes on.
             job.done_bytes = job.done_bytes.saturating_add(if by_hand { 0 } else { moved });
             return Ok(0);
         }
@@ -560,7 +559,7 @@ impl Mover {
                 None => {
                     job.cursor = Vec::new();
                     job.pass = match job.kind {
-                        JobKind::Demote => self.next_pass(job.pass),
+                        JobKind::Demote => next_pass(job, &self.environment.heat, self.minutes()),
                         _ => job.pass + 1,
                     };
                 }
@@ -579,20 +578,13 @@ impl Mover {
         Ok(0)
     }
 
-    /// The next pass for which there is anything: no region is that warm otherwise.
-    fn next_pass(&self, pass: u8) -> u8 {
-        let next = usize::from(pass) + 1;
-        let passed = *PASS_HEAT.get(usize::from(pass)).unwrap_or(&f32::INFINITY);
-        let mut least = f32::INFINITY;
-        self.environment.heat.for_each(self.minutes(), |_, _, _, heat| {
-            let sum = heat.reads + heat.writes;
-            if sum > passed && sum < least {
-                least = sum;
-            }
-        });
-        let found = (next..PASS_HEAT.len()).find(|at| PASS_HEAT[*at] >= least);
-        // What is not known to be warm went in the first pass.
-        found.map_or(PASS_HEAT.len(), |at| at.max(next)) as u8
+    /// What a step does at most now, about.
+    fn step_bytes_at(&self, inner: &Inner, now: u64) -> u64 {
+        let most = self.step_bytes.load(Ordering::Relaxed);
+        match inner.courtesy.is_watched(now) {
+            true => most.min(STEP_BYTES_WATCHED),
+            false => most,
+        }
     }
 
     /// The tiers as their marks are concerned: metadata comes and goes with every checkpoint, so the most of late counts.
@@ -615,7 +607,7 @@ impl Mover {
             .environment
             .heat
             .of(found.dataset, found.body, region, self.minutes());
-        heat.reads + heat.writes <= heat_of_pass(job).unwrap_or(0.0)
+        warmth(job, &heat) <= heat_of_pass(job).unwrap_or(0.0)
     }
 
     /// Whether what was found shall stay on this tier.
@@ -672,7 +664,7 @@ impl Mover {
         &self,
         inner: &mut Guard<'_>,
         target: u8,
-        chunks: &[(ChunkId, u64)],
+        chunks: &[Moving],
     ) -> Result<Rewritten, StoreError> {
         let mut result = Rewritten {
             whole: true,
@@ -688,12 +680,22 @@ impl Mover {
         let generation = inner.generation;
         let (clock, foreground) = (&self.environment.clock, &self.environment.foreground);
         let began = clock.monotonic_nanoseconds();
+        let watched = inner.courtesy.is_watched(began);
         let done = MutexGuard::unlocked(inner, || {
             let _disturbed = foreground.disturb();
             // In slices, so that 'migration=off' acts at once also on slow devices.
-            let mut rest = chunks;
+            let mut rest = chunks.to_vec();
             while !rest.is_empty() {
-                let slice = plan::slice_of(&mut rest);
+                let took = clock.monotonic_nanoseconds().saturating_sub(began);
+                let enough = rest[0].is_slow() || took >= STEP_NANOSECONDS_WATCHED;
+                if watched && result.bytes > 0 && enough {
+                    result.whole = false;
+                    break;
+                }
+                let slice = match watched {
+                    true => plan::request_of(&mut rest),
+                    false => plan::slice_of(&mut rest),
+                };
                 if !self.is_enabled() || self.tiers_generation.load(Ordering::SeqCst) != generation {
                     result.whole = false;
                     break;
@@ -740,7 +742,7 @@ impl Mover {
             // What makes way for hotter content must be clearly colder, so that the two do not change places.
             let colder = room_wanted
                 .filter(|_| source == 0 && !full && now >= inner.next_room)
-                .map(|reads| reads / 2.0);
+                .map(clearly_colder);
             if busy
                 || inner.left_alone.get(&source).is_some_and(|until| now < *until)
                 || !full && colder.is_none()
@@ -850,19 +852,6 @@ fn store_step(
         return Ok(SECOND);
     }
     Ok(0)
-}
-
-/// Reads and writes up to which this pass of a demotion moves; `None` when there is no further pass.
-fn heat_of_pass(job: &Job) -> Option<f32> {
-    let limit = *PASS_HEAT.get(usize::from(job.pass))?;
-    if job.body == 0 {
-        return Some(limit);
-    }
-    let colder = f32::from_bits(job.body as u32);
-    let before = usize::from(job.pass).checked_sub(1).map(|pass| PASS_HEAT[pass]);
-    before
-        .is_none_or(|before| before < colder)
-        .then_some(limit.min(colder))
 }
 
 /// Whether policies may move content off this tier now.

@@ -9,6 +9,10 @@ use terrace_store::{ChunkId, Store, StoreError};
 /// Chunks and stored bytes, about, that are moved before the mover asks whether it still may.
 const SLICE_CHUNKS: usize = 64;
 const SLICE_BYTES: u64 = 2 << 20;
+/// Stored bytes that one read of a device brings beside users, and what it rather reads than leaves out between two
+/// chunks (as the store does).
+const REQUEST_BYTES: u64 = 512 << 10;
+const GAP_BYTES: u64 = 32 << 10;
 
 /// One region record, live or in history.
 pub(crate) struct Found {
@@ -127,11 +131,32 @@ fn after(key: &[u8]) -> Vec<u8> {
     key.iter().copied().chain([0]).collect()
 }
 
+/// A chunk that should move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moving {
+    id: ChunkId,
+    /// Stored bytes.
+    bytes: u64,
+    /// Device and segment of its first copy.
+    segment: (u16, u32),
+    /// And where it begins there.
+    offset: u64,
+    /// Tier of that device.
+    tier: u8,
+}
+
+impl Moving {
+    /// Whether it is read from another tier than the fastest.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.tier > 0
+    }
+}
+
 /// Chunks that should move, each once, in the order in which their content is read: so they come to lie where they
 /// are put, and what random writes have scattered is in order again.
 #[derive(Default)]
 pub(crate) struct Chosen {
-    chunks: Vec<(ChunkId, u64)>,
+    chunks: Vec<Moving>,
     seen: HashSet<ChunkId>,
     bytes: u64,
 }
@@ -152,8 +177,15 @@ impl Chosen {
                 && wanted(info.tier)
             {
                 self.seen.insert(run.chunk);
-                self.chunks.push((run.chunk, u64::from(info.stored)));
-                self.bytes += u64::from(info.stored);
+                let bytes = u64::from(info.stored);
+                self.chunks.push(Moving {
+                    id: run.chunk,
+                    bytes,
+                    segment: (info.device, info.segment),
+                    offset: u64::from(info.offset),
+                    tier: info.tier,
+                });
+                self.bytes += bytes;
             }
         }
         Ok(())
@@ -166,25 +198,106 @@ impl Chosen {
 
     /// Leaves those out that `keep` refuses.
     pub(crate) fn retain(&mut self, keep: impl Fn(ChunkId) -> bool) {
-        self.chunks.retain(|(id, _)| keep(*id));
-        self.bytes = self.chunks.iter().map(|(_, bytes)| bytes).sum();
+        self.chunks.retain(|moving| keep(moving.id));
+        self.bytes = self.chunks.iter().map(|moving| moving.bytes).sum();
     }
 
-    /// The chunks with their stored bytes.
-    pub(crate) fn chunks(&self) -> &[(ChunkId, u64)] {
+    /// The chunks.
+    pub(crate) fn chunks(&self) -> &[Moving] {
         &self.chunks
     }
 }
 
 /// Takes the next chunks to be moved at once off `rest`, at least one.
-pub(crate) fn slice_of(rest: &mut &[(ChunkId, u64)]) -> Vec<ChunkId> {
+pub(crate) fn slice_of(rest: &mut Vec<Moving>) -> Vec<ChunkId> {
     let mut bytes = 0;
-    let fits = rest.iter().take(SLICE_CHUNKS).take_while(|(_, stored)| {
+    let fits = rest.iter().take(SLICE_CHUNKS).take_while(|moving| {
         let before = bytes;
-        bytes += stored;
+        bytes += moving.bytes;
         before < SLICE_BYTES
     });
-    let slice: Vec<ChunkId> = fits.map(|(id, _)| *id).collect();
-    *rest = &rest[slice.len()..];
-    slice
+    let count = fits.count();
+    rest.drain(..count).map(|moving| moving.id).collect()
+}
+
+/// Takes those off `rest` that one read of their device brings together with the first: a user who reads there meanwhile
+/// waits for no more than that. They stay in the order in which they are read.
+pub(crate) fn request_of(rest: &mut Vec<Moving>) -> Vec<ChunkId> {
+    let Some(first) = rest.first().copied() else {
+        return Vec::new();
+    };
+    let mut near: Vec<Moving> = rest
+        .iter()
+        .filter(|other| other.segment == first.segment && other.offset.abs_diff(first.offset) < REQUEST_BYTES)
+        .copied()
+        .collect();
+    near.sort_unstable_by_key(|moving| moving.offset);
+    let (mut start, mut end) = (first.offset, first.offset + first.bytes);
+    let behind = near.partition_point(|moving| moving.offset <= first.offset);
+    for next in &near[behind..] {
+        let reach = end.max(next.offset + next.bytes);
+        if next.offset > end + GAP_BYTES || reach - start > REQUEST_BYTES {
+            break;
+        }
+        end = reach;
+    }
+    for next in near[..behind].iter().rev() {
+        if next.offset + next.bytes + GAP_BYTES < start || end - next.offset > REQUEST_BYTES {
+            break;
+        }
+        start = start.min(next.offset);
+    }
+    let mut taken = Vec::new();
+    rest.retain(|moving| {
+        let inside =
+            moving.segment == first.segment && moving.offset >= start && moving.offset + moving.bytes <= end;
+        if inside || moving.id == first.id {
+            taken.push(moving.id);
+        }
+        !inside && moving.id != first.id
+    });
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_read_brings_is_taken_together() {
+        let at = |id, segment, offset, bytes| Moving {
+            id: ChunkId(id),
+            bytes,
+            segment: (0, segment),
+            offset,
+            tier: 1,
+        };
+        const K: u64 = 1 << 10;
+        let chunks = [
+            // In order, with a small gap.
+            at(1, 0, 0, 128 * K),
+            at(2, 0, 140 * K, 128 * K),
+            at(3, 0, 268 * K, 128 * K),
+            // Too much for one read.
+            at(4, 0, 396 * K, 128 * K),
+            // Far from the one before; then another segment, and one before the other.
+            at(5, 0, 900 * K, 4 * K),
+            at(6, 1, 904 * K, 4 * K),
+            at(7, 1, 896 * K, 8 * K),
+        ];
+        let mut rest = chunks.to_vec();
+        let mut taken = Vec::new();
+        while !rest.is_empty() {
+            let ids = request_of(&mut rest).into_iter().map(|id| id.0);
+            taken.push(ids.collect::<Vec<u64>>());
+        }
+        assert_eq!(taken, [vec![1, 2, 3], vec![4], vec![5], vec![6, 7]]);
+        assert_eq!(request_of(&mut rest), []);
+        // Written by several at once: out of order.
+        rest.extend([2, 0, 3, 1, 5].map(|at| chunks[at]));
+        assert_eq!(request_of(&mut rest), [3, 4, 2].map(ChunkId));
+        assert_eq!(request_of(&mut rest), [1].map(ChunkId));
+        let mut rest = chunks.to_vec();
+        assert_eq!((slice_of(&mut rest).len(), rest.len()), (7, 0));
+    }
 }

@@ -2,6 +2,9 @@
 
 use jiff::{Timestamp, tz::TimeZone};
 
+/// The high-water mark of a tier for which none was set.
+pub(crate) const HIGH_WATER: f64 = 0.85;
+
 /// The settings of a tier that concern the mover.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TierPolicy {
@@ -28,7 +31,7 @@ impl TierPolicy {
     pub fn named(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            high_water: 0.85,
+            high_water: HIGH_WATER,
             low_water: 0.75,
             promote_after: 3,
             demote_after_seconds: 0,

@@ -22,8 +22,9 @@ use crate::{
 };
 
 const CANDIDATES_MAX: usize = 1024;
-/// Regions looked at in one step.
+/// Regions looked at in one step: alone, and beside users.
 const STEP_REGIONS: usize = 8;
+const STEP_REGIONS_WATCHED: usize = 1;
 const REGION_BYTES: u64 = 1 << 20;
 
 /// Hot regions that may lie too low, hottest first.
@@ -119,10 +120,17 @@ impl Mover {
         let (resting, minutes) = (self.resting_from(inner), self.minutes());
         let mut by_target: BTreeMap<u8, Chosen> = BTreeMap::new();
         let mut planned = 0;
-        for _ in 0..STEP_REGIONS {
-            let Some((dataset, body, region, reads)) = inner.candidates.regions.pop_front() else {
+        let regions = match inner.courtesy.is_watched(now) {
+            true => STEP_REGIONS_WATCHED,
+            false => STEP_REGIONS,
+        };
+        let mut last = None;
+        for _ in 0..regions {
+            let Some(candidate) = inner.candidates.regions.pop_front() else {
                 break;
             };
+            last = Some(candidate);
+            let (dataset, body, region, reads) = candidate;
             let target = (0..tiers.len())
                 .find(|at| may_rise(&tiers[*at], inner.policies.get(*at), planned + REGION_BYTES))
                 .unwrap_or(tiers.len()) as u8;
@@ -164,7 +172,15 @@ impl Mover {
         for (target, chosen) in found {
             self.show_promotion(inner, target)?;
             match self.rewrite(inner, target, chosen.chunks()) {
-                Ok(done) => moved += done.bytes,
+                Ok(done) => {
+                    moved += done.bytes;
+                    // Its turn again: users come first.
+                    if !done.whole
+                        && let Some(candidate) = last.take().filter(|_| regions == 1)
+                    {
+                        inner.candidates.regions.push_front(candidate);
+                    }
+                }
                 Err(StoreError::NoSpace) => inner.candidates.regions.clear(),
                 Err(error) => return Err(error),
             }

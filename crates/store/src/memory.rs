@@ -174,6 +174,7 @@ impl Store for MemoryStore {
             tier: chunk.tier,
             device: u16::from(chunk.tier),
             segment: 0,
+            offset: 0,
             references: chunk.references,
             hash: chunk.hash,
         }))
