@@ -547,12 +547,13 @@ impl Run {
                 "{name} changed, and checkpoint {checkpoint:?} is not held"
             );
         }
-        if checkpoint.is_some()
-            && filesystem
-                .retention
-                .as_ref()
-                .is_some_and(|rules| !rules.is_empty())
-        {
+        // Held also where it is not known by which rules (setting others had failed): nothing has changed since.
+        let held = |number: u64| listed.iter().any(|(other, _)| *other == number);
+        let ruled = filesystem
+            .retention
+            .as_ref()
+            .is_some_and(|rules| !rules.is_empty());
+        if checkpoint.is_some_and(|number| ruled || held(number)) {
             filesystem.changed = false;
         }
         for (number, _) in all {
