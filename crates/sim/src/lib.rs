@@ -13,6 +13,7 @@ mod fs_attributes;
 mod fs_devices;
 pub mod fs_dump;
 mod fs_endings;
+mod fs_filling;
 mod fs_holds;
 pub mod fs_level;
 pub mod fs_model;

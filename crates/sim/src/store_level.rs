@@ -7,6 +7,7 @@
 //! lets go of old data, and takes new data again. At the end, everything is deleted and the room must be back.
 
 mod again;
+mod holding;
 mod recovery;
 
 use std::{collections::VecDeque, sync::Arc};
@@ -45,6 +46,8 @@ pub(crate) struct Run {
     pub(crate) coverage: Arc<Coverage>,
     /// Chunks written and not yet committed, kept alive for a while.
     pub(crate) held: Vec<(Written, Content)>,
+    /// Chance of what came later, apart, so that it does not change what else a seed does.
+    aside: Random,
     /// Records are long, so that the log goes through many segments and tables are merged and given up.
     wordy: bool,
     /// Operations may fail by chance.
@@ -86,6 +89,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
     }
     for _ in 0..length {
         run.turn()?;
+        run.hold_now_and_then()?;
         run.audit_root()?;
         run.rig.machine.check_breach()?;
     }
@@ -108,6 +112,7 @@ impl Run {
             trace,
             coverage,
             held: Vec::new(),
+            aside: Random::new(seed ^ 0xA51D_E000_0000),
             wordy: false,
             storm: false,
             hurt: false,
