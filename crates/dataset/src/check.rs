@@ -173,19 +173,30 @@ fn check_namespace(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(
         }
         Ok(())
     })?;
+    // Looked up one by one rather than kept: there may be as many as there are files.
+    let mut owner = None;
+    let mut unknown = None;
     for_each(store, keys::TABLE_XATTR, |key, _| {
         let mut reader = terrace_codec::Reader::new(key);
         reader.u8("table")?;
-        let owner = (reader.key_u32("dataset")?, reader.key_u64("object")?);
-        report.lost_attributes.insert(owner);
+        let place = (reader.key_u32("dataset")?, reader.key_u64("object")?);
+        if owner.replace(place) != Some(place) {
+            match store.get(&keys::inode(place.0, place.1)) {
+                Ok(Some(_)) => {}
+                Ok(None) => drop(report.lost_attributes.insert(place)),
+                Err(error) => unknown = unknown.take().or(Some(error)),
+            }
+        }
         Ok(())
     })?;
+    if let Some(error) = unknown {
+        return Err(error);
+    }
     for_each(store, keys::TABLE_INODE, |key, value| {
         report.inodes += 1;
         let mut reader = terrace_codec::Reader::new(key);
         reader.u8("table")?;
         let id = (reader.key_u32("dataset")?, reader.key_u64("object")?);
-        report.lost_attributes.remove(&id);
         let inode = match split_value(value).and_then(|(_, payload)| InodeRecord::decode(payload)) {
             Ok(inode) => inode,
             Err(error) => {

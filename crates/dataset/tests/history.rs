@@ -117,7 +117,11 @@ impl World {
     }
 
     fn name_key(&self, name: u8) -> Vec<u8> {
-        keys::xattr(self.state().number(), 7, format!("user.{name}").as_bytes())
+        keys::xattr(
+            self.state().number(),
+            keys::ROOT_OBJECT,
+            format!("user.{name}").as_bytes(),
+        )
     }
 
     fn region_key(&self, region: u64) -> Vec<u8> {
