@@ -5,7 +5,7 @@
 
 mod harness;
 
-use harness::Machine;
+use harness::{Machine, group_and_session};
 use serde_json::json;
 
 #[test]
@@ -57,22 +57,19 @@ fn a_pool_lives_its_life() {
 
 #[test]
 fn the_daemon_is_out_of_reach_of_the_terminal_and_in_its_session() {
-    use rustix::process::{Pid, getpgid, getsid};
     let machine = Machine::new();
     machine.make_pool();
     machine.ok(&["start", "tank"]);
-    let daemon = Pid::from_raw(machine.daemon_pid("tank"));
-    let group = getpgid(daemon).unwrap();
-    assert_ne!(
-        group,
-        getpgid(None).unwrap(),
-        "an interrupt of the terminal would end it"
-    );
-    assert_eq!(getsid(daemon).unwrap(), getsid(None).unwrap());
+    let daemon = machine.daemon_pid("tank");
+    let (group, session) = group_and_session(&daemon.to_string());
+    let (own_group, own_session) = group_and_session("self");
+    assert_ne!(group, own_group, "an interrupt of the terminal would end it");
+    assert_eq!(session, own_session);
     // What a terminal that goes away sends.
+    let group = rustix::process::Pid::from_raw(group).unwrap();
     rustix::process::kill_process_group(group, rustix::process::Signal::HUP).unwrap();
     machine.ok(&["list"]);
-    assert_eq!(Pid::from_raw(machine.daemon_pid("tank")), daemon);
+    assert_eq!(machine.daemon_pid("tank"), daemon);
 }
 
 #[test]

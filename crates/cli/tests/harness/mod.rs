@@ -180,12 +180,23 @@ pub fn can_mount() -> bool {
             .is_ok_and(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata) == 0)
 }
 
-fn is_running(pid: i32) -> bool {
+/// Fields of `/proc/PID/stat` from the third, the state, on; none of a process that is gone. `pid` may be "self".
+fn stat_fields(pid: &str) -> Vec<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rfind(')')
-        .and_then(|end| stat[end + 1..].split_ascii_whitespace().next().map(str::to_owned));
-    state.is_some_and(|state| state != "Z" && state != "X")
+    let fields = stat.rfind(')').map_or("", |end| &stat[end + 1..]);
+    fields.split_ascii_whitespace().map(str::to_owned).collect()
+}
+
+/// A process's group and session. Either is 0 where its leader lives outside this PID namespace, as everything has it
+/// that is started in a container from outside; rustix takes that 0 for a mistake of the kernel's.
+pub fn group_and_session(pid: &str) -> (i32, i32) {
+    let fields = stat_fields(pid);
+    (fields[2].parse().unwrap(), fields[3].parse().unwrap())
+}
+
+fn is_running(pid: i32) -> bool {
+    let fields = stat_fields(&pid.to_string());
+    fields.first().is_some_and(|state| state != "Z" && state != "X")
 }
 
 fn kill_and_wait(pid: i32) {
