@@ -4,6 +4,7 @@
 #   make sim      SEEDS=1000 FROM=1 LEVEL=all        make soak     HOURS=8
 #   make bench-volumes   block volumes beside raw files, loop devices and qemu
 #   make bench-tiers     a fast and a slow tier in emulation, before and after training, beside each device alone
+#   make bench-peers  the same beside bcache, dm-cache and dm-writecache, each in a virtual machine
 #   make bench    BENCH='512 3'                make mutants  deliberate faults that the simulator must catch
 SEEDS ?= 1000
 FROM ?= 1
@@ -12,7 +13,7 @@ HOURS ?= 8
 BENCH ?=
 MUTANT_SEEDS ?= 5000
 
-.PHONY: test demo sim soak bench bench-volumes bench-tiers mutants deps
+.PHONY: test demo sim soak bench bench-volumes bench-tiers bench-peers mutants deps
 test:
 	@scripts/test.sh
 
@@ -44,6 +45,9 @@ bench-volumes:
 
 bench-tiers:
 	@scripts/bench-tiers.sh $(BENCH)
+
+bench-peers:
+	@scripts/bench-peers.sh $(BENCH)
 
 mutants:
 	@scripts/mutants.sh $(MUTANT_SEEDS)

@@ -3,7 +3,7 @@
 # is there. Downloads are retried, since mirrors are not ours; what cannot be had is said and the stages that need it
 # are skipped by scripts/test.sh with that reason.
 #
-#   scripts/install-deps.sh [build|test|demo]...     default: build test
+#   scripts/install-deps.sh [build|test|demo|bench|bench-peers]...     default: build test
 set -uo pipefail
 cd "$(dirname "$0")/.."
 log() { printf 'install-deps: %s\n' "$*" >&2; }
@@ -92,8 +92,16 @@ for what in "$@"; do
         need mkfs.btrfs btrfs-progs
         need mkfs.xfs xfsprogs
         ;;
+    bench-peers)
+        need fio fio
+        need qemu-system-x86_64 qemu-system-x86
+        need busybox busybox-static
+        need dmsetup dmsetup
+        need make-bcache bcache-tools
+        need strip binutils
+        ;;
     *)
-        log "unknown set '$what'; there are build, test, demo, bench"
+        log "unknown set '$what'; there are build, test, demo, bench, bench-peers"
         exit 2
         ;;
     esac
