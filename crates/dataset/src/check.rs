@@ -15,7 +15,8 @@ use crate::{
     inode::{FileKind, InodeRecord},
     keys,
     region::RegionRecord,
-    versions::split_value,
+    sweep::{DATASET_TABLES, Job},
+    versions::{damaged, split_value},
 };
 
 const PROBLEMS_MAX: usize = 1000;
@@ -67,15 +68,16 @@ impl CheckReport {
 /// Walks over everything. Nothing may be committed meanwhile.
 pub fn check(store: &Arc<dyn Store>) -> Result<CheckReport, StoreError> {
     let mut report = CheckReport::default();
-    check_regions(store, &mut report)?;
-    check_namespace(store, &mut report)?;
-    check_history(store, &mut report)?;
-    // Those of destroyed datasets are being freed.
+    // The records of those that were destroyed are being freed, table by table: they need not agree any more.
     let mut existing = BTreeSet::new();
     for_each(store, keys::TABLE_DATASET, |key, _| {
         existing.insert(keys::dataset_of(key)?);
         Ok(())
     })?;
+    check_regions(store, &mut report)?;
+    check_namespace(store, &existing, &mut report)?;
+    check_history(store, &existing, &mut report)?;
+    check_strays(store, &existing, &mut report)?;
     report
         .lost_bodies
         .retain(|(dataset, _)| existing.contains(dataset));
@@ -88,6 +90,37 @@ pub fn check(store: &Arc<dyn Store>) -> Result<CheckReport, StoreError> {
     }
     check_counters(store, &existing, &mut report)?;
     Ok(report)
+}
+
+/// Records of datasets that are neither there nor being freed.
+fn check_strays(
+    store: &Arc<dyn Store>,
+    existing: &BTreeSet<u32>,
+    report: &mut CheckReport,
+) -> Result<(), StoreError> {
+    let mut known = existing.clone();
+    for_each(store, keys::TABLE_SWEEP, |_, value| {
+        if let Job::Dataset { dataset, .. } = Job::decode(value)? {
+            known.insert(dataset);
+        }
+        Ok(())
+    })?;
+    for table in DATASET_TABLES {
+        let mut next = Some(0);
+        while let Some(dataset) = next {
+            let (from, _) = keys::dataset_range(table, dataset);
+            let page = store.scan(&from, &[table + 1], 1)?;
+            let Some((key, _)) = page.first() else { break };
+            let found = keys::dataset_of(key).map_err(|cause| damaged("a key", &cause))?;
+            if !known.contains(&found) {
+                report.problem(|| {
+                    format!("table {table} has records of dataset {found}, which does not exist")
+                });
+            }
+            next = found.checked_add(1);
+        }
+    }
+    Ok(())
 }
 
 fn check_counters(
@@ -139,7 +172,11 @@ struct Counted {
     directories: u64,
 }
 
-fn check_namespace(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(), StoreError> {
+fn check_namespace(
+    store: &Arc<dyn Store>,
+    existing: &BTreeSet<u32>,
+    report: &mut CheckReport,
+) -> Result<(), StoreError> {
     let mut named: BTreeMap<(u32, u64), (Counted, FileKind)> = BTreeMap::new();
     let mut inside: BTreeMap<(u32, u64), Counted> = BTreeMap::new();
     for_each(store, keys::TABLE_ENTRY, |key, value| {
@@ -206,6 +243,9 @@ fn check_namespace(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(
         };
         report.lost_bodies.remove(&(id.0, inode.body));
         report.counters(id.0, id.1).objects += 1;
+        if !existing.contains(&id.0) {
+            return Ok(());
+        }
         let links = named.remove(&id).map_or(0, |(counted, _)| counted.links);
         let inside = inside.remove(&id).unwrap_or_default();
         let expected = match inode.kind {
@@ -235,19 +275,25 @@ fn check_namespace(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(
         }
         Ok(())
     })?;
-    for id in named.keys() {
+    let exists = |id: &&(u32, u64)| existing.contains(&id.0);
+    for id in named.keys().filter(exists) {
         report.problem(|| format!("an entry names object {id:?}, which has no inode"));
     }
-    for id in inside.keys() {
+    for id in inside.keys().filter(exists) {
         report.problem(|| format!("entries lie in directory {id:?}, which has no inode"));
     }
     Ok(())
 }
 
-fn check_history(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(), StoreError> {
-    let mut indexed = 0u64;
+fn check_history(
+    store: &Arc<dyn Store>,
+    existing: &BTreeSet<u32>,
+    report: &mut CheckReport,
+) -> Result<(), StoreError> {
+    let (mut versions, mut indexed) = (0u64, 0u64);
     for_each(store, keys::TABLE_HISTORY, |key, value| {
         report.versions += 1;
+        versions += u64::from(existing.contains(&keys::dataset_of(key)?));
         let (live, death) = keys::parse_history(key)?;
         let (birth, payload) = split_value(value)?;
         if birth >= death {
@@ -267,6 +313,9 @@ fn check_history(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(),
     })?;
     let mut missing = Vec::new();
     for_each(store, keys::TABLE_HOLDER, |key, _| {
+        if !existing.contains(&keys::dataset_of(key)?) {
+            return Ok(());
+        }
         indexed += 1;
         let holding = keys::parse_holder(key)?;
         if holding.birth > holding.holder || holding.holder >= holding.death {
@@ -280,8 +329,7 @@ fn check_history(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(),
             report.problem(|| format!("the index names version {key:02x?}, which does not exist"));
         }
     }
-    if indexed != report.versions {
-        let versions = report.versions;
+    if indexed != versions {
         report.problem(|| format!("{versions} versions, but {indexed} index records"));
     }
     Ok(())

@@ -171,7 +171,7 @@ impl Sweeper {
 }
 
 /// The tables that have a dataset number behind the table byte, ascending; not that of dataset records.
-const DATASET_TABLES: [u8; 11] = [
+pub(crate) const DATASET_TABLES: [u8; 11] = [
     keys::TABLE_HELD,
     keys::TABLE_COUNTERS,
     keys::TABLE_ORPHAN,

@@ -9,7 +9,7 @@ use terrace_dataset::{
     SetAttributes, Source, Tree, check, keys,
 };
 use terrace_device::ManualClock;
-use terrace_store::{MemoryStore, Store};
+use terrace_store::{Batch, MemoryStore, Store};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -211,6 +211,36 @@ fn destroying_refuses_what_would_surprise_and_frees_the_rest() {
         pool.datasets.info("pool/a").unwrap().number > 3,
         "numbers are not used twice"
     );
+}
+
+#[test]
+fn the_walk_complains_of_nothing_while_a_dataset_is_freed_and_of_what_nobody_frees() {
+    let pool = Pool::new();
+    pool.create("pool/a");
+    for name in 0..20 {
+        pool.write("pool/a", format!("file {name}").as_bytes(), &[name; 5000]);
+    }
+    pool.datasets.snapshot("pool/a@s", false, "").unwrap();
+    for name in 0..20 {
+        pool.write("pool/a", format!("file {name}").as_bytes(), &[0x77; 5000]);
+    }
+    pool.datasets.commit_all().unwrap();
+    pool.audit();
+    let number = pool.datasets.state("pool/a").unwrap().number();
+    pool.datasets.destroy("pool/a", true, true, false).unwrap();
+    pool.audit();
+    let mut steps = 0;
+    while pool.datasets.sweep_step(7).unwrap() == Progress::More {
+        pool.audit();
+        steps += 1;
+    }
+    assert!(steps > 10, "{steps}");
+    // As if the freeing had left something out.
+    let mut batch = Batch::new();
+    batch.put(keys::heat(number, 1), vec![0]);
+    pool.memory.commit(batch).unwrap();
+    let problems = check(&(pool.memory.clone() as Arc<dyn Store>)).unwrap().problems;
+    assert_eq!(problems.len(), 1, "{problems:?}");
 }
 
 #[test]

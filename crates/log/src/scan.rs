@@ -301,6 +301,19 @@ impl Scanner {
         entry_in(&window.bytes[offset - window.start..], room)
     }
 
+    /// Fills `bytes` block by block; what cannot be read is zero.
+    fn read_what_can_be(&self, segment: SegmentId, from: usize, bytes: &mut [u8]) {
+        for (number, block) in bytes.chunks_exact_mut(BLOCK).enumerate() {
+            if self
+                .pool
+                .read(segment, (from + number * BLOCK) as u64, block)
+                .is_err()
+            {
+                block.fill(0);
+            }
+        }
+    }
+
     /// Looks behind the tail for an entry that could only have been written after something there was durable.
     fn look_ahead(&mut self) -> Result<(), LogError> {
         let tail = self.position;
@@ -309,8 +322,14 @@ impl Scanner {
         for (copies, from) in [(tail.segment, tail.offset as usize), (tail.next, 0)] {
             for segment in copies.iter() {
                 let length = segment_bytes.saturating_sub(from).min(LOOK_AHEAD_BYTES);
-                if length == 0 || self.pool.read(segment, from as u64, block.reuse(length)).is_err() {
+                if length == 0 {
                     continue;
+                }
+                match self.pool.read(segment, from as u64, block.reuse(length)) {
+                    Err(PoolError::NoDevice { .. }) => continue,
+                    // One block that cannot be read must not hide what the others prove.
+                    Err(_) => self.read_what_can_be(segment, from, &mut block),
+                    Ok(()) => {}
                 }
                 for start in (0..length).step_by(BLOCK) {
                     let Ok(header) = EntryHeader::decode(&block[start..]) else {

@@ -176,6 +176,42 @@ fn an_entry_that_cannot_be_read_is_not_taken_for_the_end() {
 }
 
 #[test]
+fn an_entry_that_one_copy_lacks_and_the_other_cannot_give_is_missed_when_a_later_one_proves_it() {
+    let devices = [Failing::new("a"), Failing::new("b")];
+    let pool = pool_of(&devices);
+    let log = Log::create(pool.clone(), 1).unwrap();
+    let start = log.position();
+    log.append(1, 1, 0, b"one").unwrap();
+    let second = log.position();
+    log.append(2, 2, 1, b"two").unwrap();
+    log.append(3, 3, 2, b"three").unwrap();
+    let place = |copy: usize| {
+        let segment = second.segment.0[copy].unwrap();
+        let at = SEGMENT_AREA_OFFSET + (u64::from(segment.index) << 20) + u64::from(second.offset);
+        (&devices[usize::from(segment.device)], at)
+    };
+    // A power cut took one copy of the second entry, and a recovery went on with the other. Of the third entry the copy
+    // beside the first is left.
+    let (lacking, at) = place(1);
+    lacking.inner.write_at(at, &[0; 8192]).unwrap();
+    let (bad, at) = place(0);
+    bad.unreadable.store(at, Ordering::SeqCst);
+    let found = scan(&pool, start);
+    assert!(
+        matches!(
+            found,
+            Err(LogError::Damaged {
+                newest: 1,
+                durable: 2
+            })
+        ),
+        "{found:?}"
+    );
+    bad.unreadable.store(u64::MAX, Ordering::SeqCst);
+    assert_eq!(scan(&pool, start).unwrap().len(), 3);
+}
+
+#[test]
 fn what_a_recovery_gave_up_does_not_come_back_from_the_copy_that_missed_the_fence() {
     for refusing in 0..2 {
         let devices = [Failing::new("a"), Failing::new("b")];

@@ -32,7 +32,7 @@ use std::{
 
 use crate::{
     fault::{Coverage, FaultKind},
-    machine::Survivors,
+    machine::{FRONT_BYTES, Survivors},
     random::Random,
 };
 
@@ -434,6 +434,19 @@ impl Disk {
     pub fn written_pages(&self) -> Vec<usize> {
         (0..self.current.len())
             .filter(|index| self.current[*index].is_some())
+            .collect()
+    }
+
+    /// Pages in the segments that begin with these bytes.
+    pub fn pages_that_begin_with(&self, magic: &[u8]) -> Vec<usize> {
+        let front = (FRONT_BYTES / PAGE_BYTES as u64) as usize;
+        let begins = |index: &usize| {
+            self.current[*index]
+                .as_ref()
+                .is_some_and(|page| page.starts_with(magic))
+        };
+        (front.min(self.current.len())..self.current.len())
+            .filter(begins)
             .collect()
     }
 

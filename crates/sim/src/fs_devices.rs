@@ -116,7 +116,8 @@ impl Run {
         if let Some(disk) = refusing {
             self.rig.machine.with_disk(disk, |disk, _| disk.unwritable = None);
         }
-        changed
+        changed?;
+        self.check_sizes()
     }
 
     /// The power goes, now and then, while labels are written.

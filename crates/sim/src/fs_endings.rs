@@ -77,6 +77,7 @@ impl Run {
                 .map_err(|error| Violation(format!("{name} cannot be destroyed: {error}")))?;
         }
         self.filesystems.clear();
+        self.dismiss_guests()?;
         for _ in 0..3 {
             self.tick()?;
             self.rest()?;

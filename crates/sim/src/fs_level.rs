@@ -21,7 +21,8 @@ use crate::{
     ensure,
     fault::{Coverage, FaultKind},
     fs_dump::dump,
-    fs_model::{BlocksModel, Body, TreeModel},
+    fs_guests::Guests,
+    fs_model::{BlocksModel, TreeModel},
     fs_past::RETENTIONS,
     fs_settings::Settings,
     fs_state::{FilesystemState, Promise, TreeState, VolumeState},
@@ -70,6 +71,10 @@ pub struct Run {
     pub(crate) settings: Settings,
     /// Another source of chance, so that what was added later left the kept seeds as they were.
     pub(crate) aside: Random,
+    /// Datasets that come and go.
+    pub(crate) guests: Guests,
+    /// Chance of what cannot be read while the pool is opened.
+    pub(crate) misreading: Random,
 }
 
 /// What an operation that failed means for the run.
@@ -108,6 +113,8 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
         left: false,
         settings: Settings::default(),
         aside: Random::new(seed ^ 0xA51D_E000_0000),
+        guests: Guests::new(seed),
+        misreading: Random::new(seed ^ 0x3158_EAD0_0000),
     };
     run.engine = Some(
         run.rig
@@ -123,6 +130,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
     let length = run.random.between(60, 300);
     for _ in 0..length {
         run.turn()?;
+        run.guests_come_and_go()?;
         run.cut_after_leaving()?;
         run.rig.machine.check_breach()?;
     }
@@ -450,97 +458,6 @@ impl Run {
         }
     }
 
-    /// Everything is committed: as many objects are counted as there are, and as many blocks. What lost its last name is
-    /// gone.
-    fn check_counts(&mut self) -> Check {
-        for filesystem in self.filesystems.iter().filter(|one| one.promise != Promise::Ram) {
-            let Some(handle) = &filesystem.handle else {
-                continue;
-            };
-            let there = filesystem.history.newest().tree.len() as u64;
-            let counted = match handle.statistics() {
-                Ok(statistics) => statistics.objects,
-                Err(error) => return self.after_error("statistics", &error),
-            };
-            ensure!(
-                counted == there || !self.rig.machine.is_powered(),
-                "{} counts {counted} objects and has {there}",
-                filesystem.name
-            );
-            let tree = &filesystem.history.newest().tree;
-            let files = tree.objects(|node| matches!(node.body, Body::File(_)));
-            if files.is_empty() {
-                continue;
-            }
-            let object = *self.aside.pick(&files);
-            let used = tree.file(object).map_or(0, |file| file.block_numbers().len()) as u64;
-            match handle.attributes(object) {
-                Ok(attributes) => ensure!(
-                    attributes.blocks512 == used * 8,
-                    "object {object} of {} takes {} sectors, and has {used} blocks",
-                    filesystem.name,
-                    attributes.blocks512
-                ),
-                Err(error) => return self.after_error("attributes", &error),
-            }
-        }
-        Ok(())
-    }
-
-    /// No room is held for nothing.
-    fn check_rooms(&self) -> Check {
-        for filesystem in &self.filesystems {
-            let leaked = filesystem
-                .handle
-                .as_ref()
-                .map_or(0, |handle| handle.leaked_room_bytes());
-            ensure!(
-                leaked == 0,
-                "{}: {leaked} bytes of room are held, and nothing is dirty",
-                filesystem.name
-            );
-        }
-        for volume in &self.volumes {
-            let leaked = volume
-                .handle
-                .as_ref()
-                .map_or(0, |handle| handle.leaked_room_bytes());
-            ensure!(
-                leaked == 0,
-                "{}: {leaked} bytes of room are held, and nothing is dirty",
-                volume.name
-            );
-        }
-        Ok(())
-    }
-
-    /// Everything is committed: nothing is set aside for writers any more. (What is kept in RAM alone has its room.)
-    fn check_reserved(&self) -> Check {
-        let kept = self.filesystems.iter().any(|one| one.promise == Promise::Ram)
-            || self.volumes.iter().any(|one| one.promise == Promise::Ram);
-        let reserved = self.engine()?.chunks().reserved_bytes();
-        ensure!(
-            kept || reserved == 0 || !self.rig.machine.is_powered(),
-            "everything is committed, and {reserved} bytes are still set aside"
-        );
-        Ok(())
-    }
-
-    /// A root was just written: where two devices work, two have it. (One that refused a root does not work any more.)
-    fn check_root_holders(&self) -> Check {
-        let devices = self.engine()?.pool().devices();
-        let online = devices
-            .iter()
-            .filter(|device| device.state == DeviceState::Online);
-        let wanted = online.count().min(2);
-        let holders = self.rig.machine.root_holders(self.members.iter().copied());
-        ensure!(
-            holders >= wanted || !self.rig.machine.is_powered(),
-            "the newest root is durable on {holders} devices, and must be on {wanted}"
-        );
-        Ok(())
-    }
-
     pub(crate) fn store_checkpoint(&mut self) -> Check {
         let engine = self.engine()?;
         trace!(self.trace, "store checkpoint");
@@ -785,9 +702,12 @@ impl Run {
         for attempt in 0.. {
             let again = interrupted && attempt < 4 && self.random.chance(1, 4);
             machine.cut_power_after(again.then(|| self.random.skewed(400)));
-            let troubled = interrupted && attempt < 4 && self.random.chance(1, 6);
+            let mut troubled = interrupted && attempt < 4 && self.random.chance(1, 6);
             if troubled {
                 machine.trouble_reads(&mut self.random);
+            }
+            if interrupted && attempt < 4 && self.misreading.chance(1, 6) {
+                troubled |= machine.spoil_for_opening(!self.scarred, &mut self.misreading);
             }
             let opened = self.rig.open(false);
             machine.repair();
@@ -795,6 +715,9 @@ impl Run {
                 Ok(engine) => {
                     machine.cut_power_after(None);
                     if machine.is_powered() {
+                        // What could not be read too often is not used for anything new until the next opening.
+                        let mut devices = engine.pool().devices().into_iter();
+                        self.hurt = devices.any(|device| device.state != DeviceState::Online);
                         self.engine = Some(engine);
                         break;
                     }
@@ -888,6 +811,9 @@ impl Run {
             volume.handle = Some(handle);
         }
         self.check_volume_snapshots()?;
+        self.check_guests()?;
+        self.check_volume_sizes()?;
+        self.check_sizes()?;
         self.check_settings()?;
         self.check_tables()?;
         self.audit()

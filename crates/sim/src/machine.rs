@@ -24,6 +24,9 @@ const ERROR_IO: i32 = libc::EIO;
 const OPERATION_NANOSECONDS: u64 = 20_000;
 /// Of the stops that were planned, one in so many is the end of the process alone.
 const PROCESS_ENDS_IN: u64 = 4;
+/// What an entry of the log and a table of the metadata begin with.
+const LOG_MAGIC: &[u8] = b"TerrLog1";
+const TABLE_MAGIC: &[u8] = b"TMT2";
 /// What lies in front of the first segment, bytes.
 pub(crate) const FRONT_BYTES: u64 = terrace_pool::SEGMENT_AREA_OFFSET;
 
@@ -306,10 +309,52 @@ impl Machine {
         }
     }
 
+    /// Some pages of one kind cannot be read until the next [`repair`](Self::repair): of each root slot one of its two
+    /// copies, or tables, on one disk or on all; entries of the log on one disk, and only if `whole`: no copy of an entry
+    /// is missing because a write failed, or the one that cannot be read may be the only one. Whether there were any.
+    pub fn spoil_for_opening(&self, whole: bool, random: &mut Random) -> bool {
+        let mut state = self.state.lock();
+        let one = random.index(state.disks.len());
+        let (all, kind, odds) = (random.chance(1, 2), random.below(4), random.between(1, 4));
+        let mut spoiled = false;
+        for (number, disk) in state.disks.iter_mut().enumerate() {
+            if disk.vanished || !(all && kind != 2) && number != one {
+                continue;
+            }
+            let pages = match kind {
+                0 | 1 => root_guard::slot_copies()
+                    .map(|copies| copies[random.index(2)])
+                    .to_vec(),
+                2 if !whole => Vec::new(),
+                2 => disk.pages_that_begin_with(LOG_MAGIC),
+                _ => disk.pages_that_begin_with(TABLE_MAGIC),
+            };
+            for page in pages {
+                if random.chance(odds, 4) {
+                    disk.spoil(page);
+                    spoiled = true;
+                }
+            }
+        }
+        self.trace.event(format_args!(
+            "cannot be read while opening: kind {kind}, {spoiled}"
+        ));
+        spoiled
+    }
+
     /// On how many of these disks the newest root that any of them holds is durable.
     pub fn root_holders(&self, disks: impl Iterator<Item = usize>) -> usize {
         let state = self.state.lock();
         root_guard::holders(disks.filter_map(|disk| state.disks.get(disk)))
+    }
+
+    /// How many of these disks have only one sound copy of the newest root that is durable on them.
+    pub fn half_roots(&self, disks: impl Iterator<Item = usize>) -> usize {
+        let state = self.state.lock();
+        disks
+            .filter_map(|disk| state.disks.get(disk))
+            .filter(|disk| root_guard::is_half(disk))
+            .count()
     }
 
     /// Works on a disk directly, below the engine, with the machine's chance.

@@ -48,10 +48,16 @@ pub(crate) struct Run {
     pub(crate) held: Vec<(Written, Content)>,
     /// Chance of what came later, apart, so that it does not change what else a seed does.
     aside: Random,
+    /// The same for what came after that.
+    leaving: Random,
     /// Records are long, so that the log goes through many segments and tables are merged and given up.
     wordy: bool,
     /// Operations may fail by chance.
     pub(crate) storm: bool,
+    /// Writes may have failed at some time of the run.
+    stormed: bool,
+    /// The run comes to its end.
+    ending: bool,
     /// Something failed since the store was opened, so that it may have stopped or miss a copy.
     pub(crate) hurt: bool,
     /// Writes failed while copies were made, so that some are missing until a scrub repaired them.
@@ -113,8 +119,11 @@ impl Run {
             coverage,
             held: Vec::new(),
             aside: Random::new(seed ^ 0xA51D_E000_0000),
+            leaving: Random::new(seed ^ 0x1EA7_E000_0000),
             wordy: false,
             storm: false,
+            stormed: false,
+            ending: false,
             hurt: false,
             scarred: false,
             healed: false,
@@ -820,6 +829,7 @@ impl Run {
             self.rig.machine.end_storm();
         }
         self.scarred |= storm;
+        self.stormed |= storm;
         self.healed &= !storm;
         // A device that failed a write is left out until the pool is opened again.
         self.hurt |= storm;

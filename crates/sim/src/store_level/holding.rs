@@ -1,5 +1,6 @@
 //! Clients that hold a chunk over its death: they have written content that is there, the last record with it is deleted, the
-//! background frees what is dead, and then they commit a record with the chunk that they hold.
+//! background frees what is dead, and then they commit a record with the chunk that they hold, or give it up: then it must go at
+//! last.
 
 use std::mem::swap;
 
@@ -62,6 +63,13 @@ impl Run {
             return Ok(());
         };
         let (written, content) = self.held.swap_remove(at);
+        if self.leaving.chance(1, 2) {
+            // Nobody commits it any more, and nobody deletes anything for its sake.
+            trace!(self.trace, "giving {} up", written.id);
+            drop(written);
+            self.held.clear();
+            return self.rest();
+        }
         let value = Value {
             uses: vec![ChunkUse {
                 id: written.id,

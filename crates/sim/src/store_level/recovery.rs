@@ -1,5 +1,6 @@
 //! Opening the store again after a cut, a kill or an error, checking everything in it, and the end of a run.
 
+use terrace_pool::DeviceState;
 use terrace_store::{Store, StoreError};
 
 use super::{Run, marker_number};
@@ -38,15 +39,27 @@ impl Run {
         for attempt in 0.. {
             let again = attempt < 4 && !cleanly && self.random.chance(1, 4);
             machine.cut_power_after(again.then(|| self.random.skewed(300)));
+            let may_misread = attempt < 4 && !cleanly && !self.ending && self.leaving.chance(1, 6);
+            let spoiled = may_misread && machine.spoil_for_opening(!self.stormed, &mut self.leaving);
             match self.rig.open(false) {
                 Ok(store) => {
+                    machine.repair();
                     machine.cut_power_after(None);
                     if machine.is_powered() {
+                        // What could not be read too often is not used for anything new until the next opening.
+                        let mut devices = store.pool().devices().into_iter();
+                        self.hurt = devices.any(|device| device.state != DeviceState::Online);
                         self.store = Some(store);
                         break;
                     }
                 }
                 Err(error) => {
+                    machine.repair();
+                    if spoiled && machine.is_powered() {
+                        trace!(self.trace, "opening: {error}");
+                        machine.kill();
+                        continue;
+                    }
                     ensure!(!machine.is_powered(), "the pool does not open: {error}");
                     trace!(self.trace, "opening, power went: {error}");
                 }
@@ -122,6 +135,7 @@ impl Run {
 
     pub(super) fn finish(&mut self) -> Check {
         self.calm();
+        self.ending = true;
         self.rig.machine.cut_power_after(None);
         self.recover(false)?;
         self.rig.machine.cut_power_after(None);
