@@ -3,15 +3,18 @@
 //! * [`Budget`]: one limit for everything, its shares, and the smooth slowing of writers.
 //! * [`ReadCache`]: content of chunks by [`ChunkId`](terrace_store::ChunkId), scan resistant, with read-ahead.
 //! * [`Heat`]: how often each 1 MiB region is read and written, decaying.
+//! * [`ChunkHeat`]: how often single chunks are read.
 
 mod budget;
+mod chunk_heat;
 mod foreground;
 mod heat;
 mod read_cache;
 mod reuse;
 
 pub use budget::Budget;
+pub use chunk_heat::{ChunkHeat, HotChunk};
 pub use foreground::{Background, Foreground, Service, Waiting};
 pub use heat::{Access, Heat, RegionHeat};
-pub use read_cache::{Fetched, ReadCache, ReadCacheCounters};
+pub use read_cache::{Fetched, Filled, ReadCache, ReadCacheCounters};
 pub use reuse::ReuseSampler;

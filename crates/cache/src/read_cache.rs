@@ -105,6 +105,15 @@ pub struct ReadCacheCounters {
     pub bytes: u64,
 }
 
+/// What a read was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filled {
+    /// How much there was up to the content's end.
+    pub bytes: usize,
+    /// It was not in RAM.
+    pub fetched: bool,
+}
+
 /// A chunk, or some blocks of it, that was fetched.
 struct Piece {
     id: ChunkId,
@@ -208,18 +217,24 @@ impl ReadCache {
         self.chunks.insert(Key::whole(id), content);
     }
 
-    /// The whole chunk.
-    fn whole(&self, store: &dyn Store, id: ChunkId) -> Result<Bytes, StoreError> {
-        if let Some(content) = self.get(id) {
-            return Ok(content);
-        }
+    /// Fills `target` from the whole chunk, which is not here.
+    fn fetch_whole(
+        &self,
+        store: &dyn Store,
+        id: ChunkId,
+        offset: usize,
+        target: &mut [u8],
+    ) -> Result<Filled, StoreError> {
         self.misses.fetch_add(1, Relaxed);
         let content = store.read_chunk(id)?;
         self.insert(id, content.clone());
-        Ok(content)
+        Ok(Filled {
+            bytes: cut(&content, offset, target),
+            fetched: true,
+        })
     }
 
-    /// Fills `target` with the content from `offset` on; returns how much there was up to the content's end.
+    /// Fills `target` with the content from `offset` on.
     /// `chunk_bytes` is how large the chunk is at most, as far as the caller knows.
     pub fn part(
         &self,
@@ -228,29 +243,36 @@ impl ReadCache {
         offset: usize,
         chunk_bytes: usize,
         target: &mut [u8],
-    ) -> Result<usize, StoreError> {
+    ) -> Result<Filled, StoreError> {
+        let here = |bytes| Filled {
+            bytes,
+            fetched: false,
+        };
         if let Some(content) = self.get(id) {
-            return Ok(cut(&content, offset, target));
+            return Ok(here(cut(&content, offset, target)));
         }
         if is_wanted_whole(chunk_bytes, target.len()) {
-            return Ok(cut(&self.whole(store, id)?, offset, target));
+            return self.fetch_whole(store, id, offset, target);
         }
         if self.blocks(id, offset, target) {
             self.hits.fetch_add(1, Relaxed);
-            return Ok(target.len());
+            return Ok(here(target.len()));
         }
         let Some(Range { start, end }) = self.blocks_wanted(id, offset, chunk_bytes, target.len()) else {
-            return Ok(cut(&self.whole(store, id)?, offset, target));
+            return self.fetch_whole(store, id, offset, target);
         };
         match store.read_chunk_part(id, start, end - start) {
             // The last chunk of a file is shorter than its blocks: fetch it whole and cut.
-            Err(StoreError::Invalid(_)) => Ok(cut(&self.whole(store, id)?, offset, target)),
+            Err(StoreError::Invalid(_)) => self.fetch_whole(store, id, offset, target),
             Err(error) => Err(error),
             Ok(part) => {
                 self.misses.fetch_add(1, Relaxed);
                 target.copy_from_slice(&part[offset - start..offset - start + target.len()]);
                 self.insert_blocks(id, start, &part);
-                Ok(target.len())
+                Ok(Filled {
+                    bytes: target.len(),
+                    fetched: true,
+                })
             }
         }
     }
@@ -330,8 +352,14 @@ impl ReadCache {
         id: ChunkId,
         offset: usize,
         target: &mut [u8],
-    ) -> Result<usize, StoreError> {
-        Ok(cut(&self.whole(store, id)?, offset, target))
+    ) -> Result<Filled, StoreError> {
+        match self.get(id) {
+            Some(content) => Ok(Filled {
+                bytes: cut(&content, offset, target),
+                fetched: false,
+            }),
+            None => self.fetch_whole(store, id, offset, target),
+        }
     }
 
     /// Brings chunks in, as [`fetch`](Self::fetch), those of `ids` that are not here.
@@ -453,11 +481,12 @@ mod tests {
         let written = chunk(&store, b"tail");
         let cache = ReadCache::new(1 << 20);
         let mut part = [0; 4096];
-        assert_eq!(cache.part(&store, written.id, 2, 4096, &mut part).unwrap(), 2);
-        assert_eq!(&part[..2], b"il");
+        let filled = |bytes, fetched| Filled { bytes, fetched };
+        let first = cache.part(&store, written.id, 2, 4096, &mut part).unwrap();
+        assert_eq!((first, &part[..2]), (filled(2, true), &b"il"[..]));
         assert_eq!(
             cache.part(&store, written.id, 9, 128 << 10, &mut part).unwrap(),
-            0
+            filled(0, false)
         );
     }
 

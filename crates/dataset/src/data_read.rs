@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use terrace_cache::{Access, Fetched, Service, Waiting};
+use terrace_cache::{Access, Fetched, Filled, Service, Waiting};
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkPart, StoreError};
 
 use crate::{
@@ -30,6 +30,8 @@ const AHEAD_BLOCKS: u64 = (2 << 20) / BLOCK;
 const AHEAD_CHUNKS: usize = 64;
 /// A chunk of which a read wants this part or more is fetched whole together with the others.
 const WHOLE_PART: usize = 4;
+/// A read counts a chunk once, unless so many pieces of others lie between two of its own.
+const PIECES_BACK: usize = 32;
 /// How often a lookup is repeated when chunks go away under it.
 const RETRIES: usize = 100;
 
@@ -67,6 +69,8 @@ struct Lookup {
     /// Where reading ahead begins.
     ahead_from: Option<u64>,
     body: u64,
+    /// Its chunks are used, not only passed by a scan.
+    is_use: bool,
     fetches: Vec<Fetch>,
     waiting: Option<Waiting>,
 }
@@ -192,6 +196,7 @@ impl LiveDataset {
             length,
             sequential,
             body,
+            is_use: amount >= 1.0,
             ..Lookup::default()
         };
         if wanted.is_empty() {
@@ -318,11 +323,12 @@ impl LiveDataset {
 
     /// Fills what RAM did not know of a read, from what was fetched for it or else through the cache.
     fn fill(&self, look: &Lookup, fetched: &Fetched, buffer: &mut [u8]) -> Result<(), ReadError> {
-        let (cache, store) = (&self.dataset.environment().cache, &**self.dataset.store());
-        for fetch in &look.fetches {
+        let environment = self.dataset.environment();
+        let (cache, store) = (&environment.cache, &**self.dataset.store());
+        for (at, fetch) in look.fetches.iter().enumerate() {
             let target = &mut buffer[fetch.at..fetch.at + fetch.length];
             let filled = match fetched.part(fetch.chunk, fetch.from, target) {
-                Some(filled) => Ok(filled),
+                Some(bytes) => Ok(Filled { bytes, fetched: true }),
                 None if look.sequential => cache.part_of_whole(store, fetch.chunk, fetch.from, target),
                 None => cache.part(store, fetch.chunk, fetch.from, fetch.chunk_bytes, target),
             };
@@ -330,7 +336,13 @@ impl LiveDataset {
                 StoreError::NoChunk(_) => ReadError::Moved,
                 other => ReadError::Failed(other.into()),
             })?;
-            target[filled..].fill(0);
+            target[filled.bytes..].fill(0);
+            // Once, however many pieces of it there are.
+            let before = &look.fetches[at.saturating_sub(PIECES_BACK)..at];
+            if look.is_use && before.iter().all(|before| before.chunk != fetch.chunk) {
+                let heat = &environment.chunk_heat;
+                heat.note(fetch.chunk, self.dataset.number(), look.body, filled.fetched);
+            }
         }
         Ok(())
     }

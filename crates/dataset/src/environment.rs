@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrace_cache::{Budget, Foreground, Heat, ReadCache, ReuseSampler};
+use terrace_cache::{Budget, ChunkHeat, Foreground, Heat, ReadCache, ReuseSampler};
 use terrace_device::Clock;
 use terrace_store::Store;
 
@@ -10,6 +10,8 @@ use crate::object_pins::ObjectPins;
 
 /// Memory budget when none is named, bytes.
 const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
+/// Part of the memory that says how often single chunks are read.
+const CHUNK_HEAT_PART: u64 = 128;
 
 /// Shared by all datasets of a pool.
 pub struct Environment {
@@ -23,6 +25,8 @@ pub struct Environment {
     pub cache: Arc<ReadCache>,
     /// How often regions are used.
     pub heat: Arc<Heat>,
+    /// How often single chunks are read.
+    pub chunk_heat: ChunkHeat,
     /// User and group that own the root directory of a new filesystem: those who run the pool.
     pub owner: (u32, u32),
     /// Whether users do something.
@@ -41,7 +45,8 @@ impl Environment {
 
     /// Over a store and a clock, with the caches sized by a budget.
     pub fn with_budget(store: Arc<dyn Store>, clock: Arc<dyn Clock>, budget: Arc<Budget>) -> Self {
-        let cache = Arc::new(ReadCache::new(budget.read_cache_bytes()));
+        let chunk_heat = ChunkHeat::new(budget.limit_bytes() / CHUNK_HEAT_PART);
+        let cache = Arc::new(ReadCache::new(cache_bytes(&budget, &chunk_heat)));
         let heat = Arc::new(Heat::new(
             (budget.object_bytes() / 256).clamp(4096, 4 << 20) as usize
         ));
@@ -51,6 +56,7 @@ impl Environment {
             budget,
             cache,
             heat,
+            chunk_heat,
             owner: (0, 0),
             foreground: Foreground::default(),
             reuse: ReuseSampler::default(),
@@ -58,8 +64,21 @@ impl Environment {
         }
     }
 
+    /// The budget has changed: so does the read cache.
+    pub fn size_cache(&self) {
+        self.cache
+            .set_capacity(cache_bytes(&self.budget, &self.chunk_heat));
+    }
+
     /// The time now.
     pub fn now(&self) -> crate::inode::Time {
         crate::inode::Time::from_nanos(i128::from(self.clock.now_nanoseconds()))
     }
+}
+
+/// What the read cache may take: the sketch, which keeps its size, is small beside it, and comes out of its share.
+fn cache_bytes(budget: &Budget, chunk_heat: &ChunkHeat) -> u64 {
+    budget
+        .read_cache_bytes()
+        .saturating_sub(chunk_heat.memory_bytes())
 }

@@ -635,9 +635,7 @@ impl Engine {
             let memory = properties::memory_bytes(&self.pool.property("memory").unwrap_or_default());
             if memory != self.environment.budget.limit_bytes() {
                 self.environment.budget.set_limit(memory);
-                self.environment
-                    .cache
-                    .set_capacity(self.environment.budget.read_cache_bytes());
+                self.environment.size_cache();
             }
         }
     }

@@ -122,7 +122,7 @@ impl Mover {
                 chunks.add(store, &found.record, |tier| tier == round.source)
             })?;
         }
-        chunks.retain(|id| !inner.grace.is_hotter(id, minutes, 0.0));
+        chunks.retain(|moving| !inner.grace.is_hotter(moving.id(), minutes, 0.0));
         if !chunks.chunks().is_empty() && round.job.is_none() {
             self.show_aging(inner, &round)?;
         }

@@ -59,6 +59,7 @@ impl Mover {
         let mut inner = self.inner.lock();
         self.tiers_generation.fetch_add(1, Ordering::SeqCst);
         inner.candidates.clear();
+        inner.hot_chunks.clear();
         inner.aging.clear();
         inner.paces.clear();
         let mut changed = Vec::new();

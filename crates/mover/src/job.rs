@@ -142,7 +142,8 @@ pub(crate) struct Job {
     pub(crate) target: u8,
     /// What is moved (move): a dataset, 0 for none. The number of the device (evacuate).
     pub(crate) dataset: u32,
-    /// And in it the body of one object; 0 for all. Bits of the heat from which content stays (demote); 0: by marks.
+    /// And in it the body of one object; 0 for all. Bits of the heat from which content stays (demote), and above
+    /// them how often what makes room for hot chunks may have been read; 0: by marks.
     pub(crate) body: u64,
     /// Which pass over the records this is (demote): each takes hotter content.
     pub(crate) pass: u8,

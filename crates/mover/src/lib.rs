@@ -12,8 +12,10 @@ mod courtesy;
 mod error;
 mod evacuation;
 mod grace;
+mod heat_records;
 #[cfg(test)]
 mod hostile_bytes;
+mod hot_chunks;
 mod job;
 mod marks;
 mod mover;
@@ -26,6 +28,7 @@ mod promote;
 mod records;
 mod retry;
 mod status;
+mod turns;
 
 pub use error::MoverError;
 pub use job::{JobInfo, JobKind, JobState};

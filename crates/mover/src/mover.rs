@@ -16,17 +16,20 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use terrace_codec::Reader;
 use terrace_dataset::{Datasets, Environment, keys};
-use terrace_store::{Batch, Placement, Store, StoreError, TierUsage};
+use terrace_store::{ChunkId, Placement, Store, StoreError, TierUsage};
 
 use crate::{
     aging::Aging,
     beneath::Beneath,
     courtesy::Courtesy,
     grace::Grace,
+    hot_chunks::{self, HotChunks},
     job::{Job, JobKind, JobState},
     marks::{filled_bytes, room_below},
     pace::Pace,
-    passes::{PASSES, clearly_colder, heat_of_pass, next_pass, warmth},
+    passes::{
+        PASSES, clearly_colder, heat_of_pass, is_for_chunks, next_pass, room_for_chunks, stays, warmth,
+    },
     pins::Pins,
     plan::{self, Chosen, Moving},
     policy::{TierPolicy, Window, minute_of_day},
@@ -43,7 +46,7 @@ const STEP_NANOSECONDS_WATCHED: u64 = 1_000_000;
 /// Region records that one step looks at.
 pub(crate) const STEP_RECORDS: usize = 32;
 pub(crate) const SECOND: u64 = 1_000_000_000;
-const POLICY_INTERVAL: u64 = 10 * SECOND;
+pub(crate) const POLICY_INTERVAL: u64 = 10 * SECOND;
 const HEAT_INTERVAL: u64 = 60 * SECOND;
 const PERSIST_INTERVAL: u64 = 10 * SECOND;
 /// By which part of it the most metadata of late is forgotten at each look at the tiers.
@@ -70,8 +73,6 @@ pub(crate) struct Rewritten {
 
 /// In the place of a body: all that lies beneath the directories of the dataset that are pinned to the target.
 pub(crate) const BENEATH: u64 = u64::MAX;
-/// Heat records that are kept: larger objects' heat is only in RAM.
-const HEAT_BYTES_MAX: usize = 64 << 10;
 
 /// What a step did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,12 +165,17 @@ pub(crate) struct Inner {
     pub(crate) pins: Pins,
     pub(crate) beneath: Beneath,
     pub(crate) candidates: Candidates,
+    pub(crate) hot_chunks: HotChunks,
+    /// Whose turn it is.
+    pub(crate) turn: usize,
     pub(crate) aging: Aging,
     pub(crate) grace: Grace,
     /// The fastest tier was too full for something hot: the most reads of it.
     pub(crate) room_wanted: Option<f32>,
     /// Before this time no room is sought for it: the last search was in vain.
     pub(crate) next_room: u64,
+    /// The same for chunks.
+    next_chunk_room: u64,
     /// How long after the next one.
     room_interval: u64,
     pub(crate) paces: HashMap<u8, Pace>,
@@ -188,7 +194,7 @@ pub struct Mover {
     pub(crate) inner: Mutex<Inner>,
     enabled: AtomicBool,
     /// What a step moves at most, about.
-    step_bytes: AtomicU64,
+    pub(crate) step_bytes: AtomicU64,
     /// Grows when tiers change places.
     pub(crate) tiers_generation: AtomicU64,
 }
@@ -233,10 +239,13 @@ impl Mover {
             pins: Pins::load(store)?,
             beneath: Beneath::default(),
             candidates: Candidates::default(),
+            hot_chunks: HotChunks::default(),
+            turn: 0,
             aging: Aging::default(),
             grace: Grace::default(),
             room_wanted: None,
             next_room: 0,
+            next_chunk_room: 0,
             room_interval: ROOM_INTERVAL,
             paces: HashMap::new(),
             courtesy: Courtesy::default(),
@@ -306,12 +315,14 @@ impl Mover {
             inner.next_heat = now + HEAT_INTERVAL;
             self.keep_heat()?;
         }
+        self.environment.chunk_heat.age(self.minutes());
         if now >= inner.next_policy {
             inner.next_policy = now + POLICY_INTERVAL;
             self.keep_unsaved(inner)?;
             if self.is_enabled() {
                 self.look_at_tiers(inner, now)?;
                 self.find_hot(inner);
+                self.want_chunks(inner);
                 self.find_old(inner, now);
             }
         }
@@ -319,49 +330,21 @@ impl Mover {
             return Ok(Step::More);
         }
         let mut wait = inner.next_policy.saturating_sub(now).max(1);
-        if self.is_enabled() {
-            if !inner.candidates.is_empty() {
-                match self.promote_step(inner, now)? {
-                    0 => return Ok(Step::More),
-                    pause => wait = wait.min(pause),
-                }
-            }
-            if !inner.aging.is_idle() {
-                match self.aging_step(inner, now)? {
-                    0 => return Ok(Step::More),
-                    pause => wait = wait.min(pause),
-                }
-            }
-        }
-        for active in inner.jobs.values().filter(|active| self.may_run(active)) {
-            let pause = active.retry.as_ref().map(|retry| retry.at.saturating_sub(now));
-            wait = pause
-                .filter(|pause| *pause > 0)
-                .map_or(wait, |pause| wait.min(pause));
-        }
-        let due = |active: &Active| active.retry.as_ref().is_none_or(|retry| now >= retry.at);
-        let jobs = inner
-            .jobs
-            .iter()
-            .filter(|(_, active)| self.may_run(active) && due(active));
-        let ids: Vec<u64> = jobs.map(|(id, _)| *id).collect();
-        for id in ids {
-            match self.work(inner, id, now)? {
-                0 => return Ok(Step::More),
-                pause => wait = wait.min(pause),
-            }
+        match self.take_turns(inner, now)? {
+            0 => return Ok(Step::More),
+            pause => wait = wait.min(pause),
         }
         Ok(Step::Idle { wait })
     }
 
-    fn may_run(&self, active: &Active) -> bool {
+    pub(crate) fn may_run(&self, active: &Active) -> bool {
         active.job.state == JobState::Running
             && !matches!(active.job.kind, JobKind::Promote | JobKind::Age)
             && (self.is_enabled() || !active.job.kind.migrates())
     }
 
     /// Works on a job; returns 0, or for how long it must wait.
-    fn work(&self, inner: &mut Guard<'_>, id: u64, now: u64) -> Result<u64, StoreError> {
+    pub(crate) fn work(&self, inner: &mut Guard<'_>, id: u64, now: u64) -> Result<u64, StoreError> {
         if let Some(active) = inner.jobs.get(&id)
             && active.retry.is_some()
             && !is_for_pin(inner, &self.datasets, &active.job)
@@ -460,6 +443,7 @@ impl Mover {
                 inner.room_interval = ROOM_INTERVAL;
             }
             match job.done_bytes {
+                0 if is_for_chunks(&job) => inner.next_chunk_room = now + BACKOFF,
                 0 => inner.next_room = now + 6 * BACKOFF,
                 // What waits for the room need not wait for the next look as well. Ever more time passes between two of
                 // these, so that a hot set is up soon, and regions that are as hot as each other do not change places
@@ -498,6 +482,10 @@ impl Mover {
         }
         let store = self.environment.store.as_ref();
         let job = &mut work.job;
+        if by_hand {
+            // Not to go back at once: what is hot is found again.
+            inner.candidates.forget(job.dataset, job.body);
+        }
         let page = MutexGuard::unlocked(inner, || match job.kind {
             JobKind::Demote => plan::next_of_pool(store, &job.cursor, STEP_RECORDS),
             _ if beneath => plan::next_of_dataset(store, job.dataset, 0, &job.cursor, STEP_RECORDS),
@@ -505,7 +493,11 @@ impl Mover {
         })?;
         let mut chunks = Chosen::default();
         let mut looked_at = 0;
-        let step_bytes = self.step_bytes_at(inner, now);
+        let mut step_bytes = self.step_bytes_at(inner, now);
+        if is_for_chunks(job) {
+            // No more than was asked for: what is moved down may be as warm as what comes up in its place.
+            step_bytes = step_bytes.min(job.total_bytes.saturating_sub(job.done_bytes).max(1));
+        }
         let mut stopped = None;
         for found in &page.found {
             if chunks.bytes() >= step_bytes {
@@ -531,10 +523,13 @@ impl Mover {
                 })?;
             }
         }
-        if job.kind == JobKind::Demote && usize::from(job.pass) + 1 < PASSES {
-            let minutes = self.minutes();
-            let limit = heat_of_pass(job).unwrap_or(0.0);
-            chunks.retain(|id| !inner.grace.is_hotter(id, minutes, limit));
+        if job.kind == JobKind::Demote {
+            chunks.retain(|moving| !stays(job, &self.environment.chunk_heat, moving));
+            if usize::from(job.pass) + 1 < PASSES {
+                let minutes = self.minutes();
+                let limit = heat_of_pass(job).unwrap_or(0.0);
+                chunks.retain(|moving| !inner.grace.is_hotter(moving.id(), minutes, limit));
+            }
         }
         let in_history =
             job.kind == JobKind::Demote && !matches!(job.cursor.first(), Some(&keys::TABLE_REGION));
@@ -700,7 +695,14 @@ impl Mover {
                     result.whole = false;
                     break;
                 }
-                let outcome = self.environment.store.rewrite(&slice, placement)?;
+                let ids: Vec<ChunkId> = slice.iter().map(Moving::id).collect();
+                let outcome = self.environment.store.rewrite(&ids, placement)?;
+                let heat = &self.environment.chunk_heat;
+                match target {
+                    0 if outcome.moved == ids.len() as u64 => ids.iter().for_each(|id| heat.rose(*id)),
+                    0 => {}
+                    _ => ids.iter().for_each(|id| heat.sank(*id)),
+                }
                 result.bytes += outcome.moved_bytes;
                 result.busy += outcome.busy;
             }
@@ -723,8 +725,12 @@ impl Mover {
             *most -= *most / METADATA_DECAY;
         }
         let tiers = self.usage(inner);
+        let space = self.environment.store.space();
+        self.environment.chunk_heat.set_places(hot_chunks::places(&space));
         inner.pins.find_bodies(self.environment.store.as_ref())?;
         let room_wanted = inner.room_wanted.take();
+        let chunk_room = inner.hot_chunks.room_wanted.take();
+        let chunk_room = chunk_room.filter(|_| self.environment.chunk_heat.is_informed());
         for (source, tier) in tiers.iter().enumerate() {
             let Some(policy) = inner.policies.get(source).cloned() else {
                 continue;
@@ -740,9 +746,14 @@ impl Mover {
             let mark_bytes = mark * tier.size_bytes as f64;
             let full = filled as f64 > mark_bytes || policy.hold.is_some() && filled as f64 >= mark_bytes;
             // What makes way for hotter content must be clearly colder, so that the two do not change places.
-            let colder = room_wanted
-                .filter(|_| source == 0 && !full && now >= inner.next_room)
-                .map(clearly_colder);
+            let colder = chunk_room
+                .filter(|_| now >= inner.next_chunk_room.max(inner.next_room))
+                .map(room_for_chunks)
+                .or_else(|| {
+                    let room_wanted = room_wanted.filter(|_| now >= inner.next_room);
+                    room_wanted.map(|reads| u64::from(clearly_colder(reads).to_bits()))
+                })
+                .filter(|_| source == 0 && !full);
             if busy
                 || inner.left_alone.get(&source).is_some_and(|until| now < *until)
                 || !full && colder.is_none()
@@ -773,40 +784,10 @@ impl Mover {
                 policy.low_water * 100.0
             );
             let mut job = self.new_job(JobKind::Demote, reason, total_bytes, source, target);
-            job.body = colder.map_or(0, |reads| u64::from(reads.to_bits()));
+            job.body = colder.unwrap_or(0);
             self.add(inner, job, None)?;
         }
         Ok(())
-    }
-
-    /// Keeps all heat that changed: before the pool is closed.
-    pub fn save(&self) -> Result<(), StoreError> {
-        while self.keep_heat()? {}
-        Ok(())
-    }
-
-    /// Keeps some of the heat that changed, so that it survives a restart; whether there was any.
-    fn keep_heat(&self) -> Result<bool, StoreError> {
-        let mut batch = Batch::new();
-        let taken = self.environment.heat.take_changed(256);
-        let any = !taken.is_empty();
-        for (dataset, body, encoded) in taken {
-            let known = self
-                .datasets
-                .state_by_number(dataset)
-                .is_some_and(|state| !state.is_gone());
-            if known && encoded.len() <= HEAT_BYTES_MAX {
-                batch.put(keys::heat(dataset, body), encoded);
-            }
-        }
-        if batch.is_empty() {
-            return Ok(any);
-        }
-        match self.environment.store.commit(batch) {
-            // Heat is a hint: a full pool does without.
-            Err(StoreError::NoSpace) => Ok(false),
-            other => other.map(|_| any),
-        }
     }
 
     pub(crate) fn minutes(&self) -> u32 {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use terrace_codec::{KeyWriter, Reader};
 use terrace_dataset::{RegionRecord, decode_region, keys};
-use terrace_store::{ChunkId, Store, StoreError};
+use terrace_store::{ChunkId, ChunkInfo, Store, StoreError};
 
 /// Chunks and stored bytes, about, that are moved before the mover asks whether it still may.
 const SLICE_CHUNKS: usize = 64;
@@ -146,6 +146,29 @@ pub(crate) struct Moving {
 }
 
 impl Moving {
+    pub(crate) fn of(id: ChunkId, info: &ChunkInfo) -> Self {
+        Self {
+            id,
+            bytes: u64::from(info.stored),
+            segment: (info.device, info.segment),
+            offset: u64::from(info.offset),
+            tier: info.tier,
+        }
+    }
+
+    pub(crate) fn id(&self) -> ChunkId {
+        self.id
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// To sort by: neighbours on a device stand together.
+    pub(crate) fn place(&self) -> (u16, u32, u64, ChunkId) {
+        (self.segment.0, self.segment.1, self.offset, self.id)
+    }
+
     /// Whether it is read from another tier than the fastest.
     pub(crate) fn is_slow(&self) -> bool {
         self.tier > 0
@@ -177,15 +200,9 @@ impl Chosen {
                 && wanted(info.tier)
             {
                 self.seen.insert(run.chunk);
-                let bytes = u64::from(info.stored);
-                self.chunks.push(Moving {
-                    id: run.chunk,
-                    bytes,
-                    segment: (info.device, info.segment),
-                    offset: u64::from(info.offset),
-                    tier: info.tier,
-                });
-                self.bytes += bytes;
+                let moving = Moving::of(run.chunk, &info);
+                self.bytes += moving.bytes;
+                self.chunks.push(moving);
             }
         }
         Ok(())
@@ -197,8 +214,8 @@ impl Chosen {
     }
 
     /// Leaves those out that `keep` refuses.
-    pub(crate) fn retain(&mut self, keep: impl Fn(ChunkId) -> bool) {
-        self.chunks.retain(|moving| keep(moving.id));
+    pub(crate) fn retain(&mut self, keep: impl Fn(&Moving) -> bool) {
+        self.chunks.retain(keep);
         self.bytes = self.chunks.iter().map(|moving| moving.bytes).sum();
     }
 
@@ -209,7 +226,7 @@ impl Chosen {
 }
 
 /// Takes the next chunks to be moved at once off `rest`, at least one.
-pub(crate) fn slice_of(rest: &mut Vec<Moving>) -> Vec<ChunkId> {
+pub(crate) fn slice_of(rest: &mut Vec<Moving>) -> Vec<Moving> {
     let mut bytes = 0;
     let fits = rest.iter().take(SLICE_CHUNKS).take_while(|moving| {
         let before = bytes;
@@ -217,12 +234,12 @@ pub(crate) fn slice_of(rest: &mut Vec<Moving>) -> Vec<ChunkId> {
         before < SLICE_BYTES
     });
     let count = fits.count();
-    rest.drain(..count).map(|moving| moving.id).collect()
+    rest.drain(..count).collect()
 }
 
 /// Takes those off `rest` that one read of their device brings together with the first: a user who reads there meanwhile
 /// waits for no more than that. They stay in the order in which they are read.
-pub(crate) fn request_of(rest: &mut Vec<Moving>) -> Vec<ChunkId> {
+pub(crate) fn request_of(rest: &mut Vec<Moving>) -> Vec<Moving> {
     let Some(first) = rest.first().copied() else {
         return Vec::new();
     };
@@ -252,7 +269,7 @@ pub(crate) fn request_of(rest: &mut Vec<Moving>) -> Vec<ChunkId> {
         let inside =
             moving.segment == first.segment && moving.offset >= start && moving.offset + moving.bytes <= end;
         if inside || moving.id == first.id {
-            taken.push(moving.id);
+            taken.push(*moving);
         }
         !inside && moving.id != first.id
     });
@@ -288,15 +305,15 @@ mod tests {
         let mut rest = chunks.to_vec();
         let mut taken = Vec::new();
         while !rest.is_empty() {
-            let ids = request_of(&mut rest).into_iter().map(|id| id.0);
+            let ids = request_of(&mut rest).into_iter().map(|moving| moving.id.0);
             taken.push(ids.collect::<Vec<u64>>());
         }
         assert_eq!(taken, [vec![1, 2, 3], vec![4], vec![5], vec![6, 7]]);
         assert_eq!(request_of(&mut rest), []);
         // Written by several at once: out of order.
         rest.extend([2, 0, 3, 1, 5].map(|at| chunks[at]));
-        assert_eq!(request_of(&mut rest), [3, 4, 2].map(ChunkId));
-        assert_eq!(request_of(&mut rest), [1].map(ChunkId));
+        let mut next = || request_of(&mut rest).into_iter().map(|moving| moving.id.0);
+        assert!(next().eq([3, 4, 2]) && next().eq([1]));
         let mut rest = chunks.to_vec();
         assert_eq!((slice_of(&mut rest).len(), rest.len()), (7, 0));
     }

@@ -51,6 +51,12 @@ impl Candidates {
         self.job
     }
 
+    /// Somebody moves this body by hand, or with 0 all of the dataset.
+    pub(crate) fn forget(&mut self, dataset: u32, body: u64) {
+        self.regions
+            .retain(|region| region.0 != dataset || body != 0 && region.1 != body);
+    }
+
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -139,6 +145,9 @@ impl Mover {
             if inner.beneath.is_looking() && self.environment.pins.has_directories(dataset) {
                 continue;
             }
+            if self.is_moved_by_hand(inner, dataset, body) {
+                continue;
+            }
             if target > 0 && pinned.is_none() && inner.room_wanted.is_none_or(|wanted| reads > wanted) {
                 inner.room_wanted = Some(reads);
             }
@@ -165,7 +174,10 @@ impl Mover {
             let chunks = by_target.entry(target).or_default();
             let before = chunks.bytes();
             MutexGuard::unlocked(inner, || chunks.add(store, &found.record, hot_enough))?;
-            planned += chunks.bytes() - before;
+            if self.only_used_rise(inner, target, planned) {
+                chunks.retain(|moving| self.environment.chunk_heat.reads(moving.id()) > 0);
+            }
+            planned += chunks.bytes().saturating_sub(before);
         }
         let mut moved = 0;
         let found = by_target.into_iter().filter(|(_, chosen)| chosen.bytes() > 0);

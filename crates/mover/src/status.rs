@@ -64,6 +64,10 @@ impl Mover {
         if state.is_over() && inner.candidates.job() == Some(id) {
             inner.candidates.clear();
         }
+        if state.is_over() && inner.hot_chunks.job() == Some(id) {
+            let now = self.environment.clock.monotonic_nanoseconds();
+            inner.hot_chunks.cancel(now);
+        }
         self.persist(id, &job)?;
         self.forget_ended(&mut inner)?;
         Ok(())

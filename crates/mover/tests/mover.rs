@@ -248,6 +248,28 @@ fn jobs_are_paused_resumed_and_cancelled() {
 }
 
 #[test]
+fn a_move_by_hand_does_not_wait_until_all_that_is_hot_is_up() {
+    let pool = Pool::new(400 * MIB);
+    let files = pool.files(60);
+    pool.mover.move_to(pool.number, 0, "slow").unwrap();
+    pool.settle();
+    for object in &files[1..] {
+        record(pool.environment(), pool.number, *object, 50);
+    }
+    let id = pool.mover.promote(pool.number, files[0]).unwrap();
+    // One for each kind of work; to bring up what is hot takes eight.
+    for _ in 0..5 {
+        assert_eq!(pool.mover.step().unwrap(), Step::More);
+    }
+    assert_eq!(pool.tier_bytes(files[0]), [MIB, 0]);
+    assert!(pool.memory.space().tiers[0].live_bytes < 60 * MIB);
+    pool.settle();
+    assert_eq!(pool.job(id).state, "done");
+    assert_eq!(pool.memory.space().tiers[0].live_bytes, 60 * MIB);
+    pool.audit(&files);
+}
+
+#[test]
 fn pinned_objects_move_to_their_tier_and_stay_there() {
     let mut pool = Pool::new(20 * MIB);
     let files = pool.files(19);

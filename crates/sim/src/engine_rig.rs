@@ -24,6 +24,8 @@ pub struct EngineRig {
     pub memory_bytes: u64,
     /// What a step of the mover moves, bytes: little in some runs, so that much happens between two of them.
     pub step_bytes: u64,
+    /// How often what is read is read at once: in some runs again and again.
+    pub reads_of_the_same: u32,
     random: Random,
 }
 
@@ -44,6 +46,7 @@ impl EngineRig {
             shape,
             memory_bytes,
             step_bytes,
+            reads_of_the_same: if step_bytes < MIB { 6 } else { 1 },
             random: random.fork(2),
         }
     }
@@ -81,7 +84,7 @@ impl EngineRig {
         }
         let options = self.options();
         let engine = Engine::create_on(&spec, tiers, options).map_err(|error| error.to_string())?;
-        engine.mover().set_step_bytes(self.step_bytes);
+        self.set_pace(&engine);
         Ok(engine)
     }
 
@@ -96,8 +99,17 @@ impl EngineRig {
             ..self.options()
         };
         let engine = Engine::open(devices, options).map_err(|error| error.to_string())?;
-        engine.mover().set_step_bytes(self.step_bytes);
+        self.set_pace(&engine);
         Ok(engine)
+    }
+
+    /// Where the mover takes small steps, it also takes little for hot and little for cold.
+    fn set_pace(&self, engine: &Engine) {
+        engine.mover().set_step_bytes(self.step_bytes);
+        if self.step_bytes < MIB {
+            let reads = self.step_bytes >> 13;
+            engine.environment().chunk_heat.limit_window(reads);
+        }
     }
 }
 

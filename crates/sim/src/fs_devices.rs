@@ -369,7 +369,7 @@ impl Run {
         );
         match done {
             Err(terrace_mover::MoverError::Store(error)) => self.excuse(words, &error.to_string()),
-            _ => Ok(()),
+            _ => self.use_what_was_moved(index, &files),
         }
     }
 

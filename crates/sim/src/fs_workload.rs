@@ -582,17 +582,33 @@ impl Run {
 
     fn read(&mut self, index: usize, object: u64) -> Check {
         let filesystem = &self.filesystems[index];
-        let Some(handle) = filesystem.handle.clone() else {
+        if filesystem.handle.is_none() {
+            return Ok(());
+        }
+        let Ok(size) = filesystem
+            .history
+            .newest()
+            .tree
+            .file(object)
+            .map(|file| file.size)
+        else {
             return Ok(());
         };
-        let Ok(file) = filesystem.history.newest().tree.file(object).cloned() else {
-            return Ok(());
-        };
-        let offset = self.random.below(file.size + 4096);
+        let offset = self.random.below(size + 4096);
         let length = self.random.skewed(300_000) as usize;
         if self.random.chance(1, 4) {
             return self.seek(index, object, offset);
         }
+        self.read_and_compare(index, object, offset, length)?;
+        self.read_again(index, object, offset)
+    }
+
+    fn read_and_compare(&mut self, index: usize, object: u64, offset: u64, length: usize) -> Check {
+        let filesystem = &self.filesystems[index];
+        let file = filesystem.history.newest().tree.file(object).cloned();
+        let (Some(handle), Ok(file)) = (filesystem.handle.clone(), file) else {
+            return Ok(());
+        };
         let mut buffer = vec![0xEE; length];
         match handle.read(object, offset, &mut buffer) {
             Ok(read) => {
@@ -604,6 +620,41 @@ impl Run {
             }
             Err(error) => self.after_error("read", &error),
         }
+    }
+
+    /// In some runs the same again and again, past RAM, beside the mover: so it is hot, chunk by chunk.
+    fn read_again(&mut self, index: usize, object: u64, offset: u64) -> Check {
+        for _ in 1..self.rig.reads_of_the_same {
+            let Some(engine) = self.engine.clone() else {
+                return Ok(());
+            };
+            engine.environment().cache.set_capacity(0);
+            engine.environment().size_cache();
+            if let Err(error) = engine.mover().step() {
+                return self.excuse("step of the mover", &error.to_string());
+            }
+            drop(engine);
+            self.read_and_compare(index, object, offset, 4096)?;
+        }
+        Ok(())
+    }
+
+    /// In the same runs, what was moved by hand is moved at once, and some of it then read.
+    pub(crate) fn use_what_was_moved(&mut self, index: usize, files: &[u64]) -> Check {
+        if self.rig.reads_of_the_same < 2 {
+            return Ok(());
+        }
+        let engine = self.engine()?;
+        for _ in 0..64 {
+            if let Err(error) = engine.mover().step() {
+                return self.excuse("step of the mover", &error.to_string());
+            }
+        }
+        drop(engine);
+        for object in files.iter().take(4) {
+            self.read_again(index, *object, 0)?;
+        }
+        Ok(())
     }
 
     /// One call to a volume.

@@ -167,6 +167,7 @@ impl Daemon {
     pub(super) fn clear_heat(&self) -> Result<Value, Failure> {
         let environment = self.engine.environment();
         environment.reuse.clear();
+        environment.chunk_heat.clear();
         let objects = environment.heat.clear();
         for some in objects.chunks(1000) {
             let mut batch = Batch::new();

@@ -1,0 +1,277 @@
+//! Hot chunks: single chunks that are read often move up, wherever their regions lie. What is scattered in small blocks
+//! makes all regions about as warm as each other, and none of them fits.
+//!
+//! Invariants: what moves here obeys all that promotion of regions does (pins, marks, windows, rates, resting tiers, the
+//! courtesy to users), and shows as a job of its own; a round is bounded by what the sketch of `ChunkHeat` holds. Room is
+//! made only of what was read clearly less often of late, and only once enough was read to know; until then, after a
+//! start too, all that lies on the fast tiers stays there. The sketch is not kept across a restart.
+
+use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed};
+
+use parking_lot::MutexGuard;
+use terrace_cache::HotChunk;
+use terrace_store::{Space, StoreError};
+
+use crate::{
+    job::{JobKind, JobState},
+    marks::{filled_bytes, may_rise},
+    mover::{Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_BYTES, in_window},
+    plan::{Moving, request_of, slice_of},
+    policy::{TierPolicy, minute_of_day},
+};
+
+/// Between two looks at what is wanted.
+const LOOK_INTERVAL: u64 = SECOND;
+/// Reads from which a chunk is moved up, whatever is set: once is not again, and more are not told apart well.
+const READS: (u32, u32) = (2, 12);
+
+/// What is on its way up.
+#[derive(Default)]
+pub(crate) struct HotChunks {
+    /// By the tier where they shall lie, in order of place.
+    chunks: BTreeMap<u8, Vec<Moving>>,
+    next_look: u64,
+    job: Option<u64>,
+    /// Something had no room on the fastest tier: the most reads of it.
+    pub(crate) room_wanted: Option<u8>,
+}
+
+impl HotChunks {
+    pub(crate) fn job(&self) -> Option<u64> {
+        self.job
+    }
+
+    pub(crate) fn clear(&mut self) {
+        let next_look = self.next_look;
+        *self = Self {
+            next_look,
+            ..Self::default()
+        };
+    }
+
+    /// Somebody ended the job: what is read meanwhile is looked at with the tiers.
+    pub(crate) fn cancel(&mut self, now: u64) {
+        self.clear();
+        self.next_look = now + POLICY_INTERVAL;
+    }
+
+    fn left_bytes(&self) -> u64 {
+        self.chunks.values().flatten().map(Moving::bytes).sum()
+    }
+}
+
+/// From how many reads of late on a chunk on this tier is moved up.
+fn reads_wanted(policy: &TierPolicy) -> Option<u8> {
+    (policy.promote_after > 0).then(|| policy.promote_after.clamp(READS.0, READS.1) as u8)
+}
+
+/// Up to how many reads of late a chunk makes way for one that has this many: by more than chance, and less than what
+/// would bring it up again.
+pub(crate) fn reads_that_give_way(reads: u8) -> u8 {
+    let apart = (f32::from(reads).sqrt() - 2.0).max(0.0).powi(2);
+    (apart as u8).min(READS.0 as u8 - 1)
+}
+
+/// Chunks for which there is a place on all tiers but the slowest, about.
+pub(crate) fn places(space: &Space) -> u64 {
+    let faster = space.tiers.len().saturating_sub(1);
+    let bytes: u64 = space.tiers.iter().take(faster).map(|tier| tier.size_bytes).sum();
+    let mean = space.chunk_stored_bytes.checked_div(space.chunks).unwrap_or(0);
+    bytes / mean.max(4096)
+}
+
+impl Mover {
+    /// Says from how many reads on chunks are wanted: at each look at the tiers.
+    pub(crate) fn want_chunks(&self, inner: &Inner) {
+        let below = usize::from(self.resting_from(inner)).saturating_sub(1);
+        let tiers = inner.policies.iter().skip(1).take(below);
+        let least = tiers.filter_map(reads_wanted).min();
+        self.environment.chunk_heat.set_least(least.unwrap_or(0));
+    }
+
+    /// Moves some of what is wanted; returns 0, or for how long to wait.
+    pub(crate) fn hot_chunks_step(&self, inner: &mut Guard<'_>, now: u64) -> Result<u64, StoreError> {
+        let shown = inner.hot_chunks.job.and_then(|id| inner.jobs.get(&id));
+        match shown.map(|active| active.job.state) {
+            Some(JobState::Paused) => return Ok(u64::MAX),
+            Some(state) if state.is_over() => {
+                inner.hot_chunks.cancel(now);
+            }
+            _ => {}
+        }
+        let looks = inner.hot_chunks.chunks.is_empty();
+        if looks && now < inner.hot_chunks.next_look {
+            return Ok(inner.hot_chunks.next_look - now);
+        }
+        let minute = minute_of_day(self.environment.clock.now_nanoseconds());
+        if !in_window(&inner.policies, 0, minute) {
+            return Ok(60 * SECOND);
+        }
+        let pause = self.pause_for(inner, 0, now);
+        if pause > 0 {
+            return Ok(pause);
+        }
+        if looks {
+            inner.hot_chunks.next_look = now + self.look_interval();
+            self.take_wanted(inner)?;
+        }
+        let Some((target, mut rest)) = inner.hot_chunks.chunks.pop_first() else {
+            self.count_hot_chunks(inner, 0, now)?;
+            return Ok(self.look_interval());
+        };
+        // Others have written since.
+        let has_room = self.usage(inner).get(usize::from(target)).is_some_and(|tier| {
+            let policy = inner.policies.get(usize::from(target));
+            rest.first()
+                .is_some_and(|next| may_rise(tier, policy, next.bytes()))
+        });
+        let mut moved = 0;
+        if has_room {
+            self.show_hot_chunks(inner, target)?;
+            let batch = match inner.courtesy.is_watched(now) {
+                true => request_of(&mut rest),
+                false => slice_of(&mut rest),
+            };
+            match self.rewrite(inner, target, &batch) {
+                Ok(done) => moved = done.bytes,
+                Err(StoreError::NoSpace) => rest.clear(),
+                Err(error) => return Err(error),
+            }
+        } else {
+            rest.clear();
+        }
+        if !rest.is_empty() {
+            inner.hot_chunks.chunks.insert(target, rest);
+        }
+        self.count_hot_chunks(inner, moved, now)?;
+        Ok(0)
+    }
+
+    /// Who lets it take small steps wants to see much of it.
+    fn look_interval(&self) -> u64 {
+        match self.step_bytes.load(Relaxed) < STEP_BYTES {
+            true => 1,
+            false => LOOK_INTERVAL,
+        }
+    }
+
+    /// Looks where what is wanted lies, and chooses what may move: the most read first, as far as there is room.
+    fn take_wanted(&self, inner: &mut Guard<'_>) -> Result<(), StoreError> {
+        let heat = &self.environment.chunk_heat;
+        let wanted = heat.take_wanted();
+        let store = self.environment.store.as_ref();
+        let found = MutexGuard::unlocked(inner, || {
+            let places = wanted.into_iter().map(|hot| Ok((hot, store.chunk_info(hot.id)?)));
+            places.collect::<Result<Vec<_>, StoreError>>()
+        })?;
+        let tiers = self.usage(inner);
+        let resting = self.resting_from(inner);
+        let mut planned = vec![0; tiers.len()];
+        for (hot, info) in found {
+            let Some(info) = info.filter(|info| usize::from(info.tier) < tiers.len()) else {
+                continue;
+            };
+            let moving = Moving::of(hot.id, &info);
+            if info.tier == 0 {
+                heat.rose(hot.id);
+                continue;
+            }
+            let least = inner.policies.get(usize::from(info.tier)).and_then(reads_wanted);
+            let may = info.tier < resting && self.may_move_up(inner, &hot);
+            if !may || least.is_none_or(|least| hot.reads < least) {
+                continue;
+            }
+            let target = (0..usize::from(info.tier)).find(|at| {
+                let policy = inner.policies.get(*at);
+                may_rise(&tiers[*at], policy, planned[*at] + moving.bytes())
+            });
+            let pinned = self.pin_of(inner, hot.dataset, hot.body);
+            if pinned.is_none() && target != Some(0) {
+                inner.hot_chunks.room_wanted = inner.hot_chunks.room_wanted.max(Some(hot.reads));
+            }
+            let Some(target) = target else { continue };
+            if pinned.is_some_and(|pin| pin != tiers[target].name) {
+                continue;
+            }
+            planned[target] += moving.bytes();
+            let chunks = inner.hot_chunks.chunks.entry(target as u8).or_default();
+            chunks.push(moving);
+        }
+        // Neighbours are read together.
+        for chunks in inner.hot_chunks.chunks.values_mut() {
+            chunks.sort_unstable_by_key(Moving::place);
+        }
+        Ok(())
+    }
+
+    /// What lies beneath a pinned directory must be known, and nobody move it by hand.
+    fn may_move_up(&self, inner: &Inner, hot: &HotChunk) -> bool {
+        let known = !inner.beneath.is_looking() || !self.environment.pins.has_directories(hot.dataset);
+        known && !self.is_moved_by_hand(inner, hot.dataset, hot.body)
+    }
+
+    /// Whether of a hot region only what is known to be used moves up to this tier: where its room is contested, what was
+    /// moved down because nobody reads it would else come up again with its neighbours.
+    pub(crate) fn only_used_rise(&self, inner: &Inner, tier: u8, planned_bytes: u64) -> bool {
+        if !self.environment.chunk_heat.is_informed() {
+            return false;
+        }
+        let at = usize::from(tier);
+        let tiers = self.environment.store.space().tiers;
+        let low = inner.policies.get(at).map_or(0.0, |policy| policy.low_water);
+        tiers
+            .get(at)
+            .is_some_and(|tier| (filled_bytes(tier) + planned_bytes) as f64 >= low * tier.size_bytes as f64)
+    }
+
+    fn show_hot_chunks(&self, inner: &mut Inner, target: u8) -> Result<(), StoreError> {
+        if inner.hot_chunks.job.is_some() {
+            return Ok(());
+        }
+        let name = crate::mover::tier_name(inner, target);
+        let reason = format!("moving single chunks that are read often up to tier '{name}'");
+        let job = self.new_job(JobKind::Promote, reason, 0, target, target);
+        inner.hot_chunks.job = Some(self.add(inner, job, None)?);
+        Ok(())
+    }
+
+    /// The job ends when a look finds nothing more.
+    fn count_hot_chunks(&self, inner: &mut Inner, moved: u64, now: u64) -> Result<(), StoreError> {
+        let left = inner.hot_chunks.left_bytes();
+        let Some(id) = inner.hot_chunks.job else {
+            return Ok(());
+        };
+        let over = moved == 0 && left == 0;
+        if let Some(active) = inner.jobs.get_mut(&id) {
+            active.job.done_bytes += moved;
+            active.count(moved, now);
+            active.job.total_bytes = active.job.done_bytes + left;
+            if over {
+                active.job.finish();
+                self.keep(inner, id)?;
+                self.forget_ended(inner)?;
+            }
+        }
+        if over {
+            inner.hot_chunks.job = None;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_gives_way_was_read_clearly_less_often() {
+        for reads in 0..=15 {
+            let colder = reads_that_give_way(reads);
+            assert!(
+                u32::from(colder) < READS.0 && colder * 2 <= reads,
+                "{reads}: {colder}"
+            );
+        }
+        assert_eq!((reads_that_give_way(3), reads_that_give_way(15)), (0, 1));
+    }
+}

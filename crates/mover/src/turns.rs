@@ -1,0 +1,99 @@
+//! Turns: which of the kinds of work the mover does next.
+//!
+//! Invariants: each kind that has something to do gets its turn after at most one step of each other one, so that none
+//! keeps another waiting: a promotion finds something to do as long as users read. Within a kind the oldest job comes first.
+
+use terrace_store::StoreError;
+
+use crate::{
+    job::{JobKind, JobState},
+    mover::{Guard, Inner, Mover},
+};
+
+/// The kinds of work that take turns.
+#[derive(Debug, Clone, Copy)]
+enum Turn {
+    HotChunks,
+    HotRegions,
+    Old,
+    ByHand,
+    Others,
+}
+
+const TURNS: [Turn; 5] = [
+    Turn::HotChunks,
+    Turn::HotRegions,
+    Turn::Old,
+    Turn::ByHand,
+    Turn::Others,
+];
+
+impl Mover {
+    /// Does a piece of what comes next; returns 0, or for how long there is nothing to do.
+    pub(crate) fn take_turns(&self, inner: &mut Guard<'_>, now: u64) -> Result<u64, StoreError> {
+        let mut wait = u64::MAX;
+        for after in 0..TURNS.len() {
+            let at = (inner.turn + after) % TURNS.len();
+            match self.take_turn(inner, TURNS[at], now)? {
+                0 => {
+                    inner.turn = at + 1;
+                    return Ok(0);
+                }
+                pause => wait = wait.min(pause),
+            }
+        }
+        Ok(wait)
+    }
+
+    /// Does a piece of one kind of work; returns 0, or for how long there is none.
+    fn take_turn(&self, inner: &mut Guard<'_>, turn: Turn, now: u64) -> Result<u64, StoreError> {
+        match turn {
+            Turn::HotChunks if self.is_enabled() => self.hot_chunks_step(inner, now),
+            Turn::HotRegions if self.is_enabled() && !inner.candidates.is_empty() => {
+                self.promote_step(inner, now)
+            }
+            Turn::Old if self.is_enabled() && !inner.aging.is_idle() => self.aging_step(inner, now),
+            Turn::ByHand => self.work_on_jobs(inner, now, |kind| kind == JobKind::Move),
+            Turn::Others => self.work_on_jobs(inner, now, |kind| kind != JobKind::Move),
+            Turn::HotChunks | Turn::HotRegions | Turn::Old => Ok(u64::MAX),
+        }
+    }
+
+    /// Works on the oldest job of these that may; returns 0, or for how long none may.
+    fn work_on_jobs(
+        &self,
+        inner: &mut Guard<'_>,
+        now: u64,
+        is_meant: impl Fn(JobKind) -> bool,
+    ) -> Result<u64, StoreError> {
+        let mut wait = u64::MAX;
+        let mut ids = Vec::new();
+        let jobs = inner.jobs.iter().filter(|(_, active)| self.may_run(active));
+        for (id, active) in jobs.filter(|(_, active)| is_meant(active.job.kind)) {
+            match active
+                .retry
+                .as_ref()
+                .map_or(0, |retry| retry.at.saturating_sub(now))
+            {
+                0 => ids.push(*id),
+                pause => wait = wait.min(pause),
+            }
+        }
+        for id in ids {
+            match self.work(inner, id, now)? {
+                0 => return Ok(0),
+                pause => wait = wait.min(pause),
+            }
+        }
+        Ok(wait)
+    }
+
+    /// Whether somebody moves this body by hand: no policy moves it meanwhile.
+    pub(crate) fn is_moved_by_hand(&self, inner: &Inner, dataset: u32, body: u64) -> bool {
+        inner.jobs.values().any(|active| {
+            let job = &active.job;
+            let running = job.kind == JobKind::Move && job.state == JobState::Running;
+            running && job.dataset == dataset && (job.body == 0 || job.body == body)
+        })
+    }
+}
