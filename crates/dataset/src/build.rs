@@ -15,6 +15,7 @@ use terrace_store::{BLOCK_BYTES, ChunkId, Sequence, Written};
 use crate::{
     entry::{EntryRecord, OrphanRecord},
     error::FsError,
+    fragments::Fragment,
     freeze::{Frozen, FrozenObject},
     inode::FileKind,
     keys,
@@ -59,6 +60,8 @@ pub(crate) struct Outcome {
     blocks: Vec<Option<u64>>,
     /// Whether anything is left to the sweep.
     orphans: bool,
+    /// What it left in pieces.
+    fragments: Vec<Fragment>,
 }
 
 /// What the records have of an object.
@@ -441,6 +444,7 @@ impl LiveDataset {
         let mut change = 0i64;
         let minutes = self.minutes();
         let heat = &self.dataset.environment().heat;
+        let chunk_bytes = self.settings().chunk_bytes;
         for (region, edits) in edits {
             let cached = if fresh {
                 None
@@ -469,6 +473,15 @@ impl LiveDataset {
             change += i64::from(record.mapped_blocks()) - i64::from(before);
             batch.put_region(body, region, old, Some(&record));
             heat.record(dataset, body, region as u32, Access::Write, 1.0, minutes);
+            if old.is_some() && record.is_in_pieces(chunk_bytes) {
+                let fragment = Fragment {
+                    dataset,
+                    body,
+                    region,
+                    object: frozen.object.number,
+                };
+                outcome.fragments.push(fragment);
+            }
             let record = (!record.is_empty()).then_some(record);
             outcome.regions.push((
                 (body, region),
@@ -526,6 +539,11 @@ impl LiveDataset {
         }
         if outcome.orphans {
             self.dataset.orphans_freed();
+        }
+        let environment = self.dataset.environment();
+        let now = environment.clock.monotonic_nanoseconds();
+        for fragment in outcome.fragments {
+            environment.fragments.note(fragment, now);
         }
         let mut cached_change = 0usize;
         for (object, blocks) in frozen.objects.into_iter().zip(outcome.blocks) {

@@ -128,7 +128,8 @@ impl LiveDataset {
         Ok(read as u64)
     }
 
-    /// Maps the target's blocks to the source's chunks. `false`: the source has dirty pages there.
+    /// Maps the target's blocks to the source's chunks. `false`: the source has dirty pages there, or is just being laid
+    /// out anew.
     fn share(
         &self,
         source: &Arc<Object>,
@@ -139,6 +140,10 @@ impl LiveDataset {
         after: &mut dyn FnMut(&mut State),
     ) -> Result<bool, FsError> {
         let (first, last) = (from / BLOCK, (from + length).div_ceil(BLOCK));
+        // While the source's content is being laid out anew, its chunks may go before the target's commit counts them.
+        let Some(relayouts) = self.relayouts.now() else {
+            return Ok(false);
+        };
         let Some(record) = self.sharable(source, first, last)? else {
             return Ok(false);
         };
@@ -150,6 +155,9 @@ impl LiveDataset {
         let mut state = target.state.lock();
         if state.freed {
             return Err(FsError::Stale);
+        }
+        if !self.relayouts.are_as(relayouts) {
+            return Ok(false);
         }
         let mut gone = state.data.punch(start, start + (last - first), &self.buffers);
         for run in record.runs() {

@@ -18,13 +18,15 @@ use crate::{
     environment::Environment,
     error::FsError,
     filesystem::Filesystem,
+    fragments::Fragment,
     held::{Held, HeldRecord},
     inode::Time,
     keys,
-    registry::{Handle, Node, Registry},
+    layout::Layout,
+    registry::{Borrowed, Handle, Node, Registry},
     room::Usage,
     settings::Settings,
-    state::{Checkpoints, DatasetState},
+    state::{Checkpoints, DatasetState, Relaid},
     sweep::Sweeper,
     times::At,
     versions::damaged,
@@ -263,6 +265,21 @@ impl Datasets {
             .map(|node| node.state.clone())
     }
 
+    /// Lays the content of a region out anew, if its dataset is in use: of what `wanted` accepts about `most_bytes`.
+    pub fn relayout(
+        &self,
+        fragment: &Fragment,
+        wanted: &dyn Fn(&Layout) -> bool,
+        most_bytes: u64,
+    ) -> Result<Relaid, FsError> {
+        let node = self.registry.read().by_number(fragment.dataset);
+        let open = node.as_ref().and_then(Borrowed::of);
+        match open.as_ref().and_then(Borrowed::live) {
+            Some(live) => live.relayout(fragment, wanted, most_bytes),
+            None => Ok(Relaid::Left),
+        }
+    }
+
     /// A filesystem as it was; the answer stays readable as long as the checkpoint is held.
     pub fn view(&self, name: &str, at: &At) -> Result<Arc<View>, DatasetError> {
         if self.node(name)?.state.kind().is_volume() {
@@ -432,6 +449,7 @@ impl Datasets {
             let _commit = node.state.commit_lock();
             idle.live().pause().freeze(node.state.current_checkpoint());
             idle.live().commit_frozen()?;
+            idle.live().close();
         }
         slot.handle = None;
         Ok(())

@@ -6,7 +6,7 @@ use terrace_cache::{Budget, ChunkHeat, Foreground, Heat, ReadCache, ReuseSampler
 use terrace_device::Clock;
 use terrace_store::Store;
 
-use crate::object_pins::ObjectPins;
+use crate::{fragments::Fragments, object_pins::ObjectPins};
 
 /// Memory budget when none is named, bytes.
 const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
@@ -35,6 +35,8 @@ pub struct Environment {
     pub reuse: ReuseSampler,
     /// Tiers of single objects.
     pub pins: ObjectPins,
+    /// Regions that lie in many pieces.
+    pub fragments: Fragments,
 }
 
 impl Environment {
@@ -61,6 +63,7 @@ impl Environment {
             foreground: Foreground::default(),
             reuse: ReuseSampler::default(),
             pins: ObjectPins::default(),
+            fragments: Fragments::default(),
         }
     }
 

@@ -10,12 +10,14 @@ use crate::{
     context::Context,
     data_write::FILE_BYTES_MAX,
     error::FsError,
+    fragments::Fragment,
     inode::{FileKind, InodeRecord, Time},
+    layout::Layout,
     live::LiveDataset,
     namespace::NewObject,
     object::{HAS_CAPABILITY, Object, State},
     permission,
-    state::{DatasetState, Live, Paused},
+    state::{DatasetState, Live, Paused, Relaid},
     tree::{ACCESS_WRITE, DirectoryEntry, ROOT, SeekTarget, Tree},
     versions::{Old, VersionedBatch},
     xattrs,
@@ -446,6 +448,19 @@ impl Live for Filesystem {
 
     fn dirty_bytes(&self) -> u64 {
         Live::dirty_bytes(&self.live)
+    }
+
+    fn relayout(
+        &self,
+        fragment: &Fragment,
+        wanted: &dyn Fn(&Layout) -> bool,
+        most_bytes: u64,
+    ) -> Result<Relaid, FsError> {
+        self.live.relayout(fragment, wanted, most_bytes)
+    }
+
+    fn close(&self) {
+        self.live.close();
     }
 }
 

@@ -12,12 +12,14 @@ use terrace_store::{BLOCK_BYTES, Flow, Sequence};
 use crate::{
     directory::Change,
     error::FsError,
+    fragments::Fragment,
     inode::InodeRecord,
+    layout::Layout,
     live::{LiveDataset, METADATA_MEMORY_FACTOR},
     object::{Object, State, XattrChange},
     pages::Layer,
     room::Charge,
-    state::{Live, Paused},
+    state::{Live, Paused, Relaid},
     write_ahead::{Writing, ahead_memory_bytes},
 };
 
@@ -202,5 +204,18 @@ impl Live for LiveDataset {
 
     fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes.load(Relaxed)
+    }
+
+    fn relayout(
+        &self,
+        fragment: &Fragment,
+        wanted: &dyn Fn(&Layout) -> bool,
+        most_bytes: u64,
+    ) -> Result<Relaid, FsError> {
+        self.lay_out(fragment, wanted, most_bytes)
+    }
+
+    fn close(&self) {
+        self.relayouts.close();
     }
 }

@@ -23,6 +23,7 @@ use crate::{
     object::{Object, State},
     pages::Buffers,
     region::RegionRecord,
+    relayout::Relayouts,
     room::Charge,
     room_pool::RoomPool,
     settings::{Durability, Settings},
@@ -87,6 +88,7 @@ pub(crate) struct LiveDataset {
     pub(crate) group: Group,
     /// What is to be written ahead of a commit.
     pub(crate) ahead: Ahead,
+    pub(crate) relayouts: Relayouts,
 }
 
 impl LiveDataset {
@@ -112,6 +114,7 @@ impl LiveDataset {
             building: AtomicBool::new(false),
             group: Group::default(),
             ahead: Ahead::default(),
+            relayouts: Relayouts::default(),
             dataset,
         }
     }

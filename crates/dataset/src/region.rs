@@ -78,6 +78,13 @@ impl RegionRecord {
         self.runs.iter().map(|run| run.count).sum()
     }
 
+    /// Whether it shows that content was overwritten in part, or came bit by bit: it is in more pieces than chunks of
+    /// `chunk_bytes` would be, or does not begin where a chunk does.
+    pub fn is_in_pieces(&self, chunk_bytes: u32) -> bool {
+        let blocks = (chunk_bytes / BLOCK_BYTES as u32).clamp(1, REGION_BLOCKS);
+        self.runs.len() as u32 > REGION_BLOCKS / blocks || self.runs.iter().any(|run| run.index > 0)
+    }
+
     /// Chunk and index of a block; `None` for a hole.
     pub fn lookup(&self, block: u32) -> Option<(ChunkId, u32)> {
         let after = self.runs.partition_point(|run| run.end() <= block);

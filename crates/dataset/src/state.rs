@@ -1,5 +1,5 @@
 //! `DatasetState`: what one open dataset's live half and history half share: settings, counters, the held set, the
-//! commit lock; and `Live`, what the history half asks of the live half.
+//! commit lock; and `Live`, what the history half (and the mover) asks of the live half.
 //!
 //! Invariants: everything that changes a dataset's records is built and committed under its commit lock, with the
 //! held set as it is then; the counters in RAM are those of the newest committed batch; no lock but the commit lock
@@ -18,8 +18,10 @@ use crate::{
     dataset_record::Kind,
     environment::Environment,
     error::FsError,
+    fragments::Fragment,
     held::Held,
     keys,
+    layout::Layout,
     room::{Room, Usage},
     settings::Settings,
     versions::VersionedBatch,
@@ -43,6 +45,38 @@ pub trait Live: Send + Sync {
 
     /// Bytes written and not yet committed.
     fn dirty_bytes(&self) -> u64;
+
+    /// Lays the content of a region out anew: of what `wanted` accepts about `most_bytes`. No lock is held.
+    fn relayout(
+        &self,
+        fragment: &Fragment,
+        wanted: &dyn Fn(&Layout) -> bool,
+        most_bytes: u64,
+    ) -> Result<Relaid, FsError>;
+
+    /// The dataset will be opened again by somebody else: no record is replaced through this one any more. The commit
+    /// lock is held.
+    fn close(&self);
+}
+
+/// What became of a region that was to be laid out anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relaid {
+    /// It was.
+    Done {
+        /// On this tier.
+        tier: u8,
+        /// Content written.
+        written_bytes: u64,
+        /// Stored bytes that were dead, of the whole region.
+        dead_bytes: u64,
+        /// All that was wanted.
+        whole: bool,
+    },
+    /// There is nothing to be done, or nothing that can be.
+    Left,
+    /// It changed meanwhile, or something stands in the way now.
+    Busy,
 }
 
 /// A live dataset that stands still.

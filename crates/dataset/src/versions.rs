@@ -8,7 +8,7 @@
 //!
 //! Invariants: nothing held, nothing moved and nothing read; a record changed twice within one interval leaves one
 //! version; a version that moves keeps its references to chunks, its successor takes its own; a version that does
-//! not move gives its references back.
+//! not move gives its references back; content that is laid out anew keeps its birth.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -152,6 +152,21 @@ impl VersionedBatch {
             None if old.is_some() => self.batch.delete(key),
             None => {}
         }
+    }
+
+    /// Puts a region record in the place of another one of the same content and holes, born in `birth`: only where the
+    /// content lies is another. Whatever sees the old record sees the new one from now on, so nothing moves to history.
+    pub(crate) fn replace_region(
+        &mut self,
+        object: u64,
+        region: u64,
+        birth: u64,
+        old: &RegionRecord,
+        new: &RegionRecord,
+    ) {
+        let key = keys::region(self.dataset, object, region);
+        self.change_references(Some(old), Some(new));
+        self.batch.put(key, join_value(birth, &new.encode()));
     }
 
     /// Puts an inode.

@@ -9,7 +9,7 @@ use std::sync::{
 };
 
 use terrace_cache::Fetched;
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX};
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, StoreError};
 
 use crate::{
     attributes::{Attributes, FsStatistics},
@@ -30,6 +30,8 @@ const PAGE: usize = 256;
 const LARGE_READ_BYTES: usize = 128 * 1024;
 /// So many at most.
 const LARGE_READ_CHUNKS: usize = 64;
+/// How often a record is looked up again when its chunks go away under it.
+const RETRIES: usize = 100;
 
 /// A filesystem as of a checkpoint.
 pub struct View {
@@ -181,15 +183,22 @@ impl View {
             let at = offset + done as u64;
             let within = at % REGION_BYTES;
             let part = (length - done).min((REGION_BYTES - within) as usize);
-            let record = self.region(inode.body, at / REGION_BYTES)?;
-            self.read_region(&record, within as usize, &mut buffer[done..done + part])?;
+            let mut attempts = 0;
+            loop {
+                let record = self.region(inode.body, at / REGION_BYTES)?;
+                match self.read_region(&record, within as usize, &mut buffer[done..done + part]) {
+                    // Laid out anew meanwhile (or not held any more, which `check` finds).
+                    Err(StoreError::NoChunk(_)) if attempts < RETRIES => attempts += 1,
+                    read => break read?,
+                }
+            }
             done += part;
         }
         Ok(length)
     }
 
     /// Fills `out` from byte `start` of a region.
-    fn read_region(&self, record: &RegionRecord, start: usize, out: &mut [u8]) -> Result<(), FsError> {
+    fn read_region(&self, record: &RegionRecord, start: usize, out: &mut [u8]) -> Result<(), StoreError> {
         let environment = self.state.environment();
         let end = start + out.len();
         out.fill(0);

@@ -8,11 +8,13 @@ use crate::{
     block_device::BlockRead,
     data_write::FILE_BYTES_MAX,
     error::FsError,
+    fragments::Fragment,
     inode::{FileKind, InodeRecord, Time},
+    layout::Layout,
     live::LiveDataset,
     object::Object,
     region::REGION_BYTES,
-    state::{DatasetState, Live, Paused},
+    state::{DatasetState, Live, Paused, Relaid},
     tree::{ROOT, SeekTarget},
     versions::{Old, VersionedBatch},
 };
@@ -265,6 +267,19 @@ impl Live for Volume {
 
     fn dirty_bytes(&self) -> u64 {
         Live::dirty_bytes(&self.live)
+    }
+
+    fn relayout(
+        &self,
+        fragment: &Fragment,
+        wanted: &dyn Fn(&Layout) -> bool,
+        most_bytes: u64,
+    ) -> Result<Relaid, FsError> {
+        self.live.relayout(fragment, wanted, most_bytes)
+    }
+
+    fn close(&self) {
+        self.live.close();
     }
 }
 

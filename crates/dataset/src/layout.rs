@@ -1,0 +1,191 @@
+//! `Layout`: how the content of a region lies in chunks, and how it would lie if it were written anew: what a relayout is
+//! decided by, and what it writes.
+//!
+//! Invariants: only blocks count whose chunk nothing but this record refers to (its references are as many as the blocks
+//! that the record maps, each once), so that what is written anew sets the old chunk free as a whole: content that a snapshot, a
+//! retained past, a reflink or an equal file needs as well is left where it is, since a second copy of it would take room
+//! and give none back. A chunk is written anew with all of its blocks that are mapped, or not at all. Content stays on the
+//! tier where it lies. Holes stay holes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
+
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkInfo, Store, StoreError};
+
+use crate::region::{CHUNK_BLOCKS, REGION_BLOCKS, RegionRecord, Run};
+
+/// The part of the stored bytes that must be dead, one in this many: as with garbage in segments, what comes back is at
+/// least a third of what is written.
+const DEAD_PART: u64 = 4;
+/// Dead bytes that are not worth a write.
+const DEAD_BYTES_MIN: u64 = 32 << 10;
+/// Pieces of a region from which on it is put in order, if that makes them a quarter or less: no more is written then than
+/// eight times of what was overwritten.
+const PIECES_MIN: u32 = 64;
+const FEWER: u32 = 4;
+
+/// What could be written anew of a region on one tier.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// Where it lies.
+    pub tier: u8,
+    /// Pieces that it lies in.
+    pub pieces: u32,
+    /// Chunks that it would be.
+    pub pieces_after: u32,
+    /// What its chunks take, bytes.
+    pub stored_bytes: u64,
+    /// What it would take, bytes, about.
+    pub stored_after_bytes: u64,
+    stretches: Vec<Range<u32>>,
+}
+
+struct Seen {
+    info: ChunkInfo,
+    /// Blocks of it that the record maps.
+    blocks: u32,
+    /// Which.
+    mask: u32,
+    /// One of them more than once.
+    twice: bool,
+}
+
+impl Seen {
+    fn new(info: ChunkInfo) -> Self {
+        Self {
+            info,
+            blocks: 0,
+            mask: 0,
+            twice: false,
+        }
+    }
+
+    fn add(&mut self, run: &Run) {
+        let bits = (u32::MAX >> (CHUNK_BLOCKS - run.count)) << run.index;
+        self.twice |= self.mask & bits != 0;
+        self.mask |= bits;
+        self.blocks += run.count;
+    }
+
+    fn is_own(&self) -> bool {
+        self.info.references == i64::from(self.blocks) && !self.twice
+    }
+
+    fn blocks_in_all(&self) -> u32 {
+        self.info.length.div_ceil(BLOCK_BYTES as u32).max(1)
+    }
+}
+
+impl Layout {
+    /// What could be written anew in chunks of at most `chunk_bytes`, by tier; none if a chunk is not there any more.
+    pub fn of(store: &dyn Store, record: &RegionRecord, chunk_bytes: u32) -> Result<Vec<Self>, StoreError> {
+        let mut seen: BTreeMap<ChunkId, Seen> = BTreeMap::new();
+        for run in record.runs() {
+            if let Some(seen) = seen.get_mut(&run.chunk) {
+                seen.add(run);
+            } else {
+                let Some(info) = store.chunk_info(run.chunk)? else {
+                    return Ok(Vec::new());
+                };
+                seen.entry(run.chunk).or_insert(Seen::new(info)).add(run);
+            }
+        }
+        let own = seen.values().filter(|seen| seen.is_own());
+        let tiers: BTreeSet<u8> = own.map(|seen| seen.info.tier).collect();
+        let layouts = tiers
+            .into_iter()
+            .map(|tier| Self::on(tier, record, &seen, chunk_bytes));
+        Ok(layouts.filter(|layout| !layout.stretches.is_empty()).collect())
+    }
+
+    fn on(tier: u8, record: &RegionRecord, seen: &BTreeMap<ChunkId, Seen>, chunk_bytes: u32) -> Self {
+        let longest = (chunk_bytes as usize).clamp(BLOCK_BYTES, CHUNK_BYTES_MAX) / BLOCK_BYTES;
+        let mut layout = Self {
+            tier,
+            pieces: 0,
+            pieces_after: 0,
+            stored_bytes: 0,
+            stored_after_bytes: 0,
+            stretches: Vec::new(),
+        };
+        let mut taken = [false; REGION_BLOCKS as usize];
+        let runs = record.runs().iter().filter_map(|run| {
+            let seen = seen.get(&run.chunk)?;
+            (seen.is_own() && seen.info.tier == tier).then_some((run, seen))
+        });
+        for (run, _) in runs.clone() {
+            taken[run.block as usize..run.end() as usize].fill(true);
+        }
+        let mut next = 0;
+        while let Some(from) = (next..REGION_BLOCKS).find(|block| taken[*block as usize]) {
+            let limit = ((from / longest as u32 + 1) * longest as u32).min(REGION_BLOCKS);
+            let to = (from..limit).find(|block| !taken[*block as usize]);
+            next = to.unwrap_or(limit);
+            let mut here = record.range(from, next);
+            let (first, second) = (here.next(), here.next());
+            // A whole chunk at its place, all of it mapped, could not lie better.
+            let whole = first.filter(|_| second.is_none()).is_some_and(|run| {
+                let seen = seen.get(&run.chunk);
+                seen.is_some_and(|seen| seen.blocks == run.count && seen.blocks_in_all() == run.count)
+            });
+            if !whole {
+                layout.stretches.push(from..next);
+            }
+        }
+        let within = |block: u32| {
+            let after = layout.stretches.partition_point(|stretch| stretch.end <= block);
+            let stretch = layout.stretches.get(after);
+            stretch.is_some_and(|stretch| stretch.start <= block)
+        };
+        let mut counted = BTreeSet::new();
+        for (run, seen) in runs {
+            if !within(run.block) {
+                continue;
+            }
+            layout.pieces += 1;
+            if counted.insert(run.chunk) {
+                let stored = u64::from(seen.info.stored);
+                layout.stored_bytes += stored;
+                layout.stored_after_bytes +=
+                    stored * u64::from(seen.blocks) / u64::from(seen.blocks_in_all());
+            }
+        }
+        layout.pieces_after = layout.stretches.len() as u32;
+        layout
+    }
+
+    /// What its chunks hold that nothing maps, bytes as stored.
+    pub fn dead_bytes(&self) -> u64 {
+        self.stored_bytes.saturating_sub(self.stored_after_bytes)
+    }
+
+    /// Whether so much of it is dead that it pays to write the rest anew.
+    pub fn is_wasteful(&self) -> bool {
+        self.dead_bytes() >= DEAD_BYTES_MIN && self.dead_bytes() * DEAD_PART >= self.stored_bytes
+    }
+
+    /// Whether it lies in so many pieces that it pays to put it in order.
+    pub fn is_scattered(&self) -> bool {
+        self.pieces >= PIECES_MIN && self.pieces_after * FEWER <= self.pieces
+    }
+
+    /// Whether anything gets better at all: for what has been begun.
+    pub fn is_gain(&self) -> bool {
+        self.dead_bytes() > 0 || self.pieces_after < self.pieces
+    }
+
+    /// The blocks to be written anew as one chunk each, ascending: the first of them, of `most_bytes` about; and whether
+    /// that is all.
+    pub(crate) fn first(&self, most_bytes: u64) -> (&[Range<u32>], bool) {
+        let mut bytes = 0;
+        let fits = self.stretches.iter().take_while(|stretch| {
+            let before = bytes;
+            bytes += stretch.len() as u64 * BLOCK_BYTES as u64;
+            before < most_bytes
+        });
+        let count = fits.count().max(1).min(self.stretches.len());
+        (&self.stretches[..count], count == self.stretches.len())
+    }
+}
