@@ -118,6 +118,7 @@ impl Mover {
             if unused_seconds < round.after_seconds || self.is_pinned_to(inner, round.source, found) {
                 continue;
             }
+            self.note_moving(found, now);
             MutexGuard::unlocked(inner, || {
                 chunks.add(store, &found.record, |tier| tier == round.source)
             })?;

@@ -10,7 +10,8 @@ use terrace_store::StoreError;
 use crate::{
     error::MoverError,
     job::{JobKind, JobState},
-    mover::{Mover, StoreSteps},
+    mover::Mover,
+    store_work::StoreSteps,
 };
 
 impl Mover {
@@ -61,6 +62,7 @@ impl Mover {
         inner.candidates.clear();
         inner.hot_chunks.clear();
         inner.aging.clear();
+        inner.relayouts.clear();
         inner.paces.clear();
         let mut changed = Vec::new();
         for (id, active) in &mut inner.jobs {
@@ -69,7 +71,7 @@ impl Mover {
                 continue;
             }
             match (place(job.source), place(job.target)) {
-                (Some(source), Some(target)) if !matches!(job.kind, JobKind::Promote | JobKind::Age) => {
+                (Some(source), Some(target)) if !job.kind.is_round() => {
                     (job.source, job.target) = (source, target);
                 }
                 _ => {

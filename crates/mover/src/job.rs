@@ -27,6 +27,8 @@ pub enum JobKind {
     Evacuate,
     /// Moves down what was not used for as long as its tier says.
     Age,
+    /// Writes content in pieces anew, in order, where it lies.
+    Relayout,
 }
 
 impl JobKind {
@@ -39,6 +41,7 @@ impl JobKind {
             Self::Scrub => "scrub",
             Self::Compact => "compact",
             Self::Evacuate => "evacuate",
+            Self::Relayout => "relayout",
         }
     }
 
@@ -51,6 +54,7 @@ impl JobKind {
             Self::Compact => 5,
             Self::Evacuate => 6,
             Self::Age => 7,
+            Self::Relayout => 8,
         }
     }
 
@@ -63,13 +67,19 @@ impl JobKind {
             5 => Self::Compact,
             6 => Self::Evacuate,
             7 => Self::Age,
+            8 => Self::Relayout,
             _ => return Err(DecodeError::Invalid("kind of job")),
         })
     }
 
-    /// Whether it moves content between tiers (and rests with `migration=off`).
+    /// Whether it moves content between tiers, or within one (and rests with `migration=off`).
     pub fn migrates(self) -> bool {
-        matches!(self, Self::Demote | Self::Promote | Self::Move | Self::Age)
+        matches!(self, Self::Demote | Self::Move) || self.is_round()
+    }
+
+    /// Whether it only shows a round of a policy, which ends with the process and begins anew by itself.
+    pub(crate) fn is_round(self) -> bool {
+        matches!(self, Self::Promote | Self::Age | Self::Relayout)
     }
 }
 
@@ -245,7 +255,7 @@ fn cut(text: &str) -> &str {
 pub struct JobInfo {
     /// Its number.
     pub id: u64,
-    /// `demote`, `promote`, `move`, `scrub`, `compact`, `evacuate`.
+    /// `demote`, `promote`, `move`, `scrub`, `compact`, `evacuate`, `relayout`.
     pub kind: &'static str,
     /// `running`, `waiting` (the reason says for what), `paused`, `done`, `failed`, `cancelled`.
     pub state: &'static str,

@@ -26,11 +26,14 @@ mod plan;
 mod policy;
 mod promote;
 mod records;
+mod relayout;
 mod retry;
 mod status;
+mod store_work;
 mod turns;
 
 pub use error::MoverError;
 pub use job::{JobInfo, JobKind, JobState};
-pub use mover::{Mover, Step, StoreSteps, StoreWork};
+pub use mover::{Mover, Step};
 pub use policy::{TierPolicy, Window};
+pub use store_work::{StoreSteps, StoreWork};

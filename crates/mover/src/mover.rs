@@ -34,7 +34,9 @@ use crate::{
     plan::{self, Chosen, Moving},
     policy::{TierPolicy, Window, minute_of_day},
     promote::Candidates,
+    relayout::Relayouts,
     retry::{Retry, is_for_pin},
+    store_work::{StoreSteps, Work, store_step},
 };
 
 /// Stored bytes that one step moves at most, about: alone, and beside users.
@@ -84,27 +86,6 @@ pub enum Step {
         /// Nanoseconds.
         wait: u64,
     },
-}
-
-/// Work of the store that runs as a job, in steps: a scrub, a compaction.
-pub trait StoreSteps: Send {
-    /// Does a bounded piece, of about `budget_bytes`.
-    fn step(&mut self, budget_bytes: u64) -> Result<StoreWork, StoreError>;
-}
-
-/// What a step of the store did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StoreWork {
-    /// Bytes looked at or moved by this step.
-    pub bytes: u64,
-    /// All that there is to do, as far as is known now.
-    pub total_bytes: u64,
-    /// Whether that was the last step.
-    pub finished: bool,
-    /// There is nothing to do for a while, but it is not at its end.
-    pub waits: bool,
-    /// Something to show (what was found), instead of the reason.
-    pub note: Option<String>,
 }
 
 /// A job in RAM.
@@ -158,7 +139,7 @@ pub(crate) struct Inner {
     /// A step is under way, perhaps with the lock released.
     stepping: bool,
     /// The order of the tiers that this step goes by.
-    generation: u64,
+    pub(crate) generation: u64,
     pub(crate) jobs: BTreeMap<u64, Active>,
     pub(crate) next_job: u64,
     pub(crate) policies: Vec<TierPolicy>,
@@ -169,6 +150,7 @@ pub(crate) struct Inner {
     /// Whose turn it is.
     pub(crate) turn: usize,
     pub(crate) aging: Aging,
+    pub(crate) relayouts: Relayouts,
     pub(crate) grace: Grace,
     /// The fastest tier was too full for something hot: the most reads of it.
     pub(crate) room_wanted: Option<f32>,
@@ -211,7 +193,7 @@ impl Mover {
             let _ = reader.u8("table");
             if let (Ok(id), Ok(mut job)) = (reader.key_u64("job"), Job::decode(value)) {
                 let store_work = !job.kind.migrates() && job.kind != JobKind::Evacuate;
-                let interrupted = store_work || matches!(job.kind, JobKind::Promote | JobKind::Age);
+                let interrupted = store_work || job.kind.is_round();
                 if !job.state.is_over() && interrupted {
                     job.state = JobState::Cancelled;
                     job.reason.push_str("; interrupted by a restart");
@@ -242,6 +224,7 @@ impl Mover {
             hot_chunks: HotChunks::default(),
             turn: 0,
             aging: Aging::default(),
+            relayouts: Relayouts::default(),
             grace: Grace::default(),
             room_wanted: None,
             next_room: 0,
@@ -324,6 +307,7 @@ impl Mover {
                 self.find_hot(inner);
                 self.want_chunks(inner);
                 self.find_old(inner, now);
+                self.find_fragments(inner, now);
             }
         }
         if self.beneath_step(inner, now)? {
@@ -339,7 +323,7 @@ impl Mover {
 
     pub(crate) fn may_run(&self, active: &Active) -> bool {
         active.job.state == JobState::Running
-            && !matches!(active.job.kind, JobKind::Promote | JobKind::Age)
+            && !active.job.kind.is_round()
             && (self.is_enabled() || !active.job.kind.migrates())
     }
 
@@ -514,6 +498,7 @@ impl Mover {
                 _ => self.is_cold(inner, job, found),
             };
             if wanted {
+                self.note_moving(found, now);
                 let (source, target) = (job.source, job.target);
                 MutexGuard::unlocked(inner, || {
                     chunks.add(store, &found.record, |tier| match by_hand {
@@ -798,41 +783,6 @@ impl Mover {
 pub(crate) fn tier_name(inner: &Inner, tier: u8) -> &str {
     let policy = inner.policies.get(usize::from(tier));
     policy.map_or("", |policy| policy.name.as_str())
-}
-
-/// What a step works on: a copy of the job, since the lock is released meanwhile.
-struct Work {
-    job: Job,
-    moved: u64,
-    waiting: Option<&'static str>,
-}
-
-fn store_step(
-    work: &mut Work,
-    steps: &mut Option<Box<dyn StoreSteps>>,
-    step_bytes: u64,
-) -> Result<u64, StoreError> {
-    let job = &mut work.job;
-    let Some(running) = steps else {
-        job.state = JobState::Cancelled;
-        return Ok(0);
-    };
-    let done = running.step(step_bytes)?;
-    job.done_bytes = job.done_bytes.saturating_add(done.bytes);
-    job.total_bytes = done.total_bytes.max(job.done_bytes);
-    work.moved = done.bytes;
-    if let Some(note) = done.note {
-        job.reason = note;
-    }
-    if done.finished {
-        job.finish();
-        *steps = None;
-    }
-    if done.waits {
-        work.waiting = Some("waiting for what is being written there");
-        return Ok(SECOND);
-    }
-    Ok(0)
 }
 
 /// Whether policies may move content off this tier now.

@@ -7,7 +7,8 @@ use terrace_store::{Batch, StoreError};
 
 use crate::{
     job::{Job, JobKind, JobState},
-    mover::{Active, Inner, Mover, StoreSteps},
+    mover::{Active, Inner, Mover},
+    store_work::StoreSteps,
 };
 
 /// Ended jobs that are still listed.

@@ -5,8 +5,9 @@ use terrace_dataset::{FileKind, bytes_of_object};
 use crate::{
     error::MoverError,
     job::{JobInfo, JobKind, JobState},
-    mover::{BENEATH, Inner, Mover, StoreSteps},
+    mover::{BENEATH, Inner, Mover},
     pins,
+    store_work::StoreSteps,
 };
 
 impl Mover {
@@ -67,6 +68,9 @@ impl Mover {
         if state.is_over() && inner.hot_chunks.job() == Some(id) {
             let now = self.environment.clock.monotonic_nanoseconds();
             inner.hot_chunks.cancel(now);
+        }
+        if state.is_over() && inner.relayouts.job() == Some(id) {
+            inner.relayouts.clear();
         }
         self.persist(id, &job)?;
         self.forget_ended(&mut inner)?;

@@ -16,14 +16,16 @@ enum Turn {
     HotChunks,
     HotRegions,
     Old,
+    Fragments,
     ByHand,
     Others,
 }
 
-const TURNS: [Turn; 5] = [
+const TURNS: [Turn; 6] = [
     Turn::HotChunks,
     Turn::HotRegions,
     Turn::Old,
+    Turn::Fragments,
     Turn::ByHand,
     Turn::Others,
 ];
@@ -53,9 +55,12 @@ impl Mover {
                 self.promote_step(inner, now)
             }
             Turn::Old if self.is_enabled() && !inner.aging.is_idle() => self.aging_step(inner, now),
+            Turn::Fragments if self.is_enabled() && !inner.relayouts.is_idle() => {
+                self.relayout_step(inner, now)
+            }
             Turn::ByHand => self.work_on_jobs(inner, now, |kind| kind == JobKind::Move),
             Turn::Others => self.work_on_jobs(inner, now, |kind| kind != JobKind::Move),
-            Turn::HotChunks | Turn::HotRegions | Turn::Old => Ok(u64::MAX),
+            Turn::HotChunks | Turn::HotRegions | Turn::Old | Turn::Fragments => Ok(u64::MAX),
         }
     }
 
