@@ -75,6 +75,8 @@ pub struct Run {
     pub(crate) guests: Guests,
     /// Chance of what cannot be read while the pool is opened.
     pub(crate) misreading: Random,
+    /// And one for what is laid out anew.
+    pub(crate) laying: Random,
 }
 
 /// What an operation that failed means for the run.
@@ -115,6 +117,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
         aside: Random::new(seed ^ 0xA51D_E000_0000),
         guests: Guests::new(seed),
         misreading: Random::new(seed ^ 0x3158_EAD0_0000),
+        laying: Random::new(seed ^ 0x1A1D_0000_0000),
     };
     run.engine = Some(
         run.rig
@@ -224,6 +227,7 @@ impl Run {
     }
 
     fn turn(&mut self) -> Check {
+        self.relayout_now_and_then()?;
         match self.random.below(200) {
             0..=101 => self.filesystem_call(),
             102..=113 => self.volume_call(),

@@ -20,6 +20,7 @@ mod fs_holds;
 pub mod fs_level;
 pub mod fs_model;
 mod fs_past;
+mod fs_relayout;
 mod fs_restart;
 mod fs_seek;
 mod fs_settings;
