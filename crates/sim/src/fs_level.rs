@@ -710,7 +710,7 @@ impl Run {
             if troubled {
                 machine.trouble_reads(&mut self.random);
             }
-            if interrupted && attempt < 4 && self.misreading.chance(1, 6) {
+            if interrupted && !cut && attempt == 0 && self.misreading.chance(1, 4) {
                 troubled |= machine.spoil_for_opening(!self.scarred, &mut self.misreading);
             }
             let opened = self.rig.open(false);

@@ -309,25 +309,23 @@ impl Machine {
         }
     }
 
-    /// Some pages of one kind cannot be read until the next [`repair`](Self::repair): of each root slot one of its two
-    /// copies, or tables, on one disk or on all; entries of the log on one disk, and only if `whole`: no copy of an entry
-    /// is missing because a write failed, or the one that cannot be read may be the only one. Whether there were any.
+    /// Some pages of one kind cannot be read until the next [`repair`](Self::repair): tables, on one disk or on all; or
+    /// entries of the log on one disk, and only if `whole`: no copy of an entry is missing because a write failed, or the
+    /// one that cannot be read may be the only one. Only when nothing was lost: what looks like a table may lie where data
+    /// was, and an opening believes that data which cannot be read is there. Whether there were any.
     pub fn spoil_for_opening(&self, whole: bool, random: &mut Random) -> bool {
         let mut state = self.state.lock();
         let one = random.index(state.disks.len());
-        let (all, kind, odds) = (random.chance(1, 2), random.below(4), random.between(1, 4));
+        let (all, of_log, odds) = (random.chance(1, 2), random.chance(1, 2), random.between(1, 4));
         let mut spoiled = false;
         for (number, disk) in state.disks.iter_mut().enumerate() {
-            if disk.vanished || !(all && kind != 2) && number != one {
+            if disk.vanished || (of_log || !all) && number != one {
                 continue;
             }
-            let pages = match kind {
-                0 | 1 => root_guard::slot_copies()
-                    .map(|copies| copies[random.index(2)])
-                    .to_vec(),
-                2 if !whole => Vec::new(),
-                2 => disk.pages_that_begin_with(LOG_MAGIC),
-                _ => disk.pages_that_begin_with(TABLE_MAGIC),
+            let pages = match of_log {
+                true if !whole => Vec::new(),
+                true => disk.pages_that_begin_with(LOG_MAGIC),
+                false => disk.pages_that_begin_with(TABLE_MAGIC),
             };
             for page in pages {
                 if random.chance(odds, 4) {
@@ -337,7 +335,7 @@ impl Machine {
             }
         }
         self.trace.event(format_args!(
-            "cannot be read while opening: kind {kind}, {spoiled}"
+            "cannot be read while opening: log {of_log}, {spoiled}"
         ));
         spoiled
     }
@@ -348,13 +346,10 @@ impl Machine {
         root_guard::holders(disks.filter_map(|disk| state.disks.get(disk)))
     }
 
-    /// How many of these disks have only one sound copy of the newest root that is durable on them.
+    /// How many of these disks have the newest root that any of them holds in one copy of its slot only.
     pub fn half_roots(&self, disks: impl Iterator<Item = usize>) -> usize {
         let state = self.state.lock();
-        disks
-            .filter_map(|disk| state.disks.get(disk))
-            .filter(|disk| root_guard::is_half(disk))
-            .count()
+        root_guard::halves(disks.filter_map(|disk| state.disks.get(disk)))
     }
 
     /// Works on a disk directly, below the engine, with the machine's chance.

@@ -37,12 +37,6 @@ fn generation(disk: &Disk, copy: &Range<u64>) -> Option<u64> {
         .then(|| u64::from_le_bytes(fields[32..40].try_into().unwrap_or_default()))
 }
 
-/// The first page of each of the two copies of each slot.
-pub fn slot_copies() -> [[usize; 2]; 2] {
-    let page = |copy: &Range<u64>| (copy.start / PAGE_BYTES as u64) as usize;
-    SLOTS.each_ref().map(|copies| copies.each_ref().map(page))
-}
-
 /// On how many of these disks the newest root that any of them holds is durable.
 pub fn holders<'a>(disks: impl Iterator<Item = &'a Disk>) -> usize {
     let newest = |disk: &Disk| {
@@ -60,14 +54,17 @@ pub fn holders<'a>(disks: impl Iterator<Item = &'a Disk>) -> usize {
         .count()
 }
 
-/// Whether the slot of the newest root of a disk has it in one copy only.
-pub fn is_half(disk: &Disk) -> bool {
-    let slots = SLOTS
-        .each_ref()
-        .map(|copies| copies.each_ref().map(|copy| generation(disk, copy)));
-    let newest = slots.iter().flatten().max().copied().flatten();
-    let holds = |copies: &&[Option<u64>; 2]| newest.is_some() && copies.contains(&newest);
-    slots.iter().find(holds).is_some_and(|[one, other]| one != other)
+/// How many of these disks have the newest root that any of them holds in one copy of its slot only.
+pub fn halves<'a>(disks: impl Iterator<Item = &'a Disk>) -> usize {
+    let slots = |disk: &Disk| {
+        SLOTS
+            .each_ref()
+            .map(|copies| copies.each_ref().map(|copy| generation(disk, copy)))
+    };
+    let found: Vec<[Option<u64>; 2]> = disks.flat_map(slots).collect();
+    let newest = found.iter().flatten().max().copied().flatten();
+    let half = |[one, other]: &&[Option<u64>; 2]| one != other && (*one == newest || *other == newest);
+    found.iter().filter(half).count()
 }
 
 /// What is left of a pool on a disk that is no part of it any more, in words: whoever looks for pools would find it.

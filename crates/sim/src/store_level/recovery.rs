@@ -39,7 +39,7 @@ impl Run {
         for attempt in 0.. {
             let again = attempt < 4 && !cleanly && self.random.chance(1, 4);
             machine.cut_power_after(again.then(|| self.random.skewed(300)));
-            let may_misread = attempt < 4 && !cleanly && !self.ending && self.leaving.chance(1, 6);
+            let may_misread = !cut && attempt == 0 && !cleanly && !self.ending && self.leaving.chance(1, 4);
             let spoiled = may_misread && machine.spoil_for_opening(!self.stormed, &mut self.leaving);
             match self.rig.open(false) {
                 Ok(store) => {
