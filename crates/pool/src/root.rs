@@ -33,6 +33,8 @@ pub(crate) struct Root {
 pub(crate) struct RootSlots {
     /// The newest valid root and its slot.
     pub(crate) newest: Option<(usize, Root)>,
+    /// Both copies of its slot hold it.
+    pub(crate) whole: bool,
     /// Copies of slots that cannot be read, or hold bytes that are not a valid root: there may be a newer one in them.
     pub(crate) unsure: Vec<(usize, u64)>,
 }
@@ -122,8 +124,12 @@ pub(crate) fn read_root_slots(device: &dyn Device, pool: &PoolId) -> RootSlots {
         for offset in copies {
             let newest = slots.newest.as_ref().map(|(_, newest)| newest.generation);
             match read_slot(device, *offset, pool) {
-                Slot::Root(root) if newest.is_some_and(|newest| newest >= root.generation) => {}
-                Slot::Root(root) => slots.newest = Some((slot, root)),
+                Slot::Root(root) if newest == Some(root.generation) => slots.whole = true,
+                Slot::Root(root) if newest.is_some_and(|newest| newest > root.generation) => {}
+                Slot::Root(root) => {
+                    slots.newest = Some((slot, root));
+                    slots.whole = false;
+                }
                 Slot::Empty => {}
                 Slot::Damaged(cause) => {
                     tracing::warn!(

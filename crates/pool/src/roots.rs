@@ -22,6 +22,8 @@ pub(crate) struct Roots {
     newest: Option<Vec<u8>>,
     /// Per device: the slot and the generation of its newest valid root.
     slots: Vec<(u16, usize, u64)>,
+    /// Devices on which only one copy of a slot holds their newest root: a power cut came between the two.
+    halves: Vec<u16>,
     /// There are damaged slots and no valid one.
     lost: bool,
     /// Copies of slots that may hold a newer root than the newest that could be read: device, slot, offset.
@@ -39,6 +41,9 @@ impl Roots {
             roots.unsure.extend(unsure);
             if let Some((slot, root)) = slots.newest {
                 roots.slots.push((device.number, slot, root.generation));
+                if !slots.whole {
+                    roots.halves.push(device.number);
+                }
                 if root.generation > roots.generation || roots.newest.is_none() {
                     roots.generation = root.generation;
                     roots.newest = Some(root.payload);
@@ -60,6 +65,7 @@ impl Roots {
     fn set_slot(&mut self, number: u16, slot: usize) {
         self.unsure
             .retain(|(device, unsure, _)| (*device, *unsure) != (number, slot));
+        self.halves.retain(|device| *device != number);
         self.slots.retain(|(device, ..)| *device != number);
         self.slots.push((number, slot, self.generation));
     }
@@ -67,6 +73,10 @@ impl Roots {
     fn holds_newest(&self, number: u16) -> bool {
         self.slots.contains(&(number, 0, self.generation))
             || self.slots.contains(&(number, 1, self.generation))
+    }
+
+    fn holds_newest_whole(&self, number: u16) -> bool {
+        self.holds_newest(number) && !self.halves.contains(&number)
     }
 }
 
@@ -148,7 +158,8 @@ impl Pool {
     /// then on a root that is older, or that could not be read, leads to segments that were written over.
     ///
     /// Such another root would come back where a crash came between two devices, when the one that has the newest is
-    /// lost; or where a slot could not be read this time.
+    /// lost; where it came between the two copies on a device, when the one that has the newest goes bad; or where a
+    /// slot could not be read this time.
     ///
     /// # Errors
     /// If no root can be written: nothing was changed then that an older or newer root relies on.
@@ -161,7 +172,10 @@ impl Pool {
             }
             if !roots.unsure.is_empty() {
                 roots.generation += UNREAD_GENERATIONS;
-            } else if holders.iter().all(|device| roots.holds_newest(device.number)) {
+            } else if holders
+                .iter()
+                .all(|device| roots.holds_newest_whole(device.number))
+            {
                 return Ok(());
             }
         }

@@ -164,6 +164,37 @@ fn a_crash_between_two_devices_is_mended_before_either_may_be_lost() {
 }
 
 #[test]
+fn a_crash_between_two_copies_is_mended_before_either_may_go_bad() {
+    const SLOTS: [u64; 4] = [256 * 1024, 384 * 1024, 512 * 1024, 640 * 1024];
+    let shelf = Shelf::new(&[16]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    pool.write_root(b"one").unwrap();
+    pool.write_root(b"two").unwrap();
+    let before = shelf.events();
+    pool.write_root(b"three").unwrap();
+    let mut mended = 0;
+    for cut in before..shelf.events() {
+        for seed in 0..16 {
+            let survivors = shelf.after_power_cut(cut, seed);
+            let pool = open(survivors.all()).unwrap();
+            let kept = root(&pool).unwrap();
+            let whole = survivors.events();
+            pool.settle_roots().unwrap();
+            mended += u32::from(survivors.events() > whole);
+            for slot in SLOTS {
+                *survivors.media[0].unreadable.lock().unwrap() = vec![(slot, u32::MAX)];
+                assert_eq!(
+                    root(&open(survivors.all()).unwrap()).unwrap(),
+                    kept,
+                    "cut {cut}, seed {seed}, {slot} is bad"
+                );
+            }
+        }
+    }
+    assert!(mended > 0);
+}
+
+#[test]
 fn a_root_that_could_not_be_read_never_comes_back() {
     const SLOT_OF_TWO: [u64; 2] = [384 * 1024, 640 * 1024];
     for attempts in [2, u32::MAX] {
