@@ -7,6 +7,7 @@ use terrace_dataset::{AllocateMode, Context, FileKind, SeekTarget};
 use crate::{
     content::Content,
     fault::FaultKind,
+    fs_copying::copied_in_part,
     fs_level::Run,
     fs_model::{BlocksModel, Body, ROOT, UNKNOWN_OBJECT},
     fs_state::Promise,
@@ -115,8 +116,9 @@ impl Run {
                     .file(object)
                     .map(|file| file.read(0, copied))
                     .unwrap_or_default();
+                let pieces = copied_in_part(tree, (0, object), end, &data);
                 let model = tree.write(object, end, &data);
-                Done::of(result, model, vec![object])
+                Done::of(result, model, vec![object]).by_way_of(pieces)
             })?;
         }
         let region = 1 << 20;

@@ -18,6 +18,7 @@ use terrace_store::Store;
 use crate::{
     content::Content,
     ensure,
+    fs_copying::copied_in_part,
     fs_level::Run,
     fs_model::{Body, Refused, TreeModel},
     fs_workload::Done,
@@ -84,18 +85,38 @@ impl Change {
             Self::Write(offset, data) => (tree.write(object, *offset, data), vec![object]),
             Self::Punch(offset, length) => (tree.zero(object, *offset, *length, false), vec![object]),
             Self::Share(offset, target, length) => {
-                let data = tree.file(object).map(|file| file.read(*offset, *length as usize));
-                let data = data.unwrap_or_default();
-                let copied = made.as_ref().map_or(data.len(), |copied| *copied as usize);
-                let copied = copied.min(data.len());
-                (
-                    tree.write(*target, *offset, &data[..copied]),
-                    vec![object, *target],
-                )
+                let data = copied(tree, object, (*offset, *length), made);
+                (tree.write(*target, *offset, &data), vec![object, *target])
             }
             Self::Truncate(size) => (tree.resize(object, *size), vec![object]),
         }
     }
+
+    /// What a crash may find of it.
+    fn in_part(&self, tree: &TreeModel, object: u64, made: &Result<u64, FsError>) -> Vec<TreeModel> {
+        match self {
+            Self::Share(offset, target, length) => {
+                let data = copied(tree, object, (*offset, *length), made);
+                copied_in_part(tree, (*offset, *target), *offset, &data)
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// What was copied out of an object (after a failure: what may have been).
+fn copied(
+    tree: &TreeModel,
+    object: u64,
+    (offset, length): (u64, u64),
+    made: &Result<u64, FsError>,
+) -> Vec<u8> {
+    let data = tree.file(object).map(|file| file.read(offset, length as usize));
+    let mut data = data.unwrap_or_default();
+    if let Ok(copied) = made {
+        data.truncate(*copied as usize);
+    }
+    data
 }
 
 impl Run {
@@ -202,8 +223,9 @@ impl Run {
             laid.set(engine.datasets().relayout(&fragment, &wanted, most));
             make();
             let result = made.into_inner().unwrap_or(Ok(0));
+            let pieces = change.in_part(tree, object, &result);
             let (model, touched) = change.model(tree, object, &result);
-            Done::of(result, model, touched)
+            Done::of(result, model, touched).by_way_of(pieces)
         });
         called?;
         let laid = laid.into_inner();

@@ -141,6 +141,11 @@ impl Run {
         trace!(self.trace, "{}: {words}: {}", filesystem.name, done.words());
         match (done.engine, done.model) {
             (Ok(()), Ok(())) => {
+                let filesystem = &mut self.filesystems[index];
+                let old = filesystem.history.newest().tree.clone();
+                for tree in done.on_the_way {
+                    filesystem.history.push(TreeState { tree, exact: false });
+                }
                 let latest = terrace_device::Clock::now_nanoseconds(&*before);
                 for object in done.touched {
                     if tree.node(object).is_none() {
@@ -167,10 +172,9 @@ impl Run {
                     }
                 }
                 let filesystem = &mut self.filesystems[index];
-                let before = &filesystem.history.newest().tree;
                 // A file that never gets a name may go again without a trace.
-                filesystem.changed |= before.without_unnamed() != tree.without_unnamed();
-                let (used, used_before) = (tree.used_blocks() as u64, before.used_blocks() as u64);
+                filesystem.changed |= old.without_unnamed() != tree.without_unnamed();
+                let (used, used_before) = (tree.used_blocks() as u64, old.used_blocks() as u64);
                 let quota = filesystem.quota_bytes.filter(|_| filesystem.quota_certain);
                 let quota = quota.map(|quota| quota + filesystem.quota_slack_bytes);
                 ensure!(
@@ -503,83 +507,6 @@ impl Run {
         })
     }
 
-    fn copy_range(&mut self, index: usize, from: u64, to: u64) -> Check {
-        if from == to {
-            return Ok(());
-        }
-        let tree = &self.filesystems[index].history.newest().tree;
-        let size = tree.file(from).map_or(0, |file| file.size);
-        if size == 0 {
-            return Ok(());
-        }
-        let aligned = self.random.chance(2, 3);
-        let mut from_offset = self.random.below(size);
-        let mut to_offset = self.random.below(1 << 20);
-        if aligned {
-            from_offset = from_offset / 4096 * 4096;
-            to_offset = to_offset / 4096 * 4096;
-        }
-        let mut length = self.random.between(1, size).min(300_000);
-        if self.aside.chance(1, 3) {
-            // Up to the end of the source, into the middle of the target; what is committed can be shared.
-            let target_size = tree.file(to).map_or(0, |file| file.size);
-            (from_offset, to_offset) = (
-                from_offset / 4096 * 4096,
-                self.aside.below(target_size / 4096 + 1) * 4096,
-            );
-            length = (size - from_offset).min(300_000);
-        }
-        if self.aside.chance(1, 3)
-            && let Some(handle) = self.filesystems[index].handle.clone()
-            && let Err(error) = handle.commit()
-        {
-            return self.after_error("commit", &error);
-        }
-        let words = format!("copy {length} bytes from {from_offset} of {from} to {to_offset} of {to}");
-        self.call(index, &words, |fs, tree| {
-            let result = fs.copy_range(&Context::root(), from, from_offset, to, to_offset, length);
-            let data = tree
-                .file(from)
-                .map(|file| file.read(from_offset, length as usize))
-                .unwrap_or_default();
-            let copied = result.as_ref().map_or(data.len() as u64, |copied| *copied);
-            if copied > data.len() as u64 || (copied == 0 && !data.is_empty()) {
-                return Done::wrong(format!("{copied} of {} bytes copied", data.len()));
-            }
-            let model = tree.write(to, to_offset, &data[..copied as usize]);
-            Done::of(result, model, vec![from, to]).stamping(&[(to, Change::Content)])
-        })?;
-        match self.aside.below(6) {
-            0 => self.punch_copied(index, to, to_offset + self.aside.clone().below(length)),
-            1 => self.write_copied(index, to, to_offset + self.aside.clone().below(length)),
-            _ => Ok(()),
-        }
-    }
-
-    /// A hole in what was copied just before, and is not committed.
-    fn punch_copied(&mut self, index: usize, object: u64, offset: u64) -> Check {
-        let length = self.aside.between(1, 20_000);
-        let words = format!("punch {length} bytes at {offset} out of what was copied to {object}");
-        self.call(index, &words, |fs, tree| {
-            let result = fs.allocate(&Context::root(), object, AllocateMode::Punch, offset, length);
-            Done::of(result, tree.zero(object, offset, length, false), vec![object])
-        })
-    }
-
-    /// The same with something else in the place of it.
-    fn write_copied(&mut self, index: usize, object: u64, offset: u64) -> Check {
-        let data = vec![0x5B; self.aside.between(1, 20_000) as usize];
-        let words = format!(
-            "write {} bytes at {offset} of {object} over what was copied",
-            data.len()
-        );
-        self.call(index, &words, |fs, tree| {
-            let result = fs.write(&Context::root(), object, offset, &data, false);
-            let written = result.as_ref().map_or(data.len(), |written| *written);
-            Done::of(result, tree.write(object, offset, &data[..written]), vec![object])
-        })
-    }
-
     fn read(&mut self, index: usize, object: u64) -> Check {
         let filesystem = &self.filesystems[index];
         if filesystem.handle.is_none() {
@@ -811,6 +738,8 @@ pub(crate) struct Done {
     touched: Touched,
     /// Objects whose times it must have set.
     stamped: Vec<(u64, Change)>,
+    /// What a crash may find of it, in order: it is made in several pieces.
+    on_the_way: Vec<TreeModel>,
     /// It must work on a full pool.
     frees: bool,
     wrong: Option<String>,
@@ -823,6 +752,7 @@ impl Done {
             model,
             touched,
             stamped: Vec::new(),
+            on_the_way: Vec::new(),
             frees: false,
             wrong: None,
         }
@@ -834,6 +764,12 @@ impl Done {
         self
     }
 
+    /// A crash may find it half done, as one of these.
+    pub(crate) fn by_way_of(mut self, trees: Vec<TreeModel>) -> Self {
+        self.on_the_way = trees;
+        self
+    }
+
     /// Something that no model is needed to see is wrong.
     pub(crate) fn wrong(words: String) -> Self {
         Self {
@@ -841,6 +777,7 @@ impl Done {
             model: Err("the answer makes no sense"),
             touched: Vec::new(),
             stamped: Vec::new(),
+            on_the_way: Vec::new(),
             frees: false,
             wrong: Some(words),
         }

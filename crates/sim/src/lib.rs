@@ -11,6 +11,7 @@ pub mod engine_rig;
 pub mod fault;
 mod fs_attributes;
 mod fs_audits;
+mod fs_copying;
 mod fs_devices;
 pub mod fs_dump;
 mod fs_endings;
