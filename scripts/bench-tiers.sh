@@ -108,7 +108,8 @@ wipefs -qa "$FAST" "$SLOW"
 "$TERRACE" pool create "$POOL" --tier "fast=$FAST" --tier "slow=$SLOW" -o memory=64M --force >&2 &&
     "$TERRACE" fs create "$POOL/data" && "$TERRACE" mount "$POOL/data" "$MOUNT" || exit 1
 bulk=$MOUNT/bulk table=$MOUNT/table
-lay() { fio --name=lay --ioengine=libaio --direct=1 --filename="$1" --size="$2" --bs=1M --rw=write --refill_buffers --end_fsync=1 >/dev/null; }
+# With a seed of its own each time: equal files would be stored once, and what moves one would move the other.
+lay() { fio --name=lay --ioengine=libaio --direct=1 --filename="$1" --size="$2" --bs=1M --rw=write --refill_buffers --randrepeat=0 --end_fsync=1 >/dev/null; }
 lay "$bulk" 640M && lay "$table" 128M || exit 1
 state() { { "$TERRACE" jobs "$POOL" | tail -n 4; "$TERRACE" where "$POOL/data/$1" | head -n 4; "$TERRACE" tier devices "$POOL"; } >&2; }
 demote() { "$TERRACE" demote "$POOL/data/$1" --wait >&2; "$TERRACE" where "$POOL/data/$1" | head -n 3 >&2; }
@@ -122,6 +123,8 @@ hot_sets terrace -before "$bulk"
 table_of_tier terrace -before "$table"
 "$TERRACE" pool set migration=on "$POOL"
 demote table
+# Each training begins with nothing known, as a cache begins empty.
+"$TERRACE" tier clear-heat "$POOL" >&2
 restart() {
     "$TERRACE" stop "$POOL" >&2 && "$TERRACE" start "$POOL" >&2
     mountpoint -q "$MOUNT" || "$TERRACE" mount "$POOL/data" "$MOUNT"

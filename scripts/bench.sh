@@ -21,7 +21,7 @@ fio_job() { # $1 filesystem, $2 job, $3 directory, fio options…
     local fs=$1 label=$2 dir=$3
     shift 3
     note "$fs" "$label" "$(fio --name=j --filename="$dir/fio.dat" --size="${size}M" --direct=1 --ioengine=libaio --iodepth=4 --bs=4k \
-        --runtime=8 --time_based --output-format=terse --terse-version=3 "$@" 2>/dev/null | awk -F';' '{ printf "%d", $8 + $49 }')"
+        --runtime=8 --time_based --randrepeat=0 --output-format=terse --terse-version=3 "$@" 2>/dev/null | awk -F';' '{ printf "%d", $8 + $49 }')"
 }
 # Copies the files of a directory, each synced.
 copy_synced() { local file; mkdir -p "$2"; for file in "$1"/*; do dd if="$file" of="$2/${file##*/}" bs=1M conv=fsync status=none; done; }
@@ -30,13 +30,13 @@ back_up() { local i; for i in 1 2 3 4 5; do rsync -a "$SCRATCH/tree/" "$1/backup
 
 measure() { # $1 filesystem, $2 directory
     local fs=$1 dir=$2
-    fio --name=lay --filename="$dir/fio.dat" --size="${size}M" --bs=1M --rw=write --refill_buffers --end_fsync=1 >/dev/null
+    fio --name=lay --filename="$dir/fio.dat" --size="${size}M" --bs=1M --rw=write --refill_buffers --randrepeat=0 --end_fsync=1 >/dev/null
     fio_job "$fs" seq-write "$dir" --rw=write --refill_buffers
     fio_job "$fs" seq-read "$dir" --rw=read
     fio_job "$fs" rand-read "$dir" --rw=randread
     fio_job "$fs" rand-write "$dir" --rw=randwrite --refill_buffers
     # The median of write+fsync, told as how many of them fit into a second.
-    note "$fs" fsync-p50 "$(fio --name=s --filename="$dir/sync.dat" --size=64M --bs=4k --rw=randwrite --fsync=1 --runtime=8 --time_based \
+    note "$fs" fsync-p50 "$(fio --name=s --filename="$dir/sync.dat" --size=64M --bs=4k --rw=randwrite --fsync=1 --runtime=8 --time_based --randrepeat=0 \
         --output-format=json 2>/dev/null | tr -d ' \n' | sed 's/.*"sync":{//; s/.*"50.000000":\([0-9]*\),"60.*/\1/' |
         awk '{ printf "%.1f", $1 ? 1e9 / $1 : 0 }')"
     rm -f "$dir/fio.dat" "$dir/sync.dat"
