@@ -34,6 +34,7 @@ soak:
 	scripts/kill-soak.sh $${CARGO_TARGET_DIR:-target}/release/terrace 100
 	scripts/power-cut.sh $${CARGO_TARGET_DIR:-target}/release/terrace 100
 	scripts/guest-boot.sh $${CARGO_TARGET_DIR:-target}/release/terrace --fetch
+	scripts/ublk-guest.sh $${CARGO_TARGET_DIR:-target}/release/terrace --fetch
 	scripts/volume-kill.sh $${CARGO_TARGET_DIR:-target}/release/terrace 20
 	scripts/volume-kill.sh $${CARGO_TARGET_DIR:-target}/release/terrace 20 $$(date +%s) --power
 

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::{
     device_arguments::{DeviceCommand, EvacuateArguments},
     verify_arguments::VerifyArguments,
+    via::Via,
 };
 
 /// One pool of fast and slow storage: tiers, dedup, compression, checksums, snapshots.
@@ -113,19 +114,23 @@ pub enum Command {
     },
     /// Make a volume, or a snapshot of one (VOLUME@NAME), a block device of this machine, and print which
     ///
-    /// The device is a loop device with logical blocks of the volume's block_size; root alone can make one. It comes back
-    /// with the daemon, and has a name that stays the same, for fstab and crypttab: disk/POOL/VOLUME in the run directory
-    /// (/run/terrace/disk/POOL/VOLUME for root).
+    /// The device is one of ublk (/dev/ublkbN) where the kernel has that, else a loop device, with logical blocks of the
+    /// volume's block_size; root alone can make one. It comes back with the daemon, and has a name that stays the same, for
+    /// fstab and crypttab: disk/POOL/VOLUME in the run directory (/run/terrace/disk/POOL/VOLUME for root). 'terrace doctor'
+    /// says which kind is made here, and why.
     Attach {
         /// The volume; one that is attached already stays as it is
         volume: String,
         /// Refuse writes (snapshots always do)
         #[arg(long = "ro")]
         read_only: bool,
+        /// Through what
+        #[arg(long, value_enum, default_value_t)]
+        via: Via,
     },
     /// Take the block device of a volume away
     Detach {
-        /// The volume, or its device (/dev/loopN)
+        /// The volume, or its device (/dev/ublkbN, /dev/loopN), or the name of it that stays
         target: String,
         /// Also while it is in use: it ends with its last user
         #[arg(short, long)]

@@ -16,6 +16,7 @@ mod places;
 mod registry;
 mod tree_copy;
 mod verify_arguments;
+mod via;
 
 use std::{ffi::OsString, process::ExitCode};
 

@@ -10,7 +10,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 use terrace_control::Failure;
 
-use crate::places::{Places, check_pool_name, replace_file};
+use crate::{
+    places::{Places, check_pool_name, replace_file},
+    via::Via,
+};
 
 /// Most bytes of a file that is read from the state directory.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -52,6 +55,9 @@ pub struct KnownAttachment {
     /// Whether it is to be read only.
     #[serde(default)]
     pub read_only: bool,
+    /// Through what.
+    #[serde(default)]
+    pub via: Via,
     /// The block device that it was last.
     #[serde(default)]
     pub device: Option<PathBuf>,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::{
     error::FsError,
+    settings::Durability,
     tree::{ROOT, SeekTarget, Tree},
     view::View,
     volume::{BlockStatus, Volume},
@@ -41,6 +42,10 @@ pub trait BlockDevice: Send + Sync {
     fn block_bytes(&self) -> u32;
     /// Whether writes are refused.
     fn read_only(&self) -> bool;
+    /// What a write, or a flush, that has returned is worth; it may be set otherwise at any time.
+    fn durability(&self) -> Durability {
+        Durability::Barrier
+    }
     /// Fills `buffer` from `offset`.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FsError>;
     /// Does several reads, each as [`read`](Self::read); what they want of the storage may be asked for at once.
@@ -72,6 +77,10 @@ impl BlockDevice for Volume {
 
     fn read_only(&self) -> bool {
         self.dataset().settings().readonly
+    }
+
+    fn durability(&self) -> Durability {
+        self.dataset().settings().durability
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FsError> {
@@ -117,6 +126,10 @@ impl BlockDevice for ReadOnly {
 
     fn read_only(&self) -> bool {
         true
+    }
+
+    fn durability(&self) -> Durability {
+        self.0.durability()
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FsError> {

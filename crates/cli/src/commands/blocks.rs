@@ -6,11 +6,13 @@ use serde_json::{Value, json};
 use terrace_control::Failure;
 
 use super::{Session, logged};
-use crate::{arguments::ServeArguments, client::Client, names::split_pool, output, registry::Registry};
+use crate::{
+    arguments::ServeArguments, client::Client, names::split_pool, output, registry::Registry, via::Via,
+};
 
 /// `terrace attach VOLUME`: prints the block device.
-pub fn attach(session: &Session, volume: &str, read_only: bool) -> Result<(), Failure> {
-    let arguments = json!({ "volume": volume, "read_only": read_only });
+pub fn attach(session: &Session, volume: &str, read_only: bool, via: Via) -> Result<(), Failure> {
+    let arguments = json!({ "volume": volume, "read_only": read_only, "via": via });
     let answer = session.change(volume, "attach", arguments)?;
     if session.json {
         return output::json(&answer);

@@ -59,7 +59,13 @@ pub fn volume(session: &Session, command: VolumeCommand) -> Result<(), Failure> 
             let resized = session.change(&volume, "resize", arguments)?;
             for address in resized["served"].as_array().into_iter().flatten() {
                 let address = address.as_str().unwrap_or_default();
-                println!("who uses '{volume}' at {address} sees the new size when they connect again");
+                if address.starts_with('/') {
+                    println!(
+                        "{address} is in use and shows the new size of '{volume}' when it is detached and attached again"
+                    );
+                } else {
+                    println!("who uses '{volume}' at {address} sees the new size when they connect again");
+                }
             }
             Ok(())
         }

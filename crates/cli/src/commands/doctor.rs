@@ -8,7 +8,7 @@ use terrace_device::format_size;
 use terrace_fuse::RingSwitch;
 
 use super::Session;
-use crate::{output, registry::Registry};
+use crate::{output, registry::Registry, via::UblkHere};
 
 #[derive(Serialize)]
 struct Check {
@@ -42,6 +42,7 @@ impl Check {
 pub fn run(session: &Session) -> Result<ExitCode, Failure> {
     let mut checks = vec![kernel()];
     checks.extend(fuse());
+    checks.push(attaching());
     checks.extend([open_files(), memory(), state_directory(session)]);
     for known in Registry::new(&session.places).pools()? {
         for device in &known.devices {
@@ -170,6 +171,11 @@ fn fuse() -> Vec<Check> {
         ));
     }
     checks
+}
+
+fn attaching() -> Check {
+    let (well, found, advice) = UblkHere::look().advice();
+    Check::new("attached volumes", well, found, advice)
 }
 
 fn open_files() -> Check {

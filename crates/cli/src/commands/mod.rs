@@ -116,7 +116,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             &options,
         )),
         Command::Unmount { target, force } => done(mounts::unmount(&session, &target, force)),
-        Command::Attach { volume, read_only } => done(blocks::attach(&session, &volume, read_only)),
+        Command::Attach {
+            volume,
+            read_only,
+            via,
+        } => done(blocks::attach(&session, &volume, read_only, via)),
         Command::Detach { target, force } => done(blocks::detach(&session, &target, force)),
         Command::Serve(arguments) => done(blocks::serve(&session, &arguments)),
         Command::Unserve { volume } => done(blocks::unserve(&session, &volume)),

@@ -146,7 +146,7 @@ impl Daemon {
             .datasets()
             .resize_volume(&name, bytes)
             .map_err(|error| failed(&what, &error))?;
-        let told_later = self.blocks.resized(&name)?;
+        let told_later = self.blocks.resized(&self.engine, &name)?;
         Ok(json!({ "name": name, "size_bytes": bytes, "served": told_later }))
     }
 

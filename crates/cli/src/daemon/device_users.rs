@@ -6,14 +6,33 @@
 use std::{
     fs,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// Most users that are named.
 const NAMED_MAX: usize = 4;
 
-/// What keeps `device` until somebody acts: mounts, swap, devices on top of it. In words; none if it is free.
+/// What keeps `device`, or a partition of it, until somebody acts: mounts, swap, devices on top of it. In words; none if
+/// it is free.
 pub fn holders_of(device: &Path) -> Vec<String> {
+    let mut holders = direct_holders_of(device);
+    for partition in partitions_of(device) {
+        holders.extend(direct_holders_of(&partition));
+    }
+    holders
+}
+
+fn partitions_of(device: &Path) -> Vec<PathBuf> {
+    let name = device.file_name().unwrap_or_default();
+    let entries = fs::read_dir(Path::new("/sys/block").join(name));
+    let parts = entries.into_iter().flatten().flatten();
+    parts
+        .filter(|entry| entry.path().join("partition").exists())
+        .map(|entry| Path::new("/dev").join(entry.file_name()))
+        .collect()
+}
+
+fn direct_holders_of(device: &Path) -> Vec<String> {
     let Ok(metadata) = fs::metadata(device) else {
         return Vec::new();
     };
@@ -28,7 +47,7 @@ pub fn holders_of(device: &Path) -> Vec<String> {
         }
     }
     let name = device.file_name().unwrap_or_default();
-    let above = Path::new("/sys/block").join(name).join("holders");
+    let above = Path::new("/sys/class/block").join(name).join("holders");
     for holder in fs::read_dir(above).into_iter().flatten().flatten() {
         holders.push(format!("part of '/dev/{}'", holder.file_name().display()));
     }
@@ -46,6 +65,9 @@ pub fn holders_of(device: &Path) -> Vec<String> {
 pub fn users_of(device: &Path) -> Vec<String> {
     let mut users = holders_of(device);
     users.extend(processes_with(device));
+    for partition in partitions_of(device) {
+        users.extend(processes_with(&partition));
+    }
     if users.is_empty() && is_claimed(device) {
         users.push("claimed by the kernel or in another mount namespace".into());
     }

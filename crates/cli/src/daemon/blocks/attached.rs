@@ -1,47 +1,104 @@
-//! `Attached`: one volume, or a snapshot of one, as a loop device of this machine.
+//! `Attached`: one volume, or a snapshot of one, as a block device of this machine, of one kind or the other.
 //!
 //! Invariants: a device in use is not taken away unless forced; what was written to it is durable once it is.
 
 use std::{
-    fs,
-    path::PathBuf,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
-use terrace_dataset::{At, Volume};
+use terrace_dataset::{At, BlockDevice, PastVolume, ReadOnly, View, Volume};
 use terrace_engine::Engine;
-use terrace_fuse::{
-    Content, FuseError, LoopDevice, MountOptions, Session, UnmountMode, VOLUME_OBJECT, VolumeFile,
-};
+use terrace_fuse::{Content, VolumeFile};
 
 use super::{
     super::{
         answers::failed,
         device_users::{holders_of, users_of},
     },
-    device_names::{clear_remains, file_in, link_of, make_link, prepare_directory, remove_link},
+    device_names::{link_of, make_link, remove_link},
+    loop_face::LoopFace,
+    ublk_face::{UblkFace, clear_ublk_remains},
 };
-use crate::{places::Places, registry::KnownAttachment};
+use crate::{
+    places::Places,
+    registry::KnownAttachment,
+    via::{Choice, UblkHere},
+};
 
 /// How long a device that nobody holds may still be open: udev looks at each that was written to.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
+pub const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is attached.
+enum Source {
+    Live(Arc<Volume>),
+    Past(Arc<View>),
+}
+
+impl Source {
+    fn open(engine: &Engine, what: &str, name: &str) -> Result<Self, Failure> {
+        let datasets = engine.datasets();
+        match name.split_once('@') {
+            Some((dataset, snapshot)) => datasets
+                .volume_view(dataset, &At::Snapshot(snapshot.to_owned()))
+                .map(Self::Past)
+                .map_err(|error| failed(what, &error)),
+            None => datasets
+                .volume(name)
+                .map(Self::Live)
+                .map_err(|error| failed(what, &error)),
+        }
+    }
+
+    /// As a disk.
+    fn disk(&self, what: &str, read_only: bool) -> Result<Arc<dyn BlockDevice>, Failure> {
+        let disk: Arc<dyn BlockDevice> = match self {
+            Self::Live(volume) => volume.clone(),
+            Self::Past(view) => {
+                Arc::new(PastVolume::new(view.clone()).map_err(|error| failed(what, &error))?)
+            }
+        };
+        Ok(if read_only { Arc::new(ReadOnly(disk)) } else { disk })
+    }
+
+    /// As a file, the bytes of its logical block, and whether it is to be read only.
+    fn file(&self, read_only: bool) -> (Content, u32, bool) {
+        match self {
+            Self::Live(volume) => {
+                let settings = volume.dataset().settings();
+                let content = Content::Live(VolumeFile::new(volume.clone()));
+                (content, settings.block_bytes, read_only || settings.readonly)
+            }
+            Self::Past(view) => {
+                let block_bytes = view.dataset().settings().block_bytes;
+                (
+                    Content::ReadOnly(VolumeFile::past(view.clone())),
+                    block_bytes,
+                    true,
+                )
+            }
+        }
+    }
+}
+
+enum Face {
+    Loop(LoopFace),
+    Ublk(UblkFace),
+}
 
 /// See above.
 pub struct Attached {
     pub known: KnownAttachment,
-    /// The file underneath the device.
-    file: PathBuf,
-    pub device: LoopDevice,
-    session: Session,
+    face: Face,
     /// Absent for a snapshot.
     volume: Option<Arc<Volume>>,
 }
 
 impl Attached {
-    /// Mounts the file that shows a volume where nobody looks, and a loop device over it.
+    /// Makes the device, of the kind that was asked for or can be had.
     pub fn make(
         places: &Places,
         pool: &str,
@@ -49,73 +106,94 @@ impl Attached {
         mut known: KnownAttachment,
     ) -> Result<Self, Failure> {
         let what = format!("attach '{}'", known.volume);
-        let datasets = engine.datasets();
-        let mut options = MountOptions::of(known.volume.clone());
-        options.allow_other = Some(false);
-        let (content, volume, block_bytes) = match known.volume.split_once('@') {
-            Some((dataset, snapshot)) => {
-                let view = datasets
-                    .volume_view(dataset, &At::Snapshot(snapshot.to_owned()))
-                    .map_err(|error| failed(&what, &error))?;
-                options.read_only = true;
-                let block_bytes = view.dataset().settings().block_bytes;
-                (Content::ReadOnly(VolumeFile::past(view)), None, block_bytes)
-            }
-            None => {
-                let volume = datasets
-                    .volume(&known.volume)
-                    .map_err(|error| failed(&what, &error))?;
-                let settings = volume.dataset().settings();
-                options.read_only = known.read_only || settings.readonly;
-                let file = VolumeFile::new(volume.clone());
-                (Content::Live(file), Some(volume), settings.block_bytes)
+        let source = Source::open(engine, &what, &known.volume)?;
+        let wanted = known.device.as_deref();
+        let choice = known.via.choose(wanted, &UblkHere::look()).map_err(|why| {
+            Failure::new(
+                what.clone(),
+                format!("ublk cannot be used: {why}"),
+                "'terrace doctor' says more; '--via loop' does without ublk",
+            )
+        })?;
+        let over_loop = || {
+            clear_ublk_remains(&what, places, pool, &known.volume)?;
+            let (content, block_bytes, read_only) = source.file(known.read_only);
+            LoopFace::make(
+                places,
+                pool,
+                &known.volume,
+                content,
+                block_bytes,
+                read_only,
+                wanted,
+            )
+            .map(Face::Loop)
+        };
+        let face = match choice {
+            Choice::Loop => over_loop()?,
+            Choice::Ublk { or_loop } => {
+                let disk = source.disk(&what, known.read_only)?;
+                match UblkFace::make(places, pool, &known.volume, disk, wanted) {
+                    Ok(face) => Face::Ublk(face),
+                    Err(failure) if or_loop => {
+                        tracing::warn!("{failure}");
+                        over_loop()?
+                    }
+                    Err(failure) => return Err(failure),
+                }
             }
         };
-        let directory = prepare_directory(places, pool, &known.volume)
-            .map_err(|error| Failure::new(what.clone(), error, "fix the state directory"))?;
-        let file = file_in(&directory);
-        clear_remains(&what, &directory)?;
-        let session = terrace_fuse::mount(&directory, content, None, &options)
-            .map_err(|error| unavailable(&what, &error))?;
-        let device = LoopDevice::attach_as(&file, block_bytes, options.read_only, known.device.as_deref());
-        let device = match device {
-            Ok(device) => device,
-            Err(error) => {
-                if let Err(error) = session.unmount(UnmountMode::Lazy) {
-                    tracing::warn!("{error}");
-                }
-                return Err(failed(&what, &error));
-            }
+        let volume = match source {
+            Source::Live(volume) => Some(volume),
+            Source::Past(_) => None,
+        };
+        let attached = Self {
+            known: known.clone(),
+            face,
+            volume,
         };
         let link = link_of(places, &known.volume);
-        if let Err(error) = make_link(&link, device.path()) {
+        if let Err(error) = make_link(&link, attached.device()) {
             tracing::warn!("make '{}': {error}", link.display());
         }
-        known.device = Some(device.path().to_owned());
-        Ok(Self {
-            known,
-            file,
-            device,
-            session,
-            volume,
-        })
+        known.device = Some(attached.device().to_owned());
+        Ok(Self { known, ..attached })
     }
 
-    /// Whether the device still shows the volume; anybody may detach it with `losetup -d`.
+    /// The block device.
+    pub fn device(&self) -> &Path {
+        match &self.face {
+            Face::Loop(face) => face.path(),
+            Face::Ublk(face) => face.path(),
+        }
+    }
+
+    /// Whether the device still shows the volume.
     pub fn is_live(&self) -> bool {
-        self.device.shows(&self.file)
+        match &self.face {
+            Face::Loop(face) => face.is_live(),
+            Face::Ublk(face) => face.is_live(),
+        }
     }
 
-    /// Whether the kernel has let go of the file underneath.
+    /// Whether whoever used the device has noticed no more of the old daemon's end than a pause.
+    pub fn has_continued(&self) -> bool {
+        matches!(&self.face, Face::Ublk(face) if face.has_continued())
+    }
+
+    /// Whether the kernel has let go of what is underneath.
     pub fn has_ended(&self) -> bool {
-        self.session.is_ended()
+        match &self.face {
+            Face::Loop(face) => face.has_ended(),
+            Face::Ublk(_) => true,
+        }
     }
 
     /// What users are told.
     pub fn answer(&self, places: &Places) -> Value {
         json!({
             "volume": self.known.volume,
-            "device": self.device.path(),
+            "device": self.device(),
             "link": link_of(places, &self.known.volume),
             "read_only": self.known.read_only,
         })
@@ -123,7 +201,7 @@ impl Attached {
 
     /// Fails while somebody uses the device.
     pub fn refuse_busy(&self) -> Result<(), Failure> {
-        let device = self.device.path();
+        let device = self.device();
         let deadline = Instant::now() + RELEASE_PATIENCE;
         loop {
             if !self.is_live() {
@@ -144,35 +222,14 @@ impl Attached {
         }
     }
 
-    /// Lets go of the device, then of the file underneath; whether that ends only with its last user.
+    /// Lets go of the device; whether something of it ends only with its last user.
     pub fn take_away(&self, places: &Places, force: bool) -> Result<bool, Failure> {
         let what = format!("detach '{}'", self.known.volume);
-        if self.is_live() {
-            self.device.detach().map_err(|error| failed(&what, &error))?;
-        }
-        let deadline = Instant::now() + RELEASE_PATIENCE;
-        let mut lazily = false;
-        loop {
-            match self.session.unmount(UnmountMode::IfUnused) {
-                Ok(()) => break,
-                Err(FuseError::Busy { .. })
-                    if Instant::now() < deadline && (!force || users_of(self.device.path()).is_empty()) =>
-                {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                Err(_) => {
-                    self.session
-                        .unmount(UnmountMode::Lazy)
-                        .map_err(|error| failed(&what, &error))?;
-                    lazily = true;
-                    break;
-                }
-            }
-        }
-        remove_link(places, &link_of(places, &self.known.volume), self.device.path());
-        if let Some(directory) = self.file.parent() {
-            let _ = fs::remove_dir(directory);
-        }
+        let lazily = match &self.face {
+            Face::Loop(face) => face.take_away(&what, force)?,
+            Face::Ublk(face) => face.take_away(&what).map(|()| false)?,
+        };
+        remove_link(places, &link_of(places, &self.known.volume), self.device());
         Ok(lazily)
     }
 
@@ -185,26 +242,13 @@ impl Attached {
         }
     }
 
-    /// The volume has another size: the kernel is told.
-    pub fn resized(&self) -> Result<(), Failure> {
-        let (device, volume) = (self.device.path().display(), &self.known.volume);
+    /// The volume has another size: the kernel is told. `false` if this kernel cannot be told while the device is there.
+    pub fn resized(&self) -> Result<bool, Failure> {
+        let (device, volume) = (self.device().display(), &self.known.volume);
         let what = format!("tell {device} that '{volume}' has another size");
-        self.session
-            .invalidate_object(VOLUME_OBJECT, false)
-            .map_err(|error| failed(&what, &error))?;
-        // The loop device takes the size that the kernel knows of the file: it has to be asked for anew.
-        fs::metadata(&self.file).map_err(|error| Failure::new(what.clone(), error, ""))?;
-        self.device.refresh_size().map_err(|error| failed(&what, &error))
-    }
-}
-
-fn unavailable(what: &str, error: &FuseError) -> Failure {
-    match error {
-        FuseError::Unavailable { .. } => Failure::new(
-            what,
-            error.to_string().replace(';', ","),
-            "'terrace doctor' says more; without FUSE use 'terrace serve'",
-        ),
-        _ => failed(what, error),
+        match &self.face {
+            Face::Loop(face) => face.resized(&what).map(|()| true),
+            Face::Ublk(face) => face.resized(&what),
+        }
     }
 }

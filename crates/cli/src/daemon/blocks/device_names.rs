@@ -25,6 +25,14 @@ pub fn directory_of(places: &Places, pool: &str, volume: &str) -> PathBuf {
     places.volume_directory(pool).join(volume.replace('/', "+"))
 }
 
+/// The file that says what may be done with the volume's ublk device once its daemon is dead.
+#[cfg(feature = "ublk")]
+pub fn mark_of(places: &Places, pool: &str, volume: &str) -> PathBuf {
+    // No part of a name is empty, so `++` is in no directory's name beside it.
+    let name = format!("{}++ublk", volume.replace('/', "+"));
+    places.volume_directory(pool).join(name)
+}
+
 /// The file underneath, in its directory.
 pub fn file_in(directory: &Path) -> PathBuf {
     directory.join(String::from_utf8_lossy(VOLUME_NAME).as_ref())

@@ -1,4 +1,4 @@
-//! Volumes as block devices: attached to loop devices of this machine, served to NBD clients and virtual machines; brought back, taken
+//! Volumes as block devices: attached as devices of this machine, served to NBD clients and virtual machines; brought back, taken
 //! away.
 //!
 //! Invariants: what is attached or served is written down before it is made and struck off by `detach`, `unserve` or
@@ -8,7 +8,10 @@
 
 mod attached;
 mod device_names;
+mod loop_face;
 mod services;
+#[cfg_attr(not(feature = "ublk"), path = "without_ublk.rs")]
+mod ublk_face;
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -19,11 +22,13 @@ use serde_json::{Value, json};
 use services::Services;
 use terrace_control::Failure;
 use terrace_engine::Engine;
+use ublk_face::clear_ublk_remains;
 
 use super::answers::Parameters;
 use crate::{
     places::Places,
     registry::{KnownAttachment, KnownBlocks, KnownService, Registry},
+    via::Via,
 };
 
 #[derive(Default)]
@@ -62,7 +67,7 @@ impl Blocks {
             .iter()
             .filter(|attached| is_of(&attached.known.volume, volume) && attached.is_live());
         found
-            .map(|attached| attached.device.path().display().to_string())
+            .map(|attached| attached.device().display().to_string())
             .collect()
     }
 
@@ -83,7 +88,7 @@ impl Blocks {
             let why = format!(
                 "'{}' is in use: attached as {}",
                 attached.known.volume,
-                attached.device.path().display()
+                attached.device().display()
             );
             let remedy = format!("run 'terrace detach {}' first", attached.known.volume);
             return Err(Failure::new(what, why, remedy));
@@ -111,8 +116,11 @@ impl Blocks {
             let before = attachment.device.clone();
             match Attached::make(&self.places, &self.pool, engine, attachment.clone()) {
                 Ok(attached) => {
-                    let device = attached.device.path().to_owned();
+                    let device = attached.device().to_owned();
                     let said = match before {
+                        _ if attached.has_continued() => {
+                            format!("'{}' goes on as {}", attachment.volume, device.display())
+                        }
                         Some(before) if before != device => format!(
                             "'{}' is now {}; {} is still in use: unmount what is mounted from it",
                             attachment.volume,
@@ -159,6 +167,7 @@ impl Blocks {
         let known = KnownAttachment {
             volume: parameters.text("volume")?,
             read_only: parameters.flag("read_only")?,
+            via: parameters.value::<Option<Via>>("via")?.unwrap_or_default(),
             device: None,
         };
         let what = format!("attach '{}'", known.volume);
@@ -168,7 +177,7 @@ impl Blocks {
             if !attached.is_live() {
                 // Detached behind our back.
                 self.take_away(&attached, true)?;
-            } else if attached.known.read_only == known.read_only {
+            } else if attached.known.read_only == known.read_only && known.via.fits(attached.device()) {
                 return Ok(attached.answer(&self.places));
             } else {
                 let how = if attached.known.read_only {
@@ -178,7 +187,7 @@ impl Blocks {
                 };
                 return Err(Failure::new(
                     what,
-                    format!("it is attached {how} as {}", attached.device.path().display()),
+                    format!("it is attached {how} as {}", attached.device().display()),
                     format!("run 'terrace detach {}' first", known.volume),
                 ));
             }
@@ -187,24 +196,26 @@ impl Blocks {
             list.attached.retain(|other| other.volume != known.volume);
             list.attached.push(known.clone());
         })?;
-        let attached = match Attached::make(&self.places, &self.pool, engine, known.clone()) {
-            Ok(attached) => Arc::new(attached),
+        match Attached::make(&self.places, &self.pool, engine, known.clone()) {
+            Ok(attached) => Ok(self.remember(attached)?.answer(&self.places)),
             Err(failure) => {
                 self.change_list(|list| list.attached.retain(|other| other.volume != known.volume))?;
-                return Err(failure);
+                Err(failure)
             }
-        };
+        }
+    }
+
+    /// A device was made: it is kept, and written down which it is. `work` is held.
+    fn remember(&self, attached: Attached) -> Result<Arc<Attached>, Failure> {
+        let attached = Arc::new(attached);
         self.state.lock().attached.push(attached.clone());
         self.change_list(|list| {
-            if let Some(entry) = list
-                .attached
-                .iter_mut()
-                .find(|other| other.volume == known.volume)
-            {
-                entry.device = Some(attached.device.path().to_owned());
+            let mut entries = list.attached.iter_mut();
+            if let Some(entry) = entries.find(|other| other.volume == attached.known.volume) {
+                entry.device = Some(attached.device().to_owned());
             }
         })?;
-        Ok(attached.answer(&self.places))
+        Ok(attached)
     }
 
     /// `detach`: a volume or a device.
@@ -212,8 +223,8 @@ impl Blocks {
         let target = parameters.text("target")?;
         let force = parameters.flag("force")?;
         let _work = self.work.lock();
-        let found = self
-            .find(|attached| attached.known.volume == target || attached.device.path() == Path::new(&target));
+        let found =
+            self.find(|attached| attached.known.volume == target || attached.device() == Path::new(&target));
         let Some(attached) = found else {
             return Err(Failure::new(
                 format!("detach '{target}'"),
@@ -229,7 +240,7 @@ impl Blocks {
             list.attached
                 .retain(|other| other.volume != attached.known.volume)
         })?;
-        Ok(json!({ "volume": attached.known.volume, "device": attached.device.path() }))
+        Ok(json!({ "volume": attached.known.volume, "device": attached.device() }))
     }
 
     /// Takes a device away; what was written is durable afterwards.
@@ -291,16 +302,25 @@ impl Blocks {
         Ok(json!({ "volume": volume, "addresses": addresses }))
     }
 
-    /// A volume has another size: the kernel is told. NBD has no such message that clients understand, nor has the
-    /// vhost-user library: they see it when they connect again. Returns the addresses where that is to be done.
-    pub fn resized(&self, volume: &str) -> Result<Vec<String>, Failure> {
+    /// A volume has another size: the kernel is told, or the device made again under its name if nobody uses it. NBD has
+    /// no such message that clients understand, nor has the vhost-user library: they see it when they connect again.
+    /// Returns the addresses, and the device, where that is to be done.
+    pub fn resized(&self, engine: &Arc<Engine>, volume: &str) -> Result<Vec<String>, Failure> {
         let _work = self.work.lock();
+        let mut later = self.services.addresses(|served| served == volume);
         if let Some(attached) = self.find(|attached| attached.known.volume == volume)
             && attached.is_live()
+            && !attached.resized()?
         {
-            attached.resized()?;
+            if attached.refuse_busy().is_err() {
+                later.push(attached.device().display().to_string());
+            } else {
+                self.take_away(&attached, false)?;
+                let again = Attached::make(&self.places, &self.pool, engine, attached.known.clone())?;
+                self.remember(again)?;
+            }
         }
-        Ok(self.services.addresses(|served| served == volume))
+        Ok(later)
     }
 
     /// For `stop`: refuses while a device is in use, before anything is taken away.
@@ -358,6 +378,7 @@ pub fn clear_dead(places: &Places, pool: &str) -> Result<(), Failure> {
     }
     for attachment in &known.attached {
         let what = format!("detach '{}'", attachment.volume);
+        clear_ublk_remains(&what, places, pool, &attachment.volume)?;
         let directory = directory_of(places, pool, &attachment.volume);
         if let Some(directory) = real(&directory) {
             clear_remains(&what, &directory)?;

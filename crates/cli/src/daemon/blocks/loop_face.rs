@@ -1,0 +1,130 @@
+//! `LoopFace`: a volume as a loop device over a file that FUSE shows where nobody looks.
+//!
+//! Invariant: what could not be made whole leaves neither a device nor a mount.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use terrace_control::Failure;
+use terrace_fuse::{Content, FuseError, LoopDevice, MountOptions, Session, UnmountMode, VOLUME_OBJECT};
+
+use super::{
+    super::{answers::failed, device_users::users_of},
+    attached::RELEASE_PATIENCE,
+    device_names::{clear_remains, file_in, prepare_directory},
+};
+use crate::places::Places;
+
+/// See above.
+pub struct LoopFace {
+    /// The file underneath the device.
+    file: PathBuf,
+    device: LoopDevice,
+    session: Session,
+}
+
+impl LoopFace {
+    /// Mounts the file and makes a device over it; `wanted` if that is free.
+    pub fn make(
+        places: &Places,
+        pool: &str,
+        volume: &str,
+        content: Content,
+        block_bytes: u32,
+        read_only: bool,
+        wanted: Option<&Path>,
+    ) -> Result<Self, Failure> {
+        let what = format!("attach '{volume}'");
+        let mut options = MountOptions::of(volume.to_owned());
+        options.allow_other = Some(false);
+        options.read_only = read_only;
+        let directory = prepare_directory(places, pool, volume)
+            .map_err(|error| Failure::new(what.clone(), error, "fix the state directory"))?;
+        let file = file_in(&directory);
+        clear_remains(&what, &directory)?;
+        let session = terrace_fuse::mount(&directory, content, None, &options)
+            .map_err(|error| unavailable(&what, &error))?;
+        match LoopDevice::attach_as(&file, block_bytes, read_only, wanted) {
+            Ok(device) => Ok(Self {
+                file,
+                device,
+                session,
+            }),
+            Err(error) => {
+                if let Err(error) = session.unmount(UnmountMode::Lazy) {
+                    tracing::warn!("{error}");
+                }
+                Err(failed(&what, &error))
+            }
+        }
+    }
+
+    /// `/dev/loopN`.
+    pub fn path(&self) -> &Path {
+        self.device.path()
+    }
+
+    /// Whether the device still shows the volume; anybody may detach it with `losetup -d`.
+    pub fn is_live(&self) -> bool {
+        self.device.shows(&self.file)
+    }
+
+    /// Whether the kernel has let go of the file underneath.
+    pub fn has_ended(&self) -> bool {
+        self.session.is_ended()
+    }
+
+    /// Lets go of the device, then of the file underneath; whether that ends only with its last user.
+    pub fn take_away(&self, what: &str, force: bool) -> Result<bool, Failure> {
+        if self.is_live() {
+            self.device.detach().map_err(|error| failed(what, &error))?;
+        }
+        let deadline = Instant::now() + RELEASE_PATIENCE;
+        let mut lazily = false;
+        loop {
+            match self.session.unmount(UnmountMode::IfUnused) {
+                Ok(()) => break,
+                Err(FuseError::Busy { .. })
+                    if Instant::now() < deadline && (!force || users_of(self.device.path()).is_empty()) =>
+                {
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                }
+                Err(_) => {
+                    self.session
+                        .unmount(UnmountMode::Lazy)
+                        .map_err(|error| failed(what, &error))?;
+                    lazily = true;
+                    break;
+                }
+            }
+        }
+        if let Some(directory) = self.file.parent() {
+            let _ = fs::remove_dir(directory);
+        }
+        Ok(lazily)
+    }
+
+    /// The volume has another size: the kernel is told.
+    pub fn resized(&self, what: &str) -> Result<(), Failure> {
+        self.session
+            .invalidate_object(VOLUME_OBJECT, false)
+            .map_err(|error| failed(what, &error))?;
+        // The loop device takes the size that the kernel knows of the file: it has to be asked for anew.
+        fs::metadata(&self.file).map_err(|error| Failure::new(what, error, ""))?;
+        self.device.refresh_size().map_err(|error| failed(what, &error))
+    }
+}
+
+fn unavailable(what: &str, error: &FuseError) -> Failure {
+    match error {
+        FuseError::Unavailable { .. } => Failure::new(
+            what,
+            error.to_string().replace(';', ","),
+            "'terrace doctor' says more; without FUSE use 'terrace serve'",
+        ),
+        _ => failed(what, error),
+    }
+}
