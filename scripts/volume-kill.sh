@@ -19,7 +19,8 @@ trap 'postgres_kill; umount -l "$MOUNT" 2>/dev/null; timeout 60 "$TERRACE" detac
 printf 'volumes under kills: seed %d%s\n' "$SEED" "${POWER:+, power cuts}"
 [ -z "$POWER" ] || export TERRACE_TEST_VOLATILE_DEVICES=$SEED
 
-device() { timeout 60 "$TERRACE" attach "$POOL/disk" 2>/dev/null || readlink -f "$DEVICE_LINK"; }
+# Through ublk the programs would wait for the next daemon, instead of hearing of the end of this one.
+device() { timeout 60 "$TERRACE" attach "$POOL/disk" --via loop 2>/dev/null || readlink -f "$DEVICE_LINK"; }
 # Waits until nobody holds the disk that went away.
 give_up_disk() {
     local waited=0
@@ -34,7 +35,7 @@ balances() {
 }
 
 timeout 60 "$TERRACE" pool create "$POOL" --tier "fast=$SCRATCH/fast.img:1G" --tier "slow=$SCRATCH/slow.img:2G" &&
-    timeout 60 "$TERRACE" volume create "$POOL/disk" --size 1G --sparse && DISK=$(timeout 60 "$TERRACE" attach "$POOL/disk") &&
+    timeout 60 "$TERRACE" volume create "$POOL/disk" --size 1G --sparse && DISK=$(timeout 60 "$TERRACE" attach "$POOL/disk" --via loop) &&
     mkfs.ext4 -q "$DISK" && mount -o discard "$DISK" "$MOUNT" && writers_prepare "$MOUNT" || { failed 1 "no ext4 on a volume"; exit 1; }
 DEVICE_LINK=$DISK
 if postgres_prepare "$MOUNT/postgres"; then
