@@ -105,6 +105,12 @@ no_device() { [ -z "$(ls /dev/ublk[bc]* 2>/dev/null)$(ls /sys/class/ublk-char)" 
 size_of() { echo $(($(cat "/sys/block/${1##*/}/size") * 512)); }
 referenced() { terrace list -t volume pool/vm --json | tr ',{}' '\n\n\n' | sed -n 's/^ *"referenced_bytes": *\([0-9]*\).*/\1/p'; }
 
+# Writes and never flushes, until it gets an error.
+write_on() {
+    rm -f /tmp/noticed
+    (while dd if=/dev/zero of=$device bs=4k count=4096 seek=$((80 << 8)) oflag=direct 2>/dev/null; do :; done; touch /tmp/noticed) &
+}
+
 terrace doctor | grep -A1 'attached volumes' || stop "doctor says nothing of attached volumes"
 terrace doctor | grep -q 'attached through ublk' || stop "doctor does not know of ublk"
 terrace pool create pool --tier fast=/run/fast.img:512M -o memory=128M >/dev/null && terrace volume create pool/vm --size 64M --sparse || stop "no volume"
@@ -140,7 +146,14 @@ blkdiscard -o $((90 << 20)) -l $((4 << 20)) $device && sync && dd if=/dev/zero o
 terrace snapshot pool/vm@one && past=$(terrace attach pool/vm@one) && [ "$(cat /sys/block/${past##*/}/ro)" = 1 ] || stop "a snapshot"
 mount -t ext4 -o ro,noload $past /mnt && same && umount /mnt || stop "the snapshot shows something else"
 terrace detach $past || stop "detach the snapshot"
-ok "discard frees, a snapshot is read"
+terrace volume create pool/small --size 8M --block-size 512 && small=$(terrace attach pool/small) || stop "a volume with blocks of 512 bytes"
+dd if=/dev/urandom of=/tmp/odd bs=512 count=3 2>/dev/null; dd if=/tmp/odd of=$small bs=512 seek=5 oflag=direct conv=fsync 2>/dev/null
+[ "$(cat /sys/block/${small##*/}/queue/logical_block_size)" = 512 ] && dd if=$small bs=512 skip=5 count=3 iflag=direct 2>/dev/null | cmp - /tmp/odd ||
+    stop "blocks of 512 bytes"
+terrace detach /run/state/run/disk/pool/small && small=$(terrace attach pool/small --ro) || stop "detach by the name that stays"
+dd if=/tmp/odd of=$small bs=512 count=1 oflag=direct 2>/dev/null && stop "a device for reading was written"
+terrace detach $small && terrace destroy pool/small --yes || stop "destroy"
+ok "discard frees, a snapshot is read, blocks of 512 bytes"
 
 # Killed while all is flushed: who uses the device notices a pause.
 mount -t ext4 $device /mnt && make_files b && sync || stop mount
@@ -163,11 +176,11 @@ ok "a mounted filesystem goes on after kill -9"
 # Killed under a writer that flushes nothing: it gets an error, and what was flushed is there.
 dd if=/dev/urandom of=/tmp/flushed bs=64k count=16 2>/dev/null
 dd if=/tmp/flushed of=$device bs=64k seek=$((90 << 4)) oflag=direct conv=fsync 2>/dev/null || stop "write"
-(while dd if=/dev/zero of=$device bs=4k count=4096 seek=$((80 << 8)) oflag=direct 2>/dev/null; do :; done; exit 1) & writer=$!
+write_on
 until_so 60 unflushed || stop "the writer writes nothing"
 kill_daemon
 terrace start pool || stop start
-wait $writer && stop "a writer did not notice that writes are lost"
+until_so 60 test -e /tmp/noticed || stop "a writer did not notice that writes are lost"
 grep -q "$device does not go on" $LOG || stop "the device goes on"
 device=$(readlink /run/state/run/disk/pool/vm) && [ -b "$device" ] || stop "no device came back"
 dd if=$device bs=64k skip=$((90 << 4)) count=16 2>/dev/null | cmp - /tmp/flushed || stop "what was flushed is gone"
@@ -185,12 +198,18 @@ dd if=$device bs=4k skip=$((80 << 8)) count=256 2>/dev/null | cmp - /tmp/flushed
 terrace set durability=barrier pool/vm
 ok "with durability=sync a writer goes on after kill -9"
 
+# Told to end, it takes its devices along, and the next one makes them again.
+pid=$(daemon) && kill -TERM "$pid" && until_so 60 test ! -d "/proc/$pid" && no_device || stop "a device is left by SIGTERM"
+terrace start pool && device=$(readlink /run/state/run/disk/pool/vm) && [ -b "$device" ] || stop "no device came back after SIGTERM"
+mount -t ext4 $device /mnt && same && umount /mnt || stop "the filesystem after SIGTERM"
+ok "after SIGTERM $device is made again"
+
 # Detached under load, and the daemon stopped.
-(while dd if=/dev/zero of=$device bs=4k count=4096 seek=$((80 << 8)) oflag=direct 2>/dev/null; do :; done; exit 1) & writer=$!
+write_on
 until_so 60 unflushed || stop "the writer writes nothing"
 terrace detach pool/vm 2>/dev/null && stop "detached under a writer"
 terrace detach --force pool/vm || stop "detach --force"
-wait $writer && stop "a writer did not notice that its device is gone"
+until_so 60 test -e /tmp/noticed || stop "a writer did not notice that its device is gone"
 until_so 60 no_device || stop "a device is left"
 [ ! -e $MARK ] && [ ! -e /run/state/run/disk/pool ] || stop "something is left in the run directory"
 device=$(terrace attach pool/vm) && terrace stop pool && until_so 60 no_device || stop "a device is left by stop"
@@ -200,15 +219,18 @@ grep -qs ublk /proc/mounts && stop "a mount is left"
 terrace start pool || stop start
 ok "nothing is left"
 
-# One read at a time: only how the two compare means anything here. Another's CPU time is in neither.
+# One read at a time: IOPS, of which only how the two compare means anything here, and switches of threads for each read.
 measure() {
-    local target
+    local target switches
     target=$(terrace attach pool/vm --via "$1") || stop "attach --via $1"
     case $target in /dev/$2*) ;; *) stop "--via $1 made $target" ;; esac
     if command -v fio >/dev/null; then
         dd if=$target of=/dev/null bs=1M 2>/dev/null
-        fio --name=j --ioengine=psync --direct=1 --bs=4k --rw=randread --filename=$target --size=64M --runtime=8 --time_based --output-format=terse \
-            --terse-version=3 2>/dev/null | awk -F';' -v name="$1" 'NF > 40 { print "GUEST-IOPS", name, $8 }'
+        switches=$(awk '$1 == "ctxt" { print $2 }' /proc/stat)
+        fio --name=j --ioengine=psync --direct=1 --bs=4k --rw=randread --filename=$target --size=64M --number_ios=3000 --output-format=terse \
+            --terse-version=3 >/tmp/fio 2>/dev/null
+        switches=$(($(awk '$1 == "ctxt" { print $2 }' /proc/stat) - switches))
+        awk -F';' -v name="$1" -v switches=$switches 'NF > 40 { print "GUEST-IOPS", name, $8, switches / 3000 }' /tmp/fio
     fi
     terrace detach $target || stop "detach --via $1"
 }

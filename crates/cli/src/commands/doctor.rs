@@ -63,6 +63,19 @@ pub fn run(session: &Session) -> Result<ExitCode, Failure> {
             found,
             "",
         ));
+        for attached in Registry::new(&session.places).blocks(&known.name)?.attached {
+            let advice = format!(
+                "run 'terrace start {0}': it brings the device back ('terrace stop {0}' takes it away)",
+                known.name
+            );
+            let device = attached.device.unwrap_or_default();
+            checks.push(Check::new(
+                &format!("attached volume of pool '{}'", known.name),
+                holder.is_some(),
+                format!("{} as {}", attached.volume, device.display()),
+                &advice,
+            ));
+        }
         for mount in Registry::new(&session.places).mounts(&known.name)? {
             let advice = format!("run 'terrace start {}': it brings the mount back", known.name);
             let found = format!("{} at {}", mount.dataset, mount.directory.display());
