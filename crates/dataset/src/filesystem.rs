@@ -362,13 +362,15 @@ impl Filesystem {
         self.live.release(object);
     }
 
-    /// Entries with their attributes (readdirplus). A name that goes away meanwhile is left out.
+    /// Entries with the attributes of those objects that are `wanted` (readdirplus). Of these, a name that goes away meanwhile is
+    /// left out.
     pub fn read_directory_attributes(
         &self,
         dir: u64,
         from: u64,
         limit: usize,
-    ) -> Result<Vec<(DirectoryEntry, Attributes)>, FsError> {
+        wanted: &dyn Fn(u64) -> bool,
+    ) -> Result<Vec<(DirectoryEntry, Option<Attributes>)>, FsError> {
         let mut from = from;
         loop {
             let entries = self.live.list(dir, from, limit)?;
@@ -378,8 +380,12 @@ impl Filesystem {
             from = last.cookie;
             let mut found = Vec::with_capacity(entries.len());
             for entry in entries {
+                if !wanted(entry.object) {
+                    found.push((entry, None));
+                    continue;
+                }
                 match self.live.attributes_of(entry.object) {
-                    Ok(attributes) => found.push((entry, attributes)),
+                    Ok(attributes) => found.push((entry, Some(attributes))),
                     Err(FsError::Stale) => {}
                     Err(error) => return Err(error),
                 }

@@ -118,8 +118,15 @@ pub trait Files: Tree {
     /// Makes everything done so far to an object durable.
     fn sync(&self, object: u64) -> Result<(), FsError>;
 
-    /// Like `read_directory`, with the attributes of each; an entry whose object just went is left out.
-    fn list(&self, dir: u64, from: u64, limit: usize) -> Result<Vec<(DirectoryEntry, Attributes)>, FsError>;
+    /// Like `read_directory`, with the attributes of each object that is `wanted`; of these, an entry whose object just went is
+    /// left out.
+    fn list(
+        &self,
+        dir: u64,
+        from: u64,
+        limit: usize,
+        wanted: &dyn Fn(u64) -> bool,
+    ) -> Result<Vec<(DirectoryEntry, Option<Attributes>)>, FsError>;
 }
 impl Files for Filesystem {
     fn create(
@@ -246,7 +253,13 @@ impl Files for Filesystem {
         self.sync_object(object)
     }
 
-    fn list(&self, dir: u64, from: u64, limit: usize) -> Result<Vec<(DirectoryEntry, Attributes)>, FsError> {
-        self.read_directory_attributes(dir, from, limit)
+    fn list(
+        &self,
+        dir: u64,
+        from: u64,
+        limit: usize,
+        wanted: &dyn Fn(u64) -> bool,
+    ) -> Result<Vec<(DirectoryEntry, Option<Attributes>)>, FsError> {
+        self.read_directory_attributes(dir, from, limit, wanted)
     }
 }

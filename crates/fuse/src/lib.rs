@@ -24,6 +24,7 @@ pub mod protocol;
 mod receiver;
 mod ring;
 mod ring_crew;
+mod security_labels;
 mod server;
 mod serving;
 mod session;

@@ -4,7 +4,9 @@
 //! never used twice; each reply that carries an entry counts one lookup, FORGET takes lookups back, and with the
 //! last one the kernel knows the node no more. A live object whose last name went while the kernel knows it is
 //! *held* (`Filesystem::open_object`) and released with the last lookup: that is what keeps unlinked open files
-//! alive, since opens themselves cost no message.
+//! alive, since opens themselves cost no message. An object is *shown* while the kernel has, as far as we can tell,
+//! its only name and its attributes as they are: then a listing need not bring them again. That may be wrong, and
+//! costs the kernel a question of its own then; it never makes anything visible or hides it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,6 +29,7 @@ const SHARDS: usize = 64;
 struct Known {
     lookups: u64,
     held: bool,
+    shown: bool,
 }
 
 /// Which live objects the kernel knows.
@@ -47,9 +50,42 @@ impl LiveNodes {
         &self.shards[object as usize % SHARDS]
     }
 
-    /// Counts a lookup; call it before the reply is sent.
-    pub fn add(&self, object: u64) {
-        self.shard(object).lock().entry(object).or_default().lookups += 1;
+    /// Counts a lookup; call it before the reply is sent, which carries attributes. `only_name`: the object has no
+    /// other name than the one that the reply is about.
+    pub fn add(&self, object: u64, only_name: bool) {
+        let mut shard = self.shard(object).lock();
+        let known = shard.entry(object).or_default();
+        known.lookups += 1;
+        known.shown = only_name;
+    }
+
+    /// A reply carries the attributes of an object; `one_name`: it has no more than one name.
+    pub fn show(&self, object: u64, one_name: bool) {
+        if let Some(known) = self.shard(object).lock().get_mut(&object) {
+            known.shown = one_name;
+        }
+    }
+
+    /// What the kernel has of an object's attributes is out of date, or it takes it to be.
+    pub fn outdate(&self, object: u64) {
+        if let Some(known) = self.shard(object).lock().get_mut(&object) {
+            known.shown = false;
+        }
+    }
+
+    /// The same of every object.
+    pub fn outdate_all(&self) {
+        for shard in &self.shards {
+            shard.lock().values_mut().for_each(|known| known.shown = false);
+        }
+    }
+
+    /// Whether the kernel has an object's only name, and its attributes.
+    pub fn is_shown(&self, object: u64) -> bool {
+        self.shard(object)
+            .lock()
+            .get(&object)
+            .is_some_and(|known| known.shown)
     }
 
     /// Takes lookups back; true if the object was held and is to be released now.

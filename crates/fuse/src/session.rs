@@ -236,6 +236,7 @@ impl Session {
     /// Tells the kernel that an object's attributes, and its content if `content`, changed other than through the
     /// mount. Must not be called while serving a request.
     pub fn invalidate_object(&self, object: u64, content: bool) -> Result<(), FuseError> {
+        self.serving.server.outdate(Some(object));
         let mut message = ReplyBuffer::new();
         message.u64(object);
         // A negative offset: attributes only.
@@ -258,6 +259,7 @@ impl Session {
     /// Tells the kernel to look up every name again (after a rollback). Needs Linux 6.16; unmounting and mounting
     /// does the same on older ones.
     pub fn invalidate_all(&self) -> Result<(), FuseError> {
+        self.serving.server.outdate(None);
         self.notify(ReplyBuffer::new(), notification::INCREASE_EPOCH)
             .map_err(|_| FuseError::TooOld("be told that all names changed"))
     }

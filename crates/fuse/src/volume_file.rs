@@ -296,9 +296,18 @@ impl Files for VolumeFile {
         }
     }
 
-    fn list(&self, dir: u64, from: u64, limit: usize) -> Result<Vec<(DirectoryEntry, Attributes)>, FsError> {
+    fn list(
+        &self,
+        dir: u64,
+        from: u64,
+        limit: usize,
+        _: &dyn Fn(u64) -> bool,
+    ) -> Result<Vec<(DirectoryEntry, Option<Attributes>)>, FsError> {
         let attributes = self.attributes(VOLUME_OBJECT)?;
         let entries = self.read_directory(dir, from, limit)?;
-        Ok(entries.into_iter().map(|entry| (entry, attributes)).collect())
+        Ok(entries
+            .into_iter()
+            .map(|entry| (entry, Some(attributes)))
+            .collect())
     }
 }

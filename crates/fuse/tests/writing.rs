@@ -311,6 +311,62 @@ fn many_files_are_made_listed_and_removed() {
     });
 }
 
+/// Whatever was done to files before: once they are listed, looking at each asks nothing.
+#[test]
+fn a_listing_leaves_nothing_to_be_asked() {
+    with_both(|mounted| {
+        let dir = mounted.path("changed");
+        fs::create_dir(&dir).unwrap();
+        let path = |name: &str| dir.join(name);
+        for round in 0..2 {
+            for name in [
+                "written", "linked", "unlinked", "renamed", "cut", "mode", "named", "read", "replaced",
+            ] {
+                fs::write(path(name), pattern(5000, round)).unwrap();
+            }
+            fs::create_dir_all(path("directory")).unwrap();
+            File::create(path("empty")).unwrap();
+            let list = || fs::read_dir(&dir).unwrap().count();
+            list();
+            // Of what the listing has told, much is no longer so.
+            let append = OpenOptions::new().append(true).open(path("written")).unwrap();
+            (&append).write_all(b"more").unwrap();
+            fs::hard_link(path("linked"), path("second")).unwrap();
+            fs::hard_link(path("unlinked"), path("third")).unwrap();
+            list();
+            fs::remove_file(path("third")).unwrap();
+            fs::rename(path("renamed"), path("replaced")).unwrap();
+            OpenOptions::new()
+                .write(true)
+                .open(path("cut"))
+                .unwrap()
+                .set_len(7)
+                .unwrap();
+            fs::set_permissions(path("mode"), fs::Permissions::from_mode(0o600 + round as u32)).unwrap();
+            rustix::fs::setxattr(path("named"), "user.a", b"1", rustix::fs::XattrFlags::empty()).unwrap();
+            fs::read(path("read")).unwrap();
+            File::create(path("directory/below")).unwrap();
+            assert_eq!(list(), 11);
+            let before: u64 = mounted.ask("requests").parse().unwrap();
+            // (The standard library also wants the time of birth, which listings do not bring.)
+            let stat = |name: &str| rustix::fs::lstat(path(name)).unwrap();
+            assert_eq!(stat("written").st_size, 5004);
+            assert_eq!((stat("linked").st_nlink, stat("second").st_nlink), (2, 2));
+            assert_eq!(stat("unlinked").st_nlink, 1);
+            assert_eq!(stat("replaced").st_size, 5000);
+            assert_eq!(stat("cut").st_size, 7);
+            assert_eq!(stat("mode").st_mode & 0o777, 0o600 + round as u32);
+            for name in ["named", "read", "directory", "empty"] {
+                stat(name);
+            }
+            let after: u64 = mounted.ask("requests").parse().unwrap();
+            assert_eq!(after, before, "questions after a listing");
+            fs::remove_file(path("second")).unwrap();
+            fs::remove_file(path("directory/below")).unwrap();
+        }
+    });
+}
+
 #[test]
 fn attributes_are_changed_and_kept() {
     with_both(|mounted| {

@@ -43,6 +43,11 @@ pub(super) fn values(attributes: &Attributes, inode: u64) -> AttributeValues {
     }
 }
 
+/// Whether an object has no more than one name: then the kernel has one directory entry of it at most.
+pub(super) fn has_one_name(attributes: &Attributes) -> bool {
+    attributes.links == 1 || attributes.kind == FileKind::Directory
+}
+
 /// What our own directories look like.
 pub(super) fn own_directory(node: u64) -> AttributeValues {
     AttributeValues {
@@ -57,7 +62,11 @@ impl Server {
     /// The attributes of a node and how long they may be relied on.
     pub(super) fn attributes_of(&self, node: u64) -> Result<(AttributeValues, u64), Errno> {
         Ok(match self.place(node)? {
-            Place::Live(object) => (values(&self.tree.attributes(object)?, object), TRUST_SECONDS),
+            Place::Live(object) => {
+                let attributes = self.tree.attributes(object)?;
+                self.nodes.show(object, has_one_name(&attributes));
+                (values(&attributes, object), TRUST_SECONDS)
+            }
             Place::Past(past) => (
                 values(&past.view.tree.attributes(past.object)?, past.inode()),
                 PAST_TRUST_SECONDS,
@@ -121,6 +130,7 @@ impl Server {
         };
         // The kernel has checked that the caller may, and has taken out the bits that it may not set.
         let attributes = live.set_attributes(&KERNEL, object, &change)?;
+        self.nodes.show(object, has_one_name(&attributes));
         reply.attributes_reply(TRUST_SECONDS, &values(&attributes, object));
         Ok(())
     }

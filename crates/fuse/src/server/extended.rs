@@ -49,7 +49,11 @@ impl Server {
         check_namespace(name)?;
         let place = self.place(node)?;
         let (tree, object) = place.object(self.tree.as_ref()).ok_or(Errno(libc::ENODATA))?;
-        answer(&tree.extended_attribute(object, name)?, size, reply)
+        let value = tree
+            .extended_attribute(object, name)
+            .map_err(|error| self.labels.refusal(name, error))?;
+        self.labels.note(name);
+        answer(&value, size, reply)
     }
 
     pub(super) fn list_extended(
@@ -63,6 +67,7 @@ impl Server {
             Some((tree, object)) => tree.extended_attributes(object)?,
             None => Vec::new(),
         };
+        names.iter().for_each(|name| self.labels.note(name));
         let mut list = Vec::new();
         for name in names
             .iter()
@@ -91,6 +96,7 @@ impl Server {
             _ => return Err(Errno(libc::EINVAL)),
         };
         live.set_extended_attribute(&KERNEL, object, name, value, mode)?;
+        self.labels.note(name);
         if kill_setgid {
             let mode = live.attributes(object)?.mode;
             if mode & libc::S_ISGID != 0 {

@@ -4,7 +4,7 @@ use terrace_dataset::{Attributes, FsError};
 
 use super::{
     Errno, PAST_TRUST_SECONDS, Server, TRUST_SECONDS,
-    attributes::{own_directory, values},
+    attributes::{has_one_name, own_directory, values},
 };
 use crate::{
     credentials::KERNEL,
@@ -78,7 +78,7 @@ impl Server {
 
     /// An entry for a live object, its lookup counted.
     pub(super) fn live_entry(&self, attributes: &Attributes) -> EntryValues {
-        self.nodes.add(attributes.object);
+        self.nodes.add(attributes.object, has_one_name(attributes));
         EntryValues {
             node: attributes.object,
             generation: attributes.generation,

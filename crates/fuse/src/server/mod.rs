@@ -20,6 +20,7 @@ use crate::{
     options::MountOptions,
     past::Past,
     protocol::{FOPEN_KEEP_CACHE, Header, Negotiated, ReplyBuffer, Request, feature},
+    security_labels::SecurityLabels,
 };
 
 /// How long the kernel may rely on names and attributes, seconds: we are the only writer, and tell it of the
@@ -61,6 +62,30 @@ pub enum Content {
     ReadOnly(Arc<dyn Tree>),
 }
 
+/// The nodes whose attributes the kernel no longer relies on once a request is answered: what it changes, and the time of
+/// the last access where it reads. (What SETATTR changes its reply tells.)
+fn outdated(node: u64, request: &Request<'_>) -> [Option<u64>; 2] {
+    match *request {
+        Request::Read { .. }
+        | Request::Write { .. }
+        | Request::ReadLink
+        | Request::ReadDirectory { .. }
+        | Request::Fallocate { .. }
+        | Request::SetExtended { .. }
+        | Request::RemoveExtended { .. }
+        | Request::Create { .. }
+        | Request::MakeNode { .. }
+        | Request::MakeDirectory { .. }
+        | Request::SymbolicLink { .. }
+        | Request::Unlink { .. }
+        | Request::RemoveDirectory { .. } => [Some(node), None],
+        Request::Link { node: other, .. }
+        | Request::Rename { to_node: other, .. }
+        | Request::CopyRange { to_node: other, .. } => [Some(node), Some(other)],
+        _ => [None, None],
+    }
+}
+
 /// Serves requests on one filesystem.
 pub struct Server {
     tree: Arc<dyn Tree>,
@@ -68,6 +93,7 @@ pub struct Server {
     past: Option<Arc<dyn Past>>,
     nodes: LiveNodes,
     past_nodes: PastNodes,
+    labels: SecurityLabels,
     negotiated: Negotiated,
     /// Whether there are extended attributes.
     extended: bool,
@@ -92,6 +118,7 @@ impl Server {
             past,
             nodes: LiveNodes::default(),
             past_nodes: PastNodes::default(),
+            labels: SecurityLabels::of_kernel(),
             negotiated,
             extended: options.extended_attributes,
         }
@@ -120,10 +147,28 @@ impl Server {
                     .for_each(|(node, lookups)| self.forget(node, lookups));
                 Answer::Silence
             }
-            request => match self.answer(header, request, reply) {
-                Ok(()) => Answer::Reply,
-                Err(error) => Answer::Error(error),
-            },
+            request => {
+                let outdated = outdated(header.node, &request);
+                let answer = match self.answer(header, request, reply) {
+                    Ok(()) => Answer::Reply,
+                    Err(error) => Answer::Error(error),
+                };
+                // Whether it succeeded or not: the kernel goes by what it asked.
+                outdated
+                    .into_iter()
+                    .flatten()
+                    .for_each(|node| self.nodes.outdate(node));
+                answer
+            }
+        }
+    }
+
+    /// An object changed other than through the mount, or everything did if it is `None`: listings bring its attributes
+    /// again.
+    pub fn outdate(&self, object: Option<u64>) {
+        match object {
+            Some(object) => self.nodes.outdate(object),
+            None => self.nodes.outdate_all(),
         }
     }
 

@@ -140,6 +140,8 @@ impl Server {
         let removed = live.unlink(&KERNEL, dir, name)?;
         if removed.links == 0 {
             self.keep(live, removed.object);
+        } else {
+            self.nodes.outdate(removed.object);
         }
         Ok(())
     }
@@ -170,10 +172,17 @@ impl Server {
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return Err(Errno(libc::EINVAL)),
         };
-        if let Some(replaced) = live.rename(&KERNEL, dir, name, to_dir, to_name, mode)?
-            && replaced.links == 0
-        {
-            self.keep(live, replaced.object);
+        match live.rename(&KERNEL, dir, name, to_dir, to_name, mode)? {
+            Some(replaced) if replaced.links == 0 => self.keep(live, replaced.object),
+            Some(replaced) => self.nodes.outdate(replaced.object),
+            None => {}
+        }
+        // The kernel takes the times of what was renamed for unknown.
+        let exchanged = (mode == RenameMode::Exchange).then_some((dir, name));
+        for (dir, name) in [Some((to_dir, to_name)), exchanged].into_iter().flatten() {
+            if let Ok(renamed) = live.lookup(&KERNEL, dir, name) {
+                self.nodes.outdate(renamed.object);
+            }
         }
         Ok(())
     }

@@ -502,14 +502,22 @@ impl Files for Memory {
         Ok(())
     }
 
-    fn list(&self, dir: u64, from: u64, limit: usize) -> Result<Vec<(DirectoryEntry, Attributes)>, FsError> {
+    fn list(
+        &self,
+        dir: u64,
+        from: u64,
+        limit: usize,
+        wanted: &dyn Fn(u64) -> bool,
+    ) -> Result<Vec<(DirectoryEntry, Option<Attributes>)>, FsError> {
         let entries = self.read_directory(dir, from, limit)?;
         Ok(entries
             .into_iter()
-            .filter_map(|entry| {
-                self.attributes(entry.object)
-                    .ok()
-                    .map(|attributes| (entry, attributes))
+            .filter_map(|entry| match wanted(entry.object) {
+                true => {
+                    let attributes = self.attributes(entry.object).ok()?;
+                    Some((entry, Some(attributes)))
+                }
+                false => Some((entry, None)),
             })
             .collect())
     }
