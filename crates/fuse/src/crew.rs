@@ -40,6 +40,8 @@ pub struct Place {
     held: AtomicBool,
     /// Odd while it serves a request; changes with each.
     turn: AtomicU64,
+    /// Of a ring's thread: it began to serve when nobody else of its queue waited, since the watcher looked last.
+    alone: AtomicBool,
 }
 
 impl Place {
@@ -210,19 +212,38 @@ impl Crew {
         }
     }
 
+    /// The same of a thread that serves a ring's queue. Unless it is `alone`, so that nobody of its queue waits for the next
+    /// request, the watcher may sleep: waking it for a caller who makes one request after the other costs him, on a machine with few
+    /// processors, a change of threads every time it looks.
+    pub fn begin_in_queue(&self, place: &Place, alone: bool) {
+        if alone {
+            place.alone.store(true, Ordering::SeqCst);
+            self.begin(place);
+        } else {
+            place.turn.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Marks that it is done.
     pub fn done(&self, place: &Place) {
         place.turn.fetch_add(1, Ordering::Release);
     }
 
     /// The watcher's life: while requests come, looks at each place now and then and tells of those whose threads are
-    /// stuck in one request. `places` lists them.
-    pub fn watch(&self, places: impl Fn() -> Vec<std::sync::Arc<Place>>, stuck: impl Fn(&Place)) {
-        let turns = |order| {
-            places()
-                .iter()
-                .map(|place| place.turn.load(order))
-                .collect::<Vec<u64>>()
+    /// stuck in one request. `places` lists them; `stuck` answers whether that is a reason to look again soon.
+    pub fn watch(&self, places: impl Fn() -> Vec<std::sync::Arc<Place>>, stuck: impl Fn(&Place) -> bool) {
+        // Whether there is a reason to look again.
+        let has_moved = |place: &Place, turn: u64, seen: Option<&u64>| match place.queue {
+            Some(_) => place.alone.swap(false, Ordering::SeqCst),
+            None => seen != Some(&turn),
+        };
+        let is_quiet = |seen: &[u64]| {
+            let places = places();
+            places.len() == seen.len()
+                && places.iter().zip(seen).all(|(place, seen)| match place.queue {
+                    Some(_) => !place.alone.load(Ordering::SeqCst),
+                    None => place.turn.load(Ordering::SeqCst) == *seen,
+                })
         };
         let mut seen: Vec<u64> = Vec::new();
         let mut idle_looks = 0;
@@ -231,7 +252,7 @@ impl Crew {
             if idle_looks >= IDLE_LOOKS {
                 self.watcher_sleeps.store(true, Ordering::SeqCst);
                 fence(Ordering::SeqCst);
-                if !self.ended.load(Ordering::SeqCst) && turns(Ordering::SeqCst) == seen {
+                if !self.ended.load(Ordering::SeqCst) && is_quiet(&seen) {
                     self.watcher.wait(&mut guard);
                 }
                 self.watcher_sleeps.store(false, Ordering::SeqCst);
@@ -247,11 +268,13 @@ impl Crew {
             for (index, place) in now.iter().enumerate() {
                 let turn = place.turn.load(Ordering::Relaxed);
                 looked.push(turn);
-                if seen.get(index) != Some(&turn) {
-                    moved = true;
-                } else if turn % 2 == 1 && (place.queue.is_some() || self.holds(place)) {
-                    moved = true;
-                    stuck(place);
+                moved |= has_moved(place, turn, seen.get(index));
+                if seen.get(index) == Some(&turn)
+                    && turn % 2 == 1
+                    && (place.queue.is_some() || self.holds(place))
+                {
+                    // Of a ring's thread it matters while nobody else of its queue waits.
+                    moved |= stuck(place);
                 }
             }
             seen = looked;

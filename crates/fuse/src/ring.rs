@@ -107,6 +107,16 @@ pub fn stay_on(processor: usize) {
     }
 }
 
+/// Those on which the calling thread may run.
+pub fn processors() -> Option<rustix::thread::CpuSet> {
+    rustix::thread::sched_getaffinity(None).ok()
+}
+
+/// Lets the calling thread run on any of these.
+pub fn stay_within(processors: &rustix::thread::CpuSet) {
+    let _ = rustix::thread::sched_setaffinity(None, processors);
+}
+
 fn open_ring() -> io::Result<Ring> {
     IoUring::builder()
         .setup_single_issuer()

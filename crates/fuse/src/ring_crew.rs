@@ -1,13 +1,17 @@
 //! The threads that serve requests through rings: one or two for each of the kernel's queues, and further ones when all
 //! of a queue are stuck in slow requests.
 //!
-//! The first thread of a queue stays on the queue's processor, where its requests are made: the caller sleeps while it
+//! One thread of a queue is *at home*: it stays on the queue's processor, where its requests are made: the caller sleeps while it
 //! is served, and no other processor need be woken. The others may run anywhere, so that requests made all at once by
 //! one program are served by all processors. With few threads, requests that come all at once queue up in the kernel
 //! and are served one after the other without a thread being woken for each (docs/decisions/0005).
 //!
+//! The kernel gives a request to the entry that came back last. After requests that came all at once this may be a thread that
+//! runs anywhere, and it would go on serving one caller after the other from wherever an idle processor is found for it.
+//! So whoever serves many requests of a queue in a row becomes the one at home, and the one before is free again.
+//!
 //! Invariants: while the mount lives each queue has a thread that waits or will soon, as far as threads can be had;
-//! the number of threads is bounded.
+//! the number of threads is bounded; of a queue one thread at most is at home, but for one request after another became it.
 
 use std::{
     io,
@@ -30,6 +34,10 @@ const THREADS_START: usize = 2;
 const FEW_QUEUES: usize = 8;
 /// Most threads of a queue.
 const THREADS_MAX: usize = 16;
+/// So many requests of a queue in a row, all served by one thread, come one after the other.
+const ROW: u32 = 16;
+/// Nobody, as a thread's number.
+const NOBODY: u32 = 0;
 /// After this many entries that failed for no known reason no more are tried.
 const FAILURES_MAX: u32 = 100;
 
@@ -38,10 +46,31 @@ struct Queue {
     /// Threads that wait for a request.
     waiting: AtomicUsize,
     threads: AtomicUsize,
+    /// The thread that served the last request, and the one at home.
+    last: AtomicU32,
+    home: AtomicU32,
+}
+
+impl Queue {
+    /// The thread serves one more request of the queue; `row`: how many in a row it has. Whether it is the one at home.
+    fn settle(&self, thread: u32, row: &mut u32) -> bool {
+        if self.last.load(Ordering::Relaxed) == thread {
+            *row = row.saturating_add(1);
+        } else {
+            self.last.store(thread, Ordering::Relaxed);
+            *row = 0;
+        }
+        if *row == ROW {
+            self.home.store(thread, Ordering::Relaxed);
+        }
+        self.home.load(Ordering::Relaxed) == thread
+    }
 }
 
 /// See the module.
 pub struct RingCrew {
+    /// Numbers for threads.
+    next: AtomicU32,
     queues: Vec<Queue>,
     /// Most threads of a queue.
     threads_max: usize,
@@ -52,11 +81,14 @@ pub struct RingCrew {
 pub fn start(serving: &Arc<Serving>, threads_max: usize) -> io::Result<Arc<RingCrew>> {
     let count = ring::queues().ok_or(io::ErrorKind::Unsupported)?;
     let crew = Arc::new(RingCrew {
+        next: AtomicU32::new(NOBODY + 1),
         queues: (0..count)
             .map(|number| Queue {
                 number: number as u16,
                 waiting: AtomicUsize::new(0),
                 threads: AtomicUsize::new(0),
+                last: AtomicU32::new(NOBODY),
+                home: AtomicU32::new(NOBODY),
             })
             .collect(),
         threads_max: (threads_max / count).clamp(THREADS_START, THREADS_MAX),
@@ -88,17 +120,15 @@ impl RingCrew {
         queue: usize,
         told: impl FnOnce(io::Result<()>) + Send + 'static,
     ) -> io::Result<()> {
-        let first = self.queues[queue].threads.fetch_add(1, Ordering::Relaxed) == 0;
+        self.queues[queue].threads.fetch_add(1, Ordering::Relaxed);
+        let thread = self.next.fetch_add(1, Ordering::Relaxed);
         let crew = self.clone();
         let started = serving.start("fuse-ring", move |serving| {
-            if first {
-                ring::stay_on(queue);
-            }
             let entry = RingEntry::register(&serving.connection, crew.queues[queue].number);
             match entry {
                 Ok(entry) => {
                     told(Ok(()));
-                    crew.run(serving, queue, entry);
+                    crew.run(serving, queue, thread, entry);
                 }
                 Err(error) => {
                     crew.queues[queue].threads.fetch_sub(1, Ordering::Relaxed);
@@ -112,10 +142,12 @@ impl RingCrew {
         started
     }
 
-    fn run(self: &Arc<Self>, serving: &Arc<Serving>, queue: usize, mut entry: RingEntry) {
+    fn run(self: &Arc<Self>, serving: &Arc<Serving>, queue: usize, thread: u32, mut entry: RingEntry) {
         let state = &self.queues[queue];
         let place = Arc::new(Place::of_queue(queue));
         serving.places.lock().push(place.clone());
+        let (mut row, mut at_home) = (0, false);
+        let anywhere = ring::processors();
         let result = loop {
             state.waiting.fetch_add(1, Ordering::Relaxed);
             let taken = entry.wait();
@@ -125,7 +157,17 @@ impl RingCrew {
                 Ok(Taken::Ended) => break Ok(()),
                 Err(error) => break Err(error),
             }
-            serving.crew.begin(&place);
+            if state.settle(thread, &mut row) != at_home {
+                at_home = !at_home;
+                match &anywhere {
+                    Some(_) if at_home => ring::stay_on(queue),
+                    Some(anywhere) => ring::stay_within(anywhere),
+                    None => {}
+                }
+            }
+            // With others that wait nobody need watch this one.
+            let alone = state.waiting.load(Ordering::Relaxed) == 0;
+            serving.crew.begin_in_queue(&place, alone);
             let answered = entry.answer(&serving.connection, |bytes, reply| serve(serving, bytes, reply));
             serving.crew.done(&place);
             if let Err(error) = answered {
@@ -144,14 +186,14 @@ impl RingCrew {
         }
     }
 
-    /// Adds a thread to a queue of which one is stuck, if none waits.
-    pub fn relieve(self: &Arc<Self>, serving: &Arc<Serving>, queue: usize) {
+    /// Adds a thread to a queue of which one is stuck, if none waits; whether none does.
+    pub fn relieve(self: &Arc<Self>, serving: &Arc<Serving>, queue: usize) -> bool {
         let state = &self.queues[queue];
-        if state.waiting.load(Ordering::Relaxed) == 0
-            && state.threads.load(Ordering::Relaxed) < self.threads_max
-        {
+        let none = state.waiting.load(Ordering::Relaxed) == 0;
+        if none && state.threads.load(Ordering::Relaxed) < self.threads_max {
             self.add_logged(serving, queue);
         }
+        none
     }
 
     fn add_logged(self: &Arc<Self>, serving: &Arc<Serving>, queue: usize) {
@@ -181,5 +223,39 @@ fn serve(serving: &Serving, bytes: &[u8], reply: &mut ReplyBuffer) -> i32 {
             tracing::error!("a request of the kernel cannot be read: {error}");
             libc::EIO
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue() -> Queue {
+        Queue {
+            number: 0,
+            waiting: AtomicUsize::new(0),
+            threads: AtomicUsize::new(0),
+            last: AtomicU32::new(NOBODY),
+            home: AtomicU32::new(NOBODY),
+        }
+    }
+
+    #[test]
+    fn who_serves_many_in_a_row_is_the_one_at_home() {
+        let queue = queue();
+        let (mut first, mut second) = (0, 0);
+        for _ in 0..ROW {
+            assert!(!queue.settle(1, &mut first));
+        }
+        assert!(queue.settle(1, &mut first));
+        // In turns: the one that was stays it.
+        for _ in 0..100 {
+            assert!(!queue.settle(2, &mut second));
+            assert!(queue.settle(1, &mut first));
+        }
+        let became = (0..=ROW).filter(|_| queue.settle(2, &mut second)).count();
+        assert_eq!(became, 1, "with the last of them");
+        assert!(queue.settle(2, &mut second));
+        assert!(!queue.settle(1, &mut first));
     }
 }

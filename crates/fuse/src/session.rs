@@ -99,7 +99,10 @@ fn start(
             let places = || watched.places.lock().clone();
             watched.crew.watch(places, |stuck| match (stuck.queue(), &rings) {
                 (Some(queue), Some(rings)) => rings.relieve(&watched, queue),
-                _ => receiver::relieve(&watched, stuck),
+                _ => {
+                    receiver::relieve(&watched, stuck);
+                    true
+                }
             });
         })?;
     serving.keep(watcher);
