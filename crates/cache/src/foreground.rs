@@ -134,6 +134,7 @@ fn upper_end(bucket: usize) -> u64 {
 /// Operations of users, counted and timed.
 pub struct Foreground {
     operations: AtomicU64,
+    questions: AtomicU64,
     /// Pieces of background work begun so far, and those under way.
     begun: AtomicU64,
     under_way: AtomicU64,
@@ -146,6 +147,7 @@ impl Default for Foreground {
     fn default() -> Self {
         Self {
             operations: AtomicU64::new(0),
+            questions: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             under_way: AtomicU64::new(0),
             noted_nanoseconds: AtomicU64::new(0),
@@ -163,6 +165,17 @@ impl Foreground {
     /// How often users did something so far.
     pub fn operations(&self) -> u64 {
         self.operations.load(Relaxed)
+    }
+
+    /// A user asks for something that RAM mostly answers (a name, attributes, a listing). Counted apart from
+    /// operations, as such a request costs no device anything; it does cost a processor, and waits for it.
+    pub fn note_question(&self) {
+        self.questions.fetch_add(1, Relaxed);
+    }
+
+    /// Operations and questions so far.
+    pub fn requests(&self) -> u64 {
+        self.operations() + self.questions.load(Relaxed)
     }
 
     /// A user begins to wait for a device.

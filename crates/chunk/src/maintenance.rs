@@ -503,7 +503,7 @@ impl ChunkStore {
     /// How much of its usual rest background work may take while users do something: 1 all of it, 0 none, since users
     /// would soon have to wait for it. The more garbage there is beside what is free, the less.
     pub fn courtesy(&self) -> f64 {
-        if self.is_loaded() || self.is_short_of_room() {
+        if self.is_pressed() {
             return 0.0;
         }
         let pending = self.pending_free.load(Ordering::Relaxed).max(0);
@@ -514,6 +514,11 @@ impl ChunkStore {
         };
         let free = self.pool.free_for_content() * u64::from(self.pool.segment_bytes());
         (1.0 - garbage as f64 / free.max(1) as f64).clamp(0.0, 1.0)
+    }
+
+    /// Users would soon have to wait for background work: records wait for it, or room is short.
+    pub fn is_pressed(&self) -> bool {
+        self.is_loaded() || self.is_short_of_room()
     }
 
     /// Records come faster than they are written into tables.

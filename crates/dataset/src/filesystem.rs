@@ -362,6 +362,10 @@ impl Filesystem {
         self.live.release(object);
     }
 
+    fn note_question(&self) {
+        self.live.dataset.environment().foreground.note_question();
+    }
+
     /// Entries with the attributes of those objects that are `wanted` (readdirplus). Of these, a name that goes away meanwhile is
     /// left out.
     pub fn read_directory_attributes(
@@ -371,6 +375,7 @@ impl Filesystem {
         limit: usize,
         wanted: &dyn Fn(u64) -> bool,
     ) -> Result<Vec<(DirectoryEntry, Option<Attributes>)>, FsError> {
+        self.note_question();
         let mut from = from;
         loop {
             let entries = self.live.list(dir, from, limit)?;
@@ -490,14 +495,17 @@ fn changed(state: &mut State, now: Time, kill: bool) {
 
 impl Tree for Filesystem {
     fn lookup(&self, context: &Context, dir: u64, name: &[u8]) -> Result<Attributes, FsError> {
+        self.note_question();
         self.live.look_up(context, dir, name)
     }
 
     fn attributes(&self, object: u64) -> Result<Attributes, FsError> {
+        self.note_question();
         self.live.attributes_of(object)
     }
 
     fn read_link(&self, object: u64) -> Result<Vec<u8>, FsError> {
+        self.note_question();
         let object = self.live.object(object)?;
         let state = object.state.lock();
         if object.kind == FileKind::SymbolicLink {
@@ -508,6 +516,7 @@ impl Tree for Filesystem {
     }
 
     fn read_directory(&self, dir: u64, from: u64, limit: usize) -> Result<Vec<DirectoryEntry>, FsError> {
+        self.note_question();
         self.live.list(dir, from, limit)
     }
 
@@ -526,10 +535,12 @@ impl Tree for Filesystem {
     }
 
     fn extended_attribute(&self, object: u64, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        self.note_question();
         self.live.get_xattr(object, name)
     }
 
     fn extended_attributes(&self, object: u64) -> Result<Vec<Vec<u8>>, FsError> {
+        self.note_question();
         self.live.list_xattrs(object)
     }
 

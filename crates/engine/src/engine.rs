@@ -24,6 +24,7 @@ use crate::{
     EngineError, OpenOptions, PoolSpec,
     journal::{Entry, Journal, Ring},
     leaving::Leaving,
+    leisure::Standing,
     losses::Losses,
     parse_duration, properties,
     scrub::Scrub,
@@ -365,6 +366,17 @@ impl Engine {
             Err(EngineError::Closed)
         } else {
             Ok(())
+        }
+    }
+
+    /// What decides how long background work rests.
+    pub(crate) fn standing(&self) -> Standing {
+        Standing {
+            now_nanoseconds: self.clock.monotonic_nanoseconds(),
+            requests: self.environment.foreground.requests(),
+            free_bytes: self.pool.free_for_content() * u64::from(self.pool.segment_bytes()),
+            is_pressed: self.chunks.is_pressed(),
+            courtesy: self.chunks.courtesy(),
         }
     }
 

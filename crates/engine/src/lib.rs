@@ -12,6 +12,7 @@ mod engine;
 mod error;
 mod journal;
 mod leaving;
+mod leisure;
 mod losses;
 mod options;
 pub mod properties;

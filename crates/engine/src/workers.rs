@@ -13,7 +13,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::{Engine, EngineError};
+use crate::{Engine, EngineError, leisure::Leisure};
 
 /// Shortest rest of a worker that found nothing to do.
 const REST_MIN: Duration = Duration::from_millis(5);
@@ -22,31 +22,17 @@ const REST_MAX: Duration = Duration::from_millis(200);
 /// How soon a changed commit interval is heeded.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
-/// How much longer than it works a worker rests while users do something.
-const COURTESY: u32 = 3;
-/// Longest rest out of courtesy.
-const COURTESY_MAX: Duration = Duration::from_millis(20);
-
 /// Does a step of background work and says how long to rest then: not at all if nobody else wants the machine.
-/// `users` is how often users had done something when the last step ended.
 fn politely(
     engine: &Engine,
-    users: &mut u64,
+    leisure: &mut Leisure,
     step: impl FnOnce(&Engine) -> Result<bool, EngineError>,
 ) -> Result<Option<Duration>, EngineError> {
     let began = Instant::now();
     if !step(engine)? {
         return Ok(None);
     }
-    let now = engine.environment.foreground.operations();
-    let busy = std::mem::replace(users, now) != now;
-    let rest = if busy {
-        let rest = (began.elapsed() * COURTESY).min(COURTESY_MAX);
-        rest.mul_f64(engine.chunks.courtesy())
-    } else {
-        Duration::ZERO
-    };
-    Ok(Some(rest))
+    Ok(Some(leisure.rest(began.elapsed(), engine.standing())))
 }
 
 /// A flag that threads can wait for.
@@ -90,9 +76,9 @@ impl Workers {
                 TICK_MAX
             }
         })?;
-        let (mut rest, mut users) = (REST_MIN, 0);
+        let (mut rest, mut leisure) = (REST_MIN, Leisure::default());
         self.spawn("store", engine, move |engine| {
-            rest = match politely(engine, &mut users, Engine::store_step) {
+            rest = match politely(engine, &mut leisure, Engine::store_step) {
                 Ok(Some(rest)) => rest,
                 Ok(None) => (rest * 2).clamp(REST_MIN, REST_MAX),
                 Err(error) => {
@@ -102,9 +88,9 @@ impl Workers {
             };
             rest
         })?;
-        let (mut rest, mut users) = (REST_MIN, 0);
+        let (mut rest, mut leisure) = (REST_MIN, Leisure::default());
         self.spawn("upkeep", engine, move |engine| {
-            rest = match politely(engine, &mut users, Engine::upkeep_step) {
+            rest = match politely(engine, &mut leisure, Engine::upkeep_step) {
                 Ok(Some(rest)) => rest.max(Duration::from_micros(200)),
                 Ok(None) => (rest * 2).clamp(REST_MIN, REST_MAX),
                 Err(error) => {

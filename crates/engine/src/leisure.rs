@@ -1,0 +1,158 @@
+//! `Leisure`: how long background work rests after a step, so that users hardly notice it while there is no hurry.
+//!
+//! Users who make or look at many small files lose more to a thread that works beside them than the time it takes: on few
+//! processors every request waits for it. Freeing what was deleted can wait meanwhile, as long as free room lasts.
+//!
+//! Invariants: nobody rests while nobody uses the pool, nor while users would have to wait for what is to be done (room is short, or
+//! records come faster than they are written into tables); rests are long only while many requests come and what is free lasts
+//! for minutes at the rate at which it was used last; no rest is longer than some 0.3 s, after which it is looked again.
+
+use std::time::Duration;
+
+/// How many times as long as it worked a worker rests beside users.
+const RATIO: f64 = 3.0;
+/// The same when there is no hurry and many requests come.
+const RATIO_MOST: f64 = 40.0;
+/// Requests in a second that are many.
+const MANY: f64 = 1000.0;
+/// Free room that lasts so long is no reason to hurry, and so long is one, seconds.
+const LASTS: f64 = 60.0;
+const LASTS_NOT: f64 = 10.0;
+/// Longest rest at the first of the ratios; in proportion at others.
+const REST: Duration = Duration::from_millis(20);
+/// Over so long the use of room is measured, nanoseconds.
+const WINDOW_NANOSECONDS: u64 = 1_000_000_000;
+
+/// How the pool stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Standing {
+    /// The monotonic clock.
+    pub(crate) now_nanoseconds: u64,
+    /// Requests of users so far.
+    pub(crate) requests: u64,
+    /// Free room for content.
+    pub(crate) free_bytes: u64,
+    /// Users would have to wait for background work soon.
+    pub(crate) is_pressed: bool,
+    /// What `ChunkStore::courtesy` says: 1 down to 0, the more garbage there is beside what is free.
+    pub(crate) courtesy: f64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Leisure {
+    seen: Option<Standing>,
+    /// Where the window began that measures the use of room.
+    window: Option<Standing>,
+    used_per_second: f64,
+}
+
+impl Leisure {
+    /// How long to rest after a step that took `worked`.
+    pub(crate) fn rest(&mut self, worked: Duration, standing: Standing) -> Duration {
+        let before = self.seen.replace(standing);
+        self.measure(standing);
+        let requests = before.map_or(0, |before| {
+            standing.requests - before.requests.min(standing.requests)
+        });
+        if requests == 0 || standing.is_pressed {
+            return Duration::ZERO;
+        }
+        let since = before.map_or(0, |before| nanoseconds_between(before, standing));
+        let per_second = requests as f64 * 1e9 / since.max(1) as f64;
+        let leisure = self.leisure(standing);
+        let ratio = RATIO + (RATIO_MOST - RATIO) * (per_second / MANY).min(1.0) * leisure;
+        let most = REST.mul_f64(ratio / RATIO);
+        worked
+            .mul_f64(ratio)
+            .min(most)
+            .mul_f64(standing.courtesy.max(leisure))
+    }
+
+    fn measure(&mut self, standing: Standing) {
+        let Some(began) = self.window else {
+            self.window = Some(standing);
+            return;
+        };
+        let window = nanoseconds_between(began, standing);
+        if window >= WINDOW_NANOSECONDS {
+            let used = began.free_bytes.saturating_sub(standing.free_bytes);
+            self.used_per_second = used as f64 * 1e9 / window as f64;
+            self.window = Some(standing);
+        }
+    }
+
+    /// 1: free room lasts; 0: it does not.
+    fn leisure(&self, standing: Standing) -> f64 {
+        let lasts = standing.free_bytes as f64 / self.used_per_second.max(1.0);
+        ((lasts - LASTS_NOT) / (LASTS - LASTS_NOT)).clamp(0.0, 1.0)
+    }
+}
+
+fn nanoseconds_between(before: Standing, after: Standing) -> u64 {
+    after.now_nanoseconds.saturating_sub(before.now_nanoseconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    const WORKED: Duration = Duration::from_millis(5);
+
+    fn standing(now_nanoseconds: u64, requests: u64) -> Standing {
+        Standing {
+            now_nanoseconds,
+            requests,
+            free_bytes: 4 << 30,
+            is_pressed: false,
+            courtesy: 0.8,
+        }
+    }
+
+    /// The rest after a step at which so many requests a second had come and so many bytes of room been used, for three seconds.
+    fn rest(requests: u64, used_bytes: u64, change: impl Fn(&mut Standing)) -> Duration {
+        let mut leisure = Leisure::default();
+        let mut rest = Duration::ZERO;
+        for second in 0..4 {
+            let mut standing = standing(second * SECOND, second * requests);
+            standing.free_bytes -= second * used_bytes;
+            change(&mut standing);
+            rest = leisure.rest(WORKED, standing);
+        }
+        rest
+    }
+
+    #[test]
+    fn who_makes_small_files_is_left_alone_while_room_lasts() {
+        assert!(rest(10_000, 0, |_| {}) >= WORKED * 39);
+        // Also beside much garbage.
+        assert!(rest(10_000, 8 << 20, |standing| standing.courtesy = 0.0) >= WORKED * 39);
+    }
+
+    #[test]
+    fn with_few_requests_it_goes_on_as_beside_anybody() {
+        assert!(rest(10, 0, |_| {}) <= WORKED * 4);
+        assert_eq!(rest(0, 0, |_| {}), Duration::ZERO, "nobody is there");
+    }
+
+    #[test]
+    fn it_hurries_when_room_is_used_fast_or_short() {
+        let fast = rest(10_000, 512 << 20, |_| {});
+        assert!(fast > Duration::ZERO && fast <= WORKED * 3, "{fast:?}");
+        let garbage = rest(10_000, 512 << 20, |standing| standing.courtesy = 0.0);
+        assert_eq!(garbage, Duration::ZERO);
+        assert_eq!(
+            rest(10_000, 0, |standing| standing.is_pressed = true),
+            Duration::ZERO
+        );
+    }
+
+    #[test]
+    fn no_rest_is_so_long_that_a_change_goes_unseen() {
+        let mut leisure = Leisure::default();
+        leisure.rest(WORKED, standing(0, 0));
+        let rest = leisure.rest(Duration::from_secs(10), standing(SECOND, 100_000));
+        assert!(rest < Duration::from_millis(300), "{rest:?}");
+    }
+}
