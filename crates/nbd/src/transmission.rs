@@ -6,7 +6,7 @@
 //! While a client has asked for one small thing at a time for a while, the worker keeps the socket as it serves: handing
 //! it over would wake a thread for each request.
 //!
-//! Small reads that were received together are served together ([`Batch`]).
+//! Small reads and writes that were received together are served together ([`Batch`]).
 //!
 //! Invariants: at most [`WORKERS_MAX`] requests (or batches of small ones) of a connection are in memory, each with at most
 //! one [`PIECE_BYTES`](crate::protocol::PIECE_BYTES) of data: longer ones are served piece by piece; a client that sends
@@ -47,8 +47,8 @@ const ALONE_MIN: usize = 16;
 /// And only if it has no more data than this: its answer then fits into the socket's buffer, so that a client that does not
 /// take it at once cannot keep us from hearing what it says meanwhile.
 const ALONE_BYTES_MAX: u64 = 64 << 10;
-/// Requests that come together are received together, up to this size.
-const RECEIVE_BYTES: usize = 16 << 10;
+/// Requests that come together are received together, up to this size: fifteen writes of 4 KiB.
+const RECEIVE_BYTES: usize = 64 << 10;
 /// Most stretches in one block status reply.
 const STATUS_RANGES_MAX: usize = 1024;
 /// Most bytes that one request to cache a range reads; it is a hint.
@@ -214,7 +214,7 @@ impl<'a> Transmission<'a> {
     }
 
     fn serve_batch(&self, batch: &Batch) -> io::Result<()> {
-        let mut buffer = self.resources.buffers.take(batch.bytes());
+        let mut buffer = self.resources.buffers.take(batch.read_bytes());
         batch.answer(&*self.export, &self.terms, &mut buffer, &self.writer, words)
     }
 

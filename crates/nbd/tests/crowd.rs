@@ -72,6 +72,65 @@ fn reads_that_come_together_are_served_together() {
     server.stop();
 }
 
+/// Small writes that come in one piece, with reads, a flush and such as fail between them: all are done, each has one answer.
+#[test]
+fn writes_that_come_together_are_all_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::new(MIB);
+    let (server, path) = serve(dir.path(), &[("a", disk.clone())]);
+    let mut client = Client::connect(&path);
+    client.go("a");
+    let mut message = Vec::new();
+    for cookie in 0..200u64 {
+        let fill = [cookie as u8 + 1; 4096];
+        match cookie % 20 {
+            // Beyond the end, a read, made durable at once, a flush, half a block.
+            3 => message.extend(request(0, 1, cookie, MIB as u64 - 512, 4096, &fill)),
+            7 => message.extend(request(0, 0, cookie, 255 * 4096, 4096, &[])),
+            11 => message.extend(request(1, 1, cookie, cookie * 4096, 4096, &fill)),
+            13 => message.extend(request(0, 3, cookie, 0, 0, &[])),
+            17 => message.extend(request(0, 1, cookie, cookie * 4096 + 512, 1024, &fill[..1024])),
+            _ => message.extend(request(0, 1, cookie, cookie * 4096, 4096, &fill)),
+        }
+    }
+    let mut sending = client.0.try_clone().unwrap();
+    let sender = std::thread::spawn(move || sending.write_all(&message).unwrap());
+    let mut answered = [false; 200];
+    for _ in 0..200 {
+        let mut header = [0; 16];
+        client.0.read_exact(&mut header).unwrap();
+        let error = u32::from_be_bytes(header[4..8].try_into().unwrap());
+        let cookie = u64::from_be_bytes(header[8..].try_into().unwrap());
+        assert_eq!(error, if cookie % 20 == 3 { 28 } else { 0 }, "request {cookie}");
+        if cookie % 20 == 7 {
+            let mut content = [1; 4096];
+            client.0.read_exact(&mut content).unwrap();
+            assert_eq!(content, [0; 4096]);
+        }
+        assert!(!std::mem::replace(&mut answered[cookie as usize], true));
+    }
+    sender.join().unwrap();
+    assert_eq!(disk.flushes.load(Ordering::SeqCst), 20);
+    let content = disk.content.lock();
+    for cookie in 0..200usize {
+        let block = &content[cookie * 4096..][..4096];
+        let filled = |range: std::ops::Range<usize>| {
+            block
+                .iter()
+                .enumerate()
+                .all(|(at, byte)| *byte == if range.contains(&at) { cookie as u8 + 1 } else { 0 })
+        };
+        let right = match cookie % 20 {
+            3 | 7 | 13 => filled(0..0),
+            17 => filled(512..1536),
+            _ => filled(0..4096),
+        };
+        assert!(right, "block {cookie}");
+    }
+    drop(content);
+    server.stop();
+}
+
 /// A thousand clients: some say nothing, some stop in the middle of what they say, some ask for much and take nothing of
 /// it. The others are served as if they were alone, and the threads that serve all are bounded.
 #[test]
