@@ -14,10 +14,11 @@ pub const LZ4: u8 = 1;
 /// Code of Zstandard.
 pub const ZSTD: u8 = 2;
 
-/// How much of a large chunk is tried before all of it is compressed.
-const PROBE_BYTES: usize = 4096;
-/// Chunks up to this are compressed without a probe.
-const PROBE_FROM_BYTES: usize = 32 * 1024;
+/// How much of a large chunk is tried, three times, before all of it is compressed; of smaller ones a sixteenth.
+const PROBE_BYTES_MAX: usize = 4096;
+const PROBE_PART: usize = 16;
+/// Chunks below this are compressed without a probe.
+const PROBE_FROM_BYTES: usize = 16 * 1024;
 
 /// Compresses `content` into the output of `scratch` if that saves at least an eighth; returns the code of what
 /// is to be stored ([`RAW`]: store the content itself).
@@ -26,12 +27,13 @@ pub fn compress(content: &[u8], wanted: Compression, scratch: &mut Scratch) -> u
     if wanted == Compression::Off || content.len() < 64 {
         return RAW;
     }
-    // Three small samples tell data that does not compress (media, archives, ciphertext) at 3 % of the cost.
+    // Three small samples tell data that does not compress (media, archives, ciphertext) at a fraction of the cost.
     if content.len() >= PROBE_FROM_BYTES {
-        let places = [0, content.len() / 2, content.len() - PROBE_BYTES];
+        let probe = (content.len() / PROBE_PART).min(PROBE_BYTES_MAX);
+        let places = [0, content.len() / 2, content.len() - probe];
         let promising = places.iter().any(|start| {
-            let sample = &content[*start..*start + PROBE_BYTES];
-            lz4_into(sample, output).is_some_and(|length| length < PROBE_BYTES - PROBE_BYTES / 16)
+            let sample = &content[*start..*start + probe];
+            lz4_into(sample, output).is_some_and(|length| length < probe - probe / 16)
         });
         if !promising {
             return RAW;

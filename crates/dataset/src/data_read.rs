@@ -102,7 +102,7 @@ impl LiveDataset {
             // One piece of a chunk needs no call for many.
             let mut parts = Vec::new();
             if look.fetches.len() > 1 || look.ahead_from.is_some() {
-                self.parts(&look, &mut parts)?;
+                self.parts(object, &look, &mut parts)?;
             }
             let fetched = self.fetch_parts(parts);
             self.fill(&look, &fetched, buffer)?;
@@ -119,7 +119,7 @@ impl LiveDataset {
             let look = self.locate(object, read.offset, read.buffer);
             if let Ok(look) = &look {
                 // What cannot be looked ahead of is for the read itself to say.
-                let _ = self.parts(look, &mut parts);
+                let _ = self.parts(object, look, &mut parts);
             }
             looks.push(look);
         }
@@ -292,16 +292,21 @@ impl LiveDataset {
     }
 
     /// What is to be fetched for a read, and ahead of it.
-    fn parts(&self, look: &Lookup, parts: &mut Vec<ChunkPart>) -> Result<(), FsError> {
+    fn parts(&self, object: &Arc<Object>, look: &Lookup, parts: &mut Vec<ChunkPart>) -> Result<(), FsError> {
         let cache = &self.dataset.environment().cache;
         let fetches = &look.fetches;
         let mut whole: Vec<ChunkId> = Vec::new();
         if let Some(from) = look.ahead_from {
             let here = fetches.iter().any(|fetch| !cache.contains(fetch.chunk));
             // Only when the reader reaches something that is not here: a batch at a time, not a chunk at a time.
+            let mut reached = from;
             if here {
                 whole.extend(fetches.iter().map(|fetch| fetch.chunk));
-                self.ahead(look.body, from, &mut whole)?;
+                reached = self.ahead(look.body, from, &mut whole)?;
+            }
+            // Where chunks are many, or nothing was lacking, the stretch that was announced is not all fetched.
+            if reached < from + AHEAD_BLOCKS * BLOCK {
+                object.state.lock().ahead_to = reached;
             }
         }
         if look.sequential {
@@ -347,23 +352,26 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// The chunks that a sequential reader at `offset` wants next.
-    fn ahead(&self, body: u64, offset: u64, chunks: &mut Vec<ChunkId>) -> Result<(), FsError> {
+    /// The chunks that a sequential reader at `offset` wants next; returns where those that were taken end, bytes.
+    fn ahead(&self, body: u64, offset: u64, chunks: &mut Vec<ChunkId>) -> Result<u64, FsError> {
         let first = offset / BLOCK;
         let last = first + AHEAD_BLOCKS;
         let most = chunks.len() + AHEAD_CHUNKS;
         for region in first / PER_REGION..=(last - 1) / PER_REGION {
             let cached = self.region(body, region)?;
             let Some(record) = &cached.record else {
-                return Ok(());
+                break;
             };
             let start = region * PER_REGION;
             let (from, to) = (first.max(start) - start, last.min(start + PER_REGION) - start);
-            let left = most.saturating_sub(chunks.len());
-            let runs = record.range(from as u32, to as u32).take(left);
-            chunks.extend(runs.map(|run| run.chunk));
+            for run in record.range(from as u32, to as u32) {
+                if chunks.len() >= most {
+                    return Ok((start + u64::from(run.block)) * BLOCK);
+                }
+                chunks.push(run.chunk);
+            }
         }
-        Ok(())
+        Ok(last * BLOCK)
     }
 
     /// One whole block as it is now, zero behind the end of the file; `None` if it is a hole. For changes of a part

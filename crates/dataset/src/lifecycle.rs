@@ -13,6 +13,7 @@ use crate::{
     datasets::Datasets,
     filesystem::Filesystem,
     keys, name as names,
+    properties::VOLUME_CHUNK_SIZE,
     registry::Node,
     sweep::Job,
     versions::VersionedBatch,
@@ -93,6 +94,12 @@ impl Datasets {
                 let size_bytes = check_volume_size(size_bytes)?;
                 if !new.sparse && !properties.contains_key("reservation") {
                     properties.insert("reservation".into(), crate::units::format_size(size_bytes));
+                }
+                // Written down, so that volumes made before this was their default keep what they have.
+                let is_chosen =
+                    |(_, above): &(String, BTreeMap<String, String>)| above.contains_key("chunk_size");
+                if !properties.contains_key("chunk_size") && !self.chain(name).iter().any(is_chosen) {
+                    properties.insert("chunk_size".into(), VOLUME_CHUNK_SIZE.into());
                 }
                 Kind::Volume { size_bytes }
             }

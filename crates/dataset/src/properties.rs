@@ -49,6 +49,9 @@ pub struct PropertyValue {
     pub source: Source,
 }
 
+/// The `chunk_size` that a volume is made with, unless it is given or inherited (docs/decisions/0014).
+pub(crate) const VOLUME_CHUNK_SIZE: &str = "16K";
+
 struct Definition {
     name: &'static str,
     default: &'static str,
@@ -73,7 +76,12 @@ const fn define(
 const DEFINITIONS: [Definition; 16] = [
     define("compression", "lz4", true, "off, lz4, zstd or zstd-1 to zstd-19"),
     define("dedup", "on", true, "on or off"),
-    define("chunk_size", "128K", true, "4K, 8K, 16K, 32K, 64K or 128K"),
+    define(
+        "chunk_size",
+        "128K",
+        true,
+        "4K, 8K, 16K, 32K, 64K or 128K (volumes are made with 16K)",
+    ),
     define(
         "block_size",
         "4K",

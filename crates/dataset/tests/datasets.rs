@@ -395,6 +395,41 @@ fn properties_are_inherited_set_and_reset() {
     assert_eq!(again.get("pool/a/b", "pin").unwrap()[0].value, "slow");
 }
 
+/// Volumes are made with chunks of 16 KiB, unless it is said otherwise for them or above them; what was made without a word
+/// of it keeps those of 128 KiB.
+#[test]
+fn volumes_are_made_with_small_chunks() {
+    let pool = Pool::new();
+    let make = |name: &str, chunk_size: Option<&str>| {
+        let chunk_size = chunk_size.map(|value| ("chunk_size".to_owned(), value.to_owned()));
+        let new = NewDataset {
+            volume_bytes: Some(1 << 20),
+            sparse: true,
+            properties: chunk_size.into_iter().collect(),
+            ..NewDataset::default()
+        };
+        pool.datasets.create(name, &new).unwrap();
+    };
+    let chunk_bytes = |name: &str| pool.datasets.state(name).unwrap().settings().chunk_bytes;
+    make("pool/v", None);
+    assert_eq!(chunk_bytes("pool/v"), 16 << 10);
+    let value = &pool.datasets.get("pool/v", "chunk_size").unwrap()[0];
+    assert_eq!((value.value.as_str(), &value.source), ("16K", &Source::Local));
+    make("pool/w", Some("64K"));
+    assert_eq!(chunk_bytes("pool/w"), 64 << 10);
+    pool.create("pool/a");
+    assert_eq!(chunk_bytes("pool/a"), 128 << 10);
+    pool.datasets.set("pool/a", "chunk_size", "32K").unwrap();
+    make("pool/a/v", None);
+    assert_eq!(chunk_bytes("pool/a/v"), 32 << 10);
+    let value = &pool.datasets.get("pool/a/v", "chunk_size").unwrap()[0];
+    assert_eq!(value.source, Source::Inherited("pool/a".into()));
+    // As a volume of an older version: nothing is written down for it.
+    pool.datasets.inherit("pool/v", "chunk_size").unwrap();
+    let again = open(&pool.memory, &pool.clock);
+    assert_eq!(again.state("pool/v").unwrap().settings().chunk_bytes, 128 << 10);
+}
+
 #[test]
 fn a_quota_bounds_the_dataset_and_those_below() {
     let pool = Pool::new();

@@ -3,12 +3,19 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
+use bytes::Bytes;
 use terrace_cache::Budget;
 use terrace_dataset::{BlockRead, Datasets, Environment, FsError, NewDataset, Volume};
 use terrace_device::ManualClock;
-use terrace_store::{MemoryStore, Store};
+use terrace_store::{
+    Batch, ChunkId, ChunkInfo, ChunkPart, MemoryStore, Piece, Placement, Reservation, RewriteOutcome,
+    Sequence, Space, Store, StoreError, Written,
+};
 
 const BYTES: usize = 8 << 20;
 
@@ -25,14 +32,65 @@ impl Numbers {
     }
 }
 
+/// A store in RAM that counts how often it is asked for chunks.
+struct Counted {
+    below: MemoryStore,
+    asked: AtomicUsize,
+}
+
+impl Store for Counted {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.below.get(key)
+    }
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        self.below.scan(from, to, limit)
+    }
+    fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
+        self.below.write_chunks(pieces)
+    }
+    fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
+        self.asked.fetch_add(1, Relaxed);
+        self.below.read_chunk(id)
+    }
+    fn read_chunk_parts(&self, parts: &[ChunkPart]) -> Vec<Result<Bytes, StoreError>> {
+        self.asked.fetch_add(1, Relaxed);
+        self.below.read_chunk_parts(parts)
+    }
+    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
+        self.below.chunk_info(id)
+    }
+    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
+        self.below.commit(batch)
+    }
+    fn flush(&self, sequence: Sequence) -> Result<(), StoreError> {
+        self.below.flush(sequence)
+    }
+    fn newest(&self) -> Sequence {
+        self.below.newest()
+    }
+    fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
+        self.below.reserve(bytes)
+    }
+    fn space(&self) -> Space {
+        self.below.space()
+    }
+    fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
+        self.below.rewrite(ids, placement)
+    }
+}
+
 fn volume(memory_bytes: u64) -> (Datasets, Arc<Volume>) {
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(1 << 30));
+    volume_of("128K", Arc::new(MemoryStore::new(1 << 30)), memory_bytes)
+}
+
+fn volume_of(chunk_size: &str, store: Arc<dyn Store>, memory_bytes: u64) -> (Datasets, Arc<Volume>) {
     let budget = Arc::new(Budget::new(memory_bytes).without_delays());
     let environment = Environment::with_budget(store, Arc::new(ManualClock::new(1)), budget);
     let datasets = Datasets::open(Arc::new(environment), "pool").unwrap();
     let new = NewDataset {
         volume_bytes: Some(BYTES as u64),
         sparse: true,
+        properties: vec![("chunk_size".into(), chunk_size.into())],
         ..NewDataset::default()
     };
     datasets.create("pool/v", &new).unwrap();
@@ -111,4 +169,32 @@ fn one_that_ends_outside_fails_alone() {
     assert!(matches!(reads[1].outcome, Err(FsError::Invalid)));
     assert!(matches!(reads[2].outcome, Err(FsError::Invalid)));
     assert_eq!(one, [7; 4096]);
+}
+
+/// However small its chunks are, a volume that is read in order is fetched in long stretches.
+#[test]
+fn small_chunks_are_read_ahead_together() {
+    for (chunk_size, most) in [("128K", 8), ("16K", 12), ("4K", 36)] {
+        let store = Arc::new(Counted {
+            below: MemoryStore::new(1 << 30),
+            asked: AtomicUsize::new(0),
+        });
+        // In RAM there is room for what was fetched.
+        let (_datasets, volume) = volume_of(chunk_size, store.clone(), 64 << 20);
+        let mut numbers = Numbers(1);
+        let content: Vec<u8> = (0..BYTES).map(|_| numbers.below(256) as u8).collect();
+        volume.write(0, &content).unwrap();
+        volume.flush().unwrap();
+        store.asked.store(0, Relaxed);
+        let mut buffer = vec![0; 32 << 10];
+        for from in (0..BYTES).step_by(buffer.len()) {
+            volume.read(from as u64, &mut buffer).unwrap();
+            assert!(
+                content[from..from + buffer.len()] == buffer[..],
+                "{chunk_size} at {from}"
+            );
+        }
+        let asked = store.asked.load(Relaxed);
+        assert!(asked <= most, "chunks of {chunk_size}: asked {asked} times");
+    }
 }
