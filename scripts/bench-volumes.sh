@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures a volume, attached and over NBD, beside a raw file like the one that its pool lies on, a plain loop device over
 # that file, nbdkit serving that file, and qemu serving a qcow2 image on the same filesystem, in the same run, as root; then
-# the four loads of TIER's iometer table, a volume on two tiers against the raw file. Prints ratios to the raw file and keeps them in
+# the four loads of TIER's iometer table, a volume on two tiers against the fast device alone. Prints ratios to it and keeps them in
 # docs/performance.md between its markers, with the date and the command.
 #   scripts/bench-volumes.sh [SIZE_MB] [ROUNDS] [SECONDS]      default 1024 3 5; of the rounds the median counts
 # TERRACE_BENCH_BINARY: an optimised terrace that is there already. The pool's memory is a quarter of SIZE_MB, so that the
@@ -31,8 +31,9 @@ if [ $NBD = yes ]; then
 fi
 JOBS=(read-1m read-4k-1 read-4k-4 read-4k-32 write-4k-1 write-4k-4 write-4k-32 flush-4k flush-p50 read-1m-after write-1m
     write-1m-half read-1m-half read-4k-32-half)
+FAST_IOPS=20000 SLOW_IOPS=150 throttled=yes
 IOMETER=(32k-seq-read 8k-60random-65read 32k-seq-50read 8k-random-70read)
-loop='' peer_pid=''
+loop='' peer_pid='' FAST='' SLOW='' GROUP='' HOME_GROUP=''
 end_peer() {
     [ -n "$peer_pid" ] && kill "$peer_pid" 2>/dev/null && wait "$peer_pid" 2>/dev/null
     peer_pid=''
@@ -42,8 +43,49 @@ cleanup() {
     [ -n "$loop" ] && losetup -d "$loop" 2>/dev/null
     timeout 60 "$TERRACE" detach "$POOL/v" >/dev/null 2>&1
     scratch_end
+    leave_group
+    for device in $FAST $SLOW; do losetup -d "$device" 2>/dev/null; done
 }
 trap cleanup EXIT
+
+number() { cat "/sys/block/${1#/dev/}/dev"; }
+# Slows FAST and SLOW down for this script and what it starts from now on, the daemon too; fails where that cannot be.
+enter_group() {
+    if [ -d /sys/fs/cgroup/blkio ]; then
+        HOME_GROUP=/sys/fs/cgroup/blkio GROUP=/sys/fs/cgroup/blkio/terrace-bench-$$
+        mkdir "$GROUP" || return 1
+        for direction in read write; do
+            echo "$(number "$FAST") $FAST_IOPS" >"$GROUP/blkio.throttle.${direction}_iops_device" &&
+                echo "$(number "$SLOW") $SLOW_IOPS" >"$GROUP/blkio.throttle.${direction}_iops_device" || return 1
+        done
+    elif grep -qw io /sys/fs/cgroup/cgroup.controllers 2>/dev/null; then
+        HOME_GROUP=/sys/fs/cgroup GROUP=/sys/fs/cgroup/terrace-bench-$$
+        echo +io >/sys/fs/cgroup/cgroup.subtree_control
+        mkdir "$GROUP" || return 1
+        for limit in "$FAST $FAST_IOPS" "$SLOW $SLOW_IOPS"; do
+            echo "$(number "${limit% *}") riops=${limit#* } wiops=${limit#* }" >"$GROUP/io.max" || return 1
+        done
+    else
+        return 1
+    fi
+    echo $$ >"$GROUP/cgroup.procs"
+}
+leave_group() {
+    [ -n "$HOME_GROUP" ] && echo $$ >"$HOME_GROUP/cgroup.procs"
+    [ -n "$GROUP" ] && for _ in $(seq 50); do rmdir "$GROUP" 2>/dev/null && break; sleep 0.1; done
+    HOME_GROUP='' GROUP=''
+}
+jobs_running() { "$TERRACE" jobs "$POOL" --json | grep -c '"state": *"\(running\|waiting\)"'; }
+# Until the mover has had nothing to do for a round of its policies.
+settle() {
+    local quiet=0
+    for _ in $(seq 120); do
+        if [ "$(jobs_running)" = 0 ]; then quiet=$((quiet + 1)); else quiet=0; fi
+        [ $quiet -ge 12 ] && return
+        sleep 1
+    done
+    echo "the mover is still at work after 2 minutes" >&2
+}
 
 # $1 target, $2 where: a file, a device or an NBD address
 measure() {
@@ -56,6 +98,11 @@ measure() {
             --output-format=terse --terse-version=3 "$@" 2>/dev/null | awk -F';' '/;/ { printf "%d", $8 + $49 }')
         printf '%s %s %s\n' "$target" "$job" "${figure:-0}" >>"$RESULTS"
     }
+    lay() { fio --name=lay "${engine[@]}" --size="$1M" --bs=1M --iodepth=4 --rw=write --refill_buffers --randrepeat=0 >/dev/null 2>&1; }
+    if [ "${3:-}" = lay ]; then
+        lay "$4"
+        return
+    fi
     # Each write is followed by a flush: the rate of pairs, and how many pairs of the median length fit into a second.
     run_flush() {
         fio --name=j "${engine[@]}" --size="${size}M" --runtime="$seconds" --time_based --refill_buffers --randrepeat=0 \
@@ -66,14 +113,15 @@ measure() {
                 END { all = median["\"write\""] + median["\"sync\""]
                     printf "%s flush-4k %d\n%s flush-p50 %d\n", target, rate, target, all ? 1000000 / all : 0 }' >>"$RESULTS"
     }
-    fio --name=lay "${engine[@]}" --size="${size}M" --bs=1M --iodepth=4 --rw=write --refill_buffers >/dev/null 2>&1
     if [ "${3:-}" = iometer ]; then
+        local size=$((size / 2))
         run 32k-seq-read --bs=32k --rw=read --iodepth=8
         run 8k-60random-65read --bs=8k --rw=randrw --percentage_random=60 --rwmixread=65 --iodepth=8
         run 32k-seq-50read --bs=32k --rw=rw --rwmixread=50 --iodepth=8
         run 8k-random-70read --bs=8k --rw=randrw --rwmixread=70 --iodepth=8
         return
     fi
+    lay "$size"
     run read-1m --bs=1M --rw=read --iodepth=4
     for depth in 1 4 32; do run read-4k-$depth --bs=4k --rw=randread --iodepth=$depth; done
     for depth in 1 4 32; do run write-4k-$depth --bs=4k --rw=randwrite --iodepth=$depth; done
@@ -132,19 +180,36 @@ for round in $(seq 1 "$rounds"); do
         rm -f "$image" "$SCRATCH/qemu.sock"
     fi
     POOL=iometer$round
-    measure raw "$SCRATCH/raw.img" iometer
-    "$TERRACE" pool create "$POOL" --tier "fast=$SCRATCH/pool.img" --tier "slow=$SCRATCH/slow.img" -o "memory=$((size / 4))M" &&
-        "$TERRACE" volume create "$POOL/v" --size "${size}M" --sparse || exit 1
-    if device=$("$TERRACE" attach "$POOL/v"); then measure attached "$device" iometer; fi
+    FAST=$(losetup --find --show --direct-io=on --sizelimit $((size << 20)) "$SCRATCH/pool.img") &&
+        SLOW=$(losetup --find --show --direct-io=on --sizelimit $((size << 21)) "$SCRATCH/slow.img") || exit 1
+    wipefs -qa "$FAST" "$SLOW"
+    enter_group || { leave_group; throttled=no; }
+    measure fast "$FAST" lay $((size / 2))
+    measure fast "$FAST" iometer
+    "$TERRACE" pool create "$POOL" --tier "fast=$FAST" --tier "slow=$SLOW" -o "memory=$((size / 4))M" --force &&
+        "$TERRACE" volume create "$POOL/v" --size "$((size * 3 / 2))M" --sparse || exit 1
+    if device=$("$TERRACE" attach "$POOL/v"); then
+        measure tiers "$device" lay $((size * 3 / 2))
+        for _ in 1 2; do
+            fio --name=train --ioengine=libaio --direct=1 --bs=8k --iodepth=8 --rw=randread --filename="$device" --size="$((size / 2))M" \
+                --runtime=$((seconds * 3)) --time_based --randrepeat=0 >/dev/null 2>&1
+            settle
+        done
+        "$TERRACE" where "$POOL/v" >&2
+        measure tiers "$device" iometer
+    fi
     "$TERRACE" detach "$POOL/v"
     "$TERRACE" pool destroy "$POOL" --yes
+    leave_group
+    losetup -d "$FAST" "$SLOW"
+    FAST='' SLOW=''
 done
 
-# $1 job, rest targets
+# $1 job, $2 what it is compared with, rest targets
 row() {
     local job=$1 target raw
-    shift
-    raw=$(median raw "$job")
+    raw=$(median "$2" "$job")
+    shift 2
     printf '| %s | %d |' "$job" "$raw"
     for target in "$@"; do
         awk -v f="$(median "$target" "$job")" -v raw="$raw" 'BEGIN { printf " %d (%.2f) |", f, raw ? f / raw : 0 }'
@@ -155,10 +220,13 @@ median() { awk -v t="$1" -v j="$2" '$1 == t && $2 == j { print $3 }' "$RESULTS" 
 table() {
     local job
     printf '| job |'; printf ' %s |' "${TARGETS[@]}"; printf '\n|---|'; printf -- '---|%.0s' "${TARGETS[@]}"; printf '\n'
-    for job in "${JOBS[@]}"; do row "$job" "${TARGETS[@]:1}"; done
-    printf '\nA volume on two tiers, loads of the iometer table of TIER, 8 requests at a time:\n\n| job | raw | attached |\n|---|---|---|\n'
-    for job in "${IOMETER[@]}"; do row "$job" attached; done
-    printf '\n%s, `make bench-volumes BENCH="%s %s %s"`, medians of %s rounds: IOPS, in parentheses the ratio to the raw file of the same run.\n' \
+    for job in "${JOBS[@]}"; do row "$job" raw "${TARGETS[@]:1}"; done
+    printf '\nAn attached volume of %s MiB on a fast tier of %s (%s) and a slow one of %s (%s), %s MiB of memory; the loads of the iometer table of TIER over %s MiB that the mover\n' \
+        $((size * 3 / 2)) "$size" "$([ $throttled = yes ] && echo "$FAST_IOPS requests a second" || echo 'not slowed down')" $((size * 2)) \
+        "$([ $throttled = yes ] && echo "$SLOW_IOPS" || echo 'nor this')" $((size / 4)) $((size / 2))
+    printf 'has seen in use, 8 requests at a time, beside the fast device alone:\n\n| job | fast device | tiers |\n|---|---|---|\n'
+    for job in "${IOMETER[@]}"; do row "$job" fast tiers; done
+    printf '\n%s, `make bench-volumes BENCH="%s %s %s"`, medians of %s rounds: IOPS, in parentheses the ratio to the raw file, or to the fast device, of the same run.\n' \
         "$(date -I)" "$size" "$rounds" "$seconds" "$rounds"
     printf '`nbd`, `nbdkit` (the raw file, through the page cache) and `qemu` (%s, a qcow2 image) are asked by fio over a Unix socket.\n' "${QEMU:-none here}"
     printf '`flush-p50`: pairs of a write and a flush a second if each took as long as the median one. `-half`: data that compresses to half. Load at the end: %s.\n' "$(cut -d' ' -f1 /proc/loadavg)"
