@@ -34,6 +34,11 @@ const COUNTERS_PER_PLACE: u64 = 16;
 const INFORMED_PART: u64 = 4;
 /// Fewest reads between two halvings.
 const WINDOW_MIN: u64 = 256;
+/// Chunks for which there is a place, for each that the sketch has counters for, up to which it tells cold from warm: with
+/// more, what is read now and then has no count.
+const RESOLVED_PLACES: u64 = 4;
+/// Of so many reads that a device answered, one says which tier that was.
+const SAMPLE_READS: u64 = 4;
 
 #[repr(align(64))]
 struct Line([AtomicU64; LINE_WORDS]);
@@ -58,6 +63,12 @@ pub struct ChunkHeat {
     counted: AtomicU64,
     window: AtomicU64,
     window_most: AtomicU64,
+    /// There are not many more places than there are counters.
+    resolves: AtomicBool,
+    /// All reads since the start, those of them that a device answered, and samples of these from slower tiers.
+    reads: AtomicU64,
+    fetched: AtomicU64,
+    slow_samples: AtomicU64,
     /// So much was read that what was not counted may be called cold.
     informed: AtomicBool,
     halved_minutes: AtomicU32,
@@ -98,6 +109,10 @@ impl ChunkHeat {
             counted: AtomicU64::new(0),
             window: AtomicU64::new(0),
             window_most: AtomicU64::new(u64::MAX),
+            resolves: AtomicBool::new(false),
+            reads: AtomicU64::new(0),
+            fetched: AtomicU64::new(0),
+            slow_samples: AtomicU64::new(0),
             informed: AtomicBool::new(false),
             halved_minutes: AtomicU32::new(0),
             least: AtomicU8::new(0),
@@ -121,6 +136,7 @@ impl ChunkHeat {
         let window = (places.min(most) * READS_PER_PLACE).max(WINDOW_MIN);
         self.window
             .store(window.min(self.window_most.load(Relaxed)), Relaxed);
+        self.resolves.store(places <= most * RESOLVED_PLACES, SeqCst);
     }
 
     /// Halves the counts after this many reads at the latest: less lets a simulation see more of it.
@@ -157,8 +173,30 @@ impl ChunkHeat {
         Self::count_at(line, &places)
     }
 
-    /// Counts a read of a chunk, for an object; `fetched`: RAM did not have it.
-    pub fn note(&self, id: ChunkId, dataset: u32, body: u64, fetched: bool) {
+    /// Counts a read of a chunk, for an object; `fetched`: RAM did not have it. Whether the caller is to say which tier had
+    /// it ([`lay_on`](Self::lay_on)).
+    pub fn note(&self, id: ChunkId, dataset: u32, body: u64, fetched: bool) -> bool {
+        self.reads.store(self.reads.load(Relaxed) + 1, Relaxed);
+        let from_device = self.fetched.load(Relaxed) + u64::from(fetched);
+        self.fetched.store(from_device, Relaxed);
+        self.count(id, dataset, body, fetched);
+        fetched && from_device % SAMPLE_READS == 0
+    }
+
+    /// A read of which [`note`](Self::note) wanted to know it was answered by this tier.
+    pub fn lay_on(&self, tier: u8) {
+        if tier > 0 {
+            self.slow_samples.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Reads since the start, and samples of those that a slower tier than the fastest answered: one in so many of them
+    /// (see [`SAMPLE_READS`]), whatever that is.
+    pub fn answered(&self) -> (u64, u64) {
+        (self.reads.load(Relaxed), self.slow_samples.load(Relaxed))
+    }
+
+    fn count(&self, id: ChunkId, dataset: u32, body: u64, fetched: bool) {
         let hash = mix(id);
         let (line, places) = self.places(hash);
         let mut reads = Self::count_at(line, &places);
@@ -231,6 +269,11 @@ impl ChunkHeat {
         self.informed.load(SeqCst)
     }
 
+    /// Whether that holds of what is worth a place as well: there are counters for most of the chunks that have one.
+    pub fn is_telling(&self) -> bool {
+        self.is_informed() && self.resolves.load(SeqCst)
+    }
+
     /// Halves the counts if it is time: when enough was read, or with the heat of regions. To be called now and then.
     pub fn age(&self, minutes: u32) {
         let (counted, window) = (self.counted.load(Relaxed), self.window.load(Relaxed));
@@ -256,6 +299,14 @@ impl ChunkHeat {
         }
     }
 
+    /// Forgets the reads of a chunk; of others that share its counters, too many may go with them.
+    pub fn forget(&self, id: ChunkId) {
+        let (line, places) = self.places(mix(id));
+        for (word, shift) in places {
+            line.0[word].fetch_and(!(u64::from(COUNT_MAX) << shift), Relaxed);
+        }
+    }
+
     /// Forgets everything.
     pub fn clear(&self) {
         self.informed.store(false, SeqCst);
@@ -275,7 +326,9 @@ mod tests {
     use super::*;
 
     fn read(heat: &ChunkHeat, id: u64, times: usize) {
-        (0..times).for_each(|_| heat.note(ChunkId(id), 1, 2, true));
+        for _ in 0..times {
+            heat.note(ChunkId(id), 1, 2, true);
+        }
     }
 
     #[test]
@@ -300,6 +353,9 @@ mod tests {
         assert_eq!(heat.reads(ChunkId(7)), 6);
         heat.age(1000 + HALF_LIFE_MINUTES);
         assert_eq!((heat.reads(ChunkId(7)), heat.reads(ChunkId(8))), (3, 3));
+        read(&heat, 8, 3);
+        heat.forget(ChunkId(8));
+        assert_eq!((heat.reads(ChunkId(7)), heat.reads(ChunkId(8))), (3, 0));
         heat.clear();
         assert_eq!((heat.reads(ChunkId(7)), heat.is_informed()), (0, false));
     }
@@ -321,8 +377,10 @@ mod tests {
         let hot = window / 20;
         heat.set_least(4);
         for round in 0..10 {
-            (0..hot).for_each(|id| heat.note(ChunkId(1 + id), 1, 2, false));
-            (0..hot).for_each(|id| heat.note(ChunkId(1 + hot + round * hot + id), 1, 2, true));
+            for id in 0..hot {
+                heat.note(ChunkId(1 + id), 1, 2, false);
+                heat.note(ChunkId(1 + hot + round * hot + id), 1, 2, true);
+            }
         }
         let too_low = (0..hot).filter(|id| heat.reads(ChunkId(1 + id)) < 10).count();
         assert_eq!(too_low, 0);
@@ -362,6 +420,28 @@ mod tests {
         (0..100_000).for_each(|id| read(&heat, id, 3));
         let slots = heat.wanted.lock().len();
         assert!(heat.take_wanted().len() <= slots);
+    }
+
+    #[test]
+    fn which_reads_slower_tiers_answer_is_sampled() {
+        let heat = ChunkHeat::new(64 << 10);
+        let (mut asked, reads) = (0, 100 * SAMPLE_READS);
+        for at in 0..reads {
+            assert!(!heat.note(ChunkId(at), 1, 2, false), "RAM had it");
+            if heat.note(ChunkId(at), 1, 2, true) {
+                heat.lay_on((asked % 2) as u8);
+                asked += 1;
+            }
+        }
+        assert_eq!((asked, heat.answered()), (100, (2 * reads, 50)));
+        heat.set_places(100);
+        heat.age(1);
+        assert!(heat.is_telling());
+        heat.set_places(1 << 40);
+        assert!(
+            heat.is_informed() && !heat.is_telling(),
+            "more places than counters"
+        );
     }
 
     #[test]

@@ -149,6 +149,33 @@ impl Heat {
         })
     }
 
+    /// Reads of all regions of an object, decayed.
+    pub fn reads_of(&self, dataset: u32, object: u64, minutes: u32) -> f32 {
+        let shard = self.shard(dataset, object).lock();
+        let cells = shard.objects.get(&(dataset, object)).map(|heat| &heat.cells[..]);
+        cells
+            .unwrap_or_default()
+            .iter()
+            .map(|cell| cell.at(minutes).0)
+            .sum()
+    }
+
+    /// Forgets the reads of a region; returns how many that were, decayed. When it was touched stays known.
+    pub fn forget_reads(&self, dataset: u32, object: u64, region: u32, minutes: u32) -> f32 {
+        let mut shard = self.shard(dataset, object).lock();
+        let Some(heat) = shard.objects.get_mut(&(dataset, object)) else {
+            return 0.0;
+        };
+        let Ok(place) = heat.cells.binary_search_by_key(&region, |cell| cell.region) else {
+            return 0.0;
+        };
+        heat.changed = true;
+        let cell = &mut heat.cells[place];
+        let (reads, _) = cell.at(minutes);
+        cell.reads = 0;
+        reads
+    }
+
     /// Calls `visit(dataset, object, region, heat)` for every known region, in an order that does not depend on
     /// chance. One shard is locked at a time.
     pub fn for_each(&self, minutes: u32, mut visit: impl FnMut(u32, u64, u32, RegionHeat)) {
@@ -306,6 +333,13 @@ mod tests {
         assert_eq!(heat.of(1, 2, 3, 0).reads, 8.0);
         assert_eq!(heat.of(1, 2, 3, HALF_LIFE_MINUTES).reads, 4.0);
         assert_eq!(heat.of(1, 2, 4, 0), RegionHeat::default());
+        heat.record(1, 2, 5, Access::Read, 6.0, HALF_LIFE_MINUTES);
+        heat.record(1, 2, 5, Access::Write, 3.0, HALF_LIFE_MINUTES);
+        assert_eq!(heat.reads_of(1, 2, HALF_LIFE_MINUTES), 10.0);
+        assert_eq!(heat.forget_reads(1, 2, 5, 2 * HALF_LIFE_MINUTES), 3.0);
+        assert_eq!(heat.forget_reads(1, 2, 5, 2 * HALF_LIFE_MINUTES), 0.0);
+        assert_eq!(heat.reads_of(1, 2, 2 * HALF_LIFE_MINUTES), 2.0);
+        assert_eq!(heat.of(1, 2, 5, HALF_LIFE_MINUTES).writes, 3.0);
     }
 
     #[test]

@@ -15,6 +15,6 @@ mod reuse;
 pub use budget::Budget;
 pub use chunk_heat::{ChunkHeat, HotChunk};
 pub use foreground::{Background, Foreground, Service, Waiting};
-pub use heat::{Access, Heat, RegionHeat};
+pub use heat::{Access, HALF_LIFE_MINUTES, Heat, RegionHeat};
 pub use read_cache::{Fetched, Filled, ReadCache, ReadCacheCounters};
 pub use reuse::ReuseSampler;

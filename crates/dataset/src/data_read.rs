@@ -346,7 +346,11 @@ impl LiveDataset {
             let before = &look.fetches[at.saturating_sub(PIECES_BACK)..at];
             if look.is_use && before.iter().all(|before| before.chunk != fetch.chunk) {
                 let heat = &environment.chunk_heat;
-                heat.note(fetch.chunk, self.dataset.number(), look.body, filled.fetched);
+                if heat.note(fetch.chunk, self.dataset.number(), look.body, filled.fetched)
+                    && let Ok(Some(info)) = store.chunk_info(fetch.chunk)
+                {
+                    heat.lay_on(info.tier);
+                }
             }
         }
         Ok(())

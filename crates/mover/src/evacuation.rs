@@ -9,6 +9,7 @@ use terrace_store::StoreError;
 
 use crate::{
     error::MoverError,
+    exchange::Exchange,
     job::{JobKind, JobState},
     mover::Mover,
     store_work::StoreSteps,
@@ -61,6 +62,7 @@ impl Mover {
         self.tiers_generation.fetch_add(1, Ordering::SeqCst);
         inner.candidates.clear();
         inner.hot_chunks.clear();
+        inner.exchange = Exchange::default();
         inner.aging.clear();
         inner.relayouts.clear();
         inner.paces.clear();

@@ -3,11 +3,11 @@
 use terrace_dataset::Time;
 use terrace_fuzz::fuzz;
 
-use crate::job::{Job, JobKind, JobState};
+use crate::job::{Job, JobKind, JobState, Room};
 
 #[test]
 fn jobs() {
-    let job = Job {
+    let mut job = Job {
         kind: JobKind::Demote,
         state: JobState::Paused,
         reason: "for the hours that its tier allows".into(),
@@ -20,17 +20,21 @@ fn jobs() {
         body: 77,
         pass: 3,
         cursor: vec![0x22, 0, 1, 2],
+        room: None,
     };
-    fuzz(
-        env!("CARGO_MANIFEST_DIR"),
-        "job",
-        vec![job.encode()],
-        None,
-        &mut |bytes| {
-            if let Ok(job) = Job::decode(bytes) {
-                let value = job.encode();
-                assert_eq!(Job::decode(&value).map(|job| job.encode()), Ok(value));
-            }
-        },
-    );
+    let mut samples = vec![job.encode()];
+    job.body = 0;
+    for gives_way in [None, Some(1)] {
+        job.room = Some(Room {
+            colder: 5.0,
+            gives_way,
+        });
+        samples.push(job.encode());
+    }
+    fuzz(env!("CARGO_MANIFEST_DIR"), "job", samples, None, &mut |bytes| {
+        if let Ok(job) = Job::decode(bytes) {
+            let value = job.encode();
+            assert_eq!(Job::decode(&value).map(|job| job.encode()), Ok(value));
+        }
+    });
 }

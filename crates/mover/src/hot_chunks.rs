@@ -32,8 +32,6 @@ pub(crate) struct HotChunks {
     chunks: BTreeMap<u8, Vec<Moving>>,
     next_look: u64,
     job: Option<u64>,
-    /// Something had no room on the fastest tier: the most reads of it.
-    pub(crate) room_wanted: Option<u8>,
 }
 
 impl HotChunks {
@@ -55,13 +53,21 @@ impl HotChunks {
         self.next_look = now + POLICY_INTERVAL;
     }
 
+    /// Room was made for these on the fastest tier: they come next.
+    pub(crate) fn admit(&mut self, mut chunks: Vec<Moving>) {
+        chunks.extend(self.chunks.remove(&0).unwrap_or_default());
+        chunks.sort_unstable_by_key(Moving::place);
+        chunks.dedup();
+        self.chunks.insert(0, chunks);
+    }
+
     fn left_bytes(&self) -> u64 {
         self.chunks.values().flatten().map(Moving::bytes).sum()
     }
 }
 
 /// From how many reads of late on a chunk on this tier is moved up.
-fn reads_wanted(policy: &TierPolicy) -> Option<u8> {
+pub(crate) fn reads_wanted(policy: &TierPolicy) -> Option<u8> {
     (policy.promote_after > 0).then(|| policy.promote_after.clamp(READS.0, READS.1) as u8)
 }
 
@@ -113,7 +119,7 @@ impl Mover {
         }
         if looks {
             inner.hot_chunks.next_look = now + self.look_interval();
-            self.take_wanted(inner)?;
+            self.take_wanted(inner, now)?;
         }
         let Some((target, mut rest)) = inner.hot_chunks.chunks.pop_first() else {
             self.count_hot_chunks(inner, 0, now)?;
@@ -156,7 +162,7 @@ impl Mover {
     }
 
     /// Looks where what is wanted lies, and chooses what may move: the most read first, as far as there is room.
-    fn take_wanted(&self, inner: &mut Guard<'_>) -> Result<(), StoreError> {
+    fn take_wanted(&self, inner: &mut Guard<'_>, now: u64) -> Result<(), StoreError> {
         let heat = &self.environment.chunk_heat;
         let wanted = heat.take_wanted();
         let store = self.environment.store.as_ref();
@@ -167,6 +173,9 @@ impl Mover {
         let tiers = self.usage(inner);
         let resting = self.resting_from(inner);
         let mut planned = vec![0; tiers.len()];
+        if let Some(fastest) = planned.first_mut() {
+            *fastest = inner.exchange.kept_bytes(now);
+        }
         for (hot, info) in found {
             let Some(info) = info.filter(|info| usize::from(info.tier) < tiers.len()) else {
                 continue;
@@ -186,8 +195,8 @@ impl Mover {
                 may_rise(&tiers[*at], policy, planned[*at] + moving.bytes())
             });
             let pinned = self.pin_of(inner, hot.dataset, hot.body);
-            if pinned.is_none() && target != Some(0) {
-                inner.hot_chunks.room_wanted = inner.hot_chunks.room_wanted.max(Some(hot.reads));
+            if pinned.is_none() && target != Some(0) && inner.exchange.seeks(now) {
+                inner.exchange.want_chunk(moving);
             }
             let Some(target) = target else { continue };
             if pinned.is_some_and(|pin| pin != tiers[target].name) {

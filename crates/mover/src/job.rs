@@ -137,8 +137,50 @@ impl JobState {
     }
 }
 
+/// Room that a demotion makes for something hotter, instead of going by the marks: what may make way.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Room {
+    /// Reads and writes of a region, decayed, above which it stays; infinite: goes by chunks alone.
+    pub(crate) colder: f32,
+    /// Reads of late above which a single chunk stays, if room is made for chunks.
+    pub(crate) gives_way: Option<u8>,
+}
+
+impl Room {
+    /// In the place of `gives_way`: room for regions.
+    const NO_CHUNKS: u8 = u8::MAX;
+
+    fn encode(self, writer: &mut Writer) {
+        writer
+            .u32(self.colder.to_bits())
+            .u8(self.gives_way.unwrap_or(Self::NO_CHUNKS));
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let colder = f32::from_bits(reader.u32("heat")?);
+        let gives_way = Some(reader.u8("reads")?).filter(|reads| *reads != Self::NO_CHUNKS);
+        Self::sound(colder, gives_way)
+    }
+
+    /// As it was kept in the place of a body: the bits of the heat, and above them the reads and one more.
+    fn of_body(body: u64) -> Result<Option<Self>, DecodeError> {
+        if body == 0 {
+            return Ok(None);
+        }
+        let reads = u8::try_from(body >> 32).map_err(|_| DecodeError::Invalid("reads"))?;
+        Self::sound(f32::from_bits(body as u32), reads.checked_sub(1)).map(Some)
+    }
+
+    fn sound(colder: f32, gives_way: Option<u8>) -> Result<Self, DecodeError> {
+        match colder >= 0.0 {
+            true => Ok(Self { colder, gives_way }),
+            false => Err(DecodeError::Invalid("heat")),
+        }
+    }
+}
+
 /// One job as it is stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Job {
     pub(crate) kind: JobKind,
     pub(crate) state: JobState,
@@ -152,13 +194,14 @@ pub(crate) struct Job {
     pub(crate) target: u8,
     /// What is moved (move): a dataset, 0 for none. The number of the device (evacuate).
     pub(crate) dataset: u32,
-    /// And in it the body of one object; 0 for all. Bits of the heat from which content stays (demote), and above
-    /// them how often what makes room for hot chunks may have been read; 0: by marks.
+    /// And in it the body of one object (move); 0 for all.
     pub(crate) body: u64,
     /// Which pass over the records this is (demote): each takes hotter content.
     pub(crate) pass: u8,
     /// The next record to look at; empty at the start of a pass.
     pub(crate) cursor: Vec<u8>,
+    /// What it makes room for (demote); `None`: it goes by marks.
+    pub(crate) room: Option<Room>,
 }
 
 impl Job {
@@ -179,6 +222,9 @@ impl Job {
             .u64(self.body)
             .u8(self.pass)
             .string(&self.cursor);
+        if let Some(room) = self.room {
+            room.encode(&mut writer);
+        }
         writer.into_bytes()
     }
 
@@ -187,7 +233,7 @@ impl Job {
         let kind = JobKind::from_code(reader.u8("kind of job")?)?;
         let state = JobState::from_code(reader.u8("state of a job")?)?;
         let reason = reader.string(REASON_BYTES_MAX, "reason")?;
-        let job = Self {
+        let mut job = Self {
             kind,
             state,
             reason: String::from_utf8(reason.to_vec()).map_err(|_| DecodeError::Invalid("reason"))?,
@@ -200,7 +246,15 @@ impl Job {
             body: reader.u64("body")?,
             pass: reader.u8("pass")?,
             cursor: reader.string(KEY_BYTES_MAX, "cursor")?.to_vec(),
+            room: None,
         };
+        if kind == JobKind::Demote {
+            // Before 0013 the body said it.
+            job.room = Room::of_body(std::mem::take(&mut job.body))?;
+            if job.room.is_none() && reader.remaining() > 0 {
+                job.room = Some(Room::decode(&mut reader)?);
+            }
+        }
         reader.finish()?;
         Ok(job)
     }
@@ -320,6 +374,7 @@ mod tests {
             body: 9,
             pass: 2,
             cursor: vec![1, 2, 3],
+            room: None,
         };
         let decoded = Job::decode(&job.encode()).unwrap();
         assert!(decoded.reason.len() <= REASON_BYTES_MAX && job.reason.starts_with(&decoded.reason));
@@ -338,5 +393,51 @@ mod tests {
         }
         job.finish();
         assert_eq!((job.done_bytes, job.total_bytes), (7, 7));
+    }
+
+    #[test]
+    fn what_room_is_made_for_reads_back_also_as_it_was_kept_before() {
+        let mut job = Job {
+            kind: JobKind::Demote,
+            state: JobState::Running,
+            reason: String::new(),
+            started: Time { seconds: 5, nanos: 6 },
+            done_bytes: 7,
+            total_bytes: 100,
+            source: 0,
+            target: 1,
+            dataset: 0,
+            body: 0,
+            pass: 2,
+            cursor: vec![1, 2, 3],
+            room: None,
+        };
+        assert_eq!(Job::decode(&job.encode()).as_ref(), Ok(&job));
+        for (body, colder, gives_way) in [
+            (u64::from(25f32.to_bits()), 25.0, None),
+            (
+                u64::from(f32::INFINITY.to_bits()) | 1 << 32,
+                f32::INFINITY,
+                Some(0),
+            ),
+            (
+                u64::from(f32::INFINITY.to_bits()) | 2 << 32,
+                f32::INFINITY,
+                Some(1),
+            ),
+        ] {
+            (job.body, job.room) = (body, None);
+            let before = Job::decode(&job.encode()).unwrap();
+            assert_eq!((before.body, before.room), (0, Some(Room { colder, gives_way })));
+            assert_eq!(Job::decode(&before.encode()), Ok(before));
+        }
+        for body in [
+            u64::from(f32::NAN.to_bits()),
+            1 << 62,
+            u64::from((-1f32).to_bits()),
+        ] {
+            (job.body, job.room) = (body, None);
+            assert!(Job::decode(&job.encode()).is_err());
+        }
     }
 }

@@ -8,9 +8,12 @@
 
 mod aging;
 mod beneath;
+mod by_hand;
 mod courtesy;
+mod demote;
 mod error;
 mod evacuation;
+mod exchange;
 mod grace;
 mod heat_records;
 #[cfg(test)]
@@ -18,6 +21,7 @@ mod hostile_bytes;
 mod hot_chunks;
 mod job;
 mod marks;
+mod migrate;
 mod mover;
 mod pace;
 mod passes;

@@ -46,10 +46,20 @@ fn has_room(tier: &TierUsage, most: f64) -> bool {
 /// Whether `bytes` more may be moved up to a tier: up to the middle of its marks, since what is written to it next
 /// would else be one too many, and bring down what was just moved up.
 pub(crate) fn may_rise(tier: &TierUsage, policy: Option<&TierPolicy>, bytes: u64) -> bool {
+    (filled_bytes(tier).saturating_add(bytes) as f64) < middle_bytes(tier, policy)
+}
+
+fn middle_bytes(tier: &TierUsage, policy: Option<&TierPolicy>) -> f64 {
     let middle = policy.map_or(1.0, |policy| {
         (policy.high_water + policy.low_water.min(policy.high_water)) / 2.0
     });
-    (filled_bytes(tier).saturating_add(bytes) as f64) < middle * tier.size_bytes as f64
+    middle * tier.size_bytes as f64
+}
+
+/// How much must be moved down, so that this much more may be moved up.
+pub(crate) fn in_the_way(tier: &TierUsage, policy: Option<&TierPolicy>, bytes: u64) -> u64 {
+    let filled = filled_bytes(tier).saturating_add(bytes);
+    filled.saturating_sub(middle_bytes(tier, policy) as u64)
 }
 
 #[cfg(test)]

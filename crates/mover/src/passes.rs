@@ -5,11 +5,7 @@
 
 use terrace_cache::{ChunkHeat, Heat, RegionHeat};
 
-use crate::{
-    hot_chunks::reads_that_give_way,
-    job::{Job, JobKind},
-    plan::Moving,
-};
+use crate::{job::Job, plan::Moving};
 
 /// Passes that there are.
 pub(crate) const PASSES: usize = PASS_HEAT.len();
@@ -38,10 +34,9 @@ const PASS_HEAT: [f32; 18] = [
 /// Reads and writes up to which this pass of a demotion moves; `None` when there is no further pass.
 pub(crate) fn heat_of_pass(job: &Job) -> Option<f32> {
     let limit = *PASS_HEAT.get(usize::from(job.pass))?;
-    if job.body == 0 {
+    let Some(colder) = job.room.map(|room| room.colder) else {
         return Some(limit);
-    }
-    let colder = f32::from_bits(job.body as u32);
+    };
     let before = usize::from(job.pass).checked_sub(1).map(|pass| PASS_HEAT[pass]);
     before
         .is_none_or(|before| before < colder)
@@ -68,38 +63,16 @@ pub(crate) fn next_pass(job: &Job, heat: &Heat, minutes: u32) -> u8 {
 /// tier wherever the rest lies; only moving down what is about to be written over would be in vain.
 const WRITES_PART: f32 = 0.125;
 
-/// In the body of a job that makes room for hot chunks, above the bits of the heat: up to how many reads of late a chunk
-/// gives way, and one more.
-const GIVES_WAY_SHIFT: u32 = 32;
 /// What is counted in the heat of regions.
 const REGION_BYTES: f32 = 1_048_576.0;
 /// Fewer reads may be a neighbour's, in the sketch.
 const READS_SURE: u8 = 2;
 
-/// The body of a demotion that makes room for chunks that were read so often: what was not read goes, wherever it lies, from
-/// the coldest region on.
-pub(crate) fn room_for_chunks(reads: u8) -> u64 {
-    u64::from(f32::INFINITY.to_bits()) | (u64::from(reads_that_give_way(reads)) + 1) << GIVES_WAY_SHIFT
-}
-
-/// Whether the job makes room for hot chunks.
-pub(crate) fn is_for_chunks(job: &Job) -> bool {
-    gives_way(job).is_some()
-}
-
-fn gives_way(job: &Job) -> Option<u8> {
-    if job.kind != JobKind::Demote {
-        return None;
-    }
-    let most = (job.body >> GIVES_WAY_SHIFT).checked_sub(1)?;
-    Some(u8::try_from(most).unwrap_or(u8::MAX))
-}
-
 /// Whether a chunk stays although its region is to go: it alone was read more often of late, for its size, than what this
 /// pass moves; and where room is made for hot chunks, if it was read.
 pub(crate) fn stays(job: &Job, heat: &ChunkHeat, moving: &Moving) -> bool {
     let reads = heat.reads(moving.id());
-    match gives_way(job) {
+    match job.room.and_then(|room| room.gives_way) {
         Some(most) => reads > most,
         None => {
             let as_region = f32::from(reads) * REGION_BYTES / moving.bytes().max(1) as f32;
@@ -110,9 +83,9 @@ pub(crate) fn stays(job: &Job, heat: &ChunkHeat, moving: &Moving) -> bool {
 
 /// How warm a region is, as far as this demotion is concerned.
 pub(crate) fn warmth(job: &Job, heat: &RegionHeat) -> f32 {
-    match job.body {
-        0 => heat.reads + heat.writes,
-        _ => heat.reads + heat.writes * WRITES_PART,
+    match job.room {
+        None => heat.reads + heat.writes,
+        Some(_) => heat.reads + heat.writes * WRITES_PART,
     }
 }
 

@@ -219,6 +219,17 @@ impl Chosen {
         self.bytes = self.chunks.iter().map(|moving| moving.bytes).sum();
     }
 
+    /// Leaves those out that are not needed to come to so many bytes.
+    pub(crate) fn cut(&mut self, bytes: u64) {
+        let mut before = 0;
+        self.chunks.retain(|moving| {
+            let needed = before < bytes;
+            before += moving.bytes;
+            needed
+        });
+        self.bytes = self.chunks.iter().map(|moving| moving.bytes).sum();
+    }
+
     /// The chunks.
     pub(crate) fn chunks(&self) -> &[Moving] {
         &self.chunks

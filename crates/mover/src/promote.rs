@@ -14,6 +14,8 @@ use terrace_dataset::read_region;
 use terrace_store::StoreError;
 
 use crate::{
+    exchange::Place,
+    hot_chunks::reads_wanted,
     job::{JobKind, JobState},
     marks::may_rise,
     mover::{Guard, Inner, Mover, SECOND, in_window},
@@ -49,6 +51,13 @@ impl Candidates {
 
     pub(crate) fn job(&self) -> Option<u64> {
         self.job
+    }
+
+    /// Room was made for these: they come next.
+    pub(crate) fn admit(&mut self, regions: Vec<(Place, f32)>) {
+        for ((dataset, body, region), reads) in regions.into_iter().rev() {
+            self.regions.push_front((dataset, body, region, reads));
+        }
     }
 
     /// Somebody moves this body by hand, or with 0 all of the dataset.
@@ -125,7 +134,8 @@ impl Mover {
         let tiers = self.usage(inner);
         let (resting, minutes) = (self.resting_from(inner), self.minutes());
         let mut by_target: BTreeMap<u8, Chosen> = BTreeMap::new();
-        let mut planned = 0;
+        // Room that was made for something is not for others.
+        let mut planned = inner.exchange.kept_bytes(now);
         let regions = match inner.courtesy.is_watched(now) {
             true => STEP_REGIONS_WATCHED,
             false => STEP_REGIONS,
@@ -137,8 +147,12 @@ impl Mover {
             };
             last = Some(candidate);
             let (dataset, body, region, reads) = candidate;
+            let place = (dataset, body, region);
+            let kept = inner.exchange.come(place);
+            planned -= kept.unwrap_or(0).min(planned);
+            let most = kept.unwrap_or(REGION_BYTES);
             let target = (0..tiers.len())
-                .find(|at| may_rise(&tiers[*at], inner.policies.get(*at), planned + REGION_BYTES))
+                .find(|at| may_rise(&tiers[*at], inner.policies.get(*at), planned + most))
                 .unwrap_or(tiers.len()) as u8;
             let pinned = self.pin_of(inner, dataset, body);
             // What lies beneath a pinned directory is not known yet.
@@ -147,9 +161,6 @@ impl Mover {
             }
             if self.is_moved_by_hand(inner, dataset, body) {
                 continue;
-            }
-            if target > 0 && pinned.is_none() && inner.room_wanted.is_none_or(|wanted| reads > wanted) {
-                inner.room_wanted = Some(reads);
             }
             let target_name = tiers.get(usize::from(target)).map(|tier| tier.name.as_str());
             if pinned.is_some() && pinned.as_deref() != target_name {
@@ -171,10 +182,17 @@ impl Mover {
                     .map_or(0, |policy| policy.promote_after);
                 tier > target && tier < resting && after > 0 && reads >= after as f32
             };
+            if target > 0 && pinned.is_none() && inner.exchange.seeks(now) {
+                let mut below = Chosen::default();
+                MutexGuard::unlocked(inner, || {
+                    below.add(store, &found.record, |tier| tier > 0 && tier < resting)
+                })?;
+                self.want_room(inner, place, reads, below);
+            }
             let chunks = by_target.entry(target).or_default();
             let before = chunks.bytes();
             MutexGuard::unlocked(inner, || chunks.add(store, &found.record, hot_enough))?;
-            if self.only_used_rise(inner, target, planned) {
+            if kept.is_none() && self.only_used_rise(inner, target, planned) {
                 chunks.retain(|moving| self.environment.chunk_heat.reads(moving.id()) > 0);
             }
             planned += chunks.bytes().saturating_sub(before);
@@ -199,6 +217,26 @@ impl Mover {
         }
         self.count_promotion(inner, moved, now)?;
         Ok(0)
+    }
+
+    /// This of a hot region lies below, and the fastest tier has no room.
+    fn want_room(&self, inner: &mut Inner, place: Place, reads: f32, below: Chosen) {
+        let heat = &self.environment.chunk_heat;
+        if !heat.is_telling() {
+            let least = inner.policies.iter().skip(1).map(|policy| policy.promote_after);
+            let least = least.filter(|after| *after > 0).min();
+            if below.bytes() > 0 && least.is_some_and(|least| reads >= least as f32) {
+                inner.exchange.want_region(place, reads, below.bytes());
+            }
+            return;
+        }
+        // It is as hot as those of its chunks that lie there, also of those that RAM has at the moment.
+        let wanted = inner.policies.iter().skip(1).filter_map(reads_wanted).min();
+        for moving in below.chunks() {
+            if wanted.is_some_and(|wanted| heat.reads(moving.id()) >= wanted) {
+                inner.exchange.want_chunk(*moving);
+            }
+        }
     }
 
     pub(crate) fn pin_of(&self, inner: &Inner, dataset: u32, body: u64) -> Option<String> {
@@ -254,7 +292,7 @@ impl Mover {
         if left == 0 {
             inner.candidates.clear();
             // Not at once: what makes the room is a job, and jobs get their turn when there are no candidates.
-            if inner.room_wanted.is_some() && now >= inner.next_room {
+            if inner.exchange.is_due(now) {
                 inner.next_policy = inner.next_policy.min(now + SECOND);
             }
         }

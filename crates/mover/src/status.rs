@@ -163,6 +163,7 @@ impl Mover {
         let mut job = self.new_job(JobKind::Move, reason, total_bytes, target, target);
         job.dataset = dataset;
         job.body = body;
+        inner.by_hand.release(dataset, body);
         Ok(self.add(inner, job, None)?)
     }
 

@@ -93,8 +93,11 @@ impl Mover {
         Ok(wait)
     }
 
-    /// Whether somebody moves this body by hand: no policy moves it meanwhile.
+    /// Whether somebody moves this body by hand, or has moved it down lately: no policy moves it up meanwhile.
     pub(crate) fn is_moved_by_hand(&self, inner: &Inner, dataset: u32, body: u64) -> bool {
+        if inner.by_hand.holds(dataset, body) {
+            return true;
+        }
         inner.jobs.values().any(|active| {
             let job = &active.job;
             let running = job.kind == JobKind::Move && job.state == JobState::Running;

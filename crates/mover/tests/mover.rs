@@ -615,6 +615,51 @@ fn a_full_fast_tier_makes_room_for_what_is_hotter() {
 }
 
 #[test]
+fn what_was_moved_down_by_hand_stays_there_until_it_is_read_about_as_much_again() {
+    let pool = Pool::new(100 * MIB);
+    let files = pool.files(4);
+    let heat = |file: usize, reads| record(pool.environment(), pool.number, files[file], reads);
+    heat(0, 60);
+    heat(1, 60);
+    heat(2, 2);
+    for object in &files[..3] {
+        pool.mover.demote(pool.number, *object).unwrap();
+    }
+    pool.steps(1000);
+    let some = |seconds| {
+        for _ in 0..seconds {
+            pool.clock.advance(SECOND);
+            assert!(pool.steps(10_000) < 10_000, "the mover does not come to rest");
+        }
+    };
+    heat(0, 20);
+    heat(1, 20);
+    heat(2, 5);
+    some(30);
+    assert_eq!(pool.tier_bytes(files[0]), [0, MIB], "20 of 60");
+    assert_eq!(pool.tier_bytes(files[2]), [MIB, 0], "hardly read before");
+    heat(0, 20);
+    some(30);
+    assert_eq!(pool.tier_bytes(files[0]), [MIB, 0], "40 of 60");
+    assert_eq!(pool.tier_bytes(files[1]), [0, MIB]);
+    some(1800);
+    assert_eq!(pool.tier_bytes(files[1]), [MIB, 0], "half an hour later");
+    // Up by hand: nothing is in the way of anything.
+    heat(3, 60);
+    pool.mover.demote(pool.number, files[3]).unwrap();
+    some(20);
+    assert_eq!(
+        pool.tier_bytes(files[3]),
+        [0, MIB],
+        "what it was read before is forgotten"
+    );
+    pool.mover.promote(pool.number, files[3]).unwrap();
+    some(20);
+    assert_eq!(pool.tier_bytes(files[3]), [MIB, 0]);
+    pool.audit(&files);
+}
+
+#[test]
 fn where_all_is_hot_the_hottest_goes_last() {
     let pool = Pool::new(20 * MIB);
     let files = pool.files(19);

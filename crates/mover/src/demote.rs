@@ -1,0 +1,127 @@
+//! Demotions: which tiers need one, and what each is to make room for.
+//!
+//! Invariants: a tier above its high-water mark is brought below its low-water mark, the coldest first; a fast tier that is
+//! merely too full for something hotter gives as much room as that needs ([`Exchange`](crate::exchange::Exchange)); there is
+//! one demotion of a tier at a time, and none after a failure for a while.
+
+use terrace_store::{StoreError, TierUsage};
+
+use crate::{
+    exchange::{Admitted, Wish},
+    hot_chunks::{self, reads_wanted},
+    job::JobKind,
+    marks::{filled_bytes, in_the_way, room_below},
+    mover::{Inner, Mover, tier_name},
+};
+
+/// By which part of it the most metadata of late is forgotten at each look at the tiers.
+const METADATA_DECAY: u64 = 32;
+/// More than a wish needs: a little metadata comes and goes.
+const SLACK_BYTES: u64 = 64 << 10;
+
+impl Mover {
+    /// Starts a demotion for each tier above its high-water mark.
+    pub(crate) fn look_at_tiers(&self, inner: &mut Inner, now: u64) -> Result<(), StoreError> {
+        for most in &mut inner.metadata_bytes {
+            *most -= *most / METADATA_DECAY;
+        }
+        let tiers = self.usage(inner);
+        let space = self.environment.store.space();
+        self.environment.chunk_heat.set_places(hot_chunks::places(&space));
+        inner.pins.find_bodies(self.environment.store.as_ref())?;
+        let answered = self.environment.chunk_heat.answered();
+        inner.exchange.judge(answered, now);
+        if inner.exchange.job().is_some_and(|id| self.is_over(inner, id)) {
+            inner.exchange.give_up();
+        }
+        for (source, tier) in tiers.iter().enumerate() {
+            let Some(policy) = inner.policies.get(source).cloned() else {
+                continue;
+            };
+            let source = source as u8;
+            let busy = inner.jobs.values().any(|active| {
+                active.job.kind == JobKind::Demote
+                    && !active.job.state.is_over()
+                    && active.job.source == source
+            });
+            let filled = filled_bytes(tier);
+            let mark = policy.hold.unwrap_or(policy.high_water);
+            let mark_bytes = mark * tier.size_bytes as f64;
+            let full = filled as f64 > mark_bytes || policy.hold.is_some() && filled as f64 >= mark_bytes;
+            if busy
+                || inner.left_alone.get(&source).is_some_and(|until| now < *until)
+                || !full && source > 0
+                || source >= self.resting_from(inner)
+            {
+                continue;
+            }
+            // What is not live comes back by compaction; only live content has to move.
+            let low = (policy.low_water * tier.size_bytes as f64) as u64;
+            let Some(target) = room_below(&tiers, &inner.policies, source) else {
+                continue;
+            };
+            let wish = match full {
+                true => None,
+                false => self.wish(inner, tier, now),
+            };
+            let wanted_bytes = match &wish {
+                Some(wish) => in_the_way(tier, Some(&policy), wish.bytes + SLACK_BYTES),
+                None if full => filled.saturating_sub(low),
+                None => continue,
+            };
+            let total_bytes = wanted_bytes.min(tier.live_bytes);
+            if total_bytes == 0 {
+                continue;
+            }
+            let percent = filled * 100 / tier.size_bytes.max(1);
+            let below = tier_name(inner, target);
+            let reason = match &wish {
+                Some(_) => format!(
+                    "tier '{}' is {percent} % full; something hotter has no room: moving what is colder down to '{below}'",
+                    tier.name
+                ),
+                None => format!(
+                    "tier '{}' is {percent} % full; moving the coldest down to '{below}' until {:.0} %",
+                    tier.name,
+                    policy.low_water * 100.0
+                ),
+            };
+            let mut job = self.new_job(JobKind::Demote, reason, total_bytes, source, target);
+            job.room = wish.as_ref().map(|wish| wish.room);
+            let id = self.add(inner, job, None)?;
+            if let Some(wish) = wish {
+                inner.exchange.begin(id, wish.bytes, total_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Room that is to be made on the fastest tier, if any.
+    fn wish(&self, inner: &mut Inner, tier: &TierUsage, now: u64) -> Option<Wish> {
+        let least = inner.policies.iter().skip(1).filter_map(reads_wanted).min()?;
+        let heat = &self.environment.chunk_heat;
+        inner.exchange.wish(heat, least, tier.size_bytes, now)
+    }
+
+    fn is_over(&self, inner: &Inner, id: u64) -> bool {
+        inner
+            .jobs
+            .get(&id)
+            .is_none_or(|active| active.job.state.is_over())
+    }
+
+    /// A job has ended: if it made room, what it was made for comes up.
+    pub(crate) fn room_was_made(&self, inner: &mut Inner, id: u64, now: u64) {
+        let Some(job) = inner.jobs.get(&id).map(|active| &active.job) else {
+            return;
+        };
+        let answered = self.environment.chunk_heat.answered();
+        match inner.exchange.ended(id, job.done_bytes, answered, now) {
+            Some(Admitted::Chunks(chunks)) => inner.hot_chunks.admit(chunks),
+            Some(Admitted::Regions(regions)) => inner.candidates.admit(regions),
+            None => return,
+        }
+        // What else waits need not wait for the next look as well.
+        inner.next_policy = now;
+    }
+}

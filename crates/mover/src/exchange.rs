@@ -1,0 +1,432 @@
+//! `Exchange`: on a full fast tier, what is clearly colder makes way for what is hotter and lies below.
+//!
+//! Invariants: room is made only for what was found below and has none, only of what is clearly colder than that (by the
+//! counts of single chunks where they tell, else by the heat of regions), no more than it needs, and at once no more than
+//! a part of the tier; what the room was made for gets it, and nothing else does meanwhile. Between two exchanges passes
+//! ever more time while they do not lower the part of reads that slower tiers answer, less while they do, and the least
+//! again once that part grows: so what is as hot as each other comes to rest, and a hot set that moves is followed.
+//! Memory is bounded; all of it is lost with the process, and found again.
+
+use std::collections::BTreeMap;
+
+use terrace_cache::ChunkHeat;
+use terrace_store::ChunkId;
+
+use crate::{
+    hot_chunks::reads_that_give_way, job::Room, mover::SECOND, passes::clearly_colder, plan::Moving,
+};
+
+/// Shortest time between two exchanges.
+const INTERVAL_MIN: u64 = 2 * SECOND;
+/// And the longest, as long as it is not known whether they help.
+const INTERVAL_UNKNOWN: u64 = 60 * SECOND;
+/// And after many that did not.
+const INTERVAL_MAX: u64 = 900 * SECOND;
+/// After this long without a wish it begins with the shortest again.
+const FORGOTTEN: u64 = 600 * SECOND;
+/// How long nothing is sought after a search in vain: for chunks, and for regions, whose heat changes more slowly.
+const VAIN_CHUNKS: u64 = 600 * SECOND;
+const VAIN_REGIONS: u64 = 3600 * SECOND;
+/// And after what waited turned out not to be worth it.
+const UNFOUNDED: u64 = 10 * SECOND;
+/// How long room is kept for regions that do not come.
+const KEPT: u64 = 60 * SECOND;
+/// Chunks and regions that wait for room at most.
+const CHUNKS_MAX: usize = 4096;
+const REGIONS_MAX: usize = 1024;
+/// At once, one part in so many of the tier changes.
+const PART: u64 = 16;
+/// Samples of reads of slower tiers, or reads, that make a judgement.
+const JUDGED_SAMPLES: u64 = 128;
+const JUDGED_READS: u64 = 1 << 17;
+/// So many exchanges are judged together.
+const TRIED: u32 = 3;
+/// They helped if slower tiers answer less than this part of what they did, and what is hot has moved if they
+/// answer more than that.
+const HELPED: f64 = 0.9;
+const MOVED: f64 = 1.5;
+/// After so many judgements that they did not, what comes up must be read twice as often, as far as counts go.
+const VAIN_ENOUGH: u32 = 2;
+const CLEARLY_READ: u8 = 12;
+/// How much the newest part of reads counts in the one to compare with.
+const NEWEST: f64 = 0.25;
+
+/// A region: dataset, body, number.
+pub(crate) type Place = (u32, u64, u32);
+
+/// Room to be made, and how much.
+pub(crate) struct Wish {
+    pub(crate) room: Room,
+    pub(crate) bytes: u64,
+}
+
+/// What a demotion makes room for.
+enum For {
+    Chunks(Vec<Moving>),
+    /// Hottest first, with reads and the bytes that lie below.
+    Regions(Vec<(Place, f32, u64)>),
+}
+
+struct UnderWay {
+    job: u64,
+    /// Room that is wanted, and what is moved down for it: more where the tier is too full as it is, less where it has some.
+    bytes: u64,
+    total_bytes: u64,
+    wanted: For,
+}
+
+/// What has got its room.
+pub(crate) enum Admitted {
+    Chunks(Vec<Moving>),
+    Regions(Vec<(Place, f32)>),
+}
+
+/// See the module.
+pub(crate) struct Exchange {
+    /// Found below without room: chunks, and regions with reads and the bytes that lie there.
+    chunks: BTreeMap<ChunkId, Moving>,
+    regions: BTreeMap<Place, (f32, u64)>,
+    /// What the next demotion is for.
+    planned: Option<For>,
+    under_way: Option<UnderWay>,
+    /// Regions that may use room that was made for them, with the bytes of it, and until when.
+    admitted: BTreeMap<Place, u64>,
+    admitted_until: u64,
+    /// Before these times none is sought.
+    next: u64,
+    next_chunks: u64,
+    next_regions: u64,
+    interval: u64,
+    /// Several judgements in a row were that exchanges do not help: what comes up must be read twice as often.
+    vain_judgements: u32,
+    /// All reads, and samples of those of slower tiers, when judging began.
+    since: (u64, u64),
+    /// The part of reads that slower tiers answered before.
+    slow_part: Option<f64>,
+    /// Exchanges since then, and whether there was one since judging began.
+    exchanges: u32,
+    exchanged: bool,
+}
+
+impl Default for Exchange {
+    fn default() -> Self {
+        Self {
+            chunks: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            planned: None,
+            under_way: None,
+            admitted: BTreeMap::new(),
+            admitted_until: 0,
+            next: 0,
+            next_chunks: 0,
+            next_regions: 0,
+            interval: INTERVAL_MIN,
+            vain_judgements: 0,
+            since: (0, 0),
+            slow_part: None,
+            exchanges: 0,
+            exchanged: false,
+        }
+    }
+}
+
+impl Exchange {
+    /// Whether room is sought now: what lies below and has none is to be told.
+    pub(crate) fn seeks(&self, now: u64) -> bool {
+        self.under_way.is_none() && now >= self.next && (now >= self.next_chunks || now >= self.next_regions)
+    }
+
+    /// A chunk below that is read often has no room on the fastest tier.
+    pub(crate) fn want_chunk(&mut self, moving: Moving) {
+        if self.chunks.len() < CHUNKS_MAX {
+            self.chunks.insert(moving.id(), moving);
+        }
+    }
+
+    /// So much of a region that was read this often lies below and has no room.
+    pub(crate) fn want_region(&mut self, place: Place, reads: f32, bytes: u64) {
+        if self.regions.len() < REGIONS_MAX {
+            self.regions.insert(place, (reads, bytes));
+        }
+    }
+
+    /// Whether something waits for room that may be sought now.
+    pub(crate) fn is_due(&self, now: u64) -> bool {
+        let chunks = !self.chunks.is_empty() && now >= self.next_chunks;
+        let regions = !self.regions.is_empty() && now >= self.next_regions;
+        self.seeks(now) && (chunks || regions)
+    }
+
+    /// What room is to be made for now on a tier of this size, if any: the most read of what waits. `least`: reads of late
+    /// from which a chunk is worth it.
+    pub(crate) fn wish(&mut self, heat: &ChunkHeat, least: u8, size_bytes: u64, now: u64) -> Option<Wish> {
+        if !self.is_due(now) {
+            return None;
+        }
+        let most_bytes = (size_bytes / PART).max(1);
+        let wish = self.wish_for_chunks(heat, least, most_bytes, now);
+        let wish = wish.or_else(|| self.wish_for_regions(heat, most_bytes, now));
+        if wish.is_none() {
+            self.next = now + UNFOUNDED;
+        }
+        // What lies below may have moved until the next time.
+        self.chunks.clear();
+        self.regions.clear();
+        wish
+    }
+
+    fn wish_for_chunks(&mut self, heat: &ChunkHeat, least: u8, most_bytes: u64, now: u64) -> Option<Wish> {
+        if !heat.is_informed() || now < self.next_chunks {
+            return None;
+        }
+        let least = match self.vain_judgements >= VAIN_ENOUGH {
+            true => least.saturating_mul(2).min(CLEARLY_READ),
+            false => least,
+        };
+        let counted = self
+            .chunks
+            .values()
+            .map(|moving| (heat.reads(moving.id()), *moving));
+        let mut wanted: Vec<(u8, Moving)> = counted.filter(|(reads, _)| *reads >= least).collect();
+        wanted.sort_unstable_by_key(|(reads, moving)| (std::cmp::Reverse(*reads), moving.id()));
+        let mut bytes = 0;
+        let fits = wanted.iter().take_while(|(_, moving)| {
+            bytes += moving.bytes();
+            bytes <= most_bytes
+        });
+        wanted.truncate(fits.count().max(1));
+        let (fewest, _) = *wanted.last()?;
+        let chunks: Vec<Moving> = wanted.into_iter().map(|(_, moving)| moving).collect();
+        let bytes = chunks.iter().map(Moving::bytes).sum();
+        self.planned = Some(For::Chunks(chunks));
+        let room = Room {
+            colder: f32::INFINITY,
+            gives_way: Some(reads_that_give_way(fewest)),
+        };
+        Some(Wish { room, bytes })
+    }
+
+    fn wish_for_regions(&mut self, heat: &ChunkHeat, most_bytes: u64, now: u64) -> Option<Wish> {
+        // Where chunks tell, a region is as hot as those of its chunks that lie below.
+        if heat.is_telling() || now < self.next_regions {
+            return None;
+        }
+        let all = self.regions.iter();
+        let mut wanted: Vec<(Place, f32, u64)> = all
+            .map(|(place, (reads, bytes))| (*place, *reads, *bytes))
+            .collect();
+        wanted.sort_unstable_by_key(|(place, reads, _)| (std::cmp::Reverse(reads.to_bits()), *place));
+        let hottest = wanted.first()?.1;
+        let mut bytes = 0;
+        let fits = wanted.iter().take_while(|(_, reads, more)| {
+            bytes += more;
+            // The others are no reason for that what is as warm as them to stay.
+            *reads * 2.0 >= hottest && bytes <= most_bytes
+        });
+        wanted.truncate(fits.count().max(1));
+        let coolest = wanted.last()?.1;
+        let bytes = wanted.iter().map(|(_, _, bytes)| bytes).sum();
+        self.planned = Some(For::Regions(wanted));
+        let room = Room {
+            colder: clearly_colder(coolest),
+            gives_way: None,
+        };
+        Some(Wish { room, bytes })
+    }
+
+    /// The demotion for what was wished last has begun.
+    pub(crate) fn begin(&mut self, job: u64, bytes: u64, total_bytes: u64) {
+        let wanted = self.planned.take();
+        self.under_way = wanted.map(|wanted| UnderWay {
+            job,
+            bytes,
+            total_bytes,
+            wanted,
+        });
+    }
+
+    /// The job that makes room, if there is one.
+    pub(crate) fn job(&self) -> Option<u64> {
+        self.under_way.as_ref().map(|under_way| under_way.job)
+    }
+
+    /// It is not worked on any more.
+    pub(crate) fn give_up(&mut self) {
+        self.under_way = None;
+    }
+
+    /// The demotion has ended, and has moved so much: who gets the room.
+    pub(crate) fn ended(
+        &mut self,
+        job: u64,
+        moved_bytes: u64,
+        answered: (u64, u64),
+        now: u64,
+    ) -> Option<Admitted> {
+        let ended = self.under_way.take_if(|under_way| under_way.job == job)?;
+        if now > self.next + FORGOTTEN {
+            (self.interval, self.vain_judgements) = (INTERVAL_MIN, 0);
+        }
+        if moved_bytes == 0 {
+            match ended.wanted {
+                For::Chunks(_) => self.next_chunks = now + VAIN_CHUNKS,
+                For::Regions(_) => self.next_regions = now + VAIN_REGIONS,
+            }
+            return None;
+        }
+        self.next = now + self.interval;
+        if self.interval < INTERVAL_UNKNOWN {
+            self.interval = (self.interval / 4 * 5).min(INTERVAL_UNKNOWN);
+        }
+        (self.exchanged, self.since) = (true, answered);
+        self.exchanges += 1;
+        let mut left = (moved_bytes + ended.bytes).saturating_sub(ended.total_bytes);
+        let mut fits = |bytes: u64| {
+            let fits = left >= bytes;
+            left = left.saturating_sub(bytes);
+            fits
+        };
+        Some(match ended.wanted {
+            For::Chunks(chunks) => {
+                let fit = chunks.into_iter().take_while(|moving| fits(moving.bytes()));
+                Admitted::Chunks(fit.collect())
+            }
+            For::Regions(regions) => {
+                let fit = regions.into_iter().take_while(|(_, _, bytes)| fits(*bytes));
+                let fit: Vec<(Place, f32, u64)> = fit.collect();
+                self.admitted = fit.iter().map(|(place, _, bytes)| (*place, *bytes)).collect();
+                self.admitted_until = now + KEPT;
+                Admitted::Regions(fit.into_iter().map(|(place, reads, _)| (place, reads)).collect())
+            }
+        })
+    }
+
+    /// Room on the fastest tier that is being made, or was made for regions that have not come yet.
+    pub(crate) fn kept_bytes(&self, now: u64) -> u64 {
+        let being_made = self.under_way.as_ref().map_or(0, |under_way| under_way.bytes);
+        let made: u64 = match now < self.admitted_until {
+            true => self.admitted.values().sum(),
+            false => 0,
+        };
+        being_made + made
+    }
+
+    /// A region comes: the room that was made for it, if any, is kept for it no longer.
+    pub(crate) fn come(&mut self, place: Place) -> Option<u64> {
+        self.admitted.remove(&place)
+    }
+
+    /// Looks at how many reads slower tiers have answered: whether exchanges help, and whether what is hot has moved.
+    pub(crate) fn judge(&mut self, answered: (u64, u64), now: u64) {
+        let reads = answered.0.saturating_sub(self.since.0);
+        let samples = answered.1.saturating_sub(self.since.1);
+        if samples < JUDGED_SAMPLES && reads < JUDGED_READS {
+            return;
+        }
+        let part = samples as f64 / reads as f64;
+        let exchanged = self.exchanged;
+        (self.exchanged, self.since) = (false, answered);
+        let Some(before) = self.slow_part else {
+            self.slow_part = Some(part);
+            return;
+        };
+        if part > before * MOVED {
+            (self.interval, self.vain_judgements) = (INTERVAL_MIN, 0);
+            (self.next, self.next_chunks, self.next_regions) = (self.next.min(now), now, now);
+        } else if self.exchanges >= TRIED {
+            (self.interval, self.vain_judgements) = match part < before * HELPED {
+                true => ((self.interval / 2).max(INTERVAL_MIN), 0),
+                false => ((self.interval * 4).min(INTERVAL_MAX), self.vain_judgements + 1),
+            };
+        } else if self.exchanges > 0 || exchanged {
+            // Not before there were some more.
+            return;
+        } else {
+            self.slow_part = Some(before + (part - before) * NEWEST);
+            return;
+        }
+        (self.slow_part, self.exchanges) = (Some(part), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An exchange of one region, and reads after it, of which slower tiers answer this part; until when none is sought.
+    fn exchange(exchange: &mut Exchange, answered: &mut (u64, u64), slow_part: f64) -> u64 {
+        let heat = ChunkHeat::new(0);
+        let now = exchange.next;
+        exchange.want_region((1, 2, 3), 100.0, 1 << 20);
+        let wish = exchange.wish(&heat, 3, 1 << 30, now).unwrap();
+        assert_eq!((wish.bytes, wish.room.colder), (1 << 20, 49.0));
+        exchange.begin(7, wish.bytes, wish.bytes);
+        assert!(!exchange.seeks(now) && exchange.kept_bytes(now) == wish.bytes);
+        assert!(exchange.ended(8, 1, *answered, now).is_none());
+        let admitted = exchange.ended(7, wish.bytes, *answered, now);
+        assert!(matches!(admitted, Some(Admitted::Regions(regions)) if regions == [((1, 2, 3), 100.0)]));
+        assert_eq!(
+            (exchange.kept_bytes(now), exchange.come((1, 2, 3))),
+            (1 << 20, Some(1 << 20))
+        );
+        assert_eq!(exchange.kept_bytes(now), 0);
+        read(exchange, answered, slow_part);
+        exchange.next - now
+    }
+
+    fn read(exchange: &mut Exchange, answered: &mut (u64, u64), slow_part: f64) {
+        *answered = (answered.0 + 10_000, answered.1 + (10_000.0 * slow_part) as u64);
+        exchange.judge(*answered, exchange.next);
+    }
+
+    #[test]
+    fn what_does_not_help_is_done_ever_more_seldom_until_what_is_hot_moves() {
+        let (mut pool, mut answered) = (Exchange::default(), (0, 0));
+        read(&mut pool, &mut answered, 0.5);
+        // It helps.
+        for at in 0..9 {
+            assert!(exchange(&mut pool, &mut answered, 0.45 - 0.03 * f64::from(at)) < 4 * SECOND);
+        }
+        // It does not any more.
+        let pauses: Vec<u64> = (0..30)
+            .map(|_| exchange(&mut pool, &mut answered, 0.2) / SECOND)
+            .collect();
+        assert!(
+            pauses[3] > 4 && pauses[6] > 16 && pauses[12..].iter().all(|pause| *pause >= 300),
+            "{pauses:?}"
+        );
+        assert!(pauses.iter().all(|pause| *pause * SECOND <= INTERVAL_MAX));
+        assert!(pool.vain_judgements >= VAIN_ENOUGH);
+        // A little more or less is chance.
+        for part in [0.22, 0.18, 0.2] {
+            read(&mut pool, &mut answered, part);
+        }
+        assert!(exchange(&mut pool, &mut answered, 0.2) >= 300 * SECOND);
+        // What is hot has moved.
+        let now = pool.next - 100 * SECOND;
+        answered = (answered.0 + 10_000, answered.1 + 4000);
+        pool.judge(answered, now);
+        assert!(pool.seeks(now) && pool.vain_judgements == 0);
+        assert_eq!(exchange(&mut pool, &mut answered, 0.4), INTERVAL_MIN);
+    }
+
+    #[test]
+    fn a_search_in_vain_is_not_repeated_soon() {
+        let (mut pool, heat) = (Exchange::default(), ChunkHeat::new(0));
+        pool.want_region((1, 2, 3), 100.0, 1 << 20);
+        let wish = pool.wish(&heat, 3, 1 << 30, 5).unwrap();
+        pool.begin(7, wish.bytes, wish.bytes);
+        assert!(pool.ended(7, 0, (0, 0), 5).is_none());
+        pool.want_region((1, 2, 3), 100.0, 1 << 20);
+        assert!(!pool.is_due(5 + VAIN_REGIONS - 1) && pool.is_due(5 + VAIN_REGIONS));
+        // Less room than was wanted: for the hottest alone.
+        pool.want_region((1, 2, 4), 90.0, 1 << 20);
+        pool.want_region((1, 2, 5), 9.0, 1 << 20);
+        let now = 5 + VAIN_REGIONS;
+        let wish = pool.wish(&heat, 3, 1 << 30, now).unwrap();
+        assert_eq!(wish.bytes, 2 << 20, "what is much colder waits");
+        pool.begin(8, wish.bytes, wish.bytes + 500);
+        let admitted = pool.ended(8, (1 << 20) + 700, (0, 0), now);
+        assert!(matches!(admitted, Some(Admitted::Regions(regions)) if regions == [((1, 2, 3), 100.0)]));
+    }
+}

@@ -1,0 +1,279 @@
+//! A step of a demotion or a move: which chunks of the next records go, and the moving itself.
+//!
+//! Invariants: content is only ever moved by `Store::rewrite`; no lock is held while devices work; a page of records that
+//! was not done as a whole is looked at again, and what was moved is not moved twice; `migration=off` and a change of the
+//! tiers act between two slices.
+
+use std::{cell::Cell, sync::atomic::Ordering};
+
+use parking_lot::MutexGuard;
+use terrace_dataset::keys;
+use terrace_store::{ChunkId, Placement, StoreError};
+
+use crate::{
+    job::{Job, JobKind},
+    mover::{BENEATH, Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_RECORDS, in_window, tier_name},
+    passes::{PASSES, heat_of_pass, next_pass, stays, warmth},
+    plan::{self, Chosen, Moving},
+    policy::minute_of_day,
+    retry::is_for_pin,
+    store_work::Work,
+};
+
+const STEP_BYTES_WATCHED: u64 = 512 << 10;
+/// Beside users a step begins no further read of the fastest tier after this many nanoseconds; of a slower one it asks for
+/// one thing only: what a device does at once before it makes others wait cannot be known.
+const STEP_NANOSECONDS_WATCHED: u64 = 1_000_000;
+/// After how long a move by hand asks again for what something else was moving.
+const BUSY_PAUSE: u64 = SECOND / 100;
+
+/// What a rewrite came to.
+#[derive(Default)]
+pub(crate) struct Rewritten {
+    /// Stored bytes moved.
+    pub(crate) bytes: u64,
+    /// All were tried: not when migration was switched off in between, and not when users are about and something was
+    /// moved that took its time.
+    pub(crate) whole: bool,
+    /// Chunks that something else was moving.
+    pub(crate) busy: u64,
+}
+
+impl Mover {
+    /// One step of a demotion or a move.
+    pub(crate) fn migrate(
+        &self,
+        inner: &mut Guard<'_>,
+        work: &mut Work,
+        now: u64,
+    ) -> Result<u64, StoreError> {
+        let by_hand = work.job.kind == JobKind::Move;
+        let beneath = by_hand && work.job.body == BENEATH;
+        if beneath && inner.beneath.is_looking() {
+            work.waiting = Some("waiting until it is known what lies beneath");
+            return Ok(POLICY_INTERVAL);
+        }
+        let minute = minute_of_day(self.environment.clock.now_nanoseconds());
+        if !by_hand && !in_window(&inner.policies, work.job.source, minute) {
+            work.waiting = Some("waiting for its window");
+            return Ok(60 * SECOND);
+        }
+        if !by_hand && work.job.target >= self.resting_from(inner) {
+            work.waiting = Some("waiting, since a faster tier holds what is written");
+            return Ok(POLICY_INTERVAL);
+        }
+        let pause = self.pause_for(inner, work.job.target, now);
+        if pause > 0 {
+            return Ok(pause);
+        }
+        let store = self.environment.store.as_ref();
+        let for_pin = is_for_pin(inner, &self.datasets, &work.job);
+        let job = &mut work.job;
+        if by_hand {
+            // Not to go back at once: what is hot is found again.
+            inner.candidates.forget(job.dataset, job.body);
+        }
+        let page = MutexGuard::unlocked(inner, || match job.kind {
+            JobKind::Demote => plan::next_of_pool(store, &job.cursor, STEP_RECORDS),
+            _ if beneath => plan::next_of_dataset(store, job.dataset, 0, &job.cursor, STEP_RECORDS),
+            _ => plan::next_of_dataset(store, job.dataset, job.body, &job.cursor, STEP_RECORDS),
+        })?;
+        let mut chunks = Chosen::default();
+        let mut looked_at = 0;
+        let mut step_bytes = self.step_bytes_at(inner, now);
+        if job.room.is_some() {
+            // No more than was asked for: what is moved down may be as warm as what comes up in its place.
+            step_bytes = step_bytes.min(job.total_bytes.saturating_sub(job.done_bytes).max(1));
+        }
+        let mut stopped = None;
+        for found in &page.found {
+            if chunks.bytes() >= step_bytes {
+                stopped = Some(keys::region(found.dataset, found.body, found.region));
+                break;
+            }
+            looked_at += u64::from(found.record.mapped_blocks()) * 4096;
+            let wanted = match (by_hand, beneath) {
+                (_, true) => {
+                    let pin = self.pin_of(inner, found.dataset, found.body);
+                    pin.is_some_and(|pin| pin == tier_name(inner, job.target))
+                }
+                (true, _) => true,
+                _ => self.is_cold(inner, job, found),
+            };
+            if wanted {
+                self.note_moving(found, now);
+                let (source, target) = (job.source, job.target);
+                let sinks = Cell::new(false);
+                MutexGuard::unlocked(inner, || {
+                    chunks.add(store, &found.record, |tier| {
+                        sinks.set(sinks.get() || tier < target);
+                        match by_hand {
+                            true => tier != target,
+                            false => tier == source,
+                        }
+                    })
+                })?;
+                if by_hand && !for_pin && sinks.get() {
+                    self.forget_heat(inner, found);
+                }
+            }
+        }
+        if job.kind == JobKind::Demote {
+            chunks.retain(|moving| !stays(job, &self.environment.chunk_heat, moving));
+            if usize::from(job.pass) + 1 < PASSES {
+                let (limit, minutes) = (heat_of_pass(job).unwrap_or(0.0), self.minutes());
+                chunks.retain(|moving| !inner.grace.is_hotter(moving.id(), minutes, limit));
+            }
+        }
+        if job.room.is_some() {
+            chunks.cut(job.total_bytes.saturating_sub(job.done_bytes));
+        }
+        let in_history =
+            job.kind == JobKind::Demote && !matches!(job.cursor.first(), Some(&keys::TABLE_REGION));
+        let done = self.rewrite(inner, job.target, chunks.chunks())?;
+        let moved = done.bytes;
+        work.moved = moved;
+        if !done.whole {
+            // Switched off in the middle, or users come first: the same page again when it goes on.
+            job.done_bytes = job.done_bytes.saturating_add(if by_hand { 0 } else { moved });
+            return Ok(0);
+        }
+        if by_hand && done.busy > 0 {
+            // Compaction has some of them in hand and leaves them on their tier: the same page again.
+            return Ok(BUSY_PAUSE);
+        }
+        // A page cut short is looked at again from its start; what was moved is not moved twice.
+        match stopped {
+            Some(next) if !in_history => job.cursor = next,
+            Some(_) if moved > 0 => {}
+            _ => match page.next {
+                Some(next) => job.cursor = next,
+                None => {
+                    job.cursor = Vec::new();
+                    job.pass = match job.kind {
+                        JobKind::Demote => next_pass(job, &self.environment.heat, self.minutes()),
+                        _ => job.pass + 1,
+                    };
+                }
+            },
+        }
+        job.done_bytes = job
+            .done_bytes
+            .saturating_add(if by_hand { looked_at } else { moved });
+        let over = match job.kind {
+            JobKind::Demote => job.done_bytes >= job.total_bytes || heat_of_pass(job).is_none(),
+            _ => job.pass > 0,
+        };
+        if over {
+            job.finish();
+        }
+        Ok(0)
+    }
+
+    /// Somebody moves this down by hand: it comes up for what it is read from now on.
+    fn forget_heat(&self, inner: &mut Inner, found: &plan::Found) {
+        let region = u32::try_from(found.region).unwrap_or(u32::MAX);
+        let (heat, minutes) = (&self.environment.heat, self.minutes());
+        let reads = heat.forget_reads(found.dataset, found.body, region, minutes);
+        inner.by_hand.note(found.dataset, found.body, reads, minutes);
+        let chunks = found.record.runs().iter().map(|run| run.chunk);
+        chunks.for_each(|chunk| self.environment.chunk_heat.forget(chunk));
+    }
+
+    /// What a step does at most now, about.
+    pub(crate) fn step_bytes_at(&self, inner: &Inner, now: u64) -> u64 {
+        let most = self.step_bytes.load(Ordering::Relaxed);
+        match inner.courtesy.is_watched(now) {
+            true => most.min(STEP_BYTES_WATCHED),
+            false => most,
+        }
+    }
+
+    fn is_cold(&self, inner: &Inner, job: &Job, found: &plan::Found) -> bool {
+        if self.is_pinned_to(inner, job.source, found) {
+            return false;
+        }
+        let region = u32::try_from(found.region).unwrap_or(u32::MAX);
+        let heat = self
+            .environment
+            .heat
+            .of(found.dataset, found.body, region, self.minutes());
+        warmth(job, &heat) <= heat_of_pass(job).unwrap_or(0.0)
+    }
+
+    /// Whether what was found shall stay on this tier.
+    pub(crate) fn is_pinned_to(&self, inner: &Inner, tier: u8, found: &plan::Found) -> bool {
+        // What lies beneath a pinned directory is not known yet: all stays where it is.
+        if inner.beneath.is_looking() && self.environment.pins.has_directories(found.dataset) {
+            return true;
+        }
+        let name = inner.policies.get(usize::from(tier)).map(|policy| &policy.name);
+        let pinned = self.pin_of(inner, found.dataset, found.body);
+        pinned.is_some() && pinned.as_ref() == name
+    }
+
+    /// Moves chunks to a tier.
+    pub(crate) fn rewrite(
+        &self,
+        inner: &mut Guard<'_>,
+        target: u8,
+        chunks: &[Moving],
+    ) -> Result<Rewritten, StoreError> {
+        let mut result = Rewritten {
+            whole: true,
+            ..Rewritten::default()
+        };
+        if chunks.is_empty() {
+            return Ok(result);
+        }
+        let placement = Placement::Tier {
+            tier: target,
+            strict: true,
+        };
+        let generation = inner.generation;
+        let (clock, foreground) = (&self.environment.clock, &self.environment.foreground);
+        let began = clock.monotonic_nanoseconds();
+        let watched = inner.courtesy.is_watched(began);
+        let done = MutexGuard::unlocked(inner, || {
+            let _disturbed = foreground.disturb();
+            // In slices, so that 'migration=off' acts at once also on slow devices.
+            let mut rest = chunks.to_vec();
+            while !rest.is_empty() {
+                let took = clock.monotonic_nanoseconds().saturating_sub(began);
+                let enough = rest[0].is_slow() || took >= STEP_NANOSECONDS_WATCHED;
+                if watched && result.bytes > 0 && enough {
+                    result.whole = false;
+                    break;
+                }
+                let slice = match watched {
+                    true => plan::request_of(&mut rest),
+                    false => plan::slice_of(&mut rest),
+                };
+                if !self.is_enabled() || self.tiers_generation.load(Ordering::SeqCst) != generation {
+                    result.whole = false;
+                    break;
+                }
+                let ids: Vec<ChunkId> = slice.iter().map(Moving::id).collect();
+                let outcome = self.environment.store.rewrite(&ids, placement)?;
+                let heat = &self.environment.chunk_heat;
+                match target {
+                    0 if outcome.moved == ids.len() as u64 => ids.iter().for_each(|id| heat.rose(*id)),
+                    0 => {}
+                    _ => ids.iter().for_each(|id| heat.sank(*id)),
+                }
+                result.bytes += outcome.moved_bytes;
+                result.busy += outcome.busy;
+            }
+            Ok(())
+        });
+        inner
+            .courtesy
+            .worked(foreground, began, clock.monotonic_nanoseconds());
+        let limit = inner
+            .policies
+            .get(usize::from(target))
+            .map_or(0, |policy| policy.rate_limit);
+        inner.paces.entry(target).or_default().take(limit, result.bytes);
+        done.map(|()| result)
+    }
+}
