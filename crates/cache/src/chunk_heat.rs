@@ -180,7 +180,7 @@ impl ChunkHeat {
         let from_device = self.fetched.load(Relaxed) + u64::from(fetched);
         self.fetched.store(from_device, Relaxed);
         self.count(id, dataset, body, fetched);
-        fetched && from_device % SAMPLE_READS == 0
+        fetched && from_device.is_multiple_of(SAMPLE_READS)
     }
 
     /// A read of which [`note`](Self::note) wanted to know it was answered by this tier.

@@ -13,7 +13,7 @@ use terrace_cache::ChunkHeat;
 use terrace_store::ChunkId;
 
 use crate::{
-    hot_chunks::reads_that_give_way, job::Room, mover::SECOND, passes::clearly_colder, plan::Moving,
+    hot_chunks::reads_that_give_way, mover::SECOND, passes::clearly_colder, plan::Moving, room::Room,
 };
 
 /// Shortest time between two exchanges.

@@ -3,7 +3,10 @@
 use terrace_dataset::Time;
 use terrace_fuzz::fuzz;
 
-use crate::job::{Job, JobKind, JobState, Room};
+use crate::{
+    job::{Job, JobKind, JobState},
+    room::Room,
+};
 
 #[test]
 fn jobs() {

@@ -32,6 +32,7 @@ mod promote;
 mod records;
 mod relayout;
 mod retry;
+mod room;
 mod status;
 mod store_work;
 mod turns;
