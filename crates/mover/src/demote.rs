@@ -7,10 +7,10 @@
 use terrace_store::{StoreError, TierUsage};
 
 use crate::{
-    exchange::{Admitted, Wish},
+    exchange::Wish,
     hot_chunks::{self, reads_wanted},
     job::JobKind,
-    marks::{filled_bytes, in_the_way, room_below},
+    marks::{filled_bytes, in_the_way, room, room_below},
     mover::{Inner, Mover, tier_name},
 };
 
@@ -116,12 +116,23 @@ impl Mover {
             return;
         };
         let answered = self.environment.chunk_heat.answered();
-        match inner.exchange.ended(id, job.done_bytes, answered, now) {
-            Some(Admitted::Chunks(chunks)) => inner.hot_chunks.admit(chunks),
-            Some(Admitted::Regions(regions)) => inner.candidates.admit(regions),
-            None => return,
+        if inner.exchange.ended(id, job.done_bytes, answered, now) {
+            // What else waits need not wait for the next look as well.
+            inner.next_policy = now;
         }
-        // What else waits need not wait for the next look as well.
-        inner.next_policy = now;
+    }
+
+    /// What room was made for comes up as soon as the room is there.
+    pub(crate) fn fill_room(&self, inner: &mut Inner, now: u64) {
+        if !inner.exchange.may_come(now) {
+            return;
+        }
+        let tiers = self.usage(inner);
+        if let Some(fastest) = tiers.first() {
+            let room_bytes = room(fastest, inner.policies.first());
+            let (chunks, regions) = inner.exchange.come(room_bytes, now);
+            inner.hot_chunks.admit(chunks);
+            inner.candidates.admit(regions);
+        }
     }
 }

@@ -29,8 +29,9 @@ const VAIN_CHUNKS: u64 = 600 * SECOND;
 const VAIN_REGIONS: u64 = 3600 * SECOND;
 /// And after what waited turned out not to be worth it.
 const UNFOUNDED: u64 = 10 * SECOND;
-/// How long room is kept for regions that do not come.
+/// How long room is kept for what does not come: before any came, as compaction has to bring it back, and after some did.
 const KEPT: u64 = 60 * SECOND;
+const KEPT_AFTER: u64 = 10 * SECOND;
 /// Chunks and regions that wait for room at most.
 const CHUNKS_MAX: usize = 4096;
 const REGIONS_MAX: usize = 1024;
@@ -75,12 +76,6 @@ struct UnderWay {
     wanted: For,
 }
 
-/// What has got its room.
-pub(crate) enum Admitted {
-    Chunks(Vec<Moving>),
-    Regions(Vec<(Place, f32)>),
-}
-
 /// See the module.
 pub(crate) struct Exchange {
     /// Found below without room: chunks, and regions with reads and the bytes that lie there.
@@ -89,9 +84,13 @@ pub(crate) struct Exchange {
     /// What the next demotion is for.
     planned: Option<For>,
     under_way: Option<UnderWay>,
-    /// Regions that may use room that was made for them, with the bytes of it, and until when.
-    admitted: BTreeMap<Place, u64>,
-    admitted_until: u64,
+    /// Room was made for these, which may have to be compacted first; until when it is kept, and when to look next.
+    ready_chunks: Vec<Moving>,
+    ready_regions: Vec<(Place, f32, u64)>,
+    ready_until: u64,
+    next_ready: u64,
+    /// Regions that are on their way into it, with their bytes.
+    coming: BTreeMap<Place, u64>,
     /// Before these times none is sought.
     next: u64,
     next_chunks: u64,
@@ -115,8 +114,11 @@ impl Default for Exchange {
             regions: BTreeMap::new(),
             planned: None,
             under_way: None,
-            admitted: BTreeMap::new(),
-            admitted_until: 0,
+            ready_chunks: Vec::new(),
+            ready_regions: Vec::new(),
+            ready_until: 0,
+            next_ready: 0,
+            coming: BTreeMap::new(),
             next: 0,
             next_chunks: 0,
             next_regions: 0,
@@ -133,7 +135,10 @@ impl Default for Exchange {
 impl Exchange {
     /// Whether room is sought now: what lies below and has none is to be told.
     pub(crate) fn seeks(&self, now: u64) -> bool {
-        self.under_way.is_none() && now >= self.next && (now >= self.next_chunks || now >= self.next_regions)
+        self.under_way.is_none()
+            && !self.is_ready()
+            && now >= self.next
+            && (now >= self.next_chunks || now >= self.next_regions)
     }
 
     /// A chunk below that is read often has no room on the fastest tier.
@@ -189,12 +194,8 @@ impl Exchange {
             .map(|moving| (heat.reads(moving.id()), *moving));
         let mut wanted: Vec<(u8, Moving)> = counted.filter(|(reads, _)| *reads >= least).collect();
         wanted.sort_unstable_by_key(|(reads, moving)| (std::cmp::Reverse(*reads), moving.id()));
-        let mut bytes = 0;
-        let fits = wanted.iter().take_while(|(_, moving)| {
-            bytes += moving.bytes();
-            bytes <= most_bytes
-        });
-        wanted.truncate(fits.count().max(1));
+        let fit = first_of(&wanted, most_bytes, |(_, moving)| moving.bytes()).len();
+        wanted.truncate(fit.max(1));
         let (fewest, _) = *wanted.last()?;
         let chunks: Vec<Moving> = wanted.into_iter().map(|(_, moving)| moving).collect();
         let bytes = chunks.iter().map(Moving::bytes).sum();
@@ -217,13 +218,10 @@ impl Exchange {
             .collect();
         wanted.sort_unstable_by_key(|(place, reads, _)| (std::cmp::Reverse(reads.to_bits()), *place));
         let hottest = wanted.first()?.1;
-        let mut bytes = 0;
-        let fits = wanted.iter().take_while(|(_, reads, more)| {
-            bytes += more;
-            // The others are no reason for that what is as warm as them to stay.
-            *reads * 2.0 >= hottest && bytes <= most_bytes
-        });
-        wanted.truncate(fits.count().max(1));
+        // What is much less hot waits: for it, less is clearly colder.
+        wanted.retain(|(_, reads, _)| *reads * 2.0 >= hottest);
+        let fit = first_of(&wanted, most_bytes, |(_, _, bytes)| *bytes).len();
+        wanted.truncate(fit.max(1));
         let coolest = wanted.last()?.1;
         let bytes = wanted.iter().map(|(_, _, bytes)| bytes).sum();
         self.planned = Some(For::Regions(wanted));
@@ -255,15 +253,11 @@ impl Exchange {
         self.under_way = None;
     }
 
-    /// The demotion has ended, and has moved so much: who gets the room.
-    pub(crate) fn ended(
-        &mut self,
-        job: u64,
-        moved_bytes: u64,
-        answered: (u64, u64),
-        now: u64,
-    ) -> Option<Admitted> {
-        let ended = self.under_way.take_if(|under_way| under_way.job == job)?;
+    /// The demotion has ended, and has moved so much; whether it made room.
+    pub(crate) fn ended(&mut self, job: u64, moved_bytes: u64, answered: (u64, u64), now: u64) -> bool {
+        let Some(ended) = self.under_way.take_if(|under_way| under_way.job == job) else {
+            return false;
+        };
         if now > self.next + FORGOTTEN {
             (self.interval, self.vain_judgements) = (INTERVAL_MIN, 0);
         }
@@ -272,7 +266,7 @@ impl Exchange {
                 For::Chunks(_) => self.next_chunks = now + VAIN_CHUNKS,
                 For::Regions(_) => self.next_regions = now + VAIN_REGIONS,
             }
-            return None;
+            return false;
         }
         self.next = now + self.interval;
         if self.interval < INTERVAL_UNKNOWN {
@@ -280,40 +274,70 @@ impl Exchange {
         }
         (self.exchanged, self.since) = (true, answered);
         self.exchanges += 1;
-        let mut left = (moved_bytes + ended.bytes).saturating_sub(ended.total_bytes);
-        let mut fits = |bytes: u64| {
-            let fits = left >= bytes;
-            left = left.saturating_sub(bytes);
-            fits
-        };
-        Some(match ended.wanted {
-            For::Chunks(chunks) => {
-                let fit = chunks.into_iter().take_while(|moving| fits(moving.bytes()));
-                Admitted::Chunks(fit.collect())
-            }
+        let left = (moved_bytes + ended.bytes).saturating_sub(ended.total_bytes);
+        match ended.wanted {
+            For::Chunks(chunks) => self.ready_chunks = first_of(&chunks, left, Moving::bytes).to_vec(),
             For::Regions(regions) => {
-                let fit = regions.into_iter().take_while(|(_, _, bytes)| fits(*bytes));
-                let fit: Vec<(Place, f32, u64)> = fit.collect();
-                self.admitted = fit.iter().map(|(place, _, bytes)| (*place, *bytes)).collect();
-                self.admitted_until = now + KEPT;
-                Admitted::Regions(fit.into_iter().map(|(place, reads, _)| (place, reads)).collect())
+                self.ready_regions = first_of(&regions, left, |region| region.2).to_vec()
             }
-        })
+        }
+        (self.ready_until, self.next_ready) = (now + KEPT, now);
+        self.coming.clear();
+        true
     }
 
-    /// Room on the fastest tier that is being made, or was made for regions that have not come yet.
+    /// Whether something waits for the room that was made for it.
+    fn is_ready(&self) -> bool {
+        !self.ready_chunks.is_empty() || !self.ready_regions.is_empty()
+    }
+
+    /// Whether it is time to look if that room is there.
+    pub(crate) fn may_come(&mut self, now: u64) -> bool {
+        if now >= self.ready_until {
+            (self.ready_chunks, self.ready_regions) = (Vec::new(), Vec::new());
+            self.coming.clear();
+        }
+        let looks = self.is_ready() && now >= self.next_ready;
+        if looks {
+            self.next_ready = now + SECOND;
+        }
+        looks
+    }
+
+    /// There is so much room on the fastest tier: what comes into it.
+    pub(crate) fn come(&mut self, room_bytes: u64, now: u64) -> (Vec<Moving>, Vec<(Place, f32)>) {
+        let fit = first_of(&self.ready_chunks, room_bytes, Moving::bytes).len();
+        let chunks: Vec<Moving> = self.ready_chunks.drain(..fit).collect();
+        let fit = first_of(&self.ready_regions, room_bytes, |region| region.2).len();
+        let regions: Vec<(Place, f32, u64)> = self.ready_regions.drain(..fit).collect();
+        if !chunks.is_empty() || !regions.is_empty() {
+            // Most of the room is there: others may have taken the rest.
+            self.ready_until = now + KEPT_AFTER;
+        }
+        self.coming
+            .extend(regions.iter().map(|(place, _, bytes)| (*place, *bytes)));
+        let regions = regions
+            .into_iter()
+            .map(|(place, reads, _)| (place, reads))
+            .collect();
+        (chunks, regions)
+    }
+
+    /// Room on the fastest tier that is being made, or was made for what has not come yet.
     pub(crate) fn kept_bytes(&self, now: u64) -> u64 {
         let being_made = self.under_way.as_ref().map_or(0, |under_way| under_way.bytes);
-        let made: u64 = match now < self.admitted_until {
-            true => self.admitted.values().sum(),
-            false => 0,
-        };
-        being_made + made
+        let chunks: u64 = self.ready_chunks.iter().map(Moving::bytes).sum();
+        let regions: u64 = self.ready_regions.iter().map(|region| region.2).sum();
+        let coming: u64 = self.coming.values().sum();
+        match now < self.ready_until {
+            true => being_made + chunks + regions + coming,
+            false => being_made,
+        }
     }
 
-    /// A region comes: the room that was made for it, if any, is kept for it no longer.
-    pub(crate) fn come(&mut self, place: Place) -> Option<u64> {
-        self.admitted.remove(&place)
+    /// A region is here: the room that was made for it, if any, is kept no longer.
+    pub(crate) fn is_here(&mut self, place: Place) -> Option<u64> {
+        self.coming.remove(&place)
     }
 
     /// Looks at how many reads slower tiers have answered: whether exchanges help, and whether what is hot has moved.
@@ -349,6 +373,16 @@ impl Exchange {
     }
 }
 
+/// The first of these that come to no more than so many bytes.
+fn first_of<T>(all: &[T], most_bytes: u64, bytes_of: impl Fn(&T) -> u64) -> &[T] {
+    let mut bytes = 0;
+    let fits = all.iter().take_while(|one| {
+        bytes += bytes_of(one);
+        bytes <= most_bytes
+    });
+    &all[..fits.count()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -362,11 +396,17 @@ mod tests {
         assert_eq!((wish.bytes, wish.room.colder), (1 << 20, 49.0));
         exchange.begin(7, wish.bytes, wish.bytes);
         assert!(!exchange.seeks(now) && exchange.kept_bytes(now) == wish.bytes);
-        assert!(exchange.ended(8, 1, *answered, now).is_none());
-        let admitted = exchange.ended(7, wish.bytes, *answered, now);
-        assert!(matches!(admitted, Some(Admitted::Regions(regions)) if regions == [((1, 2, 3), 100.0)]));
+        assert!(!exchange.ended(8, 1, *answered, now) && !exchange.may_come(now));
+        assert!(exchange.ended(7, wish.bytes, *answered, now) && exchange.may_come(now));
         assert_eq!(
-            (exchange.kept_bytes(now), exchange.come((1, 2, 3))),
+            exchange.come(1000, now),
+            (vec![], vec![]),
+            "compaction has not brought it back yet"
+        );
+        assert!(!exchange.may_come(now) && exchange.may_come(now + SECOND));
+        assert_eq!(exchange.come(1 << 20, now), (vec![], vec![((1, 2, 3), 100.0)]));
+        assert_eq!(
+            (exchange.kept_bytes(now), exchange.is_here((1, 2, 3))),
             (1 << 20, Some(1 << 20))
         );
         assert_eq!(exchange.kept_bytes(now), 0);
@@ -416,7 +456,7 @@ mod tests {
         pool.want_region((1, 2, 3), 100.0, 1 << 20);
         let wish = pool.wish(&heat, 3, 1 << 30, 5).unwrap();
         pool.begin(7, wish.bytes, wish.bytes);
-        assert!(pool.ended(7, 0, (0, 0), 5).is_none());
+        assert!(!pool.ended(7, 0, (0, 0), 5));
         pool.want_region((1, 2, 3), 100.0, 1 << 20);
         assert!(!pool.is_due(5 + VAIN_REGIONS - 1) && pool.is_due(5 + VAIN_REGIONS));
         // Less room than was wanted: for the hottest alone.
@@ -426,7 +466,8 @@ mod tests {
         let wish = pool.wish(&heat, 3, 1 << 30, now).unwrap();
         assert_eq!(wish.bytes, 2 << 20, "what is much colder waits");
         pool.begin(8, wish.bytes, wish.bytes + 500);
-        let admitted = pool.ended(8, (1 << 20) + 700, (0, 0), now);
-        assert!(matches!(admitted, Some(Admitted::Regions(regions)) if regions == [((1, 2, 3), 100.0)]));
+        assert!(pool.ended(8, (1 << 20) + 700, (0, 0), now) && pool.may_come(now));
+        assert_eq!(pool.come(4 << 20, now), (vec![], vec![((1, 2, 3), 100.0)]));
+        assert_eq!((pool.kept_bytes(now), pool.kept_bytes(now + KEPT)), (1 << 20, 0));
     }
 }

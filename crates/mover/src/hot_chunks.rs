@@ -55,10 +55,23 @@ impl HotChunks {
 
     /// Room was made for these on the fastest tier: they come next.
     pub(crate) fn admit(&mut self, mut chunks: Vec<Moving>) {
+        if chunks.is_empty() {
+            return;
+        }
         chunks.extend(self.chunks.remove(&0).unwrap_or_default());
         chunks.sort_unstable_by_key(Moving::place);
         chunks.dedup();
         self.chunks.insert(0, chunks);
+    }
+
+    /// Bytes on their way to a tier.
+    pub(crate) fn bytes_for(&self, tier: u8) -> u64 {
+        self.chunks
+            .get(&tier)
+            .into_iter()
+            .flatten()
+            .map(Moving::bytes)
+            .sum()
     }
 
     fn left_bytes(&self) -> u64 {

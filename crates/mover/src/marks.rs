@@ -56,6 +56,11 @@ fn middle_bytes(tier: &TierUsage, policy: Option<&TierPolicy>) -> f64 {
     middle * tier.size_bytes as f64
 }
 
+/// How much may be moved up to a tier.
+pub(crate) fn room(tier: &TierUsage, policy: Option<&TierPolicy>) -> u64 {
+    (middle_bytes(tier, policy) as u64).saturating_sub(filled_bytes(tier) + 1)
+}
+
 /// How much must be moved down, so that this much more may be moved up.
 pub(crate) fn in_the_way(tier: &TierUsage, policy: Option<&TierPolicy>, bytes: u64) -> u64 {
     let filled = filled_bytes(tier).saturating_add(bytes);

@@ -280,6 +280,7 @@ impl Mover {
         if self.beneath_step(inner, now)? {
             return Ok(Step::More);
         }
+        self.fill_room(inner, now);
         let mut wait = inner.next_policy.saturating_sub(now).max(1);
         match self.take_turns(inner, now)? {
             0 => return Ok(Step::More),

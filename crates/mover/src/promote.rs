@@ -135,7 +135,7 @@ impl Mover {
         let (resting, minutes) = (self.resting_from(inner), self.minutes());
         let mut by_target: BTreeMap<u8, Chosen> = BTreeMap::new();
         // Room that was made for something is not for others.
-        let mut planned = inner.exchange.kept_bytes(now);
+        let mut planned = inner.exchange.kept_bytes(now) + inner.hot_chunks.bytes_for(0);
         let regions = match inner.courtesy.is_watched(now) {
             true => STEP_REGIONS_WATCHED,
             false => STEP_REGIONS,
@@ -148,7 +148,7 @@ impl Mover {
             last = Some(candidate);
             let (dataset, body, region, reads) = candidate;
             let place = (dataset, body, region);
-            let kept = inner.exchange.come(place);
+            let kept = inner.exchange.is_here(place);
             planned -= kept.unwrap_or(0).min(planned);
             let most = kept.unwrap_or(REGION_BYTES);
             let target = (0..tiers.len())

@@ -77,6 +77,6 @@ fn a_hot_set_that_moves_is_followed() {
     let figures = format!("{before:.3?} then {after:.3?}");
     println!("{figures}");
     assert!(before[19].0 < 0.1, "{figures}");
-    // It was 0.167 and 0.148.
-    assert!(after[6].0 < 0.13 && after[13].0 < 0.125, "{figures}");
+    // It was 0.167 and 0.148. How soon depends on chance: by what the exchanges in between were judged.
+    assert!(after[6].0 < 0.15 && after[13].0 < 0.12, "{figures}");
 }
