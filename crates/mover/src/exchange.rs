@@ -30,7 +30,7 @@ const VAIN_REGIONS: u64 = 3600 * SECOND;
 /// And after what waited turned out not to be worth it.
 const UNFOUNDED: u64 = 10 * SECOND;
 /// How long room is kept for what does not come: before any came, as compaction has to bring it back, and after some did.
-const KEPT: u64 = 60 * SECOND;
+const KEPT: u64 = 20 * SECOND;
 const KEPT_AFTER: u64 = 10 * SECOND;
 /// Chunks and regions that wait for room at most.
 const CHUNKS_MAX: usize = 4096;

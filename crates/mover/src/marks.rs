@@ -61,10 +61,24 @@ pub(crate) fn room(tier: &TierUsage, policy: Option<&TierPolicy>) -> u64 {
     (middle_bytes(tier, policy) as u64).saturating_sub(filled_bytes(tier) + 1)
 }
 
-/// How much must be moved down, so that this much more may be moved up.
+/// How much must be moved down, so that this much more may be moved up: what goes leaves garbage, which fills the tier as
+/// far as it is not worth a compaction.
 pub(crate) fn in_the_way(tier: &TierUsage, policy: Option<&TierPolicy>, bytes: u64) -> u64 {
-    let filled = filled_bytes(tier).saturating_add(bytes);
-    filled.saturating_sub(middle_bytes(tier, policy) as u64)
+    let most = (middle_bytes(tier, policy) as u64).saturating_sub(bytes);
+    if filled_bytes(tier) <= most {
+        return 0;
+    }
+    let needed = tier.live_bytes.saturating_add(tier.metadata_bytes);
+    let excess = match tier.used_bytes <= most {
+        true => needed.saturating_sub(most),
+        // With each byte of content goes the part of it that may be garbage.
+        false => {
+            let with_garbage = needed.saturating_add(tier.live_bytes / GARBAGE_PART);
+            let above = with_garbage.saturating_sub(most);
+            above.saturating_mul(GARBAGE_PART).div_ceil(GARBAGE_PART + 1)
+        }
+    };
+    excess.min(tier.live_bytes)
 }
 
 #[cfg(test)]
@@ -85,6 +99,25 @@ mod tests {
         assert!(may_rise(&tier(1000, 400, 100), None, 400));
         assert!(!may_rise(&tier(1000, 400, 500), None, 100));
         assert_eq!(filled_bytes(&tier(0, 400, 0)), 400);
+        // What goes down stays in use as garbage until that is worth a compaction.
+        for (used, live, metadata) in [
+            (0, 900, 0),
+            (950, 900, 0),
+            (950, 850, 100),
+            (1000, 800, 50),
+            (900, 800, 100),
+        ] {
+            let (full, more) = (tier(used, live, metadata), 50);
+            let down = in_the_way(&full, None, more);
+            let after = tier(used, live - down, metadata);
+            assert!(
+                filled_bytes(&after) + more <= 1000,
+                "{used} {live} {metadata}: {down}"
+            );
+            assert!(down <= 60, "{used} {live} {metadata}: {down}");
+        }
+        assert_eq!(in_the_way(&tier(950, 850, 100), None, 100), 139);
+        assert_eq!(in_the_way(&tier(0, 400, 0), None, 600), 0);
         // The mark of the slowest keeps nothing on the faster ones.
         let policies = ["a", "b", "c"].map(TierPolicy::named);
         let tiers = [tier(900, 900, 0), tier(900, 900, 0), tier(900, 900, 0)];
