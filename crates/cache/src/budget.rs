@@ -91,10 +91,11 @@ impl Budget {
         self.dirty.load(Relaxed)
     }
 
-    /// Whether the flusher should start: above an eighth of the dirty share, `kept_bytes` not counted, which no flusher
-    /// may write.
+    /// Whether the flusher should start: above a quarter of the dirty share, `kept_bytes` not counted, which no flusher
+    /// may write. As late as leaves as much again before writers are slowed: each commit writes the record of every
+    /// region it touches anew, so that random writes cost the less metadata the more of them a commit gathers.
     pub fn wants_flush(&self, kept_bytes: u64) -> bool {
-        self.dirty_bytes().saturating_sub(kept_bytes) > self.dirty_limit_bytes() / 8
+        self.dirty_bytes().saturating_sub(kept_bytes) > self.dirty_limit_bytes() / 4
     }
 
     /// Whether what is kept in RAM on purpose (`durability=ram`), `kept_bytes` of one dataset, must be written after all:

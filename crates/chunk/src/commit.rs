@@ -16,6 +16,7 @@ use bytes::Bytes;
 use parking_lot::MutexGuard;
 use terrace_codec::Writer;
 use terrace_meta::Operation;
+use terrace_pool::SegmentId;
 use terrace_store::{Batch, ChunkId, FIRST_USER_TABLE, KEY_BYTES_MAX, Sequence, StoreError, VALUE_BYTES_MAX};
 
 use crate::{
@@ -48,7 +49,7 @@ pub(crate) fn put_record(operations: &mut Operations, id: ChunkId, record: &Chun
 }
 
 /// Adds a change of a segment's live bytes to a batch.
-pub(crate) fn add_live(operations: &mut Operations, segment: terrace_pool::SegmentId, bytes: i64) {
+pub(crate) fn add_live(operations: &mut Operations, segment: SegmentId, bytes: i64) {
     operations.push((segment_key(TABLE_LIVE, segment).into(), Operation::Add(bytes)));
 }
 
@@ -131,6 +132,8 @@ impl ChunkStore {
             return Err(StoreError::NoChunk(*id));
         }
         let mut freed = 0;
+        // One change for each segment: a batch has as many chunks as blocks were written, and few segments.
+        let mut live: BTreeMap<SegmentId, i64> = BTreeMap::new();
         for (id, change) in changes {
             if change.sum == 0 && books.pending(*id).is_some() {
                 continue;
@@ -143,7 +146,7 @@ impl ChunkStore {
                     Operation::Put(id.0.to_le_bytes().to_vec().into()),
                 ));
                 for location in &record.locations {
-                    add_live(operations, location.segment, stored);
+                    *live.entry(location.segment).or_default() += stored;
                     books.add_live(location.segment, stored);
                     books.add_pending(location.segment, -stored);
                 }
@@ -171,6 +174,8 @@ impl ChunkStore {
             }
         }
         drop(books);
+        live.into_iter()
+            .for_each(|(segment, bytes)| add_live(operations, segment, bytes));
         self.pending_free.fetch_add(freed, Ordering::Relaxed);
         Ok(total)
     }
