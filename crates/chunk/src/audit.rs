@@ -217,6 +217,12 @@ impl ChunkStore {
         Ok(wrong)
     }
 
+    /// Whether log and tables have two copies on two devices: on a pool of one device, or where a device is full, they do
+    /// not.
+    pub fn is_mirrored(&self) -> bool {
+        self.log.is_mirrored() && self.meta.is_mirrored()
+    }
+
     /// What still counts on a device, in words: nothing, once it has left the pool in good order.
     pub fn claims_on(&self, device: u16) -> Result<Vec<String>, StoreError> {
         let payload = self.pool.read_root().map_err(pool_error)?.unwrap_or_default();

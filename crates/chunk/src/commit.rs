@@ -5,6 +5,9 @@
 //! - A flush is led by one caller: it takes the pending payload, lands the data of every chunk appended before, then
 //!   appends one log entry, then flushes each touched device once. Only then the sequence is durable; waiting callers
 //!   are woken after that, and those whose batch came later elect the next leader.
+//! - The copy of the log on a slower device is waited for when the entry tells of chunks that the loss of the faster one
+//!   would leave, or when that copy is far behind; else it is written later. What may be written over is decided by what
+//!   is durable in every copy.
 //! - A failure that is not made good by another copy stops the store for good: no later flush reports success.
 
 use std::{
@@ -15,6 +18,7 @@ use std::{
 use bytes::Bytes;
 use parking_lot::MutexGuard;
 use terrace_codec::Writer;
+use terrace_log::{Appended, Behind};
 use terrace_meta::Operation;
 use terrace_pool::SegmentId;
 use terrace_store::{Batch, ChunkId, FIRST_USER_TABLE, KEY_BYTES_MAX, Sequence, StoreError, VALUE_BYTES_MAX};
@@ -36,6 +40,9 @@ const PENDING_BYTES_MIN: usize = 1 << 20;
 
 /// Chunk data after which a commit flushes by itself, bytes: a recovery verifies what the last entries introduce.
 const UNLOGGED_BYTES_MAX: u64 = 256 << 20;
+
+/// How far a slower copy of the log may be behind before commits wait for it, bytes.
+const BEHIND_BYTES_MAX: u64 = 1 << 20;
 
 /// Operations of one batch.
 pub(crate) type Operations = Vec<(Bytes, Operation)>;
@@ -78,7 +85,7 @@ impl ChunkStore {
         let (sequence, long) = {
             let mut commit = self.commit.lock();
             let sequence = commit.sequence + 1;
-            let change = self.refer(&commit, sequence, &changes, &mut operations)?;
+            let change = self.refer(&mut commit, sequence, &changes, &mut operations)?;
             self.apply_locked(&mut commit, operations, change)?;
             let unlogged = self.unlogged_bytes.load(Ordering::Relaxed) > UNLOGGED_BYTES_MAX;
             // At most a segment: on a pool of small ones an entry of many may not have room in what is kept for the log.
@@ -120,7 +127,7 @@ impl ChunkStore {
     /// Builds the operations of the reference changes; pending chunks that are referred to become committed.
     fn refer(
         &self,
-        commit: &CommitState,
+        commit: &mut CommitState,
         sequence: u64,
         changes: &BTreeMap<ChunkId, Change>,
         operations: &mut Operations,
@@ -149,6 +156,7 @@ impl ChunkStore {
                     *live.entry(location.segment).or_default() += stored;
                     books.add_live(location.segment, stored);
                     books.add_pending(location.segment, -stored);
+                    commit.places.insert(location.segment.device);
                 }
                 total.chunks += 1;
                 total.unique += i64::from(record.length);
@@ -217,6 +225,27 @@ impl ChunkStore {
         self.group.lock().durable
     }
 
+    /// Everything up to this sequence is durable in every copy of the log: no opening goes back behind it, whichever
+    /// device is lost. Segments that were given up later may still be needed.
+    pub fn durable_everywhere(&self) -> u64 {
+        self.log.everywhere(self.durable())
+    }
+
+    /// Whether the end of the log may have gone with a device that was not there when the store was opened.
+    pub fn end_without(&self) -> Option<terrace_log::EndWithout> {
+        self.end_without
+    }
+
+    /// Bytes of the log that its copy on a slower device does not have yet.
+    pub fn behind_bytes(&self) -> u64 {
+        self.log.due_bytes()
+    }
+
+    /// Brings the copy of the log on a slower device up to date.
+    pub fn catch_up(&self) {
+        self.log.catch_up();
+    }
+
     pub(crate) fn flush_until(&self, sequence: u64) -> Result<(), StoreError> {
         let mut group = self.group.lock();
         loop {
@@ -256,7 +285,7 @@ impl ChunkStore {
 
     /// Makes everything committed so far durable; returns up to which sequence.
     fn lead(&self, durable: u64) -> Result<u64, StoreError> {
-        let (mut first, mut last, mut payload) = self.take_pending();
+        let (mut first, mut last, mut payload, mut places) = self.take_pending();
         loop {
             let before = self.relocations.load(Ordering::Acquire);
             self.land_data()?;
@@ -264,7 +293,8 @@ impl ChunkStore {
                 break;
             }
             // Chunks had to be placed elsewhere: the batches that say so belong into the same entry.
-            let (more_first, more_last, more) = self.take_pending();
+            let (more_first, more_last, more, more_places) = self.take_pending();
+            places.extend(more_places);
             if more_first != 0 {
                 if first == 0 {
                     first = more_first;
@@ -280,13 +310,44 @@ impl ChunkStore {
             .log
             .append(first, last, durable, &payload)
             .map_err(|error| StoreError::Device(error.to_string().into()))?;
-        let mut groups = std::mem::take(&mut *self.dirty.lock());
-        groups.extend(appended.groups);
-        self.flush_groups(&groups)?;
+        let data = std::mem::take(&mut *self.dirty.lock());
+        let apart = |place: &u16| !appended.groups.iter().all(|group| group.contains(place));
+        let wait = places.iter().any(apart) || self.log.due_bytes() > BEHIND_BYTES_MAX;
+        self.flush_appended(&data, &appended, wait)?;
         Ok(last)
     }
 
-    fn take_pending(&self) -> (u64, u64, Vec<u8>) {
+    /// Flushes what was appended and the data before it, with the slower copies of the log if they are waited for; or if
+    /// the faster ones fail.
+    fn flush_appended(
+        &self,
+        data: &BTreeSet<Vec<u16>>,
+        appended: &Appended,
+        wait: bool,
+    ) -> Result<(), StoreError> {
+        let is_behind = appended.behind.iter().any(Option::is_some);
+        let behind = (wait && is_behind).then(|| self.log.write_behind());
+        let slower = behind.as_ref().map(Behind::devices).unwrap_or_default();
+        let mut groups = data.clone();
+        for (group, later) in appended.groups.iter().zip(&appended.behind) {
+            let later = later.filter(|device| slower.contains(device));
+            groups.insert(group.iter().copied().chain(later).collect());
+            // Those that hold what was due before.
+            groups.extend(slower.iter().map(|device| [&group[..], &[*device]].concat()));
+        }
+        match self.flush_groups(&groups) {
+            Ok(failed) => {
+                if let Some(behind) = behind {
+                    behind.finish(&failed);
+                }
+                Ok(())
+            }
+            Err(_) if behind.is_none() && is_behind => self.flush_appended(data, appended, true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn take_pending(&self) -> (u64, u64, Vec<u8>, BTreeSet<u16>) {
         let mut commit = self.commit.lock();
         let first = std::mem::take(&mut commit.first);
         self.unlogged_bytes.store(0, Ordering::Relaxed);
@@ -296,16 +357,16 @@ impl ChunkStore {
             let mark = (last, commit.counters);
             commit.marks.push_back(mark);
         }
-        (first, last, payload)
+        (first, last, payload, std::mem::take(&mut commit.places))
     }
 
-    /// Flushes all devices of `groups`; of each group at least one must succeed.
-    fn flush_groups(&self, groups: &BTreeSet<Vec<u16>>) -> Result<(), StoreError> {
+    /// Flushes all devices of `groups`; of each group at least one must succeed. Returns those that did not.
+    fn flush_groups(&self, groups: &BTreeSet<Vec<u16>>) -> Result<Vec<u16>, StoreError> {
         let mut devices: Vec<u16> = groups.iter().flatten().copied().collect();
         devices.sort_unstable();
         devices.dedup();
         let Err(error) = self.pool.flush(&devices) else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         // Which one was it? A device whose flush failed goes on failing, so asking again tells.
         let failed: Vec<u16> = devices
@@ -320,7 +381,7 @@ impl ChunkStore {
         {
             return Err(StoreError::Device(error.to_string().into()));
         }
-        Ok(())
+        Ok(failed)
     }
 }
 

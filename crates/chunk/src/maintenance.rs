@@ -1,7 +1,8 @@
 //! Background work, in bounded steps: release, checkpoint, reclaim, repair, compaction, merge.
 //!
 //! Invariants: one thread at a time works here; a segment goes back to the pool only when the batch that gave it up is
-//! durable; what a checkpoint frees goes back only when the root that does without it is durable.
+//! durable in every copy of the log; what a checkpoint frees goes back only when the root that does without it is durable,
+//! and no root is written before every copy of the log has what it holds.
 
 use std::{collections::BTreeSet, sync::atomic::Ordering};
 
@@ -134,6 +135,7 @@ impl ChunkStore {
         let mut stop = self.stop.lock();
         stop.get_or_insert_with(|| "it was closed".into());
         self.stopping.store(true, Ordering::Release);
+        self.log.catch_up();
         result
     }
 
@@ -226,6 +228,7 @@ impl ChunkStore {
         let sequence = self.tree.flushed_sequence();
         // The tables name chunks and segments: these must be durable before a root names the tables.
         self.flush_until(sequence)?;
+        self.log.catch_up();
         let position = self.log.position_at(sequence);
         let counters = {
             let commit = self.commit.lock();
@@ -321,7 +324,8 @@ impl ChunkStore {
 
     /// Gives segments back whose giving up is durable.
     fn release_durable(&self) {
-        let durable = self.durable();
+        // Without the device that has the newest of the log an opening goes on from an older state, which needs them.
+        let durable = self.durable_everywhere();
         let mut released = Vec::new();
         {
             let mut books = self.keeper.lock();
@@ -350,6 +354,7 @@ impl ChunkStore {
         let last = self.keeper.lock().freeing.iter().map(|(at, _)| *at).max();
         let Some(last) = last else { return Ok(false) };
         self.flush_until(last)?;
+        self.log.catch_up();
         self.release_durable();
         Ok(true)
     }

@@ -133,6 +133,16 @@ impl MetaStorage {
         listed.chain(state.replaced.iter().copied()).collect()
     }
 
+    /// Whether every segment in use has a copy on another device.
+    pub fn is_mirrored(&self) -> bool {
+        let state = self.state.lock();
+        let apart = |copies: &Copies| {
+            let devices: BTreeSet<u16> = copies.iter().map(|copy| copy.device).collect();
+            devices.len() == 2
+        };
+        state.segments.values().all(|segment| apart(&segment.copies))
+    }
+
     /// Every segment that may not be used otherwise yet: those in use, and copies that were replaced and that the newest
     /// root may still list.
     pub fn held(&self) -> BTreeSet<SegmentId> {

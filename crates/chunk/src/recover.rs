@@ -2,8 +2,8 @@
 //!
 //! Invariants: opening reads the root, the log behind it, and the table of segments, never the data; an entry of the log
 //! that is not known to have been durable is accepted only if the data of every chunk that it leaves behind verifies
-//! (with all entries before it); what was accepted is flushed before anything is built on it; segments that were open
-//! are never appended to again.
+//! (with all entries before it); what was accepted is flushed, and written to the copy of the log that lacks it, before
+//! anything is built on it; segments that were open are never appended to again.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -133,7 +133,12 @@ impl ChunkStore {
         };
         let start = (root.position.sequence, root.counters);
         let crew = Crew::new(options.threads);
-        let (position, segments, broken) = replay_log(&pool, &crew, root.position, &mut replay)?;
+        let Replayed {
+            tail: position,
+            segments,
+            broken,
+            mut scanner,
+        } = replay_log(&pool, &crew, root.position, &mut replay)?;
         if let Some(cause) = broken {
             return Err(cause);
         }
@@ -155,14 +160,46 @@ impl ChunkStore {
         for segment in segments.iter().chain([&position.next]).flat_map(Copies::iter) {
             claim(&pool, segment)?;
         }
+        if !pool.is_read_only() {
+            let entries = scanner.complete_copies(replay.sequence);
+            tracing::debug!(entries, "written to the copy of the log that lacked them");
+        }
         let marks = VecDeque::from([start, (replay.sequence, replay.counters)]);
         let log = Log::resume(pool.clone(), root.position, position, segments, options.nonce);
-        let store = Self::assemble(pool, options, crew, meta, log, replay, marks);
+        let mut store = Self::assemble(pool, options, crew, meta, log, replay, marks);
+        store.end_without = scanner.end_without();
+        if let Some(end) = store.end_without {
+            tracing::warn!(
+                device = end.device,
+                "what was acknowledged last may be lost with the device that is not there"
+            );
+        }
         store.claim_data()?;
         if !store.pool.is_read_only() {
             store.log.fence().map_err(log_error)?;
+            if store.end_without.is_some() {
+                store.leave_what_is_not_there()?;
+            }
         }
         Ok(Arc::new(store))
+    }
+
+    /// The copy of the log that is not there has entries of a past that was given up. Should its device come back, they must
+    /// not lie where the log goes on: what they say was durable would look like a gap. Near the end of a segment the log
+    /// goes on in the next one first. With no room for new segments it stays.
+    fn leave_what_is_not_there(&self) -> Result<(), StoreError> {
+        for _ in 0..3 {
+            let here = self.log.position().segment;
+            if here.iter().all(|segment| self.pool.has_device(segment.device))
+                || self.log.leave_segments().is_err()
+            {
+                break;
+            }
+            // One names the new segments, the next one is the first in them.
+            self.log.fence().map_err(log_error)?;
+            self.log.fence().map_err(log_error)?;
+        }
+        Ok(())
     }
 
     /// Opens the store as a root says, for reading alone: no segment is claimed, and a log that is broken, or behind
@@ -183,8 +220,9 @@ impl ChunkStore {
             sequence: root.position.sequence,
         };
         let crew = Crew::new(options.threads);
-        let (position, segments, broken) = replay_log(&pool, &crew, root.position, &mut replay)?;
-        let broken = broken.is_some();
+        let replayed = replay_log(&pool, &crew, root.position, &mut replay)?;
+        let broken = replayed.broken.is_some();
+        let (position, segments) = (replayed.tail, replayed.segments);
         let log = Log::resume(pool.clone(), root.position, position, segments, options.nonce);
         let store = Self::assemble(pool, options, crew, meta, log, replay, VecDeque::new());
         Ok((Arc::new(store), broken))
@@ -210,6 +248,7 @@ impl ChunkStore {
             first: 0,
             counters: replay.counters,
             marks,
+            places: std::collections::BTreeSet::new(),
         };
         Self {
             pool,
@@ -240,6 +279,7 @@ impl ChunkStore {
             repairs: Mutex::default(),
             scratch: Mutex::default(),
             unlogged_bytes: AtomicU64::new(0),
+            end_without: None,
         }
     }
 
@@ -288,14 +328,25 @@ pub(crate) fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreE
     decode_root(pool.clone(), payload).map_err(|error| damaged(format!("root record: {error}")))
 }
 
-/// Replays the log from `start`; returns its tail, the segments up to it, and why it is broken there, if it is: what
-/// could be accepted before that was applied.
+/// What a replay came to.
+struct Replayed {
+    /// The place behind the last entry that was accepted.
+    tail: LogPosition,
+    /// The segments up to it.
+    segments: Vec<Copies>,
+    /// Why the log is broken there, if it is: what could be accepted before that was applied.
+    broken: Option<StoreError>,
+    /// Knows which entries may lack in one copy.
+    scanner: Scanner,
+}
+
+/// Replays the log from `start`.
 fn replay_log(
     pool: &Arc<Pool>,
     crew: &Crew,
     start: LogPosition,
     replay: &mut Replay,
-) -> Result<(LogPosition, Vec<Copies>, Option<StoreError>), StoreError> {
+) -> Result<Replayed, StoreError> {
     let mut broken = None;
     let mut scanner = Scanner::new(pool.clone(), start).map_err(log_error)?;
     let mut tail = start;
@@ -346,7 +397,12 @@ fn replay_log(
     if let Some(last) = segments.iter().position(|copies| *copies == tail.segment) {
         segments.truncate(last + 1);
     }
-    Ok((tail, segments, broken))
+    Ok(Replayed {
+        tail,
+        segments,
+        broken,
+        scanner,
+    })
 }
 
 impl ChunkStore {

@@ -46,6 +46,8 @@ pub(crate) struct CommitState {
     pub counters: Counters,
     /// Totals at each place where the log can be entered.
     pub marks: VecDeque<(u64, Counters)>,
+    /// Devices on which the chunks lie that pending batches tell of.
+    pub places: BTreeSet<u16>,
 }
 
 /// State of the group commit.
@@ -86,6 +88,8 @@ pub struct ChunkStore {
     pub(crate) repairs: Mutex<BTreeSet<ChunkId>>,
     pub(crate) scratch: Mutex<Vec<Scratch>>,
     pub(crate) crew: Crew,
+    /// The end of the log may have gone with a device that was not there at the opening.
+    pub(crate) end_without: Option<terrace_log::EndWithout>,
 }
 
 impl ChunkStore {

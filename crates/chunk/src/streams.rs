@@ -369,6 +369,7 @@ impl ChunkStore {
             for location in &record.locations {
                 add_live(&mut operations, location.segment, stored);
                 books.add_live(location.segment, stored);
+                commit.places.insert(location.segment.device);
             }
             for location in old {
                 add_live(&mut operations, location.segment, -stored);

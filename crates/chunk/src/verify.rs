@@ -26,7 +26,7 @@ impl ChunkStore {
         let mut scanner = Scanner::new(self.pool.clone(), root.position).map_err(failed)?;
         scanner.compare_copies();
         while scanner.next_payload().map_err(failed)?.is_some() {}
-        Ok(scanner.lacking().to_vec())
+        Ok(scanner.lacking())
     }
 
     /// Reads every copy of every table; returns what is wrong, in words. Meant for a store at rest.

@@ -508,9 +508,18 @@ impl Engine {
                 device.number
             ),
         };
-        format!("device '{}' is missing; {held}", device.path)
+        let newest = match self.chunks.end_without() {
+            Some(end) if end.device == device.number => format!("; {}", END_WITHOUT_IN_WORDS),
+            _ => String::new(),
+        };
+        format!("device '{}' is missing; {held}{newest}", device.path)
     }
 }
+
+/// What it means when the newest part of the log may have gone with a device.
+pub(crate) const END_WITHOUT_IN_WORDS: &str = "the newest part of the log may have been on it alone: the pool is in one \
+    whole state from before it was lost, and what was acknowledged in the last seconds before that (the pool's \
+    commit_interval at most) may be gone";
 
 /// Makes or opens a device that shall join; one that belongs to a pool is refused unless `force`.
 fn open_for_pool(spec: &DeviceSpec, force: bool) -> Result<Arc<dyn Device>, EngineError> {

@@ -53,6 +53,8 @@ pub struct Engine {
     pub(crate) opened_nanoseconds: u64,
     memory_override: Option<u64>,
     commit_interval_milliseconds: AtomicU64,
+    /// Since when the copy of the log on a slower device is behind, as far as was seen; 0: it is not.
+    behind_since_nanoseconds: AtomicU64,
     turn: AtomicU64,
     workers: Workers,
     closed: AtomicBool,
@@ -206,6 +208,7 @@ impl Engine {
             clock: options.clock,
             memory_override: options.memory_bytes,
             commit_interval_milliseconds: AtomicU64::new(5000),
+            behind_since_nanoseconds: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             workers: Workers::default(),
             closed: AtomicBool::new(false),
@@ -226,6 +229,9 @@ impl Engine {
         engine.apply_tiers();
         engine.apply_properties();
         engine.resume_leaving();
+        if engine.chunks.end_without().is_some() {
+            engine.event("lost", crate::devices::END_WITHOUT_IN_WORDS);
+        }
         engine.event(
             "opened",
             if new {
@@ -292,18 +298,39 @@ impl Engine {
         self.check_open()?;
         let checkpoint = self.datasets.commit_all()?;
         self.store.flush(self.store.newest())?;
+        self.chunks.catch_up();
         Ok(checkpoint)
     }
 
-    /// Commits and makes durable what is due by the `commit_interval` of its dataset or of the pool; returns for how long
-    /// nothing will be.
+    /// Commits and makes durable what is due by the `commit_interval` of its dataset or of the pool, and brings the copy of
+    /// the log on a slower device up to date before it is behind for as long as that of the pool. Returns for how long nothing
+    /// will be due.
     ///
     /// # Errors
     /// What the store says.
     pub fn commit_due(&self) -> Result<Duration, EngineError> {
         self.check_open()?;
         let interval = self.commit_interval_milliseconds.load(Ordering::Relaxed) * 1_000_000;
-        Ok(Duration::from_nanos(self.datasets.commit_due(interval)?))
+        let wait = self.datasets.commit_due(interval)?;
+        Ok(Duration::from_nanos(wait.min(self.catch_up_due(interval))))
+    }
+
+    /// Who looks at least every half `interval` sees what is behind within that, and ends it after another half.
+    fn catch_up_due(&self, interval: u64) -> u64 {
+        let now = self.clock.monotonic_nanoseconds().max(1);
+        let since = match self.chunks.behind_bytes() {
+            0 => 0,
+            _ => match self.behind_since_nanoseconds.load(Ordering::Relaxed) {
+                0 => now,
+                since if now.saturating_sub(since) < interval / 2 => since,
+                _ => {
+                    self.chunks.catch_up();
+                    0
+                }
+            },
+        };
+        self.behind_since_nanoseconds.store(since, Ordering::Relaxed);
+        interval / 2
     }
 
     /// One bounded step of background work: store, history and scrub, mover, writing ahead in turn. Returns whether

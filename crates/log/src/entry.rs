@@ -2,7 +2,7 @@
 //!
 //! Layout (144 bytes, little-endian): magic 8 · pool 16 · nonce 8 · first sequence 8 · last sequence 8 · flushed 8 ·
 //! sum of the previous entry 32 · payload length 4 · flags 4 (bit 0: goes on in the next entry) · next segment
-//! (2 × (device 2, index 4), all ones: none) 12 · zero 4 · BLAKE3 of the 112 bytes above and the payload 32.
+//! (2 × (device 2, index 4), all ones: none) 12 · behind 4 · BLAKE3 of the 112 bytes above and the payload 32.
 //! The payload follows; the entry is padded with zeroes to 4096.
 //!
 //! Invariant: an entry is accepted only if its own sum matches and it names the sum of the entry before it, so that
@@ -66,6 +66,8 @@ pub struct EntryHeader {
     pub last: u64,
     /// Everything up to this sequence was durable when the entry was written.
     pub flushed: u64,
+    /// How many of these sequences, the newest ones, the copy on a slower device did not have then.
+    pub behind: u32,
     /// Sum of the entry before.
     pub previous: [u8; 32],
     /// Payload, bytes.
@@ -84,6 +86,11 @@ impl EntryHeader {
         self.length == 0 && self.first.checked_sub(1) == Some(self.last)
     }
 
+    /// Everything up to this sequence was durable in every copy when the entry was written.
+    pub fn flushed_everywhere(&self) -> u64 {
+        self.flushed.saturating_sub(self.behind.into())
+    }
+
     fn summed(&self) -> Vec<u8> {
         let mut writer = Writer::with_capacity(HEADER_BYTES);
         writer
@@ -98,7 +105,7 @@ impl EntryHeader {
             .u32(self.length)
             .u32(u32::from(self.continues));
         self.next.encode(&mut writer);
-        writer.u32(0);
+        writer.u32(self.behind);
         writer.into_bytes()
     }
 
@@ -128,9 +135,7 @@ impl EntryHeader {
             return Err(DecodeError::Invalid("log flags"));
         }
         let next = Copies::decode(&mut reader)?;
-        if reader.u32("log padding")? != 0 {
-            return Err(DecodeError::Invalid("log padding"));
-        }
+        let behind = reader.u32("log behind")?;
         let sum = reader.array("log sum")?;
         Ok(Self {
             pool,
@@ -138,6 +143,7 @@ impl EntryHeader {
             first,
             last,
             flushed,
+            behind,
             previous,
             length,
             continues: flags == 1,

@@ -14,6 +14,7 @@ fn entry() -> EntryHeader {
         first: 5,
         last: 9,
         flushed: 4,
+        behind: 2,
         previous: [3; 32],
         length: 11,
         continues: false,

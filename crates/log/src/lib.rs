@@ -5,6 +5,7 @@
 //! segments in which the log goes on, so that there is no index of segments to be kept; an entry is accepted at
 //! replay only in the place and the order in which it was written.
 
+mod behind;
 mod entry;
 mod error;
 mod log;
@@ -14,8 +15,9 @@ mod scan;
 #[cfg(test)]
 mod hostile_bytes;
 
+pub use behind::Behind;
 pub use entry::{Copies, EntryHeader, HEADER_BYTES};
 pub use error::LogError;
 pub use log::{Appended, Log};
 pub use position::LogPosition;
-pub use scan::{Scanned, Scanner};
+pub use scan::{EndWithout, Scanned, Scanner};

@@ -3,15 +3,20 @@
 //! Invariants: one append at a time, in order of sequence; the position is read without waiting for I/O; the segments
 //! in which the log goes on are chosen before the entry that names them is written (on a full pool there may be none
 //! for some entries, and the log ends with its segment if that lasts); an entry is appended if at least
-//! one copy of it was written, and a copy that failed is not used again until the next segment.
+//! one copy of it was written, and a copy that failed is not used again until the next segment. A copy on a slower tier is
+//! written behind the others (see `behind`) where the tier of the faster one keeps content once only: each entry says how
+//! far that copy was behind.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use terrace_device::AlignedBuffer;
 use terrace_pool::{Pool, PoolError, Request, SegmentId, SegmentKind, SegmentRange, TierChoice};
 
-use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition};
+use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition, behind::Due};
 
 const BLOCK: usize = 4096;
 /// An entry is split rather than moved to the next segment when at least this much is left.
@@ -27,6 +32,8 @@ pub struct Appended {
     pub failed: Vec<u16>,
     /// Bytes written, one copy.
     pub bytes: u64,
+    /// For each entry the slower device that gets it later.
+    pub behind: Vec<Option<u16>>,
 }
 
 struct State {
@@ -45,6 +52,16 @@ struct State {
     leaving: Leaving,
     /// Segments that were named as the next ones and were not used after all.
     abandoned: Vec<Copies>,
+    /// What slower copies do not have yet, in order.
+    due: VecDeque<Due>,
+    due_bytes: u64,
+}
+
+impl State {
+    /// Of what is durable, the part that every copy has.
+    fn everywhere(&self, durable: u64) -> u64 {
+        self.due.front().map_or(durable, |due| durable.min(due.first - 1))
+    }
 }
 
 /// How far the log is in leaving its segments.
@@ -59,10 +76,12 @@ enum Leaving {
 
 /// The log of a pool.
 pub struct Log {
-    pool: Arc<Pool>,
+    pub(crate) pool: Arc<Pool>,
     nonce: u64,
     state: Mutex<State>,
     appending: Mutex<AlignedBuffer>,
+    /// Held by whoever writes to slower copies; taken after `appending` and before `state`.
+    pub(crate) catching: Mutex<()>,
 }
 
 impl Log {
@@ -101,6 +120,8 @@ impl Log {
             named: true,
             leaving: Leaving::No,
             abandoned: Vec::new(),
+            due: VecDeque::new(),
+            due_bytes: 0,
         };
         let appending = Mutex::new(AlignedBuffer::with_capacity(256 * 1024));
         Self {
@@ -108,6 +129,7 @@ impl Log {
             nonce,
             state: Mutex::new(state),
             appending,
+            catching: Mutex::new(()),
         }
     }
 
@@ -119,6 +141,7 @@ impl Log {
             groups: Vec::new(),
             failed: Vec::new(),
             bytes: 0,
+            behind: Vec::new(),
         };
         let mut rest = payload;
         let segment_bytes = self.pool.segment_bytes() as usize;
@@ -146,6 +169,17 @@ impl Log {
                 self.advance()?;
                 continue;
             }
+            // What ends a recovery is nowhere to be behind.
+            let slower = if payload.is_empty() {
+                None
+            } else {
+                self.slower_copy(&working)
+            };
+            if slower.is_none() && self.due_bytes() > 0 {
+                self.catch_up();
+                continue;
+            }
+            let everywhere = self.everywhere(flushed);
             let taken = if fits { rest.len() } else { room - HEADER_BYTES };
             let (part, left) = rest.split_at(taken);
             let mut header = EntryHeader {
@@ -155,6 +189,7 @@ impl Log {
                 // Parts of one payload share `first`: none of them but the last moves the sequence on.
                 last: if left.is_empty() { last } else { first - 1 },
                 flushed,
+                behind: u32::try_from(flushed - everywhere).unwrap_or(u32::MAX),
                 previous: position.previous,
                 length: part.len() as u32,
                 continues: !left.is_empty(),
@@ -171,6 +206,9 @@ impl Log {
             let mut group = Vec::new();
             for (slot, segment) in working.0.iter().enumerate() {
                 let Some(segment) = segment else { continue };
+                if slower == Some(slot) {
+                    continue;
+                }
                 match self.pool.write(*segment, position.offset.into(), &buffer) {
                     Ok(()) => {
                         left_working.0[slot] = Some(*segment);
@@ -183,7 +221,33 @@ impl Log {
                     }
                 }
             }
+            let late = slower.and_then(|slot| working.0[slot].map(|segment| (slot, segment)));
+            if let (Some((slot, segment)), true) = (late, group.is_empty()) {
+                // No faster copy is left: this one has to take it now, with all before it.
+                let is_whole = || self.catch_up() && self.state.lock().working.0[slot].is_some();
+                if is_whole() && self.pool.write(segment, position.offset.into(), &buffer).is_ok() {
+                    left_working.0[slot] = Some(segment);
+                    group.push(segment.device);
+                }
+            }
             let mut state = self.state.lock();
+            // It may have been given up meanwhile.
+            let late = late.filter(|(slot, _)| {
+                !left_working.is_empty()
+                    && left_working.0[*slot].is_none()
+                    && state.working.0[*slot].is_some()
+            });
+            if let Some((slot, segment)) = late {
+                left_working.0[slot] = Some(segment);
+                state.due_bytes += buffer.len() as u64;
+                state.due.push_back(Due {
+                    segment,
+                    offset: position.offset,
+                    bytes: Arc::new(AlignedBuffer::padded_from(&buffer)),
+                    first,
+                });
+            }
+            appended.behind.push(late.map(|(_, segment)| segment.device));
             state.working = left_working;
             if left_working.is_empty() {
                 // Going on in the next segment would leave two places for the same entry: this one may have reached a
@@ -212,6 +276,48 @@ impl Log {
                 return Ok(appended);
             }
         }
+    }
+
+    /// The one of two copies that is written behind the other: on a slower tier than that, which keeps content once only,
+    /// so that what an entry tells of is mostly lost with the faster copy anyway.
+    fn slower_copy(&self, working: &Copies) -> Option<usize> {
+        let [Some(one), Some(other)] = working.0 else {
+            return None;
+        };
+        let tiers = (self.pool.tier_of(one.device)?, self.pool.tier_of(other.device)?);
+        let (fast, slot) = match tiers.0.cmp(&tiers.1) {
+            std::cmp::Ordering::Less => (tiers.0, 1),
+            std::cmp::Ordering::Greater => (tiers.1, 0),
+            std::cmp::Ordering::Equal => return None,
+        };
+        (self.pool.copies_in(fast) == 1).then_some(slot)
+    }
+
+    pub(crate) fn due(&self) -> Vec<Due> {
+        self.state.lock().due.iter().cloned().collect()
+    }
+
+    /// Bytes that slower copies do not have yet.
+    pub fn due_bytes(&self) -> u64 {
+        self.state.lock().due_bytes
+    }
+
+    /// Of what is `durable`, the part that is so in every copy: what an opening that has lost any one device may go on
+    /// from is not older.
+    pub fn everywhere(&self, durable: u64) -> u64 {
+        self.state.lock().everywhere(durable)
+    }
+
+    /// The oldest `count` that were due are where they belong, but for copies that failed: they are given up.
+    pub(crate) fn caught_up(&self, count: usize, failed: &BTreeSet<SegmentId>) -> bool {
+        let mut state = self.state.lock();
+        state.due.drain(..count);
+        state.due.retain(|due| !failed.contains(&due.segment));
+        state.due_bytes = state.due.iter().map(|due| due.bytes.len() as u64).sum();
+        for copy in &mut state.working.0 {
+            *copy = copy.filter(|segment| !failed.contains(segment));
+        }
+        failed.is_empty()
     }
 
     /// Writes an entry without a payload, and flushes it: after a replay it takes the place of whatever lies behind
@@ -261,6 +367,13 @@ impl Log {
             .chain(&state.abandoned)
             .flat_map(Copies::iter)
             .collect()
+    }
+
+    /// Whether every segment that the log holds has a copy on another device.
+    pub fn is_mirrored(&self) -> bool {
+        let state = self.state.lock();
+        let mut held = state.segments.iter().chain([&state.position.next]);
+        held.all(|copies| copies.iter().count() == 2)
     }
 
     /// Whether what is appended goes there, now or in the next segments.

@@ -3,9 +3,13 @@
 //! Invariants: an entry is given only if it verifies, is of this pool, and is chained to the one before; each copy is
 //! tried; lengths are bounded by the segment before anything is allocated. When the tail is reached, what lies behind
 //! it is looked at: an entry there that was written after a sequence behind the tail had become durable is proof of
-//! damage, not of a power cut.
+//! damage, not of a power cut. An entry that no later one confirms may have reached one copy only: when it was accepted,
+//! it is written where it lacks before anything relies on the other copy.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use terrace_device::AlignedBuffer;
 use terrace_pool::{Pool, PoolError, SegmentId};
@@ -41,6 +45,16 @@ pub struct Scanned {
     pub after: LogPosition,
 }
 
+/// An entry that was read from one copy and may lack in the other.
+struct Unconfirmed {
+    copies: Copies,
+    good: SegmentId,
+    offset: u32,
+    length: usize,
+    /// Where a mark reaches this, the entry is in every copy.
+    sequence: u64,
+}
+
 /// A part of a segment as it was read.
 struct Window {
     segment: SegmentId,
@@ -57,8 +71,31 @@ pub struct Scanner {
     /// The newest last.
     windows: Vec<Window>,
     degraded: bool,
+    /// The entries behind the newest mark, in order.
+    unconfirmed: VecDeque<Unconfirmed>,
+    /// Up to here every copy has all entries: a later one says so.
+    everywhere: u64,
+    /// What is known of the end where a copy went with its device.
+    end: Option<EndWithout>,
     /// Entries that one copy lacks, in words, when all copies are compared.
-    lacking: Option<Vec<String>>,
+    lacking: Option<Vec<Lacking>>,
+}
+
+/// An entry that one copy lacks.
+struct Lacking {
+    words: String,
+    /// Behind the mark that says what every copy has, a slower one may lack it.
+    slower: bool,
+    sequence: u64,
+}
+
+/// The log was read to the end of a slower copy: the faster one is not there, and may have had more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndWithout {
+    /// The device that is not there.
+    pub device: u16,
+    /// Up to this sequence something is known to have been acknowledged.
+    pub acknowledged: u64,
 }
 
 impl Scanner {
@@ -78,6 +115,9 @@ impl Scanner {
             buffer: AlignedBuffer::with_capacity(64 * 1024),
             windows: Vec::new(),
             degraded: false,
+            unconfirmed: VecDeque::new(),
+            everywhere: 0,
+            end: None,
             lacking: None,
         })
     }
@@ -92,14 +132,71 @@ impl Scanner {
         self.degraded
     }
 
+    /// Writes the entries up to `sequence`, which were accepted, to the copies that lack them, and flushes these: a power
+    /// cut left them so, and who goes on behind a gap goes on where nobody looks once the other copy is lost. A copy that
+    /// cannot be written stays as it is. The segments must have been claimed. Returns how many entries it wrote.
+    pub fn complete_copies(&mut self, sequence: u64) -> usize {
+        let mut written = 0;
+        let mut devices = BTreeSet::new();
+        for entry in std::mem::take(&mut self.unconfirmed) {
+            if entry.sequence > sequence {
+                continue;
+            }
+            for other in entry.copies.iter().filter(|other| *other != entry.good) {
+                let has =
+                    |scanner: &mut Self, segment| scanner.read_again(segment, entry.offset).ok().flatten();
+                let Some((header, _)) = has(self, entry.good) else {
+                    continue;
+                };
+                if !self.pool.has_device(other.device)
+                    || has(self, other).is_some_and(|(found, _)| found.sum == header.sum)
+                {
+                    continue;
+                }
+                match self.copy_entry(&entry, other) {
+                    Ok(()) => {
+                        written += 1;
+                        devices.insert(other.device);
+                    }
+                    Err(error) => tracing::warn!(segment = %other, %error, "a copy of the log stays behind"),
+                }
+            }
+        }
+        for device in devices {
+            if let Err(error) = self.pool.flush(&[device]) {
+                tracing::warn!(device, %error, "a copy of the log stays behind");
+            }
+        }
+        self.windows.clear();
+        written
+    }
+
+    fn copy_entry(&mut self, entry: &Unconfirmed, to: SegmentId) -> Result<(), PoolError> {
+        let bytes = self.buffer.reuse(entry.length);
+        self.pool.read(entry.good, entry.offset.into(), bytes)?;
+        match entry_in(&self.buffer, entry.length) {
+            Some(_) => self.pool.write(to, entry.offset.into(), &self.buffer),
+            None => Err(PoolError::Invalid(
+                "an entry of the log reads differently each time".into(),
+            )),
+        }
+    }
+
     /// From now on reads every copy of each entry, not only until one is good.
     pub fn compare_copies(&mut self) {
         self.lacking = Some(Vec::new());
     }
 
-    /// What copies lack that were compared, in words.
-    pub fn lacking(&self) -> &[String] {
-        self.lacking.as_deref().unwrap_or_default()
+    /// What copies lack that were compared, in words; but for the end of a slower copy, which may be behind.
+    pub fn lacking(&self) -> Vec<String> {
+        let lacking = self.lacking.iter().flatten();
+        let wrong = lacking.filter(|lacking| !lacking.slower || lacking.sequence <= self.everywhere);
+        wrong.map(|lacking| lacking.words.clone()).collect()
+    }
+
+    /// Whether the log may have gone on in a copy that is not there; known when its end was reached.
+    pub fn end_without(&self) -> Option<EndWithout> {
+        self.end
     }
 
     /// The next payload; `None` at the tail.
@@ -136,11 +233,13 @@ impl Scanner {
         let here = (self.position.segment, self.position.offset);
         let there = (self.position.next, 0);
         for (copies, offset) in [here, there] {
-            if let Some((header, payload)) = self.read_entry(copies, offset)? {
+            if let Some((good, header, payload)) = self.read_entry(copies, offset)? {
                 if copies != self.position.segment {
                     self.segments.push(copies);
                 }
-                let end = offset as usize + (HEADER_BYTES + payload.len()).next_multiple_of(BLOCK);
+                let length = (HEADER_BYTES + payload.len()).next_multiple_of(BLOCK);
+                self.note_unconfirmed(copies, good, offset, length, &header);
+                let end = offset as usize + length;
                 self.position = LogPosition {
                     segment: copies,
                     offset: end as u32,
@@ -154,26 +253,57 @@ impl Scanner {
         Ok(None)
     }
 
-    /// An entry from any copy. That no copy can be read is not the end of the log.
+    fn note_unconfirmed(
+        &mut self,
+        copies: Copies,
+        good: SegmentId,
+        offset: u32,
+        length: usize,
+        header: &EntryHeader,
+    ) {
+        let everywhere = header.flushed_everywhere();
+        self.everywhere = self.everywhere.max(everywhere);
+        let confirmed = |entry: &Unconfirmed| entry.sequence <= everywhere;
+        while self.unconfirmed.front().is_some_and(confirmed) {
+            self.unconfirmed.pop_front();
+        }
+        if copies.iter().count() > 1 {
+            self.unconfirmed.push_back(Unconfirmed {
+                copies,
+                good,
+                offset,
+                length,
+                // Parts of one payload are durable together.
+                sequence: if header.continues {
+                    header.first
+                } else {
+                    header.last
+                },
+            });
+        }
+    }
+
+    /// An entry from any copy, and from which. That no copy can be read is not the end of the log.
     fn read_entry(
         &mut self,
         copies: Copies,
         offset: u32,
-    ) -> Result<Option<(EntryHeader, Vec<u8>)>, LogError> {
+    ) -> Result<Option<(SegmentId, EntryHeader, Vec<u8>)>, LogError> {
         let position = self.position;
         let mut failed = 0;
-        let mut readable = false;
-        let mut cause = None;
+        let mut readable = None;
+        let mut cause: Option<(u8, PoolError)> = None;
         let mut good = None;
         let mut bad = Vec::new();
         for segment in copies.iter() {
+            let tier = self.pool.tier_of(segment.device).unwrap_or(u8::MAX);
             let read = match self.read_again(segment, offset) {
                 Ok(read) => {
-                    readable = true;
+                    readable = Some(readable.map_or(tier, |other: u8| other.min(tier)));
                     read
                 }
                 Err(error) => {
-                    cause = Some(error);
+                    cause = Some((tier, error));
                     None
                 }
             };
@@ -186,11 +316,12 @@ impl Scanner {
             match found {
                 Some(entry) => {
                     self.degraded |= failed > 0;
-                    let entry = self.fence_beside(copies, segment, offset).unwrap_or(entry);
+                    let fence = self.fence_beside(copies, segment, offset);
+                    let (segment, (header, payload)) = fence.unwrap_or((segment, entry));
                     if self.lacking.is_none() {
-                        return Ok(Some(entry));
+                        return Ok(Some((segment, header, payload)));
                     }
-                    good = Some(entry);
+                    good = Some((segment, header, payload));
                 }
                 None => {
                     failed += 1;
@@ -198,14 +329,23 @@ impl Scanner {
                 }
             }
         }
-        if let (Some((header, _)), Some(lacking)) = (&good, &mut self.lacking) {
+        if let (Some((_, header, _)), Some(lacking)) = (&good, &mut self.lacking) {
+            let tier_of = |segment: &SegmentId| self.pool.tier_of(segment.device);
+            let fastest = copies.iter().filter_map(|segment| tier_of(&segment)).min();
             lacking.extend(bad.into_iter().map(|segment| {
                 let (first, last) = (header.first, header.last);
-                format!("the log entry of batches {first}–{last} at {offset} of segment {segment} is damaged; its other copy is good")
+                Lacking {
+                    words: format!("the log entry of batches {first}–{last} at {offset} of segment {segment} is damaged; its other copy is good"),
+                    slower: tier_of(&segment) > fastest,
+                    sequence: if header.is_fence() { last } else { first.max(last) },
+                }
             }));
         }
         match cause {
-            Some(cause) if !readable => Err(LogError::Unreadable(cause)),
+            // A slower copy may be behind: what it lacks is no news.
+            Some((tier, cause)) if good.is_none() && readable.is_none_or(|other| tier < other) => {
+                Err(LogError::Unreadable(cause))
+            }
             _ => Ok(good),
         }
     }
@@ -217,7 +357,7 @@ impl Scanner {
         copies: Copies,
         taken: SegmentId,
         offset: u32,
-    ) -> Option<(EntryHeader, Vec<u8>)> {
+    ) -> Option<(SegmentId, (EntryHeader, Vec<u8>))> {
         let position = self.position;
         let mut others = copies.iter().filter(|other| *other != taken);
         others.find_map(|other| {
@@ -225,7 +365,7 @@ impl Scanner {
             let follows = header.pool == self.pool.id()
                 && header.previous == position.previous
                 && header.first.checked_sub(1) == Some(position.sequence);
-            (header.is_fence() && follows).then_some((header, payload))
+            (header.is_fence() && follows).then_some((other, (header, payload)))
         })
     }
 
@@ -318,6 +458,7 @@ impl Scanner {
     fn look_ahead(&mut self) -> Result<(), LogError> {
         let tail = self.position;
         let segment_bytes = self.pool.segment_bytes() as usize;
+        let mut end = self.end_in(tail.segment).or(self.end_in(tail.next));
         let mut block = AlignedBuffer::with_capacity(LOOK_AHEAD_BYTES);
         for (copies, from) in [(tail.segment, tail.offset as usize), (tail.next, 0)] {
             for segment in copies.iter() {
@@ -340,6 +481,12 @@ impl Scanner {
                     }
                     let verified = self.read_copy(segment, (from + start) as u32);
                     if let Ok(Some((header, _))) = verified {
+                        if let Some(end) = &mut end {
+                            end.acknowledged = end.acknowledged.max(header.flushed);
+                            if header.flushed_everywhere() <= tail.sequence {
+                                continue;
+                            }
+                        }
                         return Err(LogError::Damaged {
                             newest: tail.sequence,
                             durable: header.flushed,
@@ -348,7 +495,21 @@ impl Scanner {
                 }
             }
         }
+        self.end = end;
         Ok(())
+    }
+
+    /// Whether a faster copy is missing here, which alone may have had the newest entries.
+    fn end_in(&self, copies: Copies) -> Option<EndWithout> {
+        let missing = copies
+            .iter()
+            .find(|segment| !self.pool.has_device(segment.device))?;
+        let tier = self.pool.tier_of(missing.device);
+        let is_slower = |segment: SegmentId| self.pool.tier_of(segment.device) > tier;
+        copies.iter().any(is_slower).then_some(EndWithout {
+            device: missing.device,
+            acknowledged: self.position.sequence,
+        })
     }
 }
 

@@ -167,6 +167,15 @@ impl Pool {
         self.label.read().member(device).map(|member| member.tier)
     }
 
+    /// How many copies a tier keeps of content.
+    pub fn copies_in(&self, tier: u8) -> u8 {
+        let label = self.label.read();
+        label
+            .tiers
+            .get(usize::from(tier))
+            .map_or(1, |settings| settings.copies)
+    }
+
     /// Properties of the pool.
     pub fn properties(&self) -> BTreeMap<String, String> {
         self.label.read().properties.clone()

@@ -10,7 +10,7 @@ use crate::{DeviceState, Pool, PoolError, PoolId};
 
 /// Devices that a root is written to.
 const HOLDERS_MAX: usize = 4;
-/// How far the generation jumps over roots that may be there but could not be read.
+/// How far the generation jumps over roots that may be there but could not be read, or are on a device that is not there.
 const UNREAD_GENERATIONS: u64 = 1 << 16;
 
 /// What is known of the roots; behind a mutex that is held while one is written.
@@ -159,18 +159,19 @@ impl Pool {
     ///
     /// Such another root would come back where a crash came between two devices, when the one that has the newest is
     /// lost; where it came between the two copies on a device, when the one that has the newest goes bad; or where a
-    /// slot could not be read this time.
+    /// slot could not be read this time; or where a device that is not there has a newer one, and is taken back later.
     ///
     /// # Errors
     /// If no root can be written: nothing was changed then that an older or newer root relies on.
     pub fn settle_roots(&self) -> Result<(), PoolError> {
         let holders = self.root_holders(None);
+        let missing = self.label.read().members.len() > self.open.read().len();
         {
             let mut roots = self.roots.lock();
             if roots.newest.is_none() {
                 return Ok(());
             }
-            if !roots.unsure.is_empty() {
+            if missing || !roots.unsure.is_empty() {
                 roots.generation += UNREAD_GENERATIONS;
             } else if holders
                 .iter()

@@ -2,7 +2,7 @@
 //! again.
 //!
 //! The rules. Damage to one disk of several: the pool opens (without the disk, if its labels or its end are gone), no
-//! record is lost; a chunk with a copy on another disk reads as it was; any other chunk reads as it was or as an error.
+//! record is lost (but for what the log on a slower disk was behind by, when the process was killed); a chunk with a copy on another disk reads as it was; any other chunk reads as it was or as an error.
 //! Damage to the only disk: opening may be refused and reading may fail. In any case: no byte is ever wrong, nothing
 //! panics, nothing has no end; a scrub names exactly the chunks that cannot be read, and what it repaired stays so.
 
@@ -211,6 +211,15 @@ fn judge(run: &mut Run, kind: FaultKind, disk: usize, what: Damaged, cleanly: bo
                 run.rig.machine.with_disk(disk, |disk, _| disk.vanished = true);
             }
             opened = run.rig.open(true);
+            if let (Err(error), true) = (&opened, disk == 0 && !cleanly && run.log_may_be_behind()) {
+                // The newest entries of the log lay on the damaged disk alone: without it there is the state before them.
+                trace!(
+                    run.trace,
+                    "does not open with what is left of disk {disk}: {error}"
+                );
+                run.rig.machine.with_disk(disk, |disk, _| disk.vanished = true);
+                opened = run.rig.open(true);
+            }
         }
     }
     let store = match opened {

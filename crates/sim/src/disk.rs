@@ -48,6 +48,7 @@ pub type Page = [u8; PAGE_BYTES];
 /// Content of a medium; `None` was never written and reads as zeroes.
 pub type Image = Vec<Option<Arc<Page>>>;
 
+#[derive(Clone)]
 struct Pending {
     page: usize,
     data: Arc<[u8]>,
@@ -79,6 +80,7 @@ pub struct Rates {
 }
 
 /// The state of one device; outlives engines, processes and power.
+#[derive(Clone)]
 pub struct Disk {
     current: Image,
     durable: Image,

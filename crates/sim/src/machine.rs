@@ -73,6 +73,12 @@ struct State {
     breach: Option<String>,
 }
 
+/// What a machine had at one moment.
+pub struct Frozen {
+    disks: Vec<Disk>,
+    random: Random,
+}
+
 /// A simulated computer.
 pub struct Machine {
     state: Mutex<State>,
@@ -204,6 +210,24 @@ impl Machine {
         state.session += 1;
         state.countdown = None;
         self.coverage.hit(FaultKind::Kill);
+    }
+
+    /// Everything that the disks hold, and the machine's chance, to come back to with [`thaw`](Self::thaw).
+    pub fn freeze(&self) -> Frozen {
+        let state = self.state.lock();
+        Frozen {
+            disks: state.disks.clone(),
+            random: state.random.clone(),
+        }
+    }
+
+    /// All is as it was when it was frozen; the devices of what was tried meanwhile are dead.
+    pub fn thaw(&self, frozen: Frozen) {
+        let mut state = self.state.lock();
+        state.session += 1;
+        (state.disks, state.random) = (frozen.disks, frozen.random);
+        (state.powered, state.only_process, state.countdown) = (true, false, None);
+        state.survivors = Survivors::Any;
     }
 
     /// Whether a disk is gone.

@@ -117,6 +117,15 @@ impl Rig {
         }
     }
 
+    /// Does something by way of trial: afterwards disks and chance are as before.
+    pub fn try_out<T>(&mut self, trial: impl FnOnce(&mut Self) -> T) -> T {
+        let (frozen, random) = (self.machine.freeze(), self.random.clone());
+        let outcome = trial(self);
+        self.machine.thaw(frozen);
+        self.random = random;
+        outcome
+    }
+
     /// Makes the pool and an empty store on it.
     pub fn create(&mut self) -> Result<Arc<ChunkStore>, String> {
         let mut devices = self.machine.plug_in().into_iter();
@@ -142,13 +151,20 @@ impl Rig {
 
     /// Opens the pool from the disks as they are, in an order of chance.
     pub fn open(&mut self, degraded: bool) -> Result<Arc<ChunkStore>, String> {
+        self.open_with(OpenOptions {
+            degraded,
+            ..OpenOptions::default()
+        })
+    }
+
+    /// The same in another way.
+    pub fn open_with(&mut self, options: OpenOptions) -> Result<Arc<ChunkStore>, String> {
         let mut devices = self.machine.plug_in();
         let turn = self.random.index(devices.len());
         devices.rotate_left(turn);
         let options = OpenOptions {
-            degraded,
             parallelism: Parallelism::Sequential,
-            ..OpenOptions::default()
+            ..options
         };
         let pool = Pool::open(devices, options).map_err(|error| error.to_string())?;
         ChunkStore::open(Arc::new(pool), self.options()).map_err(|error| error.to_string())

@@ -8,11 +8,15 @@
 
 mod again;
 mod holding;
+mod loss;
 mod recovery;
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
 
-use terrace_chunk::{ChunkStore, ScrubCursor, Step};
+use terrace_chunk::{ChunkStore, Step};
 use terrace_store::{
     Batch, ChunkId, Compression, Flow, Owner, Piece, Placement, Sequence, Store, StoreError, Written,
 };
@@ -50,6 +54,16 @@ pub(crate) struct Run {
     aside: Random,
     /// The same for what came after that.
     leaving: Random,
+    /// The same for trials in which a disk is lost.
+    losing: Random,
+    /// Something of the log or of the tables lay on one disk only at some time of the run.
+    pub(crate) single: bool,
+    /// Chunks that records told of.
+    known: BTreeSet<ChunkId>,
+    /// Those that batches told of first, and these batches, since the copies of the log were known to be alike.
+    told: Vec<(ChunkId, u64)>,
+    /// The newest batch when chunks were moved to a slower tier.
+    moved_after: u64,
     /// Records are long, so that the log goes through many segments and tables are merged and given up.
     wordy: bool,
     /// Operations may fail by chance.
@@ -96,6 +110,8 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
     for _ in 0..length {
         run.turn()?;
         run.hold_now_and_then()?;
+        run.look_at_mirrors();
+        run.catch_up_now_and_then();
         run.audit_root()?;
         run.rig.machine.check_breach()?;
     }
@@ -120,6 +136,11 @@ impl Run {
             held: Vec::new(),
             aside: Random::new(seed ^ 0xA51D_E000_0000),
             leaving: Random::new(seed ^ 0x1EA7_E000_0000),
+            losing: Random::new(seed ^ 0x105E_0000_0000),
+            single: false,
+            known: BTreeSet::new(),
+            told: Vec::new(),
+            moved_after: 0,
             wordy: false,
             storm: false,
             stormed: false,
@@ -443,6 +464,12 @@ impl Run {
                     "newest() is {:?} after commit gave {sequence:?}",
                     store.newest()
                 );
+                let uses = changes.iter().filter_map(|(_, value)| value.as_ref());
+                for chunk in uses.flat_map(|value| &value.uses) {
+                    if self.known.insert(chunk.id) {
+                        self.told.push((chunk.id, number));
+                    }
+                }
                 self.model.committed(changes, Some(sequence));
                 Ok(())
             }
@@ -506,6 +533,7 @@ impl Run {
     /// Everything up to here is durable, repairs too: each is a batch.
     fn flushed(&mut self, sequence: Sequence) {
         self.model.flushed(sequence);
+        self.note_copies_of_the_log();
         self.ragged &= !std::mem::take(&mut self.mended);
     }
 
@@ -656,6 +684,7 @@ impl Run {
         match store.checkpoint() {
             Ok(()) => {
                 self.flushed(store.newest());
+                self.model.is_everywhere();
                 self.scarred &= !std::mem::take(&mut self.healed);
                 self.audit_root()
             }
@@ -679,6 +708,9 @@ impl Run {
                     self.trace,
                     "rewrite to tier {tier}: {} moved, {} skipped", outcome.moved, outcome.skipped
                 );
+                if outcome.moved > 0 && tier > 0 {
+                    self.moved_after = self.model.newest();
+                }
                 ensure!(
                     outcome.failed.is_empty() || self.is_explained(),
                     "rewrite could not read {:?}",
@@ -691,34 +723,6 @@ impl Run {
                 self.after_error("rewrite", &error)
             }
         }
-    }
-
-    fn scrub(&mut self) -> Check {
-        let store = self.store()?;
-        trace!(self.trace, "scrub");
-        let mut cursor = ScrubCursor::default();
-        for _ in 0..STEPS_MAX {
-            match store.scrub_step(&mut cursor, 1 << 20) {
-                Ok(progress) => {
-                    ensure!(
-                        (progress.damaged.is_empty()
-                            && (progress.damaged_metadata.is_empty() || self.scarred))
-                            || self.is_explained(),
-                        "scrub found damage where there is none: {:?} {:?}",
-                        progress.damaged,
-                        progress.damaged_metadata
-                    );
-                    if progress.finished {
-                        // What had lost a copy has it again.
-                        self.healed = !self.is_explained();
-                        self.mended = !self.is_explained();
-                        return Ok(());
-                    }
-                }
-                Err(error) => return self.after_error("scrub", &error),
-            }
-        }
-        violation!("a scrub has no end")
     }
 
     pub(crate) fn audit(&mut self) -> Check {
@@ -865,6 +869,7 @@ impl Run {
             Ok(()) => {
                 trace!(self.trace, "closed");
                 self.flushed(store.newest());
+                self.model.is_everywhere();
                 ensure!(
                     matches!(store.commit(Batch::new()), Ok(_) | Err(StoreError::Stopped(_))),
                     "a closed store answers a commit with something else"

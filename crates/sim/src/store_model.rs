@@ -1,7 +1,8 @@
 //! `StoreModel`: what a store must hold, kept as batches in RAM.
 //!
 //! The rule: after any cut, kill or fault, the records are exactly the result of the first *n* batches, and *n* is at
-//! least the number of those acknowledged by a flush. Every batch writes its number under one key, so that *n* is
+//! least the number of those acknowledged by a flush; after the loss of a disk that alone may have had the newest of the
+//! log, of those that were everywhere. Every batch writes its number under one key, so that *n* is
 //! read back rather than guessed. What a record refers to is written in its value, so the references that each chunk
 //! must have follow from the records alone.
 
@@ -50,6 +51,7 @@ impl Value {
 
 type Change = (Vec<u8>, Option<Value>);
 
+#[derive(Clone)]
 struct Entry {
     number: u64,
     sequence: Option<Sequence>,
@@ -57,10 +59,12 @@ struct Entry {
 }
 
 /// The model.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct StoreModel {
-    /// State after batch `durable`.
+    /// State after batch `everywhere`.
     base: BTreeMap<Vec<u8>, Value>,
+    /// The newest batch that every copy of the log has.
+    everywhere: u64,
     durable: u64,
     later: VecDeque<Entry>,
     /// State after the newest batch.
@@ -106,15 +110,31 @@ impl StoreModel {
 
     /// A flush of `sequence` succeeded.
     pub fn flushed(&mut self, sequence: Sequence) {
-        while let Some(entry) = self.later.front() {
-            if entry.sequence.is_none_or(|of_entry| of_entry > sequence) {
-                break;
-            }
+        let flushed = |entry: &&Entry| entry.sequence.is_some_and(|of_entry| of_entry <= sequence);
+        if let Some(entry) = self.later.iter().take_while(flushed).last() {
+            self.durable = self.durable.max(entry.number);
+        }
+    }
+
+    /// Everything that is durable is so in every copy of the log.
+    pub fn is_everywhere(&mut self) {
+        self.is_everywhere_until(self.durable);
+    }
+
+    /// The same up to this batch.
+    pub fn is_everywhere_until(&mut self, number: u64) {
+        let until = number.min(self.durable);
+        while self.later.front().is_some_and(|entry| entry.number <= until) {
             if let Some(entry) = self.later.pop_front() {
                 apply(&mut self.base, &entry.changes);
-                self.durable = entry.number;
+                self.everywhere = entry.number;
             }
         }
+    }
+
+    /// From now on what counts is what was everywhere: the copy of the log that had more is lost.
+    pub fn lose_the_newest(&mut self) {
+        self.durable = self.everywhere;
     }
 
     /// The store was opened again and holds the first `number` batches, the last of them at `sequence` or before; later
@@ -137,8 +157,9 @@ impl StoreModel {
             apply(&mut self.live, &entry.changes);
             entry.sequence.get_or_insert(sequence);
         }
-        // What an opening shows is durable: it does not go back behind that.
+        // What an opening shows is durable, everywhere: it does not go back behind that.
         self.flushed(sequence);
+        self.is_everywhere();
         Ok(())
     }
 

@@ -50,6 +50,35 @@ impl Run {
         Ok(())
     }
 
+    /// A whole scrub.
+    pub(super) fn scrub(&mut self) -> Check {
+        let store = self.store()?;
+        trace!(self.trace, "scrub");
+        let mut cursor = ScrubCursor::default();
+        for _ in 0..super::STEPS_MAX {
+            match store.scrub_step(&mut cursor, 1 << 20) {
+                Ok(progress) => {
+                    ensure!(
+                        (progress.damaged.is_empty()
+                            && (progress.damaged_metadata.is_empty() || self.scarred))
+                            || self.is_explained(),
+                        "scrub found damage where there is none: {:?} {:?}",
+                        progress.damaged,
+                        progress.damaged_metadata
+                    );
+                    if progress.finished {
+                        // What had lost a copy has it again.
+                        self.healed = !self.is_explained();
+                        self.mended = !self.is_explained();
+                        return Ok(());
+                    }
+                }
+                Err(error) => return self.after_error("scrub", &error),
+            }
+        }
+        crate::violation!("a scrub has no end")
+    }
+
     /// After a recovery a client writes again what was lost, as before, and may be cut off again at once.
     pub(crate) fn write_again(&mut self) -> Check {
         let newest = self.model.newest();

@@ -36,6 +36,7 @@ impl Run {
         } else {
             machine.kill();
         }
+        self.lose_a_disk()?;
         for attempt in 0.. {
             let again = attempt < 4 && !cleanly && self.random.chance(1, 4);
             machine.cut_power_after(again.then(|| self.random.skewed(300)));
@@ -92,6 +93,9 @@ impl Run {
             self.model.durable()
         );
         self.model.recovered(number, store.newest())?;
+        self.known = self.model.references().into_keys().collect();
+        self.told.clear();
+        self.moved_after = 0;
         let mut from = vec![0x20];
         let mut found = 0;
         let mut expected = self.model.live().iter();
