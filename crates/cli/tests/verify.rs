@@ -24,6 +24,10 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
 
 fn pool_with_files(machine: &Machine) -> Vec<u8> {
     machine.make_pool();
+    put_files(machine)
+}
+
+fn put_files(machine: &Machine) -> Vec<u8> {
     let content = noise(5, 300_000);
     fs::create_dir_all(machine.path("tree/deep")).unwrap();
     fs::write(machine.path("tree/deep/broken"), &content).unwrap();
@@ -116,7 +120,14 @@ fn spoil(machine: &Machine, name: &str, magic: &[u8], at: usize, choose: impl Fn
 #[test]
 fn every_copy_of_labels_roots_and_log_is_compared() {
     let machine = Machine::new();
-    pool_with_files(&machine);
+    // On one tier: both copies of the log are waited for, and have the same.
+    let devices = format!(
+        "disks={}:80M,{}:160M",
+        machine.text("fast.img"),
+        machine.text("slow.img")
+    );
+    machine.ok(&["pool", "create", "tank", "--tier", &devices, "-o", "memory=32M"]);
+    put_files(&machine);
     // Some of the log is still needed.
     machine.kill_daemon("tank");
     let whole = ["fast.img", "slow.img"].map(|name| (name, image(&machine, name)));

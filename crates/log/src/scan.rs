@@ -84,8 +84,8 @@ pub struct Scanner {
 /// An entry that one copy lacks.
 struct Lacking {
     words: String,
-    /// Behind the mark that says what every copy has, a slower one may lack it.
-    slower: bool,
+    /// It is on a slower tier, and nothing of it is there: behind the mark that says what every copy has, it may not have come yet.
+    may_be_behind: bool,
     sequence: u64,
 }
 
@@ -190,7 +190,7 @@ impl Scanner {
     /// What copies lack that were compared, in words; but for the end of a slower copy, which may be behind.
     pub fn lacking(&self) -> Vec<String> {
         let lacking = self.lacking.iter().flatten();
-        let wrong = lacking.filter(|lacking| !lacking.slower || lacking.sequence <= self.everywhere);
+        let wrong = lacking.filter(|lacking| !lacking.may_be_behind || lacking.sequence <= self.everywhere);
         wrong.map(|lacking| lacking.words.clone()).collect()
     }
 
@@ -329,17 +329,24 @@ impl Scanner {
                 }
             }
         }
-        if let (Some((_, header, _)), Some(lacking)) = (&good, &mut self.lacking) {
-            let tier_of = |segment: &SegmentId| self.pool.tier_of(segment.device);
-            let fastest = copies.iter().filter_map(|segment| tier_of(&segment)).min();
-            lacking.extend(bad.into_iter().map(|segment| {
+        if let Some((_, header, _)) = &good
+            && self.lacking.is_some()
+        {
+            let pool = self.pool.clone();
+            let tier_of = |segment: SegmentId| pool.tier_of(segment.device);
+            let fastest = copies.iter().filter_map(tier_of).min();
+            for segment in bad {
                 let (first, last) = (header.first, header.last);
-                Lacking {
-                    words: format!("the log entry of batches {first}–{last} at {offset} of segment {segment} is damaged; its other copy is good"),
-                    slower: tier_of(&segment) > fastest,
+                let slower = tier_of(segment) > fastest;
+                let lacking = Lacking {
+                    words: format!(
+                        "the log entry of batches {first}–{last} at {offset} of segment {segment} is damaged; its other copy is good"
+                    ),
+                    may_be_behind: slower && !self.has_begun(segment, offset, header),
                     sequence: if header.is_fence() { last } else { first.max(last) },
-                }
-            }));
+                };
+                self.lacking.get_or_insert_default().push(lacking);
+            }
         }
         match cause {
             // A slower copy may be behind: what it lacks is no news.
@@ -382,6 +389,13 @@ impl Scanner {
                 read => return read,
             }
         }
+    }
+
+    /// Whether the head of this very entry lies there.
+    fn has_begun(&mut self, segment: SegmentId, offset: u32, header: &EntryHeader) -> bool {
+        let room = (self.pool.segment_bytes() as usize).saturating_sub(offset as usize);
+        let read = self.pool.read(segment, offset.into(), self.buffer.reuse(BLOCK));
+        read.is_ok() && header_in(&self.buffer, room).is_some_and(|(found, _)| found == *header)
     }
 
     /// The entry at a place of one copy; `None` if there is none.
