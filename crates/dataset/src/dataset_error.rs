@@ -1,5 +1,6 @@
 //! `DatasetError`: what an administrative operation on datasets can answer; each says what to do.
 
+use terrace_device::format_size;
 use terrace_store::StoreError;
 
 use crate::error::FsError;
@@ -70,6 +71,19 @@ pub enum DatasetError {
         tag: String,
         /// `no` or `already a`.
         state: &'static str,
+    },
+    /// The pool has not the room that was to be set aside.
+    #[error(
+        "{} would have to be set aside and {} are free; ask for less, set nothing aside (--sparse for a new volume, \
+         reservation=none), or add a device with 'terrace pool add'",
+        format_size(*.wanted_bytes),
+        format_size(*.available_bytes)
+    )]
+    NoRoom {
+        /// More than is set aside already.
+        wanted_bytes: u64,
+        /// What is left of the pool.
+        available_bytes: u64,
     },
     /// Not possible for this dataset.
     #[error("{0}")]

@@ -8,11 +8,7 @@ use terrace_store::ChunkId;
 
 use crate::{
     At, Counters, DatasetRecord, EntryRecord, Facts, FileKind, HeldRecord, InodeRecord, Kind, OrphanRecord,
-    RegionRecord, Retention, Time,
-    acl::Acl,
-    keys, split_value,
-    sweep::Job,
-    units::{parse_duration, parse_size},
+    RegionRecord, Retention, Time, acl::Acl, keys, split_value, sweep::Job, units::parse_duration,
 };
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
@@ -216,7 +212,7 @@ fn words_of_users() {
         if let Ok(at) = At::parse(text, now) {
             let _ = at.to_string();
         }
-        let _ = (parse_size(text), parse_duration(text));
+        let _ = (terrace_device::parse_size(text), parse_duration(text));
     });
 }
 

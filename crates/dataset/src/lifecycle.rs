@@ -15,6 +15,7 @@ use crate::{
     keys, name as names,
     properties::VOLUME_CHUNK_SIZE,
     registry::Node,
+    room::set_aside_of,
     sweep::Job,
     versions::VersionedBatch,
     volume::Volume,
@@ -110,7 +111,10 @@ impl Datasets {
         }
         let reservation = crate::properties::settings(&[(name.to_owned(), properties.clone())], &[]);
         // Taken and given back: the same amount is set aside when the dataset is loaded.
-        drop(self.environment.store.reserve(reservation.reservation_bytes)?);
+        drop(set_aside_of(
+            &self.environment.store,
+            reservation.reservation_bytes,
+        )?);
         made.push(self.prepare(stored, kind, properties)?);
         self.finish_create(made)
     }

@@ -5,13 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use terrace_device::parse_size;
 use terrace_store::Compression;
 
 use crate::{
     held::TEXT_BYTES_MAX,
     retention::Retention,
     settings::{Durability, Settings},
-    units::{format_duration, format_size, parse_duration, parse_size},
+    units::{format_duration, format_size, parse_duration},
 };
 
 /// Where a value comes from.
@@ -204,13 +205,13 @@ pub fn canonical(name: &str, value: &str, tiers: &[String]) -> Result<String, St
             _ => return Err(wrong()),
         },
         "chunk_size" => {
-            let bytes = parse_size(value)?;
+            let bytes = size_of(value)?;
             if !bytes.is_power_of_two() || !(4096..=128 * 1024).contains(&bytes) {
                 return Err(wrong());
             }
             format_size(bytes)
         }
-        "block_size" => match parse_size(value)? {
+        "block_size" => match size_of(value)? {
             bytes @ (512 | 4096) => format_size(bytes),
             _ => return Err(wrong()),
         },
@@ -228,7 +229,7 @@ pub fn canonical(name: &str, value: &str, tiers: &[String]) -> Result<String, St
         }
         "quota" | "reservation" => match value {
             "none" | "0" => "none".to_owned(),
-            _ => format_size(parse_size(value)?),
+            _ => format_size(size_of(value)?),
         },
         "retention" => Retention::parse(value)?.to_string(),
         "snapshots" => match value {
@@ -294,6 +295,10 @@ pub fn resolve(name: &str, chain: &[(String, BTreeMap<String, String>)]) -> Opti
         value,
         source: Source::Default,
     })
+}
+
+fn size_of(value: &str) -> Result<u64, String> {
+    parse_size(value).map_err(|error| error.to_string())
 }
 
 /// What the properties of a chain (see [`resolve`]) add up to. A value that does not parse (of a newer version, or

@@ -10,7 +10,7 @@ use std::sync::{
 use parking_lot::{Mutex, RwLock};
 use terrace_store::{BLOCK_BYTES, Reservation, Store, StoreError};
 
-use crate::error::FsError;
+use crate::{dataset_error::DatasetError, error::FsError};
 
 const UNLIMITED: u64 = u64::MAX;
 
@@ -106,13 +106,13 @@ impl Usage {
             .store(quota_bytes.unwrap_or(UNLIMITED), Ordering::Relaxed);
     }
 
-    /// Changes the reservation; `NoSpace` (and nothing changed) if the pool cannot hold it.
-    pub(crate) fn set_reservation(&self, store: &Arc<dyn Store>, bytes: u64) -> Result<(), StoreError> {
+    /// Changes the reservation; `NoRoom` (and nothing changed) if the pool cannot hold it.
+    pub(crate) fn set_reservation(&self, store: &Arc<dyn Store>, bytes: u64) -> Result<(), DatasetError> {
         let mut set_aside = self.set_aside.lock();
         let have = set_aside.as_ref().map_or(0, Reservation::bytes);
         let want = self.wanted(bytes);
         if want > have {
-            let more = store.reserve(want - have)?;
+            let more = set_aside_of(store, want - have)?;
             match &mut *set_aside {
                 Some(reservation) => reservation.join(more),
                 none => *none = Some(more),
@@ -163,6 +163,17 @@ impl Usage {
             above.sub_pending(bytes);
         }
     }
+}
+
+/// Takes so much of the pool for a reservation; `NoRoom` if it has not as much.
+pub(crate) fn set_aside_of(store: &Arc<dyn Store>, bytes: u64) -> Result<Reservation, DatasetError> {
+    store.reserve(bytes).map_err(|error| match error {
+        StoreError::NoSpace => DatasetError::NoRoom {
+            wanted_bytes: bytes,
+            available_bytes: store.space().available_bytes,
+        },
+        other => other.into(),
+    })
 }
 
 fn blocks_to_bytes(blocks: i64) -> u64 {

@@ -460,7 +460,24 @@ fn a_reservation_keeps_room_for_its_dataset() {
     datasets.create("pool/a", &NewDataset::default()).unwrap();
     datasets.create("pool/b", &NewDataset::default()).unwrap();
     datasets.set("pool/a", "reservation", "6M").unwrap();
-    assert!(datasets.set("pool/b", "reservation", "6M").is_err());
+    let too_much = datasets
+        .set("pool/b", "reservation", "6M")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        too_much.contains("6M would have to be set aside and 4M are free"),
+        "{too_much}"
+    );
+    let thick = NewDataset {
+        volume_bytes: Some(6 << 20),
+        ..NewDataset::default()
+    };
+    let error = datasets.create("pool/v", &thick).unwrap_err();
+    assert!(matches!(
+        error,
+        DatasetError::NoRoom { wanted_bytes, available_bytes } if (wanted_bytes, available_bytes) == (6 << 20, 4 << 20)
+    ));
+    assert!(datasets.state("pool/v").is_err());
     let (a, b) = (
         datasets.state("pool/a").unwrap(),
         datasets.state("pool/b").unwrap(),
