@@ -223,6 +223,9 @@ pub enum Command {
         path: String,
         /// The tier
         tier: String,
+        /// Only say how much would move, and where to
+        #[arg(short = 'n', long)]
+        dry_run: bool,
         #[command(flatten)]
         waiting: Waiting,
     },
@@ -231,17 +234,23 @@ pub enum Command {
         /// A path below a mount, DATASET/PATH, or a dataset
         path: String,
     },
-    /// Move a file or dataset to the next faster tier
+    /// Move a file to the next faster tier; a directory with all that is beneath, or a dataset, to the fastest
     Promote {
         /// A path below a mount, DATASET/PATH, or a dataset
         path: String,
+        /// Only say how much would move, and where to
+        #[arg(short = 'n', long)]
+        dry_run: bool,
         #[command(flatten)]
         waiting: Waiting,
     },
-    /// Move a file or dataset to the next slower tier
+    /// Move a file to the next slower tier; a directory with all that is beneath, or a dataset, to the slowest
     Demote {
         /// A path below a mount, DATASET/PATH, or a dataset
         path: String,
+        /// Only say how much would move, and where to
+        #[arg(short = 'n', long)]
+        dry_run: bool,
         #[command(flatten)]
         waiting: Waiting,
     },

@@ -517,7 +517,8 @@ impl Engine {
             && !(level > found.settings.low_water && level <= 1.0)
         {
             return Err(EngineError::Invalid(format!(
-                "hold must be above low_water ({}), down to which the tier is emptied when it is reached, and at most                  100%; set low_water first",
+                "hold must be above low_water ({}), down to which the tier is emptied when it is reached, and at most 100%; \
+                 set low_water first",
                 found.settings.low_water
             )));
         }

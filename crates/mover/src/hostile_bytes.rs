@@ -23,6 +23,7 @@ fn jobs() {
         body: 77,
         pass: 3,
         cursor: vec![0x22, 0, 1, 2],
+        is_directory: false,
         room: None,
     };
     let mut samples = vec![job.encode()];

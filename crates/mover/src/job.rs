@@ -156,6 +156,8 @@ pub(crate) struct Job {
     pub(crate) dataset: u32,
     /// And in it the body of one object (move); 0 for all.
     pub(crate) body: u64,
+    /// That object is a directory: the files beneath it are meant (move).
+    pub(crate) is_directory: bool,
     /// Which pass over the records this is (demote): each takes hotter content.
     pub(crate) pass: u8,
     /// The next record to look at; empty at the start of a pass.
@@ -185,6 +187,9 @@ impl Job {
         if let Some(room) = self.room {
             room.encode(&mut writer);
         }
+        if self.is_directory {
+            writer.u8(1);
+        }
         writer.into_bytes()
     }
 
@@ -204,6 +209,7 @@ impl Job {
             target: reader.u8("target")?,
             dataset: reader.u32("dataset")?,
             body: reader.u64("body")?,
+            is_directory: false,
             pass: reader.u8("pass")?,
             cursor: reader.string(KEY_BYTES_MAX, "cursor")?.to_vec(),
             room: None,
@@ -214,6 +220,9 @@ impl Job {
             if job.room.is_none() && reader.remaining() > 0 {
                 job.room = Some(Room::decode(&mut reader)?);
             }
+        }
+        if kind == JobKind::Move && reader.remaining() > 0 {
+            job.is_directory = reader.u8("directory")? == 1;
         }
         reader.finish()?;
         Ok(job)
@@ -334,6 +343,7 @@ mod tests {
             body: 9,
             pass: 2,
             cursor: vec![1, 2, 3],
+            is_directory: false,
             room: None,
         };
         let decoded = Job::decode(&job.encode()).unwrap();

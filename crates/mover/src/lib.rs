@@ -35,6 +35,7 @@ mod retry;
 mod room;
 mod status;
 mod store_work;
+mod subtree;
 mod turns;
 
 pub use error::MoverError;

@@ -18,6 +18,7 @@ use crate::{
     policy::minute_of_day,
     retry::is_for_pin,
     store_work::Work,
+    subtree::Subtree,
 };
 
 const STEP_BYTES_WATCHED: u64 = 512 << 10;
@@ -67,6 +68,10 @@ impl Mover {
             return Ok(pause);
         }
         let store = self.environment.store.as_ref();
+        if work.job.is_directory && !self.walk_beneath(inner, work)? {
+            return Ok(0);
+        }
+        let subtree = work.subtree.as_ref();
         let for_pin = is_for_pin(inner, &self.datasets, &work.job);
         let job = &mut work.job;
         if by_hand {
@@ -75,6 +80,7 @@ impl Mover {
         }
         let page = MutexGuard::unlocked(inner, || match job.kind {
             JobKind::Demote => plan::next_of_pool(store, &job.cursor, STEP_RECORDS),
+            _ if let Some(subtree) = subtree => subtree.next_page(store, &job.cursor, STEP_RECORDS),
             _ if beneath => plan::next_of_dataset(store, job.dataset, 0, &job.cursor, STEP_RECORDS),
             _ => plan::next_of_dataset(store, job.dataset, job.body, &job.cursor, STEP_RECORDS),
         })?;
@@ -87,6 +93,9 @@ impl Mover {
         }
         let mut stopped = None;
         for found in &page.found {
+            if subtree.is_some() {
+                inner.candidates.forget(found.dataset, found.body);
+            }
             if chunks.bytes() >= step_bytes {
                 stopped = Some(keys::region(found.dataset, found.body, found.region));
                 break;
@@ -168,6 +177,27 @@ impl Mover {
             job.finish();
         }
         Ok(0)
+    }
+
+    /// Looks for what lies beneath the directory of a job; whether all of it is known.
+    fn walk_beneath(&self, inner: &mut Guard<'_>, work: &mut Work) -> Result<bool, StoreError> {
+        let job = &mut work.job;
+        let subtree = work
+            .subtree
+            .get_or_insert_with(|| Subtree::new(job.dataset, job.body));
+        if subtree.is_known() {
+            return Ok(true);
+        }
+        work.waiting = Some("looking for what lies beneath");
+        let store = self.environment.store.as_ref();
+        MutexGuard::unlocked(inner, || subtree.step(store))?;
+        if subtree.is_known() {
+            job.total_bytes = subtree.bytes().max(job.done_bytes);
+            subtree
+                .bodies()
+                .for_each(|body| inner.by_hand.release(job.dataset, body));
+        }
+        Ok(false)
     }
 
     /// Somebody moves this down by hand: it comes up for what it is read from now on.

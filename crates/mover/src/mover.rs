@@ -35,6 +35,7 @@ use crate::{
     relayout::Relayouts,
     retry::{Retry, is_for_pin},
     store_work::{StoreSteps, Work, store_step},
+    subtree::Subtree,
 };
 
 /// Stored bytes that one step moves at most, about: alone, and beside users.
@@ -69,6 +70,8 @@ pub(crate) struct Active {
     window: (u64, u64),
     pub(crate) waiting: Option<&'static str>,
     pub(crate) steps: Option<Box<dyn StoreSteps>>,
+    /// What it moves, where that is a directory.
+    pub(crate) subtree: Option<Subtree>,
     persisted: u64,
     /// Its record is older than it should be, since it could not be written.
     pub(crate) unsaved: bool,
@@ -84,6 +87,7 @@ impl Active {
             window: (now, 0),
             waiting: None,
             steps: None,
+            subtree: None,
             persisted: 0,
             unsaved: false,
             retry: None,
@@ -325,6 +329,7 @@ impl Mover {
             job: active.job.clone(),
             moved: 0,
             waiting: None,
+            subtree: active.subtree.take(),
         };
         let mut steps = active.steps.take();
         let result = if work.job.kind.migrates() {
@@ -354,6 +359,7 @@ impl Mover {
             return Ok(0);
         };
         active.waiting = work.waiting;
+        active.subtree = work.subtree;
         active.count(work.moved, now);
         if active.steps.is_none() {
             active.steps = steps;
@@ -380,6 +386,9 @@ impl Mover {
             Ok(pause) => pause,
         };
         let over = active.job.state.is_over();
+        if over {
+            active.subtree = None;
+        }
         let persist = over || now >= active.persisted + PERSIST_INTERVAL;
         let job = active.job.clone();
         if pause == 0 && persist {

@@ -36,6 +36,7 @@ impl Mover {
             body: 0,
             pass: 0,
             cursor: Vec::new(),
+            is_directory: false,
             room: None,
         }
     }

@@ -69,9 +69,13 @@ mod tests {
             body: 0,
             pass: 2,
             cursor: vec![1, 2, 3],
+            is_directory: false,
             room: None,
         };
         assert_eq!(Job::decode(&job.encode()).as_ref(), Ok(&job));
+        (job.kind, job.is_directory) = (JobKind::Move, true);
+        assert_eq!(Job::decode(&job.encode()).as_ref(), Ok(&job));
+        (job.kind, job.is_directory) = (JobKind::Demote, false);
         for (body, colder, gives_way) in [
             (u64::from(25f32.to_bits()), 25.0, None),
             (

@@ -97,17 +97,34 @@ impl Mover {
         )
     }
 
-    /// Moves a dataset or object to the next faster tier than the slowest that it lies on, as a job.
+    /// Moves an object to the next faster tier than the slowest that it lies on (a dataset, or the files beneath a directory, to
+    /// the fastest), as a job.
     pub fn promote(&self, dataset: u32, object: u64) -> Result<u64, MoverError> {
-        self.shift(dataset, object, true)
+        let target = self.shifted(dataset, object, true)?;
+        self.start_move(
+            &mut self.inner.lock(),
+            dataset,
+            object,
+            target,
+            "asked for: promote".into(),
+        )
     }
 
-    /// Moves a dataset or object to the next slower tier than the fastest that it lies on, as a job.
+    /// Moves an object to the next slower tier than the fastest that it lies on (a dataset, or the files beneath a directory, to
+    /// the slowest), as a job.
     pub fn demote(&self, dataset: u32, object: u64) -> Result<u64, MoverError> {
-        self.shift(dataset, object, false)
+        let target = self.shifted(dataset, object, false)?;
+        self.start_move(
+            &mut self.inner.lock(),
+            dataset,
+            object,
+            target,
+            "asked for: demote".into(),
+        )
     }
 
-    fn shift(&self, dataset: u32, object: u64, up: bool) -> Result<u64, MoverError> {
+    /// Where [`promote`](Self::promote) (`up`) or [`demote`](Self::demote) would move it: the number of the tier.
+    pub fn shifted(&self, dataset: u32, object: u64, up: bool) -> Result<u8, MoverError> {
         let tiers = self.environment.store.space().tiers.len();
         let lies_on = match object {
             // A dataset goes all the way: looking where all of it lies would take as long as moving it.
@@ -127,18 +144,7 @@ impl Mover {
             (false, Some(tier)) if tier + 1 < tiers => tier + 1,
             (false, Some(_)) => return Err(MoverError::NoFurther("slower")),
         };
-        let reason = if up {
-            "asked for: promote"
-        } else {
-            "asked for: demote"
-        };
-        self.start_move(
-            &mut self.inner.lock(),
-            dataset,
-            object,
-            target as u8,
-            reason.to_owned(),
-        )
+        Ok(target as u8)
     }
 
     fn start_move(
@@ -153,16 +159,19 @@ impl Mover {
             || MoverError::NothingThere(format!("dataset {dataset}, object {object} does not exist"));
         let state = self.datasets.state_by_number(dataset).ok_or_else(missing)?;
         let store = self.environment.store.as_ref();
-        let (body, total_bytes) = match object {
-            0 => (0, state.counters().referenced_bytes()),
+        let (body, is_directory, total_bytes) = match object {
+            0 => (0, false, state.counters().referenced_bytes()),
             _ => {
                 let inode = pins::inode_of(store, dataset, object)?.ok_or_else(missing)?;
-                (inode.body, inode.blocks.saturating_mul(4096))
+                match inode.kind == FileKind::Directory {
+                    // How much lies beneath is seen on the way.
+                    true => (object, true, 0),
+                    false => (inode.body, false, inode.blocks.saturating_mul(4096)),
+                }
             }
         };
         let mut job = self.new_job(JobKind::Move, reason, total_bytes, target, target);
-        job.dataset = dataset;
-        job.body = body;
+        (job.dataset, job.body, job.is_directory) = (dataset, body, is_directory);
         inner.by_hand.release(dataset, body);
         Ok(self.add(inner, job, None)?)
     }

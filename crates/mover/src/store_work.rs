@@ -8,6 +8,7 @@ use terrace_store::StoreError;
 use crate::{
     job::{Job, JobState},
     mover::SECOND,
+    subtree::Subtree,
 };
 
 /// Work of the store that runs as a job, in steps: a scrub, a compaction.
@@ -36,6 +37,7 @@ pub(crate) struct Work {
     pub(crate) job: Job,
     pub(crate) moved: u64,
     pub(crate) waiting: Option<&'static str>,
+    pub(crate) subtree: Option<Subtree>,
 }
 
 /// Does a step of work of the store; returns 0, or for how long to wait.

@@ -101,7 +101,11 @@ impl Mover {
         inner.jobs.values().any(|active| {
             let job = &active.job;
             let running = job.kind == JobKind::Move && job.state == JobState::Running;
-            running && job.dataset == dataset && (job.body == 0 || job.body == body)
+            let beneath = active
+                .subtree
+                .as_ref()
+                .is_some_and(|all| all.holds(dataset, body));
+            running && job.dataset == dataset && (job.body == 0 || job.body == body || beneath)
         })
     }
 }

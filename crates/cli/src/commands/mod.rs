@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use terrace_control::Failure;
 
 use crate::{
-    arguments::{Arguments, Command, Waiting},
+    arguments::{Arguments, Command},
     client::Client,
     daemon, names,
     places::Places,
@@ -147,18 +147,44 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             limit,
         } => done(heat::regions(&session, &path, from, limit)),
         Command::Where { path, .. } => done(show::where_is(&session, &path)),
-        Command::Pin { path, tier, waiting } => {
-            done(upkeep::place(&session, "pin", &path, Some(&tier), waiting))
-        }
-        Command::Unpin { path } => {
-            let waiting = Waiting {
-                wait: false,
-                no_wait: true,
-            };
-            done(upkeep::place(&session, "unpin", &path, None, waiting))
-        }
-        Command::Promote { path, waiting } => done(upkeep::place(&session, "promote", &path, None, waiting)),
-        Command::Demote { path, waiting } => done(upkeep::place(&session, "demote", &path, None, waiting)),
+        Command::Pin {
+            path,
+            tier,
+            dry_run,
+            waiting,
+        } => done(upkeep::place(
+            &session,
+            "pin",
+            &path,
+            Some(&tier),
+            dry_run,
+            waiting.waits(),
+        )),
+        Command::Unpin { path } => done(upkeep::place(&session, "unpin", &path, None, false, false)),
+        Command::Promote {
+            path,
+            dry_run,
+            waiting,
+        } => done(upkeep::place(
+            &session,
+            "promote",
+            &path,
+            None,
+            dry_run,
+            waiting.waits(),
+        )),
+        Command::Demote {
+            path,
+            dry_run,
+            waiting,
+        } => done(upkeep::place(
+            &session,
+            "demote",
+            &path,
+            None,
+            dry_run,
+            waiting.waits(),
+        )),
         Command::Hold { tag, snapshot } => done(
             session
                 .change(&snapshot, "hold", json!({ "tag": tag, "name": snapshot }))

@@ -168,18 +168,31 @@ pub fn place(
     action: &str,
     path: &str,
     tier: Option<&str>,
-    waiting: Waiting,
+    dry_run: bool,
+    wait: bool,
 ) -> Result<(), Failure> {
     let name = super::show::dataset_path(session, path)?;
-    let arguments = json!({ "action": action, "path": name, "tier": tier, "wait": waiting.waits() });
-    let done = session.change(&name, "placement", arguments)?;
+    let arguments = json!({ "action": action, "path": name, "tier": tier, "dry_run": dry_run, "wait": wait });
+    let done = match dry_run {
+        true => session.client_for(&name)?.call("placement", arguments)?,
+        false => session.change(&name, "placement", arguments)?,
+    };
     if session.json {
         return output::json(&done);
+    }
+    if dry_run {
+        let bytes = |key: &str| format_size(done[key].as_u64().unwrap_or(0));
+        return output::line(&format!(
+            "{} would move to tier '{}', where {} are free; nothing was changed",
+            bytes("would_move_bytes"),
+            done["tier"].as_str().unwrap_or_default(),
+            bytes("tier_free_bytes")
+        ));
     }
     if let Some(warning) = done["warning"].as_str() {
         output::line(&format!("{path}: {warning}"))?;
     }
-    match done["job"].as_u64().filter(|_| !waiting.waits()) {
+    match done["job"].as_u64().filter(|_| !wait) {
         Some(id) => output::line(&format!("job {id} does it; 'terrace jobs' shows how far it is")),
         None => Ok(()),
     }

@@ -13,6 +13,7 @@ mod devices;
 mod files;
 mod heat;
 mod mounting;
+mod moves;
 mod paths;
 mod placement;
 mod read_ahead;

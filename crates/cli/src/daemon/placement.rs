@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use terrace_control::{Exchange, Failure, Progress};
-use terrace_dataset::{FileKind, decode_region, keys};
+use terrace_control::Failure;
+use terrace_dataset::{decode_region, keys};
 use terrace_engine::parse_duration;
 use terrace_pool::{TierInfo, TierSettings};
 use terrace_store::StoreError;
@@ -108,14 +108,7 @@ impl Daemon {
     pub(super) fn where_is(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let name = parameters.text("path")?;
         let subject = Subject::find(&self.engine, &name)?;
-        // What is still in memory has no place yet.
-        self.sync()?;
-        let mut found = Found::default();
-        subject.contents(|content| {
-            self.add_content(subject.number, &content, &mut found)
-                .map_err(|error| failed(&format!("find '{name}'"), &error))?;
-            Ok(true)
-        })?;
+        let found = self.found(&subject)?;
         let mover = self.engine.mover();
         let own = mover.own_pin(subject.number, subject.for_mover());
         let above = match own {
@@ -142,108 +135,27 @@ impl Daemon {
         Ok(described)
     }
 
-    /// `pin`, `unpin`, `promote`, `demote`: of a dataset, or of one file in it.
-    pub(super) fn placement(
-        &self,
-        parameters: &Parameters,
-        exchange: &mut Exchange,
-    ) -> Result<Value, Failure> {
-        let name = parameters.text("path")?;
-        let action = parameters.text("action")?;
-        let what = format!("{action} '{name}'");
-        let subject = Subject::find(&self.engine, &name)?;
-        let (number, object) = (subject.number, subject.for_mover());
-        let pins = matches!(action.as_str(), "pin" | "unpin");
-        let fits = match subject.kind {
-            FileKind::File => true,
-            FileKind::Directory => pins,
-            _ => false,
-        };
-        if !subject.is_dataset && !fits {
-            let (why, advice) = match subject.kind {
-                FileKind::Directory => (
-                    "it is a directory",
-                    "name a file, a volume, or the whole dataset; a directory can be pinned: terrace pin DIRECTORY TIER",
-                ),
-                _ => (
-                    "it is not a file",
-                    "name a file, a directory, a volume, or the whole dataset",
-                ),
-            };
-            return Err(Failure::new(what, why, advice));
-        }
-        // What is still in memory has no place yet.
-        self.sync()?;
-        let mover = self.engine.mover();
-        let job = match action.as_str() {
-            // A dataset is pinned by its property, which those below it inherit.
-            "pin" | "unpin" if subject.is_dataset => {
-                let tier = match action.as_str() {
-                    "pin" => parameters.text("tier")?,
-                    _ => "none".into(),
-                };
-                let datasets = self.engine.datasets();
-                datasets
-                    .set(&subject.dataset, "pin", &tier)
-                    .map_err(|error| failed(&what, &error))?;
-                match tier.as_str() {
-                    "none" => Ok(None),
-                    tier => mover.move_to(number, 0, tier).map(Some),
-                }
-            }
-            "pin" => mover.pin(number, object, &parameters.text("tier")?).map(Some),
-            "unpin" => mover.unpin(number, object).map(|()| None),
-            "promote" => mover.promote(number, object).map(Some),
-            "demote" => mover.demote(number, object).map(Some),
-            _ => return Err(Failure::new(what, "this is not known", "")),
-        };
-        let job = job.map_err(|error| failed(&what, &error))?;
-        while let Some(id) = job.filter(|_| parameters.flag("wait").unwrap_or(false)) {
-            let Some(job) = mover.jobs().into_iter().find(|job| job.id == id) else {
-                break;
-            };
-            exchange.progress(Progress {
-                what: job.kind.into(),
-                done_bytes: job.done_bytes,
-                total_bytes: job.total_bytes,
-            })?;
-            match job.state {
-                "done" => break,
-                // The pin holds all the same.
-                _ if job.fails => {
-                    let advice = format!("the pin holds, and 'terrace jobs resume {id}' tries at once");
-                    return Err(Failure::new(what, job.reason, advice));
-                }
-                "failed" | "cancelled" => return Err(Failure::new(what, job.reason, "")),
-                _ => {}
-            }
-            if exchange.is_stopping() {
-                return Err(Failure::new(
-                    what,
-                    "the pool is being stopped",
-                    "the job goes on after the next start",
-                ));
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-        let full = parameters
-            .optional_text("tier")?
-            .filter(|_| action == "pin")
-            .and_then(|tier| Some(format!("tier '{tier}', {}", self.pin_has_no_room(&tier)?)));
-        let warning = full.map(|full| {
-            format!("it is pinned to {full}: what has no room there lies on other tiers; make room, then pin it again")
-        });
-        Ok(json!({ "path": name, "job": job, "warning": warning }))
-    }
-
     /// Why nothing more goes to the tier of a pin, if so.
-    fn pin_has_no_room(&self, pin: &str) -> Option<String> {
+    pub(super) fn pin_has_no_room(&self, pin: &str) -> Option<String> {
         let tiers = self.engine.pool().tiers();
         let Some(tier) = tiers.iter().find(|tier| tier.settings.name == pin) else {
             return Some("which the pool does not have any more".into());
         };
         // The last segments are not for what is moved there: log and metadata need them.
         (tier.free_segments * 10 <= tier.segments).then(|| "which is full".to_owned())
+    }
+
+    /// What lies where of a subject.
+    pub(super) fn found(&self, subject: &Subject) -> Result<Found, Failure> {
+        // What is still in memory has no place yet.
+        self.sync()?;
+        let mut found = Found::default();
+        subject.contents(|content| {
+            self.add_content(subject.number, &content, &mut found)
+                .map_err(|error| failed(&format!("find '{}'", subject.name), &error))?;
+            Ok(true)
+        })?;
+        Ok(found)
     }
 
     fn add_content(&self, dataset: u32, content: &Content, found: &mut Found) -> Result<(), StoreError> {
@@ -388,13 +300,15 @@ impl Daemon {
     }
 }
 
+/// What lies where.
 #[derive(Default)]
-struct Found {
-    files: u64,
+pub(super) struct Found {
+    pub(super) files: u64,
     bytes: u64,
     reads: f64,
     writes: f64,
-    by_tier: BTreeMap<u8, u64>,
+    /// Stored bytes, each chunk once.
+    pub(super) by_tier: BTreeMap<u8, u64>,
     seen: std::collections::HashSet<terrace_store::ChunkId>,
 }
 

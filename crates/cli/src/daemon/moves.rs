@@ -1,0 +1,141 @@
+//! Requests to move something by hand: `pin`, `unpin`, `promote`, `demote`, and what they would do.
+
+use serde_json::{Value, json};
+use terrace_control::{Exchange, Failure, Progress};
+use terrace_dataset::FileKind;
+
+use super::{
+    Daemon,
+    answers::{Parameters, failed},
+    subject::Subject,
+};
+
+impl Daemon {
+    /// `pin`, `unpin`, `promote`, `demote`: of a dataset, or of one file in it.
+    pub(super) fn placement(
+        &self,
+        parameters: &Parameters,
+        exchange: &mut Exchange,
+    ) -> Result<Value, Failure> {
+        let name = parameters.text("path")?;
+        let action = parameters.text("action")?;
+        let what = format!("{action} '{name}'");
+        let subject = Subject::find(&self.engine, &name)?;
+        let (number, object) = (subject.number, subject.for_mover());
+        if !subject.is_dataset && !matches!(subject.kind, FileKind::File | FileKind::Directory) {
+            return Err(Failure::new(
+                what,
+                "it is not a file",
+                "name a file, a directory, a volume, or the whole dataset",
+            ));
+        }
+        if parameters.flag("dry_run")? {
+            return self.would_move(parameters, &subject, &action);
+        }
+        // What is still in memory has no place yet.
+        self.sync()?;
+        let mover = self.engine.mover();
+        let job = match action.as_str() {
+            // A dataset is pinned by its property, which those below it inherit.
+            "pin" | "unpin" if subject.is_dataset => {
+                let tier = match action.as_str() {
+                    "pin" => parameters.text("tier")?,
+                    _ => "none".into(),
+                };
+                let datasets = self.engine.datasets();
+                datasets
+                    .set(&subject.dataset, "pin", &tier)
+                    .map_err(|error| failed(&what, &error))?;
+                match tier.as_str() {
+                    "none" => Ok(None),
+                    tier => mover.move_to(number, 0, tier).map(Some),
+                }
+            }
+            "pin" => mover.pin(number, object, &parameters.text("tier")?).map(Some),
+            "unpin" => mover.unpin(number, object).map(|()| None),
+            "promote" => mover.promote(number, object).map(Some),
+            "demote" => mover.demote(number, object).map(Some),
+            _ => return Err(Failure::new(what, "this is not known", "")),
+        };
+        let job = job.map_err(|error| failed(&what, &error))?;
+        while let Some(id) = job.filter(|_| parameters.flag("wait").unwrap_or(false)) {
+            let Some(job) = mover.jobs().into_iter().find(|job| job.id == id) else {
+                break;
+            };
+            exchange.progress(Progress {
+                what: job.kind.into(),
+                done_bytes: job.done_bytes,
+                total_bytes: job.total_bytes,
+            })?;
+            match job.state {
+                "done" => break,
+                // The pin holds all the same.
+                _ if job.fails => {
+                    let advice = format!("the pin holds, and 'terrace jobs resume {id}' tries at once");
+                    return Err(Failure::new(what, job.reason, advice));
+                }
+                "failed" | "cancelled" => return Err(Failure::new(what, job.reason, "")),
+                _ => {}
+            }
+            if exchange.is_stopping() {
+                return Err(Failure::new(
+                    what,
+                    "the pool is being stopped",
+                    "the job goes on after the next start",
+                ));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let full = parameters
+            .optional_text("tier")?
+            .filter(|_| action == "pin")
+            .and_then(|tier| Some(format!("tier '{tier}', {}", self.pin_has_no_room(&tier)?)));
+        let warning = full.map(|full| {
+            format!("it is pinned to {full}: what has no room there lies on other tiers; make room, then pin it again")
+        });
+        Ok(json!({ "path": name, "job": job, "warning": warning }))
+    }
+
+    /// What would move, and whether it fits; changes nothing.
+    fn would_move(&self, parameters: &Parameters, subject: &Subject, action: &str) -> Result<Value, Failure> {
+        let what = format!("{action} '{}'", subject.name);
+        let tiers = self.engine.status().tiers;
+        let target = match action {
+            "pin" => {
+                let name = parameters.text("tier")?;
+                tiers.iter().position(|tier| tier.name == name).ok_or_else(|| {
+                    let names: Vec<&str> = tiers.iter().map(|tier| tier.name.as_str()).collect();
+                    Failure::new(
+                        &what,
+                        format!("there is no tier '{name}'"),
+                        format!("there are {}", names.join(", ")),
+                    )
+                })?
+            }
+            _ => {
+                let mover = self.engine.mover();
+                let target = mover.shifted(subject.number, subject.for_mover(), action == "promote");
+                usize::from(target.map_err(|error| failed(&what, &error))?)
+            }
+        };
+        let found = self.found(subject)?;
+        let others = found
+            .by_tier
+            .iter()
+            .filter(|(tier, _)| usize::from(**tier) != target);
+        let bytes: u64 = others.map(|(_, bytes)| bytes).sum();
+        let (name, free_bytes) = tiers.get(target).map_or(("", 0), |tier| {
+            (
+                tier.name.as_str(),
+                tier.size_bytes.saturating_sub(tier.used_bytes),
+            )
+        });
+        Ok(json!({
+            "path": subject.name,
+            "files": found.files,
+            "would_move_bytes": bytes,
+            "tier": name,
+            "tier_free_bytes": free_bytes,
+        }))
+    }
+}

@@ -1,0 +1,124 @@
+//! `Subtree`: the files beneath a directory that somebody moves by hand, found by a walk in bounded steps.
+//!
+//! Invariants: the walk looks at the directory and what is beneath alone, and changes nothing; each directory is looked at once,
+//! whatever is renamed meanwhile; memory is in proportion to the files and directories beneath. It is in RAM alone: after a
+//! restart it is walked again, and what was moved before is not moved twice.
+
+use std::collections::{BTreeSet, HashSet};
+
+use terrace_dataset::{EntryRecord, FileKind, keys, split_value};
+use terrace_store::{Store, StoreError};
+
+use crate::{
+    pins,
+    plan::{self, Page},
+};
+
+/// Entries that one step looks at.
+const STEP_ENTRIES: usize = 128;
+
+/// See the module.
+pub(crate) struct Subtree {
+    dataset: u32,
+    /// Directories to be looked at, each with the key from which on.
+    waiting: Vec<(u64, Vec<u8>)>,
+    seen: HashSet<u64>,
+    bodies: BTreeSet<u64>,
+    bytes: u64,
+}
+
+impl Subtree {
+    pub(crate) fn new(dataset: u32, directory: u64) -> Self {
+        Self {
+            dataset,
+            waiting: vec![(directory, keys::entry_from(dataset, directory, 0))],
+            seen: HashSet::from([directory]),
+            bodies: BTreeSet::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Whether all of it was walked.
+    pub(crate) fn is_known(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Looks at some entries.
+    pub(crate) fn step(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        let Some((directory, from)) = self.waiting.last_mut() else {
+            return Ok(());
+        };
+        let end = keys::entry_end(self.dataset, *directory);
+        let entries = store.scan(from, &end, STEP_ENTRIES)?;
+        match entries.last() {
+            Some((last, _)) if entries.len() == STEP_ENTRIES => {
+                *from = last.iter().copied().chain([0]).collect();
+            }
+            _ => drop(self.waiting.pop()),
+        }
+        for (_, value) in &entries {
+            let Ok(entry) = split_value(value).and_then(|(_, payload)| EntryRecord::decode(payload)) else {
+                continue;
+            };
+            match entry.kind {
+                FileKind::Directory if self.seen.insert(entry.object) => {
+                    let first = keys::entry_from(self.dataset, entry.object, 0);
+                    self.waiting.push((entry.object, first));
+                }
+                FileKind::File => {
+                    if let Some(inode) = pins::inode_of(store, self.dataset, entry.object)?
+                        && self.bodies.insert(inode.body)
+                    {
+                        self.bytes = self.bytes.saturating_add(inode.blocks.saturating_mul(4096));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What the files map, bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The bodies of the files.
+    pub(crate) fn bodies(&self) -> impl Iterator<Item = u64> {
+        self.bodies.iter().copied()
+    }
+
+    /// Whether this is one of the files.
+    pub(crate) fn holds(&self, dataset: u32, body: u64) -> bool {
+        self.dataset == dataset && self.bodies.contains(&body)
+    }
+
+    /// The next region records of the files, of as many files as come to `limit` of them.
+    pub(crate) fn next_page(
+        &self,
+        store: &dyn Store,
+        cursor: &[u8],
+        limit: usize,
+    ) -> Result<Page, StoreError> {
+        // It may stand behind a record.
+        let key = cursor.get(..keys::region(0, 0, 0).len()).unwrap_or_default();
+        let first = keys::parse_region(key).map_or(0, |(_, body, _)| body);
+        let mut page = Page {
+            found: Vec::new(),
+            next: None,
+        };
+        for body in self.bodies.range(first..) {
+            if page.found.len() >= limit {
+                page.next = Some(keys::region(self.dataset, *body, 0));
+                break;
+            }
+            let more = plan::next_of_dataset(store, self.dataset, *body, cursor, limit)?;
+            page.found.extend(more.found);
+            if more.next.is_some() {
+                page.next = more.next;
+                break;
+            }
+        }
+        Ok(page)
+    }
+}
