@@ -9,7 +9,7 @@
 # sets) in a mounted filesystem, read and written with O_DIRECT, 4 KiB, libaio, iodepth 4. `slow reads` is what of the requests
 # the slow device had to answer. A request of a device counts as one whatever its size, up to 1 MiB.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 seconds=${1:-10} fast_iops=${2:-20000} slow_iops=${3:-150}
 [ "$(id -u)" = 0 ] || { echo "run as root: it makes loop devices and a control group" >&2; exit 1; }
 command -v fio >/dev/null || { scripts/install-deps.sh bench; command -v fio >/dev/null || { echo "there is no fio here" >&2; exit 1; }; }
@@ -17,14 +17,15 @@ binary=${TERRACE_BENCH_BINARY:-}
 [ -n "$binary" ] || { cargo build --release --quiet --bin terrace || exit 1; binary=${CARGO_TARGET_DIR:-$PWD/target}/release/terrace; }
 # shellcheck source=scripts/scratch-pool.sh
 . scripts/scratch-pool.sh
+# shellcheck source=scripts/slow-devices.sh
+. scripts/slow-devices.sh
 scratch_begin "$binary"
 RESULTS=$SCRATCH/results
 : >"$RESULTS"
-FAST='' SLOW='' GROUP='' HOME_GROUP=''
+FAST='' SLOW=''
 cleanup() {
     scratch_end
-    [ -n "$HOME_GROUP" ] && echo $$ >"$HOME_GROUP/cgroup.procs"
-    [ -n "$GROUP" ] && for _ in $(seq 50); do rmdir "$GROUP" 2>/dev/null && break; sleep 0.1; done
+    slow_devices_leave
     for device in $FAST $SLOW; do losetup -d "$device"; done
     rm -rf "$SCRATCH"
 }
@@ -33,27 +34,8 @@ trap cleanup EXIT
 # Written before, so that the filesystem below has nothing to allocate while it is measured.
 dd if=/dev/zero of="$SCRATCH/fast.img" bs=1M count=256 status=none && FAST=$(losetup --find --show --direct-io=on "$SCRATCH/fast.img") || exit 1
 dd if=/dev/zero of="$SCRATCH/slow.img" bs=1M count=1024 conv=fsync status=none && SLOW=$(losetup --find --show --direct-io=on "$SCRATCH/slow.img") || exit 1
-number() { cat "/sys/block/${1#/dev/}/dev"; }
 # Everything from here on, the daemon too, is in the group: only the two devices are slower in it.
-if [ -d /sys/fs/cgroup/blkio ]; then
-    HOME_GROUP=/sys/fs/cgroup/blkio GROUP=/sys/fs/cgroup/blkio/terrace-bench-$$
-    mkdir "$GROUP" || exit 1
-    for direction in read write; do
-        echo "$(number "$FAST") $fast_iops" >"$GROUP/blkio.throttle.${direction}_iops_device" &&
-            echo "$(number "$SLOW") $slow_iops" >"$GROUP/blkio.throttle.${direction}_iops_device" || exit 1
-    done
-elif grep -qw io /sys/fs/cgroup/cgroup.controllers 2>/dev/null; then
-    HOME_GROUP=/sys/fs/cgroup GROUP=/sys/fs/cgroup/terrace-bench-$$
-    echo +io >/sys/fs/cgroup/cgroup.subtree_control
-    mkdir "$GROUP" || exit 1
-    for limit in "$FAST $fast_iops" "$SLOW $slow_iops"; do
-        echo "$(number "${limit% *}") riops=${limit#* } wiops=${limit#* }" >"$GROUP/io.max" || exit 1
-    done
-else
-    echo "there is no blkio or io control group here: mount one" >&2
-    exit 1
-fi
-echo $$ >"$GROUP/cgroup.procs" || exit 1
+slow_devices_enter "$FAST" "$fast_iops" "$SLOW" "$slow_iops" || exit 1
 
 # Requests that a device has answered: reads, or all.
 answered() { awk -v all="${2:-}" '{ print all ? $1 + $5 : $1 }' "/sys/block/${1#/dev/}/stat"; }
@@ -83,18 +65,6 @@ hot_sets() {
     run "$1" "contiguous$2" "$3" --rw=randread $CONTIGUOUS
     run "$1" "scattered-mix$2" "$3" --rw=randrw --rwmixread=70 $SCATTERED
     run "$1" "contiguous-mix$2" "$3" --rw=randrw --rwmixread=70 $CONTIGUOUS
-}
-jobs_running() { "$TERRACE" jobs "$POOL" --json | grep -c '"state": *"\(running\|waiting\)"'; }
-# Until the mover has had nothing to do for a round of its policies.
-settle() {
-    local quiet=0
-    for _ in $(seq 120); do
-        if [ "$(jobs_running)" = 0 ]; then quiet=$((quiet + 1)); else quiet=0; fi
-        [ $quiet -ge 12 ] && return
-        sleep 1
-    done
-    echo "the mover is still at work after 2 minutes" >&2
-    "$TERRACE" jobs "$POOL" >&2
 }
 train() { fio --name=t --ioengine=libaio --direct=1 --bs=4k --iodepth=4 --filename="$1" --runtime=$((seconds * 3)) --time_based --randrepeat=0 "${@:2}" >/dev/null 2>&1; }
 

@@ -8,7 +8,7 @@
 # data is larger than the cache. The files of the pool are written once before, as the raw file is: in a file that was never
 # written every flush waits for the host's filesystem as well.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 size=${1:-1024} rounds=${2:-3} seconds=${3:-5}
 [ "$(id -u)" = 0 ] || { echo "run as root: it makes loop devices" >&2; exit 1; }
 command -v fio >/dev/null || { scripts/install-deps.sh bench; command -v fio >/dev/null || { echo "there is no fio here" >&2; exit 1; }; }
@@ -16,6 +16,8 @@ binary=${TERRACE_BENCH_BINARY:-}
 [ -n "$binary" ] || { cargo build --release --quiet --bin terrace || exit 1; binary=${CARGO_TARGET_DIR:-$PWD/target}/release/terrace; }
 # shellcheck source=scripts/scratch-pool.sh
 . scripts/scratch-pool.sh
+# shellcheck source=scripts/slow-devices.sh
+. scripts/slow-devices.sh
 scratch_begin "$binary"
 RESULTS=$SCRATCH/results
 : >"$RESULTS"
@@ -33,7 +35,7 @@ JOBS=(read-1m read-4k-1 read-4k-4 read-4k-32 write-4k-1 write-4k-4 write-4k-32 f
     write-1m-half read-1m-half read-4k-32-half)
 FAST_IOPS=20000 SLOW_IOPS=150 throttled=yes
 IOMETER=(32k-seq-read 8k-60random-65read 32k-seq-50read 8k-random-70read)
-loop='' peer_pid='' FAST='' SLOW='' GROUP='' HOME_GROUP=''
+loop='' peer_pid='' FAST='' SLOW=''
 end_peer() {
     [ -n "$peer_pid" ] && kill "$peer_pid" 2>/dev/null && wait "$peer_pid" 2>/dev/null
     peer_pid=''
@@ -43,49 +45,10 @@ cleanup() {
     [ -n "$loop" ] && losetup -d "$loop" 2>/dev/null
     timeout 60 "$TERRACE" detach "$POOL/v" >/dev/null 2>&1
     scratch_end
-    leave_group
+    slow_devices_leave
     for device in $FAST $SLOW; do losetup -d "$device" 2>/dev/null; done
 }
 trap cleanup EXIT
-
-number() { cat "/sys/block/${1#/dev/}/dev"; }
-# Slows FAST and SLOW down for this script and what it starts from now on, the daemon too; fails where that cannot be.
-enter_group() {
-    if [ -d /sys/fs/cgroup/blkio ]; then
-        HOME_GROUP=/sys/fs/cgroup/blkio GROUP=/sys/fs/cgroup/blkio/terrace-bench-$$
-        mkdir "$GROUP" || return 1
-        for direction in read write; do
-            echo "$(number "$FAST") $FAST_IOPS" >"$GROUP/blkio.throttle.${direction}_iops_device" &&
-                echo "$(number "$SLOW") $SLOW_IOPS" >"$GROUP/blkio.throttle.${direction}_iops_device" || return 1
-        done
-    elif grep -qw io /sys/fs/cgroup/cgroup.controllers 2>/dev/null; then
-        HOME_GROUP=/sys/fs/cgroup GROUP=/sys/fs/cgroup/terrace-bench-$$
-        echo +io >/sys/fs/cgroup/cgroup.subtree_control
-        mkdir "$GROUP" || return 1
-        for limit in "$FAST $FAST_IOPS" "$SLOW $SLOW_IOPS"; do
-            echo "$(number "${limit% *}") riops=${limit#* } wiops=${limit#* }" >"$GROUP/io.max" || return 1
-        done
-    else
-        return 1
-    fi
-    echo $$ >"$GROUP/cgroup.procs"
-}
-leave_group() {
-    [ -n "$HOME_GROUP" ] && echo $$ >"$HOME_GROUP/cgroup.procs"
-    [ -n "$GROUP" ] && for _ in $(seq 50); do rmdir "$GROUP" 2>/dev/null && break; sleep 0.1; done
-    HOME_GROUP='' GROUP=''
-}
-jobs_running() { "$TERRACE" jobs "$POOL" --json | grep -c '"state": *"\(running\|waiting\)"'; }
-# Until the mover has had nothing to do for a round of its policies.
-settle() {
-    local quiet=0
-    for _ in $(seq 120); do
-        if [ "$(jobs_running)" = 0 ]; then quiet=$((quiet + 1)); else quiet=0; fi
-        [ $quiet -ge 12 ] && return
-        sleep 1
-    done
-    echo "the mover is still at work after 2 minutes" >&2
-}
 
 # $1 target, $2 where: a file, a device or an NBD address
 measure() {
@@ -183,7 +146,7 @@ for round in $(seq 1 "$rounds"); do
     FAST=$(losetup --find --show --direct-io=on --sizelimit $((size << 20)) "$SCRATCH/pool.img") &&
         SLOW=$(losetup --find --show --direct-io=on --sizelimit $((size << 21)) "$SCRATCH/slow.img") || exit 1
     wipefs -qa "$FAST" "$SLOW"
-    enter_group || { leave_group; throttled=no; }
+    slow_devices_enter "$FAST" "$FAST_IOPS" "$SLOW" "$SLOW_IOPS" || { slow_devices_leave; throttled=no; }
     measure fast "$FAST" lay $((size / 2))
     measure fast "$FAST" iometer
     "$TERRACE" pool create "$POOL" --tier "fast=$FAST" --tier "slow=$SLOW" -o "memory=$((size / 4))M" --force &&
@@ -200,7 +163,7 @@ for round in $(seq 1 "$rounds"); do
     fi
     "$TERRACE" detach "$POOL/v"
     "$TERRACE" pool destroy "$POOL" --yes
-    leave_group
+    slow_devices_leave
     losetup -d "$FAST" "$SLOW"
     FAST='' SLOW=''
 done
