@@ -8,71 +8,27 @@
 # TERRACE_GUEST_PACKAGE (a linux-image-*.deb), or from /boot; with --fetch Debian's small one is downloaded. Skipped,
 # with the reason, where qemu, busybox or a kernel is missing.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 . scripts/stage.sh
 binary=${1:?the terrace binary} fetch=${2:-}
-for tool in qemu-system-x86_64 busybox; do
-    command -v "$tool" >/dev/null || { skipped 1 "guest boot: no $tool"; exit 0; }
-done
-[ "$(uname -m)" = x86_64 ] || { skipped 1 "guest boot: the guests are x86_64"; exit 0; }
-BUSYBOX=$(command -v busybox)
-if LC_ALL=C ldd "$BUSYBOX" >/dev/null 2>&1; then skipped 1 "guest boot: busybox is not static (install busybox-static)"; exit 0; fi
+# shellcheck source=scripts/guest.sh
+. scripts/guest.sh
+guest_tools || { skipped 1 "guest boot: $REASON"; exit 0; }
 . scripts/scratch-pool.sh
 scratch_begin "$binary"
-guest_pid=''
 cleanup() {
-    [ -n "$guest_pid" ] && kill "$guest_pid" 2>/dev/null && wait "$guest_pid" 2>/dev/null
+    guest_kill
     scratch_end
 }
 trap cleanup EXIT
-
-# Sets KERNEL and MODULES; fails where there is none.
-find_kernel() {
-    local package=${TERRACE_GUEST_PACKAGE:-} name
-    KERNEL=${TERRACE_GUEST_KERNEL:-} MODULES=${TERRACE_GUEST_MODULES:-}
-    [ -n "$KERNEL" ] && return
-    if [ -z "$package" ] && [ "$fetch" = --fetch ] && command -v apt-get >/dev/null; then
-        name=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | awk '/Depends:/ { print $2; exit }')
-        (cd "$SCRATCH" && apt-get download -qq "$name" >/dev/null 2>&1)
-        package=$(ls "$SCRATCH"/linux-image-*.deb 2>/dev/null | head -n 1)
-    fi
-    local root=''
-    if [ -n "$package" ]; then
-        root=$SCRATCH/kernel
-        dpkg-deb -x "$package" "$root" || return 1
-    fi
-    for name in $(ls -r "$root"/boot/vmlinuz-* 2>/dev/null); do
-        MODULES=$root/lib/modules/${name##*/vmlinuz-}
-        if [ -r "$name" ] && [ -d "$MODULES" ]; then KERNEL=$name && return; fi
-    done
-    return 1
-}
-find_kernel || { skipped 1 "guest boot: no kernel in /boot, and TERRACE_GUEST_KERNEL names none"; exit 0; }
+guest_kernel small "$fetch" '' || { skipped 1 "guest boot: $REASON"; exit 0; }
 
 # What the kernel starts first: loads the drivers, then prepares the disk or goes on with the system there.
-make_initramfs() {
-    local root=$SCRATCH/initramfs module found
-    mkdir -p "$root"/{bin,dev,proc,sys,new,modules}
-    cp "$BUSYBOX" "$root/bin/busybox"
-    for module in virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk crc16 crc32c_generic \
-        libcrc32c mbcache jbd2 ext4; do
-        found=$(find "$MODULES" \( -name "$module.ko" -o -name "$module.ko.*" \) 2>/dev/null | head -n 1)
-        case "$found" in
-        '') continue ;;
-        *.xz) xz -dc "$found" >"$root/modules/$module.ko" ;;
-        *.zst) zstd -qdc "$found" >"$root/modules/$module.ko" ;;
-        *) cp "$found" "$root/modules/$module.ko" ;;
-        esac
-        echo "$module" >>"$root/modules/order"
-    done
-    touch "$root/modules/order"
-    cat >"$root/init" <<'INIT'
+guest_root virtio_pci virtio_blk crc32c_generic ext4 && mkdir "$ROOT/new" || exit 1
+cat >"$ROOT/init" <<'INIT'
 #!/bin/busybox sh
-/bin/busybox mkdir -p /usr/bin /usr/sbin /sbin
-/bin/busybox --install -s
-mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev
-stop() { echo "GUEST-FAILED $*"; poweroff -f; }
-while read -r module; do insmod "/modules/$module.ko" || stop "insmod $module"; done </modules/order
+. /begin
+stop() { end "FAILED $*"; }
 for _ in 1 2 3 4 5 6 7 8 9 10; do [ -b /dev/vda ] && break; sleep 1; done
 [ -b /dev/vda ] || stop "there is no disk"
 case $(cat /proc/cmdline) in
@@ -92,8 +48,8 @@ umount /proc /sys
 mount -o move /dev /new/dev
 exec switch_root /new /init
 INIT
-    # The system on the disk. `seconds` (of the kernel's command line): how long it writes.
-    cat >"$root/system" <<'SYSTEM'
+# The system on the disk. `seconds` (of the kernel's command line): how long it writes.
+cat >"$ROOT/system" <<'SYSTEM'
 #!/bin/busybox sh
 export PATH=/bin:/sbin:/usr/bin:/usr/sbin
 /bin/busybox mkdir -p /usr/bin /usr/sbin /sbin
@@ -125,34 +81,24 @@ cd / && sync && mount -o remount,ro / || stop "remount"
 echo "GUEST-OK $name $round"
 poweroff -f
 SYSTEM
-    chmod +x "$root/init" "$root/system"
-    (cd "$root" && find . | "$BUSYBOX" cpio -o -H newc 2>/dev/null | gzip -1) >"$SCRATCH/initramfs.gz"
-}
-make_initramfs
+chmod +x "$ROOT/system"
+guest_pack
 
-# On a loaded machine an emulated timer comes too late for the kernel's check of it, hence no_timer_check.
 # $1 name of the guest, $2 seconds it writes, rest: the disk. In the background; its console is $SCRATCH/console.NAME
 start_guest() {
     local name=$1 seconds=$2
     shift 2
-    : >"$SCRATCH/console.$name"
-    qemu-system-x86_64 -accel tcg -cpu max -machine q35,memory-backend=memory -smp 2 -m 512 -nodefaults -no-user-config -no-reboot \
-        -object memory-backend-memfd,id=memory,size=512M,share=on -display none -serial "file:$SCRATCH/console.$name" \
-        -kernel "$KERNEL" -initrd "$SCRATCH/initramfs.gz" \
-        -append "console=ttyS0 quiet panic=-1 no_timer_check terrace=$name seconds=$seconds" "$@" >"$SCRATCH/qemu.$name" 2>&1 &
-    guest_pid=$!
+    CONSOLE=$SCRATCH/console.$name
+    guest_start "terrace=$name seconds=$seconds" -accel tcg -cpu max -machine q35,memory-backend=memory -smp 2 -m 512 \
+        -object memory-backend-memfd,id=memory,size=512M,share=on "$@"
 }
 # $1 name: waits until it ends and says whether it was content.
 end_guest() {
-    local waited=0
-    while kill -0 "$guest_pid" 2>/dev/null && [ $((waited += 1)) -lt 3000 ]; do sleep 0.1; done
-    kill -9 "$guest_pid" 2>/dev/null
-    wait "$guest_pid" 2>/dev/null
-    guest_pid=''
-    grep -aE 'GUEST-(OK|FAILED)|^disk:|^earlier' "$SCRATCH/console.$1" | tr -d '\r' | sed "s/^/  $1: /"
-    if grep -aq GUEST-OK "$SCRATCH/console.$1"; then passed 1; return; fi
-    tail -n 15 "$SCRATCH/console.$1"
-    cat "$SCRATCH/qemu.$1"
+    local content=no
+    guest_wait 300 && content=yes
+    grep -aE 'GUEST-(OK|FAILED)|^disk:|^earlier' "$CONSOLE" | tr -d '\r' | sed "s/^/  $1: /"
+    if [ $content = yes ]; then passed 1; return; fi
+    guest_complaint 15
     failed 1 "the guest '$1'"
     return 1
 }
@@ -160,7 +106,7 @@ guest() { start_guest "$@" && end_guest "$1"; }
 # Kills the daemon when the guest $1 has written $2 times, and starts it again.
 interrupt() {
     local waited=0 pid
-    until grep -aqE "GUEST-WROTE $2\b" "$SCRATCH/console.$1" || ! kill -0 "$guest_pid" 2>/dev/null || [ $((waited += 1)) -gt 1200 ]; do sleep 0.1; done
+    until grep -aqE "GUEST-WROTE $2\b" "$SCRATCH/console.$1" || ! guest_runs || [ $((waited += 1)) -gt 1200 ]; do sleep 0.1; done
     pid=$(scratch_daemon)
     kill -9 "$pid" && timeout 60 "$TERRACE" start "$POOL"
 }
