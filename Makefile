@@ -35,6 +35,7 @@ soak:
 	scripts/power-cut.sh $${CARGO_TARGET_DIR:-target}/release/terrace 100
 	scripts/guest-boot.sh $${CARGO_TARGET_DIR:-target}/release/terrace --fetch
 	scripts/ublk-guest.sh $${CARGO_TARGET_DIR:-target}/release/terrace --fetch
+	scripts/nbd-guest.sh $${CARGO_TARGET_DIR:-target}/release/terrace --fetch
 	scripts/volume-kill.sh $${CARGO_TARGET_DIR:-target}/release/terrace 20
 	scripts/volume-kill.sh $${CARGO_TARGET_DIR:-target}/release/terrace 20 $$(date +%s) --power
 
