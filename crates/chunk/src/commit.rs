@@ -2,9 +2,10 @@
 //!
 //! Invariants:
 //! - A batch gets its number, its place in the pending log payload and its place in the tree under one lock.
-//! - A flush is led by one caller: it takes the pending payload, lands the data of every chunk appended before, then
-//!   appends one log entry, then flushes each touched device once. Only then the sequence is durable; waiting callers
-//!   are woken after that, and those whose batch came later elect the next leader.
+//! - A flush is led by one caller: it takes the pending payload, lands the data of every chunk appended before and, beside
+//!   that, appends one log entry (a second one if a chunk had to be placed elsewhere), then flushes each touched device
+//!   once. Only then the sequence is durable; waiting callers are woken after that, and those whose batch came later
+//!   elect the next leader.
 //! - The copy of the log on a slower device is waited for when the entry tells of chunks that the loss of the faster one
 //!   would leave, or when that copy is far behind; else it is written later. What may be written over is decided by what
 //!   is durable in every copy.
@@ -285,31 +286,34 @@ impl ChunkStore {
 
     /// Makes everything committed so far durable; returns up to which sequence.
     fn lead(&self, durable: u64) -> Result<u64, StoreError> {
-        let (mut first, mut last, mut payload, mut places) = self.take_pending();
-        loop {
+        let mut places = BTreeSet::new();
+        let mut entries: Option<Appended> = None;
+        let last = loop {
+            // Looked at before the batches are taken: of a chunk that is placed elsewhere from here on these may not know.
             let before = self.relocations.load(Ordering::Acquire);
-            self.land_data()?;
-            if self.relocations.load(Ordering::Acquire) == before {
-                break;
-            }
-            // Chunks had to be placed elsewhere: the batches that say so belong into the same entry.
-            let (more_first, more_last, more, more_places) = self.take_pending();
+            let (first, last, payload, more_places) = self.take_pending();
             places.extend(more_places);
-            if more_first != 0 {
-                if first == 0 {
-                    first = more_first;
+            if first == 0 {
+                self.land_data()?;
+            } else {
+                let appended = self.land_data_beside(|data| {
+                    self.log
+                        .append_beside(first, last, durable, &payload, data)
+                        .map_err(|error| StoreError::Device(error.to_string().into()))
+                })?;
+                match &mut entries {
+                    Some(entries) => entries.join(appended),
+                    None => entries = Some(appended),
                 }
-                last = more_last;
-                payload.extend_from_slice(&more);
             }
-        }
-        if first == 0 {
+            if self.relocations.load(Ordering::Acquire) == before {
+                break last;
+            }
+            // Chunks had to be placed elsewhere: the batches that say so follow before anything is flushed.
+        };
+        let Some(appended) = entries else {
             return Ok(last);
-        }
-        let appended = self
-            .log
-            .append(first, last, durable, &payload)
-            .map_err(|error| StoreError::Device(error.to_string().into()))?;
+        };
         let data = std::mem::take(&mut *self.dirty.lock());
         let apart = |place: &u16| !appended.groups.iter().all(|group| group.contains(place));
         let wait = places.iter().any(apart) || self.log.due_bytes() > BEHIND_BYTES_MAX;

@@ -8,7 +8,7 @@ use std::sync::{Arc, atomic::Ordering};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use terrace_meta::Operation;
-use terrace_pool::{PoolError, Request, SegmentId, SegmentKind, TierChoice};
+use terrace_pool::{PoolError, Request, SegmentId, SegmentKind, SegmentWrite, TierChoice};
 use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Flow, Placement, StoreError};
 
 use crate::{
@@ -62,6 +62,17 @@ fn request(choice: TierChoice, avoid: &[u16], leave_free: u64) -> Request<'_> {
         kind: SegmentKind::Data,
         avoid,
         leave_free,
+    }
+}
+
+/// Of what became of two copies: an error counts more than a copy that was not tried, and that more than one that was written.
+fn worse(
+    one: Option<Result<(), PoolError>>,
+    other: Option<Result<(), PoolError>>,
+) -> Option<Result<(), PoolError>> {
+    match (&one, &other) {
+        (Some(Err(_)), _) | (None, Some(Ok(())) | None) => one,
+        _ => other,
     }
 }
 
@@ -253,20 +264,30 @@ impl ChunkStore {
         open: &Arc<OpenSegment>,
         flight: Arc<Flight>,
     ) -> Result<(), StoreError> {
-        let mut failure = None;
+        let mut outcome = Ok(());
         for copy in &open.copies {
             if let Err(error) = self.pool.write(*copy, flight.start as u64, &flight.buffer) {
-                tracing::warn!(segment = %copy, %error, "chunk data could not be written");
-                failure = Some(error);
+                outcome = Err(error);
             }
         }
-        let result = match failure {
-            None => {
+        self.flight_tried(open, flight, outcome)
+    }
+
+    /// A buffer was written to all copies, or could not be: then its chunks are placed elsewhere.
+    fn flight_tried(
+        &self,
+        open: &Arc<OpenSegment>,
+        flight: Arc<Flight>,
+        outcome: Result<(), PoolError>,
+    ) -> Result<(), StoreError> {
+        let result = match outcome {
+            Ok(()) => {
                 let devices = open.copies.iter().map(|copy| copy.device).collect();
                 self.dirty.lock().insert(devices);
                 Ok(())
             }
-            Some(error) => {
+            Err(error) => {
+                tracing::warn!(segments = ?open.copies, %error, "chunk data could not be written");
                 open.close();
                 self.relocate(open, &flight).map_err(|again| {
                     let cause = format!("{error}; and its data could not be placed elsewhere: {again}");
@@ -392,6 +413,45 @@ impl ChunkStore {
             open.wait_landed();
         }
         self.check_running()
+    }
+
+    /// As [`land_data`](Self::land_data), with `write` writing the buffers out beside something else. What it does not try
+    /// is then written alone.
+    pub(crate) fn land_data_beside<T>(
+        &self,
+        write: impl FnOnce(&mut [SegmentWrite<'_>]) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let all = self.open_segments.all();
+        let flights: Vec<(&Arc<OpenSegment>, Arc<Flight>)> =
+            all.iter().filter_map(|open| Some((open, open.take()?))).collect();
+        let mut writes: Vec<SegmentWrite<'_>> = flights
+            .iter()
+            .flat_map(|(open, flight)| {
+                let whole = |copy: &SegmentId| SegmentWrite::new(*copy, flight.start as u64, &flight.buffer);
+                open.copies.iter().map(whole)
+            })
+            .collect();
+        let result = write(&mut writes);
+        let mut outcomes = writes.into_iter().map(|write| write.outcome);
+        let outcomes: Vec<Option<Result<(), PoolError>>> = flights
+            .iter()
+            .map(|(open, _)| outcomes.by_ref().take(open.copies.len()).reduce(worse).flatten())
+            .collect();
+        // Whatever happened, no flight may stay in the air: others wait for them to land.
+        let mut landed = Ok(());
+        for ((open, flight), outcome) in flights.into_iter().zip(outcomes) {
+            landed = landed.and(match outcome {
+                Some(outcome) => self.flight_tried(open, flight, outcome),
+                None => self.write_flight(open, flight),
+            });
+        }
+        for open in &all {
+            open.wait_landed();
+        }
+        let value = result?;
+        landed?;
+        self.check_running()?;
+        Ok(value)
     }
 
     /// Room in open segments that ordinary writers can use, bytes. At the end of each as much stays unused as the next

@@ -17,8 +17,8 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 
 use crate::error::{Cause, DeviceError, Operation};
 use crate::flush_gate::FlushGate;
-use crate::read_ring::{self, RingRead};
-use crate::{AlignedBuffer, DEVICE_BLOCK_BYTES, Device, ReadRequest};
+use crate::ring::{self, Memory, RingTransfer};
+use crate::{AlignedBuffer, DEVICE_BLOCK_BYTES, Device, ReadRequest, WriteRequest};
 
 /// A regular file or block device.
 pub struct FileDevice {
@@ -214,6 +214,21 @@ impl FileDevice {
         DeviceError::range(self.path(), operation, offset, length, cause)
     }
 
+    /// Does these at once where there is a ring; which of them are done to the end, empty if there is none.
+    fn transfer(&self, transfers: &mut [RingTransfer<'_>]) -> Vec<bool> {
+        if transfers.is_empty() || !ring::transfer_all(self.file.as_fd(), transfers) {
+            return Vec::new();
+        }
+        let whole = |transfer: &RingTransfer<'_>| {
+            let length = match &transfer.memory {
+                Memory::Read(buffer) => buffer.len(),
+                Memory::Write(data) => data.len(),
+            };
+            matches!(transfer.outcome, Ok(done) if done == length)
+        };
+        transfers.iter().map(whole).collect()
+    }
+
     fn write_all(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         if !self.direct || is_aligned(data.as_ptr()) {
             return self.file.write_all_at(data, offset);
@@ -268,21 +283,15 @@ impl Device for FileDevice {
         };
         // Buffered reads would be done one after the other by the ring as well.
         let at_once = self.direct && reads.len() > 1 && reads.iter().all(suits);
-        let mut through_ring: Vec<RingRead<'_>> = Vec::new();
+        let mut transfers: Vec<RingTransfer<'_>> = Vec::new();
         if at_once {
-            through_ring.extend(reads.iter_mut().map(|read| RingRead {
+            transfers.extend(reads.iter_mut().map(|read| RingTransfer {
                 offset: read.offset,
-                buffer: &mut *read.buffer,
+                memory: Memory::Read(&mut *read.buffer),
                 outcome: Ok(0),
             }));
         }
-        let outcomes: Vec<bool> = match at_once && read_ring::read_all(self.file.as_fd(), &mut through_ring) {
-            true => through_ring
-                .iter()
-                .map(|read| matches!(read.outcome, Ok(length) if length == read.buffer.len()))
-                .collect(),
-            false => Vec::new(),
-        };
+        let outcomes = self.transfer(&mut transfers);
         // What failed or came short is read by itself, which says why.
         for (at, read) in reads.iter_mut().enumerate() {
             read.outcome = match outcomes.get(at) {
@@ -300,6 +309,30 @@ impl Device for FileDevice {
         }
         self.write_all(offset, data)
             .map_err(|error| self.range_error(Operation::Write, offset, length, Cause::from(&error)))
+    }
+
+    fn write_many(&self, writes: &mut [WriteRequest<'_>]) {
+        let suits = |write: &WriteRequest<'_>| {
+            is_aligned(write.data.as_ptr())
+                && check_range(self, Operation::Write, write.offset, write.data.len() as u64).is_ok()
+        };
+        let at_once = self.direct && !self.read_only && writes.len() > 1 && writes.iter().all(suits);
+        let mut transfers: Vec<RingTransfer<'_>> = Vec::new();
+        if at_once {
+            transfers.extend(writes.iter().map(|write| RingTransfer {
+                offset: write.offset,
+                memory: Memory::Write(write.data),
+                outcome: Ok(0),
+            }));
+        }
+        let outcomes = self.transfer(&mut transfers);
+        // What failed or came short is written by itself, which says why.
+        for (at, write) in writes.iter_mut().enumerate() {
+            write.outcome = match outcomes.get(at) {
+                Some(true) => Ok(()),
+                _ => self.write_at(write.offset, write.data),
+            };
+        }
     }
 
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]]) -> Result<(), DeviceError> {

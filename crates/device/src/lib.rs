@@ -13,7 +13,7 @@ mod file;
 mod flush_gate;
 mod memory;
 mod randomness;
-mod read_ring;
+mod ring;
 mod size;
 mod spec;
 mod volatile;
@@ -53,6 +53,27 @@ impl<'a> ReadRequest<'a> {
     }
 }
 
+/// One of several writes.
+pub struct WriteRequest<'a> {
+    /// Where to.
+    pub offset: u64,
+    /// What is to be written.
+    pub data: &'a [u8],
+    /// Whether it was.
+    pub outcome: Result<(), DeviceError>,
+}
+
+impl<'a> WriteRequest<'a> {
+    /// Not done yet.
+    pub fn new(offset: u64, data: &'a [u8]) -> Self {
+        Self {
+            offset,
+            data,
+            outcome: Ok(()),
+        }
+    }
+}
+
 /// A range of bytes that survives power cuts once flushed. Object safe; every method may be called from any thread
 /// and blocks until done.
 pub trait Device: Send + Sync {
@@ -82,6 +103,14 @@ pub trait Device: Send + Sync {
     /// Writes all of `data` at `offset`, in one request where the system allows (several MiB are fine). After an
     /// error any part of the range may or may not have been written.
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError>;
+
+    /// Does several writes that do not overlap, at once and in any order where the system allows; all are tried, and each
+    /// gets an outcome of its own, as from [`Device::write_at`].
+    fn write_many(&self, writes: &mut [WriteRequest<'_>]) {
+        for write in writes {
+            write.outcome = self.write_at(write.offset, write.data);
+        }
+    }
 
     /// Writes the parts one after the other from `offset`; each part is a multiple of the block in length.
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]]) -> Result<(), DeviceError> {

@@ -14,7 +14,9 @@ use std::{
 
 use parking_lot::Mutex;
 use terrace_device::AlignedBuffer;
-use terrace_pool::{Pool, PoolError, Request, SegmentId, SegmentKind, SegmentRange, TierChoice};
+use terrace_pool::{
+    Pool, PoolError, Request, SegmentId, SegmentKind, SegmentRange, SegmentWrite, TierChoice,
+};
 
 use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition, behind::Due};
 
@@ -34,6 +36,16 @@ pub struct Appended {
     pub bytes: u64,
     /// For each entry the slower device that gets it later.
     pub behind: Vec<Option<u16>>,
+}
+
+impl Appended {
+    /// Adds what a later append did.
+    pub fn join(&mut self, later: Self) {
+        self.groups.extend(later.groups);
+        self.failed.extend(later.failed);
+        self.bytes += later.bytes;
+        self.behind.extend(later.behind);
+    }
 }
 
 struct State {
@@ -136,6 +148,20 @@ impl Log {
     /// Appends `payload`, which holds the sequences `first..=last`, and says that everything up to `flushed` is
     /// durable. Durable itself when one of the returned devices was flushed.
     pub fn append(&self, first: u64, last: u64, flushed: u64, payload: &[u8]) -> Result<Appended, LogError> {
+        self.append_beside(first, last, flushed, payload, &mut [])
+    }
+
+    /// As [`append`](Self::append); `beside` is written at the same time as the entry, in no order. What became of
+    /// it stands there: after an error it may not have been tried.
+    pub fn append_beside(
+        &self,
+        first: u64,
+        last: u64,
+        flushed: u64,
+        payload: &[u8],
+        beside: &mut [SegmentWrite<'_>],
+    ) -> Result<Appended, LogError> {
+        let mut beside = Some(beside);
         let mut buffer = self.appending.lock();
         let mut appended = Appended {
             groups: Vec::new(),
@@ -204,14 +230,24 @@ impl Log {
             let mut left_working = Copies::default();
             let mut cause = None;
             let mut group = Vec::new();
-            for (slot, segment) in working.0.iter().enumerate() {
-                let Some(segment) = segment else { continue };
-                if slower == Some(slot) {
-                    continue;
-                }
-                match self.pool.write(*segment, position.offset.into(), &buffer) {
+            let slots: Vec<(usize, SegmentId)> = working
+                .0
+                .iter()
+                .enumerate()
+                .filter_map(|(slot, segment)| Some((slot, (*segment)?)))
+                .filter(|(slot, _)| slower != Some(*slot))
+                .collect();
+            let targets: Vec<SegmentId> = slots.iter().map(|(_, segment)| *segment).collect();
+            let outcomes = self.write_copies(
+                &targets,
+                position.offset,
+                &buffer,
+                beside.take().unwrap_or_default(),
+            );
+            for ((slot, segment), outcome) in slots.into_iter().zip(outcomes) {
+                match outcome {
                     Ok(()) => {
-                        left_working.0[slot] = Some(*segment);
+                        left_working.0[slot] = Some(segment);
                         group.push(segment.device);
                     }
                     Err(error) => {
@@ -276,6 +312,30 @@ impl Log {
                 return Ok(appended);
             }
         }
+    }
+
+    /// Writes an entry to `copies`, and what is `beside` it; what became of each copy.
+    fn write_copies(
+        &self,
+        copies: &[SegmentId],
+        offset: u32,
+        entry: &[u8],
+        beside: &mut [SegmentWrite<'_>],
+    ) -> Vec<Result<(), PoolError>> {
+        let all = beside
+            .iter()
+            .map(|write| (write.segment, write.offset, write.data));
+        let mut writes: Vec<SegmentWrite<'_>> = all
+            .chain(copies.iter().map(|segment| (*segment, offset.into(), entry)))
+            .map(|(segment, offset, data)| SegmentWrite::new(segment, offset, data))
+            .collect();
+        self.pool.write_many(&mut writes);
+        let mut outcomes = writes.into_iter().map(|write| write.outcome);
+        for write in beside {
+            write.outcome = outcomes.next().flatten();
+        }
+        let untried = || Err(PoolError::Invalid("a copy of the log was not written".into()));
+        outcomes.map(|outcome| outcome.unwrap_or_else(untried)).collect()
     }
 
     /// The one of two copies that is written behind the other: on a slower tier than that, which keeps content once only,

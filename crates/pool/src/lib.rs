@@ -37,7 +37,7 @@ pub use open::{CreateOptions, OpenOptions};
 pub use pool::{Parallelism, Pool, TierInfo};
 pub use root::ROOT_BYTES_MAX;
 pub use scan::{FoundDevice, FoundPool, is_pool_member, scan};
-pub use segment::{SegmentId, SegmentKind, SegmentRange, SegmentRead};
+pub use segment::{SegmentId, SegmentKind, SegmentRange, SegmentRead, SegmentWrite};
 pub use tier::TierSettings;
 
 /// The identity of a pool: 128 random bits.

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
-use terrace_device::{Cause, Device, DeviceError, Operation, ReadRequest};
+use terrace_device::{Cause, Device, DeviceError, Operation, ReadRequest, WriteRequest};
 
 use crate::counters::{Counters, count};
 use crate::layout::SEGMENT_AREA_OFFSET;
-use crate::{CounterValues, DeviceState, PoolError, SegmentId, SegmentRead};
+use crate::{CounterValues, DeviceState, PoolError, SegmentId, SegmentRead, SegmentWrite};
 
 /// A device of the pool as it is now.
 #[derive(Debug, Clone, PartialEq)]
@@ -187,6 +187,35 @@ impl OpenDevice {
             parts => self.device.write_vectored_at(at, parts),
         };
         written.map_err(|error| self.write_failed(error))
+    }
+
+    /// As [`write`](Self::write) each, at once where the device can.
+    pub(crate) fn write_many(&self, writes: &mut [&mut SegmentWrite<'_>], segment_bytes: u32) {
+        let mut requests: Vec<(usize, WriteRequest<'_>)> = Vec::with_capacity(writes.len());
+        for (number, write) in writes.iter_mut().enumerate() {
+            let length = write.data.len() as u64;
+            match self.place(
+                write.segment,
+                write.offset,
+                length,
+                segment_bytes,
+                Operation::Write,
+            ) {
+                Ok(at) => requests.push((number, WriteRequest::new(at, write.data))),
+                Err(error) => write.outcome = Some(Err(error)),
+            }
+        }
+        let (numbers, mut requests): (Vec<usize>, Vec<_>) = requests.into_iter().unzip();
+        for request in &requests {
+            count(&self.counters.writes, 1);
+            count(&self.counters.write_bytes, request.data.len() as u64);
+        }
+        self.device.write_many(&mut requests);
+        for (number, request) in numbers.into_iter().zip(requests) {
+            if let Some(write) = writes.get_mut(number) {
+                write.outcome = Some(request.outcome.map_err(|error| self.write_failed(error)));
+            }
+        }
     }
 
     pub(crate) fn flush(&self) -> Result<(), PoolError> {

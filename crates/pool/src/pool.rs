@@ -16,7 +16,7 @@ use crate::member::OpenDevice;
 use crate::roots::Roots;
 use crate::{
     CounterValues, DeviceInfo, DeviceState, PoolError, PoolId, PoolState, Request, SegmentId, SegmentRange,
-    SegmentRead, TierSettings,
+    SegmentRead, SegmentWrite, TierSettings,
 };
 
 /// Whether a flush of several devices uses threads.
@@ -316,6 +316,38 @@ impl Pool {
         );
         self.device(segment.device)?
             .write(segment, offset, parts, self.segment_bytes)
+    }
+
+    /// Several writes of segments, which do not overlap, those of one device at once and in any order; each is tried and
+    /// gets an outcome of its own.
+    pub fn write_many(&self, writes: &mut [SegmentWrite<'_>]) {
+        if let Err(error) = self.check_writable() {
+            writes
+                .iter_mut()
+                .for_each(|write| write.outcome = Some(Err(error.clone())));
+            return;
+        }
+        debug_assert!(
+            writes
+                .iter()
+                .all(|write| self.is_claimed(write.segment) || self.device(write.segment.device).is_err()),
+            "a segment is written to but was not allocated"
+        );
+        let mut devices: Vec<u16> = writes.iter().map(|write| write.segment.device).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        for device in devices {
+            let mut its: Vec<&mut SegmentWrite<'_>> = writes
+                .iter_mut()
+                .filter(|write| write.segment.device == device)
+                .collect();
+            match self.device(device) {
+                Ok(open) => open.write_many(&mut its, self.segment_bytes),
+                Err(error) => its
+                    .iter_mut()
+                    .for_each(|write| write.outcome = Some(Err(error.clone()))),
+            }
+        }
     }
 
     /// Makes durable what was written to these devices (numbers; twice the same is fine). The first error is

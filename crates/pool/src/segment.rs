@@ -77,6 +77,30 @@ impl<'a> SegmentRead<'a> {
     }
 }
 
+/// One of several writes ([`Pool::write_many`](crate::Pool::write_many)).
+pub struct SegmentWrite<'a> {
+    /// The segment.
+    pub segment: SegmentId,
+    /// From where in it, bytes.
+    pub offset: u64,
+    /// What is to be written.
+    pub data: &'a [u8],
+    /// Whether it was; `None`: it was not tried.
+    pub outcome: Option<Result<(), PoolError>>,
+}
+
+impl<'a> SegmentWrite<'a> {
+    /// Not tried yet.
+    pub fn new(segment: SegmentId, offset: u64, data: &'a [u8]) -> Self {
+        Self {
+            segment,
+            offset,
+            data,
+            outcome: None,
+        }
+    }
+}
+
 /// What a segment is to hold; decides nothing on the device, only where one is taken from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SegmentKind {

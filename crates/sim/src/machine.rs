@@ -8,7 +8,9 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use parking_lot::Mutex;
-use terrace_device::{Cause, Clock, DEVICE_BLOCK_BYTES, Device, DeviceError, ManualClock, Operation};
+use terrace_device::{
+    Cause, Clock, DEVICE_BLOCK_BYTES, Device, DeviceError, ManualClock, Operation, WriteRequest,
+};
 
 use crate::{
     disk::{Disk, PAGE_BYTES, Rates},
@@ -533,6 +535,23 @@ impl Device for SimulatedDevice {
         }
         machine.trace.operation(self.disk, "read", offset, buffer);
         Ok(())
+    }
+
+    /// In either order: a crash between two of them leaves any of them without the others.
+    fn write_many(&self, writes: &mut [WriteRequest<'_>]) {
+        let blocks: u64 = writes
+            .iter()
+            .map(|write| write.offset / DEVICE_BLOCK_BYTES as u64)
+            .sum();
+        if blocks % 2 == 1 {
+            writes.reverse();
+        }
+        for write in writes.iter_mut() {
+            write.outcome = self.write_at(write.offset, write.data);
+        }
+        if blocks % 2 == 1 {
+            writes.reverse();
+        }
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {

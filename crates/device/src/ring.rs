@@ -1,0 +1,204 @@
+//! `RingTransfer`: many reads or writes of one file at once, from one thread, through io_uring.
+//!
+//! Transfers one after the other leave a device idle most of the time, and a thread for each costs more than the
+//! transfer. Invariants: no call returns before the kernel has let go of every buffer that it was given; where io_uring is
+//! forbidden or absent nothing is tried (the caller does one after the other).
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use io_uring::{IoUring, opcode, squeue, types::Fd};
+use parking_lot::Mutex;
+
+/// Transfers under way at a time.
+const ENTRIES: u32 = 64;
+
+/// Once a ring could not be had (forbidden, or no descriptors left), none is asked for again.
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// Rings that nobody uses at the moment: one for each thread would be a descriptor for each.
+static IDLE: Mutex<Vec<IoUring>> = Mutex::new(Vec::new());
+/// Rings kept for later.
+const IDLE_MAX: usize = 16;
+
+/// What goes to or comes from a place in the file.
+pub enum Memory<'a> {
+    /// To be filled.
+    Read(&'a mut [u8]),
+    /// To be written.
+    Write(&'a [u8]),
+}
+
+/// A place in the file and the memory that is to have its content, or has it.
+pub struct RingTransfer<'a> {
+    pub offset: u64,
+    pub memory: Memory<'a>,
+    /// Bytes that were transferred, or why not. To be set to what the caller takes for "not done".
+    pub outcome: io::Result<usize>,
+}
+
+impl RingTransfer<'_> {
+    fn entry(&mut self, file: Fd) -> squeue::Entry {
+        let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        match &mut self.memory {
+            Memory::Read(buffer) => opcode::Read::new(file, buffer.as_mut_ptr(), length(buffer))
+                .offset(self.offset)
+                .build(),
+            Memory::Write(data) => opcode::Write::new(file, data.as_ptr(), length(data))
+                .offset(self.offset)
+                .build(),
+        }
+    }
+}
+
+/// Does all of `transfers`; false if there is no ring, and nothing was done.
+pub fn transfer_all(file: BorrowedFd<'_>, transfers: &mut [RingTransfer<'_>]) -> bool {
+    if FORBIDDEN.load(Ordering::Relaxed) {
+        return false;
+    }
+    let idle = IDLE.lock().pop();
+    let Some(mut ring) = idle.or_else(|| IoUring::new(ENTRIES).ok()) else {
+        FORBIDDEN.store(true, Ordering::Relaxed);
+        return false;
+    };
+    for some in transfers.chunks_mut(ENTRIES as usize) {
+        if !transfer_some(&mut ring, file, some) {
+            // The ring goes, with what it did not take; those transfers were not done.
+            return true;
+        }
+    }
+    let mut idle = IDLE.lock();
+    if idle.len() < IDLE_MAX {
+        idle.push(ring);
+    }
+    true
+}
+
+/// Not more transfers than the ring has entries; its queues are empty before and after. False if the kernel takes no more:
+/// what has no outcome by then was not begun.
+fn transfer_some(ring: &mut IoUring, file: BorrowedFd<'_>, transfers: &mut [RingTransfer<'_>]) -> bool {
+    let mut queued = 0;
+    for (number, transfer) in transfers.iter_mut().enumerate() {
+        let entry = transfer.entry(Fd(file.as_raw_fd())).user_data(number as u64);
+        // SAFETY: the file and the memory are borrowed by this call, which returns only when every transfer that was
+        // begun has completed.
+        if unsafe { ring.submission().push(&entry) }.is_err() {
+            transfer.outcome = Err(io::ErrorKind::WouldBlock.into());
+            continue;
+        }
+        queued += 1;
+    }
+    let (mut begun, mut completed) = (0, 0);
+    while completed < queued {
+        // For all of them: nothing can be done with a part, and each waking costs more than many a transfer.
+        match ring.submit_and_wait(queued - completed) {
+            Ok(count) => begun += count,
+            Err(error) => {
+                // Interrupted, or short of memory for a moment: what was queued stays queued, what was begun goes on.
+                let passes = matches!(
+                    error.raw_os_error(),
+                    Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)
+                );
+                if !passes && begun == completed {
+                    return false;
+                }
+                std::thread::yield_now();
+            }
+        }
+        for done in ring.completion() {
+            completed += 1;
+            let Some(transfer) = usize::try_from(done.user_data())
+                .ok()
+                .and_then(|number| transfers.get_mut(number))
+            else {
+                continue;
+            };
+            transfer.outcome = match done.result() {
+                failed @ ..0 => Err(io::Error::from_raw_os_error(-failed)),
+                length => Ok(length as usize),
+            };
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write,
+        os::{fd::AsFd, unix::fs::FileExt},
+    };
+
+    use super::*;
+
+    #[test]
+    fn more_reads_than_entries_all_get_their_bytes_and_short_ones_say_so() {
+        let mut file = tempfile::tempfile().unwrap();
+        let content: Vec<u8> = (0..200u32).flat_map(|at| [at as u8; 512]).collect();
+        file.write_all(&content).unwrap();
+        let mut buffers = vec![[0u8; 512]; 201];
+        let mut reads: Vec<RingTransfer<'_>> = buffers
+            .iter_mut()
+            .enumerate()
+            .map(|(at, buffer)| RingTransfer {
+                offset: at as u64 * 512,
+                memory: Memory::Read(buffer),
+                outcome: Ok(usize::MAX),
+            })
+            .collect();
+        if !transfer_all(file.as_fd(), &mut reads) {
+            return;
+        }
+        let lengths: Vec<usize> = reads.iter().map(|read| *read.outcome.as_ref().unwrap()).collect();
+        assert!(lengths[..200].iter().all(|length| *length == 512));
+        assert_eq!(lengths[200], 0, "behind the end");
+        for (at, buffer) in buffers[..200].iter().enumerate() {
+            assert_eq!(buffer, &[at as u8; 512]);
+        }
+    }
+
+    #[test]
+    fn a_read_that_fails_fails_alone() {
+        let directory = std::fs::File::open("/").unwrap();
+        let mut buffer = [0u8; 16];
+        let mut reads = [RingTransfer {
+            offset: 0,
+            memory: Memory::Read(&mut buffer),
+            outcome: Ok(usize::MAX),
+        }];
+        if transfer_all(directory.as_fd(), &mut reads) {
+            assert!(reads[0].outcome.is_err());
+        }
+    }
+
+    #[test]
+    fn writes_go_where_they_belong_and_one_that_fails_fails_alone() {
+        let file = tempfile::tempfile().unwrap();
+        let contents: Vec<[u8; 512]> = (1..=100u8).map(|at| [at; 512]).collect();
+        let mut writes: Vec<RingTransfer<'_>> = contents
+            .iter()
+            .enumerate()
+            .map(|(at, content)| RingTransfer {
+                offset: at as u64 * 1024,
+                memory: Memory::Write(content),
+                outcome: Ok(usize::MAX),
+            })
+            .collect();
+        // Beyond what a file can be.
+        writes[7].offset = i64::MAX as u64;
+        if !transfer_all(file.as_fd(), &mut writes) {
+            return;
+        }
+        for (at, write) in writes.iter().enumerate() {
+            assert_eq!(write.outcome.as_ref().ok(), (at != 7).then_some(&512));
+        }
+        let mut seen = [0u8; 512];
+        for (at, content) in contents.iter().enumerate().filter(|(at, _)| *at != 7) {
+            file.read_exact_at(&mut seen, at as u64 * 1024).unwrap();
+            assert_eq!(&seen, content);
+        }
+    }
+}
