@@ -4,6 +4,8 @@
 //! of a key lie in one 64-byte line. Ten bits and six probes a key: about 1.3 % false positives.
 //! Invariant: a key that was put in is never reported absent.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 /// Bits per key.
 const BITS_PER_KEY: usize = 10;
 const PROBES: u32 = 6;
@@ -104,6 +106,53 @@ fn line_of(hash: u64, lines: usize) -> usize {
     ((mixed * lines as u64) >> 32) as usize
 }
 
+/// The same for keys that come one after the other and are looked up meanwhile: those of a memtable.
+pub(crate) struct GrowingFilter {
+    lines: Box<[[AtomicU64; 8]]>,
+}
+
+impl GrowingFilter {
+    /// For about `keys` keys; more of them are found as well, but fewer others refused.
+    pub(crate) fn with_room(keys: usize) -> Self {
+        let lines = (filter_bytes(keys) / LINE_BYTES).max(1);
+        Self {
+            lines: std::iter::repeat_with(Default::default).take(lines).collect(),
+        }
+    }
+
+    /// Enters a key. Whoever learns of it in an orderly way finds it.
+    pub(crate) fn insert(&self, hash: u64) {
+        let Some(line) = self.lines.get(line_of(hash, self.lines.len())) else {
+            return;
+        };
+        let mut probe = hash;
+        for _ in 0..PROBES {
+            line[(probe & 7) as usize].fetch_or(1 << ((probe >> 3) & 63), Relaxed);
+            probe >>= 9;
+        }
+    }
+
+    /// Whether a key with this hash may be there.
+    pub(crate) fn may_contain(&self, hash: u64) -> bool {
+        let Some(line) = self.lines.get(line_of(hash, self.lines.len())) else {
+            return true;
+        };
+        let mut probe = hash;
+        for _ in 0..PROBES {
+            if line[(probe & 7) as usize].load(Relaxed) >> ((probe >> 3) & 63) & 1 == 0 {
+                return false;
+            }
+            probe >>= 9;
+        }
+        true
+    }
+
+    /// Memory taken, bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.lines.len() * LINE_BYTES
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,5 +172,17 @@ mod tests {
             .count();
         assert!(wrong < 2_500, "{wrong} false positives in 100000");
         assert!(Filter::decode(&bytes[1..]).is_none());
+    }
+
+    #[test]
+    fn one_that_grows_finds_all_and_refuses_nearly_all_others() {
+        let hash = |key: u64| filter_hash(&key.to_be_bytes());
+        let filter = GrowingFilter::with_room(20_000);
+        (0..20_000).for_each(|key| filter.insert(hash(key)));
+        assert!((0..20_000).all(|key| filter.may_contain(hash(key))));
+        let wrong = (20_000..120_000)
+            .filter(|key| filter.may_contain(hash(*key)))
+            .count();
+        assert!(wrong < 2_500, "{wrong} false positives in 100000");
     }
 }

@@ -183,7 +183,7 @@ fn look_in_memory(state: &State, wanted: &mut Wanted<'_>) -> bool {
         .chain(&state.sealed)
         .any(|memtable| {
             memtable
-                .get(wanted.key)
+                .get(wanted.key, wanted.hash)
                 .is_some_and(|older| wanted.put_under(older))
         })
 }

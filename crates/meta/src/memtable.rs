@@ -4,13 +4,14 @@
 //! a sequence above `visible`, and becomes visible at its last one; a version that a running scan may still need
 //! is kept behind the newer one. A version is already folded with all older ones of the same key *in this memtable*.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 use std::ops::Bound;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 
 use crate::Operation;
+use crate::filter::{GrowingFilter, filter_hash};
 use crate::key::Key;
 
 /// Operations put in under one hold of the lock.
@@ -36,7 +37,6 @@ impl Versioned {
     }
 }
 
-#[derive(Default)]
 struct Entries {
     map: BTreeMap<Key, Versioned>,
     /// Batches up to this sequence are visible.
@@ -45,8 +45,9 @@ struct Entries {
 }
 
 /// One generation of records in memory.
-#[derive(Default)]
 pub(crate) struct Memtable {
+    /// Of the keys put in: most lookups are for keys that are not here. Asked without the lock.
+    filter: GrowingFilter,
     entries: RwLock<Entries>,
     /// Sequences that running scans read at.
     scans: Mutex<Vec<u64>>,
@@ -60,11 +61,19 @@ fn value_bytes(operation: &Operation) -> usize {
 }
 
 impl Memtable {
-    /// An empty memtable that starts after `sequence`.
-    pub(crate) fn after(sequence: u64) -> Self {
-        let memtable = Self::default();
-        memtable.entries.write().visible = sequence;
-        memtable
+    /// An empty memtable that starts after `sequence`, for about `most_bytes`.
+    pub(crate) fn after(sequence: u64, most_bytes: usize) -> Self {
+        let filter = GrowingFilter::with_room(most_bytes / ENTRY_BYTES);
+        let entries = Entries {
+            visible: sequence,
+            bytes: 0,
+            map: BTreeMap::new(),
+        };
+        Self {
+            filter,
+            entries: RwLock::new(entries),
+            scans: Mutex::default(),
+        }
     }
 
     /// Applies one batch; the caller lets in one batch at a time, in order.
@@ -79,6 +88,7 @@ impl Memtable {
                 floor = Some(floor.map_or(entries.visible, |oldest| oldest.min(entries.visible)));
             }
             for (key, operation) in operations.by_ref().take(OPERATIONS_PER_HOLD) {
+                self.filter.insert(filter_hash(&key));
                 entries.put(sequence, &key, operation, floor);
             }
             if operations.len() == 0 {
@@ -88,10 +98,16 @@ impl Memtable {
         }
     }
 
-    /// The newest visible state of `key` in this memtable.
-    pub(crate) fn get(&self, key: &[u8]) -> Option<Operation> {
+    /// The newest visible state of `key`, which has this [`filter_hash`], in this memtable.
+    pub(crate) fn get(&self, key: &[u8], hash: u64) -> Option<Operation> {
+        if !self.filter.may_contain(hash) {
+            return None;
+        }
         let entries = self.entries.read();
-        let version = entries.map.get(key)?;
+        let version = match Key::is_short(key) {
+            true => entries.map.get(&Key::new(key))?,
+            false => entries.map.get(key)?,
+        };
         if version.sequence <= entries.visible {
             return Some(version.operation.clone());
         }
@@ -153,7 +169,7 @@ impl Memtable {
 
     /// Memory taken, bytes (estimated).
     pub(crate) fn bytes(&self) -> usize {
-        self.entries.read().bytes
+        self.entries.read().bytes + self.filter.bytes()
     }
 
     /// Whether nothing was put in.
@@ -164,18 +180,17 @@ impl Memtable {
 
 impl Entries {
     fn put(&mut self, sequence: u64, key: &[u8], operation: Operation, floor: Option<u64>) {
-        let Some(newest) = self.map.get_mut(key) else {
-            let key = Key::new(key);
-            self.bytes += ENTRY_BYTES + key.heap_bytes() + value_bytes(&operation);
-            self.map.insert(
-                key,
-                Versioned {
+        let newest = match self.map.entry(Key::new(key)) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                self.bytes += ENTRY_BYTES + entry.key().heap_bytes() + value_bytes(&operation);
+                entry.insert(Versioned {
                     sequence,
                     operation,
                     older: None,
-                },
-            );
-            return;
+                });
+                return;
+            }
         };
         let before = value_bytes(&newest.operation);
         if floor.is_none() || newest.sequence == sequence {
@@ -242,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_scan_keeps_what_it_began_with_and_no_longer() {
-        let memtable = Memtable::after(0);
+        let memtable = Memtable::after(0, 4096);
         memtable.apply(1, put("one"));
         let alone = memtable.bytes();
         let (first, mut sequence) = (memtable.begin_scan(), 1);
@@ -254,7 +269,7 @@ mod tests {
         memtable.apply(5, vec![(Bytes::from_static(b"key"), Operation::Delete)]);
         assert_eq!(seen(&memtable, first), Some(Operation::Put("one".into())));
         assert_eq!(seen(&memtable, second), Some(Operation::Put("ten".into())));
-        assert_eq!(memtable.get(b"key"), Some(Operation::Delete));
+        assert_eq!(memtable.get(b"key", filter_hash(b"key")), Some(Operation::Delete));
         memtable.end_scan(first);
         memtable.apply(6, put("sun"));
         assert_eq!(seen(&memtable, second), Some(Operation::Put("ten".into())));

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 
 use crate::cache::BlockCache;
+use crate::filter::filter_hash;
 use crate::manifest::{self, Manifest, Piece};
 use crate::memtable::Memtable;
 use crate::merge::{Folded, MemoryCursor, MergeCursor, Source};
@@ -26,6 +27,8 @@ pub const KEY_BYTES_MAX: usize = 1024;
 pub const VALUE_BYTES_MAX: usize = 160 * 1024;
 /// Smallest and largest target size of a table, bytes.
 const TABLE_BYTES: (usize, usize) = (4 << 10, 8 << 20);
+/// Part of the memory at which the newest memtable is sealed.
+const SEALED_AT: usize = 4;
 /// Records of a scan share buffers of about this size.
 const SCAN_BUFFER_BYTES: usize = 16 << 10;
 
@@ -109,7 +112,7 @@ impl Tree {
             (version, next_table) = manifest::decode_body(&body, &released)?;
         }
         let flushed = version.flushed_sequence;
-        let active = Arc::new(Memtable::after(flushed));
+        let active = Arc::new(Memtable::after(flushed, options.memory_bytes / SEALED_AT));
         Ok(Tree {
             reader,
             options,
@@ -175,7 +178,7 @@ impl Tree {
         *newest = sequence;
         let active = self.state.read().active.clone();
         active.apply(sequence, operations);
-        if active.bytes() >= self.options.memory_bytes / 4 {
+        if active.bytes() >= self.options.memory_bytes / SEALED_AT {
             self.rotate(sequence);
         }
         Ok(())
@@ -183,8 +186,9 @@ impl Tree {
 
     /// Seals the active memtable; the caller holds the writer's lock.
     fn rotate(&self, sequence: u64) {
+        let fresh = Memtable::after(sequence, self.options.memory_bytes / SEALED_AT);
         self.install(|state| {
-            let sealed = std::mem::replace(&mut state.active, Arc::new(Memtable::after(sequence)));
+            let sealed = std::mem::replace(&mut state.active, Arc::new(fresh));
             state.sealed.insert(0, sealed);
         });
     }
@@ -218,10 +222,13 @@ impl Tree {
     /// The newest value of `key`; of a key changed by `Add`, the signed variable-length sum.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MetaError> {
         let mut found: Option<Operation> = None;
+        let hash = filter_hash(key);
         let version = {
             let state = self.state.read();
             for memtable in std::iter::once(&state.active).chain(&state.sealed) {
-                let Some(older) = memtable.get(key) else { continue };
+                let Some(older) = memtable.get(key, hash) else {
+                    continue;
+                };
                 let folded = match found {
                     Some(newer) => older.then(newer),
                     None => older,
@@ -237,7 +244,7 @@ impl Tree {
             state.version.clone()
         };
         Ok(version
-            .get(&self.reader, key, found)?
+            .get(&self.reader, key, hash, found)?
             .and_then(Operation::into_value))
     }
 

@@ -65,14 +65,14 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// Looks `key` up, newest layer first; additions in `newer` are folded in.
+    /// Looks `key`, which has this `filter_hash`, up, newest layer first; additions in `newer` are folded in.
     pub(crate) fn get(
         &self,
         reader: &TableReader,
         key: &[u8],
+        hash: u64,
         newer: Option<Operation>,
     ) -> Result<Option<Operation>, MetaError> {
-        let hash = crate::filter::filter_hash(key);
         let mut found = newer;
         // True when nothing older can matter.
         let mut look = |run: &Run| -> Result<bool, MetaError> {
