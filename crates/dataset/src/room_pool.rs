@@ -1,6 +1,7 @@
 //! `RoomPool`: room for dirty data, taken from the store in advance so that a write does not have to ask each time.
 //!
-//! Invariant: what is held = what is free here + what dirty data has taken.
+//! Invariants: what is held = what is free here + what dirty data has taken; who waits for the store to make room keeps
+//! only those waiting who want more room as well: what gives it back (writing ahead, a commit) goes on meanwhile.
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -14,6 +15,8 @@ const ADVANCE_BYTES: u64 = 4 << 20;
 #[derive(Default)]
 pub(crate) struct RoomPool {
     free: AtomicI64,
+    /// Of whoever asks the store for more; before `held`.
+    taking: Mutex<()>,
     held: Mutex<Option<Room>>,
 }
 
@@ -31,7 +34,7 @@ impl RoomPool {
     }
 
     fn more(&self, state: &DatasetState, bytes: u64) -> Result<(), FsError> {
-        let mut held = self.held.lock();
+        let _taking = self.taking.lock();
         let free = self.free.load(Relaxed);
         if free >= 0 {
             return Ok(());
@@ -48,6 +51,7 @@ impl RoomPool {
             Err(FsError::NoSpace | FsError::QuotaExceeded) if need + advance > least => state.reserve(least),
             other => other,
         }?;
+        let mut held = self.held.lock();
         self.free.fetch_add(room.bytes() as i64, Relaxed);
         match &mut *held {
             Some(all) => all.join(room),
