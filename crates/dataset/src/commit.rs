@@ -94,7 +94,7 @@ impl LiveDataset {
         }
         self.commit_pending()?;
         {
-            let _writing = self.ahead.stand_still();
+            let _still = self.ahead.stand_still();
             let _gate = self.gate.write();
             // What an earlier freeze had to leave out is in this one.
             self.group.take_skipped();

@@ -108,13 +108,8 @@ impl LiveDataset {
                 }
                 continue;
             }
-            if state.write_end == offset {
-                state.write_run_bytes = state.write_run_bytes.saturating_add(data.len() as u64);
-            } else {
-                state.write_run_bytes = data.len() as u64;
-            }
-            state.write_end = end;
-            let sequential = state.write_run_bytes >= STREAM_BYTES;
+            state.writes.note(offset, data.len() as u64);
+            let sequential = state.writes.run_bytes() >= STREAM_BYTES;
             let base = |block: u64| {
                 let base = bases.iter().flatten().find(|base| base.block == block)?;
                 base.page.as_ref().map(|page| &page[..])

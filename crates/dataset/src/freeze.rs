@@ -20,7 +20,7 @@ use crate::{
     pages::Layer,
     room::Charge,
     state::{Live, Paused, Relaid},
-    write_ahead::{Writing, ahead_memory_bytes},
+    write_ahead::{StoodStill, ahead_memory_bytes},
 };
 
 /// Bytes written in sequence that make a stream.
@@ -28,7 +28,7 @@ pub(crate) const STREAM_BYTES: u64 = 4 << 20;
 
 /// What kind of writes an object has seen last.
 pub(crate) fn flow(state: &State) -> Flow {
-    if state.write_run_bytes >= STREAM_BYTES {
+    if state.writes.run_bytes() >= STREAM_BYTES {
         Flow::Sequential
     } else {
         Flow::Random
@@ -156,7 +156,7 @@ impl LiveDataset {
 struct Standstill<'a> {
     live: &'a LiveDataset,
     gate: RwLockWriteGuard<'a, ()>,
-    _writing: Writing<'a>,
+    _still: StoodStill<'a>,
 }
 
 impl Paused for Standstill<'_> {
@@ -176,11 +176,11 @@ impl Paused for Standstill<'_> {
 impl Live for LiveDataset {
     fn pause(&self) -> Box<dyn Paused + '_> {
         // First what is on its way to the store, so that it is not written a second time.
-        let writing = self.ahead.stand_still();
+        let still = self.ahead.stand_still();
         Box::new(Standstill {
             live: self,
             gate: self.gate.write(),
-            _writing: writing,
+            _still: still,
         })
     }
 

@@ -65,6 +65,7 @@ mod versions;
 mod view;
 mod volume;
 mod write_ahead;
+mod write_stream;
 mod xattrs;
 
 #[cfg(test)]

@@ -302,7 +302,7 @@ impl LiveDataset {
     pub(crate) fn throttle(&self, bytes: u64) -> Result<(), FsError> {
         let budget = &self.dataset.environment().budget;
         if self.ahead.is_long() {
-            self.write_ahead_step();
+            self.help_write_ahead();
         }
         let kept_full = || {
             budget.is_kept_full(self.dirty_bytes.load(Relaxed))

@@ -17,6 +17,7 @@ use crate::{
     pages::Layer,
     read_stream::ReadStream,
     versions::Old,
+    write_stream::WriteStream,
 };
 
 /// `InodeRecord::flags`: there are extended attributes.
@@ -78,9 +79,8 @@ pub(crate) struct State {
     /// Whether it is read in order, and where what was last fetched ahead ends.
     pub(crate) reads: ReadStream,
     pub(crate) ahead_to: u64,
-    /// Where a sequential writer would go on, and how many bytes it wrote so.
-    pub(crate) write_end: u64,
-    pub(crate) write_run_bytes: u64,
+    /// Whether it is written in order.
+    pub(crate) writes: WriteStream,
     /// The directory in which it was made or last found, unless it is a directory itself; 0 if that is not known.
     pub(crate) found_in: u64,
 }
@@ -164,8 +164,7 @@ impl Object {
             xattrs: fresh.then(Box::default),
             reads: ReadStream::default(),
             ahead_to: 0,
-            write_end: 0,
-            write_run_bytes: 0,
+            writes: WriteStream::default(),
             found_in: 0,
             inode,
         }

@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Flow, Written};
 
 use crate::{
@@ -26,8 +26,9 @@ use crate::{
     settings::Durability,
 };
 
-/// Slots written at once: what a freeze waits for at most.
+/// Slots that the flusher writes at once, and a stream that helps: what a freeze waits for at most.
 const SLOTS_AT_ONCE: usize = 32;
+const SLOTS_HELPED: usize = 8;
 /// Slots that may wait before the stream itself has to help: what a commit finds left to do at most.
 const SLOTS_WAITING_MAX: usize = 128;
 /// What a chunk that was written ahead takes in RAM until its commit, about: record, hash and guard.
@@ -38,17 +39,18 @@ const SLOT_BYTES: u64 = CHUNK_BYTES_MAX as u64;
 #[derive(Default)]
 pub(crate) struct Ahead {
     queue: Mutex<VecDeque<(Arc<Object>, u64)>>,
-    writing: Mutex<()>,
+    /// Held in common by those who write.
+    writing: RwLock<()>,
     bytes: AtomicU64,
 }
 
 /// Nothing is written ahead as long as it lives.
-pub(crate) type Writing<'a> = MutexGuard<'a, ()>;
+pub(crate) type StoodStill<'a> = RwLockWriteGuard<'a, ()>;
 
 impl Ahead {
     /// Waits for what is on its way.
-    pub(crate) fn stand_still(&self) -> Writing<'_> {
-        self.writing.lock()
+    pub(crate) fn stand_still(&self) -> StoodStill<'_> {
+        self.writing.write()
     }
 
     /// Forgets what waits: it is about to be frozen.
@@ -85,19 +87,20 @@ impl LiveDataset {
     /// Queues the slots that a write from `offset` to `end` completed, if it belongs to a stream. The gate and the
     /// state are held.
     pub(crate) fn queue_ahead(&self, object: &Arc<Object>, state: &mut State, offset: u64, end: u64) {
-        let run = state.write_run_bytes;
+        let run = state.writes.run_bytes();
         let enough = self.ahead_run_bytes();
         if run < enough || self.settings().durability == Durability::Ram {
             return;
         }
         // The write that makes it a stream brings what was written before it.
-        let before = run - (end - offset);
+        let before = run.saturating_sub(end - offset);
         let from = if before < enough {
-            end.saturating_sub(run)
+            state.writes.start().min(offset)
         } else {
             offset
         };
-        for number in from / SLOT_BYTES..end / SLOT_BYTES {
+        // The last slot too: of two writes that share one, either may be the later.
+        for number in from / SLOT_BYTES..end.div_ceil(SLOT_BYTES) {
             if state.data.queue(number) {
                 self.ahead.queue.lock().push_back((object.clone(), number));
             }
@@ -113,8 +116,17 @@ impl LiveDataset {
 
     /// Writes some queued slots ahead; whether there were any.
     pub(crate) fn write_ahead_step(&self) -> bool {
-        let _writing = self.ahead.stand_still();
-        let candidates = self.take_candidates();
+        self.write_slots_ahead(SLOTS_AT_ONCE)
+    }
+
+    /// The same for a stream that comes faster than they are written: as much as it brings itself, beside others who do so.
+    pub(crate) fn help_write_ahead(&self) -> bool {
+        self.write_slots_ahead(SLOTS_HELPED)
+    }
+
+    fn write_slots_ahead(&self, most: usize) -> bool {
+        let _writing = self.ahead.writing.read();
+        let candidates = self.take_candidates(most);
         if candidates.is_empty() || self.dataset.is_gone() {
             return false;
         }
@@ -162,9 +174,9 @@ impl LiveDataset {
         true
     }
 
-    fn take_candidates(&self) -> Vec<Candidate> {
+    fn take_candidates(&self, most: usize) -> Vec<Candidate> {
         let mut candidates = Vec::new();
-        while candidates.len() < SLOTS_AT_ONCE {
+        while candidates.len() < most {
             let Some((object, number)) = self.ahead.queue.lock().pop_front() else {
                 break;
             };

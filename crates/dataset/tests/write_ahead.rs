@@ -22,12 +22,14 @@ use terrace_store::{
 const MIB: usize = 1 << 20;
 const SLOT: usize = 128 << 10;
 
-/// A store that does something of its own before chunks are written, or fails to write them.
+type Hook = parking_lot::Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+/// A store that does something of its own before chunks are written or room is set aside, or fails to write them.
 struct Hooked {
     memory: MemoryStore,
     fails: AtomicBool,
-    #[allow(clippy::type_complexity)]
-    before_write: parking_lot::Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    before_write: Hook,
+    before_reserve: Hook,
 }
 
 impl Store for Hooked {
@@ -62,6 +64,10 @@ impl Store for Hooked {
         self.memory.newest()
     }
     fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
+        let hook = self.before_reserve.lock().take();
+        if let Some(hook) = hook {
+            hook();
+        }
         self.memory.reserve(bytes)
     }
     fn space(&self) -> Space {
@@ -93,7 +99,8 @@ impl Rig {
         let store = Arc::new(Hooked {
             memory: MemoryStore::new(size_bytes),
             fails: AtomicBool::new(false),
-            before_write: parking_lot::Mutex::default(),
+            before_write: Hook::default(),
+            before_reserve: Hook::default(),
         });
         let (environment, datasets) = open(&store);
         datasets.create("pool/a", &NewDataset::default()).unwrap();
@@ -290,6 +297,55 @@ fn a_copy_of_what_was_written_ahead_outlives_its_source() {
     rig.fs.unlink(&Context::root(), ROOT, b"a").unwrap();
     rig.commit_and_check();
     assert!(rig.read(copy, 9 * MIB) == data);
+}
+
+/// Requests that are under way at once come in any order, and need not end where a slot does.
+#[test]
+fn a_stream_whose_writes_change_places_is_written_ahead() {
+    let rig = Rig::new(1 << 30);
+    let (object, data) = (rig.file(b"a"), content(24 * MIB, 9));
+    let piece = MIB - 64 * 1024;
+    let pieces: Vec<_> = data.chunks(piece).enumerate().collect();
+    rig.fs
+        .set_attributes(
+            &Context::root(),
+            object,
+            &SetAttributes {
+                size: Some(25 * MIB as u64),
+                ..SetAttributes::default()
+            },
+        )
+        .unwrap();
+    for four in pieces.chunks(4) {
+        for place in [2, 0, 3, 1] {
+            if let Some((at, piece_content)) = four.get(place) {
+                rig.write(object, at * piece, piece_content);
+            }
+        }
+    }
+    assert!(rig.ahead() >= 23 * MIB as u64, "{}", rig.datasets.ahead_bytes());
+    rig.commit_and_check();
+    assert!(rig.read(object, 26 * MIB)[..24 * MIB] == data);
+}
+
+/// Making room can take long, and what gives room back must not wait for it.
+#[test]
+fn a_commit_ends_while_a_writer_waits_for_room() {
+    let rig = Rig::new(1 << 30);
+    let (first, second) = (rig.file(b"a"), rig.file(b"b"));
+    let data = content(8 * MIB, 10);
+    rig.stream(first, &data);
+    rig.ahead();
+    let done = Arc::new(AtomicBool::new(false));
+    let (fs, committed) = (rig.fs.clone(), done.clone());
+    *rig.store.before_reserve.lock() = Some(Box::new(move || {
+        fs.sync().unwrap();
+        committed.store(true, SeqCst);
+    }));
+    rig.stream(second, &data);
+    assert!(done.load(SeqCst), "no room was asked for");
+    rig.commit_and_check();
+    assert!(rig.read(first, 9 * MIB) == data && rig.read(second, 9 * MIB) == data);
 }
 
 #[test]
