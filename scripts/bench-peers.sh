@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Measures a pool of two tiers beside bcache, dm-cache (smq), dm-writecache and, where it is installed, zfs-fuse with an L2ARC, each in a virtual machine of its own on
+# Measures a pool of two tiers beside bcache, dm-cache (smq) and dm-writecache, each in a virtual machine of its own on
 # the same two slow disks. Prints the tables and keeps them in docs/performance.md between their markers, with the date and
 # the command. Needs no root, no loop device and no module of this machine's kernel.
 #   scripts/bench-peers.sh [SECONDS] [FAST_IOPS] [SLOW_IOPS]       default 5 20000 150; most seconds for each cell
 # TERRACE_BENCH_BINARY: an optimised terrace that is there already. TERRACE_BENCH_SYSTEMS: which of "raw dm-cache
-# dm-writecache bcache zfs-fuse terrace". TERRACE_BENCH_GROUPS: which of "table contiguous scattered". TERRACE_BENCH_CONSOLES: a directory that
+# dm-writecache bcache terrace". TERRACE_BENCH_GROUPS: which of "table contiguous scattered". TERRACE_BENCH_CONSOLES: a directory that
 # keeps what the guests said; what an earlier run kept there of systems that are left out stays in the tables.
 # TERRACE_BENCH_KEEP=no: leaves the document alone. TERRACE_GUEST_PACKAGE: a linux-image-*.deb (else Debian's is downloaded).
 # TERRACE_GUEST_ACCEL: kvm or tcg (else kvm where a guest comes up with it). TERRACE_BENCH_DILATION, TERRACE_BENCH_PROCESSORS (1, or 2 with
@@ -13,8 +13,8 @@
 # Fast 128 MiB, slow 1 GiB; 576 MiB of data, all of it on the slow disk when a group of jobs begins: the
 # table of TIER on 64 MiB, hot sets on the other 512 (contiguous: nine in ten requests to a tenth of it; scattered: zipf 1.2
 # over blocks of 4 KiB). O_DIRECT, 4 KiB, libaio, iodepth 4. A cell ends after its seconds, or when it has made as many requests as
-# the fast disk serves in two. The peers are measured on their block devices, Terrace and zfs-fuse as a
-# file in a mounted filesystem, both with 32 MiB of memory, the least that a pool takes. The same commands in the same order for each.
+# the fast disk serves in two. The peers are measured on their block devices, Terrace as a
+# file in a mounted filesystem, with 32 MiB of memory, the least that a pool takes. The same commands in the same order for each.
 #
 # The disks are null_blk in the guest's memory: one request after the other, each in the same time of the guest's clock. Where there
 # is no KVM, qemu emulates the processor, slower than a real one, which punishes a system that does its work in a program. So the
@@ -28,7 +28,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 seconds=${1:-5} fast_iops=${2:-20000} slow_iops=${3:-150}
-systems=${TERRACE_BENCH_SYSTEMS:-raw dm-cache dm-writecache bcache $(PATH=$PATH:/sbin command -v zfs-fuse >/dev/null && echo zfs-fuse) terrace}
+systems=${TERRACE_BENCH_SYSTEMS:-raw dm-cache dm-writecache bcache terrace}
 groups=${TERRACE_BENCH_GROUPS:-table contiguous scattered}
 [ "$(uname -m)" = x86_64 ] || { echo "the guests are x86_64: skipped" >&2; exit 0; }
 # shellcheck source=scripts/guest.sh
@@ -55,7 +55,6 @@ guest_kernel newest --fetch null_blk || { echo "skipped: $REASON" >&2; exit 0; }
 guest_root crc32c_generic configfs 'null_blk nr_devices=0' fuse loop ext4 dm-cache dm-cache-smq dm-writecache \
     'bcache bch_cutoff_writeback=70 bch_cutoff_writeback_sync=90' || exit 1
 for program in fio dmsetup make-bcache; do guest_program "$(command -v $program)" $program; done
-[[ " $systems " == *" zfs-fuse "* ]] && for program in zfs-fuse zpool; do guest_program "$(command -v $program)" $program; done
 guest_program "$binary" terrace
 strip "$ROOT/bin/terrace"
 cat >"$ROOT/init" <<'INIT'
@@ -107,17 +106,6 @@ down_bcache() {
 # A device that was just given up is busy for a moment.
 register_bcache() { echo "$1" >/sys/fs/bcache/register; } 2>/dev/null
 no_bcache() { [ ! -e /sys/block/bcache0 ] && [ ! -e "$SET" ]; }
-# Records of 4 KiB, as the requests; what lies in the page cache of its disks would be memory that the others do not have.
-start_zfs() {
-    mkdir -p /var/run/zfs /var/lock /var/lib/zfs /etc/zfs && ln -sf /proc/mounts /etc/mtab
-    zfs-fuse --no-kstat-mount --disable-block-cache --max-arc-size 32 -a 3600 -e 3600 && until_so 60 zpool status >/dev/null
-}
-make_zfs_fuse() {
-    start_zfs && zpool create -f -m /mnt -O recordsize=4K -O atime=off tank $SLOW cache $FAST && lay_file && down_zfs_fuse
-}
-up_zfs_fuse() { start_zfs && zpool import -d /dev tank && TARGET=/mnt/file && [ -f $TARGET ]; }
-down_zfs_fuse() { zpool export tank && kill "$(pidof zfs-fuse)" && until_so 60 no_zfs; }
-no_zfs() { [ -z "$(pidof zfs-fuse)" ]; }
 lay_file() { fio --name=lay --ioengine=libaio --direct=1 --filename=/mnt/file --size=576M --bs=1M --rw=write --refill_buffers --end_fsync=1 >/dev/null; }
 make_terrace() {
     rm -rf $TERRACE_STATE_DIR && mkdir $TERRACE_STATE_DIR || return 1
@@ -139,7 +127,7 @@ tell() {
 name=$(echo "$system" | tr - _)
 begin() {
     for disk in $FAST $SLOW; do dd if=/dev/zero of=$disk bs=1M count=128 oflag=direct 2>/dev/null; done
-    case $name in bcache | terrace | zfs_fuse) "make_$name" || return 1 ;; esac
+    case $name in bcache | terrace) "make_$name" || return 1 ;; esac
     "up_$name"
 }
 
@@ -324,7 +312,6 @@ row() {
 }
 tables() {
     local phase group cell load columns='dm-cache dm-writecache bcache terrace'
-    grep -q '^zfs-fuse ' "$RESULTS" && columns='dm-cache dm-writecache bcache zfs-fuse terrace'
     for phase in 'before:Before training:' 'after:After training:' 'restart:After a restart:'; do
         printf '%s\n\n' "${phase#*:}"
         # shellcheck disable=SC2086
