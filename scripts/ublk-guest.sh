@@ -52,10 +52,10 @@ no_device() { [ -z "$(ls /dev/ublk[bc]* 2>/dev/null)$(ls /sys/class/ublk-char)" 
 size_of() { echo $(($(cat "/sys/block/${1##*/}/size") * 512)); }
 referenced() { terrace list -t volume pool/vm --json | tr ',{}' '\n\n\n' | sed -n 's/^ *"referenced_bytes": *\([0-9]*\).*/\1/p'; }
 
-# Writes and never flushes, until it gets an error.
+# Writes and never flushes, until it gets an error. Between two of its programs it has the device open as well: who detaches would find it unused.
 write_on() {
     rm -f /tmp/noticed
-    (while dd if=/dev/zero of=$device bs=4k count=4096 seek=$((80 << 8)) oflag=direct 2>/dev/null; do :; done; touch /tmp/noticed) &
+    (exec 3<$device; while dd if=/dev/zero of=$device bs=4k count=4096 seek=$((80 << 8)) oflag=direct 2>/dev/null; do :; done; touch /tmp/noticed) &
 }
 
 terrace doctor | grep -A1 'attached volumes' || stop "doctor says nothing of attached volumes"
