@@ -1,14 +1,17 @@
 //! What the pool keeps in RAM besides the objects themselves: the one budget, decoded chunks, and heat.
 //!
 //! * [`Budget`]: one limit for everything, its shares, and the smooth slowing of writers.
-//! * [`ReadCache`]: content of chunks by [`ChunkId`](terrace_store::ChunkId), scan resistant, with read-ahead.
+//! * [`ReadCache`]: content of chunks by [`ChunkId`](terrace_store::ChunkId), scan resistant, with what was read ahead.
+//! * [`ReadAhead`]: the threads that do that.
 //! * [`Heat`]: how often each 1 MiB region is read and written, decaying.
 //! * [`ChunkHeat`]: how often single chunks are read.
 
+mod ahead;
 mod budget;
 mod chunk_heat;
 mod foreground;
 mod heat;
+mod read_ahead;
 mod read_cache;
 mod reuse;
 
@@ -16,5 +19,6 @@ pub use budget::Budget;
 pub use chunk_heat::{ChunkHeat, HotChunk};
 pub use foreground::{Background, Foreground, Service, Waiting};
 pub use heat::{Access, HALF_LIFE_MINUTES, Heat, RegionHeat};
-pub use read_cache::{Fetched, Filled, ReadCache, ReadCacheCounters};
+pub use read_ahead::ReadAhead;
+pub use read_cache::{Coming, Fetched, Filled, ReadCache, ReadCacheCounters};
 pub use reuse::ReuseSampler;

@@ -3,12 +3,16 @@
 //! Invariants: chunks are immutable, so nothing is ever invalidated; weight is bounded in bytes and the eviction
 //! (S3-FIFO, of `quick_cache`) resists scans. A small read of a large chunk that is not cached fetches and keeps only the
 //! blocks asked for; the whole chunk is admitted when it is asked for again while there is room, or for most of its
-//! blocks, so that random reads over much data neither amplify reads nor push out what is hot.
+//! blocks, so that random reads over much data neither amplify reads nor push out what is hot. What was read ahead has a
+//! share of its own (`ahead.rs`) until its reader comes.
 
 use std::{
     hash::{BuildHasherDefault, Hasher},
     ops::Range,
-    sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
@@ -16,7 +20,9 @@ use quick_cache::{
     OptionsBuilder, Weighter,
     sync::{Cache, DefaultLifecycle},
 };
-use terrace_store::{BLOCK_BYTES, ChunkId, ChunkPart, Store, StoreError};
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkPart, Store, StoreError};
+
+use crate::ahead::{Ahead, Used};
 
 /// Tails of files up to this size are fetched whole at once, bytes.
 const SMALL_BYTES: usize = 16 * 1024;
@@ -30,6 +36,10 @@ const TOUCHES_WITH_ROOM: u8 = 2;
 const TOUCHES_WHEN_FULL: u8 = 24;
 /// Touches after which all counters are halved.
 const AGING_INTERVAL: u64 = 4 * TOUCH_SLOTS as u64;
+
+/// Part of the cache that is for what was read ahead, and the most of that, bytes.
+const AHEAD_PART: u64 = 8;
+const AHEAD_BYTES_MAX: u64 = 32 << 20;
 
 /// A chunk, or one block of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -156,9 +166,47 @@ fn is_wanted_whole(chunk_bytes: usize, length: usize) -> bool {
     large || tail
 }
 
+/// Chunks that are about to be fetched for readers in order: until it is dropped, those wait for them.
+pub struct Coming {
+    cache: Arc<ReadCache>,
+    ids: Vec<ChunkId>,
+}
+
+impl Coming {
+    /// There is nothing to fetch.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// All of the chunks, to be fetched together with others.
+    pub fn parts(&self) -> impl Iterator<Item = ChunkPart> {
+        self.ids.iter().map(|id| ChunkPart { id: *id, range: None })
+    }
+
+    /// Fetches them.
+    pub fn fetch(self, store: &dyn Store) {
+        self.cache.fetch(store, self.parts().collect());
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        if !self.ids.is_empty() {
+            self.cache.ahead.ended(&self.ids);
+        }
+    }
+}
+
+/// What is for content that was read ahead, and what is left, bytes.
+fn shares(capacity_bytes: u64) -> (u64, u64) {
+    let ahead = (capacity_bytes / AHEAD_PART).min(AHEAD_BYTES_MAX);
+    (ahead, capacity_bytes - ahead)
+}
+
 /// Content of chunks by id.
 pub struct ReadCache {
     chunks: Cache<Key, Bytes, Size, BuildHasherDefault<NumberHasher>>,
+    ahead: Ahead,
     capacity_bytes: AtomicU64,
     touches: Box<[AtomicU8]>,
     touched: AtomicU64,
@@ -169,6 +217,7 @@ pub struct ReadCache {
 impl ReadCache {
     /// Holds at most `capacity_bytes`.
     pub fn new(capacity_bytes: u64) -> Self {
+        let (ahead_bytes, capacity_bytes) = shares(capacity_bytes);
         let expected = (capacity_bytes / (64 * 1024)).clamp(64, 1 << 20) as usize;
         let options = OptionsBuilder::new()
             .shards(SHARDS)
@@ -184,6 +233,7 @@ impl ReadCache {
         );
         Self {
             chunks,
+            ahead: Ahead::new(ahead_bytes),
             capacity_bytes: AtomicU64::new(capacity_bytes),
             touches: (0..TOUCH_SLOTS).map(|_| AtomicU8::new(0)).collect(),
             touched: AtomicU64::new(0),
@@ -194,27 +244,74 @@ impl ReadCache {
 
     /// Changes the limit.
     pub fn set_capacity(&self, capacity_bytes: u64) {
+        let (ahead_bytes, capacity_bytes) = shares(capacity_bytes);
+        let used = self.ahead.set_capacity(ahead_bytes);
         self.capacity_bytes.store(capacity_bytes, Relaxed);
         self.chunks.set_capacity(capacity_bytes);
+        self.insert_all(used);
     }
 
     /// The content, if it is here.
     pub fn get(&self, id: ChunkId) -> Option<Bytes> {
-        let found = self.chunks.get(&Key::whole(id));
+        let found = self.chunks.get(&Key::whole(id)).or_else(|| self.ahead.get(id));
         if found.is_some() {
             self.hits.fetch_add(1, Relaxed);
         }
         found
     }
 
+    /// How much content may be read ahead, bytes.
+    pub fn ahead_bytes(&self) -> u64 {
+        // Of the least chunks a sixteenth is what they take beside their content, and of large ones the first and the last
+        // may reach beyond what is to be read.
+        (self.ahead.capacity_bytes() / 16 * 15).saturating_sub(2 * CHUNK_BYTES_MAX as u64)
+    }
+
+    /// Whether the content is on its way to readers in order, or here for them.
+    pub fn is_coming(&self, id: ChunkId) -> bool {
+        self.ahead.knows(id)
+    }
+
+    /// Who fetched it has read of it: if it waits apart, it belongs to the cache afterwards.
+    pub fn note_use(&self, id: ChunkId) {
+        self.ahead.get(id);
+    }
+
+    /// Announces that those of `ids` that are neither here nor on their way will be fetched for readers in order.
+    pub fn expect(self: &Arc<Self>, mut ids: Vec<ChunkId>) -> Coming {
+        ids.retain(|id| self.chunks.peek(&Key::whole(*id)).is_none());
+        if !ids.is_empty() {
+            self.ahead.expect(&mut ids);
+        }
+        Coming {
+            cache: self.clone(),
+            ids,
+        }
+    }
+
     /// Whether the content is here; does not count as a use.
     pub fn contains(&self, id: ChunkId) -> bool {
-        self.chunks.peek(&Key::whole(id)).is_some()
+        self.chunks.peek(&Key::whole(id)).is_some() || self.ahead.has(id)
     }
 
     /// Keeps content that was just read or written.
     pub fn insert(&self, id: ChunkId, content: Bytes) {
         self.chunks.insert(Key::whole(id), content);
+    }
+
+    /// Keeps content that was fetched: apart if a reader in order expects it.
+    fn insert_whole(&self, id: ChunkId, content: &Bytes) {
+        match self.ahead.arrive(id, content) {
+            Some(used) => self.insert_all(used),
+            None => self.insert(id, content.clone()),
+        }
+    }
+
+    /// What was read ahead, and then read, belongs to the cache.
+    fn insert_all(&self, used: Used) {
+        for (id, content) in used {
+            self.insert(id, content);
+        }
     }
 
     /// Fills `target` from the whole chunk, which is not here.
@@ -345,21 +442,35 @@ impl ReadCache {
         true
     }
 
-    /// As [`part`](Self::part), but fetches all of the chunk if it is not here.
+    /// As [`part`](Self::part), for readers in order: waits for a chunk that is on its way, fetches all of it if it is not
+    /// here, and keeps it until they have passed.
     pub fn part_of_whole(
-        &self,
+        self: &Arc<Self>,
         store: &dyn Store,
         id: ChunkId,
         offset: usize,
         target: &mut [u8],
     ) -> Result<Filled, StoreError> {
-        match self.get(id) {
-            Some(content) => Ok(Filled {
+        let here = self
+            .get(id)
+            .or_else(|| self.ahead.wait_for(id))
+            // It may have gone over meanwhile.
+            .or_else(|| self.chunks.get(&Key::whole(id)));
+        if let Some(content) = here {
+            return Ok(Filled {
                 bytes: cut(&content, offset, target),
                 fetched: false,
-            }),
-            None => self.fetch_whole(store, id, offset, target),
+            });
         }
+        let coming = self.expect(vec![id]);
+        self.misses.fetch_add(1, Relaxed);
+        let content = store.read_chunk(id)?;
+        self.insert_whole(id, &content);
+        drop(coming);
+        Ok(Filled {
+            bytes: cut(&content, offset, target),
+            fetched: true,
+        })
     }
 
     /// Brings chunks in, as [`fetch`](Self::fetch), those of `ids` that are not here.
@@ -396,7 +507,7 @@ impl ReadCache {
         for (ChunkPart { id, range }, content) in parts.into_iter().zip(contents) {
             let Ok(content) = content else { continue };
             match &range {
-                None => self.insert(id, content.clone()),
+                None => self.insert_whole(id, &content),
                 Some(range) => self.insert_blocks(id, range.start, &content),
             }
             fetched.push(Piece {
@@ -414,7 +525,7 @@ impl ReadCache {
         ReadCacheCounters {
             hits: self.hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
-            bytes: self.chunks.weight(),
+            bytes: self.chunks.weight() + self.ahead.bytes(),
         }
     }
 

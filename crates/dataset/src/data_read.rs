@@ -4,9 +4,9 @@
 //! the store is asked. A chunk that went away between the record and the read was replaced by a commit: everything
 //! is looked up again.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
-use terrace_cache::{Access, Fetched, Filled, Service, Waiting};
+use terrace_cache::{Access, Coming, Fetched, Filled, Service, Waiting};
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkPart, StoreError};
 
 use crate::{
@@ -25,8 +25,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const PER_REGION: u64 = REGION_BLOCKS as u64;
 /// Reads from this size on need nobody to read ahead of them.
 const LARGE_READ_BYTES: usize = 256 << 10;
-/// Blocks fetched ahead of a sequential reader, and the most chunks for it: where they are small there are many.
-const AHEAD_BLOCKS: u64 = (2 << 20) / BLOCK;
+/// The most that is fetched ahead of a sequential reader at a time, bytes and chunks: where they are small there are many.
+const AHEAD_BYTES: u64 = 2 << 20;
 const AHEAD_CHUNKS: usize = 64;
 /// A chunk of which a read wants this part or more is fetched whole together with the others.
 const WHOLE_PART: usize = 4;
@@ -66,8 +66,8 @@ struct Lookup {
     /// Bytes up to the end of the file.
     length: usize,
     sequential: bool,
-    /// Where reading ahead begins.
-    ahead_from: Option<u64>,
+    /// From where, and up to where, to read ahead, bytes.
+    ahead: Option<Range<u64>>,
     body: u64,
     /// Its chunks are used, not only passed by a scan.
     is_use: bool,
@@ -101,10 +101,12 @@ impl LiveDataset {
         if !look.fetches.is_empty() {
             // One piece of a chunk needs no call for many.
             let mut parts = Vec::new();
-            if look.fetches.len() > 1 || look.ahead_from.is_some() {
-                self.parts(object, &look, &mut parts)?;
+            let mut coming = None;
+            if look.fetches.len() > 1 || look.ahead.is_some() {
+                coming = self.parts(object, &look, &mut parts)?;
             }
             let fetched = self.fetch_parts(parts);
+            drop(coming);
             self.fill(&look, &fetched, buffer)?;
             self.waited(&look);
         }
@@ -114,16 +116,17 @@ impl LiveDataset {
     /// Reads several stretches at once: what they want of the devices is asked for together.
     pub(crate) fn read_object_at_once(&self, object: &Arc<Object>, reads: &mut [BlockRead<'_>]) {
         let mut looks = Vec::with_capacity(reads.len());
-        let mut parts = Vec::new();
+        let (mut parts, mut coming) = (Vec::new(), Vec::new());
         for read in reads.iter_mut() {
             let look = self.locate(object, read.offset, read.buffer);
             if let Ok(look) = &look {
                 // What cannot be looked ahead of is for the read itself to say.
-                let _ = self.parts(object, look, &mut parts);
+                coming.extend(self.parts(object, look, &mut parts).ok().flatten());
             }
             looks.push(look);
         }
         let fetched = self.fetch_parts(parts);
+        drop(coming);
         for (read, look) in reads.iter_mut().zip(looks) {
             let done = look.and_then(|look| {
                 self.fill(&look, &fetched, read.buffer)?;
@@ -153,6 +156,7 @@ impl LiveDataset {
     /// Fills what RAM knows of a read and says where the rest is.
     fn locate(&self, object: &Arc<Object>, offset: u64, buffer: &mut [u8]) -> Result<Lookup, ReadError> {
         let mut wanted = Vec::new();
+        let (served, stretch) = self.stretch();
         let (length, sequential, ahead, amount, body, size) = {
             let mut state = object.state.lock();
             if state.freed {
@@ -171,11 +175,12 @@ impl LiveDataset {
             }
             let size = state.inode.size;
             let (sequential, amount) = state.reads.note(offset, length, size);
-            // Once for each stretch: who reads with several requests at a time would fetch it several times.
-            let under_way = (offset..=offset + AHEAD_BLOCKS * BLOCK).contains(&state.ahead_to);
-            let ahead = sequential && length < LARGE_READ_BYTES && (!under_way || state.ahead_to == offset);
-            if ahead {
-                state.ahead_to = offset + length as u64 + AHEAD_BLOCKS * BLOCK;
+            let mut ahead = None;
+            if sequential && length < LARGE_READ_BYTES {
+                ahead = next_stretch(state.ahead_to, offset..offset + length as u64, stretch, served);
+            }
+            if let Some(ahead) = &ahead {
+                state.ahead_to = ahead.end;
             }
             copy_pages(&state, offset, &mut buffer[..length], &mut wanted);
             (length, sequential, ahead, amount, state.inode.body, size)
@@ -210,7 +215,7 @@ impl LiveDataset {
         for part in &wanted {
             self.plan(body, offset, &mut buffer[..length], part, &mut look.fetches)?;
         }
-        look.ahead_from = ahead.then_some(offset + length as u64);
+        look.ahead = ahead;
         Ok(look)
     }
 
@@ -291,39 +296,87 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// What is to be fetched for a read, and ahead of it.
-    fn parts(&self, object: &Arc<Object>, look: &Lookup, parts: &mut Vec<ChunkPart>) -> Result<(), FsError> {
-        let cache = &self.dataset.environment().cache;
+    /// Whether others read ahead of a sequential reader, and how far at a time, bytes.
+    fn stretch(&self) -> (bool, u64) {
+        let environment = self.dataset.environment();
+        let served = environment.read_ahead.is_served();
+        // Beside the stretch that is being used there is room for the one that is being fetched.
+        let stretch = environment.cache.ahead_bytes() / if served { 2 } else { 1 };
+        (served, (stretch / BLOCK * BLOCK).clamp(BLOCK, AHEAD_BYTES))
+    }
+
+    /// What is to be fetched for a read, and ahead of it if nobody else does that: then until the fetch has ended what it
+    /// returns is to be held, and not longer.
+    fn parts(
+        &self,
+        object: &Arc<Object>,
+        look: &Lookup,
+        parts: &mut Vec<ChunkPart>,
+    ) -> Result<Option<Coming>, FsError> {
+        let environment = self.dataset.environment();
+        let cache = &environment.cache;
         let fetches = &look.fetches;
-        let mut whole: Vec<ChunkId> = Vec::new();
-        if let Some(from) = look.ahead_from {
-            let here = fetches.iter().any(|fetch| !cache.contains(fetch.chunk));
-            // Only when the reader reaches something that is not here: a batch at a time, not a chunk at a time.
-            let mut reached = from;
-            if here {
-                whole.extend(fetches.iter().map(|fetch| fetch.chunk));
-                reached = self.ahead(look.body, from, &mut whole)?;
+        // Of a reader in order: what it wants itself, and what it fetches ahead.
+        let mut expected: Vec<ChunkId> = Vec::new();
+        if let Some(ahead) = &look.ahead {
+            let served = environment.read_ahead.is_served();
+            // Who reads ahead for itself does when it reaches something that is not here: a batch at a time, not a chunk
+            // at a time.
+            let here = |fetch: &Fetch| cache.contains(fetch.chunk) || cache.is_coming(fetch.chunk);
+            let mut reached = ahead.start;
+            if served || !fetches.iter().all(here) {
+                let mut chunks = Vec::new();
+                reached = self.ahead(look.body, ahead.clone(), &mut chunks)?;
+                if served {
+                    // What it wants itself it fetches itself.
+                    chunks.retain(|chunk| fetches.iter().all(|fetch| fetch.chunk != *chunk));
+                    if !self.is_fetched_by_others(chunks) {
+                        reached = ahead.start;
+                    }
+                } else {
+                    expected = chunks;
+                }
             }
             // Where chunks are many, or nothing was lacking, the stretch that was announced is not all fetched.
-            if reached < from + AHEAD_BLOCKS * BLOCK {
-                object.state.lock().ahead_to = reached;
+            if reached < ahead.end {
+                let mut state = object.state.lock();
+                if state.ahead_to == ahead.end {
+                    state.ahead_to = reached;
+                }
             }
         }
+        if look.sequential && look.length < LARGE_READ_BYTES {
+            expected.extend(fetches.iter().map(|fetch| fetch.chunk));
+            let coming = cache.expect(expected);
+            parts.extend(coming.parts());
+            return Ok(Some(coming));
+        }
+        let mut whole = Vec::new();
         if look.sequential {
+            // So large a read uses them up at once: nobody need keep them for what comes after it.
             whole.extend(fetches.iter().map(|fetch| fetch.chunk));
+            whole.sort_unstable();
+            whole.dedup();
         } else if fetches.len() > 1 {
             whole.extend(fetched_whole(fetches));
         }
-        whole.sort_unstable();
-        whole.dedup();
         for fetch in fetches {
             if whole.binary_search(&fetch.chunk).is_err() {
                 parts.extend(cache.missing(fetch.chunk, fetch.from, fetch.chunk_bytes, fetch.length));
             }
         }
-        let whole = whole.into_iter().filter(|id| !cache.contains(*id));
+        let here = |id: &ChunkId| cache.contains(*id) || (look.sequential && cache.is_coming(*id));
+        let whole = whole.into_iter().filter(|id| !here(id));
         parts.extend(whole.map(|id| ChunkPart { id, range: None }));
-        Ok(())
+        Ok(None)
+    }
+
+    /// Has others fetch chunks ahead; false if nobody is free to.
+    fn is_fetched_by_others(&self, chunks: Vec<ChunkId>) -> bool {
+        let environment = self.dataset.environment();
+        let coming = environment.cache.expect(chunks);
+        let store = self.dataset.store().clone();
+        coming.is_empty() || environment.read_ahead.offer(move || coming.fetch(&*store))
     }
 
     /// Fills what RAM did not know of a read, from what was fetched for it or else through the cache.
@@ -333,7 +386,10 @@ impl LiveDataset {
         for (at, fetch) in look.fetches.iter().enumerate() {
             let target = &mut buffer[fetch.at..fetch.at + fetch.length];
             let filled = match fetched.part(fetch.chunk, fetch.from, target) {
-                Some(bytes) => Ok(Filled { bytes, fetched: true }),
+                Some(bytes) => {
+                    cache.note_use(fetch.chunk);
+                    Ok(Filled { bytes, fetched: true })
+                }
                 None if look.sequential => cache.part_of_whole(store, fetch.chunk, fetch.from, target),
                 None => cache.part(store, fetch.chunk, fetch.from, fetch.chunk_bytes, target),
             };
@@ -356,10 +412,9 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// The chunks that a sequential reader at `offset` wants next; returns where those that were taken end, bytes.
-    fn ahead(&self, body: u64, offset: u64, chunks: &mut Vec<ChunkId>) -> Result<u64, FsError> {
-        let first = offset / BLOCK;
-        let last = first + AHEAD_BLOCKS;
+    /// The chunks that a sequential reader wants next; returns where those that were taken end, bytes.
+    fn ahead(&self, body: u64, range: Range<u64>, chunks: &mut Vec<ChunkId>) -> Result<u64, FsError> {
+        let (first, last) = (range.start / BLOCK, range.end / BLOCK);
         let most = chunks.len() + AHEAD_CHUNKS;
         for region in first / PER_REGION..=(last - 1) / PER_REGION {
             let cached = self.region(body, region)?;
@@ -576,6 +631,21 @@ fn fetched_whole(fetches: &[Fetch]) -> Vec<ChunkId> {
         })
         .map(|pieces| pieces[0].0)
         .collect()
+}
+
+/// What to read ahead of a sequential read, if anything, when everything up to `ahead_to` is here or on its way. `served`:
+/// others do it, so that the next stretch is fetched while the last one is used.
+fn next_stretch(ahead_to: u64, read: Range<u64>, stretch: u64, served: bool) -> Option<Range<u64>> {
+    // Who reads with several requests at a time is not to fetch a stretch several times.
+    let reach = if served { 2 * stretch } else { stretch };
+    let under_way = (read.start..=read.start + reach).contains(&ahead_to);
+    let from = match (under_way, served) {
+        (true, true) => ahead_to.max(read.end),
+        (true, false) if ahead_to != read.start => return None,
+        _ => read.end,
+    };
+    let is_near = from - read.end < stretch;
+    is_near.then(|| from..(from / BLOCK * BLOCK).saturating_add(stretch))
 }
 
 enum ReadError {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrace_cache::{Budget, ChunkHeat, Foreground, Heat, ReadCache, ReuseSampler};
+use terrace_cache::{Budget, ChunkHeat, Foreground, Heat, ReadAhead, ReadCache, ReuseSampler};
 use terrace_device::Clock;
 use terrace_store::Store;
 
@@ -23,6 +23,8 @@ pub struct Environment {
     pub budget: Arc<Budget>,
     /// Content of chunks.
     pub cache: Arc<ReadCache>,
+    /// Who fetches content before it is asked for.
+    pub read_ahead: Arc<ReadAhead>,
     /// How often regions are used.
     pub heat: Arc<Heat>,
     /// How often single chunks are read.
@@ -57,6 +59,7 @@ impl Environment {
             clock,
             budget,
             cache,
+            read_ahead: Arc::default(),
             heat,
             chunk_heat,
             owner: (0, 0),

@@ -9,7 +9,7 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use terrace_cache::Budget;
+use terrace_cache::{Budget, ReadAhead};
 use terrace_dataset::{BlockRead, Datasets, Environment, FsError, NewDataset, Volume};
 use terrace_device::ManualClock;
 use terrace_store::{
@@ -32,10 +32,26 @@ impl Numbers {
     }
 }
 
-/// A store in RAM that counts how often it is asked for chunks.
+/// A store in RAM that counts how often it is asked for chunks, and how many bytes of them it gave.
 struct Counted {
     below: MemoryStore,
     asked: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl Counted {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            below: MemoryStore::new(1 << 30),
+            asked: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+        })
+    }
+
+    fn gave(&self, content: &Result<Bytes, StoreError>) {
+        let bytes = content.as_ref().map_or(0, Bytes::len);
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
 }
 
 impl Store for Counted {
@@ -50,11 +66,15 @@ impl Store for Counted {
     }
     fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
         self.asked.fetch_add(1, Relaxed);
-        self.below.read_chunk(id)
+        let content = self.below.read_chunk(id);
+        self.gave(&content);
+        content
     }
     fn read_chunk_parts(&self, parts: &[ChunkPart]) -> Vec<Result<Bytes, StoreError>> {
         self.asked.fetch_add(1, Relaxed);
-        self.below.read_chunk_parts(parts)
+        let contents = self.below.read_chunk_parts(parts);
+        contents.iter().for_each(|content| self.gave(content));
+        contents
     }
     fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
         self.below.chunk_info(id)
@@ -84,9 +104,19 @@ fn volume(memory_bytes: u64) -> (Datasets, Arc<Volume>) {
 }
 
 fn volume_of(chunk_size: &str, store: Arc<dyn Store>, memory_bytes: u64) -> (Datasets, Arc<Volume>) {
+    let (_, datasets, volume) = served_volume(chunk_size, store, memory_bytes);
+    (datasets, volume)
+}
+
+fn served_volume(
+    chunk_size: &str,
+    store: Arc<dyn Store>,
+    memory_bytes: u64,
+) -> (Arc<Environment>, Datasets, Arc<Volume>) {
     let budget = Arc::new(Budget::new(memory_bytes).without_delays());
     let environment = Environment::with_budget(store, Arc::new(ManualClock::new(1)), budget);
-    let datasets = Datasets::open(Arc::new(environment), "pool").unwrap();
+    let environment = Arc::new(environment);
+    let datasets = Datasets::open(environment.clone(), "pool").unwrap();
     let new = NewDataset {
         volume_bytes: Some(BYTES as u64),
         sparse: true,
@@ -95,7 +125,7 @@ fn volume_of(chunk_size: &str, store: Arc<dyn Store>, memory_bytes: u64) -> (Dat
     };
     datasets.create("pool/v", &new).unwrap();
     let volume = datasets.volume("pool/v").unwrap();
-    (datasets, volume)
+    (environment, datasets, volume)
 }
 
 #[test]
@@ -175,10 +205,7 @@ fn one_that_ends_outside_fails_alone() {
 #[test]
 fn small_chunks_are_read_ahead_together() {
     for (chunk_size, most) in [("128K", 8), ("16K", 12), ("4K", 36)] {
-        let store = Arc::new(Counted {
-            below: MemoryStore::new(1 << 30),
-            asked: AtomicUsize::new(0),
-        });
+        let store = Counted::new();
         // In RAM there is room for what was fetched.
         let (_datasets, volume) = volume_of(chunk_size, store.clone(), 64 << 20);
         let mut numbers = Numbers(1);
@@ -196,5 +223,98 @@ fn small_chunks_are_read_ahead_together() {
         }
         let asked = store.asked.load(Relaxed);
         assert!(asked <= most, "chunks of {chunk_size}: asked {asked} times");
+    }
+}
+
+/// Fills a volume with bytes that do not repeat; what it holds.
+fn filled(volume: &Volume) -> Vec<u8> {
+    let mut numbers = Numbers(7);
+    let content: Vec<u8> = (0..BYTES).map(|_| numbers.below(256) as u8).collect();
+    volume.write(0, &content).unwrap();
+    volume.flush().unwrap();
+    content
+}
+
+/// With RAM for a part of the volume only, what was read ahead is still there when its reader comes.
+#[test]
+fn what_is_read_in_order_is_fetched_once_also_when_ram_is_full() {
+    for (chunk_size, step) in [("16K", 32 << 10), ("16K", 4096), ("4K", 8192), ("128K", 32 << 10)] {
+        let store = Counted::new();
+        let (_datasets, volume) = volume_of(chunk_size, store.clone(), 16 << 20);
+        let content = filled(&volume);
+        let mut buffer = vec![0; step];
+        for pass in 0..2 {
+            store.bytes.store(0, Relaxed);
+            for from in (0..BYTES).step_by(step) {
+                volume.read(from as u64, &mut buffer).unwrap();
+                assert!(content[from..from + step] == buffer[..], "{step} bytes at {from}");
+            }
+            let bytes = store.bytes.load(Relaxed);
+            assert!(
+                bytes <= BYTES + BYTES / 32,
+                "pass {pass}, chunks of {chunk_size}, {step} bytes each: {bytes} fetched for {BYTES}"
+            );
+        }
+    }
+}
+
+/// Lets the threads end, also when a test fails.
+struct Closing<'a>(&'a ReadAhead);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// The same with threads that read ahead: the reader waits for what is on its way instead of fetching it again.
+#[test]
+fn what_others_read_ahead_is_fetched_once() {
+    const STEP: usize = 32 << 10;
+    let store = Counted::new();
+    let (environment, _datasets, volume) = served_volume("16K", store.clone(), 64 << 20);
+    let content = filled(&volume);
+    environment.cache.set_capacity(8 << 20);
+    let read_ahead = &environment.read_ahead;
+    read_ahead.open();
+    std::thread::scope(|scope| {
+        let _closing = Closing(read_ahead);
+        for _ in 0..2 {
+            scope.spawn(|| read_ahead.serve());
+        }
+        let mut buffer = vec![0; STEP];
+        for pass in 0..20 {
+            store.bytes.store(0, Relaxed);
+            for from in (0..BYTES).step_by(STEP) {
+                volume.read(from as u64, &mut buffer).unwrap();
+                assert!(content[from..from + STEP] == buffer[..], "{from}");
+            }
+            let bytes = store.bytes.load(Relaxed);
+            assert!(
+                bytes <= BYTES + BYTES / 32,
+                "pass {pass}: {bytes} fetched for {BYTES}"
+            );
+        }
+    });
+}
+
+/// What was read in order belongs to the cache: with room for all of it, it is not fetched again.
+#[test]
+fn what_was_read_in_order_stays_while_there_is_room() {
+    for step in [4096, 32 << 10, 1 << 20] {
+        let store = Counted::new();
+        let (_datasets, volume) = volume_of("16K", store.clone(), 128 << 20);
+        let content = filled(&volume);
+        let mut buffer = vec![0; step];
+        for pass in 0..2 {
+            store.bytes.store(0, Relaxed);
+            for from in (0..BYTES).step_by(step) {
+                volume.read(from as u64, &mut buffer).unwrap();
+                assert!(content[from..from + step] == buffer[..], "{step} bytes at {from}");
+            }
+            let bytes = store.bytes.load(Relaxed);
+            let most = if pass == 0 { BYTES + BYTES / 32 } else { 0 };
+            assert!(bytes <= most, "pass {pass}, {step} bytes each: {bytes} fetched");
+        }
     }
 }

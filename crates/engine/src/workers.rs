@@ -12,6 +12,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
+use terrace_cache::ReadAhead;
 
 use crate::{Engine, EngineError, leisure::Leisure};
 
@@ -34,6 +35,9 @@ fn politely(
     }
     Ok(Some(leisure.rest(began.elapsed(), engine.standing())))
 }
+
+/// Threads that read ahead: so many streams can wait for slow devices before one that does not has to read for itself.
+const AHEAD_THREADS: usize = 4;
 
 /// A flag that threads can wait for.
 #[derive(Default)]
@@ -62,6 +66,7 @@ impl StopFlag {
 #[derive(Default)]
 pub(crate) struct Workers {
     stop: Arc<StopFlag>,
+    read_ahead: Mutex<Option<Arc<ReadAhead>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -112,6 +117,7 @@ impl Workers {
                 }
             }
         })?;
+        self.read_ahead(engine)?;
         self.spawn("flusher", engine, |engine| match engine.flush_step() {
             Ok(true) => Duration::ZERO,
             Ok(false) => REST_MIN,
@@ -120,6 +126,21 @@ impl Workers {
                 Duration::from_millis(500)
             }
         })
+    }
+
+    /// Threads that fetch what readers in order will want.
+    fn read_ahead(&self, engine: &Engine) -> std::io::Result<()> {
+        let read_ahead = &engine.environment().read_ahead;
+        *self.read_ahead.lock() = Some(read_ahead.clone());
+        for _ in 0..AHEAD_THREADS {
+            let serving = read_ahead.clone();
+            let thread = std::thread::Builder::new()
+                .name("terrace-ahead".into())
+                .spawn(move || serving.serve())?;
+            self.threads.lock().push(thread);
+        }
+        read_ahead.open();
+        Ok(())
     }
 
     /// A thread that calls `work` and rests for as long as it says.
@@ -146,6 +167,9 @@ impl Workers {
     /// Ends them and waits for that. Does nothing the second time.
     pub(crate) fn stop(&self) {
         self.stop.set();
+        if let Some(read_ahead) = self.read_ahead.lock().take() {
+            read_ahead.close();
+        }
         let threads = std::mem::take(&mut *self.threads.lock());
         let own = std::thread::current().id();
         for thread in threads {
