@@ -299,6 +299,20 @@ impl ChunkHeat {
         }
     }
 
+    /// A chunk takes the place of another one, which was written over: what is read is the place.
+    pub fn inherit(&self, old: ChunkId, new: ChunkId) {
+        let reads = self.reads(old);
+        let (line, places) = self.places(mix(new));
+        for (word, shift) in places {
+            let counter = u64::from(COUNT_MAX) << shift;
+            let raise = |seen: u64| {
+                let count = (seen >> shift) as u8 & COUNT_MAX;
+                (count < reads).then_some(seen & !counter | u64::from(reads) << shift)
+            };
+            let _ = line.0[word].fetch_update(Relaxed, Relaxed, raise);
+        }
+    }
+
     /// Forgets the reads of a chunk; of others that share its counters, too many may go with them.
     pub fn forget(&self, id: ChunkId) {
         let (line, places) = self.places(mix(id));
@@ -353,6 +367,9 @@ mod tests {
         assert_eq!(heat.reads(ChunkId(7)), 6);
         heat.age(1000 + HALF_LIFE_MINUTES);
         assert_eq!((heat.reads(ChunkId(7)), heat.reads(ChunkId(8))), (3, 3));
+        heat.inherit(ChunkId(7), ChunkId(10));
+        heat.inherit(ChunkId(9), ChunkId(8));
+        assert_eq!((heat.reads(ChunkId(10)), heat.reads(ChunkId(8))), (3, 3));
         read(&heat, 8, 3);
         heat.forget(ChunkId(8));
         assert_eq!((heat.reads(ChunkId(7)), heat.reads(ChunkId(8))), (3, 0));

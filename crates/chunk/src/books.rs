@@ -31,6 +31,15 @@ pub struct SegmentState {
     pub freeing: bool,
 }
 
+/// What the data segments of a device hold together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceContent {
+    /// Segments in use.
+    pub segments: u64,
+    /// Bytes of committed and of pending chunks.
+    pub content: i64,
+}
+
 /// The state behind the lock.
 #[derive(Default)]
 pub struct Books {
@@ -42,6 +51,8 @@ pub struct Books {
     moving: HashMap<ChunkId, ChunkRecord>,
     /// Of all segments together.
     live_bytes: i64,
+    /// By device.
+    devices: BTreeMap<u16, DeviceContent>,
     /// Data segments in use.
     pub segments: BTreeMap<SegmentId, SegmentState>,
     /// Segments with nothing in them, to be released.
@@ -250,6 +261,18 @@ impl Books {
                 ));
             }
         }
+        let mut devices: BTreeMap<u16, DeviceContent> = BTreeMap::new();
+        for (segment, state) in &self.segments {
+            let device = devices.entry(segment.device).or_default();
+            device.segments += 1;
+            device.content += state.live + state.pending;
+        }
+        for (device, says) in &self.devices {
+            let is = devices.get(device).copied().unwrap_or_default();
+            if *says != is {
+                wrong.push(format!("device {device} holds {is:?}, memory says {says:?}"));
+            }
+        }
         for (what, count) in [
             ("moving", self.moving.len()),
             ("dying", self.dying.len()),
@@ -266,15 +289,30 @@ impl Books {
 
     /// Changes the pending bytes of a segment.
     pub fn add_pending(&mut self, segment: SegmentId, bytes: i64) {
-        self.segments.entry(segment).or_default().pending += bytes;
+        self.counted(segment, bytes).pending += bytes;
         self.settle(segment);
     }
 
     /// Changes the live bytes of a segment.
     pub fn add_live(&mut self, segment: SegmentId, bytes: i64) {
-        self.segments.entry(segment).or_default().live += bytes;
+        self.counted(segment, bytes).live += bytes;
         self.live_bytes += bytes;
         self.settle(segment);
+    }
+
+    /// A segment whose content changes by so many bytes.
+    fn counted(&mut self, segment: SegmentId, bytes: i64) -> &mut SegmentState {
+        let device = self.devices.entry(segment.device).or_default();
+        device.content += bytes;
+        self.segments.entry(segment).or_insert_with(|| {
+            device.segments += 1;
+            SegmentState::default()
+        })
+    }
+
+    /// What lies on each device.
+    pub fn devices(&self) -> impl Iterator<Item = (u16, DeviceContent)> + '_ {
+        self.devices.iter().map(|(device, content)| (*device, *content))
     }
 
     /// Bytes of committed chunks in all segments, each copy counted.
@@ -284,14 +322,18 @@ impl Books {
 
     /// Opens a segment for appends.
     pub fn open_segment(&mut self, segment: SegmentId) {
-        self.segments.insert(
-            segment,
-            SegmentState {
-                open: true,
-                ..SegmentState::default()
-            },
-        );
+        self.forget_segment(segment);
+        self.counted(segment, 0).open = true;
         self.empty.remove(&segment);
+    }
+
+    /// A segment is free, or taken anew: what was known of it is not true any more.
+    pub fn forget_segment(&mut self, segment: SegmentId) {
+        if let Some(state) = self.segments.remove(&segment) {
+            let device = self.devices.entry(segment.device).or_default();
+            device.segments -= 1;
+            device.content -= state.live + state.pending;
+        }
     }
 
     /// Ends the appends to a segment.

@@ -1,4 +1,4 @@
-//! Background work, in bounded steps: release, checkpoint, reclaim, repair, compaction, merge.
+//! Background work, in bounded steps: release, checkpoint, reclaim, repair, compaction (`compaction.rs`), merge.
 //!
 //! Invariants: one thread at a time works here; a segment goes back to the pool only when the batch that gave it up is
 //! durable in every copy of the log; what a checkpoint frees goes back only when the root that does without it is durable,
@@ -9,19 +9,19 @@ use std::{collections::BTreeSet, sync::atomic::Ordering};
 use parking_lot::MutexGuard;
 use terrace_meta::{Operation, Progress};
 use terrace_pool::{SegmentId, SegmentRange};
-use terrace_store::{CHUNK_BYTES_MAX, Placement, StoreError};
+use terrace_store::StoreError;
 
 use crate::{
     Step,
     commit::Operations,
     counters::Counters,
-    header::HEADER_BYTES,
     meta_storage::MetaStorage,
     reclaim::Reclaim,
     record::{TABLE_SEGMENTS, segment_key},
     root::encode_root,
     root_copy::encode_root_copy,
     store::{ChunkStore, meta_error, pool_error},
+    tier_room::TierRoom,
 };
 
 /// What one slice of a merge or of a table's writing moves, bytes.
@@ -30,13 +30,6 @@ const SLICE_BYTES: usize = 1 << 20;
 const CHECKPOINT_ATTEMPTS: u32 = 8;
 /// Steps for which compaction of metadata rests when it can do nothing.
 const METADATA_REST: u32 = 1000;
-/// Among how many of the emptiest segments compaction looks for one to be won.
-const COMPACT_SEGMENTS: usize = 16;
-/// Chunks moved by one step of compaction.
-const COMPACT_CHUNKS: usize = 64;
-/// The same where users wait for the device.
-const COMPACT_CHUNKS_BESIDE_USERS: usize = 4;
-
 /// What a step carries on from the one before.
 #[derive(Default)]
 pub(crate) struct Maintenance {
@@ -45,13 +38,15 @@ pub(crate) struct Maintenance {
     /// Where the look for dead chunks stands.
     pub(crate) reclaim: Reclaim,
     /// Chunks left to move out of the segment that is being compacted.
-    compacting: Option<(SegmentId, Vec<terrace_store::ChunkId>)>,
+    pub(crate) compacting: Option<(SegmentId, Vec<terrace_store::ChunkId>)>,
     /// Failed steps of the checkpoint in a row.
     failures: u32,
     /// Steps until metadata segments are looked at again.
     metadata_rest: u32,
     /// Segments that could not be emptied (damaged chunks).
-    stuck: BTreeSet<SegmentId>,
+    pub(crate) stuck: BTreeSet<SegmentId>,
+    /// Segments that cannot be emptied until there is room again.
+    pub(crate) without_room: BTreeSet<SegmentId>,
 }
 
 impl ChunkStore {
@@ -69,12 +64,15 @@ impl ChunkStore {
         // Reclaiming makes records itself: it waits for the merges that users would have to wait for, unless room is
         // short.
         let merges_first = self.is_loaded() && !self.is_short_of_room();
+        // Garbage that lies where users write is brought back before anything that can wait longer.
+        let pressed_free = self.free_where_pressed();
         let worked = self.checkpoint_if_due(state)?
             || (merges_first && self.merge_step())
             || self.reclaim_step(state)?
             || self.repair_step()?
             || self.give_up_empty()?
-            || self.wait_for_release()?
+            || self.compact_pressed(state, pressed_free)?
+            || self.wait_for_release(state)?
             || self.merge_step()
             || self.compact_step(state)?
             || self.compact_metadata(state)?;
@@ -83,7 +81,7 @@ impl ChunkStore {
 
     /// Releases what may be, and goes on with a checkpoint if one is being made or due; whether one is.
     fn checkpoint_if_due(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
-        self.release_durable();
+        self.release_durable(state);
         if state.checkpoint.is_none() && self.checkpoint_due() {
             self.start_checkpoint(state);
         }
@@ -98,7 +96,7 @@ impl ChunkStore {
         self.checkpoint_step_until_done(&mut state)?;
         self.start_checkpoint(&mut state);
         self.checkpoint_step_until_done(&mut state)?;
-        self.release_durable();
+        self.release_durable(&mut state);
         Ok(())
     }
 
@@ -300,7 +298,7 @@ impl ChunkStore {
     }
 
     /// Commits that empty segments are given up.
-    fn give_up_empty(&self) -> Result<bool, StoreError> {
+    pub(crate) fn give_up_empty(&self) -> Result<bool, StoreError> {
         let mut commit = self.commit.lock();
         let mut operations: Operations = Vec::new();
         let sequence = commit.sequence + 1;
@@ -323,7 +321,7 @@ impl ChunkStore {
     }
 
     /// Gives segments back whose giving up is durable.
-    fn release_durable(&self) {
+    fn release_durable(&self, state: &mut Maintenance) {
         // Without the device that has the newest of the log an opening goes on from an older state, which needs them.
         let durable = self.durable_everywhere();
         let mut released = Vec::new();
@@ -335,9 +333,12 @@ impl ChunkStore {
             books.freeing = later;
             let now: Vec<(u64, SegmentId)> = now;
             for (_, segment) in now {
-                books.segments.remove(&segment);
+                books.forget_segment(segment);
                 released.push(segment);
             }
+        }
+        if !released.is_empty() {
+            state.without_room.clear();
         }
         for segment in released {
             // Only a hint to the device; whether it takes it does not matter. Before the segment is free: whoever it is
@@ -350,135 +351,13 @@ impl ChunkStore {
     }
 
     /// Flushes so that given-up segments can be released.
-    fn wait_for_release(&self) -> Result<bool, StoreError> {
+    pub(crate) fn wait_for_release(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
         let last = self.keeper.lock().freeing.iter().map(|(at, _)| *at).max();
         let Some(last) = last else { return Ok(false) };
         self.flush_until(last)?;
         self.log.catch_up();
-        self.release_durable();
+        self.release_durable(state);
         Ok(true)
-    }
-
-    /// Moves what is live out of the emptiest segment, when that is worth it; `false` when it is not.
-    fn compact_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
-        if state.compacting.is_none() {
-            let Some(segment) = self.choose_for_compaction(state) else {
-                return Ok(false);
-            };
-            state.compacting = Some((segment, self.chunks_in_segment(segment)?));
-        }
-        let Some((segment, mut ids)) = state.compacting.take() else {
-            return Ok(false);
-        };
-        let tier = self.pool.tier_of(segment.device).unwrap_or(0);
-        let at_once = match self.spacing_of(tier).is_zero() {
-            true => COMPACT_CHUNKS,
-            false => COMPACT_CHUNKS_BESIDE_USERS,
-        };
-        let rest = ids.split_off(ids.len().min(at_once));
-        self.rest_beside_users(tier);
-        let within = |strict| {
-            let placement = Placement::Tier { tier, strict };
-            self.move_chunks(&ids, placement, Some(segment))
-        };
-        // It stays on its tier, above the mark of that too: where it goes else is for the mover to say.
-        let outcome = match within(true) {
-            Err(StoreError::NoSpace) => within(false),
-            other => other,
-        };
-        let outcome = match outcome {
-            Ok(outcome) => outcome,
-            Err(StoreError::NoSpace) => {
-                state.stuck.insert(segment);
-                return Ok(true);
-            }
-            Err(error) => return Err(error),
-        };
-        if !outcome.failed.is_empty() {
-            state.stuck.insert(segment);
-        }
-        if rest.is_empty() {
-            let left = self
-                .keeper
-                .lock()
-                .segments
-                .get(&segment)
-                .is_some_and(|state| state.live > 0);
-            if left {
-                state.stuck.insert(segment);
-            }
-        } else {
-            state.compacting = Some((segment, rest));
-        }
-        Ok(true)
-    }
-
-    /// The emptiest segment of the fastest tier where garbage is more than a quarter or room is short, and where moving
-    /// the live chunks of the emptiest few gives at least one segment back (or they would only be moved about for ever).
-    fn choose_for_compaction(&self, state: &mut Maintenance) -> Option<SegmentId> {
-        let short = self.pool.free_for_content() < self.reserve_segments() * 2 + 2;
-        // Disks that sleep are woken only for room that is needed.
-        let resting = match short {
-            true => u8::MAX,
-            false => self.resting_from.load(std::sync::atomic::Ordering::Relaxed),
-        };
-        let tiers = self.pool.tiers();
-        let mut by_tier: Vec<Vec<(i64, SegmentId)>> = vec![Vec::new(); tiers.len()];
-        {
-            let books = self.keeper.lock();
-            for (id, segment) in &books.segments {
-                let still = !segment.open && !segment.freeing && segment.pending == 0 && segment.live > 0;
-                let tier = self.pool.tier_of(id.device).filter(|tier| *tier < resting);
-                let listed = tier.and_then(|tier| by_tier.get_mut(usize::from(tier)));
-                if let Some(listed) = listed.filter(|_| still && !state.stuck.contains(id)) {
-                    listed.push((segment.live, *id));
-                }
-            }
-        }
-        let looked_at = by_tier.into_iter().zip(&tiers);
-        looked_at.into_iter().find_map(|(segments, tier)| {
-            // A tier above its mark takes nothing new, whatever room others have.
-            let used = tier.segments.saturating_sub(tier.free_segments);
-            let full = used as f64 > tier.settings.high_water * tier.segments as f64;
-            let few = match (short, full) {
-                (true, _) => COMPACT_SEGMENTS,
-                (_, true) => COMPACT_SEGMENTS / 2,
-                _ => 0,
-            };
-            self.emptiest_worth_it(segments, few)
-        })
-    }
-
-    /// The emptiest of these segments; `few`: among how many of the emptiest one must be won, 0 if there is no need and
-    /// a quarter of all must be garbage.
-    fn emptiest_worth_it(&self, mut emptiest: Vec<(i64, SegmentId)>, few: usize) -> Option<SegmentId> {
-        let segment_bytes = i64::from(self.pool.segment_bytes());
-        let total = segment_bytes * emptiest.len() as i64;
-        let live: i64 = emptiest.iter().map(|(live, _)| live).sum();
-        if emptiest.is_empty() || few == 0 && total - live <= total / 4 {
-            return None;
-        }
-        let few = if few == 0 { COMPACT_SEGMENTS } else { few };
-        let few = emptiest.len().min(few);
-        if few < emptiest.len() {
-            emptiest.select_nth_unstable(few);
-            emptiest.truncate(few);
-        }
-        emptiest.sort_unstable();
-        // The end of a segment stays unused when the next chunk does not fit.
-        let usable = segment_bytes - CHUNK_BYTES_MAX as i64 - HEADER_BYTES as i64;
-        let mut sum = 0;
-        let gives = emptiest.iter().enumerate().any(|(count, (live, _))| {
-            sum += live;
-            sum <= count as i64 * usable
-        });
-        emptiest.first().filter(|_| gives).map(|(_, id)| *id)
-    }
-
-    /// Segments of this tier and slower ones are not compacted while there is room otherwise; 255: none of them rests.
-    pub fn set_resting_from(&self, tier: u8) {
-        self.resting_from
-            .store(tier, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Works until there is `enough` room, or nothing more can be had; whether there is enough.
@@ -487,6 +366,7 @@ impl ChunkStore {
             return Ok(enough());
         };
         state.stuck.clear();
+        state.without_room.clear();
         let mut checkpoints = 0;
         for _ in 0..16_384 {
             if enough() {
@@ -508,7 +388,14 @@ impl ChunkStore {
     /// How much of its usual rest background work may take while users do something: 1 all of it, 0 none, since users
     /// would soon have to wait for it. The more garbage there is beside what is free, the less.
     pub fn courtesy(&self) -> f64 {
-        if self.is_pressed() {
+        let rooms = self.tier_rooms();
+        let tiers = rooms.iter().map(TierRoom::courtesy);
+        tiers.fold(self.courtesy_of_pool(), f64::min)
+    }
+
+    /// The same, whichever tier the free room is on.
+    pub(crate) fn courtesy_of_pool(&self) -> f64 {
+        if self.is_loaded() || self.is_short_of_room() {
             return 0.0;
         }
         let pending = self.pending_free.load(Ordering::Relaxed).max(0);
@@ -521,9 +408,17 @@ impl ChunkStore {
         (1.0 - garbage as f64 / free.max(1) as f64).clamp(0.0, 1.0)
     }
 
-    /// Users would soon have to wait for background work: records wait for it, or room is short.
+    /// Room for what lands until garbage has to be brought back for it, bytes.
+    pub fn landing_bytes(&self) -> u64 {
+        let free = self.pool.free_for_content() * u64::from(self.pool.segment_bytes());
+        let rooms = self.tier_rooms();
+        let contested = rooms.iter().filter(|room| room.is_worth_it());
+        contested.map(TierRoom::landing_bytes).fold(free, u64::min)
+    }
+
+    /// Users would soon have to wait for background work: records wait for it, or room is short, on a tier or on all.
     pub fn is_pressed(&self) -> bool {
-        self.is_loaded() || self.is_short_of_room()
+        self.is_loaded() || self.is_short_of_room() || self.free_where_pressed().is_some()
     }
 
     /// Records come faster than they are written into tables.

@@ -187,6 +187,7 @@ impl MetaStorage {
             choice: TierChoice::Fastest,
             kind: SegmentKind::Metadata,
             avoid,
+            garbage: &[],
             leave_free: 0,
         };
         // With no third device the segment goes on with the copy that it has elsewhere, or with one new copy. A copy
@@ -399,6 +400,7 @@ impl MetaStorage {
             choice: TierChoice::Fastest,
             kind: SegmentKind::Metadata,
             avoid,
+            garbage: &[],
             leave_free: 0,
         };
         let first = self.pool.allocate(&request(&[])).map_err(extent_error)?;

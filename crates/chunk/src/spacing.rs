@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::store::ChunkStore;
+use crate::{store::ChunkStore, tier_room::TierRoom};
 
 /// Tiers that are told apart; those behind share the last.
 const TIERS: usize = 8;
@@ -31,7 +31,9 @@ impl ChunkStore {
 
     /// How long that is now.
     pub(crate) fn spacing_of(&self, tier: u8) -> Duration {
-        match self.options.threads == 0 || self.courtesy() == 0.0 {
+        let rooms = self.tier_rooms();
+        let presses = rooms.get(usize::from(tier)).is_some_and(TierRoom::is_pressed);
+        match self.options.threads == 0 || presses || self.courtesy_of_pool() == 0.0 {
             true => Duration::ZERO,
             false => Duration::from_nanos(self.spacing.of(tier).load(Relaxed)),
         }

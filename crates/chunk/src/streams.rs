@@ -18,6 +18,7 @@ use crate::{
     header::HEADER_BYTES,
     record::{COPIES_MAX, Location, TABLE_SEGMENTS, segment_key},
     store::{ChunkStore, CommitState, pool_error},
+    tier_room::TierRoom,
 };
 
 /// Appends of one kind share a segment.
@@ -56,11 +57,12 @@ impl StreamKey {
     }
 }
 
-fn request(choice: TierChoice, avoid: &[u16], leave_free: u64) -> Request<'_> {
+fn request<'a>(choice: TierChoice, avoid: &'a [u16], garbage: &'a [u64], leave_free: u64) -> Request<'a> {
     Request {
         choice,
         kind: SegmentKind::Data,
         avoid,
+        garbage,
         leave_free,
     }
 }
@@ -142,6 +144,7 @@ impl ChunkStore {
         privileged: bool,
         stored: usize,
     ) -> Result<Arc<OpenSegment>, StoreError> {
+        self.relieve(key)?;
         let reserve = self.reserve_segments();
         let copies = match self.allocate_copies(key.choice(), reserve) {
             Err(error) if error.is_no_space() => {
@@ -191,8 +194,12 @@ impl ChunkStore {
     /// One segment for each copy that the tier keeps, on the first tier that has room for all of them.
     fn allocate_copies(&self, choice: TierChoice, leave_free: u64) -> Result<Vec<SegmentId>, PoolError> {
         let mut full: Vec<u16> = Vec::new();
+        let rooms = self.tier_rooms();
+        let garbage: Vec<u64> = rooms.iter().map(TierRoom::garbage_segments).collect();
         'tiers: loop {
-            let first = self.pool.allocate(&request(choice, &full, leave_free))?;
+            let first = self
+                .pool
+                .allocate(&request(choice, &full, &garbage, leave_free))?;
             let mut copies = vec![first];
             let tier = self.pool.tier_of(first.device).unwrap_or(0);
             let wanted = self
@@ -203,7 +210,7 @@ impl ChunkStore {
             while copies.len() < usize::from(wanted).clamp(1, COPIES_MAX) {
                 let avoid: Vec<u16> = copies.iter().map(|copy| copy.device).collect();
                 let same_tier = TierChoice::Tier { tier, strict: true };
-                match self.pool.allocate(&request(same_tier, &avoid, leave_free)) {
+                match self.pool.allocate(&request(same_tier, &avoid, &[], leave_free)) {
                     Ok(segment) => copies.push(segment),
                     Err(error) => {
                         // With a device gone the tier goes on with fewer copies; with a device full it has no room.

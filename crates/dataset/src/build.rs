@@ -443,7 +443,8 @@ impl LiveDataset {
         }
         let mut change = 0i64;
         let minutes = self.minutes();
-        let heat = &self.dataset.environment().heat;
+        let environment = self.dataset.environment();
+        let heat = &environment.heat;
         let chunk_bytes = self.settings().chunk_bytes;
         for (region, edits) in edits {
             let cached = if fresh {
@@ -463,7 +464,13 @@ impl LiveDataset {
                         count,
                         chunk,
                         index,
-                    } => record.overwrite(block, count, chunk, index),
+                    } => {
+                        // Else what is written over would be the coldest of all.
+                        if let Some((before, _)) = record.lookup(block) {
+                            environment.chunk_heat.inherit(before, chunk);
+                        }
+                        record.overwrite(block, count, chunk, index);
+                    }
                 }
             }
             let before = old.map_or(0, |(_, record)| record.mapped_blocks());

@@ -401,7 +401,7 @@ impl Engine {
         Standing {
             now_nanoseconds: self.clock.monotonic_nanoseconds(),
             requests: self.environment.foreground.requests(),
-            free_bytes: self.pool.free_for_content() * u64::from(self.pool.segment_bytes()),
+            free_bytes: self.chunks.landing_bytes(),
             is_pressed: self.chunks.is_pressed(),
             courtesy: self.chunks.courtesy(),
         }

@@ -30,7 +30,7 @@ pub(crate) struct Standing {
     pub(crate) now_nanoseconds: u64,
     /// Requests of users so far.
     pub(crate) requests: u64,
-    /// Free room for content.
+    /// Free room for what is written.
     pub(crate) free_bytes: u64,
     /// Users would have to wait for background work soon.
     pub(crate) is_pressed: bool,

@@ -547,6 +547,7 @@ fn allocate(pool: &Pool) -> Result<Copies, LogError> {
         choice: TierChoice::Fastest,
         kind: SegmentKind::Log,
         avoid,
+        garbage: &[],
         leave_free: 0,
     };
     let first = pool.allocate(&request(&[])).map_err(no_space)?;

@@ -273,6 +273,7 @@ fn a_pool_without_a_free_segment_does_not_stop_a_log_that_has_room() {
         choice: terrace_pool::TierChoice::Fastest,
         kind: terrace_pool::SegmentKind::Data,
         avoid: &[],
+        garbage: &[],
         leave_free: 0,
     };
     let fill = || std::iter::from_fn(|| pool.allocate(&request()).ok()).collect::<Vec<_>>();
@@ -316,6 +317,7 @@ fn a_log_that_cannot_leave_stays() {
         choice: terrace_pool::TierChoice::Fastest,
         kind: terrace_pool::SegmentKind::Data,
         avoid: &[],
+        garbage: &[],
         leave_free: 0,
     };
     while pool.allocate(&request).is_ok() {}

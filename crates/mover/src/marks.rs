@@ -9,7 +9,7 @@ use terrace_store::TierUsage;
 use crate::policy::{HIGH_WATER, TierPolicy};
 
 /// Of the live content, the part that garbage may be without being worth a compaction.
-const GARBAGE_PART: u64 = 8;
+const GARBAGE_PART: u64 = 16;
 
 /// What is in use of a tier.
 pub(crate) fn filled_bytes(tier: &TierUsage) -> u64 {
@@ -95,7 +95,7 @@ mod tests {
             ..TierUsage::default()
         };
         // All segments are taken, and compaction will give most of them back.
-        assert_eq!(filled_bytes(&tier(1000, 400, 100)), 550);
+        assert_eq!(filled_bytes(&tier(1000, 400, 100)), 525);
         assert!(may_rise(&tier(1000, 400, 100), None, 400));
         assert!(!may_rise(&tier(1000, 400, 500), None, 100));
         assert_eq!(filled_bytes(&tier(0, 400, 0)), 400);
@@ -116,7 +116,7 @@ mod tests {
             );
             assert!(down <= 60, "{used} {live} {metadata}: {down}");
         }
-        assert_eq!(in_the_way(&tier(950, 850, 100), None, 100), 139);
+        assert_eq!(in_the_way(&tier(950, 850, 100), None, 100), 97);
         assert_eq!(in_the_way(&tier(0, 400, 0), None, 600), 0);
         // The mark of the slowest keeps nothing on the faster ones.
         let policies = ["a", "b", "c"].map(TierPolicy::named);

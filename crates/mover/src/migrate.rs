@@ -11,7 +11,8 @@ use terrace_dataset::keys;
 use terrace_store::{ChunkId, Placement, StoreError};
 
 use crate::{
-    job::{Job, JobKind},
+    job::{Job, JobKind, JobState},
+    marks::{filled_bytes, may_rise},
     mover::{BENEATH, Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_RECORDS, in_window, tier_name},
     passes::{PASSES, heat_of_pass, next_pass, stays, warmth},
     plan::{self, Chosen, Moving},
@@ -73,6 +74,14 @@ impl Mover {
         }
         let subtree = work.subtree.as_ref();
         let for_pin = is_for_pin(inner, &self.datasets, &work.job);
+        if by_hand && !for_pin && self.is_making_way(inner, work.job.target, now)? {
+            work.waiting = Some("waiting until what is colder has made way");
+            return Ok(SECOND);
+        }
+        if work.job.kind == JobKind::Demote && self.is_enough(inner, &work.job) {
+            work.job.finish();
+            return Ok(0);
+        }
         let job = &mut work.job;
         if by_hand {
             // Not to go back at once: what is hot is found again.
@@ -198,6 +207,56 @@ impl Mover {
                 .for_each(|body| inner.by_hand.release(job.dataset, body));
         }
         Ok(false)
+    }
+
+    /// Whether what a demotion by the marks would move next is hot enough to come up again, and there is room for that: only
+    /// what is cold goes down to the low-water mark, or the two would change places without end. A tier that holds goes
+    /// down in one batch.
+    fn is_enough(&self, inner: &mut Inner, job: &Job) -> bool {
+        let tiers = self.usage(inner);
+        let policy = inner.policies.get(usize::from(job.source));
+        let comes_up = inner
+            .policies
+            .get(usize::from(job.target))
+            .map(|policy| policy.promote_after)
+            .filter(|after| *after > 0);
+        job.room.is_none()
+            && policy.is_some_and(|policy| policy.hold.is_none())
+            && comes_up.is_some_and(|reads| heat_of_pass(job).is_some_and(|limit| limit > reads as f32))
+            && tiers
+                .get(usize::from(job.source))
+                .is_some_and(|tier| may_rise(tier, policy, 0))
+    }
+
+    /// Whether a tier that is too full for what somebody moves there is being emptied of what is coldest; begins that.
+    fn is_making_way(&self, inner: &mut Inner, target: u8, now: u64) -> Result<bool, StoreError> {
+        let tiers = self.usage(inner);
+        let at = usize::from(target);
+        let (Some(tier), Some(policy)) = (tiers.get(at), inner.policies.get(at)) else {
+            return Ok(false);
+        };
+        if filled_bytes(tier) as f64 <= policy.high_water * tier.size_bytes as f64 {
+            inner.made_way.remove(&target);
+            return Ok(false);
+        }
+        let minute = minute_of_day(self.environment.clock.now_nanoseconds());
+        if !in_window(&inner.policies, target, minute) {
+            return Ok(false);
+        }
+        let sinks = |inner: &Inner| {
+            inner.jobs.values().any(|active| {
+                active.job.kind == JobKind::Demote
+                    && active.job.state == JobState::Running
+                    && active.job.source == target
+            })
+        };
+        // One that ended and left the tier as full found too little: then it goes on as long as there is any room.
+        let sought = inner.made_way.get(&target);
+        if !sinks(inner) && sought.is_none_or(|at| now >= at + POLICY_INTERVAL) {
+            inner.made_way.insert(target, now);
+            self.look_at_tiers(inner, now)?;
+        }
+        Ok(sinks(inner))
     }
 
     /// Somebody moves this down by hand: it comes up for what it is read from now on.

@@ -132,6 +132,8 @@ pub(crate) struct Inner {
     pub(crate) grace: Grace,
     pub(crate) exchange: Exchange,
     pub(crate) by_hand: ByHand,
+    /// By tier, when a demotion was sought to make way for what is moved there by hand, until there is room.
+    pub(crate) made_way: HashMap<u8, u64>,
     pub(crate) paces: HashMap<u8, Pace>,
     pub(crate) courtesy: Courtesy,
     /// The most metadata on each tier of late.
@@ -200,6 +202,7 @@ impl Mover {
             grace: Grace::default(),
             exchange: Exchange::default(),
             by_hand: ByHand::default(),
+            made_way: HashMap::new(),
             paces: HashMap::new(),
             courtesy: Courtesy::default(),
             metadata_bytes: Vec::new(),

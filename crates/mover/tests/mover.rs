@@ -684,6 +684,82 @@ fn where_all_is_hot_the_hottest_goes_last() {
 }
 
 #[test]
+fn what_is_written_over_is_as_hot_as_what_was_there() {
+    let pool = Pool::new(20 * MIB);
+    let file = pool.files(1)[0];
+    let chunk = || {
+        let found = terrace_dataset::read_region(&*pool.store(), pool.number, file, 0).unwrap();
+        found.unwrap().record.lookup(40).unwrap().0
+    };
+    let heat = &pool.environment().chunk_heat;
+    let before = chunk();
+    for _ in 0..5 {
+        heat.note(before, pool.number, file, true);
+    }
+    let filesystem = pool.datasets.filesystem("pool/a").unwrap();
+    let block = vec![9; 4096];
+    filesystem
+        .write(&Context::root(), file, 40 * 4096, &block, false)
+        .unwrap();
+    pool.datasets.commit_all().unwrap();
+    assert_ne!(chunk(), before);
+    assert_eq!(heat.reads(chunk()), 5);
+}
+
+#[test]
+fn what_would_come_up_again_goes_down_no_further_than_it_may_come_up() {
+    let pool = Pool::new(40 * MIB);
+    pool.mover.set_step_bytes(MIB);
+    let files = pool.files(36);
+    for object in &files {
+        record(pool.environment(), pool.number, *object, 40);
+    }
+    assert!(pool.steps(10_000) < 10_000);
+    let live = pool.memory.space().tiers[0].live_bytes;
+    assert!(live < 32 * MIB, "below the middle of the marks: {live}");
+    assert!(live > 30 * MIB, "and not down to the lower one: {live}");
+    assert!(pool.mover.jobs().iter().all(|job| job.state == "done"));
+    pool.audit(&files);
+}
+
+#[test]
+fn what_is_moved_up_by_hand_waits_until_what_is_colder_has_made_way() {
+    let pool = Pool::new(20 * MIB);
+    pool.mover.set_step_bytes(MIB);
+    let files = pool.files(10);
+    for object in &files[..6] {
+        record(pool.environment(), pool.number, *object, 200);
+    }
+    for object in &files[6..] {
+        pool.mover.demote(pool.number, *object).unwrap();
+    }
+    pool.steps(1000);
+    (10..20).for_each(|seed| drop(pool.file(&format!("g{seed}"), seed)));
+    pool.datasets.commit_all().unwrap();
+    for object in &files[6..] {
+        pool.mover.promote(pool.number, *object).unwrap();
+    }
+    // 16 MiB are there, and 4 are to come: 17 are the mark.
+    let mut most = 0;
+    for _ in 0..200 {
+        while let Step::More = pool.mover.step().unwrap() {
+            most = most.max(pool.memory.space().tiers[0].live_bytes);
+        }
+        pool.clock.advance(SECOND);
+    }
+    assert!(most <= 18 * MIB + MIB / 2, "{most}");
+    assert!(
+        pool.mover.jobs().iter().all(|job| job.state == "done"),
+        "{:?}",
+        pool.mover.jobs()
+    );
+    for object in &files[..6] {
+        assert_eq!(pool.tier_bytes(*object), [MIB, 0], "what is hot stays");
+    }
+    pool.audit(&files);
+}
+
+#[test]
 fn room_is_made_for_the_hottest_of_those_that_lack_it() {
     let pool = Pool::new(20 * MIB);
     let files = pool.files(18);

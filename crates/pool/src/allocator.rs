@@ -2,14 +2,16 @@
 //!
 //! Invariants: a segment is handed out only while its bit is clear, and its bit is set before it is handed out; the
 //! free count of a device equals the clear bits of its map below its limit. Segments are taken in turn around the device, so that a
-//! segment just released is the last to be written over.
+//! segment just released is the last to be written over. While other tiers have room, what lands leaves a floor of each free for
+//! the log, metadata and compaction, and these leave compaction the last: without a segment to write to it could bring none back.
 
 use crate::{PoolError, SegmentId, SegmentKind, TierSettings};
 
 /// From which tier a segment is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TierChoice {
-    /// The fastest tier below its high-water mark; when all are above, the fastest with a free segment.
+    /// The fastest tier below its high-water mark; when all are above, the fastest with a segment beyond its floor, then
+    /// with any.
     Fastest,
     /// The tier whose `landing` setting is on (else as `Fastest`), overflowing to slower, then to faster ones.
     Sequential,
@@ -27,10 +29,13 @@ pub enum TierChoice {
 pub struct Request<'a> {
     /// Which tier.
     pub choice: TierChoice,
-    /// What for. Only data heeds the high-water mark: metadata and log stay fast until a tier is full.
+    /// What for. Only data heeds the high-water mark and the floor: metadata and log stay fast until a tier is full.
     pub kind: SegmentKind,
     /// Devices that must not be used (they hold the other copies).
     pub avoid: &'a [u16],
+    /// By tier, segments' worth of garbage that compaction brings back: it does not count against the mark. Tiers that are
+    /// not named have none.
+    pub garbage: &'a [u64],
     /// Fail with `NoSpace` rather than let the pool have fewer free segments than this afterwards (the reserve).
     pub leave_free: u64,
 }
@@ -296,20 +301,28 @@ impl Allocator {
                 // A tier that holds keeps what would land below it.
                 let holding = (0..order[0]).find(|tier| {
                     holds.get(usize::from(*tier)).is_some_and(Option::is_some)
-                        && self.is_below_mark(*tier, tiers, holds)
+                        && self.is_below_mark(*tier, request.garbage, tiers, holds)
                 });
                 if let Some(tier) = holding {
                     order.retain(|other| *other != tier);
                     order.insert(0, tier);
                 }
             }
-            for &tier in &order {
-                if self.is_below_mark(tier, tiers, holds)
-                    && let Some(segment) = self.take_from(tier, request.avoid)
-                {
-                    return Ok(segment);
-                }
-            }
+            let beyond_floor = |tier: &u8| {
+                let counts = self.usable_counts(|device| device.tier == *tier);
+                counts.free > floor_of(counts.total)
+            };
+            let beyond: Vec<u8> = order.iter().copied().filter(beyond_floor).collect();
+            let below_mark = |tier: &&u8| self.is_below_mark(**tier, request.garbage, tiers, holds);
+            let (first, then): (Vec<u8>, Vec<u8>) = beyond.iter().partition(below_mark);
+            order = first.into_iter().chain(then).chain(order).collect();
+        } else {
+            let beyond_last = |tier: &u8| {
+                let counts = self.usable_counts(|device| device.tier == *tier);
+                counts.free > last_of(counts.total)
+            };
+            let beyond: Vec<u8> = order.iter().copied().filter(beyond_last).collect();
+            order = beyond.into_iter().chain(order).collect();
         }
         for &tier in &order {
             if let Some(segment) = self.take_from(tier, request.avoid) {
@@ -323,13 +336,25 @@ impl Allocator {
         })
     }
 
-    /// Whether one more segment leaves the tier at or below its mark.
-    fn is_below_mark(&self, tier: u8, tiers: &[TierSettings], holds: &[Option<f64>]) -> bool {
+    /// Whether one more segment leaves the tier at or below its mark, as far as it is not filled with garbage.
+    fn is_below_mark(
+        &self,
+        tier: u8,
+        garbage: &[u64],
+        tiers: &[TierSettings],
+        holds: &[Option<f64>],
+    ) -> bool {
         let counts = self.usable_counts(|device| device.tier == tier);
         let at = usize::from(tier);
+        let used = counts.total - counts.free;
+        let filled = used.saturating_sub(garbage.get(at).copied().unwrap_or(0));
         let high_water = tiers.get(at).map_or(1.0, |settings| settings.high_water);
-        let mark = holds.get(at).copied().flatten().unwrap_or(high_water);
-        (counts.total - counts.free + 1) as f64 <= mark * counts.total as f64
+        let mark = holds
+            .get(at)
+            .copied()
+            .flatten()
+            .unwrap_or(landing_mark(high_water));
+        (filled + 1) as f64 <= mark * counts.total as f64
     }
 
     /// A segment of the device in the tier that is relatively emptiest (the lowest number among equals).
@@ -350,6 +375,29 @@ impl Allocator {
             index,
         })
     }
+}
+
+/// The usual high-water mark, and how full a tier that has it may become: what is written while the mover makes room stays
+/// there. A mark that was set lower is heeded.
+const HIGH_WATER: f64 = 0.85;
+const LANDING: f64 = 15.0 / 16.0;
+
+/// Fill level up to which new content lands on a tier with this high-water mark.
+pub(crate) fn landing_mark(high_water: f64) -> f64 {
+    match high_water >= HIGH_WATER {
+        true => high_water.max(LANDING),
+        false => high_water,
+    }
+}
+
+/// Of so many segments of a tier, those that what lands leaves free.
+pub(crate) fn floor_of(segments: u64) -> u64 {
+    (segments / 32).max(2).min(segments / 8)
+}
+
+/// Those that log and metadata leave free as well: a segment for each of two copies.
+fn last_of(segments: u64) -> u64 {
+    (segments / 16).min(2)
 }
 
 /// Tiers in the order in which they are tried.

@@ -42,6 +42,10 @@ pub struct TierInfo {
     pub segments: u64,
     /// Free ones of them.
     pub free_segments: u64,
+    /// Of which new data leaves so many free while other tiers have room: for the log, metadata and compaction.
+    pub floor_segments: u64,
+    /// Fill level (0.0–1.0), garbage not counted, up to which new data lands here.
+    pub landing_mark: f64,
 }
 
 /// An open pool. All methods may be called from any thread.
@@ -119,6 +123,8 @@ impl Pool {
                 size_bytes: counts.total * u64::from(self.segment_bytes),
                 segments: counts.total,
                 free_segments: counts.free,
+                floor_segments: crate::allocator::floor_of(counts.total),
+                landing_mark: crate::allocator::landing_mark(settings.high_water),
             }
         });
         tiers.collect()

@@ -15,9 +15,11 @@ const WINDOW_BYTES_MAX: usize = 64;
 pub struct TierSettings {
     /// Name as the user gave it, 1–64 bytes.
     pub name: String,
-    /// Fill level (0.0–1.0) above which new data goes to the next tier and the mover sinks cold data.
+    /// Fill level (0.0–1.0) above which new data goes to the next tier and the mover sinks cold data. Garbage that
+    /// compaction brings back does not count. From the usual 85 % on new data goes to the next tier above 15/16 only: the
+    /// mover is to make room first.
     pub high_water: f64,
-    /// Fill level (0.0–1.0) down to which the mover sinks.
+    /// Fill level (0.0–1.0) down to which the mover sinks what is cold.
     pub low_water: f64,
     /// Whether long sequential writes land here.
     pub landing: bool,

@@ -24,6 +24,7 @@ fn request(choice: TierChoice) -> Request<'static> {
         choice,
         kind: SegmentKind::Data,
         avoid: &[],
+        garbage: &[],
         leave_free: 0,
     }
 }
@@ -108,7 +109,7 @@ proptest! {
                         })
                         .collect();
                     let possible = all_free > leave_free && !candidates.is_empty();
-                    match pool.allocate(&Request { choice, kind, avoid: &avoid, leave_free }) {
+                    match pool.allocate(&Request { choice, kind, avoid: &avoid, garbage: &[], leave_free }) {
                         Ok(segment) => {
                             prop_assert!(possible);
                             prop_assert!(candidates.contains(&segment.device));
@@ -150,20 +151,31 @@ proptest! {
 #[test]
 fn data_heeds_the_high_water_mark_and_metadata_does_not() {
     let pool = pool();
+    let lower = TierSettings {
+        high_water: 0.84,
+        ..TierSettings::named("fast")
+    };
+    pool.set_tier("fast", lower).unwrap();
     let mut on_fast = 0;
     while pool.tier_of(pool.allocate(&request(TierChoice::Fastest)).unwrap().device) == Some(0) {
         on_fast += 1;
     }
-    // 85 % of 24 segments.
+    // 84 % of 24 segments: lower than usual.
     assert_eq!(on_fast, 20);
     let metadata = Request {
         kind: SegmentKind::Metadata,
         ..request(TierChoice::Fastest)
     };
-    for _ in 0..4 {
+    for _ in 0..3 {
         assert_eq!(pool.tier_of(pool.allocate(&metadata).unwrap().device), Some(0));
     }
+    // The last is for compaction.
     assert_eq!(pool.tier_of(pool.allocate(&metadata).unwrap().device), Some(1));
+    let on_fast = TierChoice::Tier {
+        tier: 0,
+        strict: true,
+    };
+    assert!(pool.allocate(&request(on_fast)).is_ok());
     // Above every mark the rest is used all the same, to the last segment.
     while pool.free_segments() > 0 {
         pool.allocate(&request(TierChoice::Fastest)).unwrap();
@@ -176,9 +188,43 @@ fn data_heeds_the_high_water_mark_and_metadata_does_not() {
 }
 
 #[test]
+fn above_the_usual_mark_new_data_lands_until_a_sixteenth_is_left() {
+    let shelf = Shelf::new(&[64, 40]);
+    let tiers = vec![("fast", shelf.devices(&[0])), ("slow", shelf.devices(&[1]))];
+    let pool = create("tank", 1, tiers);
+    let mut on_fast = 0;
+    while pool.allocate(&request(TierChoice::Fastest)).unwrap().device == 0 {
+        on_fast += 1;
+    }
+    assert_eq!(on_fast, pool.tiers()[0].segments * 15 / 16);
+}
+
+#[test]
+fn garbage_does_not_count_against_the_mark_and_the_floor_is_left() {
+    let pool = pool();
+    let garbage = Request {
+        garbage: &[10],
+        ..request(TierChoice::Fastest)
+    };
+    let tier_of = |segment: SegmentId| pool.tier_of(segment.device);
+    let mut on_fast = 0;
+    while tier_of(pool.allocate(&garbage).unwrap()) == Some(0) {
+        on_fast += 1;
+    }
+    assert_eq!(on_fast, 22, "all of 24 but two");
+    assert_eq!(pool.tiers()[0].free_segments, pool.tiers()[0].floor_segments);
+    // While the slower tier is above its mark, too; not when that has nothing but its own floor.
+    while pool.tiers()[1].free_segments > pool.tiers()[1].floor_segments {
+        assert_eq!(tier_of(pool.allocate(&garbage).unwrap()), Some(1));
+    }
+    assert_eq!(tier_of(pool.allocate(&garbage).unwrap()), Some(0));
+}
+
+#[test]
 fn the_reserve_stays_free() {
     let pool = pool();
     let modest = Request {
+        garbage: &[],
         leave_free: 5,
         ..request(TierChoice::Fastest)
     };

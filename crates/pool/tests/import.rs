@@ -280,6 +280,7 @@ fn a_truncated_device_is_refused_and_taken_as_it_is_where_one_may_be_missing() {
             choice: TierChoice::Fastest,
             kind: SegmentKind::Data,
             avoid: &[],
+            garbage: &[],
             leave_free: 0,
         });
         assert!(taken.is_err(), "something new is put on it");

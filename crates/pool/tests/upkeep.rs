@@ -16,6 +16,7 @@ const DATA: Request<'static> = Request {
     choice: TierChoice::Fastest,
     kind: SegmentKind::Data,
     avoid: &[],
+    garbage: &[],
     leave_free: 0,
 };
 

@@ -1,0 +1,215 @@
+//! Compaction: live chunks move out of segments that hold little else but garbage, so that these can be written to again.
+//!
+//! Invariants: chunks stay on their tier unless it has no segment left at all; a tier is compacted when garbage is more than a
+//! quarter of it, or when free segments get short, and only where a few of the emptiest segments together give at least one
+//! back, which bounds how much is written for it (greedy cleaning of a log-structured store: Rosenblum and Ousterhout 1992).
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use terrace_pool::SegmentId;
+use terrace_store::{CHUNK_BYTES_MAX, Placement, StoreError};
+
+use crate::{
+    header::HEADER_BYTES, maintenance::Maintenance, store::ChunkStore, streams::StreamKey,
+    tier_room::TierRoom,
+};
+
+/// Among how many of the emptiest segments compaction looks for one to be won.
+const COMPACT_SEGMENTS: usize = 16;
+/// Chunks moved by one step of compaction.
+const COMPACT_CHUNKS: usize = 64;
+/// The same where users wait for the device.
+const COMPACT_CHUNKS_BESIDE_USERS: usize = 4;
+/// Emptied segments that wait for the same flush at most.
+const RELEASED_TOGETHER: u64 = 4;
+/// Steps that a writer does at most for the segment that it is about to take, and how long it waits for another who does.
+const RELIEF_STEPS: usize = 256;
+const RELIEF_WAIT: Duration = Duration::from_millis(20);
+
+impl ChunkStore {
+    /// Moves what is live out of the emptiest segment, when that is worth it; `false` when it is not.
+    pub(crate) fn compact_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        if state.compacting.is_none() {
+            let Some(segment) = self.choose_for_compaction(state) else {
+                return Ok(false);
+            };
+            state.compacting = Some((segment, self.chunks_in_segment(segment)?));
+        }
+        let Some((segment, mut ids)) = state.compacting.take() else {
+            return Ok(false);
+        };
+        let tier = self.pool.tier_of(segment.device).unwrap_or(0);
+        let at_once = match self.spacing_of(tier).is_zero() {
+            true => COMPACT_CHUNKS,
+            false => COMPACT_CHUNKS_BESIDE_USERS,
+        };
+        let rest = ids.split_off(ids.len().min(at_once));
+        self.rest_beside_users(tier);
+        let within = |strict| {
+            let placement = Placement::Tier { tier, strict };
+            self.move_chunks(&ids, placement, Some(segment))
+        };
+        // It stays on its tier, above the mark of that too: where it goes else is for the mover to say.
+        let mut outcome = within(true);
+        if let Err(StoreError::NoSpace) = outcome
+            && (self.give_up_empty()? | self.wait_for_release(state)?)
+        {
+            outcome = within(true);
+        }
+        if let Err(StoreError::NoSpace) = outcome {
+            tracing::debug!(%segment, tier, "compaction finds no room on its tier");
+            outcome = within(false);
+        }
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(StoreError::NoSpace) => {
+                state.without_room.insert(segment);
+                return Ok(true);
+            }
+            Err(error) => return Err(error),
+        };
+        if !outcome.failed.is_empty() {
+            state.stuck.insert(segment);
+        }
+        if rest.is_empty() {
+            let left = self
+                .keeper
+                .lock()
+                .segments
+                .get(&segment)
+                .is_some_and(|state| state.live > 0);
+            if left {
+                state.stuck.insert(segment);
+            }
+        } else {
+            state.compacting = Some((segment, rest));
+        }
+        Ok(true)
+    }
+
+    /// The emptiest segment of the fastest tier where garbage is more than a quarter or room is short, and where moving
+    /// the live chunks of the emptiest few gives at least one segment back (or they would only be moved about for ever).
+    fn choose_for_compaction(&self, state: &mut Maintenance) -> Option<SegmentId> {
+        let short = self.pool.free_for_content() < self.reserve_segments() * 2 + 2;
+        // Disks that sleep are woken only for room that is needed.
+        let resting = match short {
+            true => u8::MAX,
+            false => self.resting_from(),
+        };
+        let rooms = self.tier_rooms();
+        let mut by_tier: Vec<Vec<(i64, SegmentId)>> = vec![Vec::new(); rooms.len()];
+        {
+            let books = self.keeper.lock();
+            for (id, segment) in &books.segments {
+                let still = !segment.open && !segment.freeing && segment.pending == 0 && segment.live > 0;
+                let tier = self.pool.tier_of(id.device).filter(|tier| *tier < resting);
+                let listed = tier.and_then(|tier| by_tier.get_mut(usize::from(tier)));
+                let may = still && !state.stuck.contains(id) && !state.without_room.contains(id);
+                if let Some(listed) = listed.filter(|_| may) {
+                    listed.push((segment.live, *id));
+                }
+            }
+        }
+        let looked_at = by_tier.into_iter().zip(&rooms);
+        looked_at.into_iter().find_map(|(segments, room)| {
+            let few = match (short, room.is_short()) {
+                (true, _) => COMPACT_SEGMENTS,
+                // Before what lands goes to a slower tier, whatever room that has.
+                (_, true) => COMPACT_SEGMENTS / 2,
+                _ => 0,
+            };
+            self.emptiest_worth_it(segments, few)
+        })
+    }
+
+    /// The emptiest of these segments; `few`: among how many of the emptiest one must be won, 0 if there is no need and
+    /// a quarter of all must be garbage.
+    fn emptiest_worth_it(&self, mut emptiest: Vec<(i64, SegmentId)>, few: usize) -> Option<SegmentId> {
+        let segment_bytes = i64::from(self.pool.segment_bytes());
+        let total = segment_bytes * emptiest.len() as i64;
+        let live: i64 = emptiest.iter().map(|(live, _)| live).sum();
+        if emptiest.is_empty() || few == 0 && total - live <= total / 4 {
+            return None;
+        }
+        let few = if few == 0 { COMPACT_SEGMENTS } else { few };
+        let few = emptiest.len().min(few);
+        if few < emptiest.len() {
+            emptiest.select_nth_unstable(few);
+            emptiest.truncate(few);
+        }
+        emptiest.sort_unstable();
+        // The end of a segment stays unused when the next chunk does not fit.
+        let usable = segment_bytes - CHUNK_BYTES_MAX as i64 - HEADER_BYTES as i64;
+        let mut sum = 0;
+        let gives = emptiest.iter().enumerate().any(|(count, (live, _))| {
+            sum += live;
+            sum <= count as i64 * usable
+        });
+        emptiest.first().filter(|_| gives).map(|(_, id)| *id)
+    }
+
+    /// Free segments of the tier that has the fewest, of those where garbage is to be brought back before other work.
+    pub(crate) fn free_where_pressed(&self) -> Option<u64> {
+        let resting = usize::from(self.resting_from());
+        let rooms = self.tier_rooms();
+        let pressed = rooms.iter().take(resting).filter(|room| room.is_pressed());
+        pressed.map(TierRoom::free).min()
+    }
+
+    /// Compacts where garbage is to be brought back before other work; one flush then serves several segments, as far as
+    /// there is room for the next.
+    pub(crate) fn compact_pressed(
+        &self,
+        state: &mut Maintenance,
+        free: Option<u64>,
+    ) -> Result<bool, StoreError> {
+        let Some(free) = free else { return Ok(false) };
+        let waiting = self.keeper.lock().freeing.len() as u64;
+        Ok(waiting < RELEASED_TOGETHER.min(free) && self.compact_step(state)?)
+    }
+
+    /// Before new content of this stream takes a segment: brings garbage back for it, rather than let it land on a slower tier.
+    pub(crate) fn relieve(&self, key: StreamKey) -> Result<(), StoreError> {
+        for _ in 0..RELIEF_STEPS {
+            if !self.is_to_relieve(key) {
+                return Ok(());
+            }
+            let Some(mut state) = self.maintenance.try_lock_for(RELIEF_WAIT) else {
+                continue;
+            };
+            let state = &mut *state;
+            let worked = self.reclaim_step(state)?
+                || self.give_up_empty()?
+                || self.compact_pressed(state, Some(self.free_where_pressed().unwrap_or(1)))?
+                || self.wait_for_release(state)?;
+            if !worked {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the tier on which this lands has room for it but for garbage.
+    fn is_to_relieve(&self, key: StreamKey) -> bool {
+        let tiers = self.pool.tiers();
+        let at = match key {
+            StreamKey::Random => 0,
+            StreamKey::Sequential => tiers.iter().position(|tier| tier.settings.landing).unwrap_or(0),
+            StreamKey::Tier(..) => return false,
+        };
+        let rooms = self.rooms_of(&tiers);
+        let (Some(tier), Some(room)) = (tiers.get(at), rooms.get(at)) else {
+            return false;
+        };
+        at < usize::from(self.resting_from()) && room.is_out() && !room.is_above(tier.landing_mark)
+    }
+
+    fn resting_from(&self) -> u8 {
+        self.resting_from.load(Ordering::Relaxed)
+    }
+
+    /// Segments of this tier and slower ones are not compacted while there is room otherwise; 255: none of them rests.
+    pub fn set_resting_from(&self, tier: u8) {
+        self.resting_from.store(tier, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,169 @@
+//! `TierRoom`: how much room a tier has, how much of it is garbage, and how soon that must be brought back.
+//!
+//! Invariants: everything is counted from memory, in time that depends on the devices and not on what lies on them; garbage
+//! that is hardly worth its compaction is no reason to hurry. A tier is compacted before what lands has to go to a slower one:
+//! the more was written over, the emptier are the segments by then, so not much earlier either (F2FS, Lee et al. 2015, cleans
+//! on demand in the same way).
+
+use terrace_pool::TierInfo;
+
+use crate::store::ChunkStore;
+
+/// Of the live content, the part that garbage must be for compaction to win much.
+const WORTH_PART: u64 = 8;
+/// Of a tier, the part beyond its floor below which it is compacted, and the part below which that waits for nobody.
+const SHORT_PART: u64 = 16;
+const PRESSED_PART: u64 = 32;
+
+/// See the module.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TierRoom {
+    segments: u64,
+    free: u64,
+    /// Free segments that are not for what lands.
+    floor: u64,
+    segment_bytes: u64,
+    /// Committed and pending content.
+    live_bytes: u64,
+    garbage_bytes: u64,
+}
+
+impl TierRoom {
+    /// Beyond its floor, segments.
+    fn beyond(&self) -> u64 {
+        self.free.saturating_sub(self.floor)
+    }
+
+    fn part(&self, part: u64) -> u64 {
+        (self.segments / part).max(1)
+    }
+
+    /// Whether compaction wins much.
+    pub fn is_worth_it(&self) -> bool {
+        self.garbage_bytes > (self.live_bytes / WORTH_PART).max(2 * self.segment_bytes)
+    }
+
+    /// Whether it is time to bring garbage back.
+    pub fn is_short(&self) -> bool {
+        self.beyond() < self.part(SHORT_PART).max(2)
+    }
+
+    /// Whether what lands goes elsewhere unless garbage is brought back now, which is worth it.
+    pub fn is_out(&self) -> bool {
+        self.beyond() == 0 && self.is_worth_it()
+    }
+
+    /// Whether garbage that is worth it should be brought back without regard for others.
+    pub fn is_pressed(&self) -> bool {
+        self.beyond() <= self.part(PRESSED_PART) && self.is_worth_it()
+    }
+
+    /// 1: there is no hurry, 0: it is pressed.
+    pub fn courtesy(&self) -> f64 {
+        if !self.is_worth_it() {
+            return 1.0;
+        }
+        let pressed = self.part(PRESSED_PART);
+        let calm = 2 * self.part(SHORT_PART);
+        let above = self.beyond().saturating_sub(pressed);
+        (above as f64 / calm.saturating_sub(pressed).max(1) as f64).min(1.0)
+    }
+
+    /// Segments' worth of garbage.
+    pub fn garbage_segments(&self) -> u64 {
+        self.garbage_bytes / self.segment_bytes
+    }
+
+    /// Free segments.
+    pub fn free(&self) -> u64 {
+        self.free
+    }
+
+    /// Free bytes beyond the floor.
+    pub fn landing_bytes(&self) -> u64 {
+        self.beyond() * self.segment_bytes
+    }
+
+    /// Whether live content and metadata alone pass the mark above which new content goes to the next tier.
+    pub fn is_above(&self, mark: f64) -> bool {
+        let used = self.segments.saturating_sub(self.free);
+        used.saturating_sub(self.garbage_segments()) as f64 >= mark * self.segments as f64
+    }
+}
+
+impl ChunkStore {
+    /// The room of each tier, fastest first.
+    pub(crate) fn tier_rooms(&self) -> Vec<TierRoom> {
+        self.rooms_of(&self.pool.tiers())
+    }
+
+    pub(crate) fn rooms_of(&self, tiers: &[TierInfo]) -> Vec<TierRoom> {
+        let segment_bytes = u64::from(self.pool.segment_bytes());
+        let mut content = vec![(0, 0); tiers.len()];
+        let place = |device: u16| {
+            let tier = self.pool.tier_of(device).filter(|_| self.pool.has_device(device));
+            tier.map(usize::from)
+        };
+        // What can still be appended is no garbage.
+        for open in self.open_segments.all() {
+            let room = open.room() as u64;
+            for copy in &open.copies {
+                if let Some((taken, _)) = place(copy.device).and_then(|tier| content.get_mut(tier)) {
+                    *taken += room;
+                }
+            }
+        }
+        let devices: Vec<_> = self.keeper.lock().devices().collect();
+        let mut segments = vec![0; tiers.len()];
+        for (device, held) in devices {
+            let Some(tier) = place(device) else { continue };
+            if let (Some((_, live)), Some(segments)) = (content.get_mut(tier), segments.get_mut(tier)) {
+                *live += held.content.max(0).unsigned_abs();
+                *segments += held.segments;
+            }
+        }
+        let all = tiers.iter().zip(content).zip(segments);
+        all.map(|((tier, (open, live_bytes)), data)| TierRoom {
+            segments: tier.segments,
+            free: tier.free_segments,
+            floor: tier.floor_segments,
+            segment_bytes,
+            live_bytes,
+            garbage_bytes: (data * segment_bytes).saturating_sub(live_bytes + open),
+        })
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn room(free: u64, garbage_segments: u64) -> TierRoom {
+        TierRoom {
+            segments: 128,
+            free,
+            floor: 4,
+            segment_bytes: 1 << 20,
+            live_bytes: (128 - free - garbage_segments) << 20,
+            garbage_bytes: garbage_segments << 20,
+        }
+    }
+
+    #[test]
+    fn what_is_worth_it_is_brought_back_the_sooner_the_less_is_free() {
+        assert!(!room(30, 60).is_short() && room(30, 60).courtesy() >= 1.0);
+        let courtesies: Vec<f64> = (4..24).map(|free| room(free, 60).courtesy()).collect();
+        assert!(
+            courtesies.is_sorted()
+                && courtesies
+                    .iter()
+                    .any(|courtesy| *courtesy > 0.2 && *courtesy < 0.8)
+        );
+        assert!(room(11, 60).is_short() && !room(11, 60).is_pressed() && room(8, 60).is_pressed());
+        assert!(room(4, 60).is_out() && !room(5, 60).is_out() && room(5, 60).courtesy() <= 0.0);
+        // A tier that is full of what lives waits for nobody in vain.
+        assert!(!room(4, 10).is_out() && !room(4, 10).is_pressed() && room(4, 10).courtesy() >= 1.0);
+        assert!(room(4, 10).is_above(0.85) && !room(4, 60).is_above(0.85));
+    }
+}

@@ -1,0 +1,92 @@
+//! What is written over and over stays on the fast tier, whatever garbage that makes there.
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use std::sync::Arc;
+
+use fixture::{FaultDevice, Power, audit, make_pool, noise, options, piece, settle};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use terrace_chunk::ChunkStore;
+use terrace_store::{Batch, ChunkId, Piece, Placement, Store};
+
+const CHUNK_BYTES: usize = 65_536;
+
+fn two_tiers(fast_mib: u64) -> Arc<ChunkStore> {
+    let power = Power::new();
+    let device = |name: &str, mib: u64| FaultDevice::new(name, mib << 20, power.clone());
+    let pool = make_pool(&[
+        ("fast", 1, vec![device("fast", fast_mib)]),
+        ("slow", 1, vec![device("slow", 256)]),
+    ]);
+    ChunkStore::create(pool, options(1)).unwrap()
+}
+
+/// Writes one chunk for each seed, in place of some others.
+fn write(store: &ChunkStore, seeds: impl Iterator<Item = u64>, old: &[ChunkId]) -> Vec<ChunkId> {
+    let contents: Vec<Vec<u8>> = seeds.map(|seed| noise(seed, CHUNK_BYTES)).collect();
+    let pieces: Vec<Piece<'_>> = contents.iter().map(|content| piece(content)).collect();
+    let mut batch = Batch::new();
+    let mut ids = Vec::new();
+    for written in store.write_chunks(&pieces).unwrap() {
+        ids.push(written.id);
+        batch.reference(written.id, 1);
+        batch.hold(written);
+    }
+    old.iter().for_each(|id| batch.reference(*id, -1));
+    store.commit(batch).unwrap();
+    ids
+}
+
+fn tier_of(store: &ChunkStore, id: ChunkId) -> u8 {
+    store.chunk_info(id).unwrap().unwrap().tier
+}
+
+#[test]
+fn what_is_written_over_lands_on_the_fast_tier_although_its_segments_are_used_up() {
+    let store = two_tiers(64);
+    // 36 of 64 MiB live; four times the tier is written over, at random, with little background work.
+    let mut seeds = 0..;
+    let mut ids = write(&store, seeds.by_ref().take(576), &[]);
+    let mut random = StdRng::seed_from_u64(7);
+    for _ in 0..512 {
+        let places: std::collections::BTreeSet<usize> =
+            (0..8).map(|_| random.random_range(0..ids.len())).collect();
+        let old: Vec<ChunkId> = places.iter().map(|at| ids[*at]).collect();
+        let new = write(&store, seeds.by_ref().take(old.len()), &old);
+        for (at, id) in places.into_iter().zip(new) {
+            assert_eq!(tier_of(&store, id), 0);
+            ids[at] = id;
+        }
+        store.step().unwrap();
+    }
+    let slow = ids.iter().filter(|id| tier_of(&store, **id) > 0).count();
+    assert_eq!(slow, 0, "compaction keeps all where it is");
+    settle(&store);
+    audit(&store);
+}
+
+#[test]
+fn what_has_no_room_beside_what_lives_goes_to_the_slower_tier() {
+    let store = two_tiers(64);
+    let ids = write(&store, 0..1600, &[]);
+    let fast = ids.iter().filter(|id| tier_of(&store, **id) == 0).count();
+    // 15/16 of 64 MiB, less log and metadata.
+    assert!((700..960).contains(&fast), "{fast}");
+    // Room is made there: new content lands there again.
+    let fast: Vec<ChunkId> = ids
+        .iter()
+        .copied()
+        .filter(|id| tier_of(&store, *id) == 0)
+        .collect();
+    let slow = Placement::Tier {
+        tier: 1,
+        strict: true,
+    };
+    store.rewrite(&fast[..300], slow).unwrap();
+    settle(&store);
+    // Once the segment that was begun is full.
+    let more = write(&store, 10_000..10_100, &[]);
+    assert!(more[70..].iter().all(|id| tier_of(&store, *id) == 0));
+    audit(&store);
+}
