@@ -168,6 +168,15 @@ impl ChunkStore {
         Ok(waiting < RELEASED_TOGETHER.min(free) && self.compact_step(state)?)
     }
 
+    /// Does a piece of what brings garbage back where that is short; `free` as of
+    /// [`free_where_pressed`](Self::free_where_pressed).
+    pub(crate) fn bring_back(&self, state: &mut Maintenance, free: Option<u64>) -> Result<bool, StoreError> {
+        Ok(self.reclaim_step(state)?
+            || self.give_up_empty()?
+            || self.compact_pressed(state, free)?
+            || self.wait_for_release(state)?)
+    }
+
     /// Before new content of this stream takes a segment: brings garbage back for it, rather than let it land on a slower tier.
     pub(crate) fn relieve(&self, key: StreamKey) -> Result<(), StoreError> {
         for _ in 0..RELIEF_STEPS {
@@ -177,12 +186,8 @@ impl ChunkStore {
             let Some(mut state) = self.maintenance.try_lock_for(RELIEF_WAIT) else {
                 continue;
             };
-            let state = &mut *state;
-            let worked = self.reclaim_step(state)?
-                || self.give_up_empty()?
-                || self.compact_pressed(state, Some(self.free_where_pressed().unwrap_or(1)))?
-                || self.wait_for_release(state)?;
-            if !worked {
+            let free = self.free_where_pressed().unwrap_or(1);
+            if !self.bring_back(&mut state, Some(free))? {
                 return Ok(());
             }
         }

@@ -43,6 +43,8 @@ pub(crate) struct Maintenance {
     failures: u32,
     /// Steps until metadata segments are looked at again.
     metadata_rest: u32,
+    /// Where room is short: whether room comes next, or metadata.
+    room_next: bool,
     /// Segments that could not be emptied (damaged chunks).
     pub(crate) stuck: BTreeSet<SegmentId>,
     /// Segments that cannot be emptied until there is room again.
@@ -66,6 +68,13 @@ impl ChunkStore {
         let merges_first = self.is_loaded() && !self.is_short_of_room();
         // Garbage that lies where users write is brought back before anything that can wait longer.
         let pressed_free = self.free_where_pressed();
+        if pressed_free.is_some() {
+            // By turns: users who write without end leave no end of checkpoints and merges either.
+            state.room_next = !state.room_next;
+            if !state.room_next && self.bring_back(state, pressed_free)? {
+                return Ok(Step::More);
+            }
+        }
         let worked = self.checkpoint_if_due(state)?
             || (merges_first && self.merge_step())
             || self.reclaim_step(state)?

@@ -1,9 +1,12 @@
 //! `TierRoom`: how much room a tier has, how much of it is garbage, and how soon that must be brought back.
 //!
 //! Invariants: everything is counted from memory, in time that depends on the devices and not on what lies on them; garbage
-//! that is hardly worth its compaction is no reason to hurry. A tier is compacted before what lands has to go to a slower one:
+//! that is hardly worth its compaction is no reason to hurry. What nothing refers to any more and is not reclaimed yet counts as
+//! garbage of each tier that it may lie on: content would else sink, or land elsewhere, for what is dead. A tier is compacted before what lands has to go to a slower one:
 //! the more was written over, the emptier are the segments by then, so not much earlier either (F2FS, Lee et al. 2015, cleans
 //! on demand in the same way).
+
+use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_pool::TierInfo;
 
@@ -114,6 +117,7 @@ impl ChunkStore {
             }
         }
         let devices: Vec<_> = self.keeper.lock().devices().collect();
+        let pending = self.pending_free.load(Relaxed).max(0).unsigned_abs();
         let mut segments = vec![0; tiers.len()];
         for (device, held) in devices {
             let Some(tier) = place(device) else { continue };
@@ -123,13 +127,16 @@ impl ChunkStore {
             }
         }
         let all = tiers.iter().zip(content).zip(segments);
-        all.map(|((tier, (open, live_bytes)), data)| TierRoom {
-            segments: tier.segments,
-            free: tier.free_segments,
-            floor: tier.floor_segments,
-            segment_bytes,
-            live_bytes,
-            garbage_bytes: (data * segment_bytes).saturating_sub(live_bytes + open),
+        all.map(|((tier, (open, held_bytes)), data)| {
+            let live_bytes = held_bytes.saturating_sub(pending);
+            TierRoom {
+                segments: tier.segments,
+                free: tier.free_segments,
+                floor: tier.floor_segments,
+                segment_bytes,
+                live_bytes,
+                garbage_bytes: (data * segment_bytes).saturating_sub(live_bytes + open),
+            }
         })
         .collect()
     }

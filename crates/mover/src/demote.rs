@@ -44,7 +44,8 @@ impl Mover {
                     && !active.job.state.is_over()
                     && active.job.source == source
             });
-            let filled = filled_bytes(tier);
+            // Some of what is being freed may lie here: nothing sinks for that.
+            let filled = filled_bytes(tier).saturating_sub(space.pending_free_bytes);
             let mark = policy.hold.unwrap_or(policy.high_water);
             let mark_bytes = mark * tier.size_bytes as f64;
             let full = filled as f64 > mark_bytes || policy.hold.is_some() && filled as f64 >= mark_bytes;

@@ -37,6 +37,7 @@ mod status;
 mod store_work;
 mod subtree;
 mod turns;
+mod urgent;
 
 pub use error::MoverError;
 pub use job::{JobInfo, JobKind, JobState};

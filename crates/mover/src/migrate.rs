@@ -8,7 +8,7 @@ use std::{cell::Cell, sync::atomic::Ordering};
 
 use parking_lot::MutexGuard;
 use terrace_dataset::keys;
-use terrace_store::{ChunkId, Placement, StoreError};
+use terrace_store::{ChunkId, Placement, StoreError, TierUsage};
 
 use crate::{
     job::{Job, JobKind, JobState},
@@ -64,7 +64,11 @@ impl Mover {
             work.waiting = Some("waiting, since a faster tier holds what is written");
             return Ok(POLICY_INTERVAL);
         }
-        let pause = self.pause_for(inner, work.job.target, now);
+        let by_marks = work.job.kind == JobKind::Demote && work.job.room.is_none();
+        let pause = match by_marks && self.is_urgent(inner, work.job.source) {
+            true => self.pace_of(inner, work.job.target, now),
+            false => self.pause_for(inner, work.job.target, now),
+        };
         if pause > 0 {
             return Ok(pause);
         }
@@ -215,6 +219,11 @@ impl Mover {
     fn is_enough(&self, inner: &mut Inner, job: &Job) -> bool {
         let tiers = self.usage(inner);
         let policy = inner.policies.get(usize::from(job.source));
+        let pending = self.environment.store.space().pending_free_bytes;
+        let is_low = |tier: &TierUsage| {
+            let low = policy.map_or(1.0, |policy| policy.low_water) * tier.size_bytes as f64;
+            filled_bytes(tier).saturating_sub(pending) as f64 <= low
+        };
         let comes_up = inner
             .policies
             .get(usize::from(job.target))
@@ -222,10 +231,11 @@ impl Mover {
             .filter(|after| *after > 0);
         job.room.is_none()
             && policy.is_some_and(|policy| policy.hold.is_none())
-            && comes_up.is_some_and(|reads| heat_of_pass(job).is_some_and(|limit| limit > reads as f32))
-            && tiers
-                .get(usize::from(job.source))
-                .is_some_and(|tier| may_rise(tier, policy, 0))
+            && tiers.get(usize::from(job.source)).is_some_and(|tier| {
+                let is_hot =
+                    comes_up.is_some_and(|reads| heat_of_pass(job).is_some_and(|limit| limit > reads as f32));
+                is_low(tier) || is_hot && may_rise(tier, policy, 0)
+            })
     }
 
     /// Whether a tier that is too full for what somebody moves there is being emptied of what is coldest; begins that.

@@ -139,6 +139,7 @@ pub(crate) struct Inner {
     /// The most metadata on each tier of late.
     pub(crate) metadata_bytes: Vec<u64>,
     pub(crate) next_policy: u64,
+    pub(crate) next_urgency: u64,
     next_heat: u64,
     pub(crate) left_alone: HashMap<u8, u64>,
 }
@@ -207,6 +208,7 @@ impl Mover {
             courtesy: Courtesy::default(),
             metadata_bytes: Vec::new(),
             next_policy: 0,
+            next_urgency: 0,
             next_heat: now + HEAT_INTERVAL,
             left_alone: HashMap::new(),
         };
@@ -283,6 +285,8 @@ impl Mover {
                 self.find_old(inner, now);
                 self.find_fragments(inner, now);
             }
+        } else if self.is_enabled() {
+            self.look_for_urgency(inner, now)?;
         }
         if self.beneath_step(inner, now)? {
             return Ok(Step::More);
@@ -451,6 +455,11 @@ impl Mover {
         if courtesy > 0 {
             return courtesy;
         }
+        self.pace_of(inner, target, now)
+    }
+
+    /// For how long the tier may not be written to.
+    pub(crate) fn pace_of(&self, inner: &mut Inner, target: u8, now: u64) -> u64 {
         let limit = inner
             .policies
             .get(usize::from(target))

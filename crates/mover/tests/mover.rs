@@ -734,11 +734,12 @@ fn what_is_moved_up_by_hand_waits_until_what_is_colder_has_made_way() {
         pool.mover.demote(pool.number, *object).unwrap();
     }
     pool.steps(1000);
-    (10..20).for_each(|seed| drop(pool.file(&format!("g{seed}"), seed)));
-    pool.datasets.commit_all().unwrap();
-    for object in &files[6..] {
-        pool.mover.promote(pool.number, *object).unwrap();
+    for seed in 10..20 {
+        pool.file(&format!("g{seed}"), seed);
     }
+    pool.datasets.commit_all().unwrap();
+    let promote = |object: &u64| pool.mover.promote(pool.number, *object).unwrap();
+    let _jobs: Vec<u64> = files[6..].iter().map(promote).collect();
     // 16 MiB are there, and 4 are to come: 17 are the mark.
     let mut most = 0;
     for _ in 0..200 {

@@ -57,6 +57,8 @@ pub struct Devices {
     fast_bytes: u64,
     pub reads: [AtomicU64; 2],
     pub moved_bytes: AtomicU64,
+    /// What segments take on the fast tier.
+    pub taken_bytes: AtomicU64,
     /// Counting it takes long: kept until something changes.
     space: Mutex<Option<Space>>,
 }
@@ -100,13 +102,22 @@ impl Store for Devices {
             space.tiers[0].size_bytes = self.fast_bytes;
             space
         });
-        space.clone()
+        let mut space = space.clone();
+        space.tiers[0].used_bytes = self.taken_bytes.load(Relaxed);
+        space
     }
     fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
         *self.space.lock() = None;
         let outcome = self.below.rewrite(ids, placement)?;
         self.moved_bytes.fetch_add(outcome.moved_bytes, Relaxed);
         Ok(outcome)
+    }
+}
+
+impl Devices {
+    /// Content on the fast tier, bytes.
+    pub fn space_of_fast(&self) -> u64 {
+        self.space().tiers[0].live_bytes
     }
 }
 
@@ -131,6 +142,7 @@ impl Pool {
             fast_bytes: shape.fast_bytes,
             reads: Default::default(),
             moved_bytes: AtomicU64::new(0),
+            taken_bytes: AtomicU64::new(0),
             space: Mutex::new(None),
         });
         let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));

@@ -1,0 +1,52 @@
+//! Urgency: a tier on which hardly a segment is free, and which is above its mark by what lives there.
+//!
+//! Invariants: what lands there would go to a slower tier any moment, and be read from there later, which costs users more than a
+//! demotion that does not rest beside them; so it is looked for each second, and worked on without rests (but no faster than the
+//! tier's rate allows) until one of the two does not hold any more. A tier that holds what is written is left to that.
+
+use terrace_store::StoreError;
+
+use crate::{
+    job::JobKind,
+    marks::{filled_bytes, room_below},
+    mover::{Inner, Mover, SECOND},
+};
+
+/// Of a tier, the part that is free at most when it is urgent.
+const FREE_PART: u64 = 16;
+
+impl Mover {
+    /// Whether content should leave this tier soon.
+    pub(crate) fn is_urgent(&self, inner: &Inner, source: u8) -> bool {
+        let space = self.environment.store.space();
+        let at = usize::from(source);
+        let (Some(tier), Some(policy)) = (space.tiers.get(at), inner.policies.get(at)) else {
+            return false;
+        };
+        let free = tier.size_bytes.saturating_sub(tier.used_bytes);
+        let filled = filled_bytes(tier).saturating_sub(space.pending_free_bytes);
+        policy.hold.is_none()
+            && free <= tier.size_bytes / FREE_PART
+            && filled as f64 > policy.high_water * tier.size_bytes as f64
+            && room_below(&space.tiers, &inner.policies, source).is_some()
+    }
+
+    /// Between two looks at the policies: begins a demotion where that is urgent.
+    pub(crate) fn look_for_urgency(&self, inner: &mut Inner, now: u64) -> Result<(), StoreError> {
+        if now < inner.next_urgency {
+            return Ok(());
+        }
+        inner.next_urgency = now + SECOND;
+        let sinks = |inner: &Inner, source: u8| {
+            inner.jobs.values().any(|active| {
+                let job = &active.job;
+                job.kind == JobKind::Demote && !job.state.is_over() && job.source == source
+            })
+        };
+        let tiers = inner.policies.len().saturating_sub(1) as u8;
+        if (0..tiers).any(|source| !sinks(inner, source) && self.is_urgent(inner, source)) {
+            self.look_at_tiers(inner, now)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,44 @@
+//! A fast tier that fills up while users write: what is cold leaves it before what they write would land below.
+
+#![allow(clippy::unwrap_used)]
+
+mod emulated;
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use emulated::{MIB, Pattern, Pool, SECOND, Shape};
+
+const SHAPE: Shape = Shape {
+    volume_bytes: 64 * MIB,
+    fast_bytes: 32 * MIB,
+    memory_bytes: 4 * MIB,
+    chunk_size: "128K",
+    reads_per_quarter: 250,
+    pattern: Pattern::Contiguous,
+};
+
+/// Writes so much anew, which lands on the fast tier.
+fn write(pool: &Pool, bytes: u64) {
+    for at in 0..bytes / MIB {
+        let piece: Vec<u8> = (0..MIB / 8)
+            .flat_map(|word| (word << 20 | at << 8 | 7).to_le_bytes())
+            .collect();
+        pool.volume.write(at * MIB, &piece).unwrap();
+        pool.volume.commit().unwrap();
+    }
+}
+
+#[test]
+fn it_is_noticed_within_a_second() {
+    let pool = Pool::new(SHAPE, "compression", "off");
+    let fast = |pool: &Pool| pool.store.space_of_fast();
+    write(&pool, 30 * MIB);
+    assert!(fast(&pool) >= 30 * MIB);
+    // Segments are free: there is no hurry. (The looks at the policies come every ten seconds.)
+    pool.pass(SECOND);
+    assert!(fast(&pool) >= 30 * MIB, "{}", fast(&pool));
+    pool.store.taken_bytes.store(31 * MIB, Relaxed);
+    pool.pass(2 * SECOND);
+    assert!(fast(&pool) <= 26 * MIB, "{}", fast(&pool));
+    pool.check();
+}
