@@ -18,7 +18,7 @@ use terrace_codec::Writer;
 use terrace_log::{Copies, Log, LogError, LogPosition, Scanned, Scanner};
 use terrace_meta::{Tree, decode_count};
 use terrace_pool::{Pool, PoolError, SegmentId};
-use terrace_store::StoreError;
+use terrace_store::{ChunkId, StoreError};
 
 use crate::{
     Options,
@@ -138,6 +138,8 @@ impl ChunkStore {
             segments,
             broken,
             mut scanner,
+            lacking,
+            confirmed,
         } = replay_log(&pool, &crew, root.position, &mut replay)?;
         if let Some(cause) = broken {
             return Err(cause);
@@ -176,18 +178,40 @@ impl ChunkStore {
         }
         store.claim_data()?;
         if !store.pool.is_read_only() {
-            store.log.fence().map_err(log_error)?;
+            // As long as a copy is lacking the tail is looked at again by the next opening.
+            let flushed = if lacking.is_empty() {
+                store.log.position().sequence
+            } else {
+                confirmed
+            };
+            store.log.fence(flushed).map_err(log_error)?;
             if store.end_without.is_some() {
-                store.leave_what_is_not_there()?;
+                store.leave_what_is_not_there(flushed)?;
+            }
+            if !lacking.is_empty() {
+                store.complete_chunks(lacking)?;
             }
         }
         Ok(Arc::new(store))
     }
 
+    /// Stores chunks of which a copy is lacking anew, as far as there is room, before anything counts on their being as many.
+    fn complete_chunks(&self, lacking: Vec<ChunkId>) -> Result<(), StoreError> {
+        tracing::info!(
+            chunks = lacking.len(),
+            "a copy of them went with the power: they are stored anew"
+        );
+        self.repairs.lock().extend(lacking);
+        while self.repair_step()? {}
+        let newest = self.commit.lock().sequence;
+        self.flush_until(newest)?;
+        self.log.fence(newest).map_err(log_error)
+    }
+
     /// The copy of the log that is not there has entries of a past that was given up. Should its device come back, they must
     /// not lie where the log goes on: what they say was durable would look like a gap. Near the end of a segment the log
     /// goes on in the next one first. With no room for new segments it stays.
-    fn leave_what_is_not_there(&self) -> Result<(), StoreError> {
+    fn leave_what_is_not_there(&self, flushed: u64) -> Result<(), StoreError> {
         for _ in 0..3 {
             let here = self.log.position().segment;
             if here.iter().all(|segment| self.pool.has_device(segment.device))
@@ -196,8 +220,8 @@ impl ChunkStore {
                 break;
             }
             // One names the new segments, the next one is the first in them.
-            self.log.fence().map_err(log_error)?;
-            self.log.fence().map_err(log_error)?;
+            self.log.fence(flushed).map_err(log_error)?;
+            self.log.fence(flushed).map_err(log_error)?;
         }
         Ok(())
     }
@@ -338,6 +362,10 @@ struct Replayed {
     broken: Option<StoreError>,
     /// Knows which entries may lack in one copy.
     scanner: Scanner,
+    /// Chunks of which a copy is not there.
+    lacking: Vec<ChunkId>,
+    /// Up to here the log itself says that it was durable.
+    confirmed: u64,
 }
 
 /// Replays the log from `start`.
@@ -383,13 +411,13 @@ fn replay_log(
         }
     }
     let accepted = tail::accepted(pool, crew, unsure.iter());
-    if accepted < unsure.len() {
+    if accepted.entries < unsure.len() {
         tracing::info!(
-            dropped = unsure.len() - accepted,
+            dropped = unsure.len() - accepted.entries,
             "the log ended in entries that were never durable"
         );
     }
-    for (scanned, batches) in unsure.drain(..).take(accepted) {
+    for (scanned, batches) in unsure.drain(..).take(accepted.entries) {
         replay.apply(batches)?;
         tail = scanned.after;
     }
@@ -402,6 +430,8 @@ fn replay_log(
         segments,
         broken,
         scanner,
+        lacking: accepted.lacking,
+        confirmed,
     })
 }
 

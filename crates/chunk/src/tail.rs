@@ -2,7 +2,8 @@
 //!
 //! Invariants: entries are accepted only from the first one on, without a gap, and only if every chunk record that they
 //! introduce, and do not replace or delete again, has its data on a device; each record is verified once at most, so
-//! that the work is in proportion to the tail; nothing is written.
+//! that the work is in proportion to the tail; nothing is written. Of several copies one is enough: those of which another
+//! one is not there are named, so that they are as many again before that one is needed.
 
 use std::collections::HashMap;
 
@@ -28,6 +29,7 @@ const READ_ATTEMPTS: usize = 3;
 
 /// A chunk record from the entry that introduces it to the one that replaces or deletes it.
 struct Life {
+    id: ChunkId,
     /// `None`: it does not decode.
     record: Option<ChunkRecord>,
     /// The shortest prefix that has it, in entries.
@@ -43,17 +45,48 @@ impl Life {
     }
 }
 
-/// How many of the entries can be accepted: the longest prefix that verifies.
+/// What of a tail is accepted.
+pub(crate) struct Accepted {
+    /// How many of the entries: the longest prefix that verifies.
+    pub(crate) entries: usize,
+    /// Chunks in them of which a copy is not what it should be, though its device is there.
+    pub(crate) lacking: Vec<ChunkId>,
+}
+
+/// Looks at the entries of a tail.
 pub(crate) fn accepted<'a>(
     pool: &Pool,
     crew: &Crew,
     entries: impl ExactSizeIterator<Item = &'a (Scanned, Vec<LoggedBatch>)>,
-) -> usize {
+) -> Accepted {
     let count = entries.len();
     let mut lives = lives_in(entries);
-    longest_prefix(count, &mut lives, |lives, prefix| {
+    let entries = longest_prefix(count, &mut lives, |lives, prefix| {
         verify_lives(pool, crew, lives, prefix);
-    })
+    });
+    let left = lives.iter().filter(|life| life.is_in(entries));
+    let lacking = left.filter(|life| {
+        life.record
+            .as_ref()
+            .is_some_and(|record| lacks_copy(pool, record))
+    });
+    Accepted {
+        entries,
+        lacking: lacking.map(|life| life.id).collect(),
+    }
+}
+
+/// Whether one of several copies is not what it should be: a power cut may have taken it on one device only.
+fn lacks_copy(pool: &Pool, record: &ChunkRecord) -> bool {
+    let mut there = record
+        .locations
+        .iter()
+        .filter(|location| pool.has_segment(location.segment));
+    record.locations.len() > 1
+        && there.any(|location| {
+            let stored = crate::walk::read_stored(pool, location.segment, location.offset, record.stored());
+            !stored.is_ok_and(|stored| verified(record, &stored[HEADER_BYTES..]).is_some())
+        })
 }
 
 /// `verify` gives every life in a prefix its verdict.
@@ -83,6 +116,7 @@ fn lives_in<'a>(entries: impl Iterator<Item = &'a (Scanned, Vec<LoggedBatch>)>) 
             let ended = match operation {
                 Operation::Put(value) => {
                     lives.push(Life {
+                        id,
                         record: ChunkRecord::decode(value).ok(),
                         from: entry + 1,
                         until: usize::MAX,

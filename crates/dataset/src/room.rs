@@ -168,7 +168,7 @@ impl Usage {
 /// Takes so much of the pool for a reservation; `NoRoom` if it has not as much.
 pub(crate) fn set_aside_of(store: &Arc<dyn Store>, bytes: u64) -> Result<Reservation, DatasetError> {
     store.reserve(bytes).map_err(|error| match error {
-        StoreError::NoSpace => DatasetError::NoRoom {
+        StoreError::NoSpace if bytes > 0 => DatasetError::NoRoom {
             wanted_bytes: bytes,
             available_bytes: store.space().available_bytes,
         },

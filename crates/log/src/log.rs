@@ -381,10 +381,10 @@ impl Log {
     }
 
     /// Writes an entry without a payload, and flushes it: after a replay it takes the place of whatever lies behind
-    /// the tail, so that no entry that was given up there can ever follow.
-    pub fn fence(&self) -> Result<(), LogError> {
+    /// the tail, so that no entry that was given up there can ever follow. It says that everything up to `flushed` is durable.
+    pub fn fence(&self, flushed: u64) -> Result<(), LogError> {
         let sequence = self.position().sequence;
-        let appended = self.append(sequence + 1, sequence, sequence, &[])?;
+        let appended = self.append(sequence + 1, sequence, flushed, &[])?;
         for group in appended.groups {
             let results: Vec<_> = group.iter().map(|device| self.pool.flush(&[*device])).collect();
             if let Some(error) = results.iter().find_map(|result| result.clone().err())

@@ -253,7 +253,7 @@ fn an_entry_that_one_copy_lacks_is_written_there_before_the_log_goes_on_behind_i
         let (_, mut scanner) = scan(&again, start).unwrap();
         assert_eq!(scanner.complete_copies(2), 1);
         let log = Log::resume(again, start, tail, vec![tail.segment], 2);
-        log.fence().unwrap();
+        log.fence(log.position().sequence).unwrap();
         log.append(3, 3, 2, b"three").unwrap();
         log.catch_up();
         assert_eq!(scan(&without_the_first(&devices), start).unwrap().0, 3);

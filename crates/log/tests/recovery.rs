@@ -224,7 +224,7 @@ fn what_a_recovery_gave_up_does_not_come_back_from_the_copy_that_missed_the_fenc
         // A recovery that ends in front of the second entry; one copy of the fence fails.
         let log = Log::resume(pool.clone(), start, tail, vec![tail.segment], 2);
         devices[refusing].refuse_writes.store(true, Ordering::SeqCst);
-        log.fence().unwrap();
+        log.fence(log.position().sequence).unwrap();
         devices[refusing].refuse_writes.store(false, Ordering::SeqCst);
         log.append(2, 2, 1, b"new").unwrap();
         let found = scan(&pool, start).unwrap();
