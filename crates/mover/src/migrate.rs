@@ -64,8 +64,7 @@ impl Mover {
             work.waiting = Some("waiting, since a faster tier holds what is written");
             return Ok(POLICY_INTERVAL);
         }
-        let by_marks = work.job.kind == JobKind::Demote && work.job.room.is_none();
-        let pause = match by_marks && self.is_urgent(inner, work.job.source) {
+        let pause = match self.is_pressing(inner, &work.job) {
             true => self.pace_of(inner, work.job.target, now),
             false => self.pause_for(inner, work.job.target, now),
         };

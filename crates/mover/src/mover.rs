@@ -140,6 +140,8 @@ pub(crate) struct Inner {
     pub(crate) metadata_bytes: Vec<u64>,
     pub(crate) next_policy: u64,
     pub(crate) next_urgency: u64,
+    /// Reads and writes of the hottest region, when room was short last.
+    pub(crate) hottest: f32,
     next_heat: u64,
     pub(crate) left_alone: HashMap<u8, u64>,
 }
@@ -209,6 +211,7 @@ impl Mover {
             metadata_bytes: Vec::new(),
             next_policy: 0,
             next_urgency: 0,
+            hottest: 0.0,
             next_heat: now + HEAT_INTERVAL,
             left_alone: HashMap::new(),
         };

@@ -2,14 +2,17 @@
 //!
 //! Invariants: what lands there would go to a slower tier any moment, and be read from there later, which costs users more than a
 //! demotion that does not rest beside them; so it is looked for each second, and worked on without rests (but no faster than the
-//! tier's rate allows) until one of the two does not hold any more. A tier that holds what is written is left to that.
+//! tier's rate allows) until one of the two does not hold any more. Only what is clearly colder than the hottest there is goes so:
+//! of a large tree that is being written, the first part would else make way for the last. A tier that holds what is written is
+//! left to that.
 
 use terrace_store::StoreError;
 
 use crate::{
-    job::JobKind,
+    job::{Job, JobKind},
     marks::{filled_bytes, room_below},
     mover::{Inner, Mover, SECOND},
+    passes::{clearly_colder, heat_of_pass},
 };
 
 /// Of a tier, the part that is free at most when it is urgent.
@@ -31,6 +34,14 @@ impl Mover {
             && room_below(&space.tiers, &inner.policies, source).is_some()
     }
 
+    /// Whether a demotion is to go on without rests.
+    pub(crate) fn is_pressing(&self, inner: &Inner, job: &Job) -> bool {
+        job.kind == JobKind::Demote
+            && job.room.is_none()
+            && heat_of_pass(job).is_some_and(|limit| limit <= clearly_colder(inner.hottest))
+            && self.is_urgent(inner, job.source)
+    }
+
     /// Between two looks at the policies: begins a demotion where that is urgent.
     pub(crate) fn look_for_urgency(&self, inner: &mut Inner, now: u64) -> Result<(), StoreError> {
         if now < inner.next_urgency {
@@ -44,8 +55,17 @@ impl Mover {
             })
         };
         let tiers = inner.policies.len().saturating_sub(1) as u8;
-        if (0..tiers).any(|source| !sinks(inner, source) && self.is_urgent(inner, source)) {
-            self.look_at_tiers(inner, now)?;
+        if (0..tiers).any(|source| self.is_urgent(inner, source)) {
+            let mut hottest = 0.0f32;
+            let heat = &self.environment.heat;
+            heat.for_each(self.minutes(), |_, _, _, heat| {
+                hottest = hottest.max(heat.reads + heat.writes)
+            });
+            inner.hottest = hottest;
+            let is_cold = |source: &u8| !sinks(inner, *source) && self.is_urgent(inner, *source);
+            if clearly_colder(hottest) > clearly_colder(0.0) && (0..tiers).any(|source| is_cold(&source)) {
+                self.look_at_tiers(inner, now)?;
+            }
         }
         Ok(())
     }
