@@ -64,7 +64,7 @@ impl Mover {
             work.waiting = Some("waiting, since a faster tier holds what is written");
             return Ok(POLICY_INTERVAL);
         }
-        let pause = match self.is_pressing(inner, &work.job) {
+        let pause = match self.is_pressing(inner, &work.job, now) {
             true => self.pace_of(inner, work.job.target, now),
             false => self.pause_for(inner, work.job.target, now),
         };

@@ -3,8 +3,8 @@
 //! Invariants: what lands there would go to a slower tier any moment, and be read from there later, which costs users more than a
 //! demotion that does not rest beside them; so it is looked for each second, and worked on without rests (but no faster than the
 //! tier's rate allows) until one of the two does not hold any more. Only what is clearly colder than the hottest there is goes so:
-//! of a large tree that is being written, the first part would else make way for the last. A tier that holds what is written is
-//! left to that.
+//! of a large tree that is being written, the first part would else make way for the last. While users read from the tier that
+//! it goes to, they are given way as ever. A tier that holds what is written is left to that.
 
 use terrace_store::StoreError;
 
@@ -35,9 +35,10 @@ impl Mover {
     }
 
     /// Whether a demotion is to go on without rests.
-    pub(crate) fn is_pressing(&self, inner: &Inner, job: &Job) -> bool {
+    pub(crate) fn is_pressing(&self, inner: &Inner, job: &Job, now: u64) -> bool {
         job.kind == JobKind::Demote
             && job.room.is_none()
+            && self.environment.foreground.spacing(Some(job.target), now) == 0
             && heat_of_pass(job).is_some_and(|limit| limit <= clearly_colder(inner.hottest))
             && self.is_urgent(inner, job.source)
     }
