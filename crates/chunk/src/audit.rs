@@ -223,6 +223,11 @@ impl ChunkStore {
         self.log.is_mirrored() && self.meta.is_mirrored()
     }
 
+    /// Segments of metadata that have no copy on a device that is there: what they tell of cannot be found.
+    pub fn metadata_out_of_reach(&self) -> u64 {
+        self.meta.out_of_reach()
+    }
+
     /// What still counts on a device, in words: nothing, once it has left the pool in good order.
     pub fn claims_on(&self, device: u16) -> Result<Vec<String>, StoreError> {
         let payload = self.pool.read_root().map_err(pool_error)?.unwrap_or_default();

@@ -21,6 +21,7 @@ mod crew;
 mod evacuate;
 mod header;
 mod maintenance;
+mod meta_copies;
 mod meta_storage;
 mod moves;
 mod options;

@@ -28,7 +28,7 @@ use crate::{
 const SLICE_BYTES: usize = 1 << 20;
 /// How often a step of a checkpoint may fail in a row.
 const CHECKPOINT_ATTEMPTS: u32 = 8;
-/// Steps for which compaction of metadata rests when it can do nothing.
+/// Steps for which compaction of metadata rests when it can do nothing, and the search for metadata without a second copy.
 const METADATA_REST: u32 = 1000;
 /// What a step carries on from the one before.
 #[derive(Default)]
@@ -43,6 +43,8 @@ pub(crate) struct Maintenance {
     failures: u32,
     /// Steps until metadata segments are looked at again.
     metadata_rest: u32,
+    /// Steps until metadata without a second copy is looked for again.
+    mirror_rest: u32,
     /// Where room is short: whether room comes next, or metadata.
     room_next: bool,
     /// Segments that could not be emptied (damaged chunks).
@@ -84,7 +86,8 @@ impl ChunkStore {
             || self.wait_for_release(state)?
             || self.merge_step()
             || self.compact_step(state)?
-            || self.compact_metadata(state)?;
+            || self.compact_metadata(state)?
+            || self.mirror_metadata(state);
         Ok(if worked { Step::More } else { Step::Idle })
     }
 
@@ -124,6 +127,7 @@ impl ChunkStore {
         }
         {
             let _maintenance = self.maintenance.lock();
+            self.meta.forget_root_copy(range);
             let failed = |error: terrace_meta::ExtentError| StoreError::Device(error.to_string().into());
             while self.meta.move_off(range).map_err(failed)? {}
         }
@@ -304,6 +308,25 @@ impl ChunkStore {
         }
         self.start_checkpoint(state);
         Ok(true)
+    }
+
+    /// Gives metadata that lies on one device only, since no other had room, its second copy where there is room by now.
+    fn mirror_metadata(&self, state: &mut Maintenance) -> bool {
+        if state.mirror_rest > 0 {
+            state.mirror_rest -= 1;
+            return false;
+        }
+        let mirrored = self.meta.mirror_one(self.reserve_segments() * 3);
+        match mirrored {
+            Ok(true) => {
+                self.start_checkpoint(state);
+                return true;
+            }
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%error, "metadata could not be copied to a second device"),
+        }
+        state.mirror_rest = METADATA_REST;
+        false
     }
 
     /// Commits that empty segments are given up.

@@ -15,9 +15,9 @@ use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_device::AlignedBuffer;
 use terrace_log::Copies;
 use terrace_meta::{Extent, ExtentError, ExtentStorage};
-use terrace_pool::{
-    Pool, PoolError, ROOT_BYTES_MAX, Request, SegmentId, SegmentKind, SegmentRange, TierChoice,
-};
+use terrace_pool::{Pool, PoolError, ROOT_BYTES_MAX, SegmentId};
+
+use crate::meta_copies::request;
 
 const BLOCK: u32 = 4096;
 /// What one segment takes in a root, bytes.
@@ -26,35 +26,30 @@ const LISTED_BYTES: usize = 16;
 const ROOT_REST_BYTES: usize = 4096;
 /// How often a failed write is tried in another segment.
 const ATTEMPTS: usize = 4;
-/// Reads of one place that must agree before it is copied, and how many are tried.
-const READS_THAT_AGREE: u32 = 3;
-const READS_MAX: u32 = 12;
-/// Bytes that are copied or compared at once.
-const PIECE: u64 = 1 << 20;
 
-struct MetaSegment {
-    copies: Copies,
-    live: u64,
+pub(crate) struct MetaSegment {
+    pub(crate) copies: Copies,
+    pub(crate) live: u64,
 }
 
 #[derive(Default)]
-struct State {
-    segments: BTreeMap<u32, MetaSegment>,
+pub(crate) struct State {
+    pub(crate) segments: BTreeMap<u32, MetaSegment>,
     next: u32,
-    open: Option<(u32, u32)>,
-    writing: BTreeMap<u32, u32>,
-    dirty: BTreeSet<u32>,
+    pub(crate) open: Option<(u32, u32)>,
+    pub(crate) writing: BTreeMap<u32, u32>,
+    pub(crate) dirty: BTreeSet<u32>,
     live_bytes: u64,
     /// The newest copy of the root.
-    root_copy: Option<Extent>,
+    pub(crate) root_copy: Option<Extent>,
     /// Copies that were replaced; released when a root that lists the new ones is durable.
-    replaced: Vec<SegmentId>,
+    pub(crate) replaced: Vec<SegmentId>,
 }
 
-/// Extents in segments.
+/// Extents in segments; where their copies lie: `meta_copies.rs`.
 pub struct MetaStorage {
-    pool: Arc<Pool>,
-    state: Mutex<State>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) state: Mutex<State>,
 }
 
 impl MetaStorage {
@@ -156,132 +151,6 @@ impl MetaStorage {
         let state = self.state.lock();
         let segment = state.segments.get(&parts(extent).0);
         segment.map(|segment| segment.copies).unwrap_or_default()
-    }
-
-    /// Copies one metadata segment off `range`; `false` when there is none there. The old copy stays in use until
-    /// [`release_replaced`](Self::release_replaced), after a root was written.
-    pub fn move_off(&self, range: SegmentRange) -> Result<bool, ExtentError> {
-        let (number, copies) = {
-            let mut state = self.state.lock();
-            let State {
-                segments,
-                open,
-                writing,
-                ..
-            } = &mut *state;
-            let here = |copies: &Copies| copies.iter().any(|copy| range.contains(copy));
-            let found = segments
-                .iter()
-                .find(|(number, segment)| here(&segment.copies) && !writing.contains_key(number));
-            let Some((number, segment)) = found else {
-                return Ok(false);
-            };
-            if open.is_some_and(|(open, _)| open == *number) {
-                *open = None;
-            }
-            (*number, segment.copies)
-        };
-        let staying = copies.iter().filter(|copy| !range.contains(*copy));
-        let avoid: Vec<u16> = staying.map(|copy| copy.device).collect();
-        let request = |avoid| Request {
-            choice: TierChoice::Fastest,
-            kind: SegmentKind::Metadata,
-            avoid,
-            garbage: &[],
-            leave_free: 0,
-        };
-        // With no third device the segment goes on with the copy that it has elsewhere, or with one new copy. A copy
-        // elsewhere that says something else may be the bad one (its device had failed when it was written): then both
-        // are kept, if need be on one device.
-        let spare = !avoid.is_empty();
-        let new = match self.pool.allocate(&request(&avoid)) {
-            Ok(new) => Some(new),
-            Err(_) if spare && !self.knows_more(copies, range) => None,
-            Err(_) => Some(self.pool.allocate(&request(&[])).map_err(extent_error)?),
-        };
-        if let Some(new) = new
-            && let Err(error) = self.copy_segment(copies, range, new)
-        {
-            if let Err(error) = self.pool.release(new) {
-                tracing::error!(segment = %new, %error, "a segment could not be released");
-            }
-            return Err(error);
-        }
-        let mut state = self.state.lock();
-        if let Some(segment) = state.segments.get_mut(&number) {
-            let kept = segment.copies.iter().find(|copy| !range.contains(*copy));
-            let old: Vec<SegmentId> = segment
-                .copies
-                .iter()
-                .filter(|copy| range.contains(*copy))
-                .collect();
-            segment.copies = Copies([kept.or(new), kept.and(new)]);
-            state.replaced.extend(old);
-            state.dirty.insert(number);
-        }
-        Ok(true)
-    }
-
-    /// Whether a copy in `range` can be read and says something that a copy elsewhere does not.
-    fn knows_more(&self, copies: Copies, range: SegmentRange) -> bool {
-        let (mut gone, mut kept) = (AlignedBuffer::default(), AlignedBuffer::default());
-        let (leaving, staying): (Vec<_>, Vec<_>) = copies.iter().partition(|copy| range.contains(*copy));
-        let mut pieces = (0..u64::from(self.pool.segment_bytes())).step_by(PIECE as usize);
-        pieces.any(|offset| {
-            let reads = |segment: &SegmentId, buffer: &mut AlignedBuffer| {
-                let bytes = buffer.reuse(PIECE as usize);
-                self.pool.read(*segment, offset, bytes).is_ok()
-            };
-            leaving.iter().any(|segment| {
-                reads(segment, &mut gone)
-                    && staying
-                        .iter()
-                        .any(|segment| !reads(segment, &mut kept) || gone[..] != kept[..])
-            })
-        })
-    }
-
-    fn copy_segment(&self, copies: Copies, range: SegmentRange, to: SegmentId) -> Result<(), ExtentError> {
-        let mut buffer = AlignedBuffer::with_capacity(PIECE as usize);
-        for offset in (0..u64::from(self.pool.segment_bytes())).step_by(PIECE as usize) {
-            let mut read = Err(ExtentError::Failed("a metadata segment has no copy".into()));
-            // The copy that goes away is the one that is copied: what is bad in the other stays good in this one.
-            let (leaving, staying): (Vec<_>, Vec<_>) =
-                copies.iter().partition(|segment| range.contains(*segment));
-            for segment in leaving.into_iter().chain(staying) {
-                read = self.read_surely(segment, offset, &mut buffer);
-                if read.is_ok() {
-                    break;
-                }
-            }
-            read?;
-            self.pool.write(to, offset, &buffer).map_err(extent_error)?;
-        }
-        self.pool.flush(&[to.device]).map_err(extent_error)
-    }
-
-    /// Reads a piece until several reads agree: nothing here knows the sums of tables, and what a device misreads once
-    /// would be all that is left of them.
-    fn read_surely(
-        &self,
-        segment: SegmentId,
-        offset: u64,
-        buffer: &mut AlignedBuffer,
-    ) -> Result<(), ExtentError> {
-        let mut again = AlignedBuffer::with_capacity(PIECE as usize);
-        let mut agreed = 0;
-        for _ in 0..READS_MAX {
-            let read = self.pool.read(segment, offset, again.reuse(PIECE as usize));
-            read.map_err(extent_error)?;
-            agreed = if buffer[..] == again[..] { agreed + 1 } else { 1 };
-            if agreed == READS_THAT_AGREE {
-                return Ok(());
-            }
-            std::mem::swap(buffer, &mut again);
-        }
-        Err(ExtentError::Failed(format!(
-            "segment {segment} reads differently each time"
-        )))
     }
 
     /// The metadata segment with the least in it, when less than half of all is live: rewriting what is in it gives
@@ -396,15 +265,8 @@ impl MetaStorage {
     }
 
     fn allocate(&self) -> Result<Copies, ExtentError> {
-        let request = |avoid| Request {
-            choice: TierChoice::Fastest,
-            kind: SegmentKind::Metadata,
-            avoid,
-            garbage: &[],
-            leave_free: 0,
-        };
-        let first = self.pool.allocate(&request(&[])).map_err(extent_error)?;
-        let second = self.pool.allocate(&request(&[first.device])).ok();
+        let first = self.pool.allocate(&request(&[], 0)).map_err(extent_error)?;
+        let second = self.pool.allocate(&request(&[first.device], 0)).ok();
         Ok(Copies([Some(first), second]))
     }
 
@@ -592,7 +454,7 @@ impl ExtentStorage for MetaStorage {
     }
 }
 
-fn parts(extent: Extent) -> (u32, u32) {
+pub(crate) fn parts(extent: Extent) -> (u32, u32) {
     ((extent.location >> 32) as u32, extent.location as u32)
 }
 
@@ -607,7 +469,7 @@ fn room(bytes: u32) -> u64 {
     u64::from(bytes).next_multiple_of(BLOCK.into())
 }
 
-fn extent_error(error: PoolError) -> ExtentError {
+pub(crate) fn extent_error(error: PoolError) -> ExtentError {
     if error.is_no_space() {
         ExtentError::NoSpace(error.to_string())
     } else {
@@ -619,7 +481,7 @@ fn extent_error(error: PoolError) -> ExtentError {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use terrace_device::{Device, DeviceError, MemoryDevice, SeededRandomness};
-    use terrace_pool::{CreateOptions, Parallelism, SEGMENT_AREA_OFFSET, TierSettings};
+    use terrace_pool::{CreateOptions, Parallelism, TierSettings};
 
     use super::*;
 
@@ -722,46 +584,5 @@ mod tests {
             (ROOT_BYTES_MAX - 5000..=ROOT_BYTES_MAX - 4000).contains(&length),
             "{length}"
         );
-    }
-
-    #[test]
-    fn a_good_copy_does_not_leave_with_its_device_where_no_third_one_is() {
-        for damaged in [Some(0), Some(1), None] {
-            let (devices, storage) = storage_on(2);
-            let extent = storage.write(&[7; 4096]).unwrap();
-            let copies: Vec<SegmentId> = storage.segments();
-            if let Some(bad) = damaged.map(|damaged: usize| copies[damaged]) {
-                let at = SEGMENT_AREA_OFFSET + (u64::from(bad.index) << 20);
-                devices[usize::from(bad.device)].write_at(at, &[0; 4096]).unwrap();
-            }
-            let leaving = copies[0].device;
-            storage.pool.set_draining(leaving, true).unwrap();
-            assert!(storage.move_off(SegmentRange::whole(leaving)).unwrap());
-            storage.release_replaced();
-            let left = storage.segments();
-            assert_eq!(left.len(), if damaged.is_some() { 2 } else { 1 });
-            assert!(left.iter().all(|segment| segment.device != leaving));
-            let sound = |copy| matches!(storage.read_copy(copy, extent, 0, 4096), Some(Ok(bytes)) if bytes[..] == [7; 4096]);
-            assert!(sound(0) || sound(1));
-        }
-    }
-
-    #[test]
-    fn a_good_copy_does_not_leave_with_its_device() {
-        for damaged in 0..2 {
-            let (devices, storage) = storage_on(3);
-            let extent = storage.write(&[7; 4096]).unwrap();
-            let copies: Vec<SegmentId> = storage.segments();
-            let (bad, good) = (copies[damaged], copies[1 - damaged]);
-            let at = SEGMENT_AREA_OFFSET + (u64::from(bad.index) << 20);
-            devices[usize::from(bad.device)].write_at(at, &[0; 4096]).unwrap();
-            assert!(storage.move_off(SegmentRange::whole(good.device)).unwrap());
-            // The one that was left is in use until a root was written.
-            assert_eq!(storage.segments().len(), 3);
-            storage.release_replaced();
-            assert_eq!(storage.segments().len(), 2);
-            let sound = |copy| matches!(storage.read_copy(copy, extent, 0, 4096), Some(Ok(bytes)) if bytes[..] == [7; 4096]);
-            assert!(sound(0) || sound(1));
-        }
     }
 }

@@ -108,6 +108,10 @@ impl Engine {
             if let Some(lost) = &status.lost {
                 detail.push_str(&format!("; {}", lost_in_words(&status.pool, lost)));
             }
+            detail.push_str(&out_of_reach_in_words(
+                &status.pool,
+                self.chunks.metadata_out_of_reach(),
+            ));
             return ("degraded".into(), detail);
         }
         if let Some(lost) = status.lost.as_ref().filter(|lost| lost.files > 0) {
@@ -132,9 +136,14 @@ impl Engine {
         ("online".into(), self.metadata_in_words())
     }
 
-    /// A warning while metadata comes near to what a root can list; empty before.
+    /// A warning while metadata comes near to what a root can list, or would be lost with one device of several; empty else.
     fn metadata_in_words(&self) -> String {
-        metadata_warning(self.chunks.metadata_segments())
+        let near = metadata_warning(self.chunks.metadata_segments());
+        let several = self.pool.devices().len() > 1;
+        match near.is_empty() && several && !self.chunks.is_mirrored() {
+            true => ALONE.into(),
+            false => near,
+        }
     }
 
     /// Work in the background.
@@ -253,6 +262,21 @@ fn lost_in_words(pool: &str, lost: &LostStatus) -> String {
         lost.files,
         names_in_words(&lost.names, NAMED_MAX, lost.files)
     )
+}
+
+/// What is said while metadata has no second copy although there is a second device.
+const ALONE: &str = "part of the metadata lies on one device only, since no other had room: it gets its second copy once there is room \
+                     (delete files, destroy snapshots or 'terrace pool add' a device)";
+
+/// What is said of a degraded pool besides, if part of its metadata is gone with a device.
+fn out_of_reach_in_words(pool: &str, segments: u64) -> String {
+    match segments {
+        0 => String::new(),
+        _ => format!(
+            "; {segments} segments of metadata lay on it alone, since no other device had room: bring it back, or save what is \
+             left with 'terrace verify {pool} --rebuild NEWPOOL'"
+        ),
+    }
 }
 
 /// From three quarters of the limit on.
