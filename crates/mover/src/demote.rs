@@ -39,17 +39,12 @@ impl Mover {
                 continue;
             };
             let source = source as u8;
-            let busy = inner.jobs.values().any(|active| {
-                active.job.kind == JobKind::Demote
-                    && !active.job.state.is_over()
-                    && active.job.source == source
-            });
             // Some of what is being freed may lie here: nothing sinks for that.
             let filled = filled_bytes(tier).saturating_sub(space.pending_free_bytes);
             let mark = policy.hold.unwrap_or(policy.high_water);
             let mark_bytes = mark * tier.size_bytes as f64;
             let full = filled as f64 > mark_bytes || policy.hold.is_some() && filled as f64 >= mark_bytes;
-            if busy
+            if inner.demotion_of(source).is_some()
                 || inner.left_alone.get(&source).is_some_and(|until| now < *until)
                 || !full && source > 0
                 || source >= self.resting_from(inner)

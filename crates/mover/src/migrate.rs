@@ -252,13 +252,7 @@ impl Mover {
         if !in_window(&inner.policies, target, minute) {
             return Ok(false);
         }
-        let sinks = |inner: &Inner| {
-            inner.jobs.values().any(|active| {
-                active.job.kind == JobKind::Demote
-                    && active.job.state == JobState::Running
-                    && active.job.source == target
-            })
-        };
+        let sinks = |inner: &Inner| inner.demotion_of(target) == Some(JobState::Running);
         // One that ended and left the tier as full found too little: then it goes on as long as there is any room.
         let sought = inner.made_way.get(&target);
         if !sinks(inner) && sought.is_none_or(|at| now >= at + POLICY_INTERVAL) {

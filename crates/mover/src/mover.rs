@@ -436,11 +436,7 @@ impl Mover {
             let (Some(tier), Some(level)) = (tiers.get(at), inner.policies[at].hold) else {
                 return false;
             };
-            let sinking = inner.jobs.values().any(|active| {
-                active.job.kind == JobKind::Demote
-                    && !active.job.state.is_over()
-                    && usize::from(active.job.source) == at
-            });
+            let sinking = inner.demotion_of(at as u8).is_some();
             !sinking && (filled_bytes(tier) as f64) < level * tier.size_bytes as f64
         };
         let first = (at..inner.policies.len()).find(|at| holds(*at));
@@ -472,6 +468,16 @@ impl Mover {
 
     pub(crate) fn minutes(&self) -> u32 {
         (self.environment.clock.now_nanoseconds() / (60 * SECOND)) as u32
+    }
+}
+
+impl Inner {
+    /// Whether a demotion of this tier is under way, and if so whether it runs or is paused: there is one at a time.
+    pub(crate) fn demotion_of(&self, source: u8) -> Option<JobState> {
+        let mut jobs = self.jobs.values().map(|active| &active.job);
+        let job =
+            jobs.find(|job| job.kind == JobKind::Demote && !job.state.is_over() && job.source == source);
+        job.map(|job| job.state)
     }
 }
 

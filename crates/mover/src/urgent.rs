@@ -49,12 +49,6 @@ impl Mover {
             return Ok(());
         }
         inner.next_urgency = now + SECOND;
-        let sinks = |inner: &Inner, source: u8| {
-            inner.jobs.values().any(|active| {
-                let job = &active.job;
-                job.kind == JobKind::Demote && !job.state.is_over() && job.source == source
-            })
-        };
         let tiers = inner.policies.len().saturating_sub(1) as u8;
         if (0..tiers).any(|source| self.is_urgent(inner, source)) {
             let mut hottest = 0.0f32;
@@ -63,7 +57,8 @@ impl Mover {
                 hottest = hottest.max(heat.reads + heat.writes)
             });
             inner.hottest = hottest;
-            let is_cold = |source: &u8| !sinks(inner, *source) && self.is_urgent(inner, *source);
+            let is_cold =
+                |source: &u8| inner.demotion_of(*source).is_none() && self.is_urgent(inner, *source);
             if clearly_colder(hottest) > clearly_colder(0.0) && (0..tiers).any(|source| is_cold(&source)) {
                 self.look_at_tiers(inner, now)?;
             }
