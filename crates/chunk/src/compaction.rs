@@ -6,7 +6,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use terrace_pool::SegmentId;
+use terrace_pool::{SegmentId, TierInfo};
 use terrace_store::{CHUNK_BYTES_MAX, Placement, StoreError};
 
 use crate::{
@@ -16,12 +16,15 @@ use crate::{
 
 /// Among how many of the emptiest segments compaction looks for one to be won.
 const COMPACT_SEGMENTS: usize = 16;
-/// Chunks moved by one step of compaction.
-const COMPACT_CHUNKS: usize = 64;
+/// What one step of compaction moves, about, and chunks at most.
+const COMPACT_BYTES: i64 = 1 << 20;
+const COMPACT_CHUNKS: usize = 256;
 /// The same where users wait for the device.
 const COMPACT_CHUNKS_BESIDE_USERS: usize = 4;
-/// Emptied segments that wait for the same flush at most.
+/// Emptied segments that wait for the same flush at most, which also brings the slower copy of the log up to date: so many,
+/// or more if they are small.
 const RELEASED_TOGETHER: u64 = 4;
+const RELEASED_BYTES: u64 = 32 << 20;
 /// Steps that a writer does at most for the segment that it is about to take, and how long it waits for another who does.
 const RELIEF_STEPS: usize = 256;
 const RELIEF_WAIT: Duration = Duration::from_millis(20);
@@ -40,7 +43,7 @@ impl ChunkStore {
         };
         let tier = self.pool.tier_of(segment.device).unwrap_or(0);
         let at_once = match self.spacing_of(tier).is_zero() {
-            true => COMPACT_CHUNKS,
+            true => self.chunks_of_step(segment, ids.len()),
             false => COMPACT_CHUNKS_BESIDE_USERS,
         };
         let rest = ids.split_off(ids.len().min(at_once));
@@ -85,6 +88,18 @@ impl ChunkStore {
             state.compacting = Some((segment, rest));
         }
         Ok(true)
+    }
+
+    /// How many of so many chunks of a segment are moved at once.
+    fn chunks_of_step(&self, segment: SegmentId, left: usize) -> usize {
+        let live = self
+            .keeper
+            .lock()
+            .segments
+            .get(&segment)
+            .map_or(0, |state| state.live);
+        let each = (live / left.max(1) as i64).max(1);
+        usize::try_from(COMPACT_BYTES / each).map_or(1, |chunks| chunks.clamp(1, COMPACT_CHUNKS))
     }
 
     /// The emptiest segment of the fastest tier where garbage is more than a quarter or room is short, and where moving
@@ -165,7 +180,8 @@ impl ChunkStore {
     ) -> Result<bool, StoreError> {
         let Some(free) = free else { return Ok(false) };
         let waiting = self.keeper.lock().freeing.len() as u64;
-        Ok(waiting < RELEASED_TOGETHER.min(free) && self.compact_step(state)?)
+        let together = RELEASED_TOGETHER.max(RELEASED_BYTES / u64::from(self.pool.segment_bytes()));
+        Ok(waiting < together.min(free) && self.compact_step(state)?)
     }
 
     /// Does a piece of what brings garbage back where that is short; `free` as of
@@ -177,13 +193,17 @@ impl ChunkStore {
             || self.wait_for_release(state)?)
     }
 
-    /// Before new content of this stream takes a segment: brings garbage back for it, rather than let it land on a slower tier.
-    pub(crate) fn relieve(&self, key: StreamKey) -> Result<(), StoreError> {
+    /// Before new content of this stream takes a segment: brings garbage back for it, rather than let it land on a slower
+    /// tier, until there is room or somebody else has `taken` a segment for the same stream. Beside who compacts, it flushes.
+    pub(crate) fn relieve(&self, key: StreamKey, taken: &dyn Fn() -> bool) -> Result<(), StoreError> {
         for _ in 0..RELIEF_STEPS {
-            if !self.is_to_relieve(key) {
+            if !self.is_to_relieve(key) || taken() {
                 return Ok(());
             }
-            let Some(mut state) = self.maintenance.try_lock_for(RELIEF_WAIT) else {
+            let Some(mut state) = self.maintenance.try_lock() else {
+                self.flush_given_up()?;
+                // What that made durable is released by whoever comes next.
+                drop(self.maintenance.try_lock_for(RELIEF_WAIT));
                 continue;
             };
             let free = self.free_where_pressed().unwrap_or(1);
@@ -194,19 +214,35 @@ impl ChunkStore {
         Ok(())
     }
 
+    /// The tier on which a stream is to land, if it is one that new content lands by.
+    pub(crate) fn landing_tier(&self, key: StreamKey, tiers: &[TierInfo]) -> Option<usize> {
+        match key {
+            StreamKey::Random => Some(0),
+            StreamKey::Sequential => Some(tiers.iter().position(|tier| tier.settings.landing).unwrap_or(0)),
+            StreamKey::Tier(..) => None,
+        }
+    }
+
     /// Whether the tier on which this lands has room for it but for garbage.
     fn is_to_relieve(&self, key: StreamKey) -> bool {
+        self.is_room_where_it_lands(key, |at, room, mark| {
+            at < usize::from(self.resting_from()) && room.is_out() && !room.is_above(mark)
+        })
+    }
+
+    /// Whether the tier on which this lands has room for a segment of it.
+    pub(crate) fn has_room_again(&self, key: StreamKey) -> bool {
+        self.is_room_where_it_lands(key, |_, room, mark| room.has_room(mark))
+    }
+
+    fn is_room_where_it_lands(&self, key: StreamKey, is: impl Fn(usize, &TierRoom, f64) -> bool) -> bool {
         let tiers = self.pool.tiers();
-        let at = match key {
-            StreamKey::Random => 0,
-            StreamKey::Sequential => tiers.iter().position(|tier| tier.settings.landing).unwrap_or(0),
-            StreamKey::Tier(..) => return false,
-        };
-        let rooms = self.rooms_of(&tiers);
-        let (Some(tier), Some(room)) = (tiers.get(at), rooms.get(at)) else {
+        let Some(at) = self.landing_tier(key, &tiers) else {
             return false;
         };
-        at < usize::from(self.resting_from()) && room.is_out() && !room.is_above(tier.landing_mark)
+        let rooms = self.rooms_of(&tiers);
+        let here = tiers.get(at).zip(rooms.get(at));
+        here.is_some_and(|(tier, room)| is(at, room, tier.landing_mark))
     }
 
     fn resting_from(&self) -> u8 {

@@ -26,6 +26,7 @@ mod meta_storage;
 mod moves;
 mod options;
 mod payload;
+mod places;
 mod read;
 mod reclaim;
 mod record;

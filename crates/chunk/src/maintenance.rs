@@ -4,7 +4,7 @@
 //! durable in every copy of the log; what a checkpoint frees goes back only when the root that does without it is durable,
 //! and no root is written before every copy of the log has what it holds.
 
-use std::{collections::BTreeSet, sync::atomic::Ordering};
+use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
 use parking_lot::MutexGuard;
 use terrace_meta::{Operation, Progress};
@@ -30,6 +30,9 @@ const SLICE_BYTES: usize = 1 << 20;
 const CHECKPOINT_ATTEMPTS: u32 = 8;
 /// Steps for which compaction of metadata rests when it can do nothing, and the search for metadata without a second copy.
 const METADATA_REST: u32 = 1000;
+/// How long a step waits for another thread that works here.
+const TURN_WAIT: Duration = Duration::from_millis(20);
+
 /// What a step carries on from the one before.
 #[derive(Default)]
 pub(crate) struct Maintenance {
@@ -55,10 +58,11 @@ pub(crate) struct Maintenance {
 
 impl ChunkStore {
     /// One bounded step of background work: checkpoint, merge, reclaim, release, compaction, whatever is most
-    /// needed. Any number of threads may call it; one does the work, the others get `Idle`.
+    /// needed. Any number of threads may call it; one does the work, the others wait a little for their turn, or get `Idle`.
     pub fn step(&self) -> Result<Step, StoreError> {
         self.check_running()?;
-        let Some(mut state) = self.maintenance.try_lock() else {
+        // Whoever makes room for what they write lets go after each piece: the two take turns, or they would do all of it alone.
+        let Some(mut state) = self.maintenance.try_lock_for(TURN_WAIT) else {
             return Ok(Step::Idle);
         };
         self.step_locked(&mut state)
@@ -384,17 +388,27 @@ impl ChunkStore {
 
     /// Flushes so that given-up segments can be released.
     pub(crate) fn wait_for_release(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        let any = self.flush_given_up()?;
+        if any {
+            self.release_durable(state);
+        }
+        Ok(any)
+    }
+
+    /// Makes durable in every copy of the log that segments were given up; whether there were any.
+    pub(crate) fn flush_given_up(&self) -> Result<bool, StoreError> {
         let last = self.keeper.lock().freeing.iter().map(|(at, _)| *at).max();
         let Some(last) = last else { return Ok(false) };
-        self.flush_until(last)?;
-        self.log.catch_up();
-        self.release_durable(state);
+        if self.durable_everywhere() < last {
+            self.flush_until(last)?;
+            self.log.catch_up();
+        }
         Ok(true)
     }
 
     /// Works until there is `enough` room, or nothing more can be had; whether there is enough.
     pub(crate) fn make_room(&self, mut enough: impl FnMut() -> bool) -> Result<bool, StoreError> {
-        let Some(mut state) = self.maintenance.try_lock_for(std::time::Duration::from_secs(2)) else {
+        let Some(mut state) = self.maintenance.try_lock_for(Duration::from_secs(2)) else {
             return Ok(enough());
         };
         state.stuck.clear();
@@ -478,7 +492,7 @@ impl ChunkStore {
             }
         } else if self.options.threads > 0 {
             let late = (pressure - 0.75).clamp(0.0, 1.0);
-            std::thread::sleep(std::time::Duration::from_micros((late * 20_000.0) as u64));
+            std::thread::sleep(Duration::from_micros((late * 20_000.0) as u64));
         }
     }
 }

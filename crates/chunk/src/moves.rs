@@ -1,19 +1,22 @@
 //! Moving chunks: the mover's rewrite, compaction, evacuation, repair of bad copies.
 //!
-//! Invariants: what is moved was verified against its hash first, and is copied as it is stored; a move is one batch
-//! that replaces the record only if the chunk is still where it was read; the old bytes stay until that is durable.
+//! Invariants: what is moved was verified against its hash first, and is copied as it is stored; the records of many
+//! chunks are replaced by one batch, of each only if it is still where it was read; nothing that was appended at a new place
+//! stays entered in the books when a move ends, however it ends; the old bytes stay until the batch is durable.
 //! Chunks that lie together are read together (a disk, or a device that counts requests, is slow at one by one) and
 //! appended in the order in which the caller names them.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, Owner, Placement, RewriteOutcome, StoreError};
 
 use crate::{
+    books::PinGuard,
     compress,
     header::{ChunkHeader, HEADER_BYTES},
+    places::Begun,
     record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_key, chunk_of_key},
     spans::Stored,
     store::{ChunkStore, meta_error},
@@ -21,19 +24,36 @@ use crate::{
     survey::chunks_in,
 };
 
-/// Stored bytes that are read ahead of a move at most, about.
-const AHEAD_BYTES: usize = 4 << 20;
+/// Stored bytes that are moved together at most, about, and chunks.
+const PAGE_BYTES: usize = 4 << 20;
+const PAGE_CHUNKS: usize = 128;
+/// Records that are looked up together.
+const LOOKED_UP: usize = 32;
 
-/// A payload that was read ahead, with the record that it was verified by.
-type Ahead = HashMap<ChunkId, (ChunkRecord, Owner, Vec<u8>)>;
+/// A chunk that is to be moved, held so that it is not reclaimed meanwhile.
+struct Candidate {
+    id: ChunkId,
+    record: ChunkRecord,
+    /// Owner and payload, if they were read together with others and are what the record says.
+    ahead: Option<(Owner, Vec<u8>)>,
+    pin: Arc<PinGuard>,
+}
 
-/// What became of one chunk.
-enum Moved {
-    /// It was moved: its stored bytes.
-    Bytes(u64),
+/// Chunks that are moved by one batch.
+#[derive(Default)]
+struct Page {
+    candidates: Vec<Candidate>,
+    /// How many of what was asked for were looked at.
+    looked_at: usize,
+}
+
+/// What became of one chunk before its batch.
+enum Move {
+    /// It was appended at its new place.
+    Begun(Begun),
     /// It is there, gone, or not to be moved now.
     Skipped,
-    /// Something else moves it, or did since it was looked at.
+    /// Something else moves it.
     Busy,
 }
 
@@ -60,30 +80,58 @@ impl ChunkStore {
     ) -> Result<RewriteOutcome, StoreError> {
         self.check_running()?;
         let mut outcome = RewriteOutcome::default();
-        let mut ahead = Ahead::new();
-        let mut looked_at = 0;
-        for (at, id) in ids.iter().enumerate() {
-            if at == looked_at {
-                looked_at += self.read_together(&ids[at..], placement, from, &mut ahead)?;
-            }
-            let Some(pin) = self.keeper.pin(*id) else {
-                outcome.skipped += 1;
-                continue;
-            };
-            let moved = self.move_chunk(*id, placement, from, ahead.remove(id));
-            drop(pin);
-            match moved {
-                Ok(Moved::Bytes(bytes)) => {
-                    outcome.moved += 1;
-                    outcome.moved_bytes += bytes;
-                }
-                Ok(Moved::Busy) => outcome.busy += 1,
-                Ok(Moved::Skipped) | Err(StoreError::NoChunk(_)) => outcome.skipped += 1,
-                Err(StoreError::Damaged { id, .. }) => outcome.failed.push(id),
-                Err(error) => return Err(error),
-            }
+        let mut rest = ids;
+        while !rest.is_empty() {
+            let page = self.read_page(rest, placement, from)?;
+            rest = rest.get(page.looked_at..).unwrap_or_default();
+            outcome.skipped += (page.looked_at - page.candidates.len()) as u64;
+            self.move_page(page, placement, from, &mut outcome)?;
         }
         Ok(outcome)
+    }
+
+    /// Appends what was read and changes the records of all of it in one batch; what was appended before an error too.
+    fn move_page(
+        &self,
+        page: Page,
+        placement: Placement,
+        from: Option<SegmentId>,
+        outcome: &mut RewriteOutcome,
+    ) -> Result<(), StoreError> {
+        let mut begun = Vec::with_capacity(page.candidates.len());
+        let mut result = Ok(());
+        let mut pins = Vec::with_capacity(page.candidates.len());
+        for candidate in page.candidates {
+            let Candidate {
+                id,
+                record,
+                ahead,
+                pin,
+            } = candidate;
+            pins.push(pin);
+            match self.begin_move(id, record, ahead, placement, from) {
+                Ok(Move::Begun(one)) => begun.push(one),
+                Ok(Move::Busy) => outcome.busy += 1,
+                Ok(Move::Skipped) | Err(StoreError::NoChunk(_)) => outcome.skipped += 1,
+                Err(StoreError::Damaged { id, .. }) => outcome.failed.push(id),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        // Taken out and committed in one: a relocation in between would look for the chunks here.
+        let moved = self.commit_moves(&begun)?;
+        for (one, moved) in begun.iter().zip(moved) {
+            match moved {
+                true => {
+                    outcome.moved += 1;
+                    outcome.moved_bytes += one.stored;
+                }
+                false => outcome.busy += 1,
+            }
+        }
+        result
     }
 
     /// Whether a chunk is to be moved at all.
@@ -97,82 +145,98 @@ impl ChunkStore {
         }
     }
 
-    /// Reads the next of `ids` that lie together with others; returns how many it looked at. What it does not bring is
-    /// read by itself.
-    fn read_together(
+    /// Looks at the next of `ids`, as many as are moved by one batch, and reads those that lie together with others. What
+    /// that does not bring is read by itself.
+    fn read_page(
         &self,
         ids: &[ChunkId],
         placement: Placement,
         from: Option<SegmentId>,
-        ahead: &mut Ahead,
-    ) -> Result<usize, StoreError> {
-        let (mut looked_at, mut bytes) = (0, 0);
-        let mut records: Vec<(ChunkId, ChunkRecord)> = Vec::new();
-        for id in ids {
-            if bytes >= AHEAD_BYTES {
+    ) -> Result<Page, StoreError> {
+        let mut page = Page::default();
+        let mut bytes = 0;
+        'some: for some in ids.chunks(LOOKED_UP) {
+            if bytes >= PAGE_BYTES || page.candidates.len() >= PAGE_CHUNKS {
                 break;
             }
-            looked_at += 1;
-            if let Some(record) = self.record(*id)?
-                && !record.locations.is_empty()
-                && self.is_to_move(&record, placement, from)
-            {
-                bytes += record.stored() as usize;
-                records.push((*id, record));
+            let held = some.iter().enumerate().filter_map(|(at, id)| {
+                let again = some[..at].contains(id) || page.candidates.iter().any(|other| other.id == *id);
+                Some((*id, self.keeper.pin(*id).filter(|_| !again)?))
+            });
+            let (held, pins): (Vec<ChunkId>, Vec<Arc<PinGuard>>) = held.unzip();
+            for ((id, pin), record) in held.iter().zip(pins).zip(self.records_of(&held)) {
+                let record = match record {
+                    Ok(record) => record,
+                    // What comes before it is moved first.
+                    Err(_) if !page.candidates.is_empty() => {
+                        page.looked_at += some.iter().position(|other| other == id).unwrap_or(0);
+                        break 'some;
+                    }
+                    Err(error) => return Err(error),
+                };
+                let Some(record) = record else { continue };
+                if self.is_to_move(&record, placement, from) {
+                    bytes += record.stored() as usize;
+                    page.candidates.push(Candidate {
+                        id: *id,
+                        record,
+                        ahead: None,
+                        pin,
+                    });
+                }
             }
+            page.looked_at += some.len();
         }
-        let stored = records
+        let (numbers, stored): (Vec<usize>, Vec<Stored>) = page
+            .candidates
             .iter()
-            .map(|(_, record)| (record.locations[0], record.payload));
-        let stored: Vec<Stored> = stored.collect();
-        let found = Mutex::new(ahead);
-        self.read_spans(&stored, &|number, stored| {
-            let (id, record) = &records[number];
-            if let Some((owner, payload)) = good_payload(record, stored) {
-                found.lock().insert(*id, (record.clone(), owner, payload));
+            .enumerate()
+            .filter_map(|(at, one)| Some((at, (*one.record.locations.first()?, one.record.payload))))
+            .unzip();
+        let found = Mutex::new(Vec::with_capacity(stored.len()));
+        self.read_spans(&stored, &|number, bytes| {
+            let at = numbers[number];
+            if let Some(payload) = good_payload(&page.candidates[at].record, bytes) {
+                found.lock().push((at, payload));
             }
         });
-        Ok(looked_at)
+        for (at, payload) in found.into_inner() {
+            page.candidates[at].ahead = Some(payload);
+        }
+        Ok(page)
     }
 
-    fn move_chunk(
+    /// Appends one chunk at its new place and enters that in the books.
+    fn begin_move(
         &self,
         id: ChunkId,
+        mut record: ChunkRecord,
+        mut ahead: Option<(Owner, Vec<u8>)>,
         placement: Placement,
         from: Option<SegmentId>,
-        ahead: Option<(ChunkRecord, Owner, Vec<u8>)>,
-    ) -> Result<Moved, StoreError> {
-        let Some(mut record) = self.record(id)? else {
-            return Ok(Moved::Skipped);
-        };
-        if !self.is_to_move(&record, placement, from) {
-            return Ok(Moved::Skipped);
-        }
-        if let Some(segment) = from {
+    ) -> Result<Move, StoreError> {
+        let open = record.locations.iter();
+        let open: Vec<_> = open
+            .filter_map(|location| self.open_segments.find(location.segment))
+            .collect();
+        if !open.is_empty() {
             // A segment that still takes appends is not emptied: whoever empties it closes it first.
-            if self.open_segments.find(segment).is_some() {
-                return Ok(Moved::Skipped);
+            if from.is_some() {
+                return Ok(Move::Skipped);
             }
-        } else {
             // Asked to lie elsewhere: the segment that it was just written to is finished first.
-            let open = record
-                .locations
-                .iter()
-                .filter_map(|location| self.open_segments.find(location.segment));
-            let open: Vec<_> = open.collect();
             for open in &open {
                 self.close_open(open)?;
             }
-            if !open.is_empty() {
-                match self.record(id)? {
-                    Some(closed) if !self.lies_at(&closed, placement) => record = closed,
-                    _ => return Ok(Moved::Skipped),
-                }
+            match self.record(id)? {
+                Some(closed) if !self.lies_at(&closed, placement) => record = closed,
+                _ => return Ok(Move::Skipped),
             }
+            ahead = None;
         }
         let (owner, payload) = match ahead {
-            Some((seen, owner, payload)) if seen == record => (owner, payload),
-            _ => self.verified_payload(id, &record)?,
+            Some(found) => found,
+            None => self.verified_payload(id, &record)?,
         };
         let header = ChunkHeader {
             id,
@@ -183,14 +247,12 @@ impl ChunkStore {
             hash: record.hash,
         };
         let (mut started, mut others) = (false, false);
-        let mut places: Vec<Location> = Vec::new();
         self.append(
             StreamKey::of(placement),
             true,
             id,
             &[&header.encode(), &payload],
             &mut |locations| {
-                places.clone_from(&locations);
                 let mut books = self.keeper.lock();
                 others = books.moving(id).is_some();
                 started = books.start_move(
@@ -202,14 +264,14 @@ impl ChunkStore {
                 );
             },
         )?;
-        if !started {
-            return Ok(if others { Moved::Busy } else { Moved::Skipped });
-        }
-        // Taken out and committed in one: a relocation in between would look for the chunk here.
-        let moved = self.commit_move(id, &record.locations)?;
-        Ok(match moved {
-            true => Moved::Bytes(u64::from(record.stored())),
-            false => Moved::Busy,
+        Ok(match (started, others) {
+            (true, _) => Move::Begun(Begun {
+                id,
+                stored: u64::from(record.stored()),
+                old: record.locations,
+            }),
+            (false, true) => Move::Busy,
+            (false, false) => Move::Skipped,
         })
     }
 
@@ -283,8 +345,10 @@ impl ChunkStore {
         let mut bytes = 0;
         // What cannot be read is looked up in the table instead.
         let tier = self.pool.tier_of(segment.device).unwrap_or(0);
-        for found in chunks_in(&self.pool, segment, &|| self.rest_beside_users(tier)) {
-            if let Some(record) = self.record(found.id)?
+        let places = chunks_in(&self.pool, segment, &|| self.rest_beside_users(tier));
+        let all: Vec<ChunkId> = places.iter().map(|found| found.id).collect();
+        for (found, record) in places.into_iter().zip(self.records_of(&all)) {
+            if let Some(record) = record?
                 && record.locations.contains(&Location {
                     segment,
                     offset: found.offset,

@@ -293,6 +293,7 @@ impl ChunkStore {
             dirty: Mutex::default(),
             next_chunk: AtomicU64::new(replay.next_chunk),
             relocations: AtomicU64::new(0),
+            released: AtomicU64::new(0),
             reserved: Arc::new(AtomicU64::new(0)),
             pending_free: AtomicI64::new(0),
             stop: Mutex::new(None),

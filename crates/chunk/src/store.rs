@@ -75,6 +75,8 @@ pub struct ChunkStore {
     pub(crate) dirty: Mutex<BTreeSet<Vec<u16>>>,
     pub(crate) next_chunk: AtomicU64,
     pub(crate) relocations: AtomicU64,
+    /// Segments released so far.
+    pub(crate) released: AtomicU64,
     /// Chunk data appended since the last log entry, bytes.
     pub(crate) unlogged_bytes: AtomicU64,
     pub(crate) reserved: Arc<AtomicU64>,

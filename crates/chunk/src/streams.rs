@@ -6,18 +6,18 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use terrace_meta::Operation;
 use terrace_pool::{PoolError, Request, SegmentId, SegmentKind, SegmentWrite, TierChoice};
 use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Flow, Placement, StoreError};
 
 use crate::{
     appender::{Append, Flight, OpenSegment},
-    commit::{Operations, add_live, put_record},
+    commit::Operations,
     counters::Counters,
     header::HEADER_BYTES,
     record::{COPIES_MAX, Location, TABLE_SEGMENTS, segment_key},
-    store::{ChunkStore, CommitState, pool_error},
+    store::{ChunkStore, pool_error},
     tier_room::TierRoom,
 };
 
@@ -35,7 +35,22 @@ pub(crate) enum StreamKey {
 /// The open segment of a stream.
 #[derive(Default)]
 pub(crate) struct Stream {
-    open: Mutex<Option<Arc<OpenSegment>>>,
+    slot: Mutex<Slot>,
+}
+
+#[derive(Default)]
+struct Slot {
+    open: Option<Arc<OpenSegment>>,
+    /// It lies on a slower tier than the stream is for, since that had no room when as many segments had been released.
+    spilled_at: Option<u64>,
+    /// One that was begun so, from when there was room again until there is none.
+    aside: Option<Arc<OpenSegment>>,
+}
+
+impl Slot {
+    fn open(&self) -> Option<&Arc<OpenSegment>> {
+        self.open.as_ref().filter(|open| !open.is_closed())
+    }
 }
 
 impl StreamKey {
@@ -108,15 +123,12 @@ impl ChunkStore {
         let stored: usize = parts.iter().map(|part| part.len()).sum();
         let stream = self.stream(key);
         loop {
-            let open = {
-                let mut slot = stream.open.lock();
-                match slot.as_ref().filter(|open| !open.is_closed()) {
-                    Some(open) => open.clone(),
-                    None => {
-                        let open = self.open_segment(key, privileged, stored)?;
-                        *slot = Some(open.clone());
-                        open
-                    }
+            let open = match self.current(&stream, key) {
+                Some(open) => open,
+                None => {
+                    // Before the lock is taken: it reads, writes and flushes.
+                    self.relieve(key, &|| stream.slot.lock().open().is_some())?;
+                    self.begin_segment(&stream, key, privileged, stored)?
                 }
             };
             match open.append(&self.open_segments, id, parts, placed) {
@@ -136,6 +148,55 @@ impl ChunkStore {
         }
     }
 
+    /// The open segment of a stream; none if it lies on a slower tier and there is room again where it should. Looked at
+    /// only when segments were released since.
+    fn current(&self, stream: &Stream, key: StreamKey) -> Option<Arc<OpenSegment>> {
+        let mut slot = stream.slot.lock();
+        let open = slot.open()?.clone();
+        let released = self.released.load(Ordering::Acquire);
+        if slot.spilled_at.is_some_and(|at| at != released) {
+            slot.spilled_at = Some(released);
+            if slot.aside.as_ref().is_none_or(|aside| aside.is_closed()) && self.has_room_again(key) {
+                slot.aside = slot.open.take();
+                return None;
+            }
+        }
+        Some(open)
+    }
+
+    /// The open segment of a stream that had none, or the one that was set aside if there is still no room for a better one.
+    fn begin_segment(
+        &self,
+        stream: &Stream,
+        key: StreamKey,
+        privileged: bool,
+        stored: usize,
+    ) -> Result<Arc<OpenSegment>, StoreError> {
+        let mut slot = stream.slot.lock();
+        if let Some(open) = slot.open() {
+            return Ok(open.clone());
+        }
+        let aside = slot.aside.take().filter(|aside| !aside.is_closed());
+        let open = match aside {
+            Some(aside) if !self.has_room_again(key) => aside,
+            aside => {
+                slot.aside = aside;
+                self.open_segment(key, privileged, stored)?
+            }
+        };
+        let tier = open
+            .copies
+            .first()
+            .and_then(|copy| self.pool.tier_of(copy.device));
+        let wanted = self.landing_tier(key, &self.pool.tiers());
+        let is_below = wanted
+            .zip(tier)
+            .is_some_and(|(wanted, tier)| usize::from(tier) > wanted);
+        slot.spilled_at = is_below.then(|| self.released.load(Ordering::Acquire));
+        slot.open = Some(open.clone());
+        Ok(open)
+    }
+
     /// Opens a segment with as many copies as its tier wants; or, when there is no room, finds one that has some. What
     /// may use the reserve does so last: room in the open segments of others is what it was accepted for.
     fn open_segment(
@@ -144,7 +205,6 @@ impl ChunkStore {
         privileged: bool,
         stored: usize,
     ) -> Result<Arc<OpenSegment>, StoreError> {
-        self.relieve(key)?;
         let reserve = self.reserve_segments();
         let copies = match self.allocate_copies(key.choice(), reserve) {
             Err(error) if error.is_no_space() => {
@@ -242,6 +302,7 @@ impl ChunkStore {
     }
 
     pub(crate) fn release_segment(&self, segment: SegmentId) {
+        self.released.fetch_add(1, Ordering::AcqRel);
         if let Err(error) = self.pool.release(segment) {
             tracing::error!(%segment, %error, "a segment could not be released");
         }
@@ -348,64 +409,6 @@ impl ChunkStore {
             self.relocations.fetch_add(1, Ordering::AcqRel);
         }
         Ok(())
-    }
-
-    /// Replaces the locations of a chunk if they still are `old`; whether they were.
-    pub(crate) fn change_place(
-        &self,
-        id: ChunkId,
-        old: &[Location],
-        new: Vec<Location>,
-    ) -> Result<bool, StoreError> {
-        let mut commit = self.commit.lock();
-        if self.keeper.lock().relocate_pending(id, old, &new) {
-            return Ok(true);
-        }
-        self.change_place_locked(&mut commit, id, old, new)
-    }
-
-    /// Ends a move that was entered in the books: the chunk is at its new place if it was still at `old`.
-    pub(crate) fn commit_move(&self, id: ChunkId, old: &[Location]) -> Result<bool, StoreError> {
-        let mut commit = self.commit.lock();
-        let Some(new) = self.keeper.lock().moving(id).cloned() else {
-            return Ok(false);
-        };
-        let changed = self.change_place_locked(&mut commit, id, old, new.locations);
-        self.keeper.lock().finish_move(id);
-        changed
-    }
-
-    fn change_place_locked(
-        &self,
-        commit: &mut MutexGuard<'_, CommitState>,
-        id: ChunkId,
-        old: &[Location],
-        new: Vec<Location>,
-    ) -> Result<bool, StoreError> {
-        let Some(mut record) = self.record(id)? else {
-            return Ok(false);
-        };
-        if record.locations != old {
-            return Ok(false);
-        }
-        record.locations = new;
-        let stored = i64::from(record.stored());
-        let mut operations: Operations = Vec::new();
-        put_record(&mut operations, id, &record);
-        {
-            let mut books = self.keeper.lock();
-            for location in &record.locations {
-                add_live(&mut operations, location.segment, stored);
-                books.add_live(location.segment, stored);
-                commit.places.insert(location.segment.device);
-            }
-            for location in old {
-                add_live(&mut operations, location.segment, -stored);
-                books.add_live(location.segment, -stored);
-            }
-        }
-        self.apply_locked(commit, operations, Counters::default())?;
-        Ok(true)
     }
 
     /// Writes out every buffer and waits for those that others are writing.

@@ -87,6 +87,13 @@ impl TierRoom {
         self.beyond() * self.segment_bytes
     }
 
+    /// Whether a segment can be taken for new content, beyond the floor and below the mark.
+    pub fn has_room(&self, mark: f64) -> bool {
+        let used = self.segments.saturating_sub(self.free);
+        let filled = used.saturating_sub(self.garbage_segments());
+        self.beyond() > 0 && (filled + 1) as f64 <= mark * self.segments as f64
+    }
+
     /// Whether live content and metadata alone pass the mark above which new content goes to the next tier.
     pub fn is_above(&self, mark: f64) -> bool {
         let used = self.segments.saturating_sub(self.free);

@@ -85,8 +85,80 @@ fn what_has_no_room_beside_what_lives_goes_to_the_slower_tier() {
     };
     store.rewrite(&fast[..300], slow).unwrap();
     settle(&store);
-    // Once the segment that was begun is full.
+    // Although the segment that was begun below is not full.
     let more = write(&store, 10_000..10_100, &[]);
-    assert!(more[70..].iter().all(|id| tier_of(&store, *id) == 0));
+    assert!(more.iter().all(|id| tier_of(&store, *id) == 0));
+    audit(&store);
+}
+
+#[test]
+fn what_lands_below_again_goes_on_in_the_segment_that_was_begun_there() {
+    let store = two_tiers(64);
+    let mut ids = write(&store, 0..1000, &[]);
+    let begun = |ids: &[ChunkId]| {
+        let places = ids.iter().filter(|id| tier_of(&store, **id) > 0);
+        let segments = places.map(|id| store.chunk_info(*id).unwrap().unwrap().segment);
+        segments.collect::<std::collections::BTreeSet<_>>().len()
+    };
+    let before = begun(&ids);
+    assert!(before > 0);
+    let slow = Placement::Tier {
+        tier: 1,
+        strict: true,
+    };
+    // Three times there is room above for a few segments, and then none.
+    for round in 1..=3u64 {
+        let fast = ids.iter().copied().filter(|id| tier_of(&store, *id) == 0);
+        let sinking: Vec<ChunkId> = fast.take(64).collect();
+        store.rewrite(&sinking, slow).unwrap();
+        settle(&store);
+        ids.retain(|id| !sinking.contains(id));
+        let new = write(&store, round * 10_000..round * 10_000 + 80, &[]);
+        let tiers: Vec<u8> = new.iter().map(|id| tier_of(&store, *id)).collect();
+        assert!(tiers.is_sorted() && tiers[0] == 0 && tiers[79] == 1, "{tiers:?}");
+        ids.extend(new);
+    }
+    let spilled = ids.iter().filter(|id| tier_of(&store, **id) > 0).count();
+    // A segment of 1 MiB has 15 of them.
+    assert!(
+        begun(&ids) <= spilled.div_ceil(15) + 1,
+        "{} for {spilled}",
+        begun(&ids)
+    );
+    audit(&store);
+}
+
+#[test]
+fn many_chunks_are_moved_by_one_batch_and_what_is_gone_is_left_out() {
+    let store = two_tiers(64);
+    let small = |seeds: std::ops::Range<u64>| {
+        let contents: Vec<Vec<u8>> = seeds.map(|seed| noise(seed, 4096)).collect();
+        let pieces: Vec<Piece<'_>> = contents.iter().map(|content| piece(content)).collect();
+        let mut batch = Batch::new();
+        let written = store.write_chunks(&pieces).unwrap();
+        let ids: Vec<ChunkId> = written.iter().map(|written| written.id).collect();
+        ids.iter().for_each(|id| batch.reference(*id, 1));
+        written.into_iter().for_each(|written| batch.hold(written));
+        store.commit(batch).unwrap();
+        ids
+    };
+    let ids = small(0..200);
+    let mut batch = Batch::new();
+    ids[..20].iter().for_each(|id| batch.reference(*id, -1));
+    store.commit(batch).unwrap();
+    settle(&store);
+    let mut asked = ids.clone();
+    asked.extend_from_slice(&ids[100..110]);
+    let slow = Placement::Tier {
+        tier: 1,
+        strict: true,
+    };
+    let before = store.newest().0;
+    let outcome = store.rewrite(&asked, slow).unwrap();
+    assert_eq!((outcome.moved, outcome.skipped, outcome.busy), (180, 30, 0));
+    // Two batches, and one for the segment that was taken.
+    assert!(store.newest().0 - before <= 4, "{}", store.newest().0 - before);
+    assert!(ids[20..].iter().all(|id| tier_of(&store, *id) == 1));
+    settle(&store);
     audit(&store);
 }

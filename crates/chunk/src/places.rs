@@ -1,0 +1,108 @@
+//! Places: changing where committed chunks are said to lie.
+//!
+//! Invariants: a record gets new places only while it still names the old ones; the live bytes of the segments change in the
+//! same batch; a move stays entered in the books until its batch is committed, under one lock, so that whoever could not write
+//! what was appended finds the chunk either here or there.
+
+use std::collections::BTreeMap;
+
+use parking_lot::MutexGuard;
+use terrace_pool::SegmentId;
+use terrace_store::{ChunkId, StoreError};
+
+use crate::{
+    commit::{Operations, add_live, put_record},
+    counters::Counters,
+    record::Location,
+    store::{ChunkStore, CommitState},
+};
+
+/// A move that was entered in the books.
+pub(crate) struct Begun {
+    pub(crate) id: ChunkId,
+    /// Where the chunk was.
+    pub(crate) old: Vec<Location>,
+    /// Header and payload, bytes.
+    pub(crate) stored: u64,
+}
+
+impl ChunkStore {
+    /// Replaces the locations of a chunk if they still are `old`; whether they were.
+    pub(crate) fn change_place(
+        &self,
+        id: ChunkId,
+        old: &[Location],
+        new: Vec<Location>,
+    ) -> Result<bool, StoreError> {
+        let mut commit = self.commit.lock();
+        if self.keeper.lock().relocate_pending(id, old, &new) {
+            return Ok(true);
+        }
+        let changed = self.change_places_locked(&mut commit, vec![(id, old, new)])?;
+        Ok(changed.first() == Some(&true))
+    }
+
+    /// Ends moves that were entered in the books, in one batch: each chunk is at its new place if it was still at its old
+    /// one. Which of them were.
+    pub(crate) fn commit_moves(&self, moves: &[Begun]) -> Result<Vec<bool>, StoreError> {
+        if moves.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut commit = self.commit.lock();
+        let places = {
+            let books = self.keeper.lock();
+            let new = |begun: &Begun| books.moving(begun.id).map(|new| new.locations.clone());
+            let moves = moves.iter();
+            moves
+                .map(|begun| (begun.id, begun.old.as_slice(), new(begun).unwrap_or_default()))
+                .collect()
+        };
+        let changed = self.change_places_locked(&mut commit, places);
+        let mut books = self.keeper.lock();
+        moves.iter().for_each(|begun| drop(books.finish_move(begun.id)));
+        changed
+    }
+
+    /// One batch for all of these chunks; those that are not at their old places (any more) are left out, and those whose
+    /// record cannot be read: that is told when the others are at their new places.
+    fn change_places_locked(
+        &self,
+        commit: &mut MutexGuard<'_, CommitState>,
+        changes: Vec<(ChunkId, &[Location], Vec<Location>)>,
+    ) -> Result<Vec<bool>, StoreError> {
+        let ids: Vec<ChunkId> = changes.iter().map(|(id, ..)| *id).collect();
+        let mut operations: Operations = Vec::with_capacity(changes.len() + 8);
+        // One change for each segment: many come from one, and go to another.
+        let mut live: BTreeMap<SegmentId, i64> = BTreeMap::new();
+        let mut changed = Vec::with_capacity(changes.len());
+        let mut failed = None;
+        for ((id, old, new), record) in changes.into_iter().zip(self.records_of(&ids)) {
+            let record = record.unwrap_or_else(|error| {
+                failed.get_or_insert(error);
+                None
+            });
+            let record = record.filter(|record| record.locations == old && !new.is_empty());
+            changed.push(record.is_some());
+            let Some(mut record) = record else { continue };
+            let stored = i64::from(record.stored());
+            old.iter()
+                .for_each(|place| *live.entry(place.segment).or_default() -= stored);
+            new.iter()
+                .for_each(|place| *live.entry(place.segment).or_default() += stored);
+            let devices = new.iter().map(|place| place.segment.device);
+            commit.places.extend(devices);
+            record.locations = new;
+            put_record(&mut operations, id, &record);
+        }
+        if !operations.is_empty() {
+            let mut books = self.keeper.lock();
+            for (segment, bytes) in live {
+                add_live(&mut operations, segment, bytes);
+                books.add_live(segment, bytes);
+            }
+            drop(books);
+            self.apply_locked(commit, operations, Counters::default())?;
+        }
+        failed.map_or(Ok(changed), Err)
+    }
+}
