@@ -8,11 +8,13 @@
 //! - No lock is taken and no guard is dropped while the books are locked.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
+    hash::BuildHasherDefault,
     sync::{Arc, Weak},
 };
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use terrace_codec::NumberHasher;
 use terrace_pool::SegmentId;
 use terrace_store::ChunkId;
 
@@ -40,15 +42,18 @@ pub struct DeviceContent {
     pub content: i64,
 }
 
+type Mix = BuildHasherDefault<NumberHasher>;
+type ById<T> = HashMap<ChunkId, T, Mix>;
+
 /// The state behind the lock.
 #[derive(Default)]
 pub struct Books {
-    pins: HashMap<ChunkId, Weak<PinGuard>>,
-    pending: HashMap<ChunkId, ChunkRecord>,
-    pending_hashes: HashMap<[u8; 32], ChunkId>,
-    claimed: HashSet<[u8; 32]>,
-    dying: HashSet<ChunkId>,
-    moving: HashMap<ChunkId, ChunkRecord>,
+    pins: ById<Weak<PinGuard>>,
+    pending: ById<ChunkRecord>,
+    pending_hashes: HashMap<[u8; 32], ChunkId, Mix>,
+    claimed: HashSet<[u8; 32], Mix>,
+    dying: HashSet<ChunkId, Mix>,
+    moving: ById<ChunkRecord>,
     /// Of all segments together.
     live_bytes: i64,
     /// By device.
@@ -169,8 +174,10 @@ impl Books {
     /// Takes a pending chunk out; the caller commits it or lets its bytes go.
     pub fn take_pending(&mut self, id: ChunkId) -> Option<ChunkRecord> {
         let record = self.pending.remove(&id)?;
-        if self.pending_hashes.get(&record.hash) == Some(&id) {
-            self.pending_hashes.remove(&record.hash);
+        if let Entry::Occupied(first) = self.pending_hashes.entry(record.hash)
+            && *first.get() == id
+        {
+            first.remove();
         }
         Some(record)
     }

@@ -16,11 +16,9 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use bytes::Bytes;
 use parking_lot::MutexGuard;
-use terrace_codec::Writer;
 use terrace_log::{Appended, Behind};
-use terrace_meta::Operation;
+use terrace_meta::{Key, Operation, Value};
 use terrace_pool::SegmentId;
 use terrace_store::{Batch, ChunkId, FIRST_USER_TABLE, KEY_BYTES_MAX, Sequence, StoreError, VALUE_BYTES_MAX};
 
@@ -46,7 +44,7 @@ const UNLOGGED_BYTES_MAX: u64 = 256 << 20;
 const BEHIND_BYTES_MAX: u64 = 1 << 20;
 
 /// Operations of one batch.
-pub(crate) type Operations = Vec<(Bytes, Operation)>;
+pub(crate) type Operations = Vec<(Key, Operation)>;
 
 /// Adds the operations that enter a chunk's record to a batch.
 pub(crate) fn put_record(operations: &mut Operations, id: ChunkId, record: &ChunkRecord) {
@@ -108,18 +106,21 @@ impl ChunkStore {
     /// looked up: what is taken away was added by the same caller before.
     fn check_known(&self, changes: &BTreeMap<ChunkId, Change>) -> Result<(), StoreError> {
         let next = self.next_chunk.load(Ordering::Acquire);
-        for (id, change) in changes {
-            if id.0 == 0 || id.0 >= next {
-                return Err(StoreError::NoChunk(*id));
-            }
-            if change.sum > 0 {
-                let known = {
-                    let books = self.keeper.lock();
-                    books.pending(*id).is_some() || books.is_pinned(*id)
-                };
-                if !known && self.record(*id)?.is_none() {
+        let mut unknown = Vec::new();
+        {
+            let books = self.keeper.lock();
+            for (id, change) in changes {
+                if id.0 == 0 || id.0 >= next {
                     return Err(StoreError::NoChunk(*id));
                 }
+                if change.sum > 0 && books.pending(*id).is_none() && !books.is_pinned(*id) {
+                    unknown.push(*id);
+                }
+            }
+        }
+        for id in unknown {
+            if self.record(id)?.is_none() {
+                return Err(StoreError::NoChunk(id));
             }
         }
         Ok(())
@@ -142,6 +143,9 @@ impl ChunkStore {
         let mut freed = 0;
         // One change for each segment: a batch has as many chunks as blocks were written, and few segments.
         let mut live: BTreeMap<SegmentId, i64> = BTreeMap::new();
+        // Table by table and ascending, so that each enters the memtable beside the one before.
+        let [mut references, mut hints, mut candidates] =
+            [(); 3].map(|()| Operations::with_capacity(changes.len()));
         for (id, change) in changes {
             if change.sum == 0 && books.pending(*id).is_some() {
                 continue;
@@ -149,15 +153,12 @@ impl ChunkStore {
             if let Some(record) = books.take_pending(*id) {
                 let stored = i64::from(record.stored());
                 put_record(operations, *id, &record);
-                operations.push((
-                    dedup_key(&record.hash, self.options.hint_bytes).into(),
-                    Operation::Put(id.0.to_le_bytes().to_vec().into()),
+                hints.push((
+                    dedup_key(&record.hash, self.options.hint_bytes),
+                    Operation::Put(Value::new(&id.0.to_le_bytes())),
                 ));
                 for location in &record.locations {
                     *live.entry(location.segment).or_default() += stored;
-                    books.add_live(location.segment, stored);
-                    books.add_pending(location.segment, -stored);
-                    commit.places.insert(location.segment.device);
                 }
                 total.chunks += 1;
                 total.unique += i64::from(record.length);
@@ -165,7 +166,7 @@ impl ChunkStore {
                 total.stored += stored;
             }
             if change.sum != 0 {
-                operations.push((
+                references.push((
                     chunk_key(TABLE_REFERENCES, *id).into(),
                     Operation::Add(change.sum),
                 ));
@@ -174,15 +175,23 @@ impl ChunkStore {
             if change.taken > 0 {
                 let estimate = commit.counters.stored.max(0) / commit.counters.blocks.max(1) * change.taken;
                 freed += estimate;
-                let mut value = Writer::new();
-                value.signed_varint(estimate);
-                operations.push((
+                candidates.push((
                     candidate_key(sequence, *id).into(),
-                    Operation::Put(value.into_bytes().into()),
+                    Operation::Put(Value::of_count(estimate)),
                 ));
             }
         }
+        for (segment, bytes) in &live {
+            books.add_live(*segment, *bytes);
+            books.add_pending(*segment, -*bytes);
+            commit.places.insert(segment.device);
+        }
         drop(books);
+        // A stable sort: of two chunks with one hint the later one has it.
+        hints.sort_by(|(one, _), (other, _)| one.cmp(other));
+        operations.append(&mut references);
+        operations.append(&mut hints);
+        operations.append(&mut candidates);
         live.into_iter()
             .for_each(|(segment, bytes)| add_live(operations, segment, bytes));
         self.pending_free.fetch_add(freed, Ordering::Relaxed);

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use terrace_codec::Writer;
 use terrace_device::{MemoryDevice, SeededRandomness};
 use terrace_fuzz::fuzz;
-use terrace_meta::Operation;
+use terrace_meta::{Key, Operation};
 use terrace_pool::{CreateOptions, Parallelism, Pool, SegmentId, TierSettings};
 use terrace_store::{ChunkId, Owner};
 
@@ -83,12 +82,9 @@ fn records() {
 fn batches() {
     let mut writer = Writer::new();
     let operations = vec![
-        (
-            Bytes::from_static(b"\x01key"),
-            Operation::Put(Bytes::from_static(b"value")),
-        ),
-        (Bytes::from_static(b"\x02key"), Operation::Add(-3)),
-        (Bytes::from_static(b"\x20gone"), Operation::Delete),
+        (Key::new(b"\x01key"), Operation::Put(b"value"[..].into())),
+        (Key::new(b"\x02key"), Operation::Add(-3)),
+        (Key::new(b"\x20gone"), Operation::Delete),
     ];
     for sequence in 5..8 {
         encode_batch(&mut writer, sequence, &Counters::default(), 40, &operations);

@@ -5,9 +5,8 @@
 //!
 //! Invariant: a payload that does not decode to its end is refused as a whole.
 
-use bytes::Bytes;
 use terrace_codec::{DecodeError, Reader, Writer};
-use terrace_meta::{KEY_BYTES_MAX, Operation, VALUE_BYTES_MAX};
+use terrace_meta::{KEY_BYTES_MAX, Key, Operation, VALUE_BYTES_MAX, Value};
 
 use crate::counters::Counters;
 
@@ -21,7 +20,7 @@ pub struct LoggedBatch {
     /// The next chunk id to be given out, after it.
     pub next_chunk: u64,
     /// The operations, in order.
-    pub operations: Vec<(Bytes, Operation)>,
+    pub operations: Vec<(Key, Operation)>,
 }
 
 /// Appends a batch to a pending payload.
@@ -30,7 +29,7 @@ pub fn encode_batch(
     sequence: u64,
     change: &Counters,
     next_chunk: u64,
-    operations: &[(Bytes, Operation)],
+    operations: &[(Key, Operation)],
 ) {
     writer.varint(sequence);
     change.encode(writer);
@@ -61,12 +60,10 @@ pub fn decode_batches(payload: &[u8]) -> Result<Vec<LoggedBatch>, DecodeError> {
         let mut operations = Vec::with_capacity(count as usize);
         for _ in 0..count {
             let kind = reader.u8("operation kind")?;
-            let key = Bytes::copy_from_slice(reader.string(KEY_BYTES_MAX, "operation key")?);
+            let key = Key::new(reader.string(KEY_BYTES_MAX, "operation key")?);
             let operation = match kind {
                 0 => Operation::Delete,
-                1 => Operation::Put(Bytes::copy_from_slice(
-                    reader.string(VALUE_BYTES_MAX, "operation value")?,
-                )),
+                1 => Operation::Put(Value::new(reader.string(VALUE_BYTES_MAX, "operation value")?)),
                 2 => Operation::Add(reader.signed_varint("operation sum")?),
                 _ => return Err(DecodeError::Invalid("operation kind")),
             };

@@ -275,7 +275,7 @@ impl ChunkStore {
         if !leads_here || self.pool.is_read_only() || self.check_running().is_err() {
             return;
         }
-        let operations = vec![(key.into(), Operation::Delete)];
+        let operations = vec![(key, Operation::Delete)];
         if let Err(error) = self.commit_internal(operations, Counters::default()) {
             tracing::error!(chunk = %id, %error, "the hint to a damaged chunk could not be removed");
         }

@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use terrace_codec::Reader;
-use terrace_meta::Operation;
+use terrace_meta::{Key, Operation};
 use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, StoreError};
 
@@ -77,7 +77,7 @@ impl ChunkStore {
                     if count < 0 {
                         tracing::error!(chunk = %id, count, "a chunk has fewer than no references");
                     }
-                    operations.push((key.clone(), Operation::Delete));
+                    operations.push((key.clone().into(), Operation::Delete));
                     estimate += freed;
                 }
                 // Left for later: its metadata cannot be read now.
@@ -112,10 +112,12 @@ impl ChunkStore {
                 }
             }
         }
-        let hints = self.hints_of(&gone);
-        for ((id, record), hint) in gone.iter().zip(hints) {
+        for (id, record) in &gone {
             operations.push((chunk_key(TABLE_CHUNKS, *id).into(), Operation::Delete));
-            operations.extend(hint.map(|hint| (hint, Operation::Delete)));
+            let hint = dedup_key(&record.hash, self.options.hint_bytes);
+            if !self.was_superseded(&hint, *id) {
+                operations.push((hint, Operation::Delete));
+            }
             let stored = i64::from(record.stored());
             for location in &record.locations {
                 *dead.entry(location.segment).or_default() -= stored;
@@ -133,7 +135,7 @@ impl ChunkStore {
                 state.left_behind = true;
                 continue;
             }
-            operations.push((key.clone(), Operation::Delete));
+            operations.push((key.clone().into(), Operation::Delete));
             estimate += freed;
         }
         let worked = !operations.is_empty();
@@ -192,23 +194,12 @@ impl ChunkStore {
         one_by_one.collect()
     }
 
-    /// The keys of the hints that lead to these chunks: others may have the same content by now.
-    fn hints_of(&self, chunks: &[(ChunkId, ChunkRecord)]) -> Vec<Option<Bytes>> {
-        let keys: Vec<Vec<u8>> = chunks
-            .iter()
-            .map(|(_, record)| dedup_key(&record.hash, self.options.hint_bytes))
-            .collect();
-        let hints = self
-            .tree
-            .get_many(&keys)
-            .unwrap_or_else(|_| keys.iter().map(|key| self.tree.get(key).ok().flatten()).collect());
-        let found = keys.into_iter().zip(hints).zip(chunks);
-        found
-            .map(|((key, hint), (id, _))| {
-                hint.is_some_and(|hint| hint[..] == id.0.to_le_bytes())
-                    .then(|| key.into())
-            })
-            .collect()
+    /// Whether a hint leads to another chunk than `id` since lately: one that was written while this one could not be used.
+    /// Only memory is asked. A look into the tables would cost more than all else that frees a chunk; and a hint that goes
+    /// with another chunk than its own costs room at most, as one that was never written.
+    fn was_superseded(&self, hint: &Key, id: ChunkId) -> bool {
+        let recent = self.tree.recent(hint);
+        recent.is_some_and(|recent| recent.is_some_and(|to| to[..] != id.0.to_le_bytes()))
     }
 }
 

@@ -6,7 +6,8 @@
 //!
 //! Invariant: a record that decodes has 1 to [`COPIES_MAX`] locations and lengths within the limits.
 
-use terrace_codec::{DecodeError, KeyWriter, Reader, Writer};
+use terrace_codec::{DecodeError, Reader, Writer};
+use terrace_meta::Key;
 use terrace_pool::SegmentId;
 use terrace_store::{BLOCK_BYTES, ChunkId};
 
@@ -150,8 +151,10 @@ pub fn block_sums(content: &[u8]) -> Vec<u32> {
 }
 
 /// Key of a chunk in `table`.
-pub fn chunk_key(table: u8, id: ChunkId) -> Vec<u8> {
-    KeyWriter::table(table).u64(id.0).finish()
+pub fn chunk_key(table: u8, id: ChunkId) -> [u8; 9] {
+    let mut key = [table; 9];
+    key[1..].copy_from_slice(&id.0.to_be_bytes());
+    key
 }
 
 /// The chunk that a key of [`TABLE_CHUNKS`] or [`TABLE_REFERENCES`] names.
@@ -161,11 +164,11 @@ pub fn chunk_of_key(key: &[u8]) -> Option<ChunkId> {
 }
 
 /// Key of a segment in `table`.
-pub fn segment_key(table: u8, segment: SegmentId) -> Vec<u8> {
-    KeyWriter::table(table)
-        .u16(segment.device)
-        .u32(segment.index)
-        .finish()
+pub fn segment_key(table: u8, segment: SegmentId) -> [u8; 7] {
+    let mut key = [table; 7];
+    key[1..3].copy_from_slice(&segment.device.to_be_bytes());
+    key[3..].copy_from_slice(&segment.index.to_be_bytes());
+    key
 }
 
 /// The segment that a key of [`TABLE_SEGMENTS`] or [`TABLE_LIVE`] names.
@@ -178,17 +181,19 @@ pub fn segment_of_key(key: &[u8]) -> Option<SegmentId> {
 }
 
 /// Key of the dedup hint for a hash, of which `bytes` are kept.
-pub fn dedup_key(hash: &[u8; 32], bytes: usize) -> Vec<u8> {
+pub fn dedup_key(hash: &[u8; 32], bytes: usize) -> Key {
     let kept = bytes.clamp(1, HINT_BYTES_MAX);
-    KeyWriter::table(TABLE_DEDUP).bytes(&hash[..kept]).finish()
+    let mut key = [TABLE_DEDUP; 1 + HINT_BYTES_MAX];
+    key[1..=kept].copy_from_slice(&hash[..kept]);
+    Key::new(&key[..=kept])
 }
 
 /// Key of a chunk that batch `sequence` may have killed.
-pub fn candidate_key(sequence: u64, id: ChunkId) -> Vec<u8> {
-    KeyWriter::table(TABLE_CANDIDATES)
-        .u64(sequence)
-        .u64(id.0)
-        .finish()
+pub fn candidate_key(sequence: u64, id: ChunkId) -> [u8; 17] {
+    let mut key = [TABLE_CANDIDATES; 17];
+    key[1..9].copy_from_slice(&sequence.to_be_bytes());
+    key[9..].copy_from_slice(&id.0.to_be_bytes());
+    key
 }
 
 /// The chunk that a key of [`TABLE_CANDIDATES`] names.

@@ -343,10 +343,10 @@ fn read_log(pool: &Pool, entries: &[EntryPlace], after: u64) -> (BTreeMap<Bytes,
                     left_out = true;
                     continue;
                 }
-                let known = changes.get(&key).map(|(sequence, _)| *sequence);
+                let known = changes.get(&key[..]).map(|(sequence, _)| *sequence);
                 // Operations of one batch count in order.
                 if known.is_none_or(|known| known <= batch.sequence) {
-                    bytes += key.len() + value.as_ref().map_or(0, Bytes::len) + 96;
+                    bytes += key.len() + value.as_ref().map_or(0, |value| value.len()) + 96;
                     let value = value.map(|value| Bytes::copy_from_slice(&value));
                     changes.insert(Bytes::copy_from_slice(&key), (batch.sequence, value));
                 }

@@ -5,9 +5,8 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use bytes::Bytes;
 use parking_lot::Mutex;
-use terrace_meta::Operation;
+use terrace_meta::{Operation, Value};
 use terrace_pool::{PoolError, Request, SegmentId, SegmentKind, SegmentWrite, TierChoice};
 use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Flow, Placement, StoreError};
 
@@ -225,7 +224,7 @@ impl ChunkStore {
             for segment in &copies {
                 books.open_segment(*segment);
                 let key = segment_key(TABLE_SEGMENTS, *segment);
-                operations.push((key.into(), Operation::Put(Bytes::from_static(&[1]))));
+                operations.push((key.into(), Operation::Put(Value::new(&[1]))));
             }
         }
         let open = self

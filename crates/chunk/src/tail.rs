@@ -208,7 +208,6 @@ fn verifies(pool: &Pool, record: &ChunkRecord) -> bool {
 mod tests {
     use std::collections::BTreeMap;
 
-    use bytes::Bytes;
     use proptest::prelude::*;
     use terrace_log::{Copies, LogPosition};
     use terrace_pool::SegmentId;
@@ -239,14 +238,11 @@ mod tests {
             .iter()
             .map(|(id, put)| {
                 let operation = if *put {
-                    Operation::Put(Bytes::new())
+                    Operation::Put(terrace_meta::Value::new(&[]))
                 } else {
                     Operation::Delete
                 };
-                (
-                    Bytes::from(chunk_key(TABLE_CHUNKS, ChunkId(*id)).to_vec()),
-                    operation,
-                )
+                (chunk_key(TABLE_CHUNKS, ChunkId(*id)).into(), operation)
             })
             .collect();
         let batch = LoggedBatch {

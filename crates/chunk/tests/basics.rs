@@ -95,6 +95,39 @@ fn equal_content_is_stored_once_also_before_it_is_committed() {
 }
 
 #[test]
+fn a_hint_goes_with_its_chunk_unless_it_lately_leads_to_another() {
+    let (_, _, store) = small(80);
+    let content = noise(1, 50_000);
+    let (ids, _) = put(&store, b"a", &[&content]);
+    let other = Piece {
+        dedup: false,
+        ..piece(&content)
+    };
+    let other = store.write_chunks(&[other]).unwrap().remove(0);
+    let (first, second) = (ids[0], other.id);
+    assert_ne!(first, second);
+    let mut batch = Batch::new();
+    batch.reference(second, 1);
+    batch.hold(other);
+    store.commit(batch).unwrap();
+    let free = |id| {
+        let mut batch = Batch::new();
+        batch.reference(id, -1);
+        store.commit(batch).unwrap();
+        settle(&store);
+    };
+    free(first);
+    assert_eq!(store.space().chunks, 1);
+    let equal = store.write_chunks(&[piece(&content)]).unwrap().remove(0);
+    assert_eq!((equal.id, equal.deduplicated), (second, true));
+    drop(equal);
+    free(second);
+    assert_eq!(store.space().chunks, 0);
+    let none = store.write_chunks(&[piece(&content)]).unwrap().remove(0);
+    assert!(!none.deduplicated);
+}
+
+#[test]
 fn background_work_rests_the_less_the_more_garbage_there_is() {
     let (_, _, store) = small(80);
     let mut courtesies = vec![store.courtesy()];

@@ -6,9 +6,11 @@
 //! order is numeric order.
 
 mod key;
+mod number_hasher;
 mod reader;
 mod writer;
 
 pub use key::KeyWriter;
+pub use number_hasher::NumberHasher;
 pub use reader::{DecodeError, Reader};
 pub use writer::Writer;

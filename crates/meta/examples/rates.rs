@@ -128,7 +128,7 @@ fn main() -> Result<(), MetaError> {
     load(&tree, &mut sequence, 200_000, |number| {
         (
             Bytes::copy_from_slice(&key(number)),
-            Operation::Put(value.clone()),
+            Operation::Put(value.clone().into()),
         )
     })?;
     report("puts in order, memory only", 200_000, start);
@@ -142,7 +142,7 @@ fn main() -> Result<(), MetaError> {
     load(&tree, &mut sequence, records, |number| {
         (
             Bytes::copy_from_slice(&key(number)),
-            Operation::Put(value.clone()),
+            Operation::Put(value.clone().into()),
         )
     })?;
     settle(&tree)?;
@@ -154,7 +154,7 @@ fn main() -> Result<(), MetaError> {
         let number = random.random_range(0..records);
         (
             Bytes::copy_from_slice(&key(number)),
-            Operation::Put(value.clone()),
+            Operation::Put(value.clone().into()),
         )
     })?;
     report("scattered overwrites, with flush and merges", 2 * records, start);
@@ -187,7 +187,10 @@ fn main() -> Result<(), MetaError> {
     load(&tree, &mut sequence, records, |_| {
         let mut key = [0x03; 17];
         key[1..9].copy_from_slice(&random.random::<u64>().to_be_bytes());
-        (Bytes::copy_from_slice(&key), Operation::Put(value.slice(..8)))
+        (
+            Bytes::copy_from_slice(&key),
+            Operation::Put(value.slice(..8).into()),
+        )
     })?;
     report("puts of random hashes", records, start);
     let start = Timer::start();

@@ -3,12 +3,13 @@
 //! Invariants: holds only verified content, each item in a buffer of its own (never a slice that keeps a larger one
 //! alive); hashing and sharding do not depend on the machine, so that a simulation reads the same blocks again.
 
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
+use terrace_codec::NumberHasher;
 
 use crate::table::Head;
 
@@ -36,35 +37,8 @@ impl Weighter<(u64, u32), Item> for ByBytes {
     }
 }
 
-/// A fixed mix of the two numbers of a place (the finalizer of SplitMix64).
-#[derive(Default, Clone)]
-pub(crate) struct PlaceHasher(u64);
-
-impl Hasher for PlaceHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.write_u64(u64::from(number));
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        let mut mixed = (self.0 ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        self.0 = mixed ^ (mixed >> 31);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 pub(crate) struct BlockCache {
-    cache: Cache<(u64, u32), Item, ByBytes, BuildHasherDefault<PlaceHasher>>,
+    cache: Cache<(u64, u32), Item, ByBytes, BuildHasherDefault<NumberHasher>>,
 }
 
 impl BlockCache {

@@ -142,7 +142,7 @@ fn manifests() {
     for sequence in 1..=40u64 {
         let put = |number: u64| {
             let key = Bytes::from(format!("{:03}/{number}", number * sequence % 97));
-            (key, Operation::Put(Bytes::from(vec![sequence as u8; 60])))
+            (key, Operation::Put(vec![sequence as u8; 60].into()))
         };
         tree.apply(sequence, (0..20).map(put).collect()).expect("applies");
         tree.seal();

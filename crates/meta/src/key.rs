@@ -1,4 +1,5 @@
-//! `Key`: a key in memory, inline when it is short (nearly all are), so that a search touches no other cache line.
+//! `Key`: a key in memory, inline when it is short (nearly all are), so that a search touches no other cache line, and a
+//! batch of operations takes no allocation for each.
 //!
 //! Invariants: ordered as the byte string it stands for; what an inline key does not use is zero, so that two of them are
 //! compared as words, eight bytes at a time.
@@ -6,33 +7,45 @@
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 
+use bytes::Bytes;
+
 const INLINE_BYTES: usize = 30;
 
+/// A key that owns its bytes.
 #[derive(Clone)]
-pub(crate) enum Key {
+pub struct Key {
+    bytes: Held,
+}
+
+#[derive(Clone)]
+enum Held {
     Inline { length: u8, bytes: [u8; INLINE_BYTES] },
     Heap(Box<[u8]>),
 }
 
 impl Key {
-    pub(crate) fn new(source: &[u8]) -> Self {
-        if source.len() <= INLINE_BYTES {
+    /// A copy of `source`.
+    #[inline]
+    pub fn new(source: &[u8]) -> Self {
+        let bytes = if source.len() <= INLINE_BYTES {
             let mut bytes = [0; INLINE_BYTES];
             bytes[..source.len()].copy_from_slice(source);
-            Key::Inline {
+            Held::Inline {
                 length: source.len() as u8,
                 bytes,
             }
         } else {
-            Key::Heap(source.into())
-        }
+            Held::Heap(source.into())
+        };
+        Self { bytes }
     }
 
+    /// The bytes.
     #[inline]
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        match self {
-            Key::Inline { length, bytes } => &bytes[..usize::from(*length).min(INLINE_BYTES)],
-            Key::Heap(bytes) => bytes,
+    pub fn as_slice(&self) -> &[u8] {
+        match &self.bytes {
+            Held::Inline { length, bytes } => &bytes[..usize::from(*length).min(INLINE_BYTES)],
+            Held::Heap(bytes) => bytes,
         }
     }
 
@@ -43,10 +56,61 @@ impl Key {
 
     /// Bytes held outside of the key itself.
     pub(crate) fn heap_bytes(&self) -> usize {
-        match self {
-            Key::Inline { .. } => 0,
-            Key::Heap(bytes) => bytes.len() + 16,
+        match &self.bytes {
+            Held::Inline { .. } => 0,
+            Held::Heap(bytes) => bytes.len() + 16,
         }
+    }
+}
+
+impl std::ops::Deref for Key {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl AsRef<[u8]> for Key {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl From<&[u8]> for Key {
+    fn from(source: &[u8]) -> Self {
+        Self::new(source)
+    }
+}
+
+impl<const LENGTH: usize> From<[u8; LENGTH]> for Key {
+    #[inline]
+    fn from(source: [u8; LENGTH]) -> Self {
+        Self::new(&source)
+    }
+}
+
+impl From<Vec<u8>> for Key {
+    fn from(source: Vec<u8>) -> Self {
+        match Self::is_short(&source) {
+            true => Self::new(&source),
+            false => Self {
+                bytes: Held::Heap(source.into()),
+            },
+        }
+    }
+}
+
+impl From<Bytes> for Key {
+    fn from(source: Bytes) -> Self {
+        Self::new(&source)
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "b\"{}\"", self.escape_ascii())
     }
 }
 
@@ -69,10 +133,10 @@ impl Borrow<[u8]> for Key {
 impl Ord for Key {
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
-        match (self, other) {
+        match (&self.bytes, &other.bytes) {
             (
-                Key::Inline { length, bytes },
-                Key::Inline {
+                Held::Inline { length, bytes },
+                Held::Inline {
                     length: other_length,
                     bytes: other_bytes,
                 },

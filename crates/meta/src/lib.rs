@@ -29,6 +29,7 @@ mod storage;
 mod table;
 mod table_writer;
 mod tree;
+mod value;
 mod verify;
 mod version;
 
@@ -36,6 +37,7 @@ mod version;
 mod hostile_bytes;
 
 pub use error::MetaError;
+pub use key::Key;
 pub use memory_extents::{ExtentCounters, MemoryExtents};
 pub use operation::{Operation, decode_count, encode_count};
 pub use options::{Options, Progress, Usage};
@@ -43,4 +45,5 @@ pub use preface::{PREFACE_BYTES, Preface};
 pub use salvage::{LoggedChange, Salvage};
 pub use storage::{Extent, ExtentError, ExtentStorage};
 pub use tree::{KEY_BYTES_MAX, Tree, VALUE_BYTES_MAX};
+pub use value::Value;
 pub use verify::{VerifyCursor, VerifyReport};

@@ -218,6 +218,17 @@ impl Tree {
         Ok(done.0)
     }
 
+    /// What the memtables say of `key`, without a look into the tables; `None`: nothing, or only additions.
+    pub fn recent(&self, key: &[u8]) -> Option<Option<Bytes>> {
+        let mut wanted = Wanted {
+            key,
+            hash: crate::filter::filter_hash(key),
+            place: 0,
+            found: None,
+        };
+        look_in_memory(&self.current(), &mut wanted).then(|| wanted.found.and_then(Operation::into_value))
+    }
+
     /// The counts at `keys`, in their order, as [`Tree::get_count`] of each; see [`Tree::get_many`].
     pub fn get_counts<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<i64>, MetaError> {
         let values = self.get_many(keys)?;

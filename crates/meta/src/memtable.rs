@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, btree_map::Entry};
 use std::ops::Bound;
 
-use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 
 use crate::Operation;
@@ -17,9 +16,9 @@ use crate::key::Key;
 /// Operations put in under one hold of the lock.
 const OPERATIONS_PER_HOLD: usize = 512;
 /// What an entry takes besides its key and value: the node slots at their usual filling.
-const ENTRY_BYTES: usize = 144;
+const ENTRY_BYTES: usize = 130;
 /// What a kept older version takes besides its value.
-const OLDER_BYTES: usize = 80;
+const OLDER_BYTES: usize = 72;
 
 struct Versioned {
     sequence: u64,
@@ -55,7 +54,7 @@ pub(crate) struct Memtable {
 
 fn value_bytes(operation: &Operation) -> usize {
     match operation {
-        Operation::Put(value) => value.len() + 24,
+        Operation::Put(value) => value.heap_bytes(),
         Operation::Delete | Operation::Add(_) => 0,
     }
 }
@@ -77,7 +76,7 @@ impl Memtable {
     }
 
     /// Applies one batch; the caller lets in one batch at a time, in order.
-    pub(crate) fn apply(&self, sequence: u64, operations: Vec<(Bytes, Operation)>) {
+    pub(crate) fn apply<K: Into<Key>>(&self, sequence: u64, operations: Vec<(K, Operation)>) {
         let in_parts = operations.len() > OPERATIONS_PER_HOLD;
         let mut operations = operations.into_iter();
         loop {
@@ -88,8 +87,9 @@ impl Memtable {
                 floor = Some(floor.map_or(entries.visible, |oldest| oldest.min(entries.visible)));
             }
             for (key, operation) in operations.by_ref().take(OPERATIONS_PER_HOLD) {
+                let key = key.into();
                 self.filter.insert(filter_hash(&key));
-                entries.put(sequence, &key, operation, floor);
+                entries.put(sequence, key, operation, floor);
             }
             if operations.len() == 0 {
                 entries.visible = sequence;
@@ -179,8 +179,8 @@ impl Memtable {
 }
 
 impl Entries {
-    fn put(&mut self, sequence: u64, key: &[u8], operation: Operation, floor: Option<u64>) {
-        let newest = match self.map.entry(Key::new(key)) {
+    fn put(&mut self, sequence: u64, key: Key, operation: Operation, floor: Option<u64>) {
+        let newest = match self.map.entry(key) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
                 self.bytes += ENTRY_BYTES + entry.key().heap_bytes() + value_bytes(&operation);
@@ -242,11 +242,8 @@ impl Entries {
 mod tests {
     use super::*;
 
-    fn put(value: &'static str) -> Vec<(Bytes, Operation)> {
-        vec![(
-            Bytes::from_static(b"key"),
-            Operation::Put(Bytes::from_static(value.as_bytes())),
-        )]
+    fn put(value: &'static str) -> Vec<(Key, Operation)> {
+        vec![(Key::new(b"key"), Operation::Put(value.as_bytes().into()))]
     }
 
     fn seen(memtable: &Memtable, sequence: u64) -> Option<Operation> {
@@ -266,13 +263,13 @@ mod tests {
             memtable.apply(sequence, put(value));
         }
         let second = memtable.begin_scan();
-        memtable.apply(5, vec![(Bytes::from_static(b"key"), Operation::Delete)]);
-        assert_eq!(seen(&memtable, first), Some(Operation::Put("one".into())));
-        assert_eq!(seen(&memtable, second), Some(Operation::Put("ten".into())));
+        memtable.apply(5, vec![(Key::new(b"key"), Operation::Delete)]);
+        assert_eq!(seen(&memtable, first), Some(Operation::Put(b"one"[..].into())));
+        assert_eq!(seen(&memtable, second), Some(Operation::Put(b"ten"[..].into())));
         assert_eq!(memtable.get(b"key", filter_hash(b"key")), Some(Operation::Delete));
         memtable.end_scan(first);
         memtable.apply(6, put("sun"));
-        assert_eq!(seen(&memtable, second), Some(Operation::Put("ten".into())));
+        assert_eq!(seen(&memtable, second), Some(Operation::Put(b"ten"[..].into())));
         memtable.end_scan(second);
         memtable.apply(7, put("end"));
         assert_eq!(memtable.bytes(), alone, "nothing is kept that nobody reads");

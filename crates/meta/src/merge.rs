@@ -10,7 +10,7 @@ use crate::key::Key;
 use crate::memtable::Memtable;
 use crate::operation::OperationRef;
 use crate::run::RunCursor;
-use crate::{MetaError, Operation};
+use crate::{MetaError, Operation, Value};
 
 /// Entries taken from a memtable under one hold of its lock, at first and at most.
 const PAGE_FIRST: usize = 16;
@@ -248,7 +248,7 @@ impl<'a> MergeCursor<'a> {
                             0 => Folded::Delete,
                             sum => {
                                 self.value.clear();
-                                self.value.extend_from_slice(&crate::encode_count(sum));
+                                self.value.extend_from_slice(&Value::of_count(sum));
                                 Folded::Value
                             }
                         });

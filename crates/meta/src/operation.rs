@@ -4,13 +4,15 @@
 //! operations one after another would give.
 
 use bytes::Bytes;
-use terrace_codec::{Reader, Writer};
+use terrace_codec::Reader;
+
+use crate::Value;
 
 /// A change to one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
     /// Sets the value.
-    Put(Bytes),
+    Put(Value),
     /// Removes the key.
     Delete,
     /// Adds to a count without reading it: the value is a signed variable-length integer ([`encode_count`]), a
@@ -36,14 +38,14 @@ impl Operation {
         if sum == 0 {
             Operation::Delete
         } else {
-            Operation::Put(encode_count(sum))
+            Operation::Put(Value::of_count(sum))
         }
     }
 
     /// What a reader sees when nothing older exists.
     pub(crate) fn into_value(self) -> Option<Bytes> {
         match self {
-            Operation::Put(value) => Some(value),
+            Operation::Put(value) => Some(value.into_bytes()),
             Operation::Delete | Operation::Add(0) => None,
             Operation::Add(sum) => Some(encode_count(sum)),
         }
@@ -61,7 +63,7 @@ pub(crate) enum OperationRef<'a> {
 impl OperationRef<'_> {
     pub(crate) fn to_owned(self) -> Operation {
         match self {
-            OperationRef::Put(value) => Operation::Put(Bytes::copy_from_slice(value)),
+            OperationRef::Put(value) => Operation::Put(Value::new(value)),
             OperationRef::Delete => Operation::Delete,
             OperationRef::Add(delta) => Operation::Add(delta),
         }
@@ -80,9 +82,7 @@ impl<'a> From<&'a Operation> for OperationRef<'a> {
 
 /// The value that stands for a count.
 pub fn encode_count(count: i64) -> Bytes {
-    let mut writer = Writer::with_capacity(10);
-    writer.signed_varint(count);
-    Bytes::from(writer.into_bytes())
+    Value::of_count(count).into_bytes()
 }
 
 /// The count that a value stands for; `None` if it does not stand for one.

@@ -1,7 +1,8 @@
 //! `Run`: tables that follow one another without overlap; and `RunCursor`, a position in one.
 //!
 //! Invariants: in a run each key occurs at most once; a cursor opens a table only when an entry of it is needed, so
-//! that a table's first key (known from the manifest) can be compared without a read.
+//! that a table's first key (known from the manifest) can be compared without a read. How its tables' keys start lies
+//! together, so that a look-up finds its table without touching the others.
 
 use std::sync::Arc;
 
@@ -21,11 +22,28 @@ const SCAN_WINDOW_BYTES: u32 = 128 << 10;
 #[derive(Clone, Default)]
 pub(crate) struct Run {
     pub(crate) tables: Arc<Vec<Arc<Table>>>,
+    /// Of each table the [`start_of`] its first and its last key.
+    starts: Arc<[(u128, u128)]>,
+}
+
+/// The first 16 bytes of a key as a number: where two differ, the keys are in the same order.
+#[inline]
+fn start_of(key: &[u8]) -> u128 {
+    match key.first_chunk::<16>() {
+        Some(start) => u128::from_be_bytes(*start),
+        None => {
+            let mut start = [0; 16];
+            start[..key.len()].copy_from_slice(key);
+            u128::from_be_bytes(start)
+        }
+    }
 }
 
 impl Run {
     pub(crate) fn new(tables: Vec<Arc<Table>>) -> Self {
+        let starts = |table: &Arc<Table>| (start_of(&table.facts.first), start_of(&table.facts.last));
         Self {
+            starts: tables.iter().map(starts).collect(),
             tables: Arc::new(tables),
         }
     }
@@ -39,7 +57,13 @@ impl Run {
 
     /// The first table whose last key is not below `key`.
     pub(crate) fn seek(&self, key: &[u8]) -> usize {
-        self.tables.partition_point(|table| &*table.facts.last < key)
+        self.seek_start(key, start_of(key))
+    }
+
+    fn seek_start(&self, key: &[u8], start: u128) -> usize {
+        let low = self.starts.partition_point(|(_, last)| *last < start);
+        let alike = self.starts[low..].partition_point(|(_, last)| *last == start);
+        low + self.tables[low..low + alike].partition_point(|table| &*table.facts.last < key)
     }
 
     /// Looks `key` up.
@@ -49,8 +73,14 @@ impl Run {
         key: &[u8],
         hash: u64,
     ) -> Result<Option<Operation>, MetaError> {
-        match self.tables.get(self.seek(key)) {
-            Some(table) if &*table.facts.first <= key => reader.get(table, key, hash),
+        let start = start_of(key);
+        let at = self.seek_start(key, start);
+        match (self.starts.get(at), self.tables.get(at)) {
+            (Some((first, _)), Some(table))
+                if *first < start || (*first == start && &*table.facts.first <= key) =>
+            {
+                reader.get(table, key, hash)
+            }
             _ => Ok(None),
         }
     }
@@ -304,4 +334,61 @@ impl<'a> RunCursor<'a> {
 /// Whether `next` is the first key after `key`.
 fn is_successor(key: &[u8], next: &[u8]) -> bool {
     next.len() == key.len() + 1 && next.ends_with(&[0]) && next.starts_with(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Extent;
+    use crate::table::TableFacts;
+
+    fn table(first: &[u8], last: &[u8]) -> Arc<Table> {
+        let facts = TableFacts {
+            number: 1,
+            extent: Extent {
+                location: 0,
+                bytes: 1,
+            },
+            head_offset: 0,
+            head_sum: 0,
+            entries: 2,
+            unsettled: 0,
+            above: 0,
+            up_to: 1,
+            first: first.into(),
+            last: last.into(),
+        };
+        Table::new(facts, Arc::default())
+    }
+
+    #[test]
+    fn a_key_is_sought_in_the_first_table_that_does_not_end_before_it() {
+        let mut keys: Vec<Vec<u8>> = vec![vec![], vec![0], vec![0, 0], vec![255; 16], vec![255; 17]];
+        for length in [1, 2, 15, 16, 17, 18, 40] {
+            for at in [0, length / 2, length - 1] {
+                for byte in [0, 1, 8, 255] {
+                    let mut key = vec![7; length];
+                    key[at] = byte;
+                    keys.push(key);
+                }
+            }
+        }
+        keys.sort();
+        keys.dedup();
+        let of = |some: &[Vec<u8>]| {
+            Run::new(
+                some.chunks_exact(2)
+                    .map(|pair| table(&pair[0], &pair[1]))
+                    .collect(),
+            )
+        };
+        for run in [of(&keys), of(&keys[1..]), of(&keys[5..9]), of(&[])] {
+            for key in &keys {
+                let named = run
+                    .tables
+                    .partition_point(|table| &*table.facts.last < key.as_slice());
+                assert_eq!(run.seek(key), named, "{key:?}");
+            }
+        }
+    }
 }

@@ -25,7 +25,7 @@ use crate::table::Table;
 use crate::table_writer::TableWriter;
 use crate::tree::{State, Tree};
 use crate::version::{Layer, Merge, Version};
-use crate::{Extent, MetaError, Operation, Progress};
+use crate::{Extent, MetaError, Operation, Progress, Value};
 
 /// The least that a step works on, bytes.
 const BUDGET_BYTES_MIN: usize = 4 << 10;
@@ -172,7 +172,7 @@ impl Tree {
                 match (bottom, operation) {
                     (true, Operation::Delete | Operation::Add(0)) => continue,
                     (true, Operation::Add(sum)) => {
-                        settled = crate::encode_count(*sum);
+                        settled = Value::of_count(*sum);
                         writer.add(key.as_slice(), OperationRef::Put(&settled));
                     }
                     (_, operation) => writer.add(key.as_slice(), OperationRef::from(operation)),
@@ -327,7 +327,7 @@ impl Tree {
                 }
                 Folded::Delete | Folded::Add(0) if bottom => 0,
                 Folded::Add(sum) if bottom => {
-                    writer.add(key, OperationRef::Put(&crate::encode_count(sum)));
+                    writer.add(key, OperationRef::Put(&Value::of_count(sum)));
                     8
                 }
                 Folded::Delete => {

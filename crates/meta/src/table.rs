@@ -19,7 +19,7 @@ use crate::cache::{BlockCache, HEAD_PLACE, Item};
 use crate::filter::Filter;
 use crate::operation::OperationRef;
 use crate::{
-    Extent, ExtentError, ExtentStorage, KEY_BYTES_MAX, MetaError, Operation, PREFACE_BYTES, Preface,
+    Extent, ExtentError, ExtentStorage, KEY_BYTES_MAX, MetaError, Operation, PREFACE_BYTES, Preface, Value,
 };
 
 const HEAD_MAGIC: u32 = 0x3148_4d54; // "TMH1"
@@ -447,7 +447,7 @@ pub(crate) fn find_in(
     match find(block, key) {
         // Large values share the block; small ones must not keep it alive.
         Ok(Some(OperationRef::Put(value))) if value.len() >= 2048 => {
-            Ok(Some(Operation::Put(block.slice_ref(value))))
+            Ok(Some(Operation::Put(Value::part_of(block.slice_ref(value)))))
         }
         Ok(found) => Ok(found.map(OperationRef::to_owned)),
         Err(Malformed) => Err(malformed(table, head.blocks[index].offset, "not a block")),

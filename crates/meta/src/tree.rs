@@ -19,7 +19,7 @@ use crate::run::{Access, RunCursor};
 use crate::step::Worker;
 use crate::table::{Released, TableReader};
 use crate::version::{Layer, Version};
-use crate::{Extent, ExtentStorage, MetaError, Operation, Options, Usage, decode_count, encode_count};
+use crate::{Extent, ExtentStorage, Key, MetaError, Operation, Options, Usage, Value, decode_count};
 
 /// Longest key, bytes.
 pub const KEY_BYTES_MAX: usize = 1024;
@@ -150,9 +150,12 @@ impl Tree {
     }
 
     /// Applies a batch: readers see all of it or nothing. `sequence` must be above every earlier one; operations on
-    /// the same key count in order. In memory only: the caller's log makes it durable. Values are kept as given, so
-    /// do not pass slices of much larger buffers.
-    pub fn apply(&self, sequence: u64, operations: Vec<(Bytes, Operation)>) -> Result<(), MetaError> {
+    /// the same key count in order. In memory only: the caller's log makes it durable.
+    pub fn apply<K: Into<Key> + AsRef<[u8]>>(
+        &self,
+        sequence: u64,
+        operations: Vec<(K, Operation)>,
+    ) -> Result<(), MetaError> {
         for (key, operation) in &operations {
             let value = if let Operation::Put(value) = operation {
                 value.len()
@@ -160,7 +163,7 @@ impl Tree {
                 0
             };
             for (what, bytes, limit) in [
-                ("key", key.len(), KEY_BYTES_MAX),
+                ("key", key.as_ref().len(), KEY_BYTES_MAX),
                 ("value", value, VALUE_BYTES_MAX),
             ] {
                 if bytes > limit {
@@ -273,7 +276,7 @@ impl Tree {
             let value: &[u8] = match folded {
                 Folded::Value => cursor.value(),
                 Folded::Delete | Folded::Add(0) => continue,
-                Folded::Add(sum) => &encode_count(sum),
+                Folded::Add(sum) => &Value::of_count(sum),
             };
             buffer.extend_from_slice(cursor.key());
             buffer.extend_from_slice(value);

@@ -11,7 +11,7 @@ use terrace_meta::{
 fn put(number: u64, bytes: usize) -> (Bytes, Operation) {
     (
         Bytes::copy_from_slice(&number.to_be_bytes()),
-        Operation::Put(Bytes::from(vec![number as u8; bytes])),
+        Operation::Put(vec![number as u8; bytes].into()),
     )
 }
 
@@ -231,11 +231,11 @@ fn batches_out_of_order_and_long_keys_are_refused() {
         ],
     )
     .expect("applies");
-    tree.apply(7, Vec::new()).expect("an empty batch");
+    tree.apply::<Bytes>(7, Vec::new()).expect("an empty batch");
     assert_eq!(tree.seal(), 7);
     while tree.step(1 << 20).expect("steps") == Progress::More {}
     assert_eq!(tree.flushed_sequence(), 7);
-    tree.apply(8, Vec::new()).expect("an empty batch");
+    tree.apply::<Bytes>(8, Vec::new()).expect("an empty batch");
     assert_eq!(tree.seal(), 8);
     tree.step(1 << 20).expect("steps");
     assert_eq!(tree.flushed_sequence(), 8);

@@ -21,12 +21,17 @@ fn key(table: u8, number: u64) -> Bytes {
 /// stays), and keeps exactly one key in table 3.
 fn batch(number: u64) -> Vec<(Bytes, Operation)> {
     let mut operations: Vec<_> = (0..KEYS)
-        .map(|key_number| (key(1, key_number), Operation::Put(encode_count(number as i64))))
+        .map(|key_number| {
+            (
+                key(1, key_number),
+                Operation::Put(encode_count(number as i64).into()),
+            )
+        })
         .collect();
     operations.push((key(2, number % 7), Operation::Add(-1)));
     operations.push((key(2, number % 5), Operation::Add(1)));
     operations.push((key(3, number - 1), Operation::Delete));
-    operations.push((key(3, number), Operation::Put(Bytes::from_static(b"the one"))));
+    operations.push((key(3, number), Operation::Put(b"the one"[..].into())));
     operations
 }
 

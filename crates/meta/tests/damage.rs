@@ -25,7 +25,10 @@ fn options() -> Options {
 
 fn put(number: u32, seed: u32) -> (Bytes, Operation) {
     let value = Bytes::from(vec![seed as u8; 8 + (number % 40) as usize]);
-    (Bytes::from(format!("record/{number:06}")), Operation::Put(value))
+    (
+        Bytes::from(format!("record/{number:06}")),
+        Operation::Put(value.into()),
+    )
 }
 
 /// Two runs that overlap, with deletions and counts; the manifest and what it holds.
@@ -39,7 +42,7 @@ fn sample(storage: &Arc<MemoryExtents>) -> (Vec<u8>, Model) {
     for (sequence, batch) in [(1, first), (2, second)] {
         for (key, operation) in &batch {
             match operation {
-                Operation::Put(value) => drop(model.insert(key.to_vec(), value.clone())),
+                Operation::Put(value) => drop(model.insert(key.to_vec(), Bytes::copy_from_slice(value))),
                 Operation::Delete => drop(model.remove(&key[..])),
                 Operation::Add(sum) => drop(model.insert(key.to_vec(), terrace_meta::encode_count(*sum))),
             }
@@ -161,7 +164,7 @@ fn a_merge_leaves_damage_alone_and_the_tree_goes_on() {
         let batch: Vec<_> = (1000..1100).map(|number| put(number, round)).collect();
         for (key, operation) in &batch {
             if let Operation::Put(value) = operation {
-                model.insert(key.to_vec(), value.clone());
+                model.insert(key.to_vec(), Bytes::copy_from_slice(value));
             }
         }
         tree.apply(sequence, batch).expect("applies");

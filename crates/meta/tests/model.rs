@@ -26,7 +26,7 @@ fn apply_to_model(model: &mut Model, batch: &Batch) {
     for (key, operation) in batch {
         match operation {
             Operation::Put(value) => {
-                model.insert(key.to_vec(), value.clone());
+                model.insert(key.to_vec(), Bytes::copy_from_slice(value));
             }
             Operation::Delete => {
                 model.remove(&key[..]);
@@ -78,9 +78,9 @@ fn operation(kind: u8, seed: u16) -> Operation {
     match kind % 8 {
         0 | 1 => Operation::Add(i64::from(seed % 7) - 3),
         2 | 3 => Operation::Delete,
-        4 => Operation::Put(encode_count(i64::from(seed % 5) - 2)),
-        5 => Operation::Put(Bytes::from(vec![seed as u8; usize::from(seed % 3000)])),
-        _ => Operation::Put(Bytes::from(vec![seed as u8; usize::from(seed % 60)])),
+        4 => Operation::Put(encode_count(i64::from(seed % 5) - 2).into()),
+        5 => Operation::Put(vec![seed as u8; usize::from(seed % 3000)].into()),
+        _ => Operation::Put(vec![seed as u8; usize::from(seed % 60)].into()),
     }
 }
 
@@ -354,7 +354,7 @@ fn stays_right_through_many_merges() {
             let operation = match random.random_range(0..6) {
                 0 => Operation::Delete,
                 1 | 2 => Operation::Add(random.random_range(-2..3)),
-                _ => Operation::Put(Bytes::from(vec![round as u8; random.random_range(0..100)])),
+                _ => Operation::Put(vec![round as u8; random.random_range(0..100)].into()),
             };
             batch.push((Bytes::copy_from_slice(&number.to_be_bytes()), operation));
         }

@@ -76,7 +76,7 @@ fn history(seed: u64) -> (Arc<Keeping>, Model, Seen) {
                 let value = Bytes::from(format!("{sequence}/{}", random.random::<u32>()));
                 model.insert(key.clone(), value.clone());
                 seen.entry(key.clone()).or_default().insert(value.clone());
-                Operation::Put(value)
+                Operation::Put(value.into())
             };
             batch.push((Bytes::from(key), operation));
         }
