@@ -77,7 +77,9 @@ impl Leisure {
         let window = nanoseconds_between(began, standing);
         if window >= WINDOW_NANOSECONDS {
             let used = began.free_bytes.saturating_sub(standing.free_bytes);
-            self.used_per_second = used as f64 * 1e9 / window as f64;
+            let used_per_second = used as f64 * 1e9 / window as f64;
+            // What was brought back meanwhile hides what was used: nobody stops from one second to the next.
+            self.used_per_second = used_per_second.max(self.used_per_second / 2.0);
             self.window = Some(standing);
         }
     }
@@ -146,6 +148,19 @@ mod tests {
             rest(10_000, 0, |standing| standing.is_pressed = true),
             Duration::ZERO
         );
+    }
+
+    #[test]
+    fn room_that_was_brought_back_does_not_hide_how_fast_it_is_used() {
+        let mut leisure = Leisure::default();
+        let mut rest = Duration::ZERO;
+        for (second, free_bytes) in [2 << 30, 1 << 30, 3 << 30].into_iter().enumerate() {
+            let second = second as u64;
+            let mut standing = standing(second * SECOND, second * 10_000);
+            standing.free_bytes = free_bytes;
+            rest = leisure.rest(WORKED, standing);
+        }
+        assert!(rest <= WORKED * 3, "{rest:?}");
     }
 
     #[test]

@@ -20,6 +20,8 @@ use crate::{Engine, EngineError, leisure::Leisure};
 const REST_MIN: Duration = Duration::from_millis(5);
 /// Longest.
 const REST_MAX: Duration = Duration::from_millis(200);
+/// Whoever was there within this may be back any moment.
+const LATELY: Duration = Duration::from_secs(1);
 /// How soon a changed commit interval is heeded.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
@@ -82,10 +84,23 @@ impl Workers {
             }
         })?;
         let (mut rest, mut leisure) = (REST_MIN, Leisure::default());
+        let (mut requests, mut used) = (0, Instant::now());
         self.spawn("store", engine, move |engine| {
             rest = match politely(engine, &mut leisure, Engine::store_step) {
                 Ok(Some(rest)) => rest,
-                Ok(None) => (rest * 2).clamp(REST_MIN, REST_MAX),
+                Ok(None) => {
+                    let standing = engine.standing();
+                    if std::mem::replace(&mut requests, standing.requests) != standing.requests {
+                        used = Instant::now();
+                    }
+                    // A user who has to wait for room works for it himself, and only as long as he must: who sleeps then
+                    // leaves what is left to the next user.
+                    if standing.is_pressed && used.elapsed() < LATELY {
+                        REST_MIN
+                    } else {
+                        (rest * 2).clamp(REST_MIN, REST_MAX)
+                    }
+                }
                 Err(error) => {
                     engine.complain("store", &error);
                     Duration::from_secs(1)
