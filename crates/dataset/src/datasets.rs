@@ -265,7 +265,8 @@ impl Datasets {
             .map(|node| node.state.clone())
     }
 
-    /// Lays the content of a region out anew, if its dataset is in use: of what `wanted` accepts about `most_bytes`.
+    /// Lays the content of a region out anew, if its dataset is in use, later otherwise: of what `wanted` accepts about
+    /// `most_bytes`.
     pub fn relayout(
         &self,
         fragment: &Fragment,
@@ -276,6 +277,7 @@ impl Datasets {
         let open = node.as_ref().and_then(Borrowed::of);
         match open.as_ref().and_then(Borrowed::live) {
             Some(live) => live.relayout(fragment, wanted, most_bytes),
+            None if node.is_some() => Ok(Relaid::Busy),
             None => Ok(Relaid::Left),
         }
     }

@@ -1,14 +1,19 @@
 //! `Fragments`: regions that commits left in many pieces, until they have come to rest.
 //!
 //! Invariants: bounded: beyond [`FRAGMENTS_MAX`] nothing more is noticed until some were taken; a region that is written
-//! again waits anew; it is a hint, in RAM only: nothing is lost with it but the layout of what nobody writes any more.
+//! again waits anew; what was taken early and put back is not taken early again unless it was written in between; it is a
+//! hint, kept in records so that it outlasts a restart (what was noticed rests anew then): nothing is lost with it but the
+//! layout of what nobody writes any more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
+use terrace_codec::{Reader, Writer};
 
 /// Regions that are noticed at most: 16 GiB of content.
 const FRAGMENTS_MAX: usize = 16_384;
+/// Of a record: what an object has beyond it is in RAM only.
+const RECORD_BYTES_MAX: usize = 64 << 10;
 
 /// A region to be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,35 +28,171 @@ pub struct Fragment {
     pub object: u64,
 }
 
+/// Since when a region rests.
+#[derive(Debug, Clone, Copy)]
+struct Noticed {
+    at: u64,
+    /// It was looked at before it had rested.
+    early: bool,
+}
+
+/// Dataset, body and object.
+type Place = (u32, u64, u64);
+
+impl Fragment {
+    fn place(&self) -> Place {
+        (self.dataset, self.body, self.object)
+    }
+}
+
+/// What is noticed of an object, to be kept: `None` if there is nothing any more.
+#[derive(Debug, PartialEq, Eq)]
+pub struct FragmentRecord {
+    /// Dataset.
+    pub dataset: u32,
+    /// The number under which its regions stand.
+    pub body: u64,
+    /// The object.
+    pub object: u64,
+    /// Its regions, encoded.
+    pub regions: Option<Vec<u8>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    noticed: BTreeMap<Fragment, Noticed>,
+    /// Whose regions are others than the records say.
+    changed: BTreeSet<Place>,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Fragments {
-    noticed: Mutex<BTreeMap<Fragment, u64>>,
+    inner: Mutex<Inner>,
 }
 
 impl Fragments {
     /// A commit left this region in pieces, at this time (nanoseconds of the monotonic clock).
     pub fn note(&self, fragment: Fragment, now: u64) {
-        let mut noticed = self.noticed.lock();
-        if noticed.len() < FRAGMENTS_MAX || noticed.contains_key(&fragment) {
-            noticed.insert(fragment, now);
+        let noticed = Noticed {
+            at: now,
+            early: false,
+        };
+        let mut inner = self.inner.lock();
+        if let Some(known) = inner.noticed.get_mut(&fragment) {
+            *known = noticed;
+        } else {
+            inner.add(fragment, noticed);
         }
     }
 
     /// Takes up to `limit` regions that no commit has changed since `before`, neighbours together.
     pub fn take(&self, before: u64, limit: usize) -> Vec<Fragment> {
-        let mut noticed = self.noticed.lock();
-        let due = noticed.iter().filter(|(_, at)| **at <= before);
-        let due: Vec<Fragment> = due.map(|(fragment, _)| *fragment).take(limit).collect();
-        for fragment in &due {
-            noticed.remove(fragment);
+        let taken = self.take_those(limit, |noticed| noticed.at <= before);
+        taken.into_iter().map(|(fragment, _)| fragment).collect()
+    }
+
+    /// Takes up to `limit` regions that no commit has changed since `before`, although they have not rested long: each but
+    /// once until it is written again. With the time to [put it back](Self::put_back) with.
+    pub fn take_early(&self, before: u64, limit: usize) -> Vec<(Fragment, u64)> {
+        self.take_those(limit, |noticed| !noticed.early && noticed.at <= before)
+    }
+
+    /// This one that was taken early was not worth it, or was not `looked` at: it goes on resting, unless it was written
+    /// meanwhile.
+    pub fn put_back(&self, fragment: Fragment, at: u64, looked: bool) {
+        let mut inner = self.inner.lock();
+        if !inner.noticed.contains_key(&fragment) {
+            let early = looked;
+            inner.add(fragment, Noticed { at, early });
+        }
+    }
+
+    fn take_those(&self, limit: usize, is_due: impl Fn(&Noticed) -> bool) -> Vec<(Fragment, u64)> {
+        let mut inner = self.inner.lock();
+        let due = inner.noticed.iter().filter(|(_, noticed)| is_due(noticed));
+        let due: Vec<_> = due
+            .map(|(fragment, noticed)| (*fragment, noticed.at))
+            .take(limit)
+            .collect();
+        for (fragment, _) in &due {
+            inner.noticed.remove(fragment);
+            inner.changed.insert(fragment.place());
         }
         due
     }
 
+    /// Up to `limit` objects whose regions changed since they were last taken, to be kept as records.
+    pub fn take_changed(&self, limit: usize) -> Vec<FragmentRecord> {
+        let mut inner = self.inner.lock();
+        let mut taken = Vec::new();
+        while taken.len() < limit
+            && let Some((dataset, body, object)) = inner.changed.pop_first()
+        {
+            let at = |region, object| Fragment {
+                dataset,
+                body,
+                region,
+                object,
+            };
+            let all = inner.noticed.range(at(0, 0)..=at(u64::MAX, u64::MAX));
+            let mut regions = Writer::new();
+            let mut next = 0;
+            for (fragment, _) in all.filter(|(fragment, _)| fragment.object == object) {
+                if regions.len() >= RECORD_BYTES_MAX {
+                    break;
+                }
+                regions.varint(fragment.region - next);
+                next = fragment.region.saturating_add(1);
+            }
+            taken.push(FragmentRecord {
+                dataset,
+                body,
+                object,
+                regions: (!regions.is_empty()).then(|| regions.into_bytes()),
+            });
+        }
+        taken
+    }
+
+    /// Takes back what [`take_changed`](Self::take_changed) encoded; it rests from now on. What is damaged is left out.
+    pub fn load(&self, (dataset, body, object): Place, encoded: &[u8], now: u64) {
+        let mut inner = self.inner.lock();
+        let mut reader = Reader::new(encoded);
+        let mut next = 0u64;
+        while let Ok(skipped) = reader.varint("region")
+            && let Some(region) = next.checked_add(skipped)
+        {
+            let fragment = Fragment {
+                dataset,
+                body,
+                region,
+                object,
+            };
+            let noticed = Noticed {
+                at: now,
+                early: false,
+            };
+            if inner.noticed.len() >= FRAGMENTS_MAX {
+                return;
+            }
+            inner.noticed.insert(fragment, noticed);
+            next = region.saturating_add(1);
+        }
+    }
+
     /// How many are noticed.
     pub fn count(&self) -> usize {
-        self.noticed.lock().len()
+        self.inner.lock().noticed.len()
+    }
+}
+
+impl Inner {
+    fn add(&mut self, fragment: Fragment, noticed: Noticed) {
+        if self.noticed.len() < FRAGMENTS_MAX {
+            self.noticed.insert(fragment, noticed);
+            self.changed.insert(fragment.place());
+        }
     }
 }
 
@@ -76,5 +217,78 @@ mod tests {
         assert_eq!(fragments.take(10, 2), [at(0), at(2)]);
         assert_eq!(fragments.take(9, 2), []);
         assert_eq!(fragments.take(20, 1), [at(1)]);
+    }
+
+    #[test]
+    fn what_was_put_back_rests_on_and_is_taken_early_again_only_once_it_was_written() {
+        let fragments = Fragments::default();
+        let at = |region| Fragment {
+            dataset: 1,
+            body: 2,
+            region,
+            object: 2,
+        };
+        fragments.note(at(1), 10);
+        fragments.note(at(2), 10);
+        assert_eq!(fragments.take_early(9, 5), []);
+        assert_eq!(fragments.take_early(10, 5), [(at(1), 10), (at(2), 10)]);
+        fragments.note(at(2), 30);
+        fragments.put_back(at(1), 10, true);
+        fragments.put_back(at(2), 10, true);
+        assert_eq!(
+            fragments.take_early(29, 5),
+            [],
+            "one was looked at, one was just written"
+        );
+        assert_eq!(fragments.take_early(30, 5), [(at(2), 30)]);
+        fragments.put_back(at(2), 30, false);
+        assert_eq!(fragments.take_early(30, 5), [(at(2), 30)], "nobody looked at it");
+        assert_eq!(
+            fragments.take(10, 5),
+            [at(1)],
+            "it has rested since it was written"
+        );
+    }
+
+    #[test]
+    fn what_was_noticed_reads_back_and_is_kept_again_only_when_it_changed() {
+        let fragments = Fragments::default();
+        let at = |region, object| Fragment {
+            dataset: 1,
+            body: 2,
+            region,
+            object,
+        };
+        for region in [0, 1, 7, 300, u64::MAX - 1, u64::MAX] {
+            fragments.note(at(region, 2), 10);
+        }
+        fragments.note(at(5, 3), 10);
+        let kept = fragments.take_changed(1);
+        assert_eq!((kept.len(), kept[0].object), (1, 2));
+        let others = fragments.take_changed(5);
+        assert_eq!((others.len(), others[0].object), (1, 3));
+        fragments.note(at(7, 2), 20);
+        assert_eq!(fragments.take_changed(5), [], "only the time is another");
+        let again = Fragments::default();
+        again.load((1, 2, 2), kept[0].regions.as_deref().unwrap_or_default(), 50);
+        again.load((1, 2, 3), others[0].regions.as_deref().unwrap_or_default(), 50);
+        assert_eq!(again.take_changed(5), []);
+        assert_eq!(again.take(49, 10), []);
+        let expected = [
+            at(0, 2),
+            at(1, 2),
+            at(5, 3),
+            at(7, 2),
+            at(300, 2),
+            at(u64::MAX - 1, 2),
+            at(u64::MAX, 2),
+        ];
+        assert_eq!(again.take(50, 10), expected);
+        let gone = again.take_changed(5);
+        assert!(gone.len() == 2 && gone.iter().all(|record| record.regions.is_none()));
+        // What nobody wrote is taken as far as it goes.
+        again.load((1, 2, 2), &[3, 0xff, 0xff], 60);
+        again.load((1, 2, 4), &[0xff; 40], 60);
+        assert_eq!(again.take(60, 10), [at(3, 2)]);
     }
 }

@@ -32,6 +32,8 @@ pub const TABLE_XATTR: u8 = 0x2a;
 pub const TABLE_REGION: u8 = 0x2b;
 /// Tiers to which single objects are pinned, by dataset and object.
 pub const TABLE_PIN: u8 = 0x2c;
+/// Regions in pieces, by dataset, body and object.
+pub const TABLE_FRAGMENTS: u8 = 0x2d;
 /// Old versions: dataset, table, rest of the live key, checkpoint of death.
 pub const TABLE_HISTORY: u8 = 0x2e;
 /// What is held by whom: dataset, holder, birth, table, rest of the live key, death; no value.
@@ -188,6 +190,28 @@ pub fn parse_pin(key: &[u8]) -> Result<(u32, u64), DecodeError> {
     let mut reader = Reader::new(key);
     reader.u8("table")?;
     let parsed = (reader.key_u32("dataset")?, reader.key_u64("number")?);
+    reader.finish()?;
+    Ok(parsed)
+}
+
+/// Key of the regions in pieces of an object.
+pub fn fragments(dataset: u32, body: u64, object: u64) -> Vec<u8> {
+    KeyWriter::table(TABLE_FRAGMENTS)
+        .u32(dataset)
+        .u64(body)
+        .u64(object)
+        .finish()
+}
+
+/// Dataset, body and object of the fragments at `key`.
+pub fn parse_fragments(key: &[u8]) -> Result<(u32, u64, u64), DecodeError> {
+    let mut reader = Reader::new(key);
+    reader.u8("table")?;
+    let parsed = (
+        reader.key_u32("dataset")?,
+        reader.key_u64("body")?,
+        reader.key_u64("object")?,
+    );
     reader.finish()?;
     Ok(parsed)
 }

@@ -83,7 +83,7 @@ pub use entry::{EntryRecord, OrphanRecord};
 pub use environment::Environment;
 pub use error::FsError;
 pub use filesystem::{AllocateMode, AttributeMode, Filesystem, RenameMode};
-pub use fragments::{Fragment, Fragments};
+pub use fragments::{Fragment, FragmentRecord, Fragments};
 pub use held::{Held, HeldRecord};
 pub use inode::{FileKind, InodeRecord, TARGET_BYTES_MAX, Time};
 pub use layout::Layout;

@@ -171,7 +171,7 @@ impl Sweeper {
 }
 
 /// The tables that have a dataset number behind the table byte, ascending; not that of dataset records.
-pub(crate) const DATASET_TABLES: [u8; 11] = [
+pub(crate) const DATASET_TABLES: [u8; 12] = [
     keys::TABLE_HELD,
     keys::TABLE_COUNTERS,
     keys::TABLE_ORPHAN,
@@ -181,6 +181,7 @@ pub(crate) const DATASET_TABLES: [u8; 11] = [
     keys::TABLE_XATTR,
     keys::TABLE_REGION,
     keys::TABLE_PIN,
+    keys::TABLE_FRAGMENTS,
     keys::TABLE_HISTORY,
     keys::TABLE_HOLDER,
 ];

@@ -36,7 +36,7 @@ const KEPT_AFTER: u64 = 10 * SECOND;
 const CHUNKS_MAX: usize = 4096;
 const REGIONS_MAX: usize = 1024;
 /// At once, one part in so many of the tier changes.
-const PART: u64 = 16;
+pub(crate) const EXCHANGED_PART: u64 = 16;
 /// Samples of reads of slower tiers, or reads, that make a judgement.
 const JUDGED_SAMPLES: u64 = 128;
 const JUDGED_READS: u64 = 1 << 17;
@@ -168,7 +168,7 @@ impl Exchange {
         if !self.is_due(now) {
             return None;
         }
-        let most_bytes = (size_bytes / PART).max(1);
+        let most_bytes = (size_bytes / EXCHANGED_PART).max(1);
         let wish = self.wish_for_chunks(heat, least, most_bytes, now);
         let wish = wish.or_else(|| self.wish_for_regions(heat, most_bytes, now));
         if wish.is_none() {

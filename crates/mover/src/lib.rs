@@ -15,7 +15,7 @@ mod error;
 mod evacuation;
 mod exchange;
 mod grace;
-mod heat_records;
+mod hint_records;
 #[cfg(test)]
 mod hostile_bytes;
 mod hot_chunks;

@@ -183,6 +183,11 @@ impl Mover {
                 environment.heat.load(dataset, body, value);
             }
         })?;
+        scan_table(store, keys::TABLE_FRAGMENTS, |key, value| {
+            if let Ok(place) = keys::parse_fragments(key) {
+                environment.fragments.load(place, value, now);
+            }
+        })?;
         let names = store
             .space()
             .tiers
@@ -274,7 +279,7 @@ impl Mover {
         let now = self.environment.clock.monotonic_nanoseconds();
         if now >= inner.next_heat {
             inner.next_heat = now + HEAT_INTERVAL;
-            self.keep_heat()?;
+            self.keep_hints()?;
         }
         self.environment.chunk_heat.age(self.minutes());
         if now >= inner.next_policy {

@@ -19,7 +19,7 @@ use crate::{
     job::{JobKind, JobState},
     marks::may_rise,
     mover::{Guard, Inner, Mover, SECOND, in_window},
-    plan::Chosen,
+    plan::{Chosen, Found},
     policy::minute_of_day,
 };
 
@@ -171,6 +171,12 @@ impl Mover {
             let Some(found) = found else {
                 continue;
             };
+            let found = Found {
+                dataset,
+                body,
+                region: u64::from(region),
+                record: found.record,
+            };
             // Others may share these chunks and be cold: what is hot here must not be moved down for them.
             for run in found.record.runs() {
                 inner.grace.note(run.chunk, minutes, reads);
@@ -195,7 +201,11 @@ impl Mover {
             if kept.is_none() && self.only_used_rise(inner, target, planned) {
                 chunks.retain(|moving| self.environment.chunk_heat.reads(moving.id()) > 0);
             }
-            planned += chunks.bytes().saturating_sub(before);
+            let rising = chunks.bytes().saturating_sub(before);
+            if rising > 0 {
+                self.note_moving(&found, now);
+            }
+            planned += rising;
         }
         let mut moved = 0;
         let found = by_target.into_iter().filter(|(_, chosen)| chosen.bytes() > 0);

@@ -5,6 +5,9 @@
 //! at random is left alone, and only because a commit or a move to another tier noticed it, never by a look through the pool; content stays on its
 //! tier, and a tier that rests is left alone; a round shows as a job only when it found something; a pool without room
 //! ends it.
+//!
+//! Where a tier is so full that something would have to sink for what should rise, that is too long: dead blocks would keep
+//! hot content below. There a region is looked at once after [`REST_SHORT`], and written anew if that gives room back.
 
 use std::{cell::Cell, collections::VecDeque, sync::atomic::Ordering};
 
@@ -13,14 +16,18 @@ use terrace_dataset::{Fragment, FsError, Layout, REGION_BYTES, Relaid};
 use terrace_store::{StoreError, TierUsage};
 
 use crate::{
+    exchange::EXCHANGED_PART,
     job::{JobKind, JobState},
+    marks::may_rise,
     mover::{Guard, Inner, Mover, SECOND, in_window, tier_name},
     plan::Found,
-    policy::minute_of_day,
+    policy::{TierPolicy, minute_of_day},
 };
 
 /// How long no commit has changed a region before it is written anew.
 const REST: u64 = 300 * SECOND;
+/// The same where its tier is short of room: some commits, so that what is written over all the time is left alone.
+const REST_SHORT: u64 = 15 * SECOND;
 /// Regions of a round.
 const ROUND_REGIONS: usize = 1024;
 /// Regions that a step looks at: alone, and beside users.
@@ -29,13 +36,23 @@ const STEP_REGIONS_WATCHED: usize = 1;
 /// Content that is written at once: alone, and beside users, who wait for the reads of it.
 const WRITE_BYTES: u64 = REGION_BYTES;
 const WRITE_BYTES_WATCHED: u64 = 128 << 10;
-/// Of a tier with a slower one below, one part in this many is left free, as by all that the mover brings.
+/// Of a tier with a slower one below, one part in this many is left free, as by all that the mover brings; and by what
+/// gives more room back than it takes.
 const LAST_PART: u64 = 16;
+const LAST_PART_EARLY: u64 = 32;
+
+/// A region of a round.
+#[derive(Debug, Clone, Copy)]
+struct Resting {
+    fragment: Fragment,
+    /// It has not rested long: since when, nanoseconds.
+    early: Option<u64>,
+}
 
 /// The regions of this round.
 #[derive(Default)]
 pub(crate) struct Relayouts {
-    regions: VecDeque<Fragment>,
+    regions: VecDeque<Resting>,
     /// The first of them was written in part.
     begun: bool,
     /// The job that shows the work of this round, once there is some.
@@ -66,20 +83,40 @@ struct Look {
     later: bool,
     /// What is free of its tier is left to those who write.
     full: bool,
+    /// It is worth it once its tier is short of room.
+    if_short: bool,
 }
 
 impl Mover {
     /// Takes the regions that have come to rest, unless the last round still runs.
     pub(crate) fn find_fragments(&self, inner: &mut Inner, now: u64) {
-        if let Some(before) = now.checked_sub(REST)
+        if !inner.relayouts.is_idle() {
+            return;
+        }
+        let fragments = &self.environment.fragments;
+        if let Some(before) = now.checked_sub(REST) {
+            let found = fragments.take(before, ROUND_REGIONS).into_iter();
+            let found = found.map(|fragment| Resting {
+                fragment,
+                early: None,
+            });
+            inner.relayouts.regions = found.collect();
+        }
+        let tiers = self.environment.store.space().tiers;
+        if let Some(before) = now.checked_sub(REST_SHORT)
             && inner.relayouts.is_idle()
+            && (0..tiers.len()).any(|tier| is_short(&tiers, &inner.policies, tier))
         {
-            let found = self.environment.fragments.take(before, ROUND_REGIONS);
-            inner.relayouts.regions = found.into();
+            let found = fragments.take_early(before, ROUND_REGIONS).into_iter();
+            let found = found.map(|(fragment, since)| Resting {
+                fragment,
+                early: Some(since),
+            });
+            inner.relayouts.regions = found.collect();
         }
     }
 
-    /// This region is about to go to another tier: in pieces it would be read slowly there.
+    /// This region is about to go to another tier: in pieces it would be read slowly there, and dead blocks go with it.
     pub(crate) fn note_moving(&self, found: &Found, now: u64) {
         let dataset = self.datasets.state_by_number(found.dataset);
         if dataset.is_some_and(|state| found.record.is_in_pieces(state.settings().chunk_bytes)) {
@@ -119,14 +156,15 @@ impl Mover {
         let began = self.environment.clock.monotonic_nanoseconds();
         let (mut written, mut failed) = (0, None);
         for _ in 0..regions {
-            let Some(fragment) = inner.relayouts.regions.front().copied() else {
+            let Some(resting) = inner.relayouts.regions.front().copied() else {
                 break;
             };
+            let fragment = resting.fragment;
             if !self.is_enabled() {
                 break;
             }
             let most = if watched { WRITE_BYTES_WATCHED } else { WRITE_BYTES };
-            let look = self.look_at_region(inner, &fragment, most);
+            let look = self.look_at_region(inner, &resting, most);
             let whole = match look.done {
                 Ok(Relaid::Done {
                     tier,
@@ -144,6 +182,11 @@ impl Mover {
                 Ok(Relaid::Left) if look.full => {
                     failed = Some(FsError::NoSpace);
                     break;
+                }
+                Ok(Relaid::Left) if !inner.relayouts.begun && resting.early.is_some() => {
+                    let (since, looked) = (resting.early.unwrap_or(now), !look.if_short);
+                    self.environment.fragments.put_back(fragment, since, looked);
+                    true
                 }
                 Ok(Relaid::Left) if !look.later => true,
                 Ok(Relaid::Left | Relaid::Busy) => {
@@ -173,45 +216,60 @@ impl Mover {
             .get(usize::from(tier))
             .map_or(0, |policy| policy.rate_limit);
         inner.paces.entry(tier).or_default().take(limit, written);
-        if failed.is_some() {
-            inner.relayouts.regions.clear();
+        if let Some(error) = &failed {
+            // What there was no room for is looked at again when there may be some.
+            let looked = *error != FsError::NoSpace;
+            for resting in inner.relayouts.regions.drain(..) {
+                let since = resting.early.unwrap_or(now);
+                self.environment
+                    .fragments
+                    .put_back(resting.fragment, since, looked);
+            }
+            inner.relayouts.begun = false;
         }
-        // There is no room for it: a later commit notices the region again.
         let failed = failed.filter(|error| *error != FsError::NoSpace);
         self.count_relayout(inner, written, failed, now)?;
         Ok(0)
     }
 
-    fn look_at_region(&self, inner: &mut Guard<'_>, fragment: &Fragment, most: u64) -> Look {
-        let resting = self.resting_from(inner);
+    fn look_at_region(&self, inner: &mut Guard<'_>, resting: &Resting, most: u64) -> Look {
+        let resting_from = self.resting_from(inner);
         let minute = minute_of_day(self.environment.clock.now_nanoseconds());
         let (policies, begun) = (inner.policies.clone(), inner.relayouts.begun);
         let generation = inner.generation;
         let tiers = self.environment.store.space().tiers;
-        let (later, full) = (Cell::new(false), Cell::new(false));
+        let (later, full, if_short) = (Cell::new(false), Cell::new(false), Cell::new(false));
+        let last_part = match resting.early {
+            Some(_) => LAST_PART_EARLY,
+            None => LAST_PART,
+        };
         let wanted = |layout: &Layout| {
-            let worth = match begun {
-                true => layout.is_gain(),
-                false => layout.is_wasteful() || layout.is_scattered(),
+            let at = usize::from(layout.tier);
+            let may_be_short = at + 1 < tiers.len();
+            let worth = match (begun, resting.early) {
+                (true, _) => layout.is_gain(),
+                (false, None) => layout.is_wasteful() || layout.is_scattered(),
+                (false, Some(_)) => layout.is_wasteful() && is_short(&tiers, &policies, at),
             };
             let same_tiers = self.tiers_generation.load(Ordering::SeqCst) == generation;
-            let may = same_tiers && layout.tier < resting && in_window(&policies, layout.tier, minute);
+            let may = same_tiers && layout.tier < resting_from && in_window(&policies, layout.tier, minute);
             // Of a tier that others are to overflow from, the last part is for what is written there.
-            let at = usize::from(layout.tier);
-            let tight = |tier: &TierUsage| tier.used_bytes > tier.size_bytes - tier.size_bytes / LAST_PART;
-            let no_room = at + 1 < tiers.len() && tiers.get(at).is_some_and(tight);
+            let tight = |tier: &TierUsage| tier.used_bytes > tier.size_bytes - tier.size_bytes / last_part;
+            let no_room = may_be_short && tiers.get(at).is_some_and(tight);
+            if_short.set(if_short.get() || may_be_short && layout.is_wasteful());
             later.set(later.get() || worth && !may);
             full.set(full.get() || worth && may && no_room);
             worth && may && !no_room
         };
         let done = MutexGuard::unlocked(inner, || {
             let _disturbed = self.environment.foreground.disturb();
-            self.datasets.relayout(fragment, &wanted, most)
+            self.datasets.relayout(&resting.fragment, &wanted, most)
         });
         Look {
             done,
             later: later.get(),
             full: full.get(),
+            if_short: if_short.get(),
         }
     }
 
@@ -256,4 +314,10 @@ impl Mover {
         }
         Ok(())
     }
+}
+
+/// Whether content of this tier would have to sink for what should rise to it: as much as is exchanged at once.
+fn is_short(tiers: &[TierUsage], policies: &[TierPolicy], tier: usize) -> bool {
+    let usage = tiers.get(tier).filter(|_| tier + 1 < tiers.len());
+    usage.is_some_and(|usage| !may_rise(usage, policies.get(tier), usage.size_bytes / EXCHANGED_PART))
 }

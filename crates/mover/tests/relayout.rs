@@ -255,18 +255,78 @@ fn content_stays_on_its_tier_and_a_tier_that_rests_is_left_alone() {
 }
 
 #[test]
-fn after_a_restart_what_moves_is_noticed_again() {
+fn what_was_noticed_outlasts_a_restart_and_what_moves_is_noticed_too() {
+    let mut pool = Pool::new(100 * MIB);
+    let (object, content) = pool.scattered();
+    pool.settle(200);
+    pool.mover.save().unwrap();
+    (pool.datasets, pool.mover) = open(&pool.memory, &pool.clock);
+    pool.settle(700);
+    assert_eq!(pool.stored_bytes(), 6 * MIB, "its dataset is not in use");
+    pool.mover.save().unwrap();
+    (pool.datasets, pool.mover) = open(&pool.memory, &pool.clock);
+    let _in_use = pool.datasets.filesystem("pool/a").unwrap();
+    pool.settle(200);
+    assert_eq!(pool.stored_bytes(), 6 * MIB, "it rests from the start on");
+    pool.settle(200);
+    assert_eq!((pool.stored_bytes(), pool.pieces(object)), (4 * MIB, 32));
+    pool.audit(object, &content);
+    pool.mover.save().unwrap();
+    (pool.datasets, pool.mover) = open(&pool.memory, &pool.clock);
+    pool.settle(700);
+    assert_eq!(pool.relayouts().len(), 1, "it is not noticed any more");
+
     let mut pool = Pool::new(100 * MIB);
     let (object, content) = pool.scattered();
     (pool.datasets, pool.mover) = open(&pool.memory, &pool.clock);
     let _in_use = pool.datasets.filesystem("pool/a").unwrap();
     pool.settle(700);
-    assert_eq!(pool.stored_bytes(), 6 * MIB, "nobody has noticed it");
+    assert_eq!(pool.stored_bytes(), 6 * MIB, "it was not kept");
     pool.mover.demote(pool.number, object).unwrap();
     pool.settle(700);
     pool.memory.references();
     assert_eq!(pool.memory.space().tiers[1].live_bytes, 4 * MIB);
     assert_eq!(pool.relayouts().len(), 1);
+    pool.audit(object, &content);
+}
+
+#[test]
+fn where_a_tier_is_short_of_room_dead_blocks_come_back_soon() {
+    let pool = Pool::new(100 * MIB);
+    let (object, content) = pool.scattered();
+    // Nothing has to sink yet, but nothing may rise either.
+    let fast = TierPolicy {
+        high_water: 0.11,
+        low_water: 0.07,
+        ..TierPolicy::named("fast")
+    };
+    pool.mover.set_policies(vec![fast, TierPolicy::named("slow")]);
+    pool.mover.step().unwrap();
+    assert_eq!(pool.stored_bytes(), 6 * MIB, "it was written a moment ago");
+    pool.settle(44);
+    assert_eq!((pool.stored_bytes(), pool.pieces(object)), (4 * MIB, 32));
+    pool.audit(object, &content);
+}
+
+#[test]
+fn what_there_was_no_room_for_is_looked_at_again() {
+    let pool = Pool::new(8 * MIB + 100_000);
+    let filesystem = pool.datasets.filesystem("pool/a").unwrap();
+    let root = Context::root();
+    let made = filesystem.create(&root, 1, b"other", FileKind::File, 0o644, 0);
+    let other = made.unwrap().object;
+    let other_content = noise(9, 2 * MIB as usize);
+    filesystem.write(&root, other, 0, &other_content, false).unwrap();
+    let (object, content) = pool.scattered();
+    pool.settle(700);
+    assert_eq!(pool.stored_bytes(), 8 * MIB);
+    filesystem.unlink(&root, 1, b"other").unwrap();
+    pool.datasets.commit_all().unwrap();
+    while pool.datasets.sweep_pending() {
+        pool.datasets.sweep_step(1000).unwrap();
+    }
+    pool.settle(700);
+    assert_eq!((pool.stored_bytes(), pool.pieces(object)), (4 * MIB, 32));
     pool.audit(object, &content);
 }
 

@@ -1,0 +1,54 @@
+//! The records in which heat, and which regions lie in pieces, outlast a restart.
+//!
+//! Invariants: both are hints: what cannot be kept, with the pool full or of an object that has too much of it, is in RAM only.
+
+use terrace_dataset::keys;
+use terrace_store::{Batch, StoreError};
+
+use crate::mover::Mover;
+
+/// Records that are kept: larger objects' heat is only in RAM.
+const HEAT_BYTES_MAX: usize = 64 << 10;
+/// Objects whose records are written at once.
+const OBJECTS: usize = 256;
+
+impl Mover {
+    /// Keeps all that changed: before the pool is closed.
+    pub fn save(&self) -> Result<(), StoreError> {
+        while self.keep_hints()? {}
+        Ok(())
+    }
+
+    /// Keeps some of what changed, so that it survives a restart; whether there was any.
+    pub(crate) fn keep_hints(&self) -> Result<bool, StoreError> {
+        let mut batch = Batch::new();
+        let is_known = |dataset| {
+            let state = self.datasets.state_by_number(dataset);
+            state.is_some_and(|state| !state.is_gone())
+        };
+        let heat = self.environment.heat.take_changed(OBJECTS);
+        let fragments = self.environment.fragments.take_changed(OBJECTS);
+        let any = !heat.is_empty() || !fragments.is_empty();
+        for (dataset, body, encoded) in heat {
+            if is_known(dataset) && encoded.len() <= HEAT_BYTES_MAX {
+                batch.put(keys::heat(dataset, body), encoded);
+            }
+        }
+        for record in fragments {
+            let key = keys::fragments(record.dataset, record.body, record.object);
+            match record.regions {
+                _ if !is_known(record.dataset) => {}
+                Some(regions) => batch.put(key, regions),
+                None => batch.delete(key),
+            }
+        }
+        if batch.is_empty() {
+            return Ok(any);
+        }
+        match self.environment.store.commit(batch) {
+            // They are hints: a full pool does without.
+            Err(StoreError::NoSpace) => Ok(false),
+            other => other.map(|_| any),
+        }
+    }
+}
