@@ -7,7 +7,9 @@
 //! ends it.
 //!
 //! Where a tier is so full that something would have to sink for what should rise, that is too long: dead blocks would keep
-//! hot content below. There a region is looked at once after [`REST_SHORT`], and written anew if that gives room back.
+//! hot content below. There a region is looked at once after [`REST_SHORT`], and written anew if that gives room back. Where
+//! content is about to sink since hardly a segment is free ([`urgent`](crate::urgent)), it is not left to rest at all, and users are not
+//! given way: what gives back a third of what it writes costs less than a compaction, and what sinks is read from there.
 
 use std::{cell::Cell, collections::VecDeque, sync::atomic::Ordering};
 
@@ -102,8 +104,12 @@ impl Mover {
             });
             inner.relayouts.regions = found.collect();
         }
+        let rest = match self.is_any_urgent(inner) {
+            true => 0,
+            false => REST_SHORT,
+        };
         let tiers = self.environment.store.space().tiers;
-        if let Some(before) = now.checked_sub(REST_SHORT)
+        if let Some(before) = now.checked_sub(rest)
             && inner.relayouts.is_idle()
             && (0..tiers.len()).any(|tier| is_short(&tiers, &inner.policies, tier))
         {
@@ -143,11 +149,20 @@ impl Mover {
             _ => {}
         }
         let tier = inner.relayouts.tier;
-        let pause = self.pause_for(inner, tier, now);
+        let early = inner
+            .relayouts
+            .regions
+            .front()
+            .is_some_and(|next| next.early.is_some());
+        let urgent = early && self.is_any_urgent(inner);
+        let pause = match urgent {
+            true => self.pace_of(inner, tier, now),
+            false => self.pause_for(inner, tier, now),
+        };
         if pause > 0 {
             return Ok(pause);
         }
-        let watched = inner.courtesy.is_watched(now);
+        let watched = !urgent && inner.courtesy.is_watched(now);
         let regions = if watched {
             STEP_REGIONS_WATCHED
         } else {

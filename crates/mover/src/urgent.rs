@@ -2,7 +2,8 @@
 //!
 //! Invariants: what lands there would go to a slower tier any moment, and be read from there later, which costs users more than a
 //! demotion that does not rest beside them; so it is looked for each second, and worked on without rests (but no faster than the
-//! tier's rate allows) until one of the two does not hold any more. Only what is clearly colder than the hottest there is goes so:
+//! tier's rate allows) until one of the two does not hold any more; dead blocks in chunks are brought back meanwhile, also where
+//! they are still being made ([`relayout`](crate::relayout)). Only what is clearly colder than the hottest there is goes so:
 //! of a large tree that is being written, the first part would else make way for the last. While users read from the tier that
 //! it goes to, they are given way as ever. A tier that holds what is written is left to that.
 
@@ -34,6 +35,11 @@ impl Mover {
             && room_below(&space.tiers, &inner.policies, source).is_some()
     }
 
+    /// Whether any tier is.
+    pub(crate) fn is_any_urgent(&self, inner: &Inner) -> bool {
+        (0..inner.policies.len() as u8).any(|source| self.is_urgent(inner, source))
+    }
+
     /// Whether a demotion is to go on without rests.
     pub(crate) fn is_pressing(&self, inner: &Inner, job: &Job, now: u64) -> bool {
         job.kind == JobKind::Demote
@@ -50,7 +56,8 @@ impl Mover {
         }
         inner.next_urgency = now + SECOND;
         let tiers = inner.policies.len().saturating_sub(1) as u8;
-        if (0..tiers).any(|source| self.is_urgent(inner, source)) {
+        if self.is_any_urgent(inner) {
+            self.find_fragments(inner, now);
             let mut hottest = 0.0f32;
             let heat = &self.environment.heat;
             heat.for_each(self.minutes(), |_, _, _, heat| {

@@ -6,7 +6,7 @@ mod emulated;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use emulated::{MIB, Pattern, Pool, SECOND, Shape};
+use emulated::{BLOCK, MIB, Pattern, Pool, SECOND, Shape};
 
 const SHAPE: Shape = Shape {
     volume_bytes: 64 * MIB,
@@ -47,5 +47,28 @@ fn it_is_noticed_within_a_second() {
     }
     pool.pass(2 * SECOND);
     assert!(fast(&pool) <= 26 * MIB, "{}", fast(&pool));
+    pool.check();
+}
+
+#[test]
+fn dead_blocks_come_back_before_anything_sinks() {
+    let pool = Pool::new(SHAPE, "compression", "off");
+    let fast = |pool: &Pool| pool.store.space_of_fast();
+    write(&pool, 20 * MIB);
+    let mut block = 0u64;
+    while block < 20 * MIB / BLOCK {
+        let piece: Vec<u8> = (0..BLOCK / 8)
+            .flat_map(|word| (word << 40 | block << 8 | 8).to_le_bytes())
+            .collect();
+        pool.volume.write(block * BLOCK, &piece).unwrap();
+        block += 2;
+    }
+    pool.volume.commit().unwrap();
+    assert!(fast(&pool) >= 30 * MIB, "{}", fast(&pool));
+    // Hardly a segment is free, and users write on: nothing comes to rest.
+    pool.store.taken_bytes.store(61 * MIB / 2, Relaxed);
+    pool.pass(2 * SECOND);
+    assert!(fast(&pool) <= 23 * MIB, "{}", fast(&pool));
+    assert_eq!(pool.moved_bytes(), 0);
     pool.check();
 }
