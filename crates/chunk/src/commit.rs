@@ -118,9 +118,9 @@ impl ChunkStore {
                 }
             }
         }
-        for id in unknown {
-            if self.record(id)?.is_none() {
-                return Err(StoreError::NoChunk(id));
+        for (id, record) in unknown.iter().zip(self.records_of(&unknown)) {
+            if record?.is_none() {
+                return Err(StoreError::NoChunk(*id));
             }
         }
         Ok(())

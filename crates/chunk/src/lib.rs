@@ -22,6 +22,7 @@ mod evacuate;
 mod header;
 mod maintenance;
 mod meta_copies;
+mod meta_reads;
 mod meta_storage;
 mod moves;
 mod options;

@@ -14,12 +14,12 @@ use parking_lot::Mutex;
 use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_device::AlignedBuffer;
 use terrace_log::Copies;
-use terrace_meta::{Extent, ExtentError, ExtentStorage};
+use terrace_meta::{Extent, ExtentError, ExtentRead, ExtentStorage};
 use terrace_pool::{Pool, PoolError, ROOT_BYTES_MAX, SegmentId};
 
 use crate::meta_copies::request;
 
-const BLOCK: u32 = 4096;
+pub(crate) const BLOCK: u32 = 4096;
 /// What one segment takes in a root, bytes.
 const LISTED_BYTES: usize = 16;
 /// What is kept in a root for everything else, bytes.
@@ -315,7 +315,12 @@ impl MetaStorage {
         }
     }
 
-    fn copies(&self, extent: Extent, offset: u32, length: u32) -> Result<(Copies, u32), ExtentError> {
+    pub(crate) fn copies(
+        &self,
+        extent: Extent,
+        offset: u32,
+        length: u32,
+    ) -> Result<(Copies, u32), ExtentError> {
         let (number, start) = parts(extent);
         if offset.checked_add(length).is_none_or(|end| end > extent.bytes)
             || start
@@ -343,6 +348,27 @@ impl MetaStorage {
             .map_err(extent_error)?;
         Ok(Bytes::copy_from_slice(&buffer[skip..skip + length as usize]))
     }
+
+    /// Reads from the first of these copies that can be read; why the last one could not, or `failure`.
+    pub(crate) fn read_any(
+        &self,
+        copies: impl Iterator<Item = SegmentId>,
+        at: u32,
+        length: u32,
+        mut failure: ExtentError,
+    ) -> Result<Bytes, ExtentError> {
+        for segment in copies {
+            match self.read_segment(segment, at, length) {
+                Ok(bytes) => return Ok(bytes),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+}
+
+pub(crate) fn no_copy(extent: Extent) -> ExtentError {
+    ExtentError::Failed(format!("{extent} has no copy"))
 }
 
 impl ExtentStorage for MetaStorage {
@@ -376,14 +402,11 @@ impl ExtentStorage for MetaStorage {
 
     fn read(&self, extent: Extent, offset: u32, length: u32) -> Result<Bytes, ExtentError> {
         let (copies, at) = self.copies(extent, offset, length)?;
-        let mut failure = ExtentError::Failed(format!("{extent} has no copy"));
-        for segment in copies.iter() {
-            match self.read_segment(segment, at, length) {
-                Ok(bytes) => return Ok(bytes),
-                Err(error) => failure = error,
-            }
-        }
-        Err(failure)
+        self.read_any(copies.iter(), at, length, no_copy(extent))
+    }
+
+    fn read_many(&self, reads: &[ExtentRead]) -> Vec<Result<Bytes, ExtentError>> {
+        self.read_at_once(reads)
     }
 
     fn read_copy(

@@ -1,110 +1,39 @@
-//! Looking many keys up at once: what neighbours share – the head of a table, a block of it – is fetched once for all.
+//! Looking many keys up at once: what neighbours share – the head of a table, a block of it – is fetched once for all, and
+//! what they need of one run is read together (`stretch.rs`).
 //!
 //! Invariants: the answer for a key is what [`Tree::get`] gives for it at some moment during the call; no lock is held
 //! across a read of the storage.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 
 use crate::run::Run;
-use crate::table::{Head, Table, TableReader, find_in};
+use crate::stretch::Stretch;
+use crate::table::TableReader;
 use crate::tree::{State, Tree};
 use crate::version::{Layer, Version};
 use crate::{MetaError, Operation, decode_count};
 
 /// One key on its way through the layers.
-struct Wanted<'a> {
-    key: &'a [u8],
-    hash: u64,
+pub(crate) struct Wanted<'a> {
+    pub(crate) key: &'a [u8],
+    /// Its `filter_hash`.
+    pub(crate) hash: u64,
     /// Where the answer belongs.
     place: usize,
     found: Option<Operation>,
+    /// Nothing older can matter.
+    is_settled: bool,
 }
 
 impl Wanted<'_> {
-    /// Puts what an older layer has under what was found so far; whether nothing older can matter.
-    fn put_under(&mut self, older: Operation) -> bool {
+    /// Puts what an older layer has under what was found so far.
+    pub(crate) fn put_under(&mut self, older: Operation) {
         let folded = match self.found.take() {
             Some(newer) => older.then(newer),
             None => older,
         };
-        let settled = !matches!(folded, Operation::Add(_));
+        self.is_settled = !matches!(folded, Operation::Add(_));
         self.found = Some(folded);
-        settled
-    }
-}
-
-/// A table that was opened, and the block of it that was looked into last.
-struct Opened {
-    head: Arc<Head>,
-    block: Option<(usize, Bytes)>,
-}
-
-/// Looks ascending keys up in one run.
-struct RunLookups<'a> {
-    reader: &'a TableReader,
-    run: &'a Run,
-    table: usize,
-    opened: Option<Opened>,
-}
-
-impl<'a> RunLookups<'a> {
-    fn new(reader: &'a TableReader, run: &'a Run) -> Self {
-        Self {
-            reader,
-            run,
-            table: 0,
-            opened: None,
-        }
-    }
-
-    /// Looks `key` up; keys must come in ascending order.
-    fn get(&mut self, key: &[u8], hash: u64) -> Result<Option<Operation>, MetaError> {
-        let tables = &self.run.tables;
-        // Most keys lie in the table of the one before.
-        if tables
-            .get(self.table)
-            .is_some_and(|table| &*table.facts.last < key)
-        {
-            self.table += tables[self.table..].partition_point(|table| &*table.facts.last < key);
-            self.opened = None;
-        }
-        match tables.get(self.table) {
-            Some(table) if &*table.facts.first <= key => self.get_in(table, key, hash),
-            _ => Ok(None),
-        }
-    }
-
-    fn get_in(&mut self, table: &Arc<Table>, key: &[u8], hash: u64) -> Result<Option<Operation>, MetaError> {
-        let opened = match &mut self.opened {
-            Some(opened) => opened,
-            none => none.insert(Opened {
-                head: self.reader.head(table, true)?,
-                block: None,
-            }),
-        };
-        if !opened.head.may_contain(hash) {
-            return Ok(None);
-        }
-        // The block of the key before holds this one too, if it ends behind it: blocks before it end below that key.
-        let here = opened
-            .block
-            .take()
-            .filter(|(index, _)| opened.head.last_key(*index) >= key);
-        let (index, block) = match here {
-            Some(here) => here,
-            None => {
-                let index = opened.head.seek(key);
-                if index == opened.head.blocks() {
-                    return Ok(None);
-                }
-                (index, self.reader.block(table, &opened.head, index)?)
-            }
-        };
-        let found = find_in(table, &opened.head, index, &block, key);
-        opened.block = Some((index, block));
-        found
     }
 }
 
@@ -144,28 +73,19 @@ fn look(
     done: &mut Answers,
     there: impl Fn(&[u8]) -> bool,
 ) -> Result<(), MetaError> {
-    let mut lookups = RunLookups::new(reader, run);
-    let mut failure = None;
+    let mut rest = wanted.as_mut_slice();
+    while !rest.is_empty() {
+        let stretch = Stretch::read(reader, run, rest, &there)?;
+        stretch.answer(rest)?;
+        rest = rest.split_at_mut(stretch.keys()).1;
+    }
     wanted.retain_mut(|one| {
-        if failure.is_some() || !there(one.key) {
-            return true;
+        if one.is_settled {
+            done.take(one);
         }
-        match lookups.get(one.key, one.hash) {
-            Ok(Some(older)) => {
-                let settled = one.put_under(older);
-                if settled {
-                    done.take(one);
-                }
-                !settled
-            }
-            Ok(None) => true,
-            Err(error) => {
-                failure = Some(error);
-                true
-            }
-        }
+        !one.is_settled
     });
-    failure.map_or(Ok(()), Err)
+    Ok(())
 }
 
 /// Values by the place of their keys.
@@ -179,13 +99,15 @@ impl Answers {
 
 /// What the memtables say of a key; whether nothing older can matter.
 fn look_in_memory(state: &State, wanted: &mut Wanted<'_>) -> bool {
-    std::iter::once(&state.active)
-        .chain(&state.sealed)
-        .any(|memtable| {
-            memtable
-                .get(wanted.key, wanted.hash)
-                .is_some_and(|older| wanted.put_under(older))
-        })
+    for memtable in std::iter::once(&state.active).chain(&state.sealed) {
+        if let Some(older) = memtable.get(wanted.key, wanted.hash) {
+            wanted.put_under(older);
+        }
+        if wanted.is_settled {
+            break;
+        }
+    }
+    wanted.is_settled
 }
 
 impl Tree {
@@ -200,6 +122,7 @@ impl Tree {
                 hash: crate::filter::filter_hash(key.as_ref()),
                 place,
                 found: None,
+                is_settled: false,
             })
             .collect();
         wanted.sort_unstable_by_key(|one| one.key);
@@ -225,6 +148,7 @@ impl Tree {
             hash: crate::filter::filter_hash(key),
             place: 0,
             found: None,
+            is_settled: false,
         };
         look_in_memory(&self.current(), &mut wanted).then(|| wanted.found.and_then(Operation::into_value))
     }

@@ -21,6 +21,17 @@ impl std::fmt::Display for Extent {
     }
 }
 
+/// One of several reads ([`ExtentStorage::read_many`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExtentRead {
+    /// What is read from.
+    pub extent: Extent,
+    /// From where in it, bytes.
+    pub offset: u32,
+    /// How many bytes.
+    pub length: u32,
+}
+
 /// Why the storage could not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExtentError {
@@ -41,6 +52,14 @@ pub trait ExtentStorage: Send + Sync {
     /// Reads `length` bytes at `offset` of an extent; out of range or of an unknown place: `Failed`, before
     /// anything is allocated. The bytes need not be verified: the tree checks its own sums.
     fn read(&self, extent: Extent, offset: u32, length: u32) -> Result<Bytes, ExtentError>;
+
+    /// Does several reads, at once where the devices allow; each gets an outcome of its own, in their order, as from
+    /// [`ExtentStorage::read`]. The tree asks for a few MiB at most.
+    fn read_many(&self, reads: &[ExtentRead]) -> Vec<Result<Bytes, ExtentError>> {
+        let each = reads.iter();
+        each.map(|read| self.read(read.extent, read.offset, read.length))
+            .collect()
+    }
 
     /// Reads from one certain copy, numbered from 0; `None` when there is no such copy. The tree asks for the
     /// copies one by one when what [`ExtentStorage::read`] gave it does not match its sum, and when it verifies.

@@ -6,6 +6,7 @@
 //! Invariants: nothing of a table is used before it matched the sum held one step nearer to the manifest; a table
 //! that was replaced gives its extent back when the last reader lets go of it.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -19,7 +20,8 @@ use crate::cache::{BlockCache, HEAD_PLACE, Item};
 use crate::filter::Filter;
 use crate::operation::OperationRef;
 use crate::{
-    Extent, ExtentError, ExtentStorage, KEY_BYTES_MAX, MetaError, Operation, PREFACE_BYTES, Preface, Value,
+    Extent, ExtentError, ExtentRead, ExtentStorage, KEY_BYTES_MAX, MetaError, Operation, PREFACE_BYTES,
+    Preface, Value,
 };
 
 const HEAD_MAGIC: u32 = 0x3148_4d54; // "TMH1"
@@ -83,6 +85,18 @@ impl Table {
             replaced: AtomicBool::new(false),
             released,
         })
+    }
+
+    /// Where its head lies.
+    pub(crate) fn head_place(&self) -> ExtentRead {
+        let TableFacts {
+            extent, head_offset, ..
+        } = self.facts;
+        ExtentRead {
+            extent,
+            offset: head_offset,
+            length: extent.bytes - head_offset,
+        }
     }
 
     /// Marks that the current state does not refer to it: its extent is given back when the last reader is gone.
@@ -194,6 +208,12 @@ impl Head {
         low
     }
 
+    /// Where a block lies in its extent, bytes.
+    pub(crate) fn block_range(&self, block: usize) -> Range<u32> {
+        let place = &self.blocks[block];
+        place.offset..place.offset + place.length
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         self.filter.bytes() + self.keys.len() + self.blocks.len() * size_of::<BlockPlace>()
     }
@@ -263,6 +283,18 @@ impl TableReader {
         sum: u64,
     ) -> Result<Bytes, MetaError> {
         let first = self.storage.read(extent, offset, length);
+        self.verified_after(first, extent, offset, length, sum)
+    }
+
+    /// As [`verified`](Self::verified), when `first` is what a read gave already.
+    fn verified_after(
+        &self,
+        first: Result<Bytes, ExtentError>,
+        extent: Extent,
+        offset: u32,
+        length: u32,
+        sum: u64,
+    ) -> Result<Bytes, MetaError> {
         if let Ok(bytes) = &first
             && bytes.len() == length as usize
             && xxh3_64(bytes) == sum
@@ -301,14 +333,46 @@ impl TableReader {
         }
     }
 
+    /// Reads of any tables, at once where the storage can: not verified.
+    pub(crate) fn read_many(&self, reads: &[ExtentRead]) -> Vec<Result<Bytes, ExtentError>> {
+        match reads {
+            [] => Vec::new(),
+            [only] => vec![self.storage.read(only.extent, only.offset, only.length)],
+            reads => self.storage.read_many(reads),
+        }
+    }
+
     /// The head of a table.
     pub(crate) fn head(&self, table: &Table, keep: bool) -> Result<Arc<Head>, MetaError> {
-        if let Some(Item::Head(head)) = self.cache.get(table.cache_number, HEAD_PLACE) {
+        if let Some(head) = self.cached_head(table) {
             return Ok(head);
         }
+        let ExtentRead {
+            extent,
+            offset,
+            length,
+        } = table.head_place();
+        self.head_after(self.storage.read(extent, offset, length), table, keep)
+    }
+
+    /// The head of a table from the cache, if it is there.
+    pub(crate) fn cached_head(&self, table: &Table) -> Option<Arc<Head>> {
+        match self.cache.get(table.cache_number, HEAD_PLACE) {
+            Some(Item::Head(head)) => Some(head),
+            _ => None,
+        }
+    }
+
+    /// The head of a table, when `first` is what a read gave of it already.
+    pub(crate) fn head_after(
+        &self,
+        first: Result<Bytes, ExtentError>,
+        table: &Table,
+        keep: bool,
+    ) -> Result<Arc<Head>, MetaError> {
         let facts = &table.facts;
-        let length = facts.extent.bytes - facts.head_offset;
-        let bytes = self.verified(facts.extent, facts.head_offset, length, facts.head_sum)?;
+        let place = table.head_place();
+        let bytes = self.verified_after(first, place.extent, place.offset, place.length, facts.head_sum)?;
         let head = Head::decode(&bytes, facts.head_offset)
             .map_err(|cause| malformed(table, facts.head_offset, cause.to_string()))?;
         if head.last_key(head.blocks() - 1) != &*facts.last {
@@ -328,11 +392,24 @@ impl TableReader {
 
     /// One block of a table, kept in the cache.
     pub(crate) fn block(&self, table: &Table, head: &Head, index: usize) -> Result<Bytes, MetaError> {
-        let place = &head.blocks[index];
-        if let Some(Item::Block(block)) = self.cache.get(table.cache_number, place.offset) {
+        if let Some(block) = self.cached_block(table, head, index) {
             return Ok(block);
         }
-        let read = self.verified(table.facts.extent, place.offset, place.length, place.sum)?;
+        let place = &head.blocks[index];
+        let first = self.storage.read(table.facts.extent, place.offset, place.length);
+        self.block_after(first, table, head, index)
+    }
+
+    /// As [`block`](Self::block), when `first` is what a read gave of it already.
+    pub(crate) fn block_after(
+        &self,
+        first: Result<Bytes, ExtentError>,
+        table: &Table,
+        head: &Head,
+        index: usize,
+    ) -> Result<Bytes, MetaError> {
+        let place = &head.blocks[index];
+        let read = self.verified_after(first, table.facts.extent, place.offset, place.length, place.sum)?;
         Ok(self.keep(table, place.offset, &read))
     }
 
