@@ -3,24 +3,38 @@
 //! Invariants:
 //! - Bytes are appended to a buffer in memory; a full buffer becomes a *flight* that one thread writes out without
 //!   holding the lock. Until its flight has landed, a chunk is read from memory.
+//! - Room in a buffer is reserved under the lock and filled without it: a thread that the system stops while it copies holds
+//!   up nobody who appends. A buffer that is to be written out while others still copy into it becomes a flight when the
+//!   last of them is done, who writes it. A chunk is told of (`placed`) when its bytes are there, and before the buffer that
+//!   has them can become a flight: who relocates that, or looks whether the segment is empty, finds the chunk in the books.
 //! - Each write starts and ends on 4096, so no block is ever written twice.
 //! - A closed segment takes no more appends; it is forgotten when its last flight has landed.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
+use bytes::BytesMut;
 use parking_lot::{Condvar, Mutex, RwLock};
-use terrace_device::AlignedBuffer;
+use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES};
 use terrace_pool::SegmentId;
 use terrace_store::ChunkId;
 
-use crate::record::Location;
+use crate::{
+    filling::{self, Filling, Piece},
+    record::Location,
+};
 
 /// A buffer of this many bytes is written out.
 pub const WRITE_BYTES: usize = 1024 * 1024;
 /// Room of a buffer: the last chunk may pass the limit.
 pub(crate) const BUFFER_BYTES: usize = WRITE_BYTES + 256 * 1024;
-/// Buffers kept for reuse: new memory costs a page fault per 4 KiB, more than hashing it.
-const SPARE_BUFFERS: usize = 16;
+/// Buffers kept for reuse, of each kind: new memory costs a page fault per 4 KiB, more than hashing it.
+const SPARE_BUFFERS: usize = 8;
 
 /// A chunk in a buffer.
 #[derive(Debug, Clone, Copy)]
@@ -39,18 +53,93 @@ pub struct Flight {
     /// Where it starts in the segment, bytes.
     pub start: usize,
     /// What is to be written.
-    pub buffer: AlignedBuffer,
+    pub buffer: BytesMut,
+    /// The memory behind it that was not needed.
+    rest: BytesMut,
     /// The chunks in it.
     pub contents: Vec<Content>,
 }
 
 struct State {
-    start: usize,
-    buffer: AlignedBuffer,
-    contents: Vec<Content>,
+    /// Takes appends.
+    filling: Filling,
+    /// Buffers that take no more and are still copied into.
+    sealed: Vec<Filling>,
     flights: Vec<Arc<Flight>>,
-    next_flight: u64,
-    closed: bool,
+}
+
+impl State {
+    /// Lets nothing more go to the buffer; a flight if nobody copies into it, or else when the last one is done.
+    fn seal(&mut self) -> Option<Arc<Flight>> {
+        if self.filling.len() == 0 {
+            return None;
+        }
+        let end = self.filling.start + self.filling.len().next_multiple_of(DEVICE_BLOCK_BYTES);
+        let next = Filling::new(self.filling.number + 1, end);
+        let sealed = std::mem::replace(&mut self.filling, next);
+        if sealed.is_copied_into() {
+            self.sealed.push(sealed);
+            return None;
+        }
+        Some(self.take_off(sealed))
+    }
+
+    fn take_off(&mut self, filling: Filling) -> Arc<Flight> {
+        let (number, start) = (filling.number, filling.start);
+        let (buffer, rest, contents) = filling.into_whole();
+        let flight = Arc::new(Flight {
+            number,
+            start,
+            buffer,
+            rest,
+            contents,
+        });
+        self.flights.push(flight.clone());
+        flight
+    }
+
+    /// Takes a chunk that was copied in; a flight if it was the last one of a sealed buffer.
+    fn put_back(&mut self, piece: Piece, content: Content) -> Option<Arc<Flight>> {
+        if piece.buffer == self.filling.number {
+            self.filling.put_back(piece, content);
+            return None;
+        }
+        let at = self
+            .sealed
+            .iter()
+            .position(|sealed| sealed.number == piece.buffer)?;
+        self.sealed[at].put_back(piece, content);
+        if self.sealed[at].is_copied_into() {
+            return None;
+        }
+        let whole = self.sealed.remove(at);
+        Some(self.take_off(whole))
+    }
+
+    /// Copies what is at `offset`; `None` if it is being copied in, `Some(false)` if it is not in memory.
+    fn read(&self, offset: usize, output: &mut [u8]) -> Option<bool> {
+        for flight in &self.flights {
+            if let Some(from) = offset.checked_sub(flight.start)
+                && let Some(bytes) = flight.buffer.get(from..from + output.len())
+            {
+                output.copy_from_slice(bytes);
+                return Some(true);
+            }
+        }
+        for filling in self.sealed.iter().chain([&self.filling]) {
+            if filling.read(offset, output)? {
+                return Some(true);
+            }
+        }
+        Some(false)
+    }
+
+    /// Whether a buffer with a number below `limit` has not landed.
+    fn is_in_the_air(&self, limit: u64) -> bool {
+        let flights = self.flights.iter().map(|flight| flight.number);
+        let sealed = self.sealed.iter().map(|filling| filling.number);
+        flights.chain(sealed).any(|number| number < limit)
+    }
 }
 
 /// What became of an append.
@@ -66,33 +155,37 @@ pub struct OpenSegment {
     /// The copies.
     pub copies: Vec<SegmentId>,
     segment_bytes: usize,
+    /// Takes no more appends. Changed under the lock only.
+    closed: AtomicBool,
     state: Mutex<State>,
-    landed: Condvar,
+    /// A flight has landed, or a chunk that somebody waits for has been copied.
+    changed: Condvar,
 }
 
 /// All segments that take appends or have flights, by each copy.
 #[derive(Default)]
 pub struct OpenSegments {
     by_id: RwLock<BTreeMap<SegmentId, Arc<OpenSegment>>>,
+    /// To read into.
     spare: Mutex<Vec<AlignedBuffer>>,
+    /// To be filled.
+    memory: Mutex<Vec<BytesMut>>,
 }
 
 impl OpenSegments {
     /// Opens segments for appends.
     pub fn open(&self, copies: Vec<SegmentId>, segment_bytes: usize) -> Arc<OpenSegment> {
         let state = State {
-            start: 0,
-            buffer: AlignedBuffer::with_capacity(4096),
-            contents: Vec::new(),
+            filling: Filling::new(0, 0),
+            sealed: Vec::new(),
             flights: Vec::new(),
-            next_flight: 0,
-            closed: false,
         };
         let open = Arc::new(OpenSegment {
             copies,
             segment_bytes,
+            closed: AtomicBool::new(false),
             state: Mutex::new(state),
-            landed: Condvar::new(),
+            changed: Condvar::new(),
         });
         let mut by_id = self.by_id.write();
         for copy in &open.copies {
@@ -120,7 +213,10 @@ impl OpenSegments {
     pub fn forget_if_done(&self, open: &OpenSegment) -> bool {
         let mut by_id = self.by_id.write();
         let state = open.state.lock();
-        let done = state.closed && state.flights.is_empty() && state.buffer.is_empty();
+        let done = open.is_closed()
+            && state.flights.is_empty()
+            && state.sealed.is_empty()
+            && state.filling.len() == 0;
         done && open
             .copies
             .iter()
@@ -129,7 +225,7 @@ impl OpenSegments {
             > 0
     }
 
-    /// A buffer of at least [`WRITE_BYTES`], empty.
+    /// A buffer of at least [`WRITE_BYTES`], empty, to read into.
     pub fn buffer(&self) -> AlignedBuffer {
         self.spare
             .lock()
@@ -137,7 +233,7 @@ impl OpenSegments {
             .unwrap_or_else(|| AlignedBuffer::with_capacity(BUFFER_BYTES))
     }
 
-    /// Takes a buffer back.
+    /// Takes such a buffer back.
     pub fn give_back(&self, mut buffer: AlignedBuffer) {
         buffer.clear();
         let mut spare = self.spare.lock();
@@ -146,15 +242,32 @@ impl OpenSegments {
         }
     }
 
+    /// Memory to be filled.
+    fn memory(&self) -> BytesMut {
+        let spare = self.memory.lock().pop();
+        spare.unwrap_or_else(filling::memory)
+    }
+
+    /// Takes the memory of a flight back.
+    fn take_back(&self, flight: Flight) {
+        let mut whole = flight.buffer;
+        whole.unsplit(flight.rest);
+        let mut memory = self.memory.lock();
+        if whole.len() == BUFFER_BYTES && memory.len() < SPARE_BUFFERS {
+            memory.push(whole);
+        }
+    }
+
     /// Memory of spare buffers and those in use, bytes.
     pub fn memory_bytes(&self) -> usize {
         let open: usize = self.all().iter().map(|open| open.memory_bytes()).sum();
-        open + self.spare.lock().len() * BUFFER_BYTES
+        open + (self.spare.lock().len() + self.memory.lock().len()) * BUFFER_BYTES
     }
 }
 
 impl OpenSegment {
-    /// Appends the parts of one chunk. `placed` is called with the locations while no other thread can see the chunk.
+    /// Appends the parts of one chunk. `placed` is called with the locations when its bytes are there, before they can be
+    /// written out; it must not wait for anybody who waits for this segment.
     pub fn append(
         &self,
         owner: &OpenSegments,
@@ -163,89 +276,84 @@ impl OpenSegment {
         placed: &mut dyn FnMut(Vec<Location>),
     ) -> Append {
         let stored: usize = parts.iter().map(|part| part.len()).sum();
-        let mut state = self.state.lock();
-        let end = state.start + state.buffer.len();
-        if state.closed || end + stored > self.segment_bytes {
-            state.closed = true;
-            return Append::Full(self.take_flight(&mut state));
-        }
-        if state.buffer.capacity() < BUFFER_BYTES && state.buffer.is_empty() {
-            state.buffer = owner.buffer();
-        }
+        let mut piece = match self.reserve(owner, stored) {
+            Ok(piece) => piece,
+            Err(flight) => return Append::Full(flight),
+        };
+        let mut rest = &mut piece.memory[..];
         for part in parts {
-            state.buffer.extend_from_slice(part);
+            let (here, others) = rest.split_at_mut(part.len());
+            here.copy_from_slice(part);
+            rest = others;
         }
-        let offset = end as u32;
-        state.contents.push(Content {
+        let offset = piece.offset as u32;
+        let copies = self.copies.iter();
+        let locations = copies.map(|segment| Location {
+            segment: *segment,
+            offset,
+        });
+        placed(locations.collect());
+        let content = Content {
             id,
             offset,
             stored: stored as u32,
-        });
-        placed(
-            self.copies
-                .iter()
-                .map(|segment| Location {
-                    segment: *segment,
-                    offset,
-                })
-                .collect(),
-        );
-        let full = state.buffer.len() >= WRITE_BYTES;
-        Append::Placed(if full { self.take_flight(&mut state) } else { None })
+        };
+        let flight = self.state.lock().put_back(piece, content);
+        self.changed.notify_all();
+        Append::Placed(flight)
     }
 
-    /// Takes what is in the buffer, to be written out by the caller.
+    /// Room for a chunk; if there is none, what was in the buffer is to be written out by the caller.
+    fn reserve(&self, owner: &OpenSegments, stored: usize) -> Result<Piece, Option<Arc<Flight>>> {
+        let mut state = self.state.lock();
+        let end = state.filling.start + state.filling.len();
+        if self.is_closed() || end + stored > self.segment_bytes {
+            self.closed.store(true, Ordering::Release);
+            return Err(state.seal());
+        }
+        if state.filling.is_without_memory() {
+            state.filling.give(owner.memory());
+        }
+        let piece = state.filling.reserve(stored);
+        if state.filling.len() >= WRITE_BYTES {
+            // Who copies the last of its chunks, maybe this one, gets the flight.
+            let none = state.seal();
+            debug_assert!(none.is_none(), "the caller is still to copy");
+        }
+        Ok(piece)
+    }
+
+    /// Lets what is in the buffer be written out: by the caller, or by the last of those who still copy into it.
     pub fn take(&self) -> Option<Arc<Flight>> {
-        self.take_flight(&mut self.state.lock())
+        self.state.lock().seal()
     }
 
     /// Takes no more appends.
     pub fn close(&self) {
-        self.state.lock().closed = true;
+        let _state = self.state.lock();
+        self.closed.store(true, Ordering::Release);
     }
 
     /// Whether it takes no more appends.
     pub fn is_closed(&self) -> bool {
-        self.state.lock().closed
+        self.closed.load(Ordering::Acquire)
     }
 
     /// Bytes that can still be appended.
     pub fn room(&self) -> usize {
         let state = self.state.lock();
-        if state.closed {
+        if self.is_closed() {
             0
         } else {
             self.segment_bytes
-                .saturating_sub(state.start + state.buffer.len())
+                .saturating_sub(state.filling.start + state.filling.len())
         }
     }
 
     fn memory_bytes(&self) -> usize {
         let state = self.state.lock();
-        state.buffer.capacity()
-            + state
-                .flights
-                .iter()
-                .map(|flight| flight.buffer.capacity())
-                .sum::<usize>()
-    }
-
-    fn take_flight(&self, state: &mut State) -> Option<Arc<Flight>> {
-        if state.buffer.is_empty() {
-            return None;
-        }
-        let mut buffer = std::mem::replace(&mut state.buffer, AlignedBuffer::with_capacity(4096));
-        buffer.pad_to_block();
-        let flight = Arc::new(Flight {
-            number: state.next_flight,
-            start: state.start,
-            buffer,
-            contents: std::mem::take(&mut state.contents),
-        });
-        state.next_flight += 1;
-        state.start += flight.buffer.len();
-        state.flights.push(flight.clone());
-        Some(flight)
+        let filling = usize::from(!state.filling.is_without_memory());
+        (filling + state.sealed.len() + state.flights.len()) * BUFFER_BYTES
     }
 
     /// A flight was written (or its chunks were placed elsewhere): it is no longer read from memory.
@@ -254,33 +362,186 @@ impl OpenSegment {
             .lock()
             .flights
             .retain(|other| other.number != flight.number);
-        self.landed.notify_all();
+        self.changed.notify_all();
         if let Some(flight) = Arc::into_inner(flight) {
-            owner.give_back(flight.buffer);
+            owner.take_back(flight);
         }
     }
 
-    /// Returns when every flight that was taken before the call has landed.
+    /// Returns when everything that was taken before the call, or got full, has landed.
     pub fn wait_landed(&self) {
         let mut state = self.state.lock();
-        let limit = state.next_flight;
-        while state.flights.iter().any(|flight| flight.number < limit) {
-            self.landed.wait(&mut state);
+        let limit = state.filling.number;
+        while state.is_in_the_air(limit) {
+            self.changed.wait(&mut state);
         }
     }
 
-    /// Copies `output.len()` bytes at `offset` if they are still in memory.
+    /// Copies `output.len()` bytes of a chunk at `offset` if they are still in memory.
     pub fn read(&self, offset: usize, output: &mut [u8]) -> bool {
-        let state = self.state.lock();
-        let flights = state.flights.iter().map(|flight| (flight.start, &flight.buffer));
-        for (start, buffer) in flights.chain([(state.start, &state.buffer)]) {
-            if let Some(from) = offset.checked_sub(start)
-                && let Some(bytes) = buffer.get(from..from + output.len())
-            {
-                output.copy_from_slice(bytes);
-                return true;
+        let mut state = self.state.lock();
+        loop {
+            if let Some(found) = state.read(offset, output) {
+                return found;
             }
+            // Somebody knows of it already, and its bytes are about to be told of.
+            self.changed.wait(&mut state);
         }
-        false
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::{
+        atomic::AtomicU64,
+        mpsc::{Receiver, Sender, channel},
+    };
+
+    use super::*;
+
+    const SEGMENT_BYTES: usize = 24 << 20;
+
+    fn segment() -> (OpenSegments, Arc<OpenSegment>) {
+        let all = OpenSegments::default();
+        let id = SegmentId { device: 0, index: 7 };
+        let open = all.open(vec![id], SEGMENT_BYTES);
+        (all, open)
+    }
+
+    fn content(id: u64, length: usize) -> Vec<u8> {
+        (0..length).map(|at| (id as usize * 31 + at / 7) as u8).collect()
+    }
+
+    fn flight_of(append: Append) -> Option<Arc<Flight>> {
+        match append {
+            Append::Placed(flight) | Append::Full(flight) => flight,
+        }
+    }
+
+    #[test]
+    fn who_is_held_up_while_copying_holds_up_nobody_but_the_flight() {
+        let (all, open) = segment();
+        let (copied, is_copied): (Sender<usize>, Receiver<usize>) = channel();
+        let (go_on, may_go_on) = channel::<()>();
+        std::thread::scope(|scope| {
+            // Dropped when something fails here, so that nobody waits for ever.
+            let go_on = go_on;
+            let (all, open) = (&all, &open);
+            let slow = scope.spawn(move || {
+                open.append(all, ChunkId(1), &[&content(1, 5000)], &mut |locations| {
+                    copied.send(locations[0].offset as usize).unwrap();
+                    let _ = may_go_on.recv();
+                })
+            });
+            let first = is_copied.recv().unwrap();
+            let mut second = 0;
+            let append = open.append(all, ChunkId(2), &[&content(2, 3000)], &mut |locations| {
+                second = locations[0].offset as usize;
+            });
+            assert!(matches!(append, Append::Placed(None)));
+            let mut bytes = vec![0; 3000];
+            assert!(open.read(second, &mut bytes));
+            assert_eq!(bytes, content(2, 3000));
+            // What is to be written out is not whole yet; what comes goes elsewhere.
+            assert!(open.take().is_none());
+            let is_in_the_air = || {
+                let state = open.state.lock();
+                state.is_in_the_air(state.filling.number)
+            };
+            assert!(is_in_the_air(), "who waits for it waits for those who copy");
+            let mut third = 0;
+            let append = open.append(all, ChunkId(3), &[&content(3, 10)], &mut |locations| {
+                third = locations[0].offset as usize;
+            });
+            assert!(matches!(append, Append::Placed(None)));
+            assert_eq!(third, 8192, "behind whole blocks");
+            assert!(open.read(second, &mut bytes), "in memory still");
+            let reader = scope.spawn(move || {
+                let mut bytes = vec![0; 5000];
+                assert!(open.read(first, &mut bytes));
+                bytes
+            });
+            let waiting = scope.spawn(move || open.wait_landed());
+            go_on.send(()).unwrap();
+            assert_eq!(reader.join().unwrap(), content(1, 5000));
+            let flight = flight_of(slow.join().unwrap()).expect("the last one writes it");
+            assert_eq!((flight.start, flight.buffer.len()), (0, 8192));
+            let mut ids: Vec<u64> = flight.contents.iter().map(|content| content.id.0).collect();
+            ids.sort_unstable();
+            assert_eq!(ids, [1, 2]);
+            assert!(is_in_the_air());
+            open.land(all, flight);
+            assert!(!is_in_the_air());
+            waiting.join().unwrap();
+        });
+        assert!(!all.forget_if_done(&open), "it takes appends");
+        open.close();
+        assert!(!all.forget_if_done(&open), "something is in it");
+        let flight = open.take().unwrap();
+        open.land(&all, flight);
+        assert!(all.forget_if_done(&open));
+        assert_eq!(all.memory.lock().len(), 2, "both buffers are kept");
+    }
+
+    #[test]
+    fn what_many_append_at_once_is_all_there_from_memory_or_written() {
+        let (all, open) = segment();
+        let device = Mutex::new(vec![0u8; SEGMENT_BYTES]);
+        let written = Mutex::new(Vec::new());
+        let next = AtomicU64::new(1);
+        let known: Mutex<Vec<(u64, usize, usize)>> = Mutex::default();
+        let write = |flight: Option<Arc<Flight>>| {
+            let Some(flight) = flight else { return };
+            assert_eq!((flight.start % 4096, flight.buffer.len() % 4096), (0, 0));
+            let range = flight.start..flight.start + flight.buffer.len();
+            device.lock()[range.clone()].copy_from_slice(&flight.buffer);
+            written.lock().push((range.start, range.end));
+            open.land(&all, flight);
+        };
+        let check = |(id, offset, length): (u64, usize, usize)| {
+            let mut bytes = vec![0; length];
+            if !open.read(offset, &mut bytes) {
+                bytes.copy_from_slice(&device.lock()[offset..offset + length]);
+            }
+            assert_eq!(bytes, content(id, length), "chunk {id} at {offset}");
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (all, open, known, next, write, check) = (&all, &open, &known, &next, &write, &check);
+                scope.spawn(move || {
+                    for round in 0..400u64 {
+                        let id = next.fetch_add(1, Ordering::Relaxed);
+                        let length = 100 + (id * 7919 % 20_000) as usize;
+                        let bytes = content(id, length);
+                        let (head, rest) = bytes.split_at(50);
+                        let append = open.append(all, ChunkId(id), &[head, rest], &mut |locations| {
+                            known.lock().push((id, locations[0].offset as usize, length));
+                        });
+                        assert!(matches!(append, Append::Placed(_)));
+                        write(flight_of(append));
+                        if (round + thread) % 16 == 0 {
+                            write(open.take());
+                        }
+                        let some = {
+                            let known = known.lock();
+                            known[(id * 104_729) as usize % known.len()]
+                        };
+                        check(some);
+                    }
+                });
+            }
+        });
+        write(open.take());
+        open.wait_landed();
+        let known = known.into_inner();
+        assert_eq!(known.len(), 1600);
+        known.into_iter().for_each(check);
+        let mut written = written.into_inner();
+        written.sort_unstable();
+        assert!(
+            written.windows(2).all(|two| two[0].1 == two[1].0),
+            "no block twice, none left out"
+        );
     }
 }

@@ -19,6 +19,7 @@ mod compress;
 mod counters;
 mod crew;
 mod evacuate;
+mod filling;
 mod header;
 mod maintenance;
 mod meta_copies;
