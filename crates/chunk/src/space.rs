@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use terrace_pool::SegmentRange;
-use terrace_store::{DeviceUsage, Reservation, Space, StoreError, TierUsage};
+use terrace_store::{DeviceUsage, Reservation, Space, StoreError, StoreMemory, TierUsage};
 
 use crate::store::ChunkStore;
 
@@ -163,7 +163,11 @@ impl ChunkStore {
             available_bytes: self.available(),
             chunks: positive(counters.chunks),
             tiers,
-            memory_bytes: (usage.memory_bytes + usage.cache_bytes + self.open_segments.memory_bytes()) as u64,
+            memory: StoreMemory {
+                record_bytes: usage.memory_bytes as u64,
+                table_bytes: usage.cache_bytes as u64,
+                append_bytes: self.open_segments.memory_bytes() as u64,
+            },
         }
     }
 }

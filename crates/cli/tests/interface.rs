@@ -26,6 +26,16 @@ fn status_has_the_keys_of_the_interface() {
          compression_ratio pending_free_bytes reserve_bytes memory tiers jobs datasets",
     );
     keys(&status["memory"], "budget_bytes used_bytes");
+    let memory = |field: &str| status["memory"][field].as_u64().unwrap();
+    let parts = [
+        "dirty_bytes",
+        "cache_bytes",
+        "record_bytes",
+        "table_bytes",
+        "append_bytes",
+    ];
+    assert_eq!(parts.map(memory).iter().sum::<u64>(), memory("used_bytes"));
+    assert!(memory("resident_bytes") > memory("used_bytes") && memory("record_bytes") > 0);
     keys(
         &status["tiers"][1],
         "name size_bytes used_bytes live_bytes devices",

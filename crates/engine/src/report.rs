@@ -8,6 +8,14 @@ use crate::{
     journal::rfc3339, losses::names_in_words,
 };
 
+/// What this process holds in memory, bytes; 0 where the system does not tell.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kibibytes.unwrap_or(0) * 1024
+}
+
 impl Engine {
     /// The pool as it is now.
     pub fn status(&self) -> Status {
@@ -34,8 +42,13 @@ impl Engine {
             chunks: space.chunks,
             memory: MemoryStatus {
                 budget_bytes: budget.limit_bytes(),
-                used_bytes: budget.dirty_bytes() + cached + space.memory_bytes,
+                used_bytes: budget.dirty_bytes() + cached + space.memory.total_bytes(),
                 dirty_bytes: budget.dirty_bytes(),
+                cache_bytes: cached,
+                record_bytes: space.memory.record_bytes,
+                table_bytes: space.memory.table_bytes,
+                append_bytes: space.memory.append_bytes,
+                resident_bytes: resident_bytes(),
             },
             migration: self.migration(),
             tiers: self.tier_status(),

@@ -85,6 +85,21 @@ pub struct MemoryStatus {
     pub used_bytes: u64,
     /// Of it, data not yet written.
     pub dirty_bytes: u64,
+    /// Of it, content kept for readers.
+    #[serde(default)]
+    pub cache_bytes: u64,
+    /// Of it, records that are not in tables yet.
+    #[serde(default)]
+    pub record_bytes: u64,
+    /// Of it, parts of tables kept for look-ups.
+    #[serde(default)]
+    pub table_bytes: u64,
+    /// Of it, buffers of data on its way to the devices.
+    #[serde(default)]
+    pub append_bytes: u64,
+    /// What the process holds, the program included.
+    #[serde(default)]
+    pub resident_bytes: u64,
 }
 
 /// One tier.

@@ -22,7 +22,7 @@ pub use chunk::{
 };
 pub use error::StoreError;
 pub use memory::MemoryStore;
-pub use space::{DeviceUsage, Reservation, Space, TierUsage};
+pub use space::{DeviceUsage, Reservation, Space, StoreMemory, TierUsage};
 
 use bytes::Bytes;
 

@@ -29,8 +29,26 @@ pub struct Space {
     pub chunks: u64,
     /// Tiers, fastest first.
     pub tiers: Vec<TierUsage>,
-    /// Memory of the store's tables, caches and buffers.
-    pub memory_bytes: u64,
+    /// What the store takes in RAM.
+    pub memory: StoreMemory,
+}
+
+/// What a store takes in RAM, bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoreMemory {
+    /// Records that are not in tables yet.
+    pub record_bytes: u64,
+    /// Parts of tables.
+    pub table_bytes: u64,
+    /// Buffers of data on its way to the devices.
+    pub append_bytes: u64,
+}
+
+impl StoreMemory {
+    /// All of it.
+    pub fn total_bytes(&self) -> u64 {
+        self.record_bytes + self.table_bytes + self.append_bytes
+    }
 }
 
 impl Space {

@@ -102,10 +102,15 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
     line(
         "memory",
         format!(
-            "{} of {}, {} dirty",
+            "{} of {}: {} dirty, {} for readers, {} records, {} tables, {} on its way; the process holds {}",
             size(status.memory.used_bytes),
             size(status.memory.budget_bytes),
-            size(status.memory.dirty_bytes)
+            size(status.memory.dirty_bytes),
+            size(status.memory.cache_bytes),
+            size(status.memory.record_bytes),
+            size(status.memory.table_bytes),
+            size(status.memory.append_bytes),
+            size(status.memory.resident_bytes)
         ),
     )?;
     if let Some(scrub) = &status.scrub {
