@@ -387,6 +387,16 @@ impl ChunkStore {
         }))
     }
 
+    /// The tier of its first copy: known without a look where there is only one, and without its references anywhere.
+    pub(crate) fn tier_of(&self, id: ChunkId) -> Result<Option<u8>, StoreError> {
+        if self.pool.tier_count() == 1 {
+            return Ok(Some(0));
+        }
+        let record = self.any_record(id)?;
+        let first = record.and_then(|record| record.locations.first().copied());
+        Ok(first.map(|first| self.pool.tier_of(first.segment.device).unwrap_or(u8::MAX)))
+    }
+
     /// References of a chunk, in blocks.
     pub(crate) fn references(&self, id: ChunkId) -> Result<i64, StoreError> {
         self.tree

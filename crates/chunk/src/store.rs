@@ -179,6 +179,10 @@ impl Store for ChunkStore {
         self.info(id)
     }
 
+    fn chunk_tier(&self, id: ChunkId) -> Result<Option<u8>, StoreError> {
+        self.tier_of(id)
+    }
+
     fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
         self.commit_batch(batch)
     }

@@ -314,6 +314,7 @@ fn garbage_of_a_tier_comes_back_although_the_pool_has_little_of_it() {
                 u8::from(at >= 300),
                 "compaction moves nothing to another tier"
             );
+            assert_eq!(store.chunk_tier(*id).unwrap(), Some(tier));
         }
     }
     audit(&store);

@@ -225,10 +225,10 @@ impl LiveDataset {
         // Looking up where it lies costs as much as a read from RAM: some of them tell enough.
         if let (Some(waiting), Some(fetch)) = (look.waiting, look.fetches.first())
             && environment.foreground.is_sample(waiting)
-            && let Ok(Some(info)) = environment.store.chunk_info(fetch.chunk)
+            && let Ok(Some(tier)) = environment.store.chunk_tier(fetch.chunk)
         {
             let now = environment.clock.monotonic_nanoseconds();
-            environment.foreground.end(waiting, Service::Read(info.tier), now);
+            environment.foreground.end(waiting, Service::Read(tier), now);
         }
     }
 
@@ -403,9 +403,9 @@ impl LiveDataset {
             if look.is_use && before.iter().all(|before| before.chunk != fetch.chunk) {
                 let heat = &environment.chunk_heat;
                 if heat.note(fetch.chunk, self.dataset.number(), look.body, filled.fetched)
-                    && let Ok(Some(info)) = store.chunk_info(fetch.chunk)
+                    && let Ok(Some(tier)) = store.chunk_tier(fetch.chunk)
                 {
-                    heat.lay_on(info.tier);
+                    heat.lay_on(tier);
                 }
             }
         }

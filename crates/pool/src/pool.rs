@@ -130,6 +130,11 @@ impl Pool {
         tiers.collect()
     }
 
+    /// How many tiers there are.
+    pub fn tier_count(&self) -> usize {
+        self.label.read().tiers.len()
+    }
+
     /// Devices, ascending by number, missing ones too.
     pub fn devices(&self) -> Vec<DeviceInfo> {
         let label = self.label.read();

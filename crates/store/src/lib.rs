@@ -87,6 +87,12 @@ pub trait Store: Send + Sync {
     /// Where a chunk lies and what it takes; `None` if there is no such chunk.
     fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError>;
 
+    /// The tier of a chunk that was just read, of its first copy, and nothing else: for who counts which tiers answer reads.
+    /// May answer for a chunk that is gone.
+    fn chunk_tier(&self, id: ChunkId) -> Result<Option<u8>, StoreError> {
+        Ok(self.chunk_info(id)?.map(|info| info.tier))
+    }
+
     /// Applies a batch: visible to every later call at once, durable after `flush` of the returned sequence.
     fn commit(&self, batch: Batch) -> Result<Sequence, StoreError>;
 
