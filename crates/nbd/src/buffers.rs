@@ -12,12 +12,14 @@ use crate::protocol::PIECE_BYTES;
 pub const SMALL_BYTES: usize = 64 << 10;
 /// Most large buffers at a time.
 const BUFFERS_MAX: usize = 256;
-/// Large buffers that are kept for the next request.
+/// Buffers that are kept for the next request, of each kind.
 const KEPT_MAX: usize = 16;
 
 #[derive(Default)]
 struct State {
     kept: Vec<Vec<u8>>,
+    small: Vec<Vec<u8>>,
+    /// Large ones that are out.
     out: usize,
 }
 
@@ -30,41 +32,56 @@ pub struct Buffers {
 /// Memory for one request, given back when dropped.
 pub struct Buffer<'a> {
     bytes: Vec<u8>,
-    lender: Option<&'a Buffers>,
+    /// Of these; what lies behind is of an earlier use.
+    length: usize,
+    is_large: bool,
+    lender: &'a Buffers,
 }
 
 impl Buffers {
     /// A buffer for `length` bytes, or for a piece of them.
     pub fn take(&self, length: usize) -> Buffer<'_> {
-        let small = |length: usize| Buffer {
-            bytes: vec![0; length.min(SMALL_BYTES)],
-            lender: None,
-        };
-        if length <= SMALL_BYTES {
-            return small(length);
-        }
-        let kept = {
-            let mut state = self.state.lock();
-            if state.out >= BUFFERS_MAX {
-                return small(length);
-            }
+        let mut state = self.state.lock();
+        if length > SMALL_BYTES && state.out < BUFFERS_MAX {
             state.out += 1;
-            state.kept.pop()
-        };
+            let kept = state.kept.pop();
+            drop(state);
+            return Buffer {
+                bytes: kept.unwrap_or_else(|| vec![0; PIECE_BYTES]),
+                length: PIECE_BYTES,
+                is_large: true,
+                lender: self,
+            };
+        }
+        let kept = state.small.pop();
+        drop(state);
+        let length = length.min(SMALL_BYTES);
+        // Cleared as far as it is used for the first time, and not again.
+        let mut bytes = kept.unwrap_or_else(|| Vec::with_capacity(SMALL_BYTES));
+        if bytes.len() < length {
+            bytes.resize(length, 0);
+        }
         Buffer {
-            bytes: kept.unwrap_or_else(|| vec![0; PIECE_BYTES]),
-            lender: Some(self),
+            bytes,
+            length,
+            is_large: false,
+            lender: self,
         }
     }
 }
 
 impl Drop for Buffer<'_> {
     fn drop(&mut self) {
-        let Some(lender) = self.lender else { return };
-        let mut state = lender.state.lock();
-        state.out -= 1;
-        if state.kept.len() < KEPT_MAX {
-            state.kept.push(std::mem::take(&mut self.bytes));
+        let mut state = self.lender.state.lock();
+        if self.is_large {
+            state.out -= 1;
+        }
+        let kept = match self.is_large {
+            true => &mut state.kept,
+            false => &mut state.small,
+        };
+        if kept.len() < KEPT_MAX {
+            kept.push(std::mem::take(&mut self.bytes));
         }
     }
 }
@@ -73,13 +90,13 @@ impl std::ops::Deref for Buffer<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes
+        &self.bytes[..self.length]
     }
 }
 
 impl std::ops::DerefMut for Buffer<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        &mut self.bytes[..self.length]
     }
 }
 
@@ -97,5 +114,21 @@ mod tests {
         drop(held);
         assert_eq!(buffers.take(PIECE_BYTES).len(), PIECE_BYTES);
         assert_eq!(buffers.state.lock().kept.len(), KEPT_MAX);
+    }
+
+    #[test]
+    fn small_ones_are_used_again_at_any_length() {
+        let buffers = Buffers::default();
+        for length in [100, 4096, 1, 0, SMALL_BYTES, 4096] {
+            let mut buffer = buffers.take(length);
+            assert_eq!(buffer.len(), length);
+            buffer.fill(7);
+            drop(buffer);
+            assert_eq!(buffers.state.lock().small.len(), 1);
+        }
+        let held: Vec<_> = (0..=KEPT_MAX).map(|_| buffers.take(1)).collect();
+        drop(held);
+        let state = buffers.state.lock();
+        assert_eq!((state.small.len(), state.out), (KEPT_MAX, 0));
     }
 }
