@@ -45,6 +45,17 @@ impl Buffers {
         free.unwrap_or_else(new_buffer)
     }
 
+    /// One that holds `data`, which is a whole slot: a new one is not cleared first.
+    fn filled(&self, data: &[u8]) -> Buffer {
+        let free = self.free.lock().pop();
+        let Some(mut buffer) = free else {
+            let copied: Arc<[u8]> = Arc::from(data);
+            return copied.try_into().unwrap_or_else(|_| new_buffer());
+        };
+        Arc::make_mut(&mut buffer).copy_from_slice(data);
+        buffer
+    }
+
     /// Takes a buffer back, if nobody else has it.
     pub(crate) fn give(&self, mut buffer: Buffer) {
         if Arc::get_mut(&mut buffer).is_none() {
@@ -372,6 +383,10 @@ impl Layer {
         buffers: &Buffers,
         base: &impl Fn(u64) -> Option<&'b [u8]>,
     ) {
+        if data.len() == CHUNK_BYTES_MAX {
+            self.write_whole_slot(number, data, buffers);
+            return;
+        }
         let whole = data.len() >= CHUNK_BYTES_MAX / 2
             || (sequential && within.is_multiple_of(BLOCK_BYTES) && data.len() >= BLOCK_BYTES);
         let slot = self.slots.entry(number).or_insert_with(|| Slot {
@@ -425,6 +440,24 @@ impl Layer {
             }
         }
         self.dirty_blocks += u64::from(slot.dirty.count_ones() - before);
+    }
+
+    /// Nothing of what was there is kept, so nothing of it is copied or cleared.
+    fn write_whole_slot(&mut self, number: u64, data: &[u8], buffers: &Buffers) {
+        let slot = self.slots.entry(number).or_insert_with(|| Slot {
+            dirty: 0,
+            queued: false,
+            pages: Pages::Scattered(Vec::new()),
+        });
+        self.dirty_blocks += u64::from(slot.dirty.count_zeros());
+        slot.dirty = u32::MAX;
+        if let Pages::Whole(buffer) = &mut slot.pages
+            && let Some(own) = Arc::get_mut(buffer)
+        {
+            own.copy_from_slice(data);
+        } else {
+            slot.pages = Pages::Whole(buffers.filled(data));
+        }
     }
 
     /// Makes `from..to` (blocks) zero. Returns how many dirty blocks went.
@@ -633,6 +666,36 @@ mod tests {
         };
         assert_eq!((last[40_100 % 4096 - 1], last[40_100 % 4096]), (1, 0));
         assert!(matches!(layer.block(10), Block::Below));
+    }
+
+    #[test]
+    fn a_slot_written_as_a_whole_is_the_new_content_alone() {
+        let buffers = Buffers::new(4);
+        buffers.give(Arc::new([9; CHUNK_BYTES_MAX]));
+        let mut layer = Layer::default();
+        layer.write(5 * 4096, &[1; 100], false, &buffers, |_| None);
+        let write =
+            |layer: &mut Layer, fill: u8| layer.write(0, &[fill; CHUNK_BYTES_MAX], true, &buffers, |_| None);
+        let is_all = |layer: &Layer, fill: u8| {
+            (0..32).all(|block| matches!(layer.block(block), Block::Dirty(page) if *page == [fill; 4096]))
+        };
+        // Over a page of its own, in place, beside somebody who reads what was there, and with no buffer to be used again.
+        assert_eq!((write(&mut layer, 2), is_all(&layer, 2)), (31, true));
+        assert_eq!((write(&mut layer, 3), is_all(&layer, 3)), (0, true));
+        assert!(layer.queue(0));
+        let read = layer.take_queued(0).unwrap();
+        assert!(layer.is_unchanged(0, &read));
+        assert_eq!((write(&mut layer, 4), is_all(&layer, 4)), (0, true));
+        assert!(read.iter().all(|byte| *byte == 3) && !layer.is_unchanged(0, &read));
+        let other = CHUNK_BYTES_MAX as u64 * 7;
+        assert_eq!(
+            layer.write(other, &[5; CHUNK_BYTES_MAX], true, &buffers, |_| None),
+            32
+        );
+        assert_eq!(
+            (content(&layer, 7 * 32 + 31), layer.dirty_blocks()),
+            (Some(5), 64)
+        );
     }
 
     #[test]
