@@ -34,6 +34,7 @@ mod reclaim;
 mod record;
 mod recover;
 mod reports;
+mod room;
 mod root;
 mod root_copy;
 mod salvage;

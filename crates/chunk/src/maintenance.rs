@@ -18,6 +18,7 @@ use crate::{
     meta_storage::MetaStorage,
     reclaim::Reclaim,
     record::{TABLE_SEGMENTS, segment_key},
+    room::InVain,
     root::encode_root,
     root_copy::encode_root_copy,
     store::{ChunkStore, meta_error, pool_error},
@@ -54,6 +55,17 @@ pub(crate) struct Maintenance {
     pub(crate) stuck: BTreeSet<SegmentId>,
     /// Segments that cannot be emptied until there is room again.
     pub(crate) without_room: BTreeSet<SegmentId>,
+    /// The last turn of work for room that brought nothing back.
+    pub(crate) in_vain: InVain,
+}
+
+impl Maintenance {
+    /// Begins a turn of work for somebody who needs room: what was given up before is tried again.
+    pub(crate) fn begin_turn(&mut self) {
+        self.stuck.clear();
+        self.without_room.clear();
+        self.metadata_rest = 0;
+    }
 }
 
 impl ChunkStore {
@@ -68,7 +80,7 @@ impl ChunkStore {
         self.step_locked(&mut state)
     }
 
-    fn step_locked(&self, state: &mut MutexGuard<'_, Maintenance>) -> Result<Step, StoreError> {
+    pub(crate) fn step_locked(&self, state: &mut MutexGuard<'_, Maintenance>) -> Result<Step, StoreError> {
         // Reclaiming makes records itself: it waits for the merges that users would have to wait for, unless room is
         // short.
         let merges_first = self.is_loaded() && !self.is_short_of_room();
@@ -202,7 +214,7 @@ impl ChunkStore {
             || (low() && (self.log.bytes() > segment || self.tree.usage().bytes_replaced > 2 * segment))
     }
 
-    fn start_checkpoint(&self, state: &mut Maintenance) {
+    pub(crate) fn start_checkpoint(&self, state: &mut Maintenance) {
         // Under the lock of commits, so that the sealed part ends with a whole batch.
         let _commit = self.commit.lock();
         state.checkpoint = Some(self.tree.seal());
@@ -404,31 +416,6 @@ impl ChunkStore {
             self.log.catch_up();
         }
         Ok(true)
-    }
-
-    /// Works until there is `enough` room, or nothing more can be had; whether there is enough.
-    pub(crate) fn make_room(&self, mut enough: impl FnMut() -> bool) -> Result<bool, StoreError> {
-        let Some(mut state) = self.maintenance.try_lock_for(Duration::from_secs(2)) else {
-            return Ok(enough());
-        };
-        state.stuck.clear();
-        state.without_room.clear();
-        let mut checkpoints = 0;
-        for _ in 0..16_384 {
-            if enough() {
-                return Ok(true);
-            }
-            if self.step_locked(&mut state)? == Step::More {
-                continue;
-            }
-            // What a checkpoint gives back: the log, and the tables that merges replaced.
-            if checkpoints == 2 {
-                break;
-            }
-            checkpoints += 1;
-            self.start_checkpoint(&mut state);
-        }
-        Ok(enough())
     }
 
     /// How much of its usual rest background work may take while users do something: 1 all of it, 0 none, since users

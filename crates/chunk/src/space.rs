@@ -16,7 +16,7 @@ const METADATA_SEGMENTS: u64 = 8;
 impl ChunkStore {
     /// What `bytes` of content may take on the devices at worst in the long run: headers, records, padding.
     fn allowance(bytes: u64) -> u64 {
-        bytes + bytes / 8
+        bytes.saturating_add(bytes / 8)
     }
 
     /// Most copies that any tier keeps.
@@ -32,15 +32,19 @@ impl ChunkStore {
 
     /// Room for content beyond the reserve, less what is set aside, bytes.
     pub(crate) fn available(&self) -> u64 {
+        let content = self.room_for_content() / 9 * 8;
+        content.saturating_sub(self.reserved.load(Ordering::Acquire))
+    }
+
+    /// Room beyond the reserve, of each copy, bytes.
+    fn room_for_content(&self) -> u64 {
         let segment = u64::from(self.pool.segment_bytes());
         let free = self
             .pool
             .free_for_content()
             .saturating_sub(self.reserve_segments())
             * segment;
-        let room = (free + self.open_room()) / self.copies_at_most();
-        let content = room / 9 * 8;
-        content.saturating_sub(self.reserved.load(Ordering::Acquire))
+        (free + self.open_room()) / self.copies_at_most()
     }
 
     /// As [`available`](Self::available), if a device ended before these segments; negative room is none. And whether the
@@ -67,20 +71,15 @@ impl ChunkStore {
 
     pub(crate) fn set_aside(&self, bytes: u64) -> Result<Reservation, StoreError> {
         self.check_running()?;
+        // Looked at and taken in one: of two who ask at a time neither stands in the other's way with what it does not get.
         let try_once = || {
-            let reserved = self.reserved.fetch_add(bytes, Ordering::AcqRel);
-            let segment = u64::from(self.pool.segment_bytes());
-            let free = self
-                .pool
-                .free_for_content()
-                .saturating_sub(self.reserve_segments())
-                * segment;
-            let room = (free + self.open_room()) / self.copies_at_most();
-            let fits = Self::allowance(reserved.saturating_add(bytes)) <= room;
-            if !fits {
-                self.reserved.fetch_sub(bytes, Ordering::AcqRel);
-            }
-            fits
+            let taken = self
+                .reserved
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |reserved| {
+                    let all = reserved.checked_add(bytes)?;
+                    (Self::allowance(all) <= self.room_for_content()).then_some(all)
+                });
+            taken.is_ok()
         };
         if !try_once() && !self.make_room(try_once)? {
             return Err(StoreError::NoSpace);

@@ -33,7 +33,7 @@ impl ChunkStore {
     pub(crate) fn spacing_of(&self, tier: u8) -> Duration {
         let rooms = self.tier_rooms();
         let presses = rooms.get(usize::from(tier)).is_some_and(TierRoom::is_pressed);
-        match self.options.threads == 0 || presses || self.courtesy_of_pool() == 0.0 {
+        match self.options.threads == 0 || self.need.is_felt() || presses || self.courtesy_of_pool() == 0.0 {
             true => Duration::ZERO,
             false => Duration::from_nanos(self.spacing.of(tier).load(Relaxed)),
         }

@@ -31,6 +31,7 @@ use crate::{
     crew::Crew,
     maintenance::Maintenance,
     meta_storage::MetaStorage,
+    room::Need,
     streams::{Stream, StreamKey},
 };
 
@@ -84,6 +85,7 @@ pub struct ChunkStore {
     pub(crate) stop: Mutex<Option<Arc<str>>>,
     pub(crate) stopping: AtomicBool,
     pub(crate) maintenance: Mutex<Maintenance>,
+    pub(crate) need: Need,
     /// The first tier that compaction leaves in peace.
     pub(crate) resting_from: std::sync::atomic::AtomicU8,
     pub(crate) spacing: crate::spacing::Spacing,

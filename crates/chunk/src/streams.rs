@@ -218,6 +218,9 @@ impl ChunkStore {
             other => other,
         };
         let copies = copies.map_err(pool_error)?;
+        if !matches!(key, StreamKey::Tier(..)) {
+            self.need.took(copies.len());
+        }
         let mut operations: Operations = Vec::new();
         {
             let mut books = self.keeper.lock();

@@ -19,6 +19,8 @@ use crate::{
 
 /// Batches of at least this much content are spread over threads, bytes.
 const PARALLEL_BYTES: usize = 512 * 1024;
+/// How often room that was made for a piece may be gone before it is written.
+const ATTEMPTS: usize = 64;
 
 impl ChunkStore {
     pub(crate) fn write_pieces(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
@@ -83,21 +85,26 @@ impl ChunkStore {
 
     /// Writes a piece; when there is no room, reclaims and compacts until there is, or there is nothing to be had.
     fn write_or_make_room(&self, piece: &Piece<'_>, scratch: &mut Scratch) -> Result<Written, StoreError> {
-        match self.write_piece(piece, scratch) {
-            Err(StoreError::NoSpace) if !matches!(piece.placement, Placement::Tier { strict: true, .. }) => {
-                let floor = if piece.privileged {
-                    self.last_segments()
-                } else {
-                    self.reserve_segments()
-                };
-                let copies = self.copies_at_most();
-                if self.make_room(|| self.pool.free_for_content() >= floor + copies)? {
-                    return self.write_piece(piece, scratch);
-                }
-                Err(StoreError::NoSpace)
-            }
-            result => result,
+        let mut result = self.write_piece(piece, scratch);
+        if matches!(piece.placement, Placement::Tier { strict: true, .. }) {
+            return result;
         }
+        let floor = match piece.privileged {
+            true => self.last_segments(),
+            false => self.reserve_segments(),
+        };
+        for _ in 0..ATTEMPTS {
+            if !matches!(result, Err(StoreError::NoSpace)) {
+                break;
+            }
+            let copies = self.copies_at_most();
+            if !self.make_room(|| self.pool.free_for_content() >= floor + copies)? {
+                break;
+            }
+            // Others may be quicker to take it.
+            result = self.write_piece(piece, scratch);
+        }
+        result
     }
 
     fn write_piece(&self, piece: &Piece<'_>, scratch: &mut Scratch) -> Result<Written, StoreError> {
