@@ -7,6 +7,8 @@
 //!   up nobody who appends. A buffer that is to be written out while others still copy into it becomes a flight when the
 //!   last of them is done, who writes it. A chunk is told of (`placed`) when its bytes are there, and before the buffer that
 //!   has them can become a flight: who relocates that, or looks whether the segment is empty, finds the chunk in the books.
+//! - Room that was reserved comes back however its owner ends. Of a buffer whose last piece came back without its chunk nobody has
+//!   the flight: whoever waits for it next gets it, to write it out.
 //! - Each write starts and ends on 4096, so no block is ever written twice.
 //! - A closed segment takes no more appends; it is forgotten when its last flight has landed.
 
@@ -66,6 +68,8 @@ struct State {
     /// Buffers that take no more and are still copied into.
     sealed: Vec<Filling>,
     flights: Vec<Arc<Flight>>,
+    /// Those of them that nobody writes out.
+    left: Vec<Arc<Flight>>,
 }
 
 impl State {
@@ -98,8 +102,8 @@ impl State {
         flight
     }
 
-    /// Takes a chunk that was copied in; a flight if it was the last one of a sealed buffer.
-    fn put_back(&mut self, piece: Piece, content: Content) -> Option<Arc<Flight>> {
+    /// Takes a piece with the chunk that was copied in, if there is one; a flight if it was the last one of a sealed buffer.
+    fn put_back(&mut self, piece: Piece, content: Option<Content>) -> Option<Arc<Flight>> {
         if piece.buffer == self.filling.number {
             self.filling.put_back(piece, content);
             return None;
@@ -179,6 +183,7 @@ impl OpenSegments {
             filling: Filling::new(0, 0),
             sealed: Vec::new(),
             flights: Vec::new(),
+            left: Vec::new(),
         };
         let open = Arc::new(OpenSegment {
             copies,
@@ -276,17 +281,15 @@ impl OpenSegment {
         placed: &mut dyn FnMut(Vec<Location>),
     ) -> Append {
         let stored: usize = parts.iter().map(|part| part.len()).sum();
-        let mut piece = match self.reserve(owner, stored) {
-            Ok(piece) => piece,
+        let mut copying = match self.reserve(owner, stored) {
+            Ok(piece) => Copying {
+                open: self,
+                piece: Some(piece),
+                is_copied: false,
+            },
             Err(flight) => return Append::Full(flight),
         };
-        let mut rest = &mut piece.memory[..];
-        for part in parts {
-            let (here, others) = rest.split_at_mut(part.len());
-            here.copy_from_slice(part);
-            rest = others;
-        }
-        let offset = piece.offset as u32;
+        let offset = copying.copy(parts);
         let copies = self.copies.iter();
         let locations = copies.map(|segment| Location {
             segment: *segment,
@@ -298,9 +301,7 @@ impl OpenSegment {
             offset,
             stored: stored as u32,
         };
-        let flight = self.state.lock().put_back(piece, content);
-        self.changed.notify_all();
-        Append::Placed(flight)
+        Append::Placed(copying.put_back(Some(content)))
     }
 
     /// Room for a chunk; if there is none, what was in the buffer is to be written out by the caller.
@@ -368,13 +369,15 @@ impl OpenSegment {
         }
     }
 
-    /// Returns when everything that was taken before the call, or got full, has landed.
-    pub fn wait_landed(&self) {
+    /// Returns when everything that was taken before the call, or got full, has landed; or with a flight that nobody writes out,
+    /// to be written out by the caller before it waits again.
+    pub fn wait_landed(&self) -> Option<Arc<Flight>> {
         let mut state = self.state.lock();
         let limit = state.filling.number;
-        while state.is_in_the_air(limit) {
+        while state.left.is_empty() && state.is_in_the_air(limit) {
             self.changed.wait(&mut state);
         }
+        state.left.pop()
     }
 
     /// Copies `output.len()` bytes of a chunk at `offset` if they are still in memory.
@@ -386,6 +389,50 @@ impl OpenSegment {
             }
             // Somebody knows of it already, and its bytes are about to be told of.
             self.changed.wait(&mut state);
+        }
+    }
+}
+
+/// Room that one thread fills; it comes back when this is dropped, whatever made that happen.
+struct Copying<'a> {
+    open: &'a OpenSegment,
+    piece: Option<Piece>,
+    is_copied: bool,
+}
+
+impl Copying<'_> {
+    /// Copies the parts in; returns where they lie in the segment.
+    fn copy(&mut self, parts: &[&[u8]]) -> u32 {
+        let Some(piece) = &mut self.piece else { return 0 };
+        let mut rest = &mut piece.memory[..];
+        for part in parts {
+            let (here, others) = rest.split_at_mut(part.len());
+            here.copy_from_slice(part);
+            rest = others;
+        }
+        self.is_copied = true;
+        piece.offset as u32
+    }
+
+    /// Gives the room back, with the chunk in it if it is told of; a flight if nothing else is copied into the buffer any more.
+    fn put_back(&mut self, content: Option<Content>) -> Option<Arc<Flight>> {
+        let piece = self.piece.take()?;
+        let flight = self.open.state.lock().put_back(piece, content);
+        self.open.changed.notify_all();
+        flight
+    }
+}
+
+impl Drop for Copying<'_> {
+    fn drop(&mut self) {
+        let Some(piece) = &mut self.piece else { return };
+        // What the memory held before is not to be taken for chunks by whoever walks through the segment.
+        if !self.is_copied {
+            piece.memory.fill(0);
+        }
+        if let Some(flight) = self.put_back(None) {
+            self.open.state.lock().left.push(flight);
+            self.open.changed.notify_all();
         }
     }
 }
@@ -462,7 +509,7 @@ mod tests {
                 assert!(open.read(first, &mut bytes));
                 bytes
             });
-            let waiting = scope.spawn(move || open.wait_landed());
+            let waiting = scope.spawn(move || assert!(open.wait_landed().is_none()));
             go_on.send(()).unwrap();
             assert_eq!(reader.join().unwrap(), content(1, 5000));
             let flight = flight_of(slow.join().unwrap()).expect("the last one writes it");
@@ -482,6 +529,82 @@ mod tests {
         open.land(&all, flight);
         assert!(all.forget_if_done(&open));
         assert_eq!(all.memory.lock().len(), 2, "both buffers are kept");
+    }
+
+    #[test]
+    fn what_is_given_up_holds_up_nobody_and_its_buffer_is_written_by_who_waits() {
+        let (all, open) = segment();
+        let append = |id: u64, length: usize| {
+            let mut at = 0;
+            let append = open.append(&all, ChunkId(id), &[&content(id, length)], &mut |locations| {
+                at = locations[0].offset as usize;
+            });
+            assert!(matches!(append, Append::Placed(None)));
+            at
+        };
+        let fail = |seal: bool| {
+            let open = &open;
+            let fails = std::panic::AssertUnwindSafe(|| {
+                open.append(&all, ChunkId(9), &[&content(9, 6000)], &mut |_| {
+                    if seal {
+                        assert!(open.take().is_none(), "it is being copied into");
+                    }
+                    std::panic::resume_unwind(Box::new(()));
+                })
+            });
+            assert!(std::panic::catch_unwind(fails).is_err());
+        };
+        let first = append(1, 3000);
+        fail(false);
+        let second = append(2, 3000);
+        let mut bytes = vec![0; 3000];
+        for (id, at) in [(1, first), (2, second)] {
+            assert!(open.read(at, &mut bytes));
+            assert_eq!(bytes, content(id, 3000));
+        }
+        // The last one of a buffer that is to be written out.
+        fail(true);
+        let third = append(3, 10);
+        assert_eq!(third % 4096, 0, "in another buffer");
+        assert_eq!(open.state.lock().left.len(), 1, "or who waits waits for ever");
+        let flight = open.wait_landed().expect("nobody else writes it out");
+        let mut ids: Vec<u64> = flight.contents.iter().map(|content| content.id.0).collect();
+        ids.sort_unstable();
+        assert_eq!((ids, flight.start), (vec![1, 2], 0));
+        assert_eq!(flight.buffer.len(), third);
+        assert!(open.read(second, &mut bytes), "in memory until it has landed");
+        open.land(&all, flight);
+        assert!(open.wait_landed().is_none());
+        open.close();
+        open.land(&all, open.take().unwrap());
+        assert!(all.forget_if_done(&open));
+    }
+
+    #[test]
+    fn who_waits_already_is_told_of_what_is_given_up() {
+        let (all, open) = segment();
+        std::thread::scope(|scope| {
+            let (all, open) = (&all, &open);
+            let (copied, is_copied) = channel::<()>();
+            let (go_on, may_go_on) = channel::<()>();
+            let fails = scope.spawn(move || {
+                open.append(all, ChunkId(1), &[&content(1, 5000)], &mut |_| {
+                    copied.send(()).unwrap();
+                    let _ = may_go_on.recv();
+                    std::panic::resume_unwind(Box::new(()));
+                })
+            });
+            is_copied.recv().unwrap();
+            assert!(open.take().is_none());
+            let waits = scope.spawn(move || {
+                let flight = open.wait_landed().unwrap();
+                open.land(all, flight);
+                open.wait_landed().is_none()
+            });
+            drop(go_on);
+            assert!(fails.join().is_err());
+            assert!(waits.join().unwrap());
+        });
     }
 
     #[test]
@@ -533,7 +656,7 @@ mod tests {
             }
         });
         write(open.take());
-        open.wait_landed();
+        assert!(open.wait_landed().is_none());
         let known = known.into_inner();
         assert_eq!(known.len(), 1600);
         known.into_iter().for_each(check);

@@ -100,9 +100,9 @@ impl Filling {
         }
     }
 
-    /// Takes a piece back, filled with a chunk.
-    pub(crate) fn put_back(&mut self, piece: Piece, content: Content) {
-        self.contents.push(content);
+    /// Takes a piece back, filled with a chunk; or with none, if whoever had it gave it up.
+    pub(crate) fn put_back(&mut self, piece: Piece, content: Option<Content>) {
+        self.contents.extend(content);
         self.copying.retain(|range| range.start != piece.offset);
         // Mostly the last one.
         let at = self.pieces.iter().rposition(|(offset, _)| *offset < piece.offset);
@@ -179,7 +179,7 @@ mod tests {
                 offset: piece.offset as u32,
                 stored: lengths[number] as u32,
             };
-            filling.put_back(piece, content);
+            filling.put_back(piece, Some(content));
             assert_eq!(filling.read(offsets[number], &mut byte), Some(true));
             assert_eq!(byte[0], number as u8 + 1);
         }

@@ -323,9 +323,18 @@ impl ChunkStore {
         if let Some(flight) = open.take() {
             self.write_flight(open, flight)?;
         }
-        open.wait_landed();
+        self.wait_landed(open)?;
         self.forget_if_done(open);
         Ok(())
+    }
+
+    /// Returns when what was appended before has landed; what its owner left behind is written out here.
+    fn wait_landed(&self, open: &Arc<OpenSegment>) -> Result<(), StoreError> {
+        let mut landed = Ok(());
+        while let Some(flight) = open.wait_landed() {
+            landed = landed.and(self.write_flight(open, flight));
+        }
+        landed
     }
 
     /// Writes a buffer to all copies; on a failure places its chunks elsewhere.
@@ -422,7 +431,7 @@ impl ChunkStore {
             }
         }
         for open in &all {
-            open.wait_landed();
+            self.wait_landed(open)?;
         }
         self.check_running()
     }
@@ -458,7 +467,7 @@ impl ChunkStore {
             });
         }
         for open in &all {
-            open.wait_landed();
+            landed = landed.and(self.wait_landed(open));
         }
         let value = result?;
         landed?;
