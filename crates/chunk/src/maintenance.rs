@@ -18,7 +18,7 @@ use crate::{
     meta_storage::MetaStorage,
     reclaim::Reclaim,
     record::{TABLE_SEGMENTS, segment_key},
-    room::InVain,
+    room::{InVain, Waiting},
     root::encode_root,
     root_copy::encode_root_copy,
     store::{ChunkStore, meta_error, pool_error},
@@ -81,6 +81,10 @@ impl ChunkStore {
     }
 
     pub(crate) fn step_locked(&self, state: &mut MutexGuard<'_, Maintenance>) -> Result<Step, StoreError> {
+        // Whatever else there is to do makes more of them.
+        if self.is_full_of_records() && self.merge_step() {
+            return Ok(Step::More);
+        }
         // Reclaiming makes records itself: it waits for the merges that users would have to wait for, unless room is
         // short.
         let merges_first = self.is_loaded() && !self.is_short_of_room();
@@ -481,5 +485,31 @@ impl ChunkStore {
             let late = (pressure - 0.75).clamp(0.0, 1.0);
             std::thread::sleep(Duration::from_micros((late * 20_000.0) as u64));
         }
+        self.wait_for_tables();
+    }
+
+    /// Returns when records take less than their share of memory: beyond it goes at most what is committed then. Who does not
+    /// find anybody else at it writes them into tables.
+    fn wait_for_tables(&self) {
+        let mut waiting = None;
+        while self.is_full_of_records() {
+            waiting.get_or_insert_with(|| Waiting::of(&self.waiting_for_tables));
+            let Some(_state) = self.maintenance.try_lock_for(TURN_WAIT) else {
+                continue;
+            };
+            // Without room for tables they stay where they are.
+            if !self.merge_step() {
+                return;
+            }
+        }
+    }
+
+    fn is_full_of_records(&self) -> bool {
+        self.tree.memory_share() >= 1.0
+    }
+
+    /// How many wait with a commit until records are in tables.
+    pub fn waiting_for_tables(&self) -> usize {
+        self.waiting_for_tables.load(Ordering::Acquire)
     }
 }

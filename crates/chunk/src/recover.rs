@@ -9,7 +9,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -301,6 +301,7 @@ impl ChunkStore {
             stopping: AtomicBool::new(false),
             maintenance: Mutex::new(Maintenance::default()),
             need: Need::default(),
+            waiting_for_tables: AtomicUsize::new(0),
             resting_from: std::sync::atomic::AtomicU8::new(u8::MAX),
             spacing: crate::spacing::Spacing::default(),
             repairs: Mutex::default(),

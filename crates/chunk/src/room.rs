@@ -49,12 +49,12 @@ pub(crate) struct InVain {
 }
 
 /// Counts who waits, also if they are thrown out of it.
-struct Waiting<'a>(&'a AtomicUsize);
+pub(crate) struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
-    fn of(need: &'a Need) -> Self {
-        need.waiting.fetch_add(1, Ordering::AcqRel);
-        Self(&need.waiting)
+    pub(crate) fn of(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
     }
 }
 
@@ -73,7 +73,7 @@ impl ChunkStore {
     /// Works until there is `enough` room, or nothing more can be had; whether there is enough.
     pub(crate) fn make_room(&self, mut enough: impl FnMut() -> bool) -> Result<bool, StoreError> {
         let asked_at = self.need.turns.load(Ordering::Acquire);
-        let _waiting = Waiting::of(&self.need);
+        let _waiting = Waiting::of(&self.need.waiting);
         let mut state = self.maintenance.lock();
         if enough() {
             return Ok(true);

@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -86,6 +86,7 @@ pub struct ChunkStore {
     pub(crate) stopping: AtomicBool,
     pub(crate) maintenance: Mutex<Maintenance>,
     pub(crate) need: Need,
+    pub(crate) waiting_for_tables: AtomicUsize,
     /// The first tier that compaction leaves in peace.
     pub(crate) resting_from: std::sync::atomic::AtomicU8,
     pub(crate) spacing: crate::spacing::Spacing,

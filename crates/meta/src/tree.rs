@@ -334,9 +334,17 @@ impl Tree {
     /// How far the steps are behind: 0 not at all, 1 writers should wait for steps (more than 1: they did not).
     pub fn pressure(&self) -> f64 {
         let state = self.current();
-        let memory = memory_of(&state) as f64 / self.options.memory_bytes.max(1) as f64;
         let depth = state.version.depth().saturating_sub(8) as f64 / 16.0;
-        memory.max(depth)
+        self.memory_share_of(&state).max(depth)
+    }
+
+    /// How much of its memory records take that are not yet in tables: 1 all of it.
+    pub fn memory_share(&self) -> f64 {
+        self.memory_share_of(&self.current())
+    }
+
+    fn memory_share_of(&self, state: &State) -> f64 {
+        memory_of(state) as f64 / self.options.memory_bytes.max(1) as f64
     }
 
     /// Describes all tables and the sequence up to which they hold everything, in at most 48 KiB (what is larger goes
