@@ -3,7 +3,8 @@
 //! Invariants: the shares add up to at most the limit; a writer is delayed in proportion to what it wrote and to how
 //! full the dirty share is above its half (the idea of ZFS's write throttle: a delay that grows smoothly instead of
 //! a stall), never longer than [`LONGEST_DELAY`] at once. Who finds the dirty share full commits by itself, so that
-//! progress needs no background thread.
+//! progress needs no background thread. What is let in counts from then on, not only when it is dirty: many who come at
+//! once would else all find room for one.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -25,6 +26,8 @@ const STEEPNESS: i32 = 8;
 pub struct Budget {
     limit: AtomicU64,
     dirty: AtomicU64,
+    /// What writers were let in with who are not done.
+    admitted: AtomicU64,
     debt_nanoseconds: AtomicU64,
     delays: AtomicBool,
 }
@@ -35,6 +38,7 @@ impl Budget {
         Self {
             limit: AtomicU64::new(limit_bytes),
             dirty: AtomicU64::new(0),
+            admitted: AtomicU64::new(0),
             debt_nanoseconds: AtomicU64::new(0),
             delays: AtomicBool::new(true),
         }
@@ -107,9 +111,23 @@ impl Budget {
         self.dirty_bytes() >= self.dirty_limit_bytes() / 2 && kept_bytes >= self.dirty_limit_bytes() / 8
     }
 
-    /// Whether a writer must commit by itself before it adds more.
-    pub fn is_full(&self) -> bool {
-        self.dirty_bytes() >= self.dirty_limit_bytes()
+    /// Lets a writer of `bytes` in, if they have room in the dirty share beside what is dirty and who was let in before; else it
+    /// must see to it that less is dirty. `bytes` count until what is returned is dropped.
+    pub fn admit(&self, bytes: u64) -> Option<Admitted<'_>> {
+        let least = bytes.max(1);
+        let room = |admitted: u64| {
+            let taken = self.dirty_bytes().saturating_add(admitted);
+            let fits = taken.saturating_add(least) <= self.dirty_limit_bytes();
+            fits.then(|| admitted + bytes)
+        };
+        let admitted = self.admitted.fetch_update(Relaxed, Relaxed, room);
+        admitted.is_ok().then(|| Admitted { budget: self, bytes })
+    }
+
+    /// Lets a writer in that has done what it can for it.
+    pub fn admit_always(&self, bytes: u64) -> Admitted<'_> {
+        self.admitted.fetch_add(bytes, Relaxed);
+        Admitted { budget: self, bytes }
     }
 
     /// How long a writer of `bytes` should wait now.
@@ -141,6 +159,20 @@ impl Budget {
     }
 }
 
+/// A writer that was let in, until it is done.
+#[derive(Debug)]
+#[must_use = "it counts until it is dropped"]
+pub struct Admitted<'a> {
+    budget: &'a Budget,
+    bytes: u64,
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.budget.admitted.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,6 +190,24 @@ mod tests {
     }
 
     #[test]
+    fn many_who_come_at_once_are_let_in_as_far_as_there_is_room() {
+        let budget = Budget::new(8 << 20);
+        let part = budget.dirty_limit_bytes() / 3;
+        let mut inside: Vec<_> = (0..9).filter_map(|_| budget.admit(part)).collect();
+        assert_eq!(inside.len(), 3);
+        // One becomes dirty, one does not.
+        budget.add_dirty(part);
+        inside.truncate(1);
+        assert!(budget.admit(2 * part).is_none());
+        inside.extend(budget.admit(part));
+        assert!(inside.len() == 2 && budget.admit(0).is_none());
+        let last = budget.admit_always(part);
+        drop((last, inside));
+        budget.sub_dirty(part);
+        assert!(budget.admit(3 * part).is_some() && budget.admit(4 * part).is_none());
+    }
+
+    #[test]
     fn the_delay_starts_at_half_and_grows_steadily() {
         let budget = Budget::new(8 << 20).without_delays();
         let limit = budget.dirty_limit_bytes();
@@ -169,7 +219,7 @@ mod tests {
             assert!(budget.delay(4096) >= last);
             last = budget.delay(4096);
         }
-        assert!(last > Duration::ZERO && budget.is_full());
+        assert!(last > Duration::ZERO && budget.admit(4096).is_none());
         // A fast device is not waited for while much room is left; a slow one is, before there is none.
         budget.sub_dirty(limit * 2);
         budget.add_dirty(limit / 4 * 3);

@@ -15,7 +15,7 @@ mod read_ahead;
 mod read_cache;
 mod reuse;
 
-pub use budget::Budget;
+pub use budget::{Admitted, Budget};
 pub use chunk_heat::{ChunkHeat, HotChunk};
 pub use foreground::{Background, Foreground, Service, Waiting};
 pub use heat::{Access, HALF_LIFE_MINUTES, Heat, RegionHeat};

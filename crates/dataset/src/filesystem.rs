@@ -240,7 +240,7 @@ impl Filesystem {
         live.writable()?;
         let object = live.object(object)?;
         content(&object)?;
-        live.throttle(data.len() as u64)?;
+        let _admitted = live.throttle(data.len() as u64)?;
         let loads = object.state.lock().inode.flags & HAS_CAPABILITY != 0;
         if loads {
             live.load_xattrs(&object)?;
@@ -315,7 +315,7 @@ impl Filesystem {
         to_offset: u64,
         length: u64,
     ) -> Result<u64, FsError> {
-        self.live.throttle(0)?;
+        let _admitted = self.live.throttle(0)?;
         self.live
             .copy_objects(context, (from, from_offset), (to, to_offset), length)
     }

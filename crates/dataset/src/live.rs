@@ -10,6 +10,7 @@ use std::sync::{
 };
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use terrace_cache::Admitted;
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX};
 
 use crate::{
@@ -298,8 +299,8 @@ impl LiveDataset {
 
     /// Slows the writer of `bytes` when much is dirty: it helps to write ahead when much of that waits, and commits
     /// when the budget is used up and nothing can be written ahead; with `durability=ram` when half of it is, as nobody
-    /// else may write what is kept there. No lock is held.
-    pub(crate) fn throttle(&self, bytes: u64) -> Result<(), FsError> {
+    /// else may write what is kept there. What is returned is kept until the write is done. No lock is held.
+    pub(crate) fn throttle(&self, bytes: u64) -> Result<Admitted<'_>, FsError> {
         let budget = &self.dataset.environment().budget;
         if self.ahead.is_long() {
             self.help_write_ahead();
@@ -308,11 +309,20 @@ impl LiveDataset {
             budget.is_kept_full(self.dirty_bytes.load(Relaxed))
                 && self.settings().durability == Durability::Ram
         };
-        if kept_full() || (budget.is_full() && !self.write_ahead_step()) {
+        if kept_full() {
             self.commit()?;
         }
+        let admitted = loop {
+            if let Some(admitted) = budget.admit(bytes) {
+                break admitted;
+            }
+            if !self.write_ahead_step() {
+                self.commit()?;
+                break budget.admit_always(bytes);
+            }
+        };
         budget.throttle(bytes);
-        Ok(())
+        Ok(admitted)
     }
 
     /// With `durability=sync`, makes the operation that just ended durable. No lock is held.

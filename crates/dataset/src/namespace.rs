@@ -335,7 +335,7 @@ impl LiveDataset {
         self.writable()?;
         check_name(name)?;
         let directory = self.directory(directory)?;
-        self.throttle(crate::live::METADATA_BYTES)?;
+        let _admitted = self.throttle(crate::live::METADATA_BYTES)?;
         self.take_metadata(2)?;
         let attributes = {
             let _names = directory.inode_lock.write();

@@ -115,7 +115,7 @@ impl Volume {
     /// Writes; `NoSpace` beyond the end or when the pool is full.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {
         self.live.writable()?;
-        self.live.throttle(data.len() as u64)?;
+        let _admitted = self.live.throttle(data.len() as u64)?;
         {
             let _inode = self.object.inode_lock.write();
             self.within(offset, data.len() as u64)

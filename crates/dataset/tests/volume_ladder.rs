@@ -214,6 +214,23 @@ fn ram_that_does_not_fit_is_written_and_hinders_nobody() {
 }
 
 #[test]
+fn what_others_are_writing_takes_room_before_it_is_dirty() {
+    let rig = Rig::new("barrier");
+    rig.write(0, 4096);
+    let others = rig.budget.admit_always(rig.budget.dirty_limit_bytes());
+    assert_eq!(rig.data_bytes(), 0);
+    rig.write(4096, 8192);
+    assert_eq!(rig.data_bytes(), 4096, "what was dirty made room");
+    drop(others);
+    rig.write(8192, 12288);
+    assert_eq!(rig.data_bytes(), 4096);
+    assert!(
+        rig.budget.admit(rig.budget.dirty_limit_bytes() - 8192).is_some(),
+        "nothing counts twice"
+    );
+}
+
+#[test]
 fn timed_is_committed_by_the_ticker() {
     let rig = Rig::new("timed");
     rig.write(0, MIB);
