@@ -68,7 +68,7 @@ fn ask_beside_work<T: Send>(
     thread::scope(|scope| {
         let work = scope.spawn(|| settle(store));
         is_held.recv().unwrap();
-        let asked: Vec<_> = asking.iter().map(|ask| scope.spawn(move || ask())).collect();
+        let asked: Vec<_> = asking.iter().map(|ask| scope.spawn(ask)).collect();
         let is_there = |asked: &thread::ScopedJoinHandle<'_, T>| asked.is_finished();
         while store.waiting_for_room() + asked.iter().filter(|asked| is_there(asked)).count() < asked.len() {
             thread::yield_now();
