@@ -242,18 +242,28 @@ mod tests {
     use std::{collections::BTreeMap, sync::Arc};
 
     use terrace_device::{Device, MemoryDevice, SeededRandomness};
+    use terrace_meta::ExtentRead;
     use terrace_pool::{CreateOptions, Parallelism, Pool, SEGMENT_AREA_OFFSET, TierSettings};
 
     use super::*;
 
     fn storage_on(count: usize) -> (Vec<Arc<MemoryDevice>>, MetaStorage) {
-        let devices: Vec<_> = (0..count)
+        storage_of(&[count])
+    }
+
+    /// So many devices in each tier.
+    fn storage_of(counts: &[usize]) -> (Vec<Arc<MemoryDevice>>, MetaStorage) {
+        let devices: Vec<_> = (0..counts.iter().sum())
             .map(|number| Arc::new(MemoryDevice::new(format!("d{number}"), 16 << 20)))
             .collect();
-        let all = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
+        let mut all = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
+        let tiers = counts.iter().enumerate().map(|(tier, count)| {
+            let settings = TierSettings::named(format!("t{tier}"));
+            (settings, all.by_ref().take(*count).collect())
+        });
         let options = CreateOptions {
             name: "tank".into(),
-            tiers: vec![(TierSettings::named("only"), all.collect())],
+            tiers: tiers.collect(),
             properties: BTreeMap::new(),
             segment_bytes: Some(1 << 20),
             created_nanoseconds: 0,
@@ -323,6 +333,27 @@ mod tests {
         // What comes next does not go where the copy has none of it.
         let next = storage.write(&[8; 4096]).unwrap();
         assert!(parts(next).0 != parts(extent).0);
+    }
+
+    #[test]
+    fn the_faster_copy_is_read_also_where_it_was_made_later() {
+        let (devices, storage) = storage_of(&[1, 1]);
+        storage.pool.set_draining(0, true).unwrap();
+        let extent = storage.write(&[7; 4096]).unwrap();
+        storage.pool.set_draining(0, false).unwrap();
+        assert!(storage.mirror_one(0).unwrap());
+        // What is read says where it was read.
+        let mut copies = storage.segments().into_iter();
+        let slow = copies.find(|copy| copy.device == 1).unwrap();
+        let at = SEGMENT_AREA_OFFSET + (u64::from(slow.index) << 20);
+        devices[1].write_at(at, &[9; 4096]).unwrap();
+        assert!(storage.read(extent, 0, 4096).unwrap()[..] == [7; 4096]);
+        let read = ExtentRead {
+            extent,
+            offset: 0,
+            length: 4096,
+        };
+        assert!(storage.read_many(&[read])[0].as_ref().unwrap()[..] == [7; 4096]);
     }
 
     #[test]

@@ -44,7 +44,10 @@ impl MetaStorage {
     pub(crate) fn read_at_once(&self, reads: &[ExtentRead]) -> Vec<Result<Bytes, ExtentError>> {
         let places: Vec<Result<(Copies, u32), ExtentError>> = reads
             .iter()
-            .map(|read| self.copies(read.extent, read.offset, read.length))
+            .map(|read| {
+                let (copies, at) = self.copies(read.extent, read.offset, read.length)?;
+                Ok((self.fastest_first(copies), at))
+            })
             .collect();
         let mut pieces: BTreeMap<u16, Vec<Piece>> = BTreeMap::new();
         for (number, (place, read)) in places.iter().zip(reads).enumerate() {

@@ -338,6 +338,15 @@ impl MetaStorage {
         Ok((segment.copies, start + offset))
     }
 
+    /// The copies in the order in which they are read: the one on the faster tier may be the one that was made later.
+    pub(crate) fn fastest_first(&self, copies: Copies) -> Copies {
+        let tier = |copy: SegmentId| self.pool.tier_of(copy.device).unwrap_or(u8::MAX);
+        match copies.0 {
+            [Some(first), Some(second)] if tier(second) < tier(first) => Copies([Some(second), Some(first)]),
+            _ => copies,
+        }
+    }
+
     fn read_segment(&self, segment: SegmentId, offset: u32, length: u32) -> Result<Bytes, ExtentError> {
         let first = offset / BLOCK * BLOCK;
         let skip = (offset - first) as usize;
@@ -402,6 +411,7 @@ impl ExtentStorage for MetaStorage {
 
     fn read(&self, extent: Extent, offset: u32, length: u32) -> Result<Bytes, ExtentError> {
         let (copies, at) = self.copies(extent, offset, length)?;
+        let copies = self.fastest_first(copies);
         self.read_any(copies.iter(), at, length, no_copy(extent))
     }
 

@@ -390,9 +390,13 @@ pub(crate) fn landing_mark(high_water: f64) -> f64 {
     }
 }
 
+/// What is left free of a small tier, segments: the log, tables that a merge writes before it gives the old ones back, and
+/// compaction take some at a time, and tables that find none lie on a slower tier, where every look into them waits for it.
+const FLOOR_MIN: u64 = 8;
+
 /// Of so many segments of a tier, those that what lands leaves free.
 pub(crate) fn floor_of(segments: u64) -> u64 {
-    (segments / 32).max(2).min(segments / 8)
+    (segments / 32).max(FLOOR_MIN).min(segments / 8)
 }
 
 /// Those that log and metadata leave free as well: a segment for each of two copies.
