@@ -22,11 +22,11 @@ use crate::{
     held::{Held, HeldRecord},
     inode::Time,
     keys,
-    layout::Layout,
+    layout::Cut,
     registry::{Borrowed, Handle, Node, Registry},
     room::Usage,
     settings::Settings,
-    state::{Checkpoints, DatasetState, Relaid},
+    state::{Accepts, Checkpoints, DatasetState, Relaid},
     sweep::Sweeper,
     times::At,
     versions::damaged,
@@ -265,21 +265,26 @@ impl Datasets {
             .map(|node| node.state.clone())
     }
 
-    /// Lays the content of a region out anew, if its dataset is in use, later otherwise: of what `wanted` accepts about
-    /// `most_bytes`.
+    /// Lays the content of regions (each but once) out anew, if their datasets are in use, later otherwise: of what `wanted`
+    /// accepts of each about `most_bytes`. What became of them, one by one; neighbours of one dataset change in one batch.
     pub fn relayout(
         &self,
-        fragment: &Fragment,
-        wanted: &dyn Fn(&Layout) -> bool,
+        fragments: &[Fragment],
+        cut: Cut,
+        wanted: Accepts<'_>,
         most_bytes: u64,
-    ) -> Result<Relaid, FsError> {
-        let node = self.registry.read().by_number(fragment.dataset);
-        let open = node.as_ref().and_then(Borrowed::of);
-        match open.as_ref().and_then(Borrowed::live) {
-            Some(live) => live.relayout(fragment, wanted, most_bytes),
-            None if node.is_some() => Ok(Relaid::Busy),
-            None => Ok(Relaid::Left),
-        }
+    ) -> Vec<Result<Relaid, FsError>> {
+        let of_one = fragments.chunk_by(|one, next| one.dataset == next.dataset);
+        let results = of_one.flat_map(|fragments| {
+            let node = self.registry.read().by_number(fragments[0].dataset);
+            let open = node.as_ref().and_then(Borrowed::of);
+            match open.as_ref().and_then(Borrowed::live) {
+                Some(live) => live.relayout(fragments, cut, wanted, most_bytes),
+                None if node.is_some() => vec![Ok(Relaid::Busy); fragments.len()],
+                None => vec![Ok(Relaid::Left); fragments.len()],
+            }
+        });
+        results.collect()
     }
 
     /// A filesystem as it was; the answer stays readable as long as the checkpoint is held.

@@ -12,12 +12,12 @@ use crate::{
     error::FsError,
     fragments::Fragment,
     inode::{FileKind, InodeRecord, Time},
-    layout::Layout,
+    layout::Cut,
     live::LiveDataset,
     namespace::NewObject,
     object::{HAS_CAPABILITY, Object, State},
     permission,
-    state::{DatasetState, Live, Paused, Relaid},
+    state::{Accepts, DatasetState, Live, Paused, Relaid},
     tree::{ACCESS_WRITE, DirectoryEntry, ROOT, SeekTarget, Tree},
     versions::{Old, VersionedBatch},
     xattrs,
@@ -463,11 +463,12 @@ impl Live for Filesystem {
 
     fn relayout(
         &self,
-        fragment: &Fragment,
-        wanted: &dyn Fn(&Layout) -> bool,
+        fragments: &[Fragment],
+        cut: Cut,
+        wanted: Accepts<'_>,
         most_bytes: u64,
-    ) -> Result<Relaid, FsError> {
-        self.live.relayout(fragment, wanted, most_bytes)
+    ) -> Vec<Result<Relaid, FsError>> {
+        self.live.relayout(fragments, cut, wanted, most_bytes)
     }
 
     fn close(&self) {

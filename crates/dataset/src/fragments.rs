@@ -1,11 +1,14 @@
 //! `Fragments`: regions that commits left in many pieces, until they have come to rest.
 //!
 //! Invariants: bounded: beyond [`FRAGMENTS_MAX`] nothing more is noticed until some were taken; a region that is written
-//! again waits anew; what was taken early and put back is not taken early again unless it was written in between; it is a
-//! hint, kept in records so that it outlasts a restart (what was noticed rests anew then): nothing is lost with it but the
+//! again waits anew; what was taken early and put back is not taken early again unless it was written in between, and the
+//! early ones go round, so that none waits for others that are written all the time; it is a hint, kept in records so that it outlasts a restart (what was noticed rests anew then): nothing is lost with it but the
 //! layout of what nobody writes any more.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound::{Excluded, Unbounded},
+};
 
 use parking_lot::Mutex;
 use terrace_codec::{Reader, Writer};
@@ -63,6 +66,8 @@ struct Inner {
     noticed: BTreeMap<Fragment, Noticed>,
     /// Whose regions are others than the records say.
     changed: BTreeSet<Place>,
+    /// The last one that was taken early.
+    last_early: Option<Fragment>,
 }
 
 /// See the module.
@@ -88,14 +93,31 @@ impl Fragments {
 
     /// Takes up to `limit` regions that no commit has changed since `before`, neighbours together.
     pub fn take(&self, before: u64, limit: usize) -> Vec<Fragment> {
-        let taken = self.take_those(limit, |noticed| noticed.at <= before);
-        taken.into_iter().map(|(fragment, _)| fragment).collect()
+        let mut inner = self.inner.lock();
+        let due = inner.noticed.iter().filter(|(_, noticed)| noticed.at <= before);
+        let due: Vec<Fragment> = due.map(|(fragment, _)| *fragment).take(limit).collect();
+        due.iter().for_each(|fragment| inner.remove(fragment));
+        due
     }
 
     /// Takes up to `limit` regions that no commit has changed since `before`, although they have not rested long: each but
     /// once until it is written again. With the time to [put it back](Self::put_back) with.
     pub fn take_early(&self, before: u64, limit: usize) -> Vec<(Fragment, u64)> {
-        self.take_those(limit, |noticed| !noticed.early && noticed.at <= before)
+        let mut inner = self.inner.lock();
+        let (past, rest) = match inner.last_early {
+            Some(last) => (Excluded(last), Some(..=last)),
+            None => (Unbounded, None),
+        };
+        let rest = rest.into_iter().flat_map(|rest| inner.noticed.range(rest));
+        let round = inner.noticed.range((past, Unbounded)).chain(rest);
+        let due = round.filter(|(_, noticed)| !noticed.early && noticed.at <= before);
+        let due: Vec<_> = due
+            .map(|(fragment, noticed)| (*fragment, noticed.at))
+            .take(limit)
+            .collect();
+        due.iter().for_each(|(fragment, _)| inner.remove(fragment));
+        inner.last_early = due.last().map(|(fragment, _)| *fragment).or(inner.last_early);
+        due
     }
 
     /// This one that was taken early was not worth it, or was not `looked` at: it goes on resting, unless it was written
@@ -106,20 +128,6 @@ impl Fragments {
             let early = looked;
             inner.add(fragment, Noticed { at, early });
         }
-    }
-
-    fn take_those(&self, limit: usize, is_due: impl Fn(&Noticed) -> bool) -> Vec<(Fragment, u64)> {
-        let mut inner = self.inner.lock();
-        let due = inner.noticed.iter().filter(|(_, noticed)| is_due(noticed));
-        let due: Vec<_> = due
-            .map(|(fragment, noticed)| (*fragment, noticed.at))
-            .take(limit)
-            .collect();
-        for (fragment, _) in &due {
-            inner.noticed.remove(fragment);
-            inner.changed.insert(fragment.place());
-        }
-        due
     }
 
     /// Up to `limit` objects whose regions changed since they were last taken, to be kept as records.
@@ -188,6 +196,11 @@ impl Fragments {
 }
 
 impl Inner {
+    fn remove(&mut self, fragment: &Fragment) {
+        self.noticed.remove(fragment);
+        self.changed.insert(fragment.place());
+    }
+
     fn add(&mut self, fragment: Fragment, noticed: Noticed) {
         if self.noticed.len() < FRAGMENTS_MAX {
             self.noticed.insert(fragment, noticed);
@@ -248,6 +261,29 @@ mod tests {
             [at(1)],
             "it has rested since it was written"
         );
+    }
+
+    #[test]
+    fn those_that_are_written_all_the_time_do_not_keep_the_others_waiting() {
+        let fragments = Fragments::default();
+        let at = |region| Fragment {
+            dataset: 1,
+            body: 2,
+            region,
+            object: 2,
+        };
+        let mut taken = Vec::new();
+        for now in 0..4 {
+            for region in 0..6 {
+                fragments.note(at(region), now);
+            }
+            let some = fragments.take_early(now, 4);
+            for (fragment, since) in &some {
+                fragments.put_back(*fragment, *since, true);
+            }
+            taken.extend(some.into_iter().map(|(fragment, _)| fragment.region));
+        }
+        assert_eq!(taken, [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3]);
     }
 
     #[test]

@@ -14,12 +14,12 @@ use crate::{
     error::FsError,
     fragments::Fragment,
     inode::InodeRecord,
-    layout::Layout,
+    layout::Cut,
     live::{LiveDataset, METADATA_MEMORY_FACTOR},
     object::{Object, State, XattrChange},
     pages::Layer,
     room::Charge,
-    state::{Live, Paused, Relaid},
+    state::{Accepts, Live, Paused, Relaid},
     write_ahead::{StoodStill, ahead_memory_bytes},
 };
 
@@ -208,11 +208,12 @@ impl Live for LiveDataset {
 
     fn relayout(
         &self,
-        fragment: &Fragment,
-        wanted: &dyn Fn(&Layout) -> bool,
+        fragments: &[Fragment],
+        cut: Cut,
+        wanted: Accepts<'_>,
         most_bytes: u64,
-    ) -> Result<Relaid, FsError> {
-        self.lay_out(fragment, wanted, most_bytes)
+    ) -> Vec<Result<Relaid, FsError>> {
+        self.lay_out(fragments, cut, wanted, most_bytes)
     }
 
     fn close(&self) {

@@ -5,7 +5,7 @@
 //! that the record maps, each once), so that what is written anew sets the old chunk free as a whole: content that a snapshot, a
 //! retained past, a reflink or an equal file needs as well is left where it is, since a second copy of it would take room
 //! and give none back. A chunk is written anew with all of its blocks that are mapped, or not at all. Content stays on the
-//! tier where it lies. Holes stay holes.
+//! tier where it lies. Holes stay holes. What is cut to leave no dead blocks behind ([`Cut::Survivors`]) touches no chunk that has none.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,6 +25,19 @@ const DEAD_BYTES_MIN: u64 = 32 << 10;
 /// eight times of what was overwritten.
 const PIECES_MIN: u32 = 64;
 const FEWER: u32 = 4;
+
+/// Into what a region is cut when it is written anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// Chunks as long as the dataset has them, in order: for what rests.
+    InOrder,
+    /// Only what is left of chunks with dead blocks, in chunks of at most 16 KiB: for what is still being overwritten at random,
+    /// where each long chunk would have dead blocks again a moment later.
+    Survivors,
+}
+
+/// The longest chunk of [`Cut::Survivors`].
+const SURVIVORS_BYTES: u32 = 16 << 10;
 
 /// What could be written anew of a region on one tier.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,11 +89,24 @@ impl Seen {
     fn blocks_in_all(&self) -> u32 {
         self.info.length.div_ceil(BLOCK_BYTES as u32).max(1)
     }
+
+    fn has_dead_blocks(&self) -> bool {
+        self.blocks < self.blocks_in_all()
+    }
+
+    fn is_meant(&self, cut: Cut) -> bool {
+        self.is_own() && (cut == Cut::InOrder || self.has_dead_blocks())
+    }
 }
 
 impl Layout {
     /// What could be written anew in chunks of at most `chunk_bytes`, by tier; none if a chunk is not there any more.
-    pub fn of(store: &dyn Store, record: &RegionRecord, chunk_bytes: u32) -> Result<Vec<Self>, StoreError> {
+    pub fn of(
+        store: &dyn Store,
+        record: &RegionRecord,
+        chunk_bytes: u32,
+        cut: Cut,
+    ) -> Result<Vec<Self>, StoreError> {
         let mut seen: BTreeMap<ChunkId, Seen> = BTreeMap::new();
         for run in record.runs() {
             if let Some(seen) = seen.get_mut(&run.chunk) {
@@ -92,15 +118,25 @@ impl Layout {
                 seen.entry(run.chunk).or_insert(Seen::new(info)).add(run);
             }
         }
-        let own = seen.values().filter(|seen| seen.is_own());
-        let tiers: BTreeSet<u8> = own.map(|seen| seen.info.tier).collect();
+        let meant = seen.values().filter(|seen| seen.is_meant(cut));
+        let tiers: BTreeSet<u8> = meant.map(|seen| seen.info.tier).collect();
         let layouts = tiers
             .into_iter()
-            .map(|tier| Self::on(tier, record, &seen, chunk_bytes));
+            .map(|tier| Self::on(tier, record, &seen, chunk_bytes, cut));
         Ok(layouts.filter(|layout| !layout.stretches.is_empty()).collect())
     }
 
-    fn on(tier: u8, record: &RegionRecord, seen: &BTreeMap<ChunkId, Seen>, chunk_bytes: u32) -> Self {
+    fn on(
+        tier: u8,
+        record: &RegionRecord,
+        seen: &BTreeMap<ChunkId, Seen>,
+        chunk_bytes: u32,
+        cut: Cut,
+    ) -> Self {
+        let chunk_bytes = match cut {
+            Cut::InOrder => chunk_bytes,
+            Cut::Survivors => chunk_bytes.min(SURVIVORS_BYTES),
+        };
         let longest = (chunk_bytes as usize).clamp(BLOCK_BYTES, CHUNK_BYTES_MAX) / BLOCK_BYTES;
         let mut layout = Self {
             tier,
@@ -113,7 +149,7 @@ impl Layout {
         let mut taken = [false; REGION_BLOCKS as usize];
         let runs = record.runs().iter().filter_map(|run| {
             let seen = seen.get(&run.chunk)?;
-            (seen.is_own() && seen.info.tier == tier).then_some((run, seen))
+            (seen.is_meant(cut) && seen.info.tier == tier).then_some((run, seen))
         });
         for (run, _) in runs.clone() {
             taken[run.block as usize..run.end() as usize].fill(true);
@@ -128,7 +164,7 @@ impl Layout {
             // A whole chunk at its place, all of it mapped, could not lie better.
             let whole = first.filter(|_| second.is_none()).is_some_and(|run| {
                 let seen = seen.get(&run.chunk);
-                seen.is_some_and(|seen| seen.blocks == run.count && seen.blocks_in_all() == run.count)
+                seen.is_some_and(|seen| seen.blocks == run.count && !seen.has_dead_blocks())
             });
             if !whole {
                 layout.stretches.push(from..next);

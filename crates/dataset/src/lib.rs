@@ -86,7 +86,7 @@ pub use filesystem::{AllocateMode, AttributeMode, Filesystem, RenameMode};
 pub use fragments::{Fragment, FragmentRecord, Fragments};
 pub use held::{Held, HeldRecord};
 pub use inode::{FileKind, InodeRecord, TARGET_BYTES_MAX, Time};
-pub use layout::Layout;
+pub use layout::{Cut, Layout};
 pub use lifecycle::{DestroyReport, NewDataset, VOLUME_BYTES_MAX};
 pub use name::{check_dataset, check_part, split_snapshot};
 pub use object_pins::ObjectPins;
@@ -97,7 +97,7 @@ pub use retention::{Every, Retention, Rule};
 pub use room::{Room, Usage};
 pub use settings::{Durability, Settings};
 pub use snapshot::SnapshotInfo;
-pub use state::{Checkpoints, DatasetState, Live, Paused, Relaid};
+pub use state::{Accepts, Checkpoints, DatasetState, Live, Paused, Relaid};
 pub use sweep::Progress;
 pub use times::{At, format_time};
 pub use tree::{

@@ -1,12 +1,13 @@
-//! Relayout: the content of a region that lies in many small pieces, or in chunks that are mostly dead, is written anew as
-//! whole chunks in order. What is to be written, and what is left alone, says [`Layout`].
+//! Relayout: the content of regions that lies in many small pieces, or in chunks that are mostly dead, is written anew as
+//! whole chunks. What is to be written, and what is left alone, says [`Layout`].
 //!
-//! Invariants: content, size and times stay; the new record takes the place of the old one with the *birth* of the old one,
-//! so a past state that reads the live record reads the same content from the new chunks, no version moves to history, and
+//! Invariants: content, size and times stay; the new record takes the place of the one that is there with the *birth* of that
+//! one, so a past state that reads the live record reads the same content from the new chunks, no version moves to history, and
 //! nothing counts as changed since a checkpoint. Content is read (verified as a whole) and written without a lock; the
-//! record is replaced under the commit lock, and only if it is still the very record that was read and its body still
-//! belongs to the object: whoever wrote, punched or deleted in between has won, and the new chunks are dropped. One batch
-//! takes the new chunks into the record and the references off the old ones: a crash leaves the old layout or the new.
+//! records are replaced under the commit lock, block by block: a block that is mapped as it was read lies in the new chunk
+//! from then on, and whoever wrote, punched or shared one in between has won. Nothing is replaced where the body does not
+//! belong to the object any more, or where a past state has taken the old chunks over: a second copy would give nothing back.
+//! One batch takes the new chunks into the records and the references off the old ones: a crash leaves the old layout or the new.
 //! Dirty and frozen pages lie above the record and know nothing of it. Blocks that a reflink has mapped, but no commit has
 //! counted yet, would lose their chunks: while there are any, nothing is replaced, and while something is replaced, none
 //! are made ([`Relayouts`]). Room is taken first, as for any write: a relayout never fills the pool.
@@ -19,16 +20,19 @@ use std::{
     },
 };
 
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Owner, Piece, Placement, StoreError, Written};
+use terrace_store::{
+    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Owner, Piece, Placement, Reservation, StoreError, Written,
+};
 
 use crate::{
     error::FsError,
     fragments::Fragment,
-    layout::Layout,
+    layout::{Cut, Layout},
     live::{CachedRegion, LiveDataset},
     placement::body_of_object,
     region::{REGION_BLOCKS, REGION_BYTES, RegionRecord},
-    state::Relaid,
+    state::{Accepts, Relaid},
+    versions::VersionedBatch,
 };
 
 /// Content that is read at once, bytes.
@@ -80,6 +84,8 @@ struct Content {
     bytes: Vec<u8>,
     /// How much of a block its chunk holds: less than a block at the end of a file.
     lengths: [u16; REGION_BLOCKS as usize],
+    /// Blocks that were written over meanwhile, so that their chunk is gone.
+    gone: [bool; REGION_BLOCKS as usize],
 }
 
 impl Content {
@@ -87,39 +93,109 @@ impl Content {
         let (from, last) = (blocks.start as usize, blocks.end as usize - 1);
         &self.bytes[from * BLOCK_BYTES..last * BLOCK_BYTES + usize::from(self.lengths[last])]
     }
+
+    fn has(&self, blocks: &Range<u32>) -> bool {
+        !self.gone[blocks.start as usize..blocks.end as usize].contains(&true)
+    }
+}
+
+/// A region whose content was written anew, until its record says so.
+struct Anew {
+    fragment: Fragment,
+    seen: Arc<CachedRegion>,
+    /// Each of these stretches of blocks, as one chunk.
+    places: Vec<(Range<u32>, Written)>,
+    done: Relaid,
+    /// Kept until the chunks are referred to.
+    _room: Reservation,
+}
+
+impl Anew {
+    /// The record that is there now, with the blocks that are mapped as they were seen in their new chunks; and those of
+    /// them that it refers to.
+    fn laid_out(&self, seen: &RegionRecord, now: &RegionRecord) -> (RegionRecord, Vec<Written>) {
+        let (mut laid_out, mut used) = (now.clone(), Vec::with_capacity(self.places.len()));
+        for (blocks, chunk) in &self.places {
+            let is_same = |block: &u32| now.lookup(*block) == seen.lookup(*block);
+            let mut next = blocks.start;
+            while let Some(from) = (next..blocks.end).find(is_same) {
+                let to = (from..blocks.end).find(|block| !is_same(block));
+                next = to.unwrap_or(blocks.end);
+                laid_out.overwrite(from, next - from, chunk.id, from - blocks.start);
+                if used.last().is_none_or(|last: &Written| last.id != chunk.id) {
+                    used.push(chunk.clone());
+                }
+            }
+        }
+        (laid_out, used)
+    }
 }
 
 impl LiveDataset {
-    /// Writes a region anew, of what `wanted` accepts about `most_bytes`.
+    /// Writes regions anew, of what `wanted` accepts of each about `most_bytes`, and replaces their records at once: each
+    /// turn of the commit lock may wait for a commit that is under way.
     pub(crate) fn lay_out(
         &self,
-        fragment: &Fragment,
-        wanted: &dyn Fn(&Layout) -> bool,
+        fragments: &[Fragment],
+        cut: Cut,
+        wanted: Accepts<'_>,
         most_bytes: u64,
-    ) -> Result<Relaid, FsError> {
+    ) -> Vec<Result<Relaid, FsError>> {
+        let (mut results, mut written) = (Vec::with_capacity(fragments.len()), Vec::new());
+        for fragment in fragments {
+            results.push(match self.write_anew(fragment, cut, wanted, most_bytes) {
+                Ok(Some(anew)) => {
+                    written.push((results.len(), anew));
+                    Ok(Relaid::Busy)
+                }
+                Ok(None) => Ok(Relaid::Left),
+                Err(error) => Err(error),
+            });
+        }
+        match self.replace_records(&written) {
+            Ok(replaced) => {
+                for ((at, anew), _) in written.iter().zip(replaced).filter(|(_, replaced)| *replaced) {
+                    results[*at] = Ok(anew.done);
+                }
+            }
+            Err(error) => written
+                .iter()
+                .for_each(|(at, _)| results[*at] = Err(error.clone())),
+        }
+        results
+    }
+
+    /// Writes new chunks for a region; `None` if there is nothing to be done, or nothing that can be.
+    fn write_anew(
+        &self,
+        fragment: &Fragment,
+        cut: Cut,
+        wanted: Accepts<'_>,
+        most_bytes: u64,
+    ) -> Result<Option<Anew>, FsError> {
         if self.dataset.is_gone() || !self.is_body_of(fragment)? {
-            return Ok(Relaid::Left);
+            return Ok(None);
         }
         let seen = self.region(fragment.body, fragment.region)?;
         let Some(record) = &seen.record else {
-            return Ok(Relaid::Left);
+            return Ok(None);
         };
         let (store, settings) = (self.dataset.store(), self.settings());
-        let layouts = Layout::of(store.as_ref(), record, settings.chunk_bytes)?;
-        let Some(layout) = layouts.iter().find(|layout| wanted(layout)) else {
-            return Ok(Relaid::Left);
+        let layouts = Layout::of(store.as_ref(), record, settings.chunk_bytes, cut)?;
+        let Some(layout) = layouts.iter().find(|layout| wanted(fragment, layout)) else {
+            return Ok(None);
         };
         let (stretches, whole) = layout.first(most_bytes);
         let blocks: u64 = stretches.iter().map(|stretch| stretch.len() as u64).sum();
-        // Kept until the chunks are referred to.
-        let _room = store.reserve(blocks * BLOCK_BYTES as u64)?;
+        let room = store.reserve(blocks * BLOCK_BYTES as u64)?;
         let content = match self.content(record, stretches) {
             Ok(content) => content,
             // What cannot be read stays where it is, for readers and for the scrub to tell of.
-            Err(StoreError::NoChunk(_) | StoreError::Damaged { .. }) => return Ok(Relaid::Left),
+            Err(StoreError::Damaged { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let pieces = stretches.iter().map(|blocks| (blocks, content.of(blocks)));
+        let there = stretches.iter().filter(|blocks| content.has(blocks));
+        let pieces = there.map(|blocks| (blocks, content.of(blocks)));
         // Zeroes make no chunk: they stay where they are.
         let pieces = pieces.filter(|(_, bytes)| bytes.iter().any(|byte| *byte != 0));
         let (places, pieces): (Vec<_>, Vec<_>) = pieces
@@ -142,27 +218,24 @@ impl LiveDataset {
                     },
                     privileged: true,
                 };
-                (blocks, piece)
+                (blocks.clone(), piece)
             })
             .unzip();
         let written = store.write_chunks(&pieces)?;
-        let written_bytes = pieces.iter().map(|piece| piece.content.len() as u64).sum();
-        let mut laid_out = record.clone();
-        for (blocks, chunk) in places.iter().zip(&written) {
-            laid_out.overwrite(blocks.start, blocks.len() as u32, chunk.id, 0);
-        }
-        if laid_out == *record {
-            return Ok(Relaid::Left);
-        }
-        Ok(match self.replace_record(fragment, &seen, laid_out, written)? {
-            true => Relaid::Done {
+        let anew = Anew {
+            fragment: *fragment,
+            done: Relaid::Done {
                 tier: layout.tier,
-                written_bytes,
+                written_bytes: pieces.iter().map(|piece| piece.content.len() as u64).sum(),
                 dead_bytes: layout.dead_bytes(),
                 whole,
             },
-            false => Relaid::Busy,
-        })
+            places: places.into_iter().zip(written).collect(),
+            seen: seen.clone(),
+            _room: room,
+        };
+        // Equal chunks that are there already may be the very ones that it has.
+        Ok((anew.laid_out(record, record).0 != *record).then_some(anew))
     }
 
     fn is_body_of(&self, fragment: &Fragment) -> Result<bool, FsError> {
@@ -175,6 +248,7 @@ impl LiveDataset {
         let mut content = Content {
             bytes: vec![0; REGION_BYTES as usize],
             lengths: [BLOCK_BYTES as u16; REGION_BLOCKS as usize],
+            gone: [false; REGION_BLOCKS as usize],
         };
         let runs = stretches
             .iter()
@@ -186,8 +260,16 @@ impl LiveDataset {
         let at_once = (READ_BYTES / CHUNK_BYTES_MAX as u64) as usize;
         for ids in ids.chunks(at_once) {
             for (id, chunk) in ids.iter().zip(self.dataset.store().read_chunks(ids)) {
-                let chunk = chunk?;
-                for run in runs.iter().filter(|run| run.chunk == *id) {
+                let runs = runs.iter().filter(|run| run.chunk == *id);
+                let chunk = match chunk {
+                    Ok(chunk) => chunk,
+                    Err(StoreError::NoChunk(_)) => {
+                        runs.for_each(|run| content.gone[run.block as usize..run.end() as usize].fill(true));
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                };
+                for run in runs {
                     for at in 0..run.count {
                         let from = (run.index + at) as usize * BLOCK_BYTES;
                         let bytes = chunk.len().saturating_sub(from).min(BLOCK_BYTES);
@@ -202,50 +284,72 @@ impl LiveDataset {
         Ok(content)
     }
 
-    /// Puts the record in the place of the one that was seen; `false` if that is not there any more, or not now.
-    fn replace_record(
-        &self,
-        fragment: &Fragment,
-        seen: &CachedRegion,
-        laid_out: RegionRecord,
-        written: Vec<Written>,
-    ) -> Result<bool, FsError> {
+    /// Puts what was written anew into the records, in one batch; for each, whether it is there: not if it changed as a
+    /// whole, or not now.
+    fn replace_records(&self, written: &[(usize, Anew)]) -> Result<Vec<bool>, FsError> {
+        let none = vec![false; written.len()];
+        if written.is_empty() {
+            return Ok(none);
+        }
         let _lock = self.dataset.commit_lock();
         let waiting = { self.pending.lock().is_some() };
         if self.dataset.is_gone() || self.relayouts.are_over() || waiting {
-            return Ok(false);
+            return Ok(none);
         }
         let _replacing = {
             let _gate = self.gate.write();
             if self.shared.lock().is_some() {
-                return Ok(false);
+                return Ok(none);
             }
             self.relayouts.begin()
         };
-        if !self.is_body_of(fragment)? {
-            return Ok(false);
-        }
-        let now = self.region(fragment.body, fragment.region)?;
-        let Some(old) = now
-            .record
-            .as_ref()
-            .filter(|_| now.birth == seen.birth && now.record == seen.record)
-        else {
-            return Ok(false);
-        };
         let mut batch = self.dataset.batch(self.dataset.current_checkpoint());
-        batch.replace_region(fragment.body, fragment.region, now.birth, old, &laid_out);
-        for chunk in written {
-            batch.hold(chunk);
+        let (mut replaced, mut records) = (Vec::with_capacity(written.len()), Vec::new());
+        for (_, anew) in written {
+            let record = self.replace_record(anew, &mut batch)?;
+            replaced.push(record.is_some());
+            let place = (anew.fragment.body, anew.fragment.region);
+            records.extend(record.map(|record| (place, Arc::new(record))));
+        }
+        if records.is_empty() {
+            return Ok(none);
         }
         batch.privileged();
         self.dataset.commit(batch)?;
-        let cached = CachedRegion {
+        for (place, record) in records {
+            self.regions.insert(place, record);
+        }
+        Ok(replaced)
+    }
+
+    /// Puts these chunks into the record that is there now; returns what it is then, `None` if there is nothing of what was
+    /// read any more. The commit lock is held.
+    fn replace_record(
+        &self,
+        anew: &Anew,
+        batch: &mut VersionedBatch,
+    ) -> Result<Option<CachedRegion>, FsError> {
+        let (body, region) = (anew.fragment.body, anew.fragment.region);
+        if !self.is_body_of(&anew.fragment)? {
+            return Ok(None);
+        }
+        let now = self.region(body, region)?;
+        let (Some(old), Some(seen)) = (&now.record, &anew.seen.record) else {
+            return Ok(None);
+        };
+        // The version that was read is one of the past meanwhile: its chunks stay.
+        if now.birth != anew.seen.birth && batch.holds(anew.seen.birth) {
+            return Ok(None);
+        }
+        let (laid_out, used) = anew.laid_out(seen, old);
+        if laid_out == *old {
+            return Ok(None);
+        }
+        batch.replace_region(body, region, now.birth, old, &laid_out);
+        used.into_iter().for_each(|chunk| batch.hold(chunk));
+        Ok(Some(CachedRegion {
             birth: now.birth,
             record: Some(laid_out),
-        };
-        self.regions
-            .insert((fragment.body, fragment.region), Arc::new(cached));
-        Ok(true)
+        }))
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     fragments::Fragment,
     held::Held,
     keys,
-    layout::Layout,
+    layout::{Cut, Layout},
     room::{Room, Usage},
     settings::Settings,
     versions::VersionedBatch,
@@ -46,18 +46,23 @@ pub trait Live: Send + Sync {
     /// Bytes written and not yet committed.
     fn dirty_bytes(&self) -> u64;
 
-    /// Lays the content of a region out anew: of what `wanted` accepts about `most_bytes`. No lock is held.
+    /// Lays the content of regions (each but once) out anew: of what `wanted` accepts of each about `most_bytes`. No lock is
+    /// held.
     fn relayout(
         &self,
-        fragment: &Fragment,
-        wanted: &dyn Fn(&Layout) -> bool,
+        fragments: &[Fragment],
+        cut: Cut,
+        wanted: Accepts<'_>,
         most_bytes: u64,
-    ) -> Result<Relaid, FsError>;
+    ) -> Vec<Result<Relaid, FsError>>;
 
     /// The dataset will be opened again by somebody else: no record is replaced through this one any more. The commit
     /// lock is held.
     fn close(&self);
 }
+
+/// Whether it pays to lay a region out anew.
+pub type Accepts<'a> = &'a dyn Fn(&Fragment, &Layout) -> bool;
 
 /// What became of a region that was to be laid out anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,11 +10,11 @@ use crate::{
     error::FsError,
     fragments::Fragment,
     inode::{FileKind, InodeRecord, Time},
-    layout::Layout,
+    layout::Cut,
     live::LiveDataset,
     object::Object,
     region::REGION_BYTES,
-    state::{DatasetState, Live, Paused, Relaid},
+    state::{Accepts, DatasetState, Live, Paused, Relaid},
     tree::{ROOT, SeekTarget},
     versions::{Old, VersionedBatch},
 };
@@ -271,11 +271,12 @@ impl Live for Volume {
 
     fn relayout(
         &self,
-        fragment: &Fragment,
-        wanted: &dyn Fn(&Layout) -> bool,
+        fragments: &[Fragment],
+        cut: Cut,
+        wanted: Accepts<'_>,
         most_bytes: u64,
-    ) -> Result<Relaid, FsError> {
-        self.live.relayout(fragment, wanted, most_bytes)
+    ) -> Vec<Result<Relaid, FsError>> {
+        self.live.relayout(fragments, cut, wanted, most_bytes)
     }
 
     fn close(&self) {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use terrace_dataset::{
-    AllocateMode, At, Context, Datasets, Environment, FileKind, Filesystem, Fragment, FsError, Layout,
+    AllocateMode, At, Context, Cut, Datasets, Environment, FileKind, Filesystem, Fragment, FsError, Layout,
     NewDataset, ROOT, RegionRecord, Relaid, SeekTarget, Tree, check, read_region,
 };
 use terrace_device::ManualClock;
@@ -43,6 +43,20 @@ fn world_of(size_bytes: u64) -> World {
         fs,
         number,
     }
+}
+
+/// Lays one region out.
+fn relayout(
+    datasets: &Datasets,
+    fragment: Fragment,
+    cut: Cut,
+    wanted: &dyn Fn(&Layout) -> bool,
+    most_bytes: u64,
+) -> Result<Relaid, FsError> {
+    let wanted = |_: &Fragment, layout: &Layout| wanted(layout);
+    let mut done = datasets.relayout(&[fragment], cut, &wanted, most_bytes);
+    assert_eq!(done.len(), 1);
+    done.remove(0)
 }
 
 fn world() -> World {
@@ -109,8 +123,12 @@ impl World {
     }
 
     fn relayout(&self, object: u64, region: u64) -> Result<Relaid, FsError> {
-        self.datasets
-            .relayout(&self.fragment(object, region), &Layout::is_gain, MIB)
+        self.relayout_of(object, region, Cut::InOrder, MIB)
+    }
+
+    fn relayout_of(&self, object: u64, region: u64, cut: Cut, most_bytes: u64) -> Result<Relaid, FsError> {
+        let fragment = self.fragment(object, region);
+        relayout(&self.datasets, fragment, cut, &Layout::is_gain, most_bytes)
     }
 
     fn record(&self, object: u64, region: u64) -> (u64, RegionRecord) {
@@ -192,11 +210,7 @@ fn in_small_steps_it_comes_to_the_same() {
     world.scatter(object, &mut content, 2);
     let mut steps = 0;
     loop {
-        let fragment = world.fragment(object, 0);
-        let done = world
-            .datasets
-            .relayout(&fragment, &Layout::is_gain, 200 << 10)
-            .unwrap();
+        let done = world.relayout_of(object, 0, Cut::InOrder, 200 << 10).unwrap();
         steps += 1;
         assert!(world.read(object) == content);
         world.audit();
@@ -221,7 +235,7 @@ fn what_is_worth_it_is_what_is_half_dead_or_in_very_many_pieces() {
     let world = world();
     let layout = |object: u64| {
         let record = world.record(object, 0).1;
-        let found = Layout::of(world.memory.as_ref(), &record, 128 << 10).unwrap();
+        let found = Layout::of(world.memory.as_ref(), &record, 128 << 10, Cut::InOrder).unwrap();
         found.into_iter().next()
     };
     let mut content = noise(1, MIB as usize);
@@ -392,8 +406,10 @@ fn whoever_changes_the_region_meanwhile_has_won() {
             let object = world.file("f", &content);
             world.scatter(object, &mut content, 2);
             let called = Cell::new(false);
-            let done = world.datasets.relayout(
-                &world.fragment(object, 0),
+            let done = relayout(
+                &world.datasets,
+                world.fragment(object, 0),
+                Cut::InOrder,
                 &|layout| {
                     assert!(layout.is_wasteful());
                     change(&world, object);
@@ -407,12 +423,11 @@ fn whoever_changes_the_region_meanwhile_has_won() {
             );
             assert!(called.get());
             let done = done.unwrap();
-            let lies_above = !commits && !matches!(name, "share" | "replace");
-            // A reflink that is committed is counted: the content is then written beside it.
-            let beside = name == "share" && commits;
+            // What was not changed lies anew; a reflink that is not counted yet would lose it.
+            let changed = name == "replace" || name == "share" && !commits;
             assert_eq!(
                 matches!(done, Relaid::Done { .. }),
-                lies_above || beside,
+                !changed,
                 "{name}, {commits}: {done:?}"
             );
             let shown = world.read(object);
@@ -433,6 +448,120 @@ fn whoever_changes_the_region_meanwhile_has_won() {
             world.audit();
         }
     }
+}
+
+#[test]
+fn several_at_once_have_an_outcome_each() {
+    let world = world();
+    let mut content = noise(1, 4 * MIB as usize);
+    let object = world.file("f", &content);
+    world.scatter(object, &mut content, 2);
+    let foreign = Fragment {
+        dataset: 999,
+        ..world.fragment(object, 0)
+    };
+    let fragments = [
+        world.fragment(object, 0),
+        world.fragment(object, 9),
+        foreign,
+        world.fragment(object, 1),
+        world.fragment(77, 2),
+        world.fragment(object, 2),
+        world.fragment(object, 3),
+    ];
+    let commits = world.memory.newest();
+    let wanted = |fragment: &Fragment, layout: &Layout| {
+        assert!(layout.is_wasteful());
+        // Somebody is faster.
+        if fragment.region == 2 {
+            world.write(object, 2 * MIB, &noise(7, MIB as usize));
+            world.datasets.commit_all().unwrap();
+        }
+        fragment.region != 1
+    };
+    let done = world.datasets.relayout(&fragments, Cut::InOrder, &wanted, MIB);
+    content[2 * MIB as usize..3 * MIB as usize].copy_from_slice(&noise(7, MIB as usize));
+    let is_done = |done: &Result<Relaid, FsError>| matches!(done, Ok(Relaid::Done { whole: true, .. }));
+    assert!(is_done(&done[0]) && is_done(&done[6]), "{done:?}");
+    assert_eq!(done[1..6], [const { Ok(Relaid::Left) }; 5]);
+    // One commit was the write's, one for the two that were before the foreign one, one for those after it.
+    assert_eq!(world.memory.newest().0, commits.0 + 3);
+    assert!(world.read(object) == content);
+    world.audit();
+}
+
+#[test]
+fn what_is_written_over_loses_its_dead_blocks_once_and_makes_no_more() {
+    let world = world();
+    let mut content = noise(1, MIB as usize);
+    let object = world.file("f", &content);
+    world.scatter(object, &mut content, 2);
+    assert_eq!(world.stored_bytes(), MIB + MIB / 2);
+    let done = world.relayout_of(object, 0, Cut::Survivors, MIB).unwrap();
+    assert!(
+        matches!(done, Relaid::Done { written_bytes, whole: true, .. } if written_bytes == MIB / 2),
+        "what was just written has no dead blocks, and stays: {done:?}"
+    );
+    assert_eq!(world.stored_bytes(), MIB);
+    assert_eq!(
+        world.relayout_of(object, 0, Cut::Survivors, MIB),
+        Ok(Relaid::Left)
+    );
+    // Between the blocks that were written over each of the others is a chunk of its own.
+    world.scatter(object, &mut content, 2);
+    world.scatter(object, &mut content, 3);
+    assert_eq!(world.stored_bytes(), MIB, "nothing dead was left behind");
+    assert_eq!(
+        world.relayout_of(object, 0, Cut::Survivors, MIB),
+        Ok(Relaid::Left)
+    );
+    assert!(matches!(world.relayout(object, 0), Ok(Relaid::Done { .. })));
+    assert_eq!(
+        world.record(object, 0).1.runs().len(),
+        8,
+        "in order, once it rests"
+    );
+    assert!(world.read(object) == content);
+    world.audit();
+}
+
+#[test]
+fn what_is_left_in_stretches_is_cut_in_small_chunks() {
+    let world = world();
+    let mut content = noise(1, MIB as usize);
+    let object = world.file("f", &content);
+    world.scatter(object, &mut content, 16);
+    assert!(matches!(
+        world.relayout_of(object, 0, Cut::Survivors, MIB),
+        Ok(Relaid::Done { .. })
+    ));
+    let runs = world.record(object, 0).1;
+    let longest = runs.runs().iter().map(|run| run.count).max();
+    assert_eq!(longest, Some(4));
+    assert_eq!(world.stored_bytes(), MIB);
+    assert!(world.read(object) == content);
+    world.audit();
+}
+
+#[test]
+fn what_became_a_past_state_meanwhile_keeps_its_chunks() {
+    let world = world();
+    let mut content = noise(1, MIB as usize);
+    let object = world.file("f", &content);
+    world.scatter(object, &mut content, 2);
+    let meanwhile = |_: &Layout| {
+        world.datasets.snapshot("pool/a@s", false, "").unwrap();
+        world.write(object, 0, &noise(8, 4096));
+        world.datasets.commit_all().unwrap();
+        true
+    };
+    let fragment = world.fragment(object, 0);
+    let done = relayout(&world.datasets, fragment, Cut::InOrder, &meanwhile, MIB);
+    content[..4096].copy_from_slice(&noise(8, 4096));
+    assert_eq!(done, Ok(Relaid::Busy));
+    assert_eq!(world.stored_bytes(), MIB + MIB / 2 + 4096, "no second copy");
+    assert!(world.read(object) == content);
+    world.audit();
 }
 
 #[test]
@@ -501,10 +630,7 @@ fn a_full_pool_says_so_and_nothing_changes() {
     assert_eq!(world.relayout(object, 0), Err(FsError::NoSpace));
     assert_eq!(world.record(object, 0), record);
     // There is room for a part: a step at a time it gives back more than it takes.
-    let fragment = world.fragment(object, 0);
-    while let Relaid::Done { whole: false, .. } =
-        world.datasets.relayout(&fragment, &Layout::is_gain, 1).unwrap()
-    {
+    while let Relaid::Done { whole: false, .. } = world.relayout_of(object, 0, Cut::InOrder, 1).unwrap() {
         world.memory.references();
     }
     assert_eq!(world.stored_bytes(), MIB);
@@ -539,9 +665,9 @@ fn volumes_and_datasets_that_nobody_uses() {
         region: 1,
         object: ROOT,
     };
-    let relayout = || world.datasets.relayout(&fragment, &Layout::is_gain, MIB);
+    let lay_out = |fragment| relayout(&world.datasets, fragment, Cut::InOrder, &Layout::is_gain, MIB);
     let chunk_bytes = handle.dataset().settings().chunk_bytes;
-    let done = relayout().unwrap();
+    let done = lay_out(fragment).unwrap();
     assert_eq!(
         matches!(done, Relaid::Done { .. }),
         chunk_bytes > 4096,
@@ -554,13 +680,12 @@ fn volumes_and_datasets_that_nobody_uses() {
     world.audit();
     drop(handle);
     world.datasets.close("pool/v").unwrap();
-    assert_eq!(relayout(), Ok(Relaid::Busy), "later, when it is in use");
+    assert_eq!(lay_out(fragment), Ok(Relaid::Busy), "later, when it is in use");
     let gone = Fragment {
         object: 99,
         ..world.fragment(99, 0)
     };
-    let done = world.datasets.relayout(&gone, &Layout::is_gain, MIB);
-    assert_eq!(done, Ok(Relaid::Left));
+    assert_eq!(lay_out(gone), Ok(Relaid::Left));
 }
 
 #[test]
@@ -591,7 +716,8 @@ fn one_that_is_closed_meanwhile_leaves_the_record_to_the_next() {
         again.read(object, 0, &mut [0; 4096]).unwrap();
         true
     };
-    assert_eq!(datasets.relayout(&fragment, &closing, MIB), Ok(Relaid::Busy));
+    let done = relayout(&datasets, fragment, Cut::InOrder, &closing, MIB);
+    assert_eq!(done, Ok(Relaid::Busy));
     assert_eq!(read_region(memory.as_ref(), number, object, 0).unwrap(), record);
 }
 

@@ -58,6 +58,8 @@ impl Mover {
             };
             let wish = match full {
                 true => None,
+                // There may be room for it in a moment.
+                false if self.is_bringing_back(inner, now) => continue,
                 false => self.wish(inner, tier, now),
             };
             let wanted_bytes = match &wish {
@@ -127,7 +129,7 @@ impl Mover {
         if let Some(fastest) = tiers.first() {
             let room_bytes = room(fastest, inner.policies.first());
             let (chunks, regions) = inner.exchange.come(room_bytes, now);
-            inner.hot_chunks.admit(chunks);
+            inner.hot_chunks.admit(0, chunks);
             inner.candidates.admit(regions);
         }
     }

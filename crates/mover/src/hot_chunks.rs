@@ -24,6 +24,10 @@ use crate::{
 const LOOK_INTERVAL: u64 = SECOND;
 /// Reads from which a chunk is moved up, whatever is set: once is not again, and more are not told apart well.
 const READS: (u32, u32) = (2, 12);
+/// Of the fastest tier, what may come up without regard for users after a burst of writes, and how much each request must
+/// bring for it.
+const GRANTED_PART: u64 = 8;
+const GRANTED_REQUEST_BYTES: u64 = 64 << 10;
 
 /// What is on its way up.
 #[derive(Default)]
@@ -32,6 +36,8 @@ pub(crate) struct HotChunks {
     chunks: BTreeMap<u8, Vec<Moving>>,
     next_look: u64,
     job: Option<u64>,
+    /// So much may come up without regard for users.
+    granted_bytes: u64,
 }
 
 impl HotChunks {
@@ -40,11 +46,30 @@ impl HotChunks {
     }
 
     pub(crate) fn clear(&mut self) {
-        let next_look = self.next_look;
         *self = Self {
-            next_look,
+            next_look: self.next_look,
+            granted_bytes: self.granted_bytes,
             ..Self::default()
         };
+    }
+
+    /// What landed below when the fastest tier, of so many bytes, had no room for a burst of writes lies there side by side: a few
+    /// large reads bring it up, and users would read it one by one from there until they are made.
+    pub(crate) fn grant(&mut self, tier_bytes: u64) {
+        self.granted_bytes = tier_bytes / GRANTED_PART;
+    }
+
+    pub(crate) fn is_granted(&self) -> bool {
+        self.granted_bytes > 0
+    }
+
+    /// So much came up in one request.
+    fn use_grant(&mut self, bytes: u64) {
+        let dense = bytes >= GRANTED_REQUEST_BYTES;
+        self.granted_bytes = self
+            .granted_bytes
+            .saturating_sub(bytes)
+            .min(u64::from(dense) * u64::MAX);
     }
 
     /// Somebody ended the job: what is read meanwhile is looked at with the tiers.
@@ -53,15 +78,15 @@ impl HotChunks {
         self.next_look = now + POLICY_INTERVAL;
     }
 
-    /// Room was made for these on the fastest tier: they come next.
-    pub(crate) fn admit(&mut self, mut chunks: Vec<Moving>) {
+    /// These are to move to this tier as well: there is room for them, or it was made.
+    pub(crate) fn admit(&mut self, target: u8, mut chunks: Vec<Moving>) {
         if chunks.is_empty() {
             return;
         }
-        chunks.extend(self.chunks.remove(&0).unwrap_or_default());
+        chunks.extend(self.chunks.remove(&target).unwrap_or_default());
         chunks.sort_unstable_by_key(Moving::place);
         chunks.dedup();
-        self.chunks.insert(0, chunks);
+        self.chunks.insert(target, chunks);
     }
 
     /// Bytes on their way to a tier.
@@ -126,7 +151,10 @@ impl Mover {
         if !in_window(&inner.policies, 0, minute) {
             return Ok(60 * SECOND);
         }
-        let pause = self.pause_for(inner, 0, now);
+        let pause = match inner.hot_chunks.is_granted() && !looks {
+            true => self.pace_of(inner, 0, now),
+            false => self.pause_for(inner, 0, now),
+        };
         if pause > 0 {
             return Ok(pause);
         }
@@ -156,6 +184,7 @@ impl Mover {
                 Err(StoreError::NoSpace) => rest.clear(),
                 Err(error) => return Err(error),
             }
+            inner.hot_chunks.use_grant(moved);
         } else {
             rest.clear();
         }
@@ -284,6 +313,21 @@ impl Mover {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_comes_up_without_regard_for_users_is_little_and_comes_in_large_reads() {
+        let mut chunks = HotChunks::default();
+        assert!(!chunks.is_granted());
+        chunks.grant(8 << 20);
+        chunks.use_grant(512 << 10);
+        chunks.clear();
+        assert!(chunks.is_granted());
+        chunks.use_grant(512 << 10);
+        assert!(!chunks.is_granted(), "an eighth");
+        chunks.grant(8 << 20);
+        chunks.use_grant(60 << 10);
+        assert!(!chunks.is_granted(), "one by one it is no hurry");
+    }
 
     #[test]
     fn who_gives_way_was_read_clearly_less_often() {

@@ -31,6 +31,7 @@ mod policy;
 mod promote;
 mod records;
 mod relayout;
+mod relayout_round;
 mod retry;
 mod room;
 mod status;

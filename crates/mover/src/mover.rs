@@ -32,7 +32,7 @@ use crate::{
     pins::Pins,
     policy::{TierPolicy, Window},
     promote::Candidates,
-    relayout::Relayouts,
+    relayout_round::Relayouts,
     retry::{Retry, is_for_pin},
     store_work::{StoreSteps, Work, store_step},
     subtree::Subtree,
@@ -232,6 +232,8 @@ impl Mover {
             let mut inner = mover.inner.lock();
             mover.tell_pins(&inner);
             inner.beneath.look_again();
+            // It may have been on its way when the pool was closed.
+            mover.grant_return(&mut inner);
         }
         Ok(mover)
     }
@@ -286,12 +288,13 @@ impl Mover {
             inner.next_policy = now + POLICY_INTERVAL;
             self.keep_unsaved(inner)?;
             if self.is_enabled() {
+                // First: what dead blocks take up need not sink.
+                self.find_fragments(inner, now)?;
                 self.look_at_tiers(inner, now)?;
                 inner.by_hand.look(&self.environment.heat, self.minutes());
                 self.find_hot(inner);
                 self.want_chunks(inner);
                 self.find_old(inner, now);
-                self.find_fragments(inner, now);
             }
         } else if self.is_enabled() {
             self.look_for_urgency(inner, now)?;

@@ -13,6 +13,8 @@ const SLICE_BYTES: u64 = 2 << 20;
 /// chunks (as the store does).
 const REQUEST_BYTES: u64 = 512 << 10;
 const GAP_BYTES: u64 = 32 << 10;
+/// A chunk that is read with its neighbours rather than with the others of its region: what random writes are cut into.
+const SMALL_BYTES: u64 = 16 << 10;
 
 /// One region record, live or in history.
 pub(crate) struct Found {
@@ -211,6 +213,14 @@ impl Chosen {
     /// Stored bytes of them.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Takes those out that are so small that of many regions they are read together, in the order in which they lie.
+    pub(crate) fn take_small(&mut self) -> Vec<Moving> {
+        let (small, rest) = self.chunks.iter().partition(|moving| moving.bytes <= SMALL_BYTES);
+        self.chunks = rest;
+        self.bytes = self.chunks.iter().map(|moving| moving.bytes).sum();
+        small
     }
 
     /// Leaves those out that `keep` refuses.

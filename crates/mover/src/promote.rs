@@ -2,7 +2,9 @@
 //!
 //! Invariants: a round looks at [`CANDIDATES_MAX`] regions at most, the hottest first; when all of them lie where they
 //! should, the next round goes on below them, so that a large fast tier does not hide what is a little less hot; nothing
-//! is moved up into a tier above its high-water mark, so that promotion never causes the demotion that undoes it at once.
+//! is moved up into a tier above its high-water mark, so that promotion never causes the demotion that undoes it at once. After a
+//! burst of random writes, and after a start, small chunks are left to [`hot_chunks`](crate::hot_chunks), which moves those of all
+//! regions in the order in which they lie: what landed below since the burst was too much is there side by side.
 
 use std::{
     cmp::Reverse,
@@ -24,9 +26,8 @@ use crate::{
 };
 
 const CANDIDATES_MAX: usize = 1024;
-/// Regions looked at in one step: alone, and beside users.
+/// Regions looked at in one step; beside users it ends with the first of which something is to be moved.
 const STEP_REGIONS: usize = 8;
-const STEP_REGIONS_WATCHED: usize = 1;
 const REGION_BYTES: u64 = 1 << 20;
 
 /// Hot regions that may lie too low, hottest first.
@@ -136,12 +137,12 @@ impl Mover {
         let mut by_target: BTreeMap<u8, Chosen> = BTreeMap::new();
         // Room that was made for something is not for others.
         let mut planned = inner.exchange.kept_bytes(now) + inner.hot_chunks.bytes_for(0);
-        let regions = match inner.courtesy.is_watched(now) {
-            true => STEP_REGIONS_WATCHED,
-            false => STEP_REGIONS,
-        };
+        let watched = inner.courtesy.is_watched(now);
         let mut last = None;
-        for _ in 0..regions {
+        for _ in 0..STEP_REGIONS {
+            if watched && by_target.values().any(|chosen| chosen.bytes() > 0) {
+                break;
+            }
             let Some(candidate) = inner.candidates.regions.pop_front() else {
                 break;
             };
@@ -202,6 +203,9 @@ impl Mover {
                 chunks.retain(|moving| self.environment.chunk_heat.reads(moving.id()) > 0);
             }
             let rising = chunks.bytes().saturating_sub(before);
+            if kept.is_none() && target == 0 && inner.hot_chunks.is_granted() {
+                inner.hot_chunks.admit(target, chunks.take_small());
+            }
             if rising > 0 {
                 self.note_moving(&found, now);
             }
@@ -216,7 +220,7 @@ impl Mover {
                     moved += done.bytes;
                     // Its turn again: users come first.
                     if !done.whole
-                        && let Some(candidate) = last.take().filter(|_| regions == 1)
+                        && let Some(candidate) = last.take().filter(|_| watched)
                     {
                         inner.candidates.regions.push_front(candidate);
                     }
@@ -227,6 +231,14 @@ impl Mover {
         }
         self.count_promotion(inner, moved, now)?;
         Ok(0)
+    }
+
+    /// What landed below in a burst of writes may come up at once.
+    pub(crate) fn grant_return(&self, inner: &mut Inner) {
+        let tiers = self.environment.store.space().tiers;
+        inner
+            .hot_chunks
+            .grant(tiers.first().map_or(0, |tier| tier.size_bytes));
     }
 
     /// This of a hot region lies below, and the fastest tier has no room.

@@ -1,41 +1,29 @@
-//! Relayout: regions that commits left in many pieces, or in chunks that are mostly dead, are written anew as whole chunks in
-//! order once they rest. What is worth it says `terrace_dataset::Layout`, how it is done `dataset/src/relayout.rs`.
+//! A step of a relayout: the next few regions of a round ([`Relayouts`](crate::relayout_round::Relayouts)) are laid out anew. What is worth it says
+//! `terrace_dataset::Layout`, how it is done `dataset/src/relayout.rs`.
 //!
-//! Invariants: a region is looked at only after no commit has changed it for [`REST`], so that what is being overwritten
-//! at random is left alone, and only because a commit or a move to another tier noticed it, never by a look through the pool; content stays on its
-//! tier, and a tier that rests is left alone; a round shows as a job only when it found something; a pool without room
-//! ends it.
-//!
-//! Where a tier is so full that something would have to sink for what should rise, that is too long: dead blocks would keep
-//! hot content below. There a region is looked at once after [`REST_SHORT`], and written anew if that gives room back. Where
-//! content is about to sink since hardly a segment is free ([`urgent`](crate::urgent)), it is not left to rest at all, and users are not
-//! given way: what gives back a third of what it writes costs less than a compaction, and what sinks is read from there.
+//! Invariants: content stays on its tier, and a tier that rests is left alone; a pool or a tier without room ends the round, and what was
+//! not looked at is looked at again; users are given way, but not by early regions: what gives back a third of what it writes costs less than a
+//! compaction, and what sinks for it is read from below.
 
-use std::{cell::Cell, collections::VecDeque, sync::atomic::Ordering};
+use std::{cell::RefCell, collections::BTreeMap, sync::atomic::Ordering};
 
 use parking_lot::MutexGuard;
-use terrace_dataset::{Fragment, FsError, Layout, REGION_BYTES, Relaid};
-use terrace_store::{StoreError, TierUsage};
+use terrace_dataset::{Cut, Fragment, FsError, Layout, REGION_BYTES, Relaid};
+use terrace_store::StoreError;
 
 use crate::{
-    exchange::EXCHANGED_PART,
     job::{JobKind, JobState},
-    marks::may_rise,
-    mover::{Guard, Inner, Mover, SECOND, in_window, tier_name},
+    mover::{Guard, Inner, Mover, in_window, tier_name},
     plan::Found,
-    policy::{TierPolicy, minute_of_day},
+    policy::minute_of_day,
+    relayout_round::{Resting, is_tight},
 };
 
-/// How long no commit has changed a region before it is written anew.
-const REST: u64 = 300 * SECOND;
-/// The same where its tier is short of room: some commits, so that what is written over all the time is left alone.
-const REST_SHORT: u64 = 15 * SECOND;
-/// Regions of a round.
-const ROUND_REGIONS: usize = 1024;
-/// Regions that a step looks at: alone, and beside users.
+/// Regions that a step looks at: alone, beside users, and of early ones, whose records change in one commit.
 const STEP_REGIONS: usize = 4;
 const STEP_REGIONS_WATCHED: usize = 1;
-/// Content that is written at once: alone, and beside users, who wait for the reads of it.
+const STEP_REGIONS_EARLY: usize = 16;
+/// Content of a region that is written at once: alone, and beside users, who wait for the reads of it.
 const WRITE_BYTES: u64 = REGION_BYTES;
 const WRITE_BYTES_WATCHED: u64 = 128 << 10;
 /// Of a tier with a slower one below, one part in this many is left free, as by all that the mover brings; and by what
@@ -43,85 +31,21 @@ const WRITE_BYTES_WATCHED: u64 = 128 << 10;
 const LAST_PART: u64 = 16;
 const LAST_PART_EARLY: u64 = 32;
 
-/// A region of a round.
-#[derive(Debug, Clone, Copy)]
-struct Resting {
-    fragment: Fragment,
-    /// It has not rested long: since when, nanoseconds.
-    early: Option<u64>,
-}
+/// Of the pool, the part of what is free that a step takes at most.
+const FREE_PART: u64 = 32;
 
-/// The regions of this round.
-#[derive(Default)]
-pub(crate) struct Relayouts {
-    regions: VecDeque<Resting>,
-    /// The first of them was written in part.
-    begun: bool,
-    /// The job that shows the work of this round, once there is some.
-    job: Option<u64>,
-    /// The tier that was written last.
-    tier: u8,
-    dead_bytes: u64,
-}
-
-impl Relayouts {
-    pub(crate) fn is_idle(&self) -> bool {
-        self.regions.is_empty()
-    }
-
-    pub(crate) fn job(&self) -> Option<u64> {
-        self.job
-    }
-
-    pub(crate) fn clear(&mut self) {
-        *self = Self::default();
-    }
-}
-
-/// What a look at a region came to.
+/// What a look at a region showed.
+#[derive(Debug, Clone, Copy, Default)]
 struct Look {
-    done: Result<Relaid, FsError>,
     /// It is worth it, but not now.
     later: bool,
     /// What is free of its tier is left to those who write.
     full: bool,
-    /// It is worth it once its tier is short of room.
-    if_short: bool,
+    /// It is worth it once its tier is tight.
+    if_tight: bool,
 }
 
 impl Mover {
-    /// Takes the regions that have come to rest, unless the last round still runs.
-    pub(crate) fn find_fragments(&self, inner: &mut Inner, now: u64) {
-        if !inner.relayouts.is_idle() {
-            return;
-        }
-        let fragments = &self.environment.fragments;
-        if let Some(before) = now.checked_sub(REST) {
-            let found = fragments.take(before, ROUND_REGIONS).into_iter();
-            let found = found.map(|fragment| Resting {
-                fragment,
-                early: None,
-            });
-            inner.relayouts.regions = found.collect();
-        }
-        let rest = match self.is_any_urgent(inner) {
-            true => 0,
-            false => REST_SHORT,
-        };
-        let tiers = self.environment.store.space().tiers;
-        if let Some(before) = now.checked_sub(rest)
-            && inner.relayouts.is_idle()
-            && (0..tiers.len()).any(|tier| is_short(&tiers, &inner.policies, tier))
-        {
-            let found = fragments.take_early(before, ROUND_REGIONS).into_iter();
-            let found = found.map(|(fragment, since)| Resting {
-                fragment,
-                early: Some(since),
-            });
-            inner.relayouts.regions = found.collect();
-        }
-    }
-
     /// This region is about to go to another tier: in pieces it would be read slowly there, and dead blocks go with it.
     pub(crate) fn note_moving(&self, found: &Found, now: u64) {
         let dataset = self.datasets.state_by_number(found.dataset);
@@ -137,10 +61,9 @@ impl Mover {
         }
     }
 
-    /// Looks at the next few regions; returns 0, or for how long to wait.
+    /// Lays the next few regions out; returns 0, or for how long to wait.
     pub(crate) fn relayout_step(&self, inner: &mut Guard<'_>, now: u64) -> Result<u64, StoreError> {
-        let shown = inner.relayouts.job.and_then(|id| inner.jobs.get(&id));
-        match shown.map(|active| active.job.state) {
+        match self.relayout_state(inner) {
             Some(JobState::Paused) => return Ok(u64::MAX),
             Some(state) if state.is_over() => {
                 inner.relayouts.clear();
@@ -148,39 +71,129 @@ impl Mover {
             }
             _ => {}
         }
-        let tier = inner.relayouts.tier;
-        let early = inner
-            .relayouts
-            .regions
-            .front()
-            .is_some_and(|next| next.early.is_some());
-        let urgent = early && self.is_any_urgent(inner);
-        let pause = match urgent {
+        let (early, tier) = (inner.relayouts.is_early(), inner.relayouts.tier);
+        let pause = match early {
             true => self.pace_of(inner, tier, now),
             false => self.pause_for(inner, tier, now),
         };
         if pause > 0 {
             return Ok(pause);
         }
-        let watched = !urgent && inner.courtesy.is_watched(now);
-        let regions = if watched {
-            STEP_REGIONS_WATCHED
-        } else {
-            STEP_REGIONS
+        let (regions, most) = match early {
+            true => (STEP_REGIONS_EARLY, WRITE_BYTES),
+            false if inner.courtesy.is_watched(now) => (STEP_REGIONS_WATCHED, WRITE_BYTES_WATCHED),
+            false => (STEP_REGIONS, WRITE_BYTES),
         };
+        // Room is taken for all of them before any gives some back: users are to find enough beside that.
+        let space = self.environment.store.space();
+        let free = space.size_bytes.saturating_sub(space.used_bytes);
+        let regions = regions.min((free / FREE_PART / REGION_BYTES).max(1) as usize);
+        let alike = inner.relayouts.regions.iter();
+        let alike = alike.take_while(|next| next.early.is_some() == early);
+        let count = alike.take(regions).count();
+        let batch: Vec<Resting> = inner.relayouts.regions.drain(..count).collect();
         let began = self.environment.clock.monotonic_nanoseconds();
-        let (mut written, mut failed) = (0, None);
-        for _ in 0..regions {
-            let Some(resting) = inner.relayouts.regions.front().copied() else {
-                break;
-            };
-            let fragment = resting.fragment;
-            if !self.is_enabled() {
-                break;
+        let looked = self.look_at_regions(inner, &batch, early, most);
+        let ended = self.environment.clock.monotonic_nanoseconds();
+        inner.courtesy.worked(&self.environment.foreground, began, ended);
+        let (written, mut failed) = self.note_results(inner, batch, looked, now);
+        let tier = inner.relayouts.tier;
+        let policy = inner.policies.get(usize::from(tier));
+        let limit = policy.map_or(0, |policy| policy.rate_limit);
+        inner.paces.entry(tier).or_default().take(limit, written);
+        if failed.is_some() {
+            for resting in inner.relayouts.regions.drain(..) {
+                let since = resting.early.unwrap_or(now);
+                self.environment
+                    .fragments
+                    .put_back(resting.fragment, since, false);
             }
-            let most = if watched { WRITE_BYTES_WATCHED } else { WRITE_BYTES };
-            let look = self.look_at_region(inner, &resting, most);
-            let whole = match look.done {
+        }
+        if failed == Some(FsError::NoSpace) {
+            inner.relayouts.look_soon();
+            failed = None;
+        }
+        self.count_relayout(inner, early, written, failed, now)?;
+        Ok(0)
+    }
+
+    /// Lays these regions out as far as it is worth it.
+    fn look_at_regions(
+        &self,
+        inner: &mut Guard<'_>,
+        batch: &[Resting],
+        early: bool,
+        most: u64,
+    ) -> Vec<(Result<Relaid, FsError>, Look)> {
+        let resting_from = self.resting_from(inner);
+        let minute = minute_of_day(self.environment.clock.now_nanoseconds());
+        let (policies, generation) = (inner.policies.clone(), inner.generation);
+        let tiers = self.environment.store.space().tiers;
+        let (last_part, cut) = match early {
+            true => (LAST_PART_EARLY, Cut::Survivors),
+            false => (LAST_PART, Cut::InOrder),
+        };
+        let begun = |fragment: &Fragment| {
+            let mut batch = batch.iter();
+            batch.any(|resting| resting.begun && resting.fragment == *fragment)
+        };
+        let looks = RefCell::new(BTreeMap::<Fragment, Look>::new());
+        let taken = RefCell::new(vec![0; tiers.len()]);
+        let wanted = |fragment: &Fragment, layout: &Layout| {
+            let at = usize::from(layout.tier);
+            let worth = match (begun(fragment), early) {
+                (true, _) => layout.is_gain(),
+                (false, false) => layout.is_wasteful() || layout.is_scattered(),
+                (false, true) => layout.is_wasteful() && is_tight(&tiers, &policies, at),
+            };
+            let same_tiers = self.tiers_generation.load(Ordering::SeqCst) == generation;
+            let may = self.is_enabled()
+                && same_tiers
+                && layout.tier < resting_from
+                && in_window(&policies, layout.tier, minute);
+            let has_slower = at + 1 < tiers.len();
+            // Of a tier that others are to overflow from, the last part is for what is written there.
+            let mut taken = taken.borrow_mut();
+            let no_room = tiers.get(at).filter(|_| has_slower).is_some_and(|tier| {
+                tier.used_bytes + taken[at] > tier.size_bytes - tier.size_bytes / last_part
+            });
+            let mut looks = looks.borrow_mut();
+            let look = looks.entry(*fragment).or_default();
+            look.if_tight |= has_slower && layout.is_wasteful();
+            look.later |= worth && !may;
+            look.full |= worth && may && no_room;
+            let wanted = worth && may && !no_room;
+            if let Some(taken) = taken.get_mut(at).filter(|_| wanted) {
+                *taken += layout.stored_after_bytes;
+            }
+            wanted
+        };
+        let fragments: Vec<Fragment> = batch.iter().map(|resting| resting.fragment).collect();
+        let done = MutexGuard::unlocked(inner, || {
+            let _disturbed = self.environment.foreground.disturb();
+            self.datasets.relayout(&fragments, cut, &wanted, most)
+        });
+        let looks = looks.into_inner();
+        let look_of = |fragment| looks.get(fragment).copied().unwrap_or_default();
+        let looked = done.into_iter().zip(&fragments);
+        looked.map(|(done, fragment)| (done, look_of(fragment))).collect()
+    }
+
+    /// What becomes of the regions after that: those that were laid out in part come next. Returns the bytes written, and
+    /// the first error.
+    fn note_results(
+        &self,
+        inner: &mut Inner,
+        batch: Vec<Resting>,
+        looked: Vec<(Result<Relaid, FsError>, Look)>,
+        now: u64,
+    ) -> (u64, Option<FsError>) {
+        let fragments = &self.environment.fragments;
+        let (mut written, mut failed, mut unfinished) = (0, None, Vec::new());
+        for (resting, (done, look)) in batch.into_iter().zip(looked) {
+            let fragment = resting.fragment;
+            let since = resting.early.unwrap_or(now);
+            match done {
                 Ok(Relaid::Done {
                     tier,
                     written_bytes,
@@ -189,108 +202,53 @@ impl Mover {
                 }) => {
                     written += written_bytes;
                     inner.relayouts.tier = tier;
-                    if !inner.relayouts.begun {
+                    inner.relayouts.worked |= resting.early.is_some();
+                    if !resting.begun {
                         inner.relayouts.dead_bytes += dead_bytes;
                     }
-                    whole
+                    match whole {
+                        false => unfinished.push(Resting {
+                            begun: true,
+                            ..resting
+                        }),
+                        // It is to be put in order once it rests.
+                        true if resting.early.is_some() => fragments.put_back(fragment, since, true),
+                        true => {}
+                    }
                 }
+                // Others of this step took the room that there was.
+                Ok(Relaid::Left) if look.full && written > 0 => unfinished.push(resting),
+                Err(FsError::NoSpace) if written > 0 => unfinished.push(resting),
                 Ok(Relaid::Left) if look.full => {
-                    failed = Some(FsError::NoSpace);
-                    break;
+                    fragments.put_back(fragment, since, false);
+                    failed = failed.or(Some(FsError::NoSpace));
                 }
-                Ok(Relaid::Left) if !inner.relayouts.begun && resting.early.is_some() => {
-                    let (since, looked) = (resting.early.unwrap_or(now), !look.if_short);
-                    self.environment.fragments.put_back(fragment, since, looked);
-                    true
+                Ok(Relaid::Left) if resting.early.is_some() => {
+                    let again = look.later || look.if_tight && !resting.begun;
+                    fragments.put_back(fragment, since, !again);
                 }
-                Ok(Relaid::Left) if !look.later => true,
-                Ok(Relaid::Left | Relaid::Busy) => {
-                    // It rests anew.
-                    self.environment.fragments.note(fragment, now);
-                    true
-                }
-                Err(FsError::Stale) => true,
+                Ok(Relaid::Left) if !look.later => {}
+                Ok(Relaid::Busy) if resting.early.is_some() => fragments.put_back(fragment, since, true),
+                // It rests anew.
+                Ok(Relaid::Left | Relaid::Busy) => fragments.note(fragment, now),
+                Err(FsError::Stale) => {}
                 Err(error) => {
-                    failed = Some(error);
-                    break;
+                    // What there was no room for is looked at again when there may be some.
+                    fragments.put_back(fragment, since, error != FsError::NoSpace);
+                    failed = failed.or(Some(error));
                 }
-            };
-            inner.relayouts.begun = !whole;
-            if whole {
-                inner.relayouts.regions.pop_front();
             }
         }
-        let (foreground, ended) = (
-            &self.environment.foreground,
-            self.environment.clock.monotonic_nanoseconds(),
-        );
-        inner.courtesy.worked(foreground, began, ended);
-        let tier = inner.relayouts.tier;
-        let limit = inner
-            .policies
-            .get(usize::from(tier))
-            .map_or(0, |policy| policy.rate_limit);
-        inner.paces.entry(tier).or_default().take(limit, written);
-        if let Some(error) = &failed {
-            // What there was no room for is looked at again when there may be some.
-            let looked = *error != FsError::NoSpace;
-            for resting in inner.relayouts.regions.drain(..) {
-                let since = resting.early.unwrap_or(now);
-                self.environment
-                    .fragments
-                    .put_back(resting.fragment, since, looked);
-            }
-            inner.relayouts.begun = false;
+        for resting in unfinished.into_iter().rev() {
+            inner.relayouts.regions.push_front(resting);
         }
-        let failed = failed.filter(|error| *error != FsError::NoSpace);
-        self.count_relayout(inner, written, failed, now)?;
-        Ok(0)
-    }
-
-    fn look_at_region(&self, inner: &mut Guard<'_>, resting: &Resting, most: u64) -> Look {
-        let resting_from = self.resting_from(inner);
-        let minute = minute_of_day(self.environment.clock.now_nanoseconds());
-        let (policies, begun) = (inner.policies.clone(), inner.relayouts.begun);
-        let generation = inner.generation;
-        let tiers = self.environment.store.space().tiers;
-        let (later, full, if_short) = (Cell::new(false), Cell::new(false), Cell::new(false));
-        let last_part = match resting.early {
-            Some(_) => LAST_PART_EARLY,
-            None => LAST_PART,
-        };
-        let wanted = |layout: &Layout| {
-            let at = usize::from(layout.tier);
-            let may_be_short = at + 1 < tiers.len();
-            let worth = match (begun, resting.early) {
-                (true, _) => layout.is_gain(),
-                (false, None) => layout.is_wasteful() || layout.is_scattered(),
-                (false, Some(_)) => layout.is_wasteful() && is_short(&tiers, &policies, at),
-            };
-            let same_tiers = self.tiers_generation.load(Ordering::SeqCst) == generation;
-            let may = same_tiers && layout.tier < resting_from && in_window(&policies, layout.tier, minute);
-            // Of a tier that others are to overflow from, the last part is for what is written there.
-            let tight = |tier: &TierUsage| tier.used_bytes > tier.size_bytes - tier.size_bytes / last_part;
-            let no_room = may_be_short && tiers.get(at).is_some_and(tight);
-            if_short.set(if_short.get() || may_be_short && layout.is_wasteful());
-            later.set(later.get() || worth && !may);
-            full.set(full.get() || worth && may && no_room);
-            worth && may && !no_room
-        };
-        let done = MutexGuard::unlocked(inner, || {
-            let _disturbed = self.environment.foreground.disturb();
-            self.datasets.relayout(&resting.fragment, &wanted, most)
-        });
-        Look {
-            done,
-            later: later.get(),
-            full: full.get(),
-            if_short: if_short.get(),
-        }
+        (written, failed)
     }
 
     fn count_relayout(
         &self,
         inner: &mut Inner,
+        early: bool,
         written: u64,
         failed: Option<FsError>,
         now: u64,
@@ -303,36 +261,43 @@ impl Mover {
         }
         let name = tier_name(inner, tier).to_owned();
         let dead_bytes = inner.relayouts.dead_bytes;
-        if let Some(id) = inner.relayouts.job
-            && let Some(active) = inner.jobs.get_mut(&id)
-        {
+        let job = inner.relayouts.job.and_then(|id| inner.jobs.get_mut(&id));
+        if let Some(active) = job {
             active.job.done_bytes += written;
             active.count(written, now);
             active.job.total_bytes = active.job.done_bytes + left * REGION_BYTES;
             if !active.job.state.is_over() {
+                let what = match early {
+                    true => "writing anew what is left",
+                    false => "laying out in order",
+                };
                 active.job.reason = format!(
-                    "laying out in order on tier '{name}' what was overwritten in part; {dead_bytes} dead bytes come back"
+                    "{what} on tier '{name}' of what was overwritten in part; {dead_bytes} dead bytes come back"
                 );
-                match failed {
-                    Some(error) => active.job.fail(error.to_string()),
-                    None if left == 0 => active.job.finish(),
-                    None => {}
-                }
-            }
-            if active.job.state.is_over() {
-                self.keep(inner, id)?;
-                self.forget_ended(inner)?;
             }
         }
-        if left == 0 {
-            inner.relayouts.clear();
+        // The next early round may follow at once, and goes on with the job.
+        match left == 0 && !(early && failed.is_none()) || failed.is_some() {
+            true => self.end_relayouts(inner, failed),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends the round and its job.
+    pub(crate) fn end_relayouts(&self, inner: &mut Inner, failed: Option<FsError>) -> Result<(), StoreError> {
+        let job = inner.relayouts.job;
+        inner.relayouts.clear();
+        if let Some(id) = job
+            && let Some(active) = inner.jobs.get_mut(&id)
+        {
+            match failed {
+                _ if active.job.state.is_over() => {}
+                Some(error) => active.job.fail(error.to_string()),
+                None => active.job.finish(),
+            }
+            self.keep(inner, id)?;
+            self.forget_ended(inner)?;
         }
         Ok(())
     }
-}
-
-/// Whether content of this tier would have to sink for what should rise to it: as much as is exchanged at once.
-fn is_short(tiers: &[TierUsage], policies: &[TierPolicy], tier: usize) -> bool {
-    let usage = tiers.get(tier).filter(|_| tier + 1 < tiers.len());
-    usage.is_some_and(|usage| !may_rise(usage, policies.get(tier), usage.size_bytes / EXCHANGED_PART))
 }

@@ -2,8 +2,8 @@
 //!
 //! Invariants: what lands there would go to a slower tier any moment, and be read from there later, which costs users more than a
 //! demotion that does not rest beside them; so it is looked for each second, and worked on without rests (but no faster than the
-//! tier's rate allows) until one of the two does not hold any more; dead blocks in chunks are brought back meanwhile, also where
-//! they are still being made ([`relayout`](crate::relayout)). Only what is clearly colder than the hottest there is goes so:
+//! tier's rate allows) until one of the two does not hold any more; dead blocks in chunks are looked for as often
+//! ([`relayout_round`](crate::relayout_round)). Only what is clearly colder than the hottest there is goes so:
 //! of a large tree that is being written, the first part would else make way for the last. While users read from the tier that
 //! it goes to, they are given way as ever. A tier that holds what is written is left to that.
 
@@ -49,15 +49,15 @@ impl Mover {
             && self.is_urgent(inner, job.source)
     }
 
-    /// Between two looks at the policies: begins a demotion where that is urgent.
+    /// Between two looks at the policies: begins a demotion where that is urgent, and brings dead blocks back where a tier is tight.
     pub(crate) fn look_for_urgency(&self, inner: &mut Inner, now: u64) -> Result<(), StoreError> {
         if now < inner.next_urgency {
             return Ok(());
         }
         inner.next_urgency = now + SECOND;
         let tiers = inner.policies.len().saturating_sub(1) as u8;
+        self.find_early(inner, now)?;
         if self.is_any_urgent(inner) {
-            self.find_fragments(inner, now);
             let mut hottest = 0.0f32;
             let heat = &self.environment.heat;
             heat.for_each(self.minutes(), |_, _, _, heat| {

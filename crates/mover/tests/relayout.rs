@@ -176,7 +176,7 @@ fn what_is_being_written_is_left_alone_and_few_pieces_are_no_job() {
 
 #[test]
 fn it_rests_with_migration_off_and_while_it_is_paused_and_ends_when_cancelled() {
-    let pool = Pool::new(100 * MIB);
+    let pool = Pool::new(400 * MIB);
     let (object, content) = pool.scattered_of(8);
     pool.mover.set_enabled(false);
     pool.settle(600);
@@ -205,7 +205,7 @@ fn it_rests_with_migration_off_and_while_it_is_paused_and_ends_when_cancelled() 
         ("done", 8 * MIB)
     );
     pool.audit(object, &content);
-    let pool = Pool::new(100 * MIB);
+    let pool = Pool::new(400 * MIB);
     let (object, content) = pool.scattered_of(8);
     pool.clock.advance(311 * SECOND);
     while pool.relayouts().is_empty() {
@@ -291,21 +291,90 @@ fn what_was_noticed_outlasts_a_restart_and_what_moves_is_noticed_too() {
 }
 
 #[test]
-fn where_a_tier_is_short_of_room_dead_blocks_come_back_soon() {
+fn where_a_tier_is_short_of_room_dead_blocks_come_back_at_once_and_order_once_it_rests() {
     let pool = Pool::new(100 * MIB);
-    let (object, content) = pool.scattered();
-    // Nothing has to sink yet, but nothing may rise either.
+    let (object, mut content) = pool.scattered();
+    pool.datasets.commit_all().unwrap();
+    pool.settle(22);
+    assert_eq!(pool.stored_bytes(), 6 * MIB, "there is room");
+    // Nothing has to sink yet.
     let fast = TierPolicy {
         high_water: 0.11,
-        low_water: 0.07,
+        low_water: 0.03,
         ..TierPolicy::named("fast")
     };
     pool.mover.set_policies(vec![fast, TierPolicy::named("slow")]);
-    pool.mover.step().unwrap();
-    assert_eq!(pool.stored_bytes(), 6 * MIB, "it was written a moment ago");
+    pool.settle(22);
+    assert_eq!(pool.stored_bytes(), 4 * MIB);
+    assert!(pool.pieces(object) > 256, "{}", pool.pieces(object));
+    let jobs = pool.relayouts();
+    assert_eq!((jobs.len(), jobs[0].state), (1, "done"), "{jobs:?}");
+    assert!(
+        jobs[0].reason.contains("writing anew what is left") && jobs[0].reason.contains("2097152 dead bytes"),
+        "{}",
+        jobs[0].reason
+    );
+    // What is written over goes on making none.
+    let filesystem = pool.datasets.filesystem("pool/a").unwrap();
+    for block in (0..1024).step_by(3) {
+        let data = noise(5000 + block, 4096);
+        let offset = block * 4096;
+        content[offset as usize..][..4096].copy_from_slice(&data);
+        let root = Context::root();
+        filesystem.write(&root, object, offset, &data, false).unwrap();
+    }
+    pool.datasets.commit_all().unwrap();
+    assert_eq!(pool.stored_bytes(), 4 * MIB);
     pool.settle(44);
+    assert_eq!(pool.relayouts().len(), 1, "there was nothing to bring back");
+    pool.settle(300);
     assert_eq!((pool.stored_bytes(), pool.pieces(object)), (4 * MIB, 32));
     pool.audit(object, &content);
+}
+
+#[test]
+fn rounds_that_follow_one_another_are_one_job_that_pauses_and_what_would_sink_waits_for_them() {
+    let pool = Pool::new(100 * MIB);
+    let fast = TierPolicy {
+        high_water: 0.05,
+        low_water: 0.041,
+        ..TierPolicy::named("fast")
+    };
+    let (object, mut content) = pool.scattered();
+    pool.datasets.commit_all().unwrap();
+    // 6 MiB of 100 are above the mark, and 4 will not be.
+    pool.mover.set_policies(vec![fast, TierPolicy::named("slow")]);
+    pool.settle(22);
+    let tiers = || {
+        pool.memory.references();
+        let tiers = pool.memory.space().tiers;
+        (tiers[0].live_bytes, tiers[1].live_bytes)
+    };
+    assert_eq!(tiers(), (4 * MIB, 0), "nothing has sunk");
+    assert_eq!(pool.relayouts().len(), 1, "{:?}", pool.relayouts());
+    pool.audit(object, &content);
+    // Paused, it holds nothing up.
+    let pool = Pool::new(100 * MIB);
+    let (object, more) = pool.scattered_of(40);
+    pool.datasets.commit_all().unwrap();
+    let fast = TierPolicy {
+        high_water: 0.5,
+        low_water: 0.42,
+        ..TierPolicy::named("fast")
+    };
+    pool.mover.set_policies(vec![fast, TierPolicy::named("slow")]);
+    while pool.relayouts().is_empty() {
+        pool.mover.step().unwrap();
+        pool.clock.advance(SECOND / 10);
+    }
+    pool.mover.pause(pool.relayouts()[0].id).unwrap();
+    pool.settle(22);
+    pool.memory.references();
+    let live = pool.memory.space().tiers[0].live_bytes;
+    assert!(live <= 50 * MIB, "{live}");
+    assert_eq!(pool.relayouts()[0].state, "paused");
+    content.clear();
+    pool.audit(object, &more);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::{
 };
 
 use terrace_dataset::{
-    AllocateMode, Context, Filesystem, Fragment, FsError, Layout, ROOT, Relaid, SetAttributes, Tree,
+    AllocateMode, Context, Cut, Filesystem, Fragment, FsError, Layout, ROOT, Relaid, SetAttributes, Tree,
     body_of_object,
 };
 use terrace_store::Store;
@@ -152,13 +152,11 @@ impl Run {
             return self.relayout_beside(index, fragment, &files);
         }
         let before = handle.attributes(object);
-        let most = self.most_bytes();
-        let done = self
-            .engine()?
-            .datasets()
-            .relayout(&fragment, &Layout::is_gain, most);
-        trace!(self.trace, "relayout {fragment:?}, {most} bytes: {done:?}");
-        let done = match done {
+        let (cut, most) = self.how();
+        let all = with_neighbours(fragment, size);
+        let done = self.engine()?.datasets().relayout(&all, cut, &is_gain, most);
+        trace!(self.trace, "relayout {all:?}, {cut:?}, {most} bytes: {done:?}");
+        let done = match done.into_iter().collect::<Result<Vec<Relaid>, FsError>>() {
             Ok(done) => done,
             Err(error) => return self.after_error("relayout", &error),
         };
@@ -172,19 +170,19 @@ impl Run {
             shown.0,
             shown.1
         );
-        if !matches!(done, Relaid::Done { .. }) {
+        if !done.iter().any(|done| matches!(done, Relaid::Done { .. })) {
             return Ok(());
         }
         let filesystem = &self.filesystems[index];
         let Ok(file) = filesystem.history.newest().tree.file(object).cloned() else {
             return Ok(());
         };
-        let mut buffer = vec![0xEE; 1 << 20];
+        let mut buffer = vec![0xEE; all.len() << 20];
         let offset = fragment.region << 20;
         match handle.read(object, offset, &mut buffer) {
             Ok(read) => {
                 ensure!(
-                    buffer[..read] == file.read(offset, 1 << 20),
+                    buffer[..read] == file.read(offset, buffer.len()),
                     "a relayout of {fragment:?} changed its content"
                 );
                 Ok(())
@@ -202,7 +200,7 @@ impl Run {
         let others: Vec<u64> = others.collect();
         let change = Change::choose(&mut self.laying, size, &others);
         let commits = self.laying.chance(1, 2);
-        let most = self.most_bytes();
+        let (cut, most) = self.how();
         let engine = self.engine()?;
         let (laid, committed) = (Cell::new(Ok(Relaid::Left)), Cell::new(Ok(())));
         let called = self.call(index, "a change beside a relayout", |fs, tree| {
@@ -216,11 +214,11 @@ impl Run {
                     result
                 });
             };
-            let wanted = |layout: &Layout| {
+            let wanted = |_: &Fragment, layout: &Layout| {
                 make();
                 layout.is_gain()
             };
-            laid.set(engine.datasets().relayout(&fragment, &wanted, most));
+            laid.set(one(engine.datasets().relayout(&[fragment], cut, &wanted, most)));
             make();
             let result = made.into_inner().unwrap_or(Ok(0));
             let pieces = change.in_part(tree, object, &result);
@@ -249,17 +247,15 @@ impl Run {
         let Some(fragment) = self.fragment(handle.dataset().number(), ROOT, model.size)? else {
             return Ok(());
         };
-        let most = self.most_bytes();
-        let done = self
-            .engine()?
-            .datasets()
-            .relayout(&fragment, &Layout::is_gain, most);
-        trace!(self.trace, "relayout {fragment:?}, {most} bytes: {done:?}");
-        if let Err(error) = done {
+        let (cut, most) = self.how();
+        let all = with_neighbours(fragment, model.size);
+        let done = self.engine()?.datasets().relayout(&all, cut, &is_gain, most);
+        trace!(self.trace, "relayout {all:?}, {cut:?}, {most} bytes: {done:?}");
+        if let Some(error) = done.into_iter().find_map(Result::err) {
             return self.after_error("relayout", &error);
         }
         let offset = fragment.region << 20;
-        let mut buffer = vec![0xEE; (model.size - offset).min(1 << 20) as usize];
+        let mut buffer = vec![0xEE; (model.size - offset).min((all.len() as u64) << 20) as usize];
         match handle.read(offset, &mut buffer) {
             Ok(()) => {
                 ensure!(
@@ -292,7 +288,30 @@ impl Run {
         }
     }
 
-    fn most_bytes(&mut self) -> u64 {
-        *self.laying.pick(&[1, 100_000, 256 << 10, 1 << 20, 1 << 20])
+    /// How it is cut, and how much of it is written at most.
+    fn how(&mut self) -> (Cut, u64) {
+        *self.laying.pick(&[
+            (Cut::InOrder, 1),
+            (Cut::InOrder, 100_000),
+            (Cut::Survivors, 256 << 10),
+            (Cut::InOrder, 1 << 20),
+            (Cut::Survivors, 1 << 20),
+        ])
     }
+}
+
+/// It and up to two that come after it.
+fn with_neighbours(fragment: Fragment, size: u64) -> Vec<Fragment> {
+    let regions = fragment.region..(fragment.region + 3).min(size.div_ceil(1 << 20));
+    let of_region = |region| Fragment { region, ..fragment };
+    regions.map(of_region).collect()
+}
+
+fn is_gain(_: &Fragment, layout: &Layout) -> bool {
+    layout.is_gain()
+}
+
+/// The outcome of the only region.
+fn one(done: Vec<Result<Relaid, FsError>>) -> Result<Relaid, FsError> {
+    done.into_iter().next().unwrap_or(Ok(Relaid::Left))
 }

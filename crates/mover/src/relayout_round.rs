@@ -1,0 +1,273 @@
+//! `Relayouts`: which regions are looked at next to be laid out anew, and when.
+//!
+//! Invariants: a region is looked at only because a commit or a move to another tier noticed it, never by a look through the pool;
+//! it is put in order only after no commit has changed it for [`REST`], so that what is being overwritten at random is left
+//! alone; a round shows as a job only when it found something, and rounds that follow one another are one job.
+//!
+//! On a tier above another one that is filled to near its low-water mark, that is too long: dead blocks keep hot content below,
+//! and what is being overwritten makes more of them than the tier can hold; and who waits until it is full has no room to
+//! write in. There regions are looked at *early*, as soon as a commit left them and each once until the next commit, and what
+//! is left of their chunks is cut so small that nothing dead is left behind (`Cut::Survivors`); they are put in order once they
+//! rest. That goes before what rests, and before anything sinks (`migrate.rs`). As long as looks win nothing they become more
+//! and more rare.
+
+use std::collections::VecDeque;
+
+use terrace_dataset::Fragment;
+use terrace_store::{StoreError, TierUsage};
+
+use crate::{
+    job::JobState,
+    marks::filled_bytes,
+    mover::{Inner, Mover, SECOND},
+    policy::TierPolicy,
+};
+
+/// How long no commit has changed a region before it is put in order.
+pub(crate) const REST: u64 = 300 * SECOND;
+/// Regions of a round, and of an early one: the sooner are those looked at that changed meanwhile.
+const ROUND_REGIONS: usize = 1024;
+const EARLY_REGIONS: usize = 128;
+/// How far below its low-water mark a tier is tight, as a part of it.
+const TIGHT_BELOW: f64 = 0.25;
+/// Between two early rounds: while they bring something back, or there are none to be looked at, and at most.
+const EARLY_INTERVAL: u64 = SECOND;
+const EARLY_INTERVAL_MAX: u64 = 16 * SECOND;
+/// How long what would sink waits for early rounds that bring something back, one after the other.
+const SINKING_WAITS: u64 = 30 * SECOND;
+
+/// A region of a round.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Resting {
+    pub(crate) fragment: Fragment,
+    /// It has not rested long: since when, nanoseconds.
+    pub(crate) early: Option<u64>,
+    /// It was written in part.
+    pub(crate) begun: bool,
+}
+
+/// The regions of this round.
+pub(crate) struct Relayouts {
+    pub(crate) regions: VecDeque<Resting>,
+    /// The job that shows the work of this round, once there is some, and of those before that it followed.
+    pub(crate) job: Option<u64>,
+    /// The tier that was written last.
+    pub(crate) tier: u8,
+    pub(crate) dead_bytes: u64,
+    /// This early round brought something back.
+    pub(crate) worked: bool,
+    /// Since when early rounds do, one after the other.
+    working: Option<u64>,
+    /// The last look for early ones, and how long after it the next one is due.
+    looked: Option<u64>,
+    interval: u64,
+}
+
+impl Default for Relayouts {
+    fn default() -> Self {
+        Self {
+            regions: VecDeque::new(),
+            job: None,
+            tier: 0,
+            dead_bytes: 0,
+            worked: false,
+            working: None,
+            looked: None,
+            interval: EARLY_INTERVAL,
+        }
+    }
+}
+
+impl Relayouts {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    pub(crate) fn job(&self) -> Option<u64> {
+        self.job
+    }
+
+    /// Whether the regions that come next are early ones.
+    pub(crate) fn is_early(&self) -> bool {
+        self.regions.front().is_some_and(|next| next.early.is_some())
+    }
+
+    /// The round is over, or given up.
+    pub(crate) fn clear(&mut self) {
+        *self = Self {
+            looked: self.looked,
+            interval: self.interval,
+            ..Self::default()
+        };
+    }
+
+    /// Whether early rounds bring something back, or did a moment ago, and not for too long already.
+    fn is_bringing_back(&self, now: u64) -> bool {
+        let too_long = self.working.is_some_and(|since| now >= since + SINKING_WAITS);
+        (self.is_early() || self.worked) && !too_long
+    }
+
+    /// Whether an early round is due now.
+    fn is_early_due(&mut self, urgent: bool, now: u64) -> bool {
+        if urgent || self.worked {
+            self.interval = EARLY_INTERVAL;
+        }
+        let due = self.looked.is_none_or(|looked| now >= looked + self.interval);
+        if due {
+            self.working = self.working.or(Some(now)).filter(|_| self.worked);
+            self.looked = Some(now);
+            self.worked = false;
+        }
+        due
+    }
+
+    /// Some are looked at, which costs something: if that wins nothing, the next look is later.
+    fn look_later(&mut self) {
+        self.interval = (self.interval * 2).min(EARLY_INTERVAL_MAX);
+    }
+
+    /// There was no room for what would be won.
+    pub(crate) fn look_soon(&mut self) {
+        self.interval = EARLY_INTERVAL;
+    }
+}
+
+impl Mover {
+    /// Takes the regions that have come to rest, and before them those that cannot wait so long, unless the last round still
+    /// runs.
+    pub(crate) fn find_fragments(&self, inner: &mut Inner, now: u64) -> Result<(), StoreError> {
+        self.find_early(inner, now)?;
+        if !inner.relayouts.is_idle() || inner.relayouts.job.is_some() {
+            return Ok(());
+        }
+        if let Some(before) = now.checked_sub(REST) {
+            let found = self.environment.fragments.take(before, ROUND_REGIONS);
+            let found = found.into_iter().map(|fragment| Resting {
+                fragment,
+                early: None,
+                begun: false,
+            });
+            inner.relayouts.regions = found.collect();
+        }
+        Ok(())
+    }
+
+    /// The early ones alone, where a tier is tight.
+    pub(crate) fn find_early(&self, inner: &mut Inner, now: u64) -> Result<(), StoreError> {
+        let paused = self.relayout_state(inner) == Some(JobState::Paused);
+        if paused || inner.relayouts.is_early() {
+            return Ok(());
+        }
+        let fragments = &self.environment.fragments;
+        let urgent = self.is_any_urgent(inner);
+        let tight = self.is_any_tight(inner);
+        let brought_back = inner.relayouts.worked;
+        if tight && inner.relayouts.is_early_due(urgent, now) {
+            if brought_back {
+                // There is room again for what landed below meanwhile.
+                self.find_hot(inner);
+                self.grant_return(inner);
+            }
+            let early: Vec<_> = fragments.take_early(now, EARLY_REGIONS);
+            if !early.is_empty() {
+                inner.relayouts.look_later();
+                let regions = &mut inner.relayouts.regions;
+                // Those that rest go on resting.
+                for resting in regions.iter().filter(|resting| !resting.begun) {
+                    fragments.put_back(resting.fragment, now.saturating_sub(REST), false);
+                }
+                regions.retain(|resting| resting.begun);
+            }
+            inner
+                .relayouts
+                .regions
+                .extend(early.into_iter().map(|(fragment, since)| Resting {
+                    fragment,
+                    early: Some(since),
+                    begun: false,
+                }));
+        }
+        // A job whose rounds followed one another has none any more.
+        if inner.relayouts.is_idle() && (!tight || !inner.relayouts.worked) {
+            self.end_relayouts(inner, None)?;
+        }
+        Ok(())
+    }
+
+    /// Whether dead blocks are being brought back where room is short, or were a moment ago: what would sink for them can
+    /// wait, but not for ever.
+    pub(crate) fn is_bringing_back(&self, inner: &Inner, now: u64) -> bool {
+        inner.relayouts.is_bringing_back(now) && self.relayout_state(inner) != Some(JobState::Paused)
+    }
+
+    pub(crate) fn relayout_state(&self, inner: &Inner) -> Option<JobState> {
+        let job = inner.relayouts.job.and_then(|id| inner.jobs.get(&id));
+        job.map(|active| active.job.state)
+    }
+
+    /// Whether any tier is tight.
+    pub(crate) fn is_any_tight(&self, inner: &Inner) -> bool {
+        let tiers = self.environment.store.space().tiers;
+        (0..tiers.len()).any(|tier| is_tight(&tiers, &inner.policies, tier))
+    }
+}
+
+/// Whether dead blocks of this tier keep content below, or will: there is a slower one, and it is filled to near its low-water mark.
+pub(crate) fn is_tight(tiers: &[TierUsage], policies: &[TierPolicy], tier: usize) -> bool {
+    let usage = tiers.get(tier).filter(|_| tier + 1 < tiers.len());
+    let low = policies.get(tier).map_or(1.0, |policy| policy.low_water);
+    usage.is_some_and(|usage| filled_bytes(usage) as f64 > (low - TIGHT_BELOW) * usage.size_bytes as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longer_nothing_is_found_the_more_rarely_it_is_looked_for() {
+        let mut relayouts = Relayouts::default();
+        let looks = |relayouts: &mut Relayouts, from: u64, to: u64| {
+            let mut due = Vec::new();
+            for second in from..to {
+                if relayouts.is_early_due(false, second * SECOND) {
+                    relayouts.look_later();
+                    due.push(second);
+                }
+            }
+            due
+        };
+        assert_eq!(looks(&mut relayouts, 100, 160), [100, 102, 106, 114, 130, 146]);
+        // A round that was given up brought nothing back.
+        relayouts.worked = true;
+        relayouts.clear();
+        assert_eq!(looks(&mut relayouts, 160, 170), [162]);
+        relayouts.worked = true;
+        assert_eq!(looks(&mut relayouts, 170, 180), [170, 172, 176]);
+        assert!(relayouts.is_early_due(true, 180 * SECOND));
+        assert!(!relayouts.is_early_due(true, 180 * SECOND));
+        assert!(relayouts.is_early_due(true, 181 * SECOND));
+        relayouts.look_later();
+        relayouts.look_soon();
+        assert!(relayouts.is_early_due(false, 182 * SECOND), "there was no room");
+        // Where there is none to be looked at it costs nothing.
+        let mut idle = Relayouts::default();
+        assert!((0..9).all(|second| idle.is_early_due(false, second * SECOND)));
+    }
+
+    #[test]
+    fn what_would_sink_does_not_wait_for_ever() {
+        let mut relayouts = Relayouts::default();
+        assert!(!relayouts.is_bringing_back(0));
+        for second in 100..130 {
+            relayouts.worked = true;
+            assert!(relayouts.is_bringing_back(second * SECOND), "{second}");
+            assert!(relayouts.is_early_due(false, second * SECOND));
+        }
+        relayouts.worked = true;
+        assert!(!relayouts.is_bringing_back(130 * SECOND));
+        // A round that brings nothing back begins anew.
+        assert!(relayouts.is_early_due(false, 130 * SECOND) && relayouts.is_early_due(false, 140 * SECOND));
+        relayouts.worked = true;
+        assert!(relayouts.is_bringing_back(141 * SECOND));
+    }
+}
