@@ -35,7 +35,7 @@ pub struct Serving {
     running: Mutex<usize>,
     stopped: Condvar,
     ended: AtomicBool,
-    requests: AtomicU64,
+    awaited_requests: AtomicU64,
 }
 
 impl Serving {
@@ -52,7 +52,7 @@ impl Serving {
             running: Mutex::new(0),
             stopped: Condvar::new(),
             ended: AtomicBool::new(false),
-            requests: AtomicU64::new(0),
+            awaited_requests: AtomicU64::new(0),
         }
     }
 
@@ -97,7 +97,9 @@ impl Serving {
 
     /// Serves a request. The error number for the kernel (0: none), or `None` if it waits for no answer.
     pub fn answer(&self, header: &Header, request: Request<'_>, reply: &mut ReplyBuffer) -> Option<i32> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
+        if request.is_awaited() {
+            self.awaited_requests.fetch_add(1, Ordering::Relaxed);
+        }
         match catch_unwind(AssertUnwindSafe(|| self.server.handle(header, request, reply))) {
             Ok(Answer::Silence) => None,
             Ok(Answer::Reply) => Some(0),
@@ -111,9 +113,9 @@ impl Serving {
         self.server.negotiated().has(feature::OVER_IO_URING)
     }
 
-    /// Requests served so far.
-    pub fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
+    /// Requests served so far that a caller waited for.
+    pub fn awaited_requests(&self) -> u64 {
+        self.awaited_requests.load(Ordering::Relaxed)
     }
 
     /// Whether all threads have stopped and everything has been let go of.

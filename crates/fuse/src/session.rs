@@ -167,9 +167,10 @@ impl Session {
         self.serving.is_ended()
     }
 
-    /// Requests served so far.
-    pub fn requests(&self) -> u64 {
-        self.serving.requests()
+    /// Requests served so far that a caller waited for: all but those by which the kernel lets go of something, which it
+    /// sends when it likes.
+    pub fn awaited_requests(&self) -> u64 {
+        self.serving.awaited_requests()
     }
 
     /// Live objects that the kernel knows at the moment.

@@ -198,6 +198,21 @@ pub enum Request<'a> {
     Unknown,
 }
 
+impl Request<'_> {
+    /// Whether the kernel waits for what comes of it. It does not where it only lets go of something: that comes some
+    /// time after the call that caused it.
+    pub fn is_awaited(&self) -> bool {
+        !matches!(
+            self,
+            Request::Forget { .. }
+                | Request::BatchForget(_)
+                | Request::Release
+                | Request::ReleaseDirectory
+                | Request::Interrupt { .. }
+        )
+    }
+}
+
 /// What of the protocol's history the kernel at the other end has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dialect {

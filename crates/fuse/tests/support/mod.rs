@@ -44,7 +44,7 @@ pub fn serve(mount: impl Fn(&str, &Path) -> Result<Session, FuseError>) {
             "unmount lazily" => outcome(session.unmount(UnmountMode::Lazy)),
             "ended" => session.wait_for(Duration::from_secs(60)).to_string(),
             "known" => session.known_objects().to_string(),
-            "requests" => session.requests().to_string(),
+            "requests" => session.awaited_requests().to_string(),
             "transport" if session.uses_rings() => "rings".into(),
             "transport" => "device".into(),
             "connection" => session.connection_number().to_string(),
