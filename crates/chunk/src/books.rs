@@ -88,11 +88,24 @@ impl Drop for PinGuard {
 }
 
 /// What a lookup by hash in the pending chunks gave.
-pub enum Claim {
+pub enum Claim<'a> {
     /// An equal chunk is pending; held by the guard.
     Known(ChunkId, Arc<PinGuard>),
-    /// Nobody else writes this content until [`BookKeeper::release_claim`].
-    Mine,
+    /// Nobody else writes this content until this is dropped.
+    Mine(Claimed<'a>),
+}
+
+/// The caller alone writes some content. Others who write the same wait until this is dropped.
+pub struct Claimed<'a> {
+    keeper: &'a BookKeeper,
+    hash: [u8; 32],
+}
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        self.keeper.books.lock().claimed.remove(&self.hash);
+        self.keeper.unclaimed.notify_all();
+    }
 }
 
 impl BookKeeper {
@@ -103,7 +116,7 @@ impl BookKeeper {
 
     /// Finds a pending chunk of this content, or makes the caller the only one who writes it; waits for another
     /// caller who is writing it.
-    pub fn claim(self: &Arc<Self>, hash: &[u8; 32]) -> Claim {
+    pub fn claim(self: &Arc<Self>, hash: &[u8; 32]) -> Claim<'_> {
         let mut books = self.books.lock();
         loop {
             if let Some(id) = books.pending_hashes.get(hash).copied() {
@@ -111,16 +124,13 @@ impl BookKeeper {
                 return Claim::Known(id, pin);
             }
             if books.claimed.insert(*hash) {
-                return Claim::Mine;
+                return Claim::Mine(Claimed {
+                    keeper: self,
+                    hash: *hash,
+                });
             }
             self.unclaimed.wait(&mut books);
         }
-    }
-
-    /// Ends a claim.
-    pub fn release_claim(&self, hash: &[u8; 32]) {
-        self.books.lock().claimed.remove(hash);
-        self.unclaimed.notify_all();
     }
 
     /// Holds a chunk; `None` if it is being reclaimed.
@@ -361,5 +371,25 @@ impl Books {
         } else {
             self.empty.remove(&segment);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_who_panics_leaves_his_claim() {
+        let keeper = Arc::new(BookKeeper::default());
+        let (own, hash) = (keeper.clone(), [7; 32]);
+        let writer = std::thread::spawn(move || {
+            let _claimed = own.claim(&hash);
+            assert!(own.lock().claimed.contains(&hash));
+            panic!("a test ends here");
+        });
+        assert!(writer.join().is_err());
+        assert!(keeper.lock().claimed.is_empty());
+        assert!(matches!(keeper.claim(&hash), Claim::Mine(_)));
+        assert!(keeper.lock().claimed.is_empty());
     }
 }

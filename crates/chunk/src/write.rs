@@ -112,16 +112,14 @@ impl ChunkStore {
         if !piece.dedup {
             return self.store_piece(piece, hash, scratch);
         }
-        if let Claim::Known(id, pin) = self.keeper.claim(&hash) {
-            return Ok(Written::new(id, true, pin));
-        }
-        let result = match self.find_equal(&hash) {
-            Ok(Some((id, pin))) => Ok(Written::new(id, true, pin)),
-            Ok(None) => self.store_piece(piece, hash, scratch),
-            Err(error) => Err(error),
+        let _claimed = match self.keeper.claim(&hash) {
+            Claim::Known(id, pin) => return Ok(Written::new(id, true, pin)),
+            Claim::Mine(claimed) => claimed,
         };
-        self.keeper.release_claim(&hash);
-        result
+        match self.find_equal(&hash)? {
+            Some((id, pin)) => Ok(Written::new(id, true, pin)),
+            None => self.store_piece(piece, hash, scratch),
+        }
     }
 
     /// A committed chunk with this hash, held.
