@@ -89,7 +89,7 @@ impl ChunkStore {
             let unlogged = self.unlogged_bytes.load(Ordering::Relaxed) > UNLOGGED_BYTES_MAX;
             // At most a segment: on a pool of small ones an entry of many may not have room in what is kept for the log.
             let segment_bytes = self.pool.segment_bytes() as usize;
-            let pending_max = (self.options.memtable_bytes / 8)
+            let pending_max = (self.tree.memory_bytes() / 8)
                 .clamp(PENDING_BYTES_MIN, PENDING_BYTES_MAX)
                 .min(segment_bytes);
             (sequence, unlogged || commit.pending.len() > pending_max)

@@ -117,6 +117,16 @@ impl ChunkStore {
         ))
     }
 
+    /// What the metadata may take from now on, as [`Options::memtable_bytes`] and [`Options::block_cache_bytes`].
+    pub fn set_memory(&self, memtable_bytes: usize, block_cache_bytes: usize) {
+        self.tree.set_memory(memtable_bytes, block_cache_bytes);
+    }
+
+    /// Memory for records that are not yet in tables, bytes.
+    pub fn memtable_bytes(&self) -> usize {
+        self.tree.memory_bytes()
+    }
+
     /// Latches a failure: from now on nothing is accepted. Returns the error to be given to the caller.
     pub(crate) fn latch(&self, cause: &str) -> StoreError {
         let mut stop = self.stop.lock();

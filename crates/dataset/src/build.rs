@@ -557,7 +557,7 @@ impl LiveDataset {
             cached_change += object.entries.len();
             self.object_committed(object, blocks, frozen.checkpoint);
         }
-        if self.cached_names.fetch_add(cached_change, Relaxed) + cached_change > self.names_limit {
+        if self.cached_names.fetch_add(cached_change, Relaxed) + cached_change > self.names_limit() {
             self.shrink_names();
         }
         self.rooms.spend(frozen.room_bytes, frozen.ahead_bytes);

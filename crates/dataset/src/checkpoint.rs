@@ -42,6 +42,16 @@ impl Datasets {
         worked
     }
 
+    /// The budget of memory has changed: so do the caches. What counts heat keeps its size until the next start.
+    pub fn size_caches(&self) {
+        self.environment.size_cache();
+        let nodes = self.nodes_where(|_| true);
+        let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
+        for live in handles.iter().filter_map(Borrowed::live) {
+            live.size_maps();
+        }
+    }
+
     /// Bytes that were written ahead and wait for a commit.
     pub fn ahead_bytes(&self) -> u64 {
         let nodes = self.nodes_where(|_| true);

@@ -57,6 +57,11 @@ impl<V: Cached> ClockMap<V> {
         }
     }
 
+    /// What is too much for the new limit goes as others come.
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.limit_per_shard.store((limit / SHARDS).max(1), Relaxed);
+    }
+
     fn shard(&self, key: (u64, u64)) -> &Mutex<Shard<V>> {
         let hash = (key.0 ^ key.1.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.shards[(hash >> 59) as usize % SHARDS]
@@ -181,6 +186,10 @@ mod tests {
         (100..10_000).for_each(|key| map.insert((key, 0), Arc::new(Value(true))));
         assert!((0..100).all(|key| map.get((key, 0)).is_ok()));
         assert!(map.len() < 600, "{}", map.len());
+        map.set_limit(128);
+        (0..1000).for_each(|key| map.insert((key, 1), Arc::new(Value(true))));
+        assert!((0..100).all(|key| map.get((key, 0)).is_ok()));
+        assert!(map.len() < 300, "{}", map.len());
     }
 
     #[test]

@@ -449,6 +449,10 @@ impl Live for Filesystem {
         self.live.write_ahead()
     }
 
+    fn size_maps(&self) {
+        self.live.size_maps();
+    }
+
     fn ahead_bytes(&self) -> u64 {
         self.live.ahead_bytes()
     }

@@ -184,6 +184,10 @@ impl Live for LiveDataset {
         })
     }
 
+    fn size_maps(&self) {
+        LiveDataset::size_maps(self);
+    }
+
     fn write_ahead(&self) -> bool {
         self.write_ahead_step()
     }

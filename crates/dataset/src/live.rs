@@ -10,7 +10,7 @@ use std::sync::{
 };
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use terrace_cache::Admitted;
+use terrace_cache::{Admitted, Budget};
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX};
 
 use crate::{
@@ -77,7 +77,6 @@ pub(crate) struct LiveDataset {
     pub(crate) dirty_bytes: AtomicU64,
     /// Names cached in directories.
     pub(crate) cached_names: AtomicUsize,
-    pub(crate) names_limit: usize,
     /// One rename between directories at a time, so that the tree above a directory stands still.
     pub(crate) rename: Mutex<()>,
     /// Records of the dataset itself that belong to what is dirty: they go into the same batch. Added under the gate.
@@ -92,15 +91,20 @@ pub(crate) struct LiveDataset {
     pub(crate) relayouts: Relayouts,
 }
 
+/// Objects that are kept, and as many regions, at most.
+fn objects_limit(budget: &Budget) -> usize {
+    (budget.object_bytes() / 4 / OBJECT_BYTES).max(KEPT_MIN) as usize
+}
+
 impl LiveDataset {
     pub(crate) fn new(dataset: Arc<DatasetState>) -> Self {
         let budget = &dataset.environment().budget;
-        let bytes = budget.object_bytes();
+        let objects = objects_limit(budget);
         let kept = budget.dirty_limit_bytes() / BUFFERS_KEPT_PART / CHUNK_BYTES_MAX as u64;
         Self {
             gate: RwLock::new(()),
-            objects: ClockMap::new((bytes / 4 / OBJECT_BYTES).max(KEPT_MIN) as usize),
-            regions: ClockMap::new((bytes / 4 / OBJECT_BYTES).max(KEPT_MIN) as usize),
+            objects: ClockMap::new(objects),
+            regions: ClockMap::new(objects),
             dirty: Mutex::new(Vec::new()),
             buffers: Buffers::new(kept.clamp(4, 128) as usize),
             rooms: RoomPool::default(),
@@ -108,7 +112,6 @@ impl LiveDataset {
             shared: Mutex::new(None),
             dirty_bytes: AtomicU64::new(0),
             cached_names: AtomicUsize::new(0),
-            names_limit: (bytes / 2 / NAME_BYTES).max(KEPT_MIN) as usize,
             rename: Mutex::new(()),
             riders: Mutex::new(Vec::new()),
             pending: Mutex::new(None),
@@ -118,6 +121,19 @@ impl LiveDataset {
             relayouts: Relayouts::default(),
             dataset,
         }
+    }
+
+    /// Names of directories that are kept, at most.
+    pub(crate) fn names_limit(&self) -> usize {
+        let bytes = self.dataset.environment().budget.object_bytes();
+        (bytes / 2 / NAME_BYTES).max(KEPT_MIN) as usize
+    }
+
+    /// The budget has changed: so does what is kept of objects.
+    pub(crate) fn size_maps(&self) {
+        let objects = objects_limit(&self.dataset.environment().budget);
+        self.objects.set_limit(objects);
+        self.regions.set_limit(objects);
     }
 
     pub(crate) fn now(&self) -> Time {

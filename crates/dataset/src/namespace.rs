@@ -132,7 +132,7 @@ impl LiveDataset {
             if entries.complete {
                 return Ok(true);
             }
-            if self.cached_names.load(Relaxed) as u64 + state.inode.size > self.names_limit as u64 / 2 {
+            if self.cached_names.load(Relaxed) as u64 + state.inode.size > self.names_limit() as u64 / 2 {
                 return Ok(false);
             }
             entries.version
@@ -154,7 +154,7 @@ impl LiveDataset {
                     birth,
                 ));
             }
-            if read.len() > self.names_limit {
+            if read.len() > self.names_limit() {
                 return Ok(false);
             }
             match records.last() {

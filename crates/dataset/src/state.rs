@@ -56,6 +56,9 @@ pub trait Live: Send + Sync {
         most_bytes: u64,
     ) -> Vec<Result<Relaid, FsError>>;
 
+    /// The budget of memory has changed.
+    fn size_maps(&self);
+
     /// The dataset will be opened again by somebody else: no record is replaced through this one any more. The commit
     /// lock is held.
     fn close(&self);

@@ -257,6 +257,10 @@ impl Live for Volume {
         self.live.write_ahead()
     }
 
+    fn size_maps(&self) {
+        self.live.size_maps();
+    }
+
     fn ahead_bytes(&self) -> u64 {
         self.live.ahead_bytes()
     }

@@ -177,11 +177,11 @@ impl Engine {
         } else {
             budget.without_delays()
         });
-        let store_bytes = budget.store_bytes() as usize;
+        let (memtable_bytes, block_cache_bytes) = shares_of_store(&budget);
         let defaults = terrace_chunk::Options::default();
         let chunk_options = terrace_chunk::Options {
-            memtable_bytes: store_bytes / 3,
-            block_cache_bytes: store_bytes / 2,
+            memtable_bytes,
+            block_cache_bytes,
             threads: if options.threads {
                 std::thread::available_parallelism().map_or(2, |n| n.get().min(8))
             } else {
@@ -675,7 +675,9 @@ impl Engine {
             let memory = properties::memory_bytes(&self.pool.property("memory").unwrap_or_default());
             if memory != self.environment.budget.limit_bytes() {
                 self.environment.budget.set_limit(memory);
-                self.environment.size_cache();
+                self.datasets.size_caches();
+                let (memtable_bytes, block_cache_bytes) = shares_of_store(&self.environment.budget);
+                self.chunks.set_memory(memtable_bytes, block_cache_bytes);
             }
         }
     }
@@ -686,6 +688,12 @@ impl Drop for Engine {
         // Without a clean close this is a crash: recovery replays the log. Threads must not outlive it.
         self.workers.stop();
     }
+}
+
+/// Of what the store may take of the memory: for records that are not yet in tables, and for what was read of tables.
+fn shares_of_store(budget: &Budget) -> (usize, usize) {
+    let store_bytes = budget.store_bytes() as usize;
+    (store_bytes / 3, store_bytes / 2)
 }
 
 /// The labels' property that keeps how far a tier holds.

@@ -72,6 +72,11 @@ impl BlockCache {
         self.cache.remove(&(table, place));
     }
 
+    /// What is too much for the new capacity leaves at once.
+    pub(crate) fn set_capacity(&self, capacity_bytes: usize) {
+        self.cache.set_capacity(capacity_bytes as u64);
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.cache.weight() as usize
     }

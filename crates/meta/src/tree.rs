@@ -56,6 +56,8 @@ struct Described {
 pub struct Tree {
     pub(crate) reader: TableReader,
     pub(crate) options: Options,
+    /// As [`Options::memory_bytes`], at the moment.
+    memory_bytes: AtomicUsize,
     pub(crate) state: RwLock<Arc<State>>,
     pub(crate) worker: Mutex<Worker>,
     pub(crate) released: Arc<Released>,
@@ -115,6 +117,7 @@ impl Tree {
         let active = Arc::new(Memtable::after(flushed, options.memory_bytes / SEALED_AT));
         Ok(Tree {
             reader,
+            memory_bytes: AtomicUsize::new(options.memory_bytes),
             options,
             state: RwLock::new(Arc::new(State {
                 active,
@@ -131,6 +134,18 @@ impl Tree {
                 ..Described::default()
             }),
         })
+    }
+
+    /// What it may use from now on, as [`Options::memory_bytes`] and [`Options::block_cache_bytes`] say. What is too much
+    /// of cached blocks leaves at once; of records as the next steps write them to tables.
+    pub fn set_memory(&self, memory_bytes: usize, block_cache_bytes: usize) {
+        self.memory_bytes.store(memory_bytes, Ordering::Relaxed);
+        self.reader.cache.set_capacity(block_cache_bytes);
+    }
+
+    /// Memory for records that are not yet in tables, bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory_bytes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn current(&self) -> Arc<State> {
@@ -181,7 +196,7 @@ impl Tree {
         *newest = sequence;
         let active = self.state.read().active.clone();
         active.apply(sequence, operations);
-        if active.bytes() >= self.options.memory_bytes / SEALED_AT {
+        if active.bytes() >= self.memory_bytes() / SEALED_AT {
             self.rotate(sequence);
         }
         Ok(())
@@ -189,7 +204,7 @@ impl Tree {
 
     /// Seals the active memtable; the caller holds the writer's lock.
     fn rotate(&self, sequence: u64) {
-        let fresh = Memtable::after(sequence, self.options.memory_bytes / SEALED_AT);
+        let fresh = Memtable::after(sequence, self.memory_bytes() / SEALED_AT);
         self.install(|state| {
             let sealed = std::mem::replace(&mut state.active, Arc::new(fresh));
             state.sealed.insert(0, sealed);
@@ -344,7 +359,7 @@ impl Tree {
     }
 
     fn memory_share_of(&self, state: &State) -> f64 {
-        memory_of(state) as f64 / self.options.memory_bytes.max(1) as f64
+        memory_of(state) as f64 / self.memory_bytes().max(1) as f64
     }
 
     /// Describes all tables and the sequence up to which they hold everything, in at most 48 KiB (what is larger goes

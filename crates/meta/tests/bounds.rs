@@ -56,6 +56,23 @@ fn memory_stays_within_the_options() {
         tree.usage().cache_bytes > options.block_cache_bytes / 4,
         "the cache is used"
     );
+    // Less of it while it runs.
+    tree.set_memory(256 << 10, 64 << 10);
+    assert!(tree.usage().cache_bytes <= 64 << 10, "{:?}", tree.usage());
+    for sequence in 801..=1000 {
+        let batch = (0..100)
+            .map(|_| put(random.random_range(0..50_000), 60))
+            .collect();
+        while tree.pressure() >= 0.8 {
+            tree.step(64 << 10).expect("steps");
+        }
+        tree.apply(sequence, batch).expect("applies");
+        tree.get(&random.random_range(0..50_000u64).to_be_bytes())
+            .expect("gets");
+        let usage = tree.usage();
+        assert!(usage.memory_bytes <= 256 << 10, "{usage:?}");
+        assert!(usage.cache_bytes <= 64 << 10, "{usage:?}");
+    }
 }
 
 #[test]
