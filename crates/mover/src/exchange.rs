@@ -91,6 +91,8 @@ pub(crate) struct Exchange {
     next_ready: u64,
     /// Regions that are on their way into it, with their bytes.
     coming: BTreeMap<Place, u64>,
+    /// Some came, and what else waits has not been looked for since.
+    came: bool,
     /// Before these times none is sought.
     next: u64,
     next_chunks: u64,
@@ -119,6 +121,7 @@ impl Default for Exchange {
             ready_until: 0,
             next_ready: 0,
             coming: BTreeMap::new(),
+            came: false,
             next: 0,
             next_chunks: 0,
             next_regions: 0,
@@ -313,6 +316,7 @@ impl Exchange {
         if !chunks.is_empty() || !regions.is_empty() {
             // Most of the room is there: others may have taken the rest.
             self.ready_until = now + KEPT_AFTER;
+            self.came = true;
         }
         self.coming
             .extend(regions.iter().map(|(place, _, bytes)| (*place, *bytes)));
@@ -321,6 +325,16 @@ impl Exchange {
             .map(|(place, reads, _)| (place, reads))
             .collect();
         (chunks, regions)
+    }
+
+    /// What came is there: from when on more may wait for room. Once for each time.
+    pub(crate) fn looks_again(&mut self) -> Option<u64> {
+        std::mem::take(&mut self.came).then_some(self.next)
+    }
+
+    /// Whether it still comes up for what room was made: what slower tiers answer meanwhile tells nothing.
+    fn is_coming(&self, now: u64) -> bool {
+        now < self.ready_until && (self.is_ready() || !self.coming.is_empty())
     }
 
     /// Room on the fastest tier that is being made, or was made for what has not come yet.
@@ -342,6 +356,10 @@ impl Exchange {
 
     /// Looks at how many reads slower tiers have answered: whether exchanges help, and whether what is hot has moved.
     pub(crate) fn judge(&mut self, answered: (u64, u64), now: u64) {
+        if self.is_coming(now) {
+            self.since = answered;
+            return;
+        }
         let reads = answered.0.saturating_sub(self.since.0);
         let samples = answered.1.saturating_sub(self.since.1);
         if samples < JUDGED_SAMPLES && reads < JUDGED_READS {
@@ -448,6 +466,42 @@ mod tests {
         pool.judge(answered, now);
         assert!(pool.seeks(now) && pool.vain_judgements == 0);
         assert_eq!(exchange(&mut pool, &mut answered, 0.4), INTERVAL_MIN);
+    }
+
+    #[test]
+    fn what_is_read_before_it_came_up_is_not_held_against_it() {
+        let (mut pool, heat, mut answered) = (Exchange::default(), ChunkHeat::new(0), (0, 0));
+        read(&mut pool, &mut answered, 0.5);
+        for round in 0..2 * TRIED {
+            let now = pool.next;
+            pool.want_region((1, 2, 3), 100.0, 1 << 20);
+            let wish = pool.wish(&heat, 3, 1 << 30, now).unwrap();
+            pool.begin(7, wish.bytes, wish.bytes);
+            assert!(pool.ended(7, wish.bytes, answered, now));
+            assert_eq!(pool.looks_again(), None);
+            // As many slow reads as before, until compaction has brought the room back, and until it came up.
+            answered = (answered.0 + 10_000, answered.1 + 5000);
+            pool.judge(answered, now + SECOND);
+            assert_eq!(pool.come(1 << 20, now + SECOND).1.len(), 1);
+            answered = (answered.0 + 10_000, answered.1 + 5000);
+            pool.judge(answered, now + 2 * SECOND);
+            assert_eq!(pool.is_here((1, 2, 3)), Some(1 << 20));
+            assert_eq!((pool.looks_again(), pool.looks_again()), (Some(pool.next), None));
+            let slow = 4000 - 500 * u64::from(round);
+            answered = (answered.0 + 10_000, answered.1 + slow);
+            pool.judge(answered, now + 2 * SECOND);
+            assert!(
+                pool.next - now < 4 * SECOND && pool.vain_judgements == 0,
+                "{round}"
+            );
+        }
+        // What never comes does not keep it from judging.
+        let now = pool.next;
+        pool.want_region((1, 2, 3), 100.0, 1 << 20);
+        let wish = pool.wish(&heat, 3, 1 << 30, now).unwrap();
+        pool.begin(7, wish.bytes, wish.bytes);
+        assert!(pool.ended(7, wish.bytes, answered, now));
+        assert!(pool.is_coming(now) && !pool.is_coming(now + KEPT));
     }
 
     #[test]

@@ -24,9 +24,10 @@ use crate::{
 const LOOK_INTERVAL: u64 = SECOND;
 /// Reads from which a chunk is moved up, whatever is set: once is not again, and more are not told apart well.
 const READS: (u32, u32) = (2, 12);
-/// Of the fastest tier, what may come up without regard for users after a burst of writes, and how much each request must
-/// bring for it.
+/// Of the fastest tier, what may come up without regard for users after a burst of writes, at most, and how much each
+/// request must bring for it.
 const GRANTED_PART: u64 = 8;
+const GRANTED_BYTES_MAX: u64 = 64 << 20;
 const GRANTED_REQUEST_BYTES: u64 = 64 << 10;
 
 /// What is on its way up.
@@ -53,10 +54,15 @@ impl HotChunks {
         };
     }
 
+    /// Nothing of what was read, or landed below, is known any more.
+    pub(crate) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
     /// What landed below when the fastest tier, of so many bytes, had no room for a burst of writes lies there side by side: a few
     /// large reads bring it up, and users would read it one by one from there until they are made.
     pub(crate) fn grant(&mut self, tier_bytes: u64) {
-        self.granted_bytes = tier_bytes / GRANTED_PART;
+        self.granted_bytes = (tier_bytes / GRANTED_PART).min(GRANTED_BYTES_MAX);
     }
 
     pub(crate) fn is_granted(&self) -> bool {
@@ -65,11 +71,10 @@ impl HotChunks {
 
     /// So much came up in one request.
     fn use_grant(&mut self, bytes: u64) {
-        let dense = bytes >= GRANTED_REQUEST_BYTES;
-        self.granted_bytes = self
-            .granted_bytes
-            .saturating_sub(bytes)
-            .min(u64::from(dense) * u64::MAX);
+        self.granted_bytes = match bytes >= GRANTED_REQUEST_BYTES {
+            true => self.granted_bytes.saturating_sub(bytes),
+            false => 0,
+        };
     }
 
     /// Somebody ended the job: what is read meanwhile is looked at with the tiers.
@@ -327,6 +332,8 @@ mod tests {
         chunks.grant(8 << 20);
         chunks.use_grant(60 << 10);
         assert!(!chunks.is_granted(), "one by one it is no hurry");
+        chunks.grant(1 << 40);
+        assert_eq!(chunks.granted_bytes, GRANTED_BYTES_MAX);
     }
 
     #[test]

@@ -16,7 +16,8 @@ use terrace_dataset::read_region;
 use terrace_store::StoreError;
 
 use crate::{
-    exchange::Place,
+    exchange::{Exchange, Place},
+    grace::Grace,
     hot_chunks::reads_wanted,
     job::{JobKind, JobState},
     marks::may_rise,
@@ -233,6 +234,25 @@ impl Mover {
         Ok(0)
     }
 
+    /// The heat was cleared: what was on its way up, or waited for room, for what is forgotten stays where it is.
+    pub fn forget_hot(&self) -> Result<(), StoreError> {
+        let mut inner = self.inner.lock();
+        let rounds = [inner.candidates.job(), inner.hot_chunks.job()];
+        inner.candidates.clear();
+        inner.hot_chunks.forget();
+        inner.exchange = Exchange::default();
+        inner.grace = Grace::default();
+        for id in rounds.into_iter().flatten() {
+            if let Some(active) = inner.jobs.get_mut(&id)
+                && !active.job.state.is_over()
+            {
+                active.job.finish();
+                self.keep(&mut inner, id)?;
+            }
+        }
+        self.forget_ended(&mut inner)
+    }
+
     /// What landed below in a burst of writes may come up at once.
     pub(crate) fn grant_return(&self, inner: &mut Inner) {
         let tiers = self.environment.store.space().tiers;
@@ -299,6 +319,9 @@ impl Mover {
                 inner.candidates.below = Some(last);
                 inner.next_policy = inner.next_policy.min(now + SECOND);
             }
+            if left == 0 {
+                self.look_for_room(inner, now);
+            }
             return Ok(());
         };
         if let Some(active) = inner.jobs.get_mut(&id) {
@@ -313,11 +336,21 @@ impl Mover {
         }
         if left == 0 {
             inner.candidates.clear();
-            // Not at once: what makes the room is a job, and jobs get their turn when there are no candidates.
-            if inner.exchange.is_due(now) {
-                inner.next_policy = inner.next_policy.min(now + SECOND);
-            }
+            self.look_for_room(inner, now);
         }
         Ok(())
+    }
+
+    /// A round is over: what found no room need not wait for the next look at the tiers, nor what may wait for more.
+    fn look_for_room(&self, inner: &mut Inner, now: u64) {
+        // After a start little is known yet of what lies up: what others read meanwhile tells.
+        if !self.environment.chunk_heat.is_informed() {
+            return;
+        }
+        let again = inner.exchange.looks_again();
+        if let Some(at) = again.or_else(|| inner.exchange.is_due(now).then_some(now)) {
+            // Not at once: what makes the room is a job, and jobs get their turn when there are no candidates.
+            inner.next_policy = inner.next_policy.min(at.max(now + SECOND));
+        }
     }
 }

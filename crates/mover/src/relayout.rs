@@ -92,11 +92,17 @@ impl Mover {
         let alike = alike.take_while(|next| next.early.is_some() == early);
         let count = alike.take(regions).count();
         let batch: Vec<Resting> = inner.relayouts.regions.drain(..count).collect();
+        let ended_before = inner.relayouts.ended;
         let began = self.environment.clock.monotonic_nanoseconds();
         let looked = self.look_at_regions(inner, &batch, early, most);
         let ended = self.environment.clock.monotonic_nanoseconds();
         inner.courtesy.worked(&self.environment.foreground, began, ended);
         let (written, mut failed) = self.note_results(inner, batch, looked, now);
+        if inner.relayouts.ended != ended_before {
+            // Somebody gave the round up meanwhile: what is left of this step goes with it.
+            inner.relayouts.clear();
+            return Ok(0);
+        }
         let tier = inner.relayouts.tier;
         let policy = inner.policies.get(usize::from(tier));
         let limit = policy.map_or(0, |policy| policy.rate_limit);

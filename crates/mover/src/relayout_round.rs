@@ -51,6 +51,8 @@ pub(crate) struct Relayouts {
     pub(crate) regions: VecDeque<Resting>,
     /// The job that shows the work of this round, once there is some, and of those before that it followed.
     pub(crate) job: Option<u64>,
+    /// How many were given up or are over: who let go of the lock sees by it whether its round still runs.
+    pub(crate) ended: u64,
     /// The tier that was written last.
     pub(crate) tier: u8,
     pub(crate) dead_bytes: u64,
@@ -68,6 +70,7 @@ impl Default for Relayouts {
         Self {
             regions: VecDeque::new(),
             job: None,
+            ended: 0,
             tier: 0,
             dead_bytes: 0,
             worked: false,
@@ -95,6 +98,7 @@ impl Relayouts {
     /// The round is over, or given up.
     pub(crate) fn clear(&mut self) {
         *self = Self {
+            ended: self.ended + 1,
             looked: self.looked,
             interval: self.interval,
             ..Self::default()

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{
-    Arc,
+    Arc, Mutex,
     atomic::{AtomicBool, Ordering::SeqCst},
 };
 
@@ -19,9 +19,11 @@ use terrace_store::{
 const MIB: u64 = 1 << 20;
 const SECOND: u64 = 1_000_000_000;
 
-/// A store that refuses commits or moves while it is told so, or has the first chunk of a move in hand once.
+/// A store that refuses commits or moves while it is told so, or has the first chunk of a move in hand once, or lets
+/// something happen in the middle of a write.
 struct Unwilling {
     below: Arc<MemoryStore>,
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     to_commit: AtomicBool,
     to_move: AtomicBool,
     busy: AtomicBool,
@@ -35,6 +37,10 @@ impl Store for Unwilling {
         self.below.scan(from, to, limit)
     }
     fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
+        let meanwhile = self.meanwhile.lock().unwrap().take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile();
+        }
         self.below.write_chunks(pieces)
     }
     fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
@@ -88,6 +94,7 @@ impl Pool {
     fn new() -> Self {
         let store = Arc::new(Unwilling {
             below: Arc::new(MemoryStore::new(64 * MIB)),
+            meanwhile: Mutex::default(),
             to_commit: AtomicBool::new(false),
             to_move: AtomicBool::new(false),
             busy: AtomicBool::new(false),
@@ -249,4 +256,49 @@ fn the_end_of_a_job_that_could_not_be_kept_is_kept_later() {
         let kept = if kept_later { "done" } else { "cancelled" };
         assert_eq!(pool.state(job).0, kept, "{}", pool.state(job).1);
     }
+}
+
+#[test]
+fn a_relayout_cancelled_in_the_middle_of_a_step_goes_on_as_no_other_job() {
+    let pool = Pool::new();
+    let filesystem = pool.datasets.filesystem("pool/a").unwrap();
+    let root = Context::root();
+    let block = |number: u64| -> Vec<u8> { (0..4096).map(|at| (number * 7 + at % 251) as u8).collect() };
+    for region in 1..8 {
+        for number in 0..256 {
+            let offset = region * MIB + number * 4096;
+            filesystem
+                .write(&root, pool.file, offset, &block(number + region), false)
+                .unwrap();
+        }
+    }
+    pool.datasets.commit_all().unwrap();
+    for number in (0..8 * 256).step_by(2) {
+        filesystem
+            .write(&root, pool.file, number * 4096, &block(number + 99), false)
+            .unwrap();
+        if number % 128 == 0 {
+            pool.datasets.commit_all().unwrap();
+        }
+    }
+    pool.datasets.commit_all().unwrap();
+    pool.clock.advance(311 * SECOND);
+    let relayouts = || {
+        let jobs = pool.mover.jobs().into_iter();
+        let jobs = jobs.filter(|job| job.kind == "relayout");
+        jobs.map(|job| (job.id, job.state)).collect::<Vec<_>>()
+    };
+    while relayouts().is_empty() {
+        pool.mover.step().unwrap();
+        pool.clock.advance(SECOND / 10);
+    }
+    let (id, state) = relayouts()[0];
+    assert_eq!(state, "running");
+    let mover = pool.mover.clone();
+    *pool.store.meanwhile.lock().unwrap() = Some(Box::new(move || mover.cancel(id).unwrap()));
+    while pool.store.meanwhile.lock().unwrap().is_some() {
+        pool.mover.step().unwrap();
+        pool.clock.advance(SECOND / 10);
+    }
+    assert_eq!(relayouts(), [(id, "cancelled")]);
 }

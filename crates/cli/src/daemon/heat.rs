@@ -169,6 +169,10 @@ impl Daemon {
         environment.reuse.clear();
         environment.chunk_heat.clear();
         let objects = environment.heat.clear();
+        self.engine
+            .mover()
+            .forget_hot()
+            .map_err(|error| failed("clear the heat", &error))?;
         for some in objects.chunks(1000) {
             let mut batch = Batch::new();
             batch.privileged();
