@@ -41,6 +41,19 @@ fn politely(
 /// Threads that read ahead: so many streams can wait for slow devices before one that does not has to read for itself.
 const AHEAD_THREADS: usize = 4;
 
+/// How much nicer than the others threads are that do background work: a user's request that becomes ready gets the processor
+/// before them; where users leave none to spare they still get a quarter of it each.
+const NICER: i32 = 5;
+const NICEST: i32 = 19;
+
+/// The calling thread gives way to others on the processor. Where that is not allowed it runs as they do.
+fn give_way() {
+    let thread = Some(rustix::thread::gettid());
+    if let Ok(niceness) = rustix::process::getpriority_process(thread) {
+        let _ = rustix::process::setpriority_process(thread, (niceness + NICER).min(NICEST));
+    }
+}
+
 /// A flag that threads can wait for.
 #[derive(Default)]
 pub(crate) struct StopFlag {
@@ -85,7 +98,7 @@ impl Workers {
         })?;
         let (mut rest, mut leisure) = (REST_MIN, Leisure::default());
         let (mut requests, mut used) = (0, Instant::now());
-        self.spawn("store", engine, move |engine| {
+        self.spawn_background("store", engine, move |engine| {
             rest = match politely(engine, &mut leisure, Engine::store_step) {
                 Ok(Some(rest)) => rest,
                 Ok(None) => {
@@ -109,7 +122,7 @@ impl Workers {
             rest
         })?;
         let (mut rest, mut leisure) = (REST_MIN, Leisure::default());
-        self.spawn("upkeep", engine, move |engine| {
+        self.spawn_background("upkeep", engine, move |engine| {
             rest = match politely(engine, &mut leisure, Engine::upkeep_step) {
                 Ok(Some(rest)) => rest.max(Duration::from_micros(200)),
                 Ok(None) => (rest * 2).clamp(REST_MIN, REST_MAX),
@@ -120,7 +133,7 @@ impl Workers {
             };
             rest
         })?;
-        self.spawn("mover", engine, |engine| {
+        self.spawn_background("mover", engine, |engine| {
             // It rests by itself between its steps, by how long users wait.
             match engine.mover_step() {
                 Ok(None) => Duration::ZERO,
@@ -177,6 +190,22 @@ impl Workers {
             })?;
         self.threads.lock().push(thread);
         Ok(())
+    }
+
+    /// The same, of work for which no user waits.
+    fn spawn_background(
+        &self,
+        name: &str,
+        engine: &Arc<Engine>,
+        mut work: impl FnMut(&Engine) -> Duration + Send + 'static,
+    ) -> std::io::Result<()> {
+        let mut gives_way = false;
+        self.spawn(name, engine, move |engine| {
+            if !std::mem::replace(&mut gives_way, true) {
+                give_way();
+            }
+            work(engine)
+        })
     }
 
     /// Ends them and waits for that. Does nothing the second time.
