@@ -177,6 +177,7 @@ impl LiveDataset {
             let (sequential, amount) = state.reads.note(offset, length, size);
             let mut ahead = None;
             if sequential && length < LARGE_READ_BYTES {
+                let stretch = stretch.min((state.reads.ahead_bytes() / BLOCK * BLOCK).max(BLOCK));
                 ahead = next_stretch(state.ahead_to, offset..offset + length as u64, stretch, served);
             }
             if let Some(ahead) = &ahead {

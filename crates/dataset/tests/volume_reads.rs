@@ -226,6 +226,30 @@ fn small_chunks_are_read_ahead_together() {
     }
 }
 
+/// Who reads a little in order here and a little there has not much fetched that he does not come to.
+#[test]
+fn little_is_fetched_in_vain_for_short_runs() {
+    const RUN: usize = 4;
+    const STEP: usize = 8192;
+    let store = Counted::new();
+    // Room for a part only: what was fetched in vain does not serve the next run.
+    let (_datasets, volume) = volume_of("16K", store.clone(), 16 << 20);
+    let content = filled(&volume);
+    store.bytes.store(0, Relaxed);
+    let mut numbers = Numbers(3);
+    let mut buffer = vec![0; STEP];
+    let runs = 100;
+    for _ in 0..runs {
+        let start = numbers.below(BYTES / STEP - RUN) * STEP;
+        for from in (start..start + RUN * STEP).step_by(STEP) {
+            volume.read(from as u64, &mut buffer).unwrap();
+            assert!(content[from..from + STEP] == buffer[..], "{from}");
+        }
+    }
+    let (bytes, read) = (store.bytes.load(Relaxed), runs * RUN * STEP);
+    assert!(bytes <= 4 * read, "{bytes} fetched for {read}");
+}
+
 /// Fills a volume with bytes that do not repeat; what it holds.
 fn filled(volume: &Volume) -> Vec<u8> {
     let mut numbers = Numbers(7);
