@@ -102,6 +102,7 @@ impl ChunkStore {
                 name: tier.settings.name.clone(),
                 size_bytes: tier.size_bytes,
                 used_bytes: (tier.segments - tier.free_segments.min(tier.segments)) * segment,
+                floor_bytes: tier.floor_segments * segment,
                 ..TierUsage::default()
             })
             .collect();

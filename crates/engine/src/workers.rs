@@ -192,7 +192,7 @@ impl Workers {
         Ok(())
     }
 
-    /// The same, of work for which no user waits.
+    /// The same, of background work.
     fn spawn_background(
         &self,
         name: &str,

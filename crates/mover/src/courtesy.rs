@@ -37,6 +37,8 @@ const PAUSE_MAX: u64 = 2_000_000_000;
 pub(crate) struct Courtesy {
     rest: f64,
     until: u64,
+    /// When the last step ended, and how long it took.
+    ended: (u64, u64),
     /// What had been asked and slowed down at the last judgement, and when that was.
     judged: Vec<(u64, u64)>,
     judged_at: u64,
@@ -50,6 +52,7 @@ impl Default for Courtesy {
         Self {
             rest: REST_UNKNOWN,
             until: 0,
+            ended: (0, 0),
             judged: Vec::new(),
             judged_at: 0,
             requests: 0,
@@ -64,6 +67,12 @@ impl Courtesy {
         self.until.saturating_sub(now)
     }
 
+    /// The same for who may not rest for longer than he worked, or than `spacing`.
+    pub(crate) fn wait_at_most(&self, spacing: u64, now: u64) -> u64 {
+        let (ended, worked) = self.ended;
+        (ended + worked.max(spacing)).saturating_sub(now)
+    }
+
     /// Whether users were seen lately.
     pub(crate) fn is_watched(&self, now: u64) -> bool {
         self.used_at
@@ -72,6 +81,7 @@ impl Courtesy {
 
     /// A step took from `began` to `now`.
     pub(crate) fn worked(&mut self, foreground: &Foreground, began: u64, now: u64) {
+        self.ended = (now, now.saturating_sub(began));
         let seen = foreground.slowed();
         let requests = seen.iter().map(|(requests, _)| requests).sum();
         if self.requests != requests {
@@ -216,5 +226,30 @@ mod tests {
         assert!(courtesy.wait(200_000_000) > 0);
         courtesy.worked(&foreground, 2_000_000_000, 2_100_000_000);
         assert_eq!(courtesy.wait(2_100_000_000), 0);
+    }
+
+    #[test]
+    fn who_is_pressed_rests_no_longer_than_he_worked_or_a_reader_needs() {
+        const MILLISECOND: u64 = 1_000_000;
+        let (foreground, mut courtesy) = (Foreground::default(), Courtesy::default());
+        let read = |at: u64, took: u64| {
+            let waiting = foreground.begin(at);
+            foreground.end(waiting, Service::Read(1), at + took);
+        };
+        let mut now = MILLISECOND;
+        (0..100).for_each(|at| read(now + at * MILLISECOND, MILLISECOND));
+        // All that users do is slowed down: it rests ever longer.
+        for _ in 0..12 {
+            let work = foreground.disturb();
+            (0..10).for_each(|_| read(now, 20 * MILLISECOND));
+            courtesy.worked(&foreground, now, now + 5 * MILLISECOND);
+            drop(work);
+            now += 5 * MILLISECOND;
+        }
+        assert!(courtesy.wait(now) >= 200 * MILLISECOND, "{}", courtesy.wait(now));
+        let at_most = |spacing, after| courtesy.wait_at_most(spacing, now + after) / MILLISECOND;
+        assert_eq!((at_most(0, 0), at_most(2 * MILLISECOND, 0)), (5, 5));
+        assert_eq!((at_most(7 * MILLISECOND, 0), at_most(0, 3 * MILLISECOND)), (7, 2));
+        assert_eq!(at_most(7 * MILLISECOND, 7 * MILLISECOND), 0);
     }
 }

@@ -64,15 +64,15 @@ impl Mover {
             work.waiting = Some("waiting, since a faster tier holds what is written");
             return Ok(POLICY_INTERVAL);
         }
-        let pressing = self.is_pressing(inner, &work.job, now);
         let sinks = work.job.kind == JobKind::Demote;
         if sinks && self.is_bringing_back(inner, now) && !self.is_urgent(inner, work.job.source) {
             work.waiting = Some("waiting until dead blocks are back");
             return Ok(SECOND / 10);
         }
-        let pause = match pressing {
-            true => self.pace_of(inner, work.job.target, now),
-            false => self.pause_for(inner, work.job.target, now),
+        let rest = self.rest_of(inner, &work.job, now);
+        let pause = match rest {
+            0 => self.pace_of(inner, work.job.target, now),
+            rest => rest,
         };
         if pause > 0 {
             return Ok(pause);

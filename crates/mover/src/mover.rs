@@ -33,7 +33,7 @@ use crate::{
     policy::{TierPolicy, Window},
     promote::Candidates,
     relayout_round::Relayouts,
-    retry::{Retry, is_for_pin},
+    retry::{Reason, Retry, is_for_pin},
     store_work::{StoreSteps, Work, store_step},
     subtree::Subtree,
 };
@@ -320,7 +320,10 @@ impl Mover {
     /// Works on a job; returns 0, or for how long it must wait.
     pub(crate) fn work(&self, inner: &mut Guard<'_>, id: u64, now: u64) -> Result<u64, StoreError> {
         if let Some(active) = inner.jobs.get(&id)
-            && active.retry.is_some()
+            && active
+                .retry
+                .as_ref()
+                .is_some_and(|retry| retry.reason == Reason::Pin)
             && !is_for_pin(inner, &self.datasets, &active.job)
             && let Some(active) = inner.jobs.get_mut(&id)
         {
@@ -364,15 +367,24 @@ impl Mover {
                 .worked(foreground, now, clock.monotonic_nanoseconds());
             done
         };
+        let is_full = matches!(result, Err(StoreError::NoSpace)) && work.job.kind.migrates();
         let failed = match &result {
             Err(StoreError::Stopped(_)) | Ok(_) => None,
-            Err(StoreError::NoSpace) if work.job.kind.migrates() => Some(format!(
+            Err(StoreError::NoSpace) if is_full => Some(format!(
                 "tier '{}' has no room for more; make some there, or add a device to it with 'terrace pool add'",
                 tier_name(inner, work.job.target)
             )),
             Err(error) => Some(error.to_string()),
         };
-        let again = failed.is_some() && is_for_pin(inner, &self.datasets, &work.job);
+        let again = match &failed {
+            Some(cause) if is_for_pin(inner, &self.datasets, &work.job) => Some((Reason::Pin, cause.clone())),
+            Some(_) if is_full && self.may_win_room(work.job.target) => {
+                let tier = tier_name(inner, work.job.target);
+                let cause = format!("tier '{tier}' has no room for more until dead blocks there come back");
+                Some((Reason::Room, cause))
+            }
+            _ => None,
+        };
         let Some(active) = inner.jobs.get_mut(&id) else {
             return Ok(0);
         };
@@ -390,9 +402,10 @@ impl Mover {
                 active.steps = None;
             }
         } else if let Some(cause) = failed {
-            match again {
-                true => active.retry = Some(Retry::after(active.retry.as_ref(), cause, now)),
-                false => active.job.fail(cause),
+            let last = active.retry.take();
+            active.retry = again.and_then(|(reason, cause)| Retry::after(last.as_ref(), reason, cause, now));
+            if active.retry.is_none() {
+                active.job.fail(cause);
             }
         } else if work.moved > 0 || active.job.state.is_over() {
             active.retry = None;

@@ -72,7 +72,7 @@ impl Mover {
             _ => {}
         }
         let (early, tier) = (inner.relayouts.is_early(), inner.relayouts.tier);
-        let pause = match early {
+        let pause = match early && self.is_written_to(tier) {
             true => self.pace_of(inner, tier, now),
             false => self.pause_for(inner, tier, now),
         };

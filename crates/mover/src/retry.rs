@@ -1,37 +1,68 @@
-//! Moves for a pin that failed: they are tried again, after ever longer pauses, for as long as the pin holds.
+//! Jobs that failed and are tried again: moves for a pin, after ever longer pauses for as long as the pin holds; and what
+//! found no room on a tier where dead blocks take some of it, since compaction brings these back.
 //!
-//! Invariants: a job that waits to be tried again counts as running, keeps its place, and says why it waits; it is not
-//! tried for a pin that is gone or another one by then; that it waits is in RAM alone: after a restart it is tried at once.
+//! Invariants: a job that waits to be tried again counts as running, keeps its place, and says why it waits; a move for a pin is
+//! not tried once that is gone or another one; who waits for room fails after about a minute in which nothing
+//! could be moved; that it waits is in RAM alone: after a restart it is tried at once.
 
 use terrace_dataset::Datasets;
 
 use crate::{
     job::{Job, JobKind},
+    marks::filled_bytes,
     mover::{BENEATH, Inner, Mover, SECOND, tier_name},
 };
 
-/// First pause.
-const PAUSE_MIN: u64 = 60 * SECOND;
-/// Longest.
-const PAUSE_MAX: u64 = 3600 * SECOND;
+/// For what a job that failed waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// That it can be done: it moves what is pinned.
+    Pin,
+    /// That dead blocks on the tier that it moves to are brought back.
+    Room,
+}
+
+impl Reason {
+    fn first_pause(self) -> u64 {
+        match self {
+            Self::Pin => 60 * SECOND,
+            Self::Room => SECOND,
+        }
+    }
+
+    /// The pause after this one; none: it has failed.
+    fn next_pause(self, pause: u64) -> Option<u64> {
+        let next = 2 * pause;
+        match self {
+            Self::Pin => Some(next.min(3600 * SECOND)),
+            Self::Room => (next <= 32 * SECOND).then_some(next),
+        }
+    }
+}
 
 /// When a job that failed is tried again.
 pub(crate) struct Retry {
     pub(crate) at: u64,
+    pub(crate) reason: Reason,
     pause: u64,
     /// Why it failed.
     pub(crate) cause: String,
 }
 
 impl Retry {
-    /// After one more failure.
-    pub(crate) fn after(last: Option<&Self>, cause: String, now: u64) -> Self {
-        let pause = last.map_or(PAUSE_MIN, |last| (2 * last.pause).min(PAUSE_MAX));
-        Self {
+    /// After one more failure; none if it is not to be tried again.
+    pub(crate) fn after(last: Option<&Self>, reason: Reason, cause: String, now: u64) -> Option<Self> {
+        let last = last.filter(|last| last.reason == reason);
+        let pause = match last {
+            Some(last) => reason.next_pause(last.pause)?,
+            None => reason.first_pause(),
+        };
+        Some(Self {
             at: now + pause,
+            reason,
             pause,
             cause,
-        }
+        })
     }
 
     /// For people.
@@ -65,6 +96,13 @@ impl Mover {
         waiting.for_each(|retry| retry.at = 0);
     }
 
+    /// Whether compaction, or reclaiming what was deleted, may make room on a tier.
+    pub(crate) fn may_win_room(&self, tier: u8) -> bool {
+        let space = self.environment.store.space();
+        let tier = space.tiers.get(usize::from(tier));
+        tier.is_some_and(|tier| tier.used_bytes > filled_bytes(tier).saturating_sub(space.pending_free_bytes))
+    }
+
     /// Why content of this object (0: of the dataset) that is pinned has not been moved, if that failed.
     pub fn move_failed(&self, dataset: u32, object: u64) -> Option<String> {
         let inner = self.inner.lock();
@@ -75,7 +113,10 @@ impl Mover {
             object => crate::pins::body_of(store, dataset, object).ok().flatten()?,
         };
         inner.jobs.iter().find_map(|(id, active)| {
-            let retry = active.retry.as_ref()?;
+            let retry = active
+                .retry
+                .as_ref()
+                .filter(|retry| retry.reason == Reason::Pin)?;
             let job = &active.job;
             let of_it = job.dataset == dataset
                 && (job.body == body || job.body == 0 || job.body == BENEATH)

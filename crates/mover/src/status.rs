@@ -7,6 +7,7 @@ use crate::{
     job::{JobInfo, JobKind, JobState},
     mover::{BENEATH, Inner, Mover},
     pins,
+    retry::Reason,
     store_work::StoreSteps,
 };
 
@@ -26,7 +27,10 @@ impl Mover {
                 .or(active.waiting)
                 .or(unsaved);
             JobInfo {
-                fails: active.retry.is_some(),
+                fails: active
+                    .retry
+                    .as_ref()
+                    .is_some_and(|retry| retry.reason == Reason::Pin),
                 ..JobInfo::of(*id, &active.job, active.rate, waiting)
             }
         });

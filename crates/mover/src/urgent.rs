@@ -1,11 +1,11 @@
 //! Urgency: a tier on which hardly a segment is free, and which is above its mark by what lives there.
 //!
 //! Invariants: what lands there would go to a slower tier any moment, and be read from there later, which costs users more than a
-//! demotion that does not rest beside them; so it is looked for each second, and worked on without rests (but no faster than the
-//! tier's rate allows) until one of the two does not hold any more; dead blocks in chunks are looked for as often
+//! demotion that does not rest beside them; so it is looked for each second, and worked on without rests while users write
+//! (but no faster than the tier's rate allows) until one of the two does not hold any more; dead blocks in chunks are looked for as often
 //! ([`relayout_round`](crate::relayout_round)). Only what is clearly colder than the hottest there is goes so:
 //! of a large tree that is being written, the first part would else make way for the last. While users read from the tier that
-//! it goes to, they are given way as ever. A tier that holds what is written is left to that.
+//! it goes to, it leaves them half of the time. A tier that holds what is written is left to that.
 
 use terrace_store::StoreError;
 
@@ -16,8 +16,10 @@ use crate::{
     passes::{clearly_colder, heat_of_pass},
 };
 
-/// Of a tier, the part that is free at most when it is urgent.
-const FREE_PART: u64 = 16;
+/// Of a tier, the part that is free at most when it is urgent, beyond what new content leaves free.
+const FREE_PART: u64 = 32;
+/// Of what is free there, the part that waits in RAM to land when users write much.
+const WRITTEN_PART: u64 = 8;
 
 impl Mover {
     /// Whether content should leave this tier soon.
@@ -30,7 +32,7 @@ impl Mover {
         let free = tier.size_bytes.saturating_sub(tier.used_bytes);
         let filled = filled_bytes(tier).saturating_sub(space.pending_free_bytes);
         policy.hold.is_none()
-            && free <= tier.size_bytes / FREE_PART
+            && free <= tier.floor_bytes + tier.size_bytes / FREE_PART
             && filled as f64 > policy.high_water * tier.size_bytes as f64
             && room_below(&space.tiers, &inner.policies, source).is_some()
     }
@@ -40,11 +42,34 @@ impl Mover {
         (0..inner.policies.len() as u8).any(|source| self.is_urgent(inner, source))
     }
 
-    /// Whether a demotion is to go on without rests.
-    pub(crate) fn is_pressing(&self, inner: &Inner, job: &Job, now: u64) -> bool {
+    /// For how long a job rests beside users. Where it is pressing and they write, not at all while nobody reads from the tier
+    /// that it goes to, else as long as it worked, and as a reader there needs: what lands there meanwhile would be read from
+    /// there, too, so that giving way to readers for longer makes only more of them.
+    pub(crate) fn rest_of(&self, inner: &Inner, job: &Job, now: u64) -> u64 {
+        let rest = inner.courtesy.wait(now);
+        if rest == 0 || !self.is_pressing(inner, job) || !self.is_written_to(job.source) {
+            return rest;
+        }
+        match self.environment.foreground.spacing(Some(job.target), now) {
+            0 => 0,
+            spacing => rest.min(inner.courtesy.wait_at_most(spacing, now)),
+        }
+    }
+
+    /// Whether what users have written, and nothing has landed of yet, is much beside the room for it.
+    pub(crate) fn is_written_to(&self, tier: u8) -> bool {
+        let tiers = self.environment.store.space().tiers;
+        let free = tiers.get(usize::from(tier)).map_or(0, |tier| {
+            tier.size_bytes
+                .saturating_sub(tier.used_bytes.saturating_add(tier.floor_bytes))
+        });
+        self.environment.budget.dirty_bytes() > free / WRITTEN_PART
+    }
+
+    /// Whether a demotion is not to wait long.
+    fn is_pressing(&self, inner: &Inner, job: &Job) -> bool {
         job.kind == JobKind::Demote
             && job.room.is_none()
-            && self.environment.foreground.spacing(Some(job.target), now) == 0
             && heat_of_pass(job).is_some_and(|limit| limit <= clearly_colder(inner.hottest))
             && self.is_urgent(inner, job.source)
     }

@@ -26,6 +26,8 @@ struct Unwilling {
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     to_commit: AtomicBool,
     to_move: AtomicBool,
+    /// Dead blocks on the slow tier.
+    garbage: AtomicBool,
     busy: AtomicBool,
 }
 
@@ -65,7 +67,11 @@ impl Store for Unwilling {
         self.below.reserve(bytes)
     }
     fn space(&self) -> Space {
-        self.below.space()
+        let mut space = self.below.space();
+        if self.garbage.load(SeqCst) {
+            space.tiers[1].used_bytes = space.tiers[1].live_bytes + 8 * MIB;
+        }
+        space
     }
     fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
         match self.to_move.load(SeqCst) {
@@ -97,6 +103,7 @@ impl Pool {
             meanwhile: Mutex::default(),
             to_commit: AtomicBool::new(false),
             to_move: AtomicBool::new(false),
+            garbage: AtomicBool::new(false),
             busy: AtomicBool::new(false),
         });
         let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));
@@ -219,6 +226,68 @@ fn what_waits_for_a_pin_that_is_gone_is_given_up_and_can_be_tried_at_once() {
     let by_hand = pool.mover.demote(pool.number, pool.file).unwrap();
     pool.rest();
     assert_eq!(pool.state(by_hand).0, "failed");
+}
+
+#[test]
+fn what_finds_no_room_beside_dead_blocks_waits_for_these_for_a_minute_at_most() {
+    let pool = Pool::new();
+    pool.store.to_move.store(true, SeqCst);
+    pool.store.garbage.store(true, SeqCst);
+    let job = pool.mover.demote(pool.number, pool.file).unwrap();
+    pool.rest();
+    let (state, reason) = pool.state(job);
+    assert!(
+        state == "waiting" && reason.ends_with("dead blocks there come back; it is tried again in 1 s"),
+        "{state}: {reason}"
+    );
+    assert!(pool.mover.jobs().iter().all(|job| !job.fails), "it only waits");
+    pool.clock.advance(SECOND);
+    pool.rest();
+    assert!(pool.state(job).1.ends_with("again in 2 s"));
+    // There is room: it goes on at once, and what it waited before does not count any more.
+    pool.store.to_move.store(false, SeqCst);
+    pool.clock.advance(2 * SECOND);
+    pool.rest();
+    assert_eq!((pool.state(job).0, pool.down()), ("done", MIB));
+    pool.store.to_move.store(true, SeqCst);
+    let job = pool.mover.promote(pool.number, pool.file).unwrap();
+    pool.rest();
+    assert_eq!(
+        pool.state(job).0,
+        "failed",
+        "there is no garbage on the fast tier"
+    );
+    let pinned = pool.mover.pin(pool.number, pool.file, "fast").unwrap();
+    pool.rest();
+    assert!(
+        pool.state(pinned).1.ends_with("again in 60 s"),
+        "that waits for its pin"
+    );
+    pool.mover.unpin(pool.number, pool.file).unwrap();
+    pool.store.to_move.store(false, SeqCst);
+    let up = pool.mover.promote(pool.number, pool.file).unwrap();
+    pool.rest();
+    assert_eq!((pool.state(up).0, pool.down()), ("done", 0));
+    pool.store.to_move.store(true, SeqCst);
+    let job = pool.mover.demote(pool.number, pool.file).unwrap();
+    let mut waited = 0;
+    for seconds in [1, 2, 4, 8, 16, 32] {
+        pool.rest();
+        let (state, reason) = pool.state(job);
+        assert!(
+            state == "waiting" && reason.ends_with(&format!("again in {seconds} s")),
+            "{state}: {reason}"
+        );
+        pool.clock.advance(seconds * SECOND);
+        waited += seconds;
+    }
+    pool.rest();
+    let (state, reason) = pool.state(job);
+    assert_eq!((state, waited), ("failed", 63));
+    assert!(
+        reason.contains("has no room for more; make some there"),
+        "{reason}"
+    );
 }
 
 struct OneStep;

@@ -75,6 +75,8 @@ pub struct TierUsage {
     pub live_bytes: u64,
     /// In segments of the log and of metadata.
     pub metadata_bytes: u64,
+    /// Of what is free, the part that new content leaves to the log, metadata and compaction.
+    pub floor_bytes: u64,
     /// Its devices.
     pub devices: Vec<DeviceUsage>,
 }

@@ -100,6 +100,7 @@ impl Store for Devices {
         let space = kept.get_or_insert_with(|| {
             let mut space = self.below.space();
             space.tiers[0].size_bytes = self.fast_bytes;
+            space.tiers[0].floor_bytes = self.fast_bytes / 8;
             space
         });
         let mut space = space.clone();
