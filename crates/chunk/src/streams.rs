@@ -133,13 +133,13 @@ impl ChunkStore {
             match open.append(&self.open_segments, id, parts, placed) {
                 Append::Placed(flight) => {
                     if let Some(flight) = flight {
-                        self.write_flight(&open, flight)?;
+                        self.write_full(&open, flight, privileged)?;
                     }
                     return Ok(());
                 }
                 Append::Full(flight) => {
                     if let Some(flight) = flight {
-                        self.write_flight(&open, flight)?;
+                        self.write_full(&open, flight, privileged)?;
                     }
                     self.forget_if_done(&open);
                 }
@@ -343,9 +343,40 @@ impl ChunkStore {
         open: &Arc<OpenSegment>,
         flight: Arc<Flight>,
     ) -> Result<(), StoreError> {
+        self.write_in_pieces(open, flight, usize::MAX)
+    }
+
+    /// The same of a buffer that got full. For what users do not wait for, in such pieces as let their reads through.
+    fn write_full(
+        &self,
+        open: &Arc<OpenSegment>,
+        flight: Arc<Flight>,
+        privileged: bool,
+    ) -> Result<(), StoreError> {
+        let tiers = open.copies.iter().filter_map(|copy| self.pool.tier_of(copy.device));
+        let piece_bytes = match privileged {
+            true => tiers.map(|tier| self.piece_bytes(tier)).min(),
+            false => None,
+        };
+        self.write_in_pieces(open, flight, piece_bytes.unwrap_or(usize::MAX))
+    }
+
+    fn write_in_pieces(
+        &self,
+        open: &Arc<OpenSegment>,
+        flight: Arc<Flight>,
+        piece_bytes: usize,
+    ) -> Result<(), StoreError> {
         let mut outcome = Ok(());
         for copy in &open.copies {
-            if let Err(error) = self.pool.write(*copy, flight.start as u64, &flight.buffer) {
+            let mut offset = flight.start as u64;
+            let pieces = flight.buffer.chunks(piece_bytes);
+            let written = pieces.into_iter().try_for_each(|piece| {
+                let written = self.pool.write(*copy, offset, piece);
+                offset += piece.len() as u64;
+                written
+            });
+            if let Err(error) = written {
                 outcome = Err(error);
             }
         }

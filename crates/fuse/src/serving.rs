@@ -65,6 +65,7 @@ impl Serving {
         *self.running.lock() += 1;
         let shared = self.clone();
         let spawned = std::thread::Builder::new().name(name.into()).spawn(move || {
+            terrace_device::be_prompt();
             life(&shared);
             shared.thread_stopped();
         });

@@ -1,8 +1,9 @@
 //! `Courtesy`: how long the mover rests between two steps, so that users do not notice it.
 //!
 //! Invariants: it goes by what users were seen to wait (`terrace_cache::Foreground`), never by a fixed pause: while more
-//! than one request in a hundred is slowed down by half, it rests twice as long, and it works more only after many that
-//! were not; while nobody uses the pool it does not rest at all. It always gets on: it works at least a fortieth of the
+//! than two requests in five hundred are slowed down by half, it rests twice as long, and it works more only after many that
+//! were not: so fewer than one in a hundred are. Whom it has not seen yet it meets carefully; while nobody uses the pool it does not
+//! rest at all. It always gets on: it works at least a fortieth of the
 //! time, or four times a second. From the start it leaves so much time between two steps that a user waits for one. A
 //! mover that works without end could not learn how fast users are without it, so it always rests a little.
 
@@ -15,15 +16,19 @@ const REST_MAX: f64 = 4000.0;
 /// a device that counts requests does at once takes no time until there were too many.
 const REST_ENOUGH: f64 = 40.0;
 const PAUSE_ENOUGH: u64 = 250_000_000;
-/// The same at first, and while it is not known how long users wait without the mover.
-const REST_UNKNOWN: f64 = 2.0;
+/// The same, at least, when users come back (what it learns then, they pay for), and as long as it is not known how long they wait
+/// without the mover.
+const REST_CAREFUL: f64 = 20.0;
 /// Requests that make a judgement.
-const JUDGED: u64 = 100;
+const JUDGED: u64 = 250;
+/// One slow request in so many is too much.
+const TOO_SLOW_PART: u64 = 250;
 /// After this time fewer do.
 const JUDGED_NANOSECONDS: u64 = 2_000_000_000;
-/// Requests in which no more than one in two hundred was slow, or time without that, after which it rests less: else it
-/// would try every few seconds how much is too much.
-const CALM: u64 = 400;
+/// Requests in which no more than one in so many was slow, or time without that, after which it rests less: else it would
+/// try every few seconds how much is too much.
+const CALM: u64 = 800;
+const CALM_PART: u64 = 800;
 const CALM_NANOSECONDS: u64 = 10_000_000_000;
 /// Slow requests that are too many at once, whatever they are a part of.
 const SLOW_ENOUGH: u64 = 3;
@@ -50,7 +55,7 @@ pub(crate) struct Courtesy {
 impl Default for Courtesy {
     fn default() -> Self {
         Self {
-            rest: REST_UNKNOWN,
+            rest: REST_CAREFUL,
             until: 0,
             ended: (0, 0),
             judged: Vec::new(),
@@ -84,9 +89,13 @@ impl Courtesy {
         self.ended = (now, now.saturating_sub(began));
         let seen = foreground.slowed();
         let requests = seen.iter().map(|(requests, _)| requests).sum();
+        let was_watched = self.is_watched(began);
         if self.requests != requests {
             self.requests = requests;
             self.used_at = Some(now);
+        }
+        if self.is_watched(now) && !was_watched {
+            self.rest = self.rest.max(REST_CAREFUL);
         }
         if !self.is_watched(now) {
             self.until = 0;
@@ -119,12 +128,12 @@ impl Courtesy {
                 continue;
             }
             let enough = requests >= JUDGED || since >= JUDGED_NANOSECONDS || slow >= SLOW_ENOUGH;
-            too_slow |= enough && slow * 100 > requests;
-            calm &= slow * 200 <= requests && (requests >= CALM || since >= CALM_NANOSECONDS);
+            too_slow |= enough && slow * TOO_SLOW_PART > requests;
+            calm &= slow * CALM_PART <= requests && (requests >= CALM || since >= CALM_NANOSECONDS);
             judged = true;
         }
         if judged && too_slow {
-            self.rest = (self.rest * 2.0).clamp(REST_UNKNOWN / 4.0, REST_MAX);
+            self.rest = (self.rest * 2.0).clamp(REST_CAREFUL / 4.0, REST_MAX);
             (self.judged, self.judged_at) = (seen, now);
         } else if judged && calm || since >= CALM_NANOSECONDS {
             if judged && calm {
@@ -132,7 +141,7 @@ impl Courtesy {
             }
             (self.judged, self.judged_at) = (seen, now);
         } else if unknown {
-            self.rest = self.rest.max(REST_UNKNOWN);
+            self.rest = self.rest.max(REST_CAREFUL);
         }
     }
 }
@@ -209,7 +218,7 @@ mod tests {
         // Steps of 1 ms beside reads of 7: not slowed down by half. Between two steps lies twice what nearly all reads
         // take, as far as that is known (7 ms and a little less than half more): 1 ms of at most 22 is work.
         let (share, _) = simulate(1_000_000, 7_000_000, 100_000, true);
-        assert!(share > 1.0 / 22.0, "{share}");
+        assert!(share > 1.0 / 23.0, "{share}");
         // What is not to be seen in the times of users gets on as well beside fast ones.
         let (share, _) = simulate(20_000, 100_000, 100_000, true);
         assert!(share > 0.02, "{share}");

@@ -22,10 +22,9 @@ use crate::{
     subtree::Subtree,
 };
 
+/// Beside users a step looks for no more than this, and moves what one read brings: what a device does at once before it makes
+/// others wait cannot be known.
 const STEP_BYTES_WATCHED: u64 = 512 << 10;
-/// Beside users a step begins no further read of the fastest tier after this many nanoseconds; of a slower one it asks for
-/// one thing only: what a device does at once before it makes others wait cannot be known.
-const STEP_NANOSECONDS_WATCHED: u64 = 1_000_000;
 /// After how long a move by hand asks again for what something else was moving.
 const BUSY_PAUSE: u64 = SECOND / 100;
 
@@ -337,9 +336,7 @@ impl Mover {
             // In slices, so that 'migration=off' acts at once also on slow devices.
             let mut rest = chunks.to_vec();
             while !rest.is_empty() {
-                let took = clock.monotonic_nanoseconds().saturating_sub(began);
-                let enough = rest[0].is_slow() || took >= STEP_NANOSECONDS_WATCHED;
-                if watched && result.bytes > 0 && enough {
+                if watched && result.bytes > 0 {
                     result.whole = false;
                     break;
                 }

@@ -9,9 +9,10 @@ use terrace_store::{ChunkId, ChunkInfo, Store, StoreError};
 /// Chunks and stored bytes, about, that are moved before the mover asks whether it still may.
 const SLICE_CHUNKS: usize = 64;
 const SLICE_BYTES: u64 = 2 << 20;
-/// Stored bytes that one read of a device brings beside users, and what it rather reads than leaves out between two
-/// chunks (as the store does).
+/// Stored bytes that one read of a device brings beside users: of a slower tier, and of the fastest, where users wait for
+/// less. And what it rather reads than leaves out between two chunks (as the store does).
 const REQUEST_BYTES: u64 = 512 << 10;
+const REQUEST_BYTES_FASTEST: u64 = 128 << 10;
 const GAP_BYTES: u64 = 32 << 10;
 /// A chunk that is read with its neighbours rather than with the others of its region: what random writes are cut into.
 const SMALL_BYTES: u64 = 16 << 10;
@@ -171,9 +172,12 @@ impl Moving {
         (self.segment.0, self.segment.1, self.offset, self.id)
     }
 
-    /// Whether it is read from another tier than the fastest.
-    pub(crate) fn is_slow(&self) -> bool {
-        self.tier > 0
+    /// What one read brings from where it lies, at most, unless it is longer itself.
+    fn request_bytes(&self) -> u64 {
+        match self.tier {
+            0 => REQUEST_BYTES_FASTEST,
+            _ => REQUEST_BYTES,
+        }
     }
 }
 
@@ -264,9 +268,10 @@ pub(crate) fn request_of(rest: &mut Vec<Moving>) -> Vec<Moving> {
     let Some(first) = rest.first().copied() else {
         return Vec::new();
     };
+    let most = first.request_bytes();
     let mut near: Vec<Moving> = rest
         .iter()
-        .filter(|other| other.segment == first.segment && other.offset.abs_diff(first.offset) < REQUEST_BYTES)
+        .filter(|other| other.segment == first.segment && other.offset.abs_diff(first.offset) < most)
         .copied()
         .collect();
     near.sort_unstable_by_key(|moving| moving.offset);
@@ -274,13 +279,13 @@ pub(crate) fn request_of(rest: &mut Vec<Moving>) -> Vec<Moving> {
     let behind = near.partition_point(|moving| moving.offset <= first.offset);
     for next in &near[behind..] {
         let reach = end.max(next.offset + next.bytes);
-        if next.offset > end + GAP_BYTES || reach - start > REQUEST_BYTES {
+        if next.offset > end + GAP_BYTES || reach - start > most {
             break;
         }
         end = reach;
     }
     for next in near[..behind].iter().rev() {
-        if next.offset + next.bytes + GAP_BYTES < start || end - next.offset > REQUEST_BYTES {
+        if next.offset + next.bytes + GAP_BYTES < start || end - next.offset > most {
             break;
         }
         start = start.min(next.offset);

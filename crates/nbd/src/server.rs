@@ -287,6 +287,7 @@ impl Inner {
         );
         let server = self.clone();
         let thread = thread::Builder::new().name("nbd-client".into()).spawn(move || {
+            terrace_device::be_prompt();
             if let Err(error) = server.serve(number, stream) {
                 tracing::debug!("NBD: a client's connection ended: {error}");
             }

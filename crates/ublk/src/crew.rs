@@ -130,6 +130,7 @@ impl Crew {
             let shared = self.0.clone();
             let worker = thread::Builder::new().name("ublk-request".into()).spawn(move || {
                 stay_out_of_writeback();
+                terrace_device::be_prompt();
                 shared.work();
             });
             state.workers.extend(worker.ok());

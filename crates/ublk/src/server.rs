@@ -123,6 +123,7 @@ impl Server {
             let (ready, like_ioctls) = (ready.clone(), control.like_ioctls());
             let thread = thread::Builder::new().name("ublk".into()).spawn(move || {
                 stay_out_of_writeback();
+                terrace_device::be_prompt();
                 let made = Queue::register(channel, queue, &information, like_ioctls, crew, mailbox, closing);
                 let (told, made) = match made {
                     Ok(made) => (Ok(()), Some(made)),

@@ -39,6 +39,11 @@ const QUEUE_ENTRIES_MAX: usize = 1024;
 /// The event that ends a thread; smaller numbers belong to the library.
 pub const CLOSING_EVENT: u16 = QUEUES as u16 + 1;
 
+thread_local! {
+    /// The library makes the threads of the queues: each asks for this when it first serves.
+    static PROMPT: bool = terrace_device::be_prompt();
+}
+
 /// See above.
 pub struct Device {
     disk: Arc<dyn BlockDevice>,
@@ -185,6 +190,7 @@ impl VhostUserBackend for Device {
         if event == CLOSING_EVENT || self.closing.load(Ordering::Acquire) {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
+        PROMPT.with(|_| ());
         if let (Some(vring), Some((queue, buffer))) =
             (vrings.get(usize::from(event)), self.queues.get(thread))
             && let Err(error) = queue.serve_all(vring, &mut buffer.lock())

@@ -163,7 +163,10 @@ impl Shared {
             let (shared, vring) = (self.clone(), vring.clone());
             let worker = thread::Builder::new()
                 .name("vhost-request".into())
-                .spawn(move || shared.work(&vring));
+                .spawn(move || {
+                    terrace_device::be_prompt();
+                    shared.work(&vring);
+                });
             ledger.workers.extend(worker.ok());
         }
     }
