@@ -9,8 +9,9 @@
 
 use terrace_cache::Foreground;
 
-/// Rest after each time worked, as a multiple of it.
-const REST_MIN: f64 = 0.1;
+/// Rest after each time worked beside users, as a multiple of it: at least so much, since a request that waits for the processor
+/// does so before anything here can measure it, and a write into RAM takes no longer than that.
+const REST_MIN: f64 = 8.0;
 const REST_MAX: f64 = 4000.0;
 /// It need not rest longer than this many times as long as it worked, if that is also longer than `PAUSE_ENOUGH`: what
 /// a device that counts requests does at once takes no time until there were too many.
@@ -88,7 +89,9 @@ impl Courtesy {
     pub(crate) fn worked(&mut self, foreground: &Foreground, began: u64, now: u64) {
         self.ended = (now, now.saturating_sub(began));
         let seen = foreground.slowed();
-        let requests = seen.iter().map(|(requests, _)| requests).sum();
+        // Writes wait for no device, and are counted all the same.
+        let served: u64 = seen.iter().map(|(requests, _)| requests).sum();
+        let requests = served + foreground.operations();
         let was_watched = self.is_watched(began);
         if self.requests != requests {
             self.requests = requests;
