@@ -44,7 +44,7 @@ run() {
     local target=$1 cell=$2 before after line
     before=$(answered "$SLOW")
     line=$(fio --name=j --ioengine=libaio --direct=1 --bs=4k --iodepth=4 --refill_buffers --filename="$3" --runtime="$seconds" \
-        --time_based --randrepeat=0 --output-format=terse --terse-version=3 "${@:4}" 2>/dev/null | grep -m 1 ';')
+        --time_based --randrepeat=0 --clat_percentiles=0 --lat_percentiles=1 --output-format=terse --terse-version=3 "${@:4}" 2>/dev/null | grep -m 1 ';')
     after=$(answered "$SLOW")
     printf '%s\n' "$line" | awk -F';' -v target="$target" -v cell="$cell" -v slow=$((after - before)) -v seconds="$seconds" '{
         for (at = 1; at <= NF; at++) if ($at ~ /^99\.0+%=/) { sub(/.*=/, "", $at); if ($at + 0 > p99) p99 = $at + 0 }

@@ -353,7 +353,10 @@ impl ChunkStore {
         flight: Arc<Flight>,
         privileged: bool,
     ) -> Result<(), StoreError> {
-        let tiers = open.copies.iter().filter_map(|copy| self.pool.tier_of(copy.device));
+        let tiers = open
+            .copies
+            .iter()
+            .filter_map(|copy| self.pool.tier_of(copy.device));
         let piece_bytes = match privileged {
             true => tiers.map(|tier| self.piece_bytes(tier)).min(),
             false => None,

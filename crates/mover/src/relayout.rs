@@ -2,8 +2,8 @@
 //! `terrace_dataset::Layout`, how it is done `dataset/src/relayout.rs`.
 //!
 //! Invariants: content stays on its tier, and a tier that rests is left alone; a pool or a tier without room ends the round, and what was
-//! not looked at is looked at again; users are given way, but not by early regions: what gives back a third of what it writes costs less than a
-//! compaction, and what sinks for it is read from below.
+//! not looked at is looked at again; users are given way, but not by early regions while they write: what gives back a third of what it writes
+//! costs less than a compaction, and what sinks for it is read from below.
 
 use std::{cell::RefCell, collections::BTreeMap, sync::atomic::Ordering};
 
@@ -19,7 +19,7 @@ use crate::{
     relayout_round::{Resting, is_tight},
 };
 
-/// Regions that a step looks at: alone, beside users, and of early ones, whose records change in one commit.
+/// Regions that a step looks at: alone, beside users who are given way, and of early ones, whose records change in one commit.
 const STEP_REGIONS: usize = 4;
 const STEP_REGIONS_WATCHED: usize = 1;
 const STEP_REGIONS_EARLY: usize = 16;
@@ -72,16 +72,17 @@ impl Mover {
             _ => {}
         }
         let (early, tier) = (inner.relayouts.is_early(), inner.relayouts.tier);
-        let pause = match early && self.is_written_to(tier) {
+        let hurries = early && self.is_written_to(tier);
+        let pause = match hurries {
             true => self.pace_of(inner, tier, now),
             false => self.pause_for(inner, tier, now),
         };
         if pause > 0 {
             return Ok(pause);
         }
-        let (regions, most) = match early {
-            true => (STEP_REGIONS_EARLY, WRITE_BYTES),
-            false if inner.courtesy.is_watched(now) => (STEP_REGIONS_WATCHED, WRITE_BYTES_WATCHED),
+        let (regions, most) = match !hurries && inner.courtesy.is_watched(&self.environment.foreground, now) {
+            true => (STEP_REGIONS_WATCHED, WRITE_BYTES_WATCHED),
+            false if early => (STEP_REGIONS_EARLY, WRITE_BYTES),
             false => (STEP_REGIONS, WRITE_BYTES),
         };
         // Room is taken for all of them before any gives some back: users are to find enough beside that.

@@ -107,7 +107,7 @@ fn single_chunks_obey_pins_and_jobs() {
     assert_eq!((done.state, done.done_bytes), ("done", done.total_bytes));
 
     // Slowly, so that there is time to pause it.
-    pool.mover.set_policies(policies(64 << 10));
+    pool.mover.set_policies(policies(32 << 10));
     read(200, 6);
     let begun = up();
     assert!((21 * BLOCK..200 * BLOCK).contains(&begun), "{begun}");
