@@ -79,29 +79,33 @@ impl Courtesy {
         (ended + worked.max(spacing)).saturating_sub(now)
     }
 
-    /// Whether users were there lately, or since the last step.
-    pub(crate) fn is_watched(&self, foreground: &Foreground, now: u64) -> bool {
-        self.requests != requests(foreground)
-            || self
-                .used_at
-                .is_some_and(|at| now.saturating_sub(at) < ALONE_NANOSECONDS)
+    /// Whether users were seen lately.
+    pub(crate) fn is_watched(&self, now: u64) -> bool {
+        self.used_at
+            .is_some_and(|at| now.saturating_sub(at) < ALONE_NANOSECONDS)
+    }
+
+    /// Looks whether users have asked for anything: before each step, and after it.
+    pub(crate) fn look(&mut self, foreground: &Foreground, now: u64) {
+        let requests = requests(foreground);
+        if self.requests == requests {
+            return;
+        }
+        // Who was there before its last rest has not gone and come back.
+        let since = self.used_at.map(|at| now.saturating_sub(at));
+        if since.is_none_or(|since| since > ALONE_NANOSECONDS + PAUSE_MAX) {
+            self.rest = self.rest.max(REST_CAREFUL);
+        }
+        self.requests = requests;
+        self.used_at = Some(now);
     }
 
     /// A step took from `began` to `now`.
     pub(crate) fn worked(&mut self, foreground: &Foreground, began: u64, now: u64) {
         self.ended = (now, now.saturating_sub(began));
         let seen = foreground.slowed();
-        let requests = requests(foreground);
-        if self.requests != requests {
-            // Who was there before its last rest has not gone and come back.
-            let since = self.used_at.map(|at| began.saturating_sub(at));
-            if since.is_none_or(|since| since > ALONE_NANOSECONDS + PAUSE_MAX) {
-                self.rest = self.rest.max(REST_CAREFUL);
-            }
-            self.requests = requests;
-            self.used_at = Some(now);
-        }
-        if !self.is_watched(foreground, now) {
+        self.look(foreground, now);
+        if !self.is_watched(now) {
             self.until = 0;
             (self.judged, self.judged_at) = (seen, now);
             return;

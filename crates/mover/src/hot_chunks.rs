@@ -180,7 +180,7 @@ impl Mover {
         let mut moved = 0;
         if has_room {
             self.show_hot_chunks(inner, target)?;
-            let batch = match inner.courtesy.is_watched(&self.environment.foreground, now) {
+            let batch = match inner.courtesy.is_watched(now) {
                 true => request_of(&mut rest),
                 false => slice_of(&mut rest),
             };

@@ -280,7 +280,7 @@ impl Mover {
     /// What a step does at most now, about.
     pub(crate) fn step_bytes_at(&self, inner: &Inner, now: u64) -> u64 {
         let most = self.step_bytes.load(Ordering::Relaxed);
-        match inner.courtesy.is_watched(&self.environment.foreground, now) {
+        match inner.courtesy.is_watched(now) {
             true => most.min(STEP_BYTES_WATCHED),
             false => most,
         }
@@ -330,7 +330,7 @@ impl Mover {
         let generation = inner.generation;
         let (clock, foreground) = (&self.environment.clock, &self.environment.foreground);
         let began = clock.monotonic_nanoseconds();
-        let watched = inner.courtesy.is_watched(foreground, began);
+        let watched = inner.courtesy.is_watched(began);
         let done = MutexGuard::unlocked(inner, || {
             let _disturbed = foreground.disturb();
             // In slices, so that 'migration=off' acts at once also on slow devices.

@@ -279,6 +279,7 @@ impl Mover {
 
     fn step_locked(&self, inner: &mut Guard<'_>) -> Result<Step, StoreError> {
         let now = self.environment.clock.monotonic_nanoseconds();
+        inner.courtesy.look(&self.environment.foreground, now);
         if now >= inner.next_heat {
             inner.next_heat = now + HEAT_INTERVAL;
             self.keep_hints()?;

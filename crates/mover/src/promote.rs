@@ -138,7 +138,7 @@ impl Mover {
         let mut by_target: BTreeMap<u8, Chosen> = BTreeMap::new();
         // Room that was made for something is not for others.
         let mut planned = inner.exchange.kept_bytes(now) + inner.hot_chunks.bytes_for(0);
-        let watched = inner.courtesy.is_watched(&self.environment.foreground, now);
+        let watched = inner.courtesy.is_watched(now);
         let mut last = None;
         for _ in 0..STEP_REGIONS {
             if watched && by_target.values().any(|chosen| chosen.bytes() > 0) {

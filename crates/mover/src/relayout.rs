@@ -80,7 +80,7 @@ impl Mover {
         if pause > 0 {
             return Ok(pause);
         }
-        let (regions, most) = match !hurries && inner.courtesy.is_watched(&self.environment.foreground, now) {
+        let (regions, most) = match !hurries && inner.courtesy.is_watched(now) {
             true => (STEP_REGIONS_WATCHED, WRITE_BYTES_WATCHED),
             false if early => (STEP_REGIONS_EARLY, WRITE_BYTES),
             false => (STEP_REGIONS, WRITE_BYTES),

@@ -207,6 +207,8 @@ fn it_rests_with_migration_off_and_while_it_is_paused_and_ends_when_cancelled() 
     pool.audit(object, &content);
     let pool = Pool::new(400 * MIB);
     let (object, content) = pool.scattered_of(8);
+    // Later it sees that whoever wrote that has gone.
+    pool.mover.step().unwrap();
     pool.clock.advance(311 * SECOND);
     while pool.relayouts().is_empty() {
         pool.mover.step().unwrap();
