@@ -122,10 +122,11 @@ run terrace hot-after-scan-settled "$bulk" "${HOT[@]}"
 
 echo "beside migration" >&2
 "$TERRACE" pool set migration=off "$POOL"
-beside() { # $1 suffix
-    run terrace "p99-read-$1" "$bulk" "${HOT[@]}" --rate_iops=1000
-    run terrace "p99-write-$1" "$bulk" --rw=randwrite --size=64M --rate_iops=1000
-    run terrace "p99-slow-$1" "$bulk" --rw=randread --offset=320M --size=256M --iodepth=1 --rate_iops=50
+beside() { # $1 suffix; three times as long, as one request in a hundred decides
+    local longer=--runtime=$((seconds * 3))
+    run terrace "p99-read-$1" "$bulk" "${HOT[@]}" --rate_iops=1000 $longer
+    run terrace "p99-write-$1" "$bulk" --rw=randwrite --size=64M --rate_iops=1000 $longer
+    run terrace "p99-slow-$1" "$bulk" --rw=randread --offset=320M --size=256M --iodepth=1 --rate_iops=50 $longer
 }
 beside migration-off
 "$TERRACE" pool set migration=on "$POOL"

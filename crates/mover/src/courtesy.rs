@@ -95,6 +95,8 @@ impl Courtesy {
         let since = self.used_at.map(|at| now.saturating_sub(at));
         if since.is_none_or(|since| since > ALONE_NANOSECONDS + PAUSE_MAX) {
             self.rest = self.rest.max(REST_CAREFUL);
+            // What was before says nothing of now.
+            self.judged.clear();
         }
         self.requests = requests;
         self.used_at = Some(now);
@@ -274,5 +276,33 @@ mod tests {
         assert_eq!((at_most(0, 0), at_most(2 * MILLISECOND, 0)), (5, 5));
         assert_eq!((at_most(7 * MILLISECOND, 0), at_most(0, 3 * MILLISECOND)), (7, 2));
         assert_eq!(at_most(7 * MILLISECOND, 7 * MILLISECOND), 0);
+    }
+
+    #[test]
+    fn who_comes_back_is_met_carefully_and_who_writes_is_seen() {
+        const MILLISECOND: u64 = 1_000_000;
+        let (foreground, mut courtesy) = (Foreground::default(), Courtesy::default());
+        // Readers whom it does not disturb: it rests ever less.
+        let mut now = MILLISECOND;
+        for _ in 0..3000 {
+            for _ in 0..10 {
+                let waiting = foreground.begin(now);
+                foreground.end(waiting, Service::Read(0), now + MILLISECOND / 10);
+            }
+            courtesy.worked(&foreground, now, now + MILLISECOND);
+            now += 2 * MILLISECOND;
+        }
+        let rest = |courtesy: &Courtesy, now| courtesy.wait(now + MILLISECOND) / MILLISECOND;
+        courtesy.worked(&foreground, now, now + MILLISECOND);
+        assert_eq!(rest(&courtesy, now), REST_MIN as u64);
+        // They go, and it works as it likes; then somebody writes.
+        now += 60_000 * MILLISECOND;
+        courtesy.look(&foreground, now);
+        assert!(!courtesy.is_watched(now));
+        foreground.note();
+        courtesy.look(&foreground, now);
+        assert!(courtesy.is_watched(now), "before the first step");
+        courtesy.worked(&foreground, now, now + MILLISECOND);
+        assert_eq!(rest(&courtesy, now), REST_CAREFUL as u64);
     }
 }

@@ -342,5 +342,10 @@ mod tests {
         assert!(next().eq([3, 4, 2]) && next().eq([1]));
         let mut rest = chunks.to_vec();
         assert_eq!((slice_of(&mut rest).len(), rest.len()), (7, 0));
+        // Of the fastest tier less at once, but whole chunks.
+        let mut rest: Vec<Moving> = chunks.iter().map(|one| Moving { tier: 0, ..*one }).collect();
+        let mut next = || request_of(&mut rest).into_iter().map(|moving| moving.id.0);
+        assert!(next().eq([1]) && next().eq([2]) && next().eq([3]));
+        assert!(next().eq([4]) && next().eq([5]) && next().eq([6, 7]));
     }
 }
