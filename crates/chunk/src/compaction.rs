@@ -42,10 +42,11 @@ impl ChunkStore {
             return Ok(false);
         };
         let tier = self.pool.tier_of(segment.device).unwrap_or(0);
-        let at_once = match self.spacing_of(tier).is_zero() {
-            true => self.chunks_of_step(segment, ids.len()),
-            false => COMPACT_CHUNKS_BESIDE_USERS,
+        let (most_bytes, most) = match self.spacing_of(tier).is_zero() {
+            true => (COMPACT_BYTES, COMPACT_CHUNKS),
+            false => (self.piece_bytes(tier) as i64, COMPACT_CHUNKS_BESIDE_USERS),
         };
+        let at_once = self.chunks_of_step(segment, ids.len(), most_bytes).min(most);
         let rest = ids.split_off(ids.len().min(at_once));
         self.rest_beside_users(tier);
         let within = |strict| {
@@ -90,8 +91,8 @@ impl ChunkStore {
         Ok(true)
     }
 
-    /// How many of so many chunks of a segment are moved at once.
-    fn chunks_of_step(&self, segment: SegmentId, left: usize) -> usize {
+    /// How many of so many chunks of a segment are moved at once, to come to about so many bytes.
+    fn chunks_of_step(&self, segment: SegmentId, left: usize, most_bytes: i64) -> usize {
         let live = self
             .keeper
             .lock()
@@ -99,7 +100,7 @@ impl ChunkStore {
             .get(&segment)
             .map_or(0, |state| state.live);
         let each = (live / left.max(1) as i64).max(1);
-        usize::try_from(COMPACT_BYTES / each).map_or(1, |chunks| chunks.clamp(1, COMPACT_CHUNKS))
+        usize::try_from(most_bytes / each).map_or(1, |chunks| chunks.max(1))
     }
 
     /// The emptiest segment of the fastest tier where garbage is more than a quarter or room is short, and where moving

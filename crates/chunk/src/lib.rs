@@ -33,6 +33,7 @@ mod read;
 mod reclaim;
 mod record;
 mod recover;
+mod release;
 mod reports;
 mod room;
 mod root;

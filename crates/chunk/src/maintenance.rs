@@ -1,23 +1,21 @@
-//! Background work, in bounded steps: release, checkpoint, reclaim, repair, compaction (`compaction.rs`), merge.
+//! Background work, in bounded steps: release (`release.rs`), checkpoint, reclaim, repair, compaction (`compaction.rs`), merge.
 //!
-//! Invariants: one thread at a time works here; a segment goes back to the pool only when the batch that gave it up is
-//! durable in every copy of the log; what a checkpoint frees goes back only when the root that does without it is durable,
+//! Invariants: one thread at a time works here; what a checkpoint frees goes back only when the root that does without it is durable,
 //! and no root is written before every copy of the log has what it holds.
 
 use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
 use parking_lot::MutexGuard;
-use terrace_meta::{Operation, Progress};
+use terrace_meta::Progress;
 use terrace_pool::{SegmentId, SegmentRange};
 use terrace_store::StoreError;
 
 use crate::{
     Step,
-    commit::Operations,
     counters::Counters,
     meta_storage::MetaStorage,
     reclaim::Reclaim,
-    record::{TABLE_SEGMENTS, segment_key},
+    release::Released,
     room::{InVain, Waiting},
     root::encode_root,
     root_copy::encode_root_copy,
@@ -57,6 +55,8 @@ pub(crate) struct Maintenance {
     pub(crate) without_room: BTreeSet<SegmentId>,
     /// The last turn of work for room that brought nothing back.
     pub(crate) in_vain: InVain,
+    /// What is still to be done for segments that were given up.
+    pub(crate) released: Released,
 }
 
 impl Maintenance {
@@ -103,11 +103,12 @@ impl ChunkStore {
             || self.repair_step()?
             || self.give_up_empty()?
             || self.compact_pressed(state, pressed_free)?
-            || self.wait_for_release(state)?
+            || self.release_at_leisure(state)?
             || self.merge_step()
             || self.compact_step(state)?
             || self.compact_metadata(state)?
-            || self.mirror_metadata(state);
+            || self.mirror_metadata(state)
+            || self.discard_released(state);
         Ok(if worked { Step::More } else { Step::Idle })
     }
 
@@ -347,79 +348,6 @@ impl ChunkStore {
         }
         state.mirror_rest = METADATA_REST;
         false
-    }
-
-    /// Commits that empty segments are given up.
-    pub(crate) fn give_up_empty(&self) -> Result<bool, StoreError> {
-        let mut commit = self.commit.lock();
-        let mut operations: Operations = Vec::new();
-        let sequence = commit.sequence + 1;
-        {
-            let mut books = self.keeper.lock();
-            let empty = std::mem::take(&mut books.empty);
-            for segment in empty {
-                if let Some(state) = books.segments.get_mut(&segment) {
-                    state.freeing = true;
-                }
-                operations.push((segment_key(TABLE_SEGMENTS, segment).into(), Operation::Delete));
-                books.freeing.push((sequence, segment));
-            }
-        }
-        if operations.is_empty() {
-            return Ok(false);
-        }
-        self.apply_locked(&mut commit, operations, Counters::default())?;
-        Ok(true)
-    }
-
-    /// Gives segments back whose giving up is durable.
-    fn release_durable(&self, state: &mut Maintenance) {
-        // Without the device that has the newest of the log an opening goes on from an older state, which needs them.
-        let durable = self.durable_everywhere();
-        let mut released = Vec::new();
-        {
-            let mut books = self.keeper.lock();
-            let (now, later) = std::mem::take(&mut books.freeing)
-                .into_iter()
-                .partition(|(at, _)| *at <= durable);
-            books.freeing = later;
-            let now: Vec<(u64, SegmentId)> = now;
-            for (_, segment) in now {
-                books.forget_segment(segment);
-                released.push(segment);
-            }
-        }
-        if !released.is_empty() {
-            state.without_room.clear();
-        }
-        for segment in released {
-            // Only a hint to the device; whether it takes it does not matter. Before the segment is free: whoever it is
-            // handed to next writes at once, and a discard that comes after would take that away.
-            if let Err(error) = self.pool.discard(segment) {
-                tracing::debug!(%segment, %error, "discard");
-            }
-            self.release_segment(segment);
-        }
-    }
-
-    /// Flushes so that given-up segments can be released.
-    pub(crate) fn wait_for_release(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
-        let any = self.flush_given_up()?;
-        if any {
-            self.release_durable(state);
-        }
-        Ok(any)
-    }
-
-    /// Makes durable in every copy of the log that segments were given up; whether there were any.
-    pub(crate) fn flush_given_up(&self) -> Result<bool, StoreError> {
-        let last = self.keeper.lock().freeing.iter().map(|(at, _)| *at).max();
-        let Some(last) = last else { return Ok(false) };
-        if self.durable_everywhere() < last {
-            self.flush_until(last)?;
-            self.log.catch_up();
-        }
-        Ok(true)
     }
 
     /// How much of its usual rest background work may take while users do something: 1 all of it, 0 none, since users

@@ -345,7 +345,9 @@ impl ChunkStore {
         let mut bytes = 0;
         // What cannot be read is looked up in the table instead.
         let tier = self.pool.tier_of(segment.device).unwrap_or(0);
-        let places = chunks_in(&self.pool, segment, &|| self.rest_beside_users(tier));
+        let places = chunks_in(&self.pool, segment, self.piece_bytes(tier), &|| {
+            self.rest_beside_users(tier)
+        });
         let all: Vec<ChunkId> = places.iter().map(|found| found.id).collect();
         for (found, record) in places.into_iter().zip(self.records_of(&all)) {
             if let Some(record) = record?

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{store::ChunkStore, tier_room::TierRoom};
+use crate::{appender::BUFFER_BYTES, store::ChunkStore, tier_room::TierRoom};
 
 /// Tiers that are told apart; those behind share the last.
 const TIERS: usize = 8;
@@ -27,6 +27,10 @@ impl Spacing {
     fn of(&self, tier: u8) -> &AtomicU64 {
         &self.0[usize::from(tier).min(TIERS - 1)]
     }
+
+    fn asked(&self, tier: u8) -> Duration {
+        Duration::from_nanos(self.of(tier).load(Relaxed))
+    }
 }
 
 impl ChunkStore {
@@ -39,18 +43,35 @@ impl ChunkStore {
     pub(crate) fn spacing_of(&self, tier: u8) -> Duration {
         let rooms = self.tier_rooms();
         let presses = rooms.get(usize::from(tier)).is_some_and(TierRoom::is_pressed);
-        match self.options.threads == 0 || self.need.is_felt() || presses || self.courtesy_of_pool() == 0.0 {
+        match presses || !self.has_time() {
             true => Duration::ZERO,
-            false => Duration::from_nanos(self.spacing.of(tier).load(Relaxed)),
+            false => self.spacing.asked(tier),
         }
     }
 
-    /// Bytes of moved content that are written to a device of the tier at once, at most.
+    /// Whether users read from any device.
+    pub(crate) fn is_beside_readers(&self) -> bool {
+        let is_read = |tier| !self.spacing.asked(tier).is_zero();
+        self.options.threads > 0 && (0..TIERS as u8).any(is_read)
+    }
+
+    /// Whether this store's own work can wait.
+    fn has_time(&self) -> bool {
+        self.options.threads > 0 && !self.need.is_felt() && self.courtesy_of_pool() > 0.0
+    }
+
+    /// The same, and no tier will soon need what is given up.
+    pub(crate) fn has_room_to_wait(&self) -> bool {
+        self.has_time() && !self.tier_rooms().iter().any(TierRoom::is_short)
+    }
+
+    /// Bytes of moved content that are read or written on a device of the tier at once, at most: also where there is no time, since
+    /// it takes hardly longer in pieces.
     pub(crate) fn piece_bytes(&self, tier: u8) -> usize {
-        let spacing = self.spacing_of(tier);
-        match !spacing.is_zero() && spacing <= QUICK {
+        let asked = self.spacing.asked(tier);
+        match !asked.is_zero() && asked <= QUICK && self.options.threads > 0 {
             true => PIECE_BYTES,
-            false => usize::MAX,
+            false => BUFFER_BYTES,
         }
     }
 

@@ -11,7 +11,7 @@ use terrace_pool::{PoolError, Request, SegmentId, SegmentKind, SegmentWrite, Tie
 use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Flow, Placement, StoreError};
 
 use crate::{
-    appender::{Append, Flight, OpenSegment},
+    appender::{Append, BUFFER_BYTES, Flight, OpenSegment},
     commit::Operations,
     counters::Counters,
     header::HEADER_BYTES,
@@ -343,7 +343,7 @@ impl ChunkStore {
         open: &Arc<OpenSegment>,
         flight: Arc<Flight>,
     ) -> Result<(), StoreError> {
-        self.write_in_pieces(open, flight, usize::MAX)
+        self.write_in_pieces(open, flight, BUFFER_BYTES)
     }
 
     /// The same of a buffer that got full. For what users do not wait for, in such pieces as let their reads through.
@@ -361,7 +361,7 @@ impl ChunkStore {
             true => tiers.map(|tier| self.piece_bytes(tier)).min(),
             false => None,
         };
-        self.write_in_pieces(open, flight, piece_bytes.unwrap_or(usize::MAX))
+        self.write_in_pieces(open, flight, piece_bytes.unwrap_or(BUFFER_BYTES))
     }
 
     fn write_in_pieces(

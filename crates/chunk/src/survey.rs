@@ -183,9 +183,15 @@ impl Survey {
 }
 
 /// The chunks of one segment, those of its earlier uses included; `rest` is called before each large read but the first.
-pub(crate) fn chunks_in(pool: &Pool, segment: SegmentId, rest: &dyn Fn()) -> Vec<ChunkPlace> {
+pub(crate) fn chunks_in(
+    pool: &Pool,
+    segment: SegmentId,
+    window_bytes: usize,
+    rest: &dyn Fn(),
+) -> Vec<ChunkPlace> {
     let mut chunks = Vec::new();
     let mut walk = Walk::new(pool, segment);
+    walk.window_bytes = window_bytes.min(WINDOW_BYTES);
     walk.rest = Some(rest);
     walk.run(&mut |offset, thing| {
         if let Thing::Chunk(header) = thing {
@@ -204,6 +210,8 @@ struct Walk<'a> {
     unreadable: u64,
     /// Bytes that may still be read besides the walk itself.
     budget: usize,
+    /// Bytes that are read at once.
+    window_bytes: usize,
     /// What is done between two windows.
     rest: Option<&'a dyn Fn()>,
 }
@@ -217,6 +225,7 @@ impl<'a> Walk<'a> {
             bytes: 0,
             unreadable: 0,
             budget: 4 * pool.segment_bytes() as usize,
+            window_bytes: WINDOW_BYTES,
             rest: None,
         }
     }
@@ -224,14 +233,14 @@ impl<'a> Walk<'a> {
     /// Calls `take` for each thing with its offset; returns the bytes read, and those that could not be.
     fn run(mut self, take: &mut dyn FnMut(u32, Thing)) -> (u64, u64) {
         let segment_bytes = self.pool.segment_bytes() as usize;
-        let mut window = AlignedBuffer::with_capacity(WINDOW_BYTES);
+        let mut window = AlignedBuffer::with_capacity(self.window_bytes);
         let (mut start, mut end) = (0, 0);
         let mut offset = 0;
         while offset + HEADER_BYTES <= segment_bytes {
             // Everything but a chunk starts on a block, and is told by its first bytes.
             if (offset + ENTRY_BYTES).min(segment_bytes) > end {
                 start = offset / BLOCK * BLOCK;
-                end = (start + WINDOW_BYTES).min(segment_bytes);
+                end = (start + self.window_bytes).min(segment_bytes);
                 self.fill(start, window.reuse(end - start));
             }
             let here = &window[offset - start..end - start];

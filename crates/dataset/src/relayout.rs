@@ -188,7 +188,7 @@ impl LiveDataset {
         let (stretches, whole) = layout.first(most_bytes);
         let blocks: u64 = stretches.iter().map(|stretch| stretch.len() as u64).sum();
         let room = store.reserve(blocks * BLOCK_BYTES as u64)?;
-        let content = match self.content(record, stretches) {
+        let content = match self.content(record, stretches, most_bytes) {
             Ok(content) => content,
             // What cannot be read stays where it is, for readers and for the scrub to tell of.
             Err(StoreError::Damaged { .. }) => return Ok(None),
@@ -243,8 +243,13 @@ impl LiveDataset {
         Ok(body == Some(fragment.body))
     }
 
-    /// The content of these blocks of a record.
-    fn content(&self, record: &RegionRecord, stretches: &[Range<u32>]) -> Result<Content, StoreError> {
+    /// The content of these blocks of a record, read in pieces of about `most_bytes` or a chunk.
+    fn content(
+        &self,
+        record: &RegionRecord,
+        stretches: &[Range<u32>],
+        most_bytes: u64,
+    ) -> Result<Content, StoreError> {
         let mut content = Content {
             bytes: vec![0; REGION_BYTES as usize],
             lengths: [BLOCK_BYTES as u16; REGION_BLOCKS as usize],
@@ -257,7 +262,7 @@ impl LiveDataset {
         let mut ids: Vec<ChunkId> = runs.iter().map(|run| run.chunk).collect();
         ids.sort_unstable();
         ids.dedup();
-        let at_once = (READ_BYTES / CHUNK_BYTES_MAX as u64) as usize;
+        let at_once = (READ_BYTES.min(most_bytes) / CHUNK_BYTES_MAX as u64).max(1) as usize;
         for ids in ids.chunks(at_once) {
             for (id, chunk) in ids.iter().zip(self.dataset.store().read_chunks(ids)) {
                 let runs = runs.iter().filter(|run| run.chunk == *id);
