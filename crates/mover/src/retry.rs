@@ -90,10 +90,11 @@ pub(crate) fn is_for_pin(inner: &Inner, datasets: &Datasets, job: &Job) -> bool 
 }
 
 impl Mover {
-    /// What waits to be tried again is looked at now: a pin changed.
+    /// A pin changed: what waits to be tried again for one is looked at now. Who waits for room has only so many tries.
     pub(crate) fn try_again_now(inner: &mut Inner) {
         let waiting = inner.jobs.values_mut().filter_map(|active| active.retry.as_mut());
-        waiting.for_each(|retry| retry.at = 0);
+        let for_pins = waiting.filter(|retry| retry.reason == Reason::Pin);
+        for_pins.for_each(|retry| retry.at = 0);
     }
 
     /// Whether compaction, or reclaiming what was deleted, may make room on a tier.

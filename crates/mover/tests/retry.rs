@@ -273,6 +273,10 @@ fn what_finds_no_room_beside_dead_blocks_waits_for_these_for_a_minute_at_most() 
     let mut waited = 0;
     for seconds in [1, 2, 4, 8, 16, 32] {
         pool.rest();
+        // Other pins are nothing to it.
+        pool.mover.pin(pool.number, 1, "fast").unwrap();
+        pool.mover.unpin(pool.number, 1).unwrap();
+        pool.rest();
         let (state, reason) = pool.state(job);
         assert!(
             state == "waiting" && reason.ends_with(&format!("again in {seconds} s")),
