@@ -35,6 +35,16 @@ pub struct KnownPool {
     pub used_bytes: u64,
 }
 
+/// Which dataset, or snapshot, a name meant when it was written down: later it may mean another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownIdentity {
+    /// The dataset's number, which no other of its pool ever gets.
+    pub dataset: u32,
+    /// Of a snapshot.
+    #[serde(default)]
+    pub checkpoint: Option<u64>,
+}
+
 /// A mount that a pool should have.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KnownMount {
@@ -45,6 +55,12 @@ pub struct KnownMount {
     /// With which options.
     #[serde(default)]
     pub options: Vec<String>,
+    /// Absent if an earlier version wrote it down.
+    #[serde(default)]
+    pub identity: Option<KnownIdentity>,
+    /// What was mounted there already, by others: it may be covered again, and nothing else.
+    #[serde(default)]
+    pub covers: Option<String>,
 }
 
 /// A volume that a pool should have as a local block device.
@@ -61,6 +77,9 @@ pub struct KnownAttachment {
     /// The block device that it was last.
     #[serde(default)]
     pub device: Option<PathBuf>,
+    /// Absent if an earlier version wrote it down.
+    #[serde(default)]
+    pub identity: Option<KnownIdentity>,
 }
 
 /// What a service shows, and asks, in TLS.
@@ -88,6 +107,9 @@ pub struct KnownService {
     /// Absent if it is open to whoever reaches it.
     #[serde(default)]
     pub tls: Option<KnownTls>,
+    /// Absent if an earlier version wrote it down.
+    #[serde(default)]
+    pub identity: Option<KnownIdentity>,
 }
 
 /// What a pool should have attached and served.
@@ -156,9 +178,14 @@ impl<'a> Registry<'a> {
         })
     }
 
-    /// Keeps what is known of a pool.
+    /// Keeps what is known of a pool. What another of that name had mounted, attached and served is none of its own.
     pub fn save(&self, pool: &KnownPool) -> Result<(), Failure> {
-        check_pool_name(&pool.name)?;
+        if self
+            .find(&pool.name)?
+            .is_some_and(|known| !known.id.is_empty() && known.id != pool.id)
+        {
+            self.forget(&pool.name)?;
+        }
         write_json(&self.places.pool_file(&pool.name), pool)
     }
 

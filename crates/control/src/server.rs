@@ -13,7 +13,7 @@ use std::{
         },
     },
     panic::AssertUnwindSafe,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -24,6 +24,7 @@ use std::{
 
 use serde::Serialize;
 use serde_json::Value;
+use terrace_device::{SocketFile, listen_at};
 
 use crate::{Connection, ControlError, Failure, Message, PROTOCOL_VERSION, Progress, Request};
 
@@ -138,7 +139,7 @@ impl Exchange {
 /// A listening socket.
 pub struct Server {
     listener: UnixListener,
-    path: PathBuf,
+    file: SocketFile,
     stopping: Arc<AtomicBool>,
     connections: Arc<AtomicUsize>,
 }
@@ -148,7 +149,7 @@ impl Server {
     /// is removed: the caller holds the pool's [`RunLock`](crate::RunLock).
     ///
     /// # Errors
-    /// I/O errors, also if the path is too long for a socket (107 bytes).
+    /// I/O errors; if the path is too long for a socket (107 bytes); if something is there that is not a dead socket.
     pub fn bind(path: &Path) -> io::Result<Arc<Self>> {
         if path.as_os_str().len() > 107 {
             return Err(io::Error::new(
@@ -165,15 +166,10 @@ impl Server {
             fs::create_dir_all(directory)?;
             fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;
         }
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(path)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        let (listener, file) = listen_at(path)?;
         Ok(Arc::new(Self {
             listener,
-            path: path.to_owned(),
+            file,
             stopping: Arc::new(AtomicBool::new(false)),
             connections: Arc::new(AtomicUsize::new(0)),
         }))
@@ -210,6 +206,8 @@ impl Server {
         while self.connections.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(5));
         }
+        // While the caller still holds the pool's lock: the next daemon makes its own.
+        self.file.remove();
         Ok(())
     }
 
@@ -254,7 +252,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        self.file.remove();
     }
 }
 

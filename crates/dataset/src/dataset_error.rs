@@ -3,7 +3,7 @@
 use terrace_device::format_size;
 use terrace_store::StoreError;
 
-use crate::error::FsError;
+use crate::{error::FsError, lifecycle::VOLUME_BYTES_MAX};
 
 /// An error of [`Datasets`](crate::Datasets).
 #[derive(Debug, Clone, thiserror::Error)]
@@ -21,12 +21,18 @@ pub enum DatasetError {
     #[error("'{0}' exists already; choose another name, or destroy or rename that one")]
     Exists(String),
     /// The name breaks the rules.
-    #[error("'{name}' is not a valid name: {cause}")]
+    #[error("'{name}' is not a valid name: {cause}; give another one")]
     InvalidName {
         /// As given.
         name: String,
         /// Which rule.
         cause: &'static str,
+    },
+    /// No volume can be of that size.
+    #[error("a volume cannot have {} bytes; give a size from 4K to {}", .size_bytes, format_size(VOLUME_BYTES_MAX))]
+    InvalidSize {
+        /// As given.
+        size_bytes: u64,
     },
     /// A property or its value is wrong.
     #[error("{0}")]

@@ -21,8 +21,8 @@ use crate::{
     volume::Volume,
 };
 
-/// Largest volume, bytes.
-pub const VOLUME_BYTES_MAX: u64 = 1 << 60;
+/// Largest volume, bytes: as large as any object of a dataset.
+pub const VOLUME_BYTES_MAX: u64 = crate::data_write::FILE_BYTES_MAX;
 
 /// What to create.
 #[derive(Debug, Clone, Default)]
@@ -417,11 +417,13 @@ fn refuse_if_any(name: &str, what: &'static str, list: &[String]) -> Result<(), 
     })
 }
 
-fn check_volume_size(size_bytes: u64) -> Result<u64, DatasetError> {
+/// The size that a volume of `size_bytes` gets: whole blocks of 4 KiB.
+///
+/// # Errors
+/// `InvalidSize` if no volume can have it.
+pub fn check_volume_size(size_bytes: u64) -> Result<u64, DatasetError> {
     if size_bytes == 0 || size_bytes > VOLUME_BYTES_MAX {
-        return Err(DatasetError::InvalidProperty(
-            "the size of a volume is 4K to 1024P".into(),
-        ));
+        return Err(DatasetError::InvalidSize { size_bytes });
     }
     Ok(size_bytes.next_multiple_of(BLOCK_BYTES as u64))
 }

@@ -1,5 +1,6 @@
 //! Where bytes live: the [`Device`] seam with its real forms (regular file, block device, directory of slot
-//! files) and one in RAM, the aligned buffers that direct I/O needs, and the [`Clock`] and [`Randomness`] seams.
+//! files) and one in RAM, the aligned buffers that direct I/O needs, and the [`Clock`] and [`Randomness`] seams; and
+//! [`listen_at`] for the sockets of the front-ends.
 //!
 //! Invariants of every device: offsets and lengths are multiples of 4096 and inside the device, anything else is
 //! an error, never a partial transfer; a write is durable only after a later [`Device::flush`] returned `Ok`; once
@@ -17,6 +18,7 @@ mod randomness;
 mod ring;
 mod size;
 mod spec;
+mod unix_socket;
 mod volatile;
 
 pub use buffer::AlignedBuffer;
@@ -29,6 +31,7 @@ pub use promptness::be_prompt;
 pub use randomness::{Randomness, SeededRandomness, SystemRandomness};
 pub use size::{SizeError, format_size, parse_size};
 pub use spec::{DeviceKind, DeviceSpec, SpecError, open_path, peek_path};
+pub use unix_socket::{SocketFile, listen_at};
 pub use volatile::{VOLATILE_VARIABLE, VolatileDevice};
 
 /// The unit of device I/O in bytes: offsets and lengths are multiples of it.

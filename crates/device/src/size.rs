@@ -7,7 +7,7 @@ pub enum SizeError {
     #[error("'{0}' is not a size; write for example 4096, 512M or 1.5T (binary units K, M, G, T, P)")]
     NotASize(String),
     /// Larger than 2^63 bytes.
-    #[error("'{0}' is larger than any device can be")]
+    #[error("'{0}' is larger than any device can be; give less than 8E")]
     TooLarge(String),
 }
 

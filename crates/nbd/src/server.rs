@@ -20,6 +20,7 @@ use std::{
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use terrace_dataset::BlockDevice;
+use terrace_device::{SocketFile, listen_at};
 
 use crate::{
     channel::{self, Dialogue},
@@ -49,7 +50,13 @@ impl std::str::FromStr for Address {
     fn from_str(text: &str) -> Result<Self, ServerError> {
         match text.split_once(':') {
             Some(("unix", path)) if !path.is_empty() => Ok(Self::Unix(path.into())),
-            Some(("tcp", host)) if host.contains(':') => Ok(Self::Tcp(host.to_owned())),
+            Some(("tcp", host))
+                if host
+                    .rsplit_once(':')
+                    .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) =>
+            {
+                Ok(Self::Tcp(host.to_owned()))
+            }
             _ => Err(ServerError::Address(text.to_owned())),
         }
     }
@@ -68,7 +75,7 @@ impl fmt::Display for Address {
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The text is no address.
-    #[error("'{0}' is no address to listen at; write unix:PATH or tcp:HOST:PORT")]
+    #[error("'{0}' is no address to listen at; write unix:PATH, or tcp:HOST:PORT with a port of 0 to 65535")]
     Address(String),
     /// The address cannot be listened at.
     #[error("cannot listen at {0}: {1}")]
@@ -104,6 +111,8 @@ struct Inner {
 pub struct Server {
     inner: Arc<Inner>,
     acceptor: Option<JoinHandle<()>>,
+    /// Of a Unix socket.
+    file: Option<SocketFile>,
     address: Address,
 }
 
@@ -111,16 +120,16 @@ impl Server {
     /// Starts to listen; exports are added afterwards. With `tls`, clients that do not begin it are refused.
     pub fn start(address: Address, tls: Option<Tls>) -> Result<Self, ServerError> {
         let failed = |error| ServerError::Listen(address.to_string(), error);
-        let (listener, bound) = match &address {
+        let (listener, file, bound) = match &address {
             Address::Unix(path) => {
-                let listener = listen_unix(path).map_err(failed)?;
-                (Listener::Unix(listener), address.clone())
+                let (listener, file) = listen_at(path).map_err(failed)?;
+                (Listener::Unix(listener), Some(file), address.clone())
             }
             Address::Tcp(host) => {
                 let addresses: Vec<_> = host.to_socket_addrs().map_err(failed)?.collect();
                 let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
                 let bound = listener.local_addr().map_err(failed)?.to_string();
-                (Listener::Tcp(listener), Address::Tcp(bound))
+                (Listener::Tcp(listener), None, Address::Tcp(bound))
             }
         };
         let inner = Arc::new(Inner {
@@ -133,10 +142,12 @@ impl Server {
         let acceptor = thread::Builder::new()
             .name("nbd-accept".into())
             .spawn(move || accepting.accept(&listener))
+            .inspect_err(|_| file.iter().for_each(SocketFile::remove))
             .map_err(failed)?;
         Ok(Self {
             inner,
             acceptor: Some(acceptor),
+            file,
             address: bound,
         })
     }
@@ -198,8 +209,8 @@ impl Server {
         threads.into_iter().for_each(|thread| {
             let _ = thread.join();
         });
-        if let Address::Unix(path) = &self.address {
-            let _ = std::fs::remove_file(path);
+        if let Some(file) = self.file.take() {
+            file.remove();
         }
     }
 }
@@ -208,19 +219,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// Binds a Unix socket; a socket file that nobody listens at any more is replaced.
-fn listen_unix(path: &PathBuf) -> std::io::Result<UnixListener> {
-    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-    let dead = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
-        && std::os::unix::net::UnixStream::connect(path).is_err();
-    if dead {
-        std::fs::remove_file(path)?;
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }
 
 impl Exports for Inner {

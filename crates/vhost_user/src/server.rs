@@ -7,7 +7,7 @@ use std::{
     io,
     os::{
         fd::{AsFd, AsRawFd},
-        unix::net::{UnixListener, UnixStream},
+        unix::net::UnixListener,
     },
     path::{Path, PathBuf},
     sync::{
@@ -20,6 +20,7 @@ use std::{
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use terrace_dataset::BlockDevice;
+use terrace_device::{SocketFile, listen_at};
 use vhost::vhost_user::Listener;
 use vhost_user_backend::{ShutdownHandle, VhostUserDaemon};
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
@@ -47,7 +48,7 @@ struct Inner {
 
 /// See above.
 pub struct Server {
-    path: PathBuf,
+    file: SocketFile,
     inner: Arc<Inner>,
     thread: Option<JoinHandle<()>>,
 }
@@ -59,7 +60,7 @@ impl Server {
             path: path.to_owned(),
             cause,
         };
-        let listener = listen(path).map_err(failed)?;
+        let (listener, file) = listen_at(path).map_err(failed)?;
         let inner = Arc::new(Inner {
             disk,
             name: name.to_owned(),
@@ -70,9 +71,10 @@ impl Server {
         let thread = thread::Builder::new()
             .name("vhost-user".into())
             .spawn(move || serving.run(listener))
+            .inspect_err(|_| file.remove())
             .map_err(failed)?;
         Ok(Self {
-            path: path.to_owned(),
+            file,
             inner,
             thread: Some(thread),
         })
@@ -80,7 +82,7 @@ impl Server {
 
     /// Where it listens.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     /// Whether a monitor is connected.
@@ -101,7 +103,7 @@ impl Server {
         }
         // A thread that panicked has nothing left to wait for.
         let _ = thread.join();
-        let _ = std::fs::remove_file(&self.path);
+        self.file.remove();
     }
 }
 
@@ -109,19 +111,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// Binds the socket, for its owner alone; one that nobody listens at any more is replaced.
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-    let dead = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
-        && UnixStream::connect(path).is_err();
-    if dead {
-        std::fs::remove_file(path)?;
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }
 
 impl Inner {

@@ -34,7 +34,7 @@ pub fn fs(session: &Session, command: FsCommand) -> Result<(), Failure> {
 /// `terrace volume create|resize`.
 pub fn volume(session: &Session, command: VolumeCommand) -> Result<(), Failure> {
     let bytes = |size: &str| {
-        parse_size(size).map_err(|error| Failure::new("understand the size", error, "").as_usage())
+        parse_size(size).map_err(|error| crate::daemon::failure_of("understand the size", &error).as_usage())
     };
     match command {
         VolumeCommand::Create {
@@ -48,15 +48,20 @@ pub fn volume(session: &Session, command: VolumeCommand) -> Result<(), Failure> 
             options.extend(block_size.map(|size| format!("block_size={size}")));
             let properties = parse_properties(&options)?;
             require_below_pool(&dataset)?;
+            let size_bytes = bytes(&size)?;
             let arguments = json!({
-                "name": dataset, "volume_bytes": bytes(&size)?, "sparse": sparse, "properties": properties,
+                "name": dataset, "volume_bytes": size_bytes, "sparse": sparse, "properties": properties,
                 "parents": parents,
             });
-            session.change(&dataset, "create", arguments).map(drop)
+            session.change(&dataset, "create", arguments)?;
+            tell_rounded(&dataset, size_bytes);
+            Ok(())
         }
         VolumeCommand::Resize { volume, size, yes } => {
-            let arguments = json!({ "name": volume, "size_bytes": bytes(&size)?, "shrink": yes });
+            let size_bytes = bytes(&size)?;
+            let arguments = json!({ "name": volume, "size_bytes": size_bytes, "shrink": yes });
             let resized = session.change(&volume, "resize", arguments)?;
+            tell_rounded(&volume, size_bytes);
             for address in resized["served"].as_array().into_iter().flatten() {
                 let address = address.as_str().unwrap_or_default();
                 if address.starts_with('/') {
@@ -69,6 +74,15 @@ pub fn volume(session: &Session, command: VolumeCommand) -> Result<(), Failure> 
             }
             Ok(())
         }
+    }
+}
+
+/// Volumes have whole blocks: one that was asked for otherwise got a little more.
+fn tell_rounded(volume: &str, size_bytes: u64) {
+    if let Some(has) = size_bytes.checked_next_multiple_of(4096)
+        && has != size_bytes
+    {
+        eprintln!("'{volume}' has {has} bytes, not {size_bytes}: volumes have whole blocks of 4096");
     }
 }
 

@@ -132,7 +132,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             if foreground {
                 return done(daemon::run(session.places, &pool, degraded));
             }
-            done(pools::start(&session, &pool, degraded))
+            pools::start(&session, &pool, degraded)
         }
         Command::Stop { pool, force } => done(pools::stop(&session, &pool, force)),
         Command::Status { pool, lost: true } => done(lost::lost(&session, pool.as_deref())),

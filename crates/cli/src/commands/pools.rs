@@ -1,6 +1,6 @@
 //! `terrace pool …`, `start`, `stop`.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::{Value, json};
 use terrace_control::{Failure, RunLock};
@@ -252,7 +252,10 @@ fn end(
         .close_as(state)
         .map_err(|error| crate::daemon::failure_of(&what, &error))?;
     drop(engine);
-    Registry::new(&session.places).forget(&known.name)
+    Registry::new(&session.places).forget(&known.name)?;
+    // Of no use to anybody now.
+    let _ = std::fs::remove_file(session.places.lock_file(&known.name));
+    Ok(())
 }
 
 fn import(
@@ -420,17 +423,41 @@ fn get(session: &Session, property: &str, pool: &str) -> Result<(), Failure> {
 }
 
 /// `terrace start`.
-pub fn start(session: &Session, pool: &str, degraded: bool) -> Result<(), Failure> {
+pub fn start(session: &Session, pool: &str, degraded: bool) -> Result<ExitCode, Failure> {
     Registry::new(&session.places).require(pool)?;
     let running = Client::open_running(&session.places, pool)?;
-    let pid = match running {
-        Some(mut client) => client.call("ping", json!({}))?["pid"].as_u64().unwrap_or(0),
-        None => u64::from(launch::start_daemon(&session.places, pool, degraded)?),
-    };
-    if session.json {
-        return output::json(&json!({ "pool": pool, "daemon_pid": pid }));
+    // What a daemon that runs could not bring back, it tries again.
+    let retry = running.is_some();
+    if !retry {
+        launch::start_daemon(&session.places, pool, degraded)?;
     }
-    Ok(())
+    let mut client = match running {
+        Some(client) => client,
+        None => Client::open(&session.places, pool)?,
+    };
+    let answer = client.call("ping", json!({ "retry": retry }))?;
+    let not_restored = failures_of(&answer["not_restored"]);
+    if session.json {
+        output::json(&json!({
+            "pool": pool, "daemon_pid": answer["pid"], "not_restored": answer["not_restored"],
+        }))?;
+    }
+    for failure in &not_restored {
+        eprintln!("terrace: {failure}");
+    }
+    Ok(match not_restored.is_empty() {
+        true => ExitCode::SUCCESS,
+        // The pool is open, and not all is as it was.
+        false => ExitCode::from(1),
+    })
+}
+
+/// What a daemon says that it could not bring back.
+pub fn failures_of(rows: &Value) -> Vec<Failure> {
+    let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
+    let rows = rows.as_array().into_iter().flatten();
+    rows.map(|row| Failure::new(text(row, "what"), text(row, "why"), text(row, "remedy")))
+        .collect()
 }
 
 /// `terrace stop`.

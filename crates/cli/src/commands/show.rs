@@ -53,7 +53,11 @@ pub fn status(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
             output::line("")?;
         }
         super::blocks::beside_mounts(&mut row["datasets"]);
+        let not_restored = super::pools::failures_of(&row["not_restored"]);
         print_status(&decode(row)?)?;
+        for failure in not_restored {
+            output::line(&format!("{:>12}: {failure}", "not back"))?;
+        }
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use terrace_control::Failure;
+use terrace_dataset::DatasetError;
 
 /// Longest text argument, bytes.
 const TEXT_BYTES_MAX: usize = 64 << 10;
@@ -57,12 +58,17 @@ impl Parameters {
         }
     }
 
+    /// A number that may be absent.
+    pub fn optional_number(&self, name: &str) -> Result<Option<u64>, Failure> {
+        match self.arguments.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => value.as_u64().map(Some).ok_or_else(|| self.wrong(name)),
+        }
+    }
+
     /// A number; 0 if absent.
     pub fn number(&self, name: &str) -> Result<u64, Failure> {
-        match self.arguments.get(name) {
-            None | Some(Value::Null) => Ok(0),
-            Some(value) => value.as_u64().ok_or_else(|| self.wrong(name)),
-        }
+        Ok(self.optional_number(name)?.unwrap_or(0))
     }
 
     /// Anything else.
@@ -75,6 +81,15 @@ impl Parameters {
 /// A value as the answer.
 pub fn encode(value: &impl Serialize) -> Result<Value, Failure> {
     serde_json::to_value(value).map_err(|error| Failure::new("encode the answer", error, ""))
+}
+
+/// An error of a change to a dataset: a mistake in the request itself is told as one.
+pub fn refused(what: &str, error: &DatasetError) -> Failure {
+    let failure = failed(what, error);
+    match error {
+        DatasetError::InvalidName { .. } | DatasetError::InvalidSize { .. } => failure.as_usage(),
+        _ => failure,
+    }
 }
 
 /// An error of the floors below, whose text may carry its own way out behind the first `; `.

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
-use terrace_dataset::{DatasetInfo, Kind, NewDataset, SnapshotInfo, format_time};
+use terrace_dataset::{DatasetInfo, Kind, NewDataset, SnapshotInfo, check_volume_size, format_time};
 use terrace_engine::{DatasetStatus, Status, durability_in_words};
 
 use super::{
     Daemon,
-    answers::{Parameters, failed},
+    answers::{Parameters, failed, refused},
 };
 
 fn kind_name(kind: Kind) -> &'static str {
@@ -45,6 +45,7 @@ impl Daemon {
         for row in status["datasets"].as_array_mut().into_iter().flatten() {
             self.add_blocks(row);
         }
+        status["not_restored"] = json!(self.not_restored());
         status
     }
 
@@ -107,10 +108,7 @@ impl Daemon {
     pub(super) fn create(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let name = parameters.text("name")?;
         let new = NewDataset {
-            volume_bytes: match parameters.number("volume_bytes")? {
-                0 => None,
-                bytes => Some(bytes),
-            },
+            volume_bytes: parameters.optional_number("volume_bytes")?,
             sparse: parameters.flag("sparse")?,
             parents: parameters.flag("parents")?,
             properties: parameters.value("properties")?,
@@ -118,15 +116,16 @@ impl Daemon {
         let datasets = self.engine.datasets();
         datasets
             .create(&name, &new)
-            .map_err(|error| failed(&format!("create '{name}'"), &error))?;
+            .map_err(|error| refused(&format!("create '{name}'"), &error))?;
         self.engine.event("create", &format!("'{name}' was created"));
         Ok(json!({ "name": name }))
     }
 
     pub(super) fn resize(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let name = parameters.text("name")?;
-        let bytes = parameters.number("size_bytes")?;
         let what = format!("resize '{name}'");
+        let bytes = check_volume_size(parameters.number("size_bytes")?);
+        let bytes = bytes.map_err(|error| refused(&what, &error))?;
         let info = self
             .engine
             .datasets()
@@ -145,7 +144,7 @@ impl Daemon {
         self.engine
             .datasets()
             .resize_volume(&name, bytes)
-            .map_err(|error| failed(&what, &error))?;
+            .map_err(|error| refused(&what, &error))?;
         let told_later = self.blocks.resized(&self.engine, &name)?;
         Ok(json!({ "name": name, "size_bytes": bytes, "served": told_later }))
     }
@@ -242,8 +241,9 @@ impl Daemon {
         } else {
             datasets.rename(&from, &to)
         };
-        outcome.map_err(|error| failed(&format!("rename '{from}' to '{to}'"), &error))?;
+        outcome.map_err(|error| refused(&format!("rename '{from}' to '{to}'"), &error))?;
         self.mounts.renamed(&from, &to);
+        self.blocks.renamed(&from, &to);
         self.engine.event("rename", &format!("'{from}' is now '{to}'"));
         Ok(Value::Null)
     }
@@ -269,6 +269,8 @@ impl Daemon {
         };
         let report = report.map_err(|error| failed(&what, &error))?;
         if !dry_run {
+            self.mounts.destroyed(&report.datasets, &report.snapshots);
+            self.blocks.destroyed(&report.datasets, &report.snapshots);
             self.engine.event("destroy", &format!("'{name}' was destroyed"));
         }
         Ok(json!({
@@ -283,7 +285,7 @@ impl Daemon {
             .engine
             .datasets()
             .snapshot(&name, parameters.flag("recursive")?, &note);
-        let checkpoint = checkpoint.map_err(|error| failed(&format!("take snapshot '{name}'"), &error))?;
+        let checkpoint = checkpoint.map_err(|error| refused(&format!("take snapshot '{name}'"), &error))?;
         self.engine.event("snapshot", &format!("'{name}' was taken"));
         Ok(json!({ "name": name, "checkpoint": checkpoint }))
     }

@@ -17,6 +17,7 @@ mod moves;
 mod paths;
 mod placement;
 mod read_ahead;
+mod remembered;
 mod subject;
 mod upkeep;
 
@@ -111,11 +112,12 @@ fn start(places: Places, pool: &str, degraded: bool) -> Result<Started, Failure>
         ..OpenOptions::default()
     };
     let engine = open_pool(&known, options)?;
-    let server = Server::bind(&places.socket(pool)).map_err(|error| {
+    let socket = places.socket(pool);
+    let server = Server::bind(&socket).map_err(|error| {
         Failure::new(
             what.clone(),
-            format!("its socket: {error}"),
-            "fix the state directory",
+            format!("its socket '{}': {error}", socket.display()),
+            "take away what is there, or set TERRACE_STATE_DIR to another directory",
         )
     })?;
     let daemon = Arc::new(Daemon {
@@ -305,9 +307,24 @@ impl Daemon {
         Ok(())
     }
 
+    /// A sign of life, with what should be mounted, attached or served and is not; `retry` tries that again first.
+    fn ping(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        if parameters.flag("retry")? {
+            self.mounts.restore(&self.engine);
+            self.blocks.restore(&self.engine);
+        }
+        Ok(json!({ "pool": self.pool, "pid": std::process::id(), "not_restored": self.not_restored() }))
+    }
+
+    /// What should be mounted, attached or served and is not.
+    fn not_restored(&self) -> Vec<Value> {
+        let missing = self.mounts.missing().into_iter().chain(self.blocks.missing());
+        missing.map(|missing| missing.row(&self.pool)).collect()
+    }
+
     fn perform(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
         match parameters.operation() {
-            "ping" => Ok(json!({ "pool": self.pool, "pid": std::process::id() })),
+            "ping" => self.ping(parameters),
             "stop" => self.stop(parameters.flag("force")?),
             "status" => Ok(self.with_blocks(answers::encode(&self.status())?)),
             "io_counters" => answers::encode(&self.engine.io_counters()),
@@ -342,7 +359,7 @@ impl Daemon {
             "detach" => self.blocks.detach(parameters),
             "serve" => self.blocks.serve(&self.engine, parameters),
             "unserve" => self.blocks.unserve(parameters),
-            "mounts" => answers::encode(&self.mounts.list()),
+            "mounts" => Ok(self.mounts.rows()),
             "ls" => self.ls(parameters, exchange),
             "cat" => self.cat(parameters, exchange),
             "get_tree" => self.get_tree(parameters, exchange),

@@ -23,6 +23,7 @@ use terrace_fuse::{Content, DatasetPast, FuseError, MountOptions, Past, Session,
 use super::{
     answers::{Parameters, failed},
     read_ahead,
+    remembered::{Missing, Use, check_identity, identity_of, renamed},
 };
 use crate::{
     places::Places,
@@ -38,6 +39,8 @@ struct Shared {
     places: Places,
     pool: String,
     mounted: Mutex<Vec<Mounted>>,
+    /// What should be mounted and could not be brought back.
+    missing: Mutex<Vec<(PathBuf, Missing)>>,
     /// Held while something is mounted, so that no two commands do the same at once; whether the pool is being stopped.
     mounting: Mutex<bool>,
     /// Held while the list for the next start is read, changed and written.
@@ -58,6 +61,7 @@ impl Mounts {
             places,
             pool: pool.into(),
             mounted: Mutex::default(),
+            missing: Mutex::default(),
             mounting: Mutex::default(),
             listing: Mutex::default(),
             keep_list: AtomicBool::new(false),
@@ -65,6 +69,14 @@ impl Mounts {
         Self {
             shared: Arc::new(shared),
         }
+    }
+
+    /// What is mounted now, for programs.
+    pub fn rows(&self) -> Value {
+        let rows = self.list().into_iter().map(|mount| {
+            json!({ "dataset": mount.dataset, "directory": mount.directory, "options": mount.options })
+        });
+        rows.collect()
     }
 
     /// What is mounted now.
@@ -77,36 +89,78 @@ impl Mounts {
             .collect()
     }
 
-    /// Brings back what a dead daemon had mounted.
+    /// What should be mounted and could not be brought back.
+    pub fn missing(&self) -> Vec<Missing> {
+        let missing = self.shared.missing.lock();
+        missing.iter().map(|(_, missing)| missing.clone()).collect()
+    }
+
+    /// Brings back what should be mounted and is not: what a dead daemon had, what could not be brought back before.
     pub fn restore(&self, engine: &Arc<Engine>) {
-        let known = match Registry::new(&self.shared.places).mounts(&self.shared.pool) {
+        let stopping = self.shared.mounting.lock();
+        if *stopping {
+            return;
+        }
+        let pool = &self.shared.pool;
+        let known = match Registry::new(&self.shared.places).mounts(pool) {
             Ok(known) => known,
             Err(failure) => {
                 tracing::warn!("{failure}");
+                let missing = Missing::new(Use::List, pool, "mounted".into(), failure);
+                *self.shared.missing.lock() = vec![(PathBuf::new(), missing)];
                 return;
             }
         };
+        let mut missing = Vec::new();
         for mount in known {
-            let place = mount.directory.display().to_string();
-            if let Err(error) = terrace_fuse::clear_stale(&mount.directory) {
-                tracing::warn!("clear what is left at '{place}': {error}");
+            if self.list().iter().any(|other| other.directory == mount.directory) {
+                continue;
             }
-            match self.make(engine, mount) {
+            let (directory, name) = (mount.directory.clone(), mount.dataset.clone());
+            let place = directory.display().to_string();
+            match self.bring_back(engine, mount) {
                 Ok(()) => tracing::info!("mounted again at '{place}'"),
                 Err(failure) => {
-                    tracing::error!("{failure}");
-                    engine.event("mount", &failure.to_string());
+                    let one = Missing::new(Use::Mount, &name, place, failure);
+                    let said = one.failure(pool).to_string();
+                    tracing::error!("{said}");
+                    engine.event("mount", &said);
+                    missing.push((directory, one));
                 }
             }
         }
+        *self.shared.missing.lock() = missing;
+    }
+
+    /// One that was mounted. What others have mounted there meanwhile is not covered.
+    fn bring_back(&self, engine: &Arc<Engine>, mut mount: KnownMount) -> Result<(), Failure> {
+        let place = mount.directory.display().to_string();
+        let what = format!("mount '{}' again at '{place}'", mount.dataset);
+        if let Err(error) = terrace_fuse::clear_stale(&mount.directory) {
+            tracing::warn!("clear what is left at '{place}': {error}");
+        }
+        check_identity(engine.datasets(), &what, &subject_of(&mount), mount.identity)?;
+        mount.identity = Some(identity_of(engine.datasets(), &what, &subject_of(&mount))?);
+        if let Some(there) = others_at(&mount.directory)
+            && mount.covers.as_ref() != Some(&there)
+        {
+            return Err(Failure::new(
+                what,
+                format!("another filesystem is mounted there ({there})"),
+                format!("take it away with 'umount {place}'"),
+            ));
+        }
+        self.make(engine, mount)
     }
 
     /// `mount`.
     pub fn mount(&self, engine: &Arc<Engine>, parameters: &Parameters) -> Result<Value, Failure> {
-        let known = KnownMount {
+        let mut known = KnownMount {
             dataset: parameters.text("dataset")?,
             directory: PathBuf::from(parameters.text("directory")?),
             options: parameters.value("options")?,
+            identity: None,
+            covers: None,
         };
         let what = format!("mount '{}' at '{}'", known.dataset, known.directory.display());
         let stopping = self.shared.mounting.lock();
@@ -121,18 +175,27 @@ impl Mounts {
                 format!("run 'terrace unmount {}' first", known.directory.display()),
             ));
         }
+        known.identity = Some(identity_of(engine.datasets(), &what, &subject_of(&known))?);
+        known.covers = others_at(&known.directory);
+        // What is remembered stays so if this fails.
+        let mut before = None;
         self.shared.change_list(|list| {
             // One that has just ended there: its end must not be taken for that of the new one.
             self.shared
                 .mounted
                 .lock()
                 .retain(|mount| mount.known.directory != known.directory);
-            list.retain(|mount| mount.directory != known.directory);
+            let at = list.iter().position(|mount| mount.directory == known.directory);
+            before = at.map(|at| list.remove(at));
             list.push(known.clone());
         })?;
         let outcome = self.make(engine, known.clone());
-        if outcome.is_err() {
-            self.shared.strike_off(&known.directory);
+        match &outcome {
+            Ok(()) => self.shared.forget_missing(|place| place == known.directory),
+            Err(_) => self.shared.change_list(|list| {
+                list.retain(|mount| mount.directory != known.directory);
+                list.extend(before.take());
+            })?,
         }
         outcome.map(|()| json!({ "dataset": known.dataset, "directory": known.directory }))
     }
@@ -255,7 +318,18 @@ impl Mounts {
                     .as_deref()
                     .is_some_and(|place| known.directory == Path::new(place))
         });
-        if found.is_empty() {
+        // What is remembered and could not be brought back is struck off.
+        let missing: Vec<PathBuf> = {
+            let missing = self.shared.missing.lock();
+            let meant = missing.iter().filter(|(place, missing)| {
+                missing.name == target
+                    || directory
+                        .as_deref()
+                        .is_some_and(|given| place == Path::new(given))
+            });
+            meant.map(|(place, _)| place.clone()).collect()
+        };
+        if found.is_empty() && missing.is_empty() {
             return Err(Failure::new(
                 format!("unmount '{target}'"),
                 "nothing of this pool is mounted there",
@@ -265,8 +339,12 @@ impl Mounts {
         for (known, session) in &found {
             self.end(&known.directory, session, mode)?;
         }
+        self.shared
+            .change_list(|list| list.retain(|mount| !missing.contains(&mount.directory)))?;
+        self.shared
+            .forget_missing(|place| missing.iter().any(|other| other == place));
         let directories: Vec<_> = found.into_iter().map(|(known, _)| known.directory).collect();
-        Ok(json!({ "unmounted": directories }))
+        Ok(json!({ "unmounted": directories, "forgotten": missing }))
     }
 
     /// Takes all mounts away and forgets them; nothing can be mounted afterwards. If one is in use all stay.
@@ -291,6 +369,7 @@ impl Mounts {
             gone.push(known);
         }
         self.shared.change_list(Vec::clear)?;
+        self.shared.missing.lock().clear();
         *stopping = true;
         Ok(())
     }
@@ -346,10 +425,8 @@ impl Mounts {
     /// The dataset of mounts was renamed.
     pub fn renamed(&self, from: &str, to: &str) {
         let change = |mount: &mut KnownMount| {
-            if let Some(rest) = mount.dataset.strip_prefix(from)
-                && (rest.is_empty() || rest.starts_with(['/', '@']))
-            {
-                mount.dataset = format!("{to}{rest}");
+            if let Some(name) = renamed(&mount.dataset, from, to) {
+                mount.dataset = name;
             } else if let (Some((dataset, old)), Some((_, new))) = (from.split_once('@'), to.split_once('@'))
                 && mount.dataset == dataset
             {
@@ -366,6 +443,29 @@ impl Mounts {
         if let Err(failure) = self.shared.change_list(|list| list.iter_mut().for_each(change)) {
             tracing::warn!("{failure}");
         }
+        for (_, missing) in self.shared.missing.lock().iter_mut() {
+            if let Some(name) = renamed(&missing.name, from, to) {
+                missing.name = name;
+            }
+        }
+    }
+
+    /// Datasets and snapshots are gone; none of them is mounted. What should have been is not remembered any more.
+    pub fn destroyed(&self, datasets: &[String], snapshots: &[String]) {
+        let is_gone = |mount: &KnownMount| {
+            let (dataset, _) = past_of(mount);
+            datasets.iter().any(|gone| gone == dataset) || snapshots.contains(&subject_of(mount))
+        };
+        let mut gone = Vec::new();
+        let changed = self.shared.change_list(|list| {
+            gone = list.iter().filter(|mount| is_gone(mount)).cloned().collect();
+            list.retain(|mount| !is_gone(mount));
+        });
+        if let Err(failure) = changed {
+            tracing::warn!("{failure}");
+        }
+        self.shared
+            .forget_missing(|place| gone.iter().any(|mount| mount.directory == place));
     }
 
     fn sessions(&self, wanted: impl Fn(&KnownMount) -> bool) -> Vec<(KnownMount, Arc<Session>)> {
@@ -408,16 +508,28 @@ fn past_of(mount: &KnownMount) -> (&str, Option<&str>) {
     }
 }
 
+/// What a mount shows, by name: a dataset, or a snapshot of one.
+fn subject_of(mount: &KnownMount) -> String {
+    match past_of(mount) {
+        (dataset, Some(snapshot)) => format!("{dataset}@{snapshot}"),
+        (dataset, None) => dataset.to_owned(),
+    }
+}
+
+/// What is mounted at a directory by others than us, in words.
+fn others_at(directory: &Path) -> Option<String> {
+    let entry = terrace_fuse::mount_at(directory).ok()??;
+    Some(format!("{} of type {}", entry.source, entry.kind))
+}
+
 /// Whether a mount shows its dataset as it is now.
 fn is_live(mount: &KnownMount) -> bool {
     !mount.dataset.contains('@') && !mount.options.iter().any(|option| option.starts_with("at="))
 }
 
 impl Shared {
-    fn strike_off(&self, directory: &Path) {
-        if let Err(failure) = self.change_list(|list| list.retain(|mount| mount.directory != directory)) {
-            tracing::warn!("{failure}");
-        }
+    fn forget_missing(&self, is_meant: impl Fn(&Path) -> bool) {
+        self.missing.lock().retain(|(place, _)| !is_meant(place));
     }
 
     /// A mount has ended: whoever notices first strikes it off, unless the daemon ends and it is to come back.

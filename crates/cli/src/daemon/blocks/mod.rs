@@ -7,24 +7,28 @@
 //! `state` never while the kernel or a client is waited for.
 
 mod attached;
+mod bring_back;
 mod device_names;
 mod loop_face;
 mod services;
 #[cfg_attr(not(feature = "ublk"), path = "without_ublk.rs")]
 mod ublk_face;
 
-use std::{fs, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use attached::Attached;
-use device_names::{clear_remains, directory_of, link_of, real, remove_link};
+pub use bring_back::clear_dead;
+use bring_back::give_device;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use services::Services;
 use terrace_control::Failure;
 use terrace_engine::Engine;
-use ublk_face::clear_ublk_remains;
 
-use super::answers::Parameters;
+use super::{
+    answers::Parameters,
+    remembered::{Missing, Use, identity_of},
+};
 use crate::{
     places::Places,
     registry::{KnownAttachment, KnownBlocks, KnownService, Registry},
@@ -36,13 +40,16 @@ struct State {
     attached: Vec<Arc<Attached>>,
     /// Taken away by force while in use: they end with their last user.
     leaving: Vec<Arc<Attached>>,
+    /// What should be attached or served and could not be brought back.
+    missing: Vec<Missing>,
 }
 
 /// The block devices and services of a pool.
 pub struct Blocks {
     places: Places,
     pool: String,
-    work: Mutex<()>,
+    /// Whether the pool is being stopped.
+    work: Mutex<bool>,
     state: Mutex<State>,
     services: Services,
 }
@@ -101,77 +108,26 @@ impl Blocks {
         Ok(())
     }
 
-    /// Brings back what a dead daemon had attached and served.
-    pub fn restore(&self, engine: &Arc<Engine>) {
-        let _work = self.work.lock();
-        let registry = Registry::new(&self.places);
-        let mut known = match registry.blocks(&self.pool) {
-            Ok(known) => known,
-            Err(failure) => {
-                tracing::warn!("{failure}");
-                return;
-            }
-        };
-        for attachment in &mut known.attached {
-            let before = attachment.device.clone();
-            match Attached::make(&self.places, &self.pool, engine, attachment.clone()) {
-                Ok(attached) => {
-                    let device = attached.device().to_owned();
-                    let said = match before {
-                        _ if attached.has_continued() => {
-                            format!("'{}' goes on as {}", attachment.volume, device.display())
-                        }
-                        Some(before) if before != device => format!(
-                            "'{}' is now {}; {} is still in use: unmount what is mounted from it",
-                            attachment.volume,
-                            device.display(),
-                            before.display()
-                        ),
-                        _ => format!(
-                            "'{}' is attached again as {}",
-                            attachment.volume,
-                            device.display()
-                        ),
-                    };
-                    tracing::info!("{said}");
-                    engine.event("attach", &said);
-                    attachment.device = Some(device);
-                    self.state.lock().attached.push(Arc::new(attached));
-                }
-                Err(failure) => {
-                    tracing::error!("{failure}");
-                    engine.event("attach", &failure.to_string());
-                }
-            }
+    fn refuse_stopping(&self, what: &str, stopping: bool) -> Result<(), Failure> {
+        if !stopping {
+            return Ok(());
         }
-        for service in &known.served {
-            match self.services.add(engine, service) {
-                Ok(service) => {
-                    tracing::info!("'{}' is served again at {}", service.volume, service.address);
-                }
-                Err(failure) => {
-                    tracing::error!("{failure}");
-                    engine.event("serve", &failure.to_string());
-                }
-            }
-        }
-        if (!known.attached.is_empty() || !known.served.is_empty())
-            && let Err(failure) = registry.save_blocks(&self.pool, &known)
-        {
-            tracing::warn!("{failure}");
-        }
+        let remedy = format!("run 'terrace start {}' when it has stopped", self.pool);
+        Err(Failure::new(what, "the pool is being stopped", remedy))
     }
 
     /// `attach`. A volume that is attached already stays what it is.
     pub fn attach(&self, engine: &Arc<Engine>, parameters: &Parameters) -> Result<Value, Failure> {
-        let known = KnownAttachment {
+        let mut known = KnownAttachment {
             volume: parameters.text("volume")?,
             read_only: parameters.flag("read_only")?,
             via: parameters.value::<Option<Via>>("via")?.unwrap_or_default(),
             device: None,
+            identity: None,
         };
         let what = format!("attach '{}'", known.volume);
-        let _work = self.work.lock();
+        let stopping = self.work.lock();
+        self.refuse_stopping(&what, *stopping)?;
         let existing = self.find(|attached| attached.known.volume == known.volume);
         if let Some(attached) = existing {
             if !attached.is_live() {
@@ -192,14 +148,27 @@ impl Blocks {
                 ));
             }
         }
+        known.identity = Some(identity_of(engine.datasets(), &what, &known.volume)?);
+        // What is remembered stays so if this fails.
+        let mut before = None;
         self.change_list(|list| {
-            list.attached.retain(|other| other.volume != known.volume);
+            let at = list
+                .attached
+                .iter()
+                .position(|other| other.volume == known.volume);
+            before = at.map(|at| list.attached.remove(at));
             list.attached.push(known.clone());
         })?;
         match Attached::make(&self.places, &self.pool, engine, known.clone()) {
-            Ok(attached) => Ok(self.remember(attached)?.answer(&self.places)),
+            Ok(attached) => {
+                self.forget_missing(Use::Attachment, &known.volume, None);
+                Ok(self.remember(attached)?.answer(&self.places))
+            }
             Err(failure) => {
-                self.change_list(|list| list.attached.retain(|other| other.volume != known.volume))?;
+                self.change_list(|list| {
+                    list.attached.retain(|other| other.volume != known.volume);
+                    list.attached.extend(before);
+                })?;
                 Err(failure)
             }
         }
@@ -209,12 +178,7 @@ impl Blocks {
     fn remember(&self, attached: Attached) -> Result<Arc<Attached>, Failure> {
         let attached = Arc::new(attached);
         self.state.lock().attached.push(attached.clone());
-        self.change_list(|list| {
-            let mut entries = list.attached.iter_mut();
-            if let Some(entry) = entries.find(|other| other.volume == attached.known.volume) {
-                entry.device = Some(attached.device().to_owned());
-            }
-        })?;
+        self.change_list(|list| give_device(list, &attached.known.volume, attached.device()))?;
         Ok(attached)
     }
 
@@ -226,11 +190,7 @@ impl Blocks {
         let found =
             self.find(|attached| attached.known.volume == target || attached.device() == Path::new(&target));
         let Some(attached) = found else {
-            return Err(Failure::new(
-                format!("detach '{target}'"),
-                "it is not attached",
-                format!("'terrace status {}' lists what is", self.pool),
-            ));
+            return self.forget_attached(&target);
         };
         if !force {
             attached.refuse_busy()?;
@@ -259,16 +219,18 @@ impl Blocks {
 
     /// `serve`. What is served at that address already stays.
     pub fn serve(&self, engine: &Arc<Engine>, parameters: &Parameters) -> Result<Value, Failure> {
-        let wanted = KnownService {
+        let mut wanted = KnownService {
             volume: parameters.text("volume")?,
             address: parameters.text("address")?,
             read_only: parameters.flag("read_only")?,
             tls: parameters.value("tls")?,
+            identity: None,
         };
-        let _work = self.work.lock();
+        let stopping = self.work.lock();
+        self.refuse_stopping(&format!("serve '{}'", wanted.volume), *stopping)?;
         if let Some(service) = self.services.find(&wanted) {
             if service.read_only == wanted.read_only && service.tls == wanted.tls {
-                return Ok(json!(service));
+                return Ok(service_row(&service));
             }
             return Err(Failure::new(
                 format!("serve '{}'", wanted.volume),
@@ -276,21 +238,42 @@ impl Blocks {
                 format!("run 'terrace unserve {}' first", wanted.volume),
             ));
         }
-        self.change_list(|list| list.served.push(wanted.clone()))?;
-        let made = self.services.add(engine, &wanted);
+        let what = format!("serve '{}'", wanted.volume);
+        wanted.identity = Some(identity_of(engine.datasets(), &what, &wanted.volume)?);
+        // What is remembered stays so if this fails.
+        let mut before = None;
+        let is_same =
+            |service: &KnownService| service.volume == wanted.volume && service.address == wanted.address;
         self.change_list(|list| {
-            list.served
-                .retain(|service| service.volume != wanted.volume || service.address != wanted.address);
-            list.served.extend(made.as_ref().ok().cloned());
+            before = list
+                .served
+                .iter()
+                .position(is_same)
+                .map(|at| list.served.remove(at));
+            list.served.push(wanted.clone());
         })?;
-        Ok(json!(made?))
+        let made = self.services.add(engine, &wanted);
+        if made.is_ok() {
+            self.forget_missing(Use::Service, &wanted.volume, Some(&wanted.address));
+        }
+        self.change_list(|list| {
+            list.served.retain(|service| !is_same(service));
+            list.served.extend(made.as_ref().ok().cloned().or(before));
+        })?;
+        Ok(service_row(&made?))
     }
 
     /// `unserve`: everywhere. Clients are disconnected; what they were told is durable stays so.
     pub fn unserve(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let volume = parameters.text("volume")?;
         let _work = self.work.lock();
-        let addresses = self.services.remove(&volume);
+        let mut addresses = self.services.remove(&volume);
+        // What is remembered and could not be brought back is struck off.
+        for service in Registry::new(&self.places).blocks(&self.pool)?.served {
+            if service.volume == volume && !addresses.contains(&service.address) {
+                addresses.push(service.address);
+            }
+        }
         if addresses.is_empty() {
             return Err(Failure::new(
                 format!("unserve '{volume}'"),
@@ -299,6 +282,7 @@ impl Blocks {
             ));
         }
         self.change_list(|list| list.served.retain(|service| service.volume != volume))?;
+        self.forget_missing(Use::Service, &volume, None);
         Ok(json!({ "volume": volume, "addresses": addresses }))
     }
 
@@ -331,7 +315,7 @@ impl Blocks {
 
     /// Takes everything away and forgets it.
     pub fn end_all(&self, force: bool) -> Result<(), Failure> {
-        let _work = self.work.lock();
+        let mut stopping = self.work.lock();
         self.services.stop();
         let attached = self.state.lock().attached.clone();
         for attached in &attached {
@@ -340,7 +324,11 @@ impl Blocks {
             }
             self.take_away(attached, force)?;
         }
-        Registry::new(&self.places).save_blocks(&self.pool, &KnownBlocks::default())
+        self.state.lock().missing.clear();
+        // Of what could not be brought back something may be left as well.
+        clear_dead(&self.places, &self.pool)?;
+        *stopping = true;
+        Ok(())
     }
 
     /// Takes everything away when the daemon must end; it stays written down.
@@ -369,27 +357,16 @@ impl Blocks {
     }
 }
 
-/// Takes away what a dead daemon left of a pool's attached volumes, and forgets them. For when there is no daemon.
-pub fn clear_dead(places: &Places, pool: &str) -> Result<(), Failure> {
-    let registry = Registry::new(places);
-    let known = registry.blocks(pool)?;
-    if known == KnownBlocks::default() {
-        return Ok(());
-    }
-    for attachment in &known.attached {
-        let what = format!("detach '{}'", attachment.volume);
-        clear_ublk_remains(&what, places, pool, &attachment.volume)?;
-        let directory = directory_of(places, pool, &attachment.volume);
-        if let Some(directory) = real(&directory) {
-            clear_remains(&what, &directory)?;
-            let _ = fs::remove_dir(&directory);
-        }
-        let link = link_of(places, &attachment.volume);
-        if let Some(device) = &attachment.device {
-            remove_link(places, &link, device);
-        }
-    }
-    registry.save_blocks(pool, &KnownBlocks::default())
+/// A service, for programs.
+fn service_row(service: &KnownService) -> Value {
+    let KnownService {
+        volume,
+        address,
+        read_only,
+        tls,
+        ..
+    } = service;
+    json!({ "volume": volume, "address": address, "read_only": read_only, "tls": tls })
 }
 
 /// Whether `name` is the volume or a snapshot of it.
