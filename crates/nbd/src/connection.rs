@@ -98,6 +98,14 @@ impl Stream {
         };
     }
 
+    /// Nothing more is received; what is sent still goes out. Blocked reads return.
+    pub fn shutdown_receiving(&self) {
+        let _ = match &*self.socket {
+            Socket::Unix(stream) => stream.shutdown(Shutdown::Read),
+            Socket::Tcp(stream) => stream.shutdown(Shutdown::Read),
+        };
+    }
+
     fn keep_deadline(&self, direction: sockopt::Timeout) -> io::Result<()> {
         let Some(deadline) = self.deadline else {
             return Ok(());

@@ -34,8 +34,8 @@ const OPTION_SKIP_MAX: u32 = 1 << 20;
 pub trait Exports {
     /// Names in order.
     fn names(&self) -> Vec<String>;
-    /// The export of that name; the empty name is the only export, if there is one alone.
-    fn find(&self, name: &str) -> Option<Arc<dyn BlockDevice>>;
+    /// The export of that name, and its own name; the empty name is the only export, if there is one alone.
+    fn find(&self, name: &str) -> Option<(String, Arc<dyn BlockDevice>)>;
 }
 
 /// Whether what is said can be read by others.
@@ -138,10 +138,10 @@ pub fn negotiate(
             }
             OPT_EXPORT_NAME => {
                 let name = std::str::from_utf8(&data).ok();
-                let Some(export) = name.and_then(|name| exports.find(name)) else {
+                let Some((name, export)) = name.and_then(|name| exports.find(name)) else {
                     return Ok(Outcome::Closed);
                 };
-                terms.allocation_of.take_if(|of| Some(of.as_str()) != name);
+                terms.allocation_of.take_if(|of| *of != name);
                 let mut answer = Vec::with_capacity(134);
                 answer.extend(export.size_bytes().to_be_bytes());
                 answer.extend(transmission_flags(&*export, &terms).to_be_bytes());
@@ -234,7 +234,7 @@ fn information(
         .take(count)
         .map(|pair| u16::from_be_bytes([pair[0], pair[1]]))
         .collect();
-    let Some(export) = exports.find(name) else {
+    let Some((name, export)) = exports.find(name) else {
         reply(stream, option, REP_ERR_UNKNOWN, b"there is no such export")?;
         return Ok(None);
     };
@@ -261,7 +261,7 @@ fn information(
     }
     reply(stream, option, REP_INFO, &info)?;
     reply(stream, option, REP_ACK, b"")?;
-    Ok(Some((name.to_owned(), export)))
+    Ok(Some((name, export)))
 }
 
 /// Answers LIST_META_CONTEXT and SET_META_CONTEXT: one context is known, `base:allocation`.
@@ -302,9 +302,9 @@ fn contexts(
             b"the queries do not fit the option",
         );
     };
-    if exports.find(name).is_none() {
+    let Some((name, _)) = exports.find(name) else {
         return reply(stream, option, REP_ERR_UNKNOWN, b"there is no such export");
-    }
+    };
     let matches = |query: &&str| *query == ALLOCATION_CONTEXT || (!set && *query == "base:");
     if queries.iter().any(matches) || (!set && queries.is_empty()) {
         let id = if set { ALLOCATION_CONTEXT_ID } else { 0 };
@@ -312,7 +312,7 @@ fn contexts(
         context.extend(ALLOCATION_CONTEXT.as_bytes());
         reply(stream, option, REP_META_CONTEXT, &context)?;
         if set {
-            terms.allocation_of = Some(name.to_owned());
+            terms.allocation_of = Some(name);
         }
     }
     reply(stream, option, REP_ACK, b"")

@@ -8,6 +8,7 @@ use std::{
     fmt,
     net::{TcpListener, ToSocketAddrs},
     os::{fd::AsFd, unix::net::UnixListener},
+    panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{
         Arc,
@@ -32,6 +33,8 @@ use crate::{
 
 /// Most clients at a time.
 const CONNECTIONS_MAX: usize = 1024;
+/// How long the answers of clients whose connections are ended may take to go out.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// How long a client may take until it has chosen an export.
 const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -90,6 +93,16 @@ enum Listener {
 struct Client {
     stream: Stream,
     export: Option<String>,
+    /// Set when no more requests of it are to be read.
+    closing: Arc<AtomicBool>,
+}
+
+impl Client {
+    /// Reads no more of it; what it has asked for is still answered.
+    fn let_go(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.stream.shutdown_receiving();
+    }
 }
 
 #[derive(Default)]
@@ -167,17 +180,13 @@ impl Server {
         self.inner.state.lock().exports.insert(name.to_owned(), export);
     }
 
-    /// Takes an export away and ends the connections that use it. Whether it was there.
+    /// Takes an export away and ends the connections that use it, once what they asked for is answered. Whether it was
+    /// there.
     pub fn remove(&self, name: &str) -> bool {
-        let mut state = self.inner.state.lock();
-        for client in state
-            .clients
-            .values()
-            .filter(|client| client.export.as_deref() == Some(name))
-        {
-            client.stream.shutdown();
-        }
-        state.exports.remove(name).is_some()
+        let was_there = self.inner.state.lock().exports.remove(name).is_some();
+        self.inner
+            .end_clients(|client| client.export.as_deref() == Some(name));
+        was_there
     }
 
     /// Names of the exports.
@@ -201,11 +210,8 @@ impl Server {
             // A thread that panicked has nothing left to wait for.
             let _ = acceptor.join();
         }
-        let threads = {
-            let mut state = self.inner.state.lock();
-            state.clients.values().for_each(|client| client.stream.shutdown());
-            std::mem::take(&mut state.threads)
-        };
+        self.inner.end_clients(|_| true);
+        let threads = std::mem::take(&mut self.inner.state.lock().threads);
         threads.into_iter().for_each(|thread| {
             let _ = thread.join();
         });
@@ -226,12 +232,13 @@ impl Exports for Inner {
         self.state.lock().exports.keys().cloned().collect()
     }
 
-    fn find(&self, name: &str) -> Option<Arc<dyn BlockDevice>> {
+    fn find(&self, name: &str) -> Option<(String, Arc<dyn BlockDevice>)> {
         let state = self.state.lock();
-        if name.is_empty() && state.exports.len() == 1 {
-            return state.exports.values().next().cloned();
-        }
-        state.exports.get(name).cloned()
+        let found = match (name, state.exports.len()) {
+            ("", 1) => state.exports.first_key_value(),
+            _ => state.exports.get_key_value(name),
+        };
+        found.map(|(name, export)| (name.clone(), export.clone()))
     }
 }
 
@@ -266,6 +273,22 @@ impl Inner {
         }
     }
 
+    /// Ends connections: what was asked for is answered, and who does not take the answers is cut off.
+    fn end_clients(&self, is_meant: impl Fn(&Client) -> bool) {
+        {
+            let state = self.state.lock();
+            let meant = state.clients.values().filter(|client| is_meant(client));
+            meant.for_each(Client::let_go);
+        }
+        let deadline = Instant::now() + FAREWELL;
+        while Instant::now() < deadline && self.state.lock().clients.values().any(&is_meant) {
+            thread::sleep(Duration::from_millis(2));
+        }
+        let state = self.state.lock();
+        let left = state.clients.values().filter(|client| is_meant(client));
+        left.for_each(|client| client.stream.shutdown());
+    }
+
     fn welcome(self: Arc<Self>, stream: Stream) {
         let mut state = self.state.lock();
         state.threads.retain(|thread| !thread.is_finished());
@@ -274,6 +297,7 @@ impl Inner {
             return;
         }
         let handle = stream.handle();
+        let closing = Arc::new(AtomicBool::new(false));
         let number = state.next_client;
         state.next_client += 1;
         state.clients.insert(
@@ -281,13 +305,18 @@ impl Inner {
             Client {
                 stream: handle,
                 export: None,
+                closing: closing.clone(),
             },
         );
         let server = self.clone();
         let thread = thread::Builder::new().name("nbd-client".into()).spawn(move || {
             terrace_device::be_prompt();
-            if let Err(error) = server.serve(number, stream) {
-                tracing::debug!("NBD: a client's connection ended: {error}");
+            // Whatever one client can bring about stays with it.
+            let served = catch_unwind(AssertUnwindSafe(|| server.serve(number, stream, closing)));
+            match served {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!("NBD: a client's connection ended: {error}"),
+                Err(_) => tracing::error!("NBD: a client's connection ended in a panic"),
             }
             if let Some(client) = server.state.lock().clients.remove(&number) {
                 client.stream.shutdown();
@@ -302,7 +331,7 @@ impl Inner {
         }
     }
 
-    fn serve(&self, number: u64, mut stream: Stream) -> std::io::Result<()> {
+    fn serve(&self, number: u64, mut stream: Stream, closing: Arc<AtomicBool>) -> std::io::Result<()> {
         let deadline = Instant::now() + NEGOTIATION_TIMEOUT;
         stream.set_deadline(Some(deadline))?;
         let Some(no_zeroes) = greet(&mut stream)? else {
@@ -343,7 +372,7 @@ impl Inner {
                 client.export = name;
             }
         }
-        transmit(incoming, outgoing, export, terms, &self.resources);
+        transmit(incoming, outgoing, export, terms, closing, &self.resources);
         Ok(())
     }
 }

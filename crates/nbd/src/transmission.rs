@@ -67,7 +67,8 @@ struct Transmission<'a> {
     export: Arc<dyn BlockDevice>,
     terms: Terms,
     allocation: bool,
-    closing: AtomicBool,
+    /// Set when no more requests are to be read: by a worker, or by the server.
+    closing: Arc<AtomicBool>,
     workers: AtomicUsize,
     /// Workers that wait for the read lock.
     free: AtomicUsize,
@@ -84,12 +85,14 @@ type Reader<'a> = MutexGuard<'a, BufReader<Incoming>>;
 /// Why a request is not done, for the client.
 type Refusal = (WireError, String);
 
-/// Serves `export` to a client until it leaves or its socket is shut down.
+/// Serves `export` to a client until it leaves or its socket is shut down. Once `closing` is set, what was asked for is
+/// answered and no more is read.
 pub fn transmit(
     incoming: Incoming,
     outgoing: Outgoing,
     export: Arc<dyn BlockDevice>,
     terms: Terms,
+    closing: Arc<AtomicBool>,
     resources: &Resources,
 ) {
     let transmission = Transmission {
@@ -98,7 +101,7 @@ pub fn transmit(
         export,
         allocation: terms.allocation_of.is_some(),
         terms,
-        closing: AtomicBool::new(false),
+        closing,
         workers: AtomicUsize::new(1),
         free: AtomicUsize::new(0),
         busy: AtomicUsize::new(0),
@@ -178,8 +181,9 @@ impl<'a> Transmission<'a> {
             let worker = thread::Builder::new()
                 .name("nbd-request".into())
                 .spawn_scoped(scope, move || {
+                    // Given back however the work ends.
+                    let _counted = Counted(shared);
                     self.work(scope);
-                    shared.fetch_sub(1, Ordering::AcqRel);
                 });
             if worker.is_ok() {
                 return;
@@ -289,7 +293,7 @@ impl<'a> Transmission<'a> {
         let size = self.export.size_bytes();
         let end = request.offset.checked_add(request.length);
         if end.is_none_or(|end| end > size) {
-            let cause = if request.command == CMD_WRITE {
+            let cause = if matches!(request.command, CMD_WRITE | CMD_WRITE_ZEROES) {
                 WireError::NoSpace
             } else {
                 WireError::Invalid
@@ -307,10 +311,12 @@ impl<'a> Transmission<'a> {
             return Some(words(FsError::ReadOnly));
         }
         if request.command == CMD_READ && request.length > PAYLOAD_BYTES_MAX {
-            return Some((
-                WireError::Overflow,
-                format!("a read of more than {PAYLOAD_BYTES_MAX} bytes"),
-            ));
+            // Overflow is the answer to reads that may not be split, and to nothing else.
+            let cause = match request.flags & CMD_FLAG_DF {
+                0 => WireError::Invalid,
+                _ => WireError::Overflow,
+            };
+            return Some((cause, format!("a read of more than {PAYLOAD_BYTES_MAX} bytes")));
         }
         None
     }
@@ -424,6 +430,15 @@ impl<'a> Transmission<'a> {
             at += step as u64;
         }
         Ok(())
+    }
+}
+
+/// One less when dropped.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

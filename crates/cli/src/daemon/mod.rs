@@ -388,6 +388,8 @@ fn start_log() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(false)
+        // What it could not write to its log it would write to the same place, and panic when that failed as well.
+        .log_internal_errors(false)
         .try_init();
 }
 
@@ -401,6 +403,7 @@ fn watch_signals(server: &Arc<Server>) -> std::io::Result<()> {
         .spawn(move || {
             for signal in signals.forever() {
                 if signal != SIGHUP {
+                    tracing::info!("ends: signal {signal} was received");
                     server.stop();
                 }
             }
