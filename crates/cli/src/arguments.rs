@@ -534,7 +534,7 @@ pub struct ServeArguments {
     /// The volume
     pub volume: String,
     /// Where to listen: unix:PATH, or tcp:HOST:PORT (port 0 takes a free one)
-    #[arg(long, value_name = "ADDRESS", required_unless_present = "vhost_user")]
+    #[arg(long, value_name = "ADDRESS")]
     pub nbd: Option<String>,
     /// The socket for a virtual machine
     #[arg(long, value_name = "PATH", conflicts_with_all = ["nbd", "tls_cert"])]

@@ -24,8 +24,12 @@ impl Client {
         if let Some(client) = Self::open_running(places, pool)? {
             return Ok(client);
         }
-        // Another command may have been faster: then its daemon serves this one too.
-        let started = launch::start_daemon(places, pool, false);
+        Self::start(places, pool, false)
+    }
+
+    /// Starts the daemon and connects. Another command may be faster: then its daemon serves this one too.
+    pub fn start(places: &Places, pool: &str, degraded: bool) -> Result<Self, Failure> {
+        let started = launch::start_daemon(places, pool, degraded);
         if let Some(client) = Self::open_running(places, pool)? {
             return Ok(client);
         }

@@ -115,9 +115,10 @@ impl Exchange {
         message.ok_or_else(|| Self::lost(&ControlError::Closed))
     }
 
-    /// Reads what is left of such a sequence, so that a client that still sends can be told of an error.
+    /// Reads what is left of such a sequence, so that a client that still sends can be told of an error. While the daemon
+    /// is stopping nobody has the time for it: the client notices that nobody listens, and finds the answer then.
     pub fn drain(&mut self) {
-        loop {
+        while !self.is_stopping() {
             match self.connection.receive::<Message>() {
                 Ok(Some(Message::Content(length))) => {
                     if self.connection.receive_frame(length).is_err() {

@@ -38,7 +38,7 @@ pub enum DatasetError {
     #[error("{0}")]
     InvalidProperty(String),
     /// A volume where a filesystem is needed, or the other way round.
-    #[error("'{name}' is a {is}, not a {wanted}")]
+    #[error("'{name}' is a {is}, not a {wanted}; {}", way_of(is))]
     WrongKind {
         /// Its name.
         name: String,
@@ -110,4 +110,12 @@ pub enum DatasetError {
     /// The filesystem or volume failed.
     #[error("{0}")]
     Filesystem(#[from] FsError),
+}
+
+/// What can be done with a dataset of that kind.
+fn way_of(kind: &str) -> &'static str {
+    match kind {
+        "volume" => "use it with 'terrace attach' or 'terrace serve'",
+        _ => "use it with 'terrace mount', or make a volume with 'terrace volume create'",
+    }
 }

@@ -128,7 +128,7 @@ impl Datasets {
             match registry.get(parent) {
                 Some(node) if node.state.kind().is_volume() => {
                     return Err(DatasetError::Refused(format!(
-                        "'{parent}' is a volume; nothing can lie below it"
+                        "'{parent}' is a volume, and nothing can lie below one; choose a name beside it"
                     )));
                 }
                 Some(_) => break,

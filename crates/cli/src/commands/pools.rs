@@ -428,12 +428,9 @@ pub fn start(session: &Session, pool: &str, degraded: bool) -> Result<ExitCode, 
     let running = Client::open_running(&session.places, pool)?;
     // What a daemon that runs could not bring back, it tries again.
     let retry = running.is_some();
-    if !retry {
-        launch::start_daemon(&session.places, pool, degraded)?;
-    }
     let mut client = match running {
         Some(client) => client,
-        None => Client::open(&session.places, pool)?,
+        None => Client::start(&session.places, pool, degraded)?,
     };
     let answer = client.call("ping", json!({ "retry": retry }))?;
     let not_restored = failures_of(&answer["not_restored"]);

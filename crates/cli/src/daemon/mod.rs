@@ -23,7 +23,10 @@ mod upkeep;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -56,6 +59,8 @@ pub struct Daemon {
     mounts: Mounts,
     blocks: Blocks,
     server: OnceLock<Arc<Server>>,
+    /// Set once the pool is being closed: what fails from then on fails for that.
+    closing: AtomicBool,
 }
 
 /// Runs the daemon in this process until it is told to stop.
@@ -124,6 +129,7 @@ fn start(places: Places, pool: &str, degraded: bool) -> Result<Started, Failure>
         mounts: Mounts::new(places.clone(), pool),
         blocks: Blocks::new(places.clone(), pool),
         server: OnceLock::new(),
+        closing: AtomicBool::new(false),
         pool: pool.into(),
         engine,
         places,
@@ -240,6 +246,7 @@ impl Daemon {
         self.blocks.end_all_by_force();
         self.mounts.unmount_all_by_force();
         self.remember_pool();
+        self.closing.store(true, Ordering::SeqCst);
         let outcome = self
             .engine
             .close()
@@ -259,6 +266,7 @@ impl Daemon {
         self.mounts.unmount_all(&self.engine, force)?;
         self.blocks.end_all(force).inspect_err(|_| self.mounts.go_on())?;
         self.remember_pool();
+        self.closing.store(true, Ordering::SeqCst);
         let closed = self.engine.close().map_err(|error| {
             let remedy = if force {
                 "what was not saved is lost; 'terrace start' opens the pool as it was saved last".to_owned()
@@ -294,11 +302,26 @@ impl Handler for Daemon {
         if outcome.is_ok() && !closes {
             self.log_command(&parameters)?;
         }
-        outcome
+        match outcome {
+            Err(failure) if !closes && self.closing.load(Ordering::SeqCst) => {
+                Err(self.because_it_stops(failure))
+            }
+            outcome => outcome,
+        }
     }
 }
 
 impl Daemon {
+    /// A request that failed because the pool was closed under it.
+    fn because_it_stops(&self, failure: Failure) -> Failure {
+        const WHY: &str = "the pool is being stopped";
+        if failure.usage || failure.why == WHY {
+            return failure;
+        }
+        let remedy = format!("run 'terrace start {}' and do it again", self.pool);
+        Failure::new(failure.what, WHY, remedy)
+    }
+
     fn log_command(&self, parameters: &Parameters) -> Result<(), Failure> {
         if let Some(words) = parameters.optional_text("command_line")? {
             let user = parameters.optional_text("user")?.unwrap_or_default();

@@ -219,7 +219,7 @@ impl Mounts {
                 other => match other.strip_prefix("at=") {
                     Some(when) => {
                         let now = engine.environment().now();
-                        at = Some(At::parse(when, now).map_err(|why| Failure::new(what.clone(), why, ""))?);
+                        at = Some(At::parse(when, now).map_err(|why| failed(&what, &why).as_usage())?);
                     }
                     None if other.starts_with("x-") || other.starts_with("comment=") => {}
                     None => {
