@@ -44,7 +44,8 @@ impl Client {
     /// Connects if a daemon is running. One that is starting, stopping or dying is waited for.
     pub fn open_running(places: &Places, pool: &str) -> Result<Option<Self>, Failure> {
         crate::places::check_pool_name(pool)?;
-        let deadline = Instant::now() + launch::PATIENCE;
+        let begun = Instant::now();
+        let deadline = begun + launch::PATIENCE;
         loop {
             let connection = match ping(places, pool) {
                 Ok(()) => Connection::connect(&places.socket(pool)),
@@ -60,7 +61,12 @@ impl Client {
                 Err(error) if !is_absence(&error) => return Err(unreachable(pool, &error)),
                 Err(_) if !RunLock::is_held(&places.lock_file(pool)) => return Ok(None),
                 Err(_) if Instant::now() > deadline => return Err(launch::not_serving(places, pool)),
-                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+                Err(_) => {
+                    std::thread::sleep(Duration::from_millis(5));
+                    if let Some(failure) = launch::held_by_stranger(places, pool, begun) {
+                        return Err(failure);
+                    }
+                }
             }
         }
     }

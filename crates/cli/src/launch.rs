@@ -96,6 +96,26 @@ pub fn start_daemon(places: &Places, pool: &str, degraded: bool) -> Result<u32, 
     }
 }
 
+/// After this time it is looked whether it is a daemon at all that is waited for.
+const DOUBT: Duration = Duration::from_secs(2);
+
+/// What is said if the pool's lock is held by a process that is no daemon: that is not waited for. `waited` since when.
+pub fn held_by_stranger(places: &Places, pool: &str, waited: Instant) -> Option<Failure> {
+    if waited.elapsed() < DOUBT {
+        return None;
+    }
+    let path = places.lock_file(pool);
+    let stranger = RunLock::stranger(&path)?;
+    Some(Failure::new(
+        format!("reach the daemon of pool '{pool}'"),
+        format!(
+            "process {stranger}, which is none, holds the lock '{}'",
+            path.display()
+        ),
+        "end that process, or make it let go of the file",
+    ))
+}
+
 /// What is said of a daemon that holds the pool and does not answer.
 pub fn not_serving(places: &Places, pool: &str) -> Failure {
     Failure::new(

@@ -104,3 +104,21 @@ fn what_stop_interrupts_says_so() {
     assert!(output.status.success(), "{}", said(&output));
     machine.ok(&["start", "tank"]);
 }
+
+#[test]
+fn a_lock_that_no_daemon_holds_is_not_waited_for() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["start", "tank"]);
+    machine.ok(&["stop", "tank"]);
+    let path = machine.path("state/run/tank.pid");
+    let file = std::fs::File::open(&path).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    for words in [["start", "tank"], ["status", "tank"], ["stop", "tank"]] {
+        let line = machine.error(&words, 1);
+        let holder = format!("process {}, which is none, holds the lock", std::process::id());
+        assert!(line.contains(&holder) && line.contains("tank.pid"), "{line}");
+    }
+    drop(file);
+    machine.ok(&["start", "tank"]);
+}

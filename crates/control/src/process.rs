@@ -4,9 +4,9 @@
 //! process that has it started at the recorded time, so that a reused number is never taken for the daemon.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, Read, Seek, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -90,7 +90,7 @@ impl RunLock {
 
     /// Who holds the lock, if anybody does.
     pub fn holder(path: &Path) -> Option<ProcessId> {
-        let file = File::open(path).ok()?;
+        let file = open(path).ok()?;
         match flock(&file, FlockOperation::NonBlockingLockShared) {
             Ok(()) => None,
             Err(_) => read_process(path).filter(ProcessId::is_alive),
@@ -99,7 +99,26 @@ impl RunLock {
 
     /// Whether anybody holds the lock: also a process that was killed and whose threads have not all ended.
     pub fn is_held(path: &Path) -> bool {
-        File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+        open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+    }
+
+    /// A process that holds the lock and is not the one whose number is in the file: no daemon, which writes that at once.
+    /// Asked for after a while of waiting, in which a daemon that has just begun has done so.
+    pub fn stranger(path: &Path) -> Option<u32> {
+        let file = fs::metadata(path).ok()?;
+        let (major, minor) = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
+        let place = format!("{major:02x}:{minor:02x}:{}", file.ino());
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        // "1: FLOCK  ADVISORY  WRITE 4711 fd:00:1234 0 EOF"
+        let holder = locks.lines().find_map(|line| {
+            let words: Vec<&str> = line.split_ascii_whitespace().collect();
+            match words[..] {
+                [_, "FLOCK", _, "WRITE", pid, at, ..] if at == place => pid.parse().ok(),
+                _ => None,
+            }
+        })?;
+        let is_known = read_process(path).is_some_and(|known| known.pid == holder);
+        (!is_known && start_ticks(holder).is_some()).then_some(holder)
     }
 
     /// The lock file.
@@ -108,9 +127,17 @@ impl RunLock {
     }
 }
 
+/// Opens it for reading; does not wait if it is a pipe.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+}
+
 fn read_process(path: &Path) -> Option<ProcessId> {
     let mut text = Vec::new();
-    File::open(path).ok()?.take(4096).read_to_end(&mut text).ok()?;
+    open(path).ok()?.take(4096).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
@@ -154,6 +181,24 @@ mod tests {
         assert_eq!(RunLock::holder(&path), None);
         assert!(!RunLock::is_held(&path));
         RunLock::acquire(&path).unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_holder_that_is_no_daemon_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pool.lock");
+        let lock = RunLock::acquire(&path).unwrap().unwrap();
+        assert_eq!(RunLock::stranger(&path), None);
+        let daemon = fs::read(&path).unwrap();
+        drop(lock);
+        assert_eq!(RunLock::stranger(&path), None);
+        // Somebody takes the lock and leaves the number of a daemon that has ended.
+        let other = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+        fs::write(&path, r#"{"pid":1,"start_ticks":0}"#).unwrap();
+        assert_eq!(RunLock::stranger(&path), Some(std::process::id()));
+        fs::write(&path, daemon).unwrap();
+        assert_eq!(RunLock::stranger(&path), None);
     }
 
     #[test]

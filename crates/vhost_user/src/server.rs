@@ -9,6 +9,7 @@ use std::{
         fd::{AsFd, AsRawFd},
         unix::net::UnixListener,
     },
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -127,8 +128,16 @@ impl Inner {
             if !matches!(poll(&mut asked, Some(&pause)), Ok(1..)) {
                 continue;
             }
-            if let Err(error) = self.serve(&mut listener) {
-                tracing::warn!("vhost-user: a connection to '{}' failed: {error}", self.name);
+            // Whatever one monitor can bring about stays with it.
+            match catch_unwind(AssertUnwindSafe(|| self.serve(&mut listener))) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::warn!("vhost-user: a connection to '{}' failed: {error}", self.name);
+                }
+                Err(_) => {
+                    *self.connection.lock() = None;
+                    tracing::error!("vhost-user: a connection to '{}' ended in a panic", self.name);
+                }
             }
         }
     }

@@ -104,10 +104,8 @@ fn start(places: Places, pool: &str, degraded: bool) -> Result<Started, Failure>
             Failure::new(what.clone(), why, "fix its owner and mode")
         })?
         .map_err(|holder| {
-            let holder = holder.map_or_else(
-                || "another process".into(),
-                |holder| format!("process {}", holder.pid),
-            );
+            let holder = RunLock::stranger(&lock_path).or(holder.map(|holder| holder.pid));
+            let holder = holder.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
             let remedy = format!("use it, or run 'terrace stop {pool}' first");
             Failure::new(what.clone(), format!("{holder} holds it already"), remedy)
         })?;
@@ -148,7 +146,11 @@ fn take_lock(path: &Path) -> std::io::Result<Result<RunLock, Option<ProcessId>>>
     let deadline = Instant::now() + crate::launch::PATIENCE;
     loop {
         match RunLock::acquire(path)? {
-            Err(holder) if !holder.is_some_and(|holder| holder.is_alive()) && Instant::now() < deadline => {
+            Err(holder)
+                if !holder.is_some_and(|holder| holder.is_alive())
+                    && RunLock::stranger(path).is_none()
+                    && Instant::now() < deadline =>
+            {
                 std::thread::sleep(Duration::from_millis(5));
             }
             outcome => return Ok(outcome),
