@@ -150,6 +150,31 @@ fn names_are_followed_and_what_is_destroyed_is_forgotten() {
 }
 
 #[test]
+fn lists_that_cannot_be_read_are_told_and_do_not_keep_a_pool_from_stopping() {
+    let machine = machine();
+    machine.ok(&["serve", "tank/vm", "--nbd", "unix:nbd.sock"]);
+    machine.kill_daemon("tank");
+    for list in ["blocks", "mounts"] {
+        fs::create_dir_all(machine.path(&format!("state/{list}"))).unwrap();
+        fs::write(machine.path(&format!("state/{list}/tank.json")), b"[{\"dataset").unwrap();
+    }
+    let output = machine.run(&["start", "tank"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        (output.status.code(), said.lines().count()),
+        (Some(1), 2),
+        "{said}"
+    );
+    for words in ["blocks/tank.json", "mounts/tank.json", "remove that file"] {
+        assert!(said.contains(words), "{said}");
+    }
+    machine.error(&["serve", "tank/vm", "--nbd", "unix:nbd.sock"], 1);
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["start", "tank"]);
+    machine.ok(&["serve", "tank/vm", "--nbd", "unix:nbd.sock"]);
+}
+
+#[test]
 fn sockets_of_others_stay() {
     let machine = machine();
     let datagram = UnixDatagram::bind(machine.path("datagram")).unwrap();

@@ -5,6 +5,8 @@
 //! A filesystem is mounted once, besides its past states: the kernel relies on names, sizes and content that it knows
 //! of a mount, and would not learn what another changes.
 
+mod bring_back;
+
 use std::{
     path::{Path, PathBuf},
     sync::{
@@ -23,7 +25,7 @@ use terrace_fuse::{Content, DatasetPast, FuseError, MountOptions, Past, Session,
 use super::{
     answers::{Parameters, failed},
     read_ahead,
-    remembered::{Missing, Use, check_identity, identity_of, renamed},
+    remembered::{Missing, identity_of},
 };
 use crate::{
     places::Places,
@@ -87,70 +89,6 @@ impl Mounts {
             .filter(|mount| !mount.session.is_ended())
             .map(|mount| mount.known.clone())
             .collect()
-    }
-
-    /// What should be mounted and could not be brought back.
-    pub fn missing(&self) -> Vec<Missing> {
-        let missing = self.shared.missing.lock();
-        missing.iter().map(|(_, missing)| missing.clone()).collect()
-    }
-
-    /// Brings back what should be mounted and is not: what a dead daemon had, what could not be brought back before.
-    pub fn restore(&self, engine: &Arc<Engine>) {
-        let stopping = self.shared.mounting.lock();
-        if *stopping {
-            return;
-        }
-        let pool = &self.shared.pool;
-        let known = match Registry::new(&self.shared.places).mounts(pool) {
-            Ok(known) => known,
-            Err(failure) => {
-                tracing::warn!("{failure}");
-                let missing = Missing::new(Use::List, pool, "mounted".into(), failure);
-                *self.shared.missing.lock() = vec![(PathBuf::new(), missing)];
-                return;
-            }
-        };
-        let mut missing = Vec::new();
-        for mount in known {
-            if self.list().iter().any(|other| other.directory == mount.directory) {
-                continue;
-            }
-            let (directory, name) = (mount.directory.clone(), mount.dataset.clone());
-            let place = directory.display().to_string();
-            match self.bring_back(engine, mount) {
-                Ok(()) => tracing::info!("mounted again at '{place}'"),
-                Err(failure) => {
-                    let one = Missing::new(Use::Mount, &name, place, failure);
-                    let said = one.failure(pool).to_string();
-                    tracing::error!("{said}");
-                    engine.event("mount", &said);
-                    missing.push((directory, one));
-                }
-            }
-        }
-        *self.shared.missing.lock() = missing;
-    }
-
-    /// One that was mounted. What others have mounted there meanwhile is not covered.
-    fn bring_back(&self, engine: &Arc<Engine>, mut mount: KnownMount) -> Result<(), Failure> {
-        let place = mount.directory.display().to_string();
-        let what = format!("mount '{}' again at '{place}'", mount.dataset);
-        if let Err(error) = terrace_fuse::clear_stale(&mount.directory) {
-            tracing::warn!("clear what is left at '{place}': {error}");
-        }
-        check_identity(engine.datasets(), &what, &subject_of(&mount), mount.identity)?;
-        mount.identity = Some(identity_of(engine.datasets(), &what, &subject_of(&mount))?);
-        if let Some(there) = others_at(&mount.directory)
-            && mount.covers.as_ref() != Some(&there)
-        {
-            return Err(Failure::new(
-                what,
-                format!("another filesystem is mounted there ({there})"),
-                format!("take it away with 'umount {place}'"),
-            ));
-        }
-        self.make(engine, mount)
     }
 
     /// `mount`.
@@ -368,7 +306,8 @@ impl Mounts {
             }
             gone.push(known);
         }
-        self.shared.change_list(Vec::clear)?;
+        // Also a list that cannot be read.
+        self.shared.forget_all()?;
         self.shared.missing.lock().clear();
         *stopping = true;
         Ok(())
@@ -420,52 +359,6 @@ impl Mounts {
                 tracing::warn!("unmount '{}': {error}", known.directory.display());
             }
         }
-    }
-
-    /// The dataset of mounts was renamed.
-    pub fn renamed(&self, from: &str, to: &str) {
-        let change = |mount: &mut KnownMount| {
-            if let Some(name) = renamed(&mount.dataset, from, to) {
-                mount.dataset = name;
-            } else if let (Some((dataset, old)), Some((_, new))) = (from.split_once('@'), to.split_once('@'))
-                && mount.dataset == dataset
-            {
-                let option = format!("at=@{old}");
-                let named = mount.options.iter_mut().filter(|other| **other == option);
-                named.for_each(|option| *option = format!("at=@{new}"));
-            }
-        };
-        self.shared
-            .mounted
-            .lock()
-            .iter_mut()
-            .for_each(|mount| change(&mut mount.known));
-        if let Err(failure) = self.shared.change_list(|list| list.iter_mut().for_each(change)) {
-            tracing::warn!("{failure}");
-        }
-        for (_, missing) in self.shared.missing.lock().iter_mut() {
-            if let Some(name) = renamed(&missing.name, from, to) {
-                missing.name = name;
-            }
-        }
-    }
-
-    /// Datasets and snapshots are gone; none of them is mounted. What should have been is not remembered any more.
-    pub fn destroyed(&self, datasets: &[String], snapshots: &[String]) {
-        let is_gone = |mount: &KnownMount| {
-            let (dataset, _) = past_of(mount);
-            datasets.iter().any(|gone| gone == dataset) || snapshots.contains(&subject_of(mount))
-        };
-        let mut gone = Vec::new();
-        let changed = self.shared.change_list(|list| {
-            gone = list.iter().filter(|mount| is_gone(mount)).cloned().collect();
-            list.retain(|mount| !is_gone(mount));
-        });
-        if let Err(failure) = changed {
-            tracing::warn!("{failure}");
-        }
-        self.shared
-            .forget_missing(|place| gone.iter().any(|mount| mount.directory == place));
     }
 
     fn sessions(&self, wanted: impl Fn(&KnownMount) -> bool) -> Vec<(KnownMount, Arc<Session>)> {
@@ -548,6 +441,12 @@ impl Shared {
         {
             tracing::warn!("{failure}");
         }
+    }
+
+    /// Nothing is to be mounted by the next start.
+    fn forget_all(&self) -> Result<(), Failure> {
+        let _listing = self.listing.lock();
+        Registry::new(&self.places).save_mounts(&self.pool, &[])
     }
 
     /// Changes the list of mounts that is kept for the next start.

@@ -56,6 +56,17 @@ impl Missing {
         }
     }
 
+    /// That the list of what pool `name` had `used` (mounted, or attached and served) cannot be read.
+    pub fn list(pool: &str, used: &str, failure: Failure) -> Self {
+        Self {
+            kind: Use::List,
+            name: pool.to_owned(),
+            place: used.to_owned(),
+            why: format!("{}: {}", failure.what, failure.why),
+            remedy: "remove that file: what it listed is forgotten then".into(),
+        }
+    }
+
     /// As users are told.
     pub fn failure(&self, pool: &str) -> Failure {
         let Self {

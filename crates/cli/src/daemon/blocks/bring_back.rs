@@ -39,8 +39,8 @@ impl Blocks {
             Ok(known) => known,
             Err(failure) => {
                 tracing::warn!("{failure}");
-                let place = "attached and served".into();
-                self.state.lock().missing = vec![Missing::new(Use::List, &self.pool, place, failure)];
+                let missing = Missing::list(&self.pool, "attached and served", failure);
+                self.state.lock().missing = vec![missing];
                 return;
             }
         };
@@ -217,10 +217,11 @@ impl Blocks {
 /// Takes away what a dead daemon left of a pool's attached volumes, and forgets them. For when there is no daemon.
 pub fn clear_dead(places: &Places, pool: &str) -> Result<(), Failure> {
     let registry = Registry::new(places);
-    let known = registry.blocks(pool)?;
-    if known == KnownBlocks::default() {
-        return Ok(());
-    }
+    // Of a list that cannot be read nothing can be taken away, and nothing is to come back.
+    let known = registry.blocks(pool).unwrap_or_else(|failure| {
+        tracing::warn!("{failure}");
+        KnownBlocks::default()
+    });
     for attachment in &known.attached {
         clear_attachment(places, pool, attachment)?;
     }
