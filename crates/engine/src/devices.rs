@@ -159,6 +159,7 @@ impl Engine {
             self.tiers_moved(|tier| Some(tier + u8::from(tier >= position)))?;
         }
         self.event("device", &format!("'{path}' was added to tier '{tier}'"));
+        self.start_resilver()?;
         Ok(AddedDevice {
             number,
             path,

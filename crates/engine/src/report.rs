@@ -1,7 +1,7 @@
 //! Building [`Status`] and the I/O counters from what the floors below count. From memory alone: no device is read.
 
 use terrace_dataset::Durability;
-use terrace_pool::DeviceState;
+use terrace_pool::{DeviceState, Presence};
 
 use crate::{
     DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, Status, TierStatus,
@@ -89,6 +89,7 @@ impl Engine {
                         checksum_errors: device.counters.checksum_errors,
                         number: device.number,
                         leaving: self.leaving_in_words(device.number),
+                        behind: device.presence == Presence::Behind,
                     })
                     .collect();
                 TierStatus {
@@ -126,6 +127,10 @@ impl Engine {
                 self.chunks.metadata_out_of_reach(),
             ));
             return ("degraded".into(), detail);
+        }
+        let behind = self.behind_in_words();
+        if !behind.is_empty() {
+            return ("degraded".into(), behind);
         }
         if let Some(lost) = status.lost.as_ref().filter(|lost| lost.files > 0) {
             let detail = format!(

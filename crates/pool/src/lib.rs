@@ -16,6 +16,8 @@ mod member;
 mod open;
 mod patient_read;
 mod pool;
+mod presence;
+mod relabel;
 mod root;
 mod roots;
 mod scan;
@@ -35,6 +37,7 @@ pub use layout::{DEFAULT_SEGMENT_BYTES, DEVICE_BYTES_MIN, LABEL_BYTES, SEGMENT_A
 pub use member::DeviceInfo;
 pub use open::{CreateOptions, OpenOptions};
 pub use pool::{Parallelism, Pool, TierInfo};
+pub use presence::Presence;
 pub use root::ROOT_BYTES_MAX;
 pub use scan::{FoundDevice, FoundPool, is_pool_member, scan};
 pub use segment::{SegmentId, SegmentKind, SegmentRange, SegmentRead, SegmentWrite};

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -53,6 +53,10 @@ pub struct Pool {
     /// Serialises label updates; held across their I/O.
     pub(crate) updating: Mutex<()>,
     pub(crate) label: RwLock<Label>,
+    /// The highest generation that any label may bear that was written, or begun to be.
+    pub(crate) tried_generation: AtomicU64,
+    /// What the labels are to say once the pool proved to open; see [`Pool::settle_roots`].
+    pub(crate) pending: Mutex<Option<Label>>,
     /// Devices that are there, ascending by number.
     pub(crate) open: RwLock<Arc<Vec<Arc<OpenDevice>>>>,
     pub(crate) allocator: Mutex<Allocator>,
@@ -149,6 +153,7 @@ impl Pool {
                 path: device.map_or_else(|| member.path.clone(), |device| device.device.path()),
                 tier: member.tier,
                 state: device.map_or(DeviceState::Missing, |device| device.state()),
+                presence: member.presence,
                 draining: device.is_some_and(|device| device.draining.load(Ordering::Relaxed)),
                 size_bytes: member.size_bytes,
                 cut_off_bytes: device.map_or(0, |device| {
@@ -185,6 +190,15 @@ impl Pool {
             .tiers
             .get(usize::from(tier))
             .map_or(1, |settings| settings.copies)
+    }
+
+    /// How many devices of a tier are there and may get something new.
+    pub fn usable_devices(&self, tier: u8) -> usize {
+        let open = self.open.read();
+        let here = open
+            .iter()
+            .filter(|device| device.tier.load(Ordering::Relaxed) == tier && device.is_usable());
+        here.count()
     }
 
     /// Properties of the pool.

@@ -288,12 +288,7 @@ fn import(
             continue;
         }
         let id = terrace_pool::format_id(&found.id);
-        let paths: Vec<PathBuf> = found
-            .devices
-            .iter()
-            .filter(|device| !device.stale)
-            .map(|device| device.path.clone())
-            .collect();
+        let paths = found.paths();
         let mut row = json!({ "name": found.name, "id": id, "devices": paths, "imported": false });
         let state = format!("{:?}", found.state).to_lowercase();
         row["state"] = json!(state);
@@ -301,7 +296,7 @@ fn import(
         if !found.missing.is_empty() {
             row["reason"] = json!(why);
         }
-        if !found.missing.is_empty() && !degraded {
+        if !found.missing.is_empty() && !degraded && !found.is_apart() {
             failures.push(Failure::new(
                 format!("import pool '{}'", found.name),
                 why,
@@ -315,6 +310,13 @@ fn import(
             name: found.name.clone(),
             id: id.clone(),
             devices: paths,
+            // Who names devices leaves out those that are there and not named.
+            left_out: found
+                .missing_paths
+                .iter()
+                .filter(|path| path.exists())
+                .cloned()
+                .collect(),
             ..KnownPool::default()
         };
         if let Some(known) = &known {
@@ -345,7 +347,14 @@ fn import(
             };
             let outcome = open_pool(&candidate, options).and_then(|engine| {
                 engine.event("import", "the pool was imported");
-                let known = describe_pool(&engine);
+                let mut known = describe_pool(&engine);
+                // Who names devices leaves out those that are there and not named.
+                known.left_out = found
+                    .missing_paths
+                    .iter()
+                    .filter(|path| path.exists())
+                    .cloned()
+                    .collect();
                 engine
                     .close()
                     .map_err(|error| crate::daemon::failure_of("close the pool", &error))?;

@@ -19,6 +19,7 @@ mod placement;
 mod read_ahead;
 mod subject;
 mod upkeep;
+mod whereabouts;
 
 use std::{
     path::{Path, PathBuf},
@@ -30,7 +31,7 @@ use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Handler, ProcessId, Request, RunLock, Server};
 use terrace_device::{Cause, Device, DeviceError};
 use terrace_engine::{Engine, EngineError, OpenOptions};
-use terrace_pool::PoolError;
+use terrace_pool::{DeviceState, PoolError};
 use terrace_store::StoreError;
 
 use crate::{
@@ -43,6 +44,7 @@ use answers::{Parameters, failed};
 use blocks::Blocks;
 pub use blocks::clear_dead as clear_dead_blocks;
 use mounting::Mounts;
+pub use whereabouts::device_paths;
 
 /// How long open requests may take to end after `stop`.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -170,7 +172,7 @@ pub fn open_pool(known: &KnownPool, options: OpenOptions) -> Result<Arc<Engine>,
     let what = format!("open pool '{}'", known.name);
     let degraded = options.degraded;
     let mut devices = Vec::new();
-    for path in &known.devices {
+    for path in &device_paths(known) {
         match open_when_free(path) {
             Ok(device) => devices.push(device),
             Err(error) if degraded => tracing::warn!("opening without device '{}': {error}", path.display()),
@@ -221,6 +223,7 @@ pub fn describe_pool(engine: &Engine) -> KnownPool {
         name: engine.name(),
         id: terrace_pool::format_id(&engine.pool().id()),
         devices: devices.iter().map(|device| PathBuf::from(&device.path)).collect(),
+        left_out: Vec::new(),
         size_bytes: space.size_bytes,
         used_bytes: space.used_bytes,
     }
@@ -228,7 +231,20 @@ pub fn describe_pool(engine: &Engine) -> KnownPool {
 
 impl Daemon {
     fn remember_pool(&self) {
-        if let Err(failure) = Registry::new(&self.places).save(&describe_pool(&self.engine)) {
+        let registry = Registry::new(&self.places);
+        let mut known = describe_pool(&self.engine);
+        // Until a device of that path is part of the pool again.
+        if let Ok(Some(before)) = registry.find(&self.pool) {
+            let is_missing = |path: &PathBuf| {
+                let devices = self.engine.pool().devices();
+                let mut there = devices
+                    .iter()
+                    .filter(|device| device.state != DeviceState::Missing);
+                !there.any(|device| Path::new(&device.path) == path)
+            };
+            known.left_out = before.left_out.into_iter().filter(is_missing).collect();
+        }
+        if let Err(failure) = registry.save(&known) {
             tracing::warn!("{failure}");
         }
     }
