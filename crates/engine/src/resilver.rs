@@ -76,7 +76,9 @@ impl StoreSteps for Resilver {
             waits: false,
             note: None,
         };
-        if progress.finished && self.short > 0 && self.tries < TRIES_MAX {
+        // Metadata that was written meanwhile lies on one device only.
+        let mirrored = !progress.finished || self.chunks.mirror_now()?;
+        if (!mirrored || self.short > 0) && self.tries < TRIES_MAX {
             // What was stored anew leaves room behind, once that is durable.
             (self.tries, self.before_bytes) = (self.tries + 1, done);
             (self.short, self.damaged) = (0, 0);
