@@ -151,7 +151,9 @@ impl Engine {
                 ),
             );
         }
-        ("online".into(), self.metadata_in_words())
+        let words = [self.set_aside_in_words(), self.metadata_in_words()];
+        let words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
+        ("online".into(), words.join("; "))
     }
 
     /// A warning while metadata comes near to what a root can list, or would be lost with one device of several; empty else.

@@ -6,6 +6,7 @@
 
 mod allocator;
 mod change;
+mod content_room;
 mod copies;
 mod counters;
 mod error;
@@ -30,6 +31,7 @@ mod hostile_bytes;
 
 pub use allocator::{Request, TierChoice};
 pub use change::DeviceAdd;
+pub use content_room::ContentRoom;
 pub use counters::{CounterValues, DeviceState};
 pub use error::PoolError;
 pub use label::{Label, LabelError, Member, PROPERTIES_BYTES_MAX, PoolState};

@@ -15,8 +15,8 @@ use crate::label::Label;
 use crate::member::OpenDevice;
 use crate::roots::Roots;
 use crate::{
-    CounterValues, DeviceInfo, DeviceState, PoolError, PoolId, PoolState, Request, SegmentId, SegmentRange,
-    SegmentRead, SegmentWrite, TierSettings,
+    ContentRoom, CounterValues, DeviceInfo, DeviceState, PoolError, PoolId, PoolState, Request, SegmentId,
+    SegmentRange, SegmentRead, SegmentWrite, TierSettings,
 };
 
 /// Whether a flush of several devices uses threads.
@@ -264,12 +264,17 @@ impl Pool {
     /// Free segments that content can have, with as many copies as its tier keeps, each on a device of its own: what is
     /// free on a device that no other of its tier can match does not count.
     pub fn free_for_content(&self) -> u64 {
+        self.content_room().raw
+    }
+
+    /// What content can still get, by what each tier keeps of it.
+    pub fn content_room(&self) -> ContentRoom {
         self.for_content(|allocator, number| allocator.counts(number).free)
     }
 
     /// The same without these segments: what there would be if the device ended before them, now and with nothing in use
     /// anywhere.
-    pub fn for_content_without(&self, range: SegmentRange) -> (u64, u64) {
+    pub fn for_content_without(&self, range: SegmentRange) -> (ContentRoom, ContentRoom) {
         let free = self.for_content(|allocator, number| {
             let claimed = |from| u64::from(allocator.claimed_from(number, from));
             match number == range.device {
@@ -284,18 +289,19 @@ impl Pool {
         (free, all)
     }
 
-    fn for_content(&self, count: impl Fn(&Allocator, u16) -> u64) -> u64 {
+    fn for_content(&self, count: impl Fn(&Allocator, u16) -> u64) -> ContentRoom {
         let label = self.label.read();
         let open = self.open.read().clone();
         let allocator = self.allocator.lock();
-        let tiers = label.tiers.iter().zip(0u8..).map(|(settings, tier)| {
+        let mut room = ContentRoom::default();
+        for (settings, tier) in label.tiers.iter().zip(0u8..) {
             let here = open
                 .iter()
                 .filter(|device| device.tier.load(Ordering::Relaxed) == tier && device.is_usable());
             let free = here.map(|device| count(&allocator, device.number)).collect();
-            matched(free, settings.copies)
-        });
-        tiers.sum()
+            room.add(free, settings.copies);
+        }
+        room
     }
 
     /// Segments on all devices that are there.
@@ -456,34 +462,5 @@ impl Pool {
                 })
             }
         }
-    }
-}
-
-/// How many of the free segments of a tier's devices can be taken in sets of `copies`, each of a set on another device.
-fn matched(mut free: Vec<u64>, copies: u8) -> u64 {
-    let copies = usize::from(copies).clamp(1, free.len().max(1));
-    free.sort_unstable_by_key(|count| std::cmp::Reverse(*count));
-    // Even if each set takes one from each of the fullest `spared` devices, the others must give the rest.
-    let sets = (0..copies).map(|spared| {
-        let others: u64 = free.iter().skip(spared).sum();
-        others / (copies - spared) as u64
-    });
-    sets.min().unwrap_or(0) * copies as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matched;
-
-    #[test]
-    fn only_what_has_a_match_on_another_device_counts() {
-        assert_eq!(matched(vec![], 2), 0);
-        assert_eq!(matched(vec![7], 1), 7);
-        assert_eq!(matched(vec![7], 2), 7, "one device goes on with one copy");
-        assert_eq!(matched(vec![20, 10], 1), 30);
-        assert_eq!(matched(vec![20, 10], 2), 20);
-        assert_eq!(matched(vec![20, 0], 2), 0);
-        assert_eq!(matched(vec![5, 4, 4], 2), 12);
-        assert_eq!(matched(vec![9, 2, 2], 3), 6);
     }
 }

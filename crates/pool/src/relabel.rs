@@ -94,6 +94,7 @@ impl Pool {
     pub(crate) fn relabel(&self, mut label: Label, devices: Vec<Arc<OpenDevice>>) -> Result<bool, PoolError> {
         let in_force = self.label.read().clone();
         let mut everywhere = true;
+        let mut out = Vec::new();
         loop {
             let carries = |device: &&Arc<OpenDevice>| {
                 let member = label.member(device.number);
@@ -113,21 +114,23 @@ impl Pool {
             let refused = match write_labels(&carriers, &label, Some(&in_force)) {
                 Ok(all) => {
                     self.adopt(label, devices);
+                    out.iter()
+                        .for_each(|(device, error): &(Arc<OpenDevice>, PoolError)| device.give_up(error));
                     return Ok(everywhere && all);
                 }
                 Err(refused) => refused,
             };
-            let out = carriers
+            let refusing = carriers
                 .iter()
                 .find(|device| Some(device.number) == refused.device);
-            let Some(out) = out.filter(|out| carriers.len() > 1 && in_force.member(out.number).is_some())
-            else {
+            let is_member = |device: &&Arc<OpenDevice>| in_force.member(device.number).is_some();
+            let Some(refusing) = refusing.filter(|_| carriers.len() > 1).filter(is_member) else {
                 return Err(refused.error);
             };
-            out.give_up(&refused.error);
+            out.push((refusing.clone(), refused.error));
             let since = label.generation;
             label.generation += 1;
-            let number = out.number;
+            let number = refusing.number;
             let noted = label.members.iter_mut().find(|member| member.number == number);
             if let Some(member) = noted {
                 member.presence = Presence::Absent { since };

@@ -252,7 +252,9 @@ fn end(
         .close_as(state)
         .map_err(|error| crate::daemon::failure_of(&what, &error))?;
     drop(engine);
-    Registry::new(&session.places).forget(&known.name)
+    Registry::new(&session.places).forget(&known.name)?;
+    session.places.forget_daemon(&known.name);
+    Ok(())
 }
 
 fn import(

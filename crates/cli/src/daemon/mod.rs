@@ -304,7 +304,17 @@ impl Handler for Daemon {
         if closes {
             self.log_command(&parameters)?;
         }
-        let outcome = self.perform(&parameters, exchange);
+        let outcome = self.perform(&parameters, exchange).map_err(|failure| {
+            let aside = self.engine.set_aside_in_words();
+            let is_full = failure.why.contains("the pool is full");
+            match is_full && !aside.is_empty() {
+                true => Failure {
+                    remedy: format!("{}; {aside}", failure.remedy),
+                    ..failure
+                },
+                false => failure,
+            }
+        });
         if outcome.is_ok() && !closes {
             self.log_command(&parameters)?;
         }
