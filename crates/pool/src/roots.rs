@@ -24,6 +24,8 @@ pub(crate) struct Roots {
     slots: Vec<(u16, usize, u64)>,
     /// Devices on which only one copy of a slot holds their newest root: a power cut came between the two.
     halves: Vec<u16>,
+    /// The roots of devices that were away.
+    past: Vec<(u16, Vec<u8>)>,
     /// A device that was away has a newer root than the one that counts.
     jumps: bool,
     /// There are damaged slots and no valid one.
@@ -49,6 +51,7 @@ impl Roots {
                     roots.halves.push(device.number);
                 }
                 if returned.contains(&device.number) {
+                    roots.past.push((device.number, root.payload.clone()));
                     if of_the_past
                         .as_ref()
                         .is_none_or(|(generation, _)| root.generation > *generation)
@@ -107,6 +110,11 @@ impl Pool {
             return Err(PoolError::NoRoot(self.name()));
         }
         Ok(roots.newest.clone())
+    }
+
+    /// The newest roots that devices have which were away until this opening, each with the number of the device.
+    pub fn past_roots(&self) -> Vec<(u16, Vec<u8>)> {
+        self.roots.lock().past.clone()
     }
 
     /// Writes a root to up to four devices (fastest first) and flushes them: durable when it returns. What it refers
@@ -203,7 +211,9 @@ impl Pool {
             }
         }
         self.repeat_root(None)?;
-        self.overwrite_unsure()
+        self.overwrite_unsure()?;
+        self.roots.lock().past.clear();
+        Ok(())
     }
 
     /// Writes the newest root over what could not be read, where that has not happened yet. A device that refuses keeps
