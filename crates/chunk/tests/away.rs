@@ -83,3 +83,49 @@ fn entries_of_a_past_that_was_given_up_prove_no_damage() {
         assert!(kept, "round {round}");
     }
 }
+
+#[test]
+fn a_copy_of_the_log_that_was_away_is_completed_before_the_log_goes_on_in_it() {
+    let devices: Vec<Arc<MemoryDevice>> = ["one", "two"]
+        .iter()
+        .map(|name| Arc::new(MemoryDevice::new(*name, 64 << 20)))
+        .collect();
+    let all = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
+    let create = CreateOptions {
+        name: "tank".into(),
+        tiers: vec![(TierSettings::named("only"), all.collect())],
+        properties: BTreeMap::new(),
+        segment_bytes: Some(1 << 20),
+        created_nanoseconds: 0,
+        force: false,
+        parallelism: Parallelism::Sequential,
+    };
+    let pool = Pool::create(create, &SeededRandomness::new(7)).unwrap();
+    let store = ChunkStore::create(Arc::new(pool), options(1)).unwrap();
+    write(&store, 1);
+    drop(store);
+    for away in [0, 1] {
+        let number = 10 * (away as u64 + 1);
+        let store = open(&devices[1 - away..2 - away], number);
+        write(&store, number);
+        drop(store);
+        // Back, and a crash before anything was brought to it but what an opening brings.
+        let store = open(&devices, number + 1);
+        write(&store, number + 1);
+        drop(store);
+    }
+    for left in [0, 1] {
+        let copy = Arc::new(MemoryDevice::new("copy", 64 << 20));
+        let mut bytes = vec![0; 64 << 20];
+        devices[left].read_at(0, &mut bytes).unwrap();
+        copy.write_at(0, &bytes).unwrap();
+        let store = open(&[copy], 100);
+        for number in [1u64, 10, 11, 20, 21] {
+            let key = [&[0x20][..], &number.to_be_bytes()].concat();
+            assert!(
+                store.get(&key).unwrap().is_some(),
+                "{number} is not on device {left} alone"
+            );
+        }
+    }
+}

@@ -15,8 +15,8 @@ use crate::label::Label;
 use crate::member::OpenDevice;
 use crate::roots::Roots;
 use crate::{
-    ContentRoom, CounterValues, DeviceInfo, DeviceState, PoolError, PoolId, PoolState, Request, SegmentId,
-    SegmentRange, SegmentRead, SegmentWrite, TierSettings,
+    ContentRoom, CounterValues, DeviceInfo, DeviceState, PoolError, PoolId, PoolState, Presence, Request,
+    SegmentId, SegmentRange, SegmentRead, SegmentWrite, TierSettings,
 };
 
 /// Whether a flush of several devices uses threads.
@@ -190,6 +190,20 @@ impl Pool {
             .tiers
             .get(usize::from(tier))
             .map_or(1, |settings| settings.copies)
+    }
+
+    /// Devices that were away, also until this very opening, and have not got yet what they missed.
+    pub fn returning(&self) -> Vec<u16> {
+        let pending = self.pending.lock().clone();
+        let members = pending.map_or_else(|| self.label.read().members.clone(), |label| label.members);
+        let behind = members
+            .iter()
+            .filter(|member| member.presence == Presence::Behind);
+        let numbers: Vec<u16> = behind.map(|member| member.number).collect();
+        numbers
+            .into_iter()
+            .filter(|number| self.has_device(*number))
+            .collect()
     }
 
     /// How many devices of a tier are there and may get something new.
