@@ -289,6 +289,7 @@ impl Pool {
             updating: Mutex::new(()),
             segment_bytes: label.segment_bytes,
             tried_generation: AtomicU64::new(label.generation),
+            lacking: Mutex::default(),
             pending: Mutex::default(),
             label: RwLock::new(label),
             open: RwLock::new(Arc::new(open)),

@@ -55,6 +55,8 @@ pub struct Pool {
     pub(crate) label: RwLock<Label>,
     /// The highest generation that any label may bear that was written, or begun to be.
     pub(crate) tried_generation: AtomicU64,
+    /// Devices that lack something that others have, which the labels do not say yet; see [`Pool::note_lacking`].
+    pub(crate) lacking: Mutex<Vec<u16>>,
     /// What the labels are to say once the pool proved to open; see [`Pool::settle_roots`].
     pub(crate) pending: Mutex<Option<Label>>,
     /// Devices that are there, ascending by number.

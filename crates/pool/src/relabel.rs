@@ -42,19 +42,31 @@ impl Pool {
         self.relabel(label, open).map(drop)
     }
 
-    /// Notes devices on the labels of the others that fail: from now on the pool goes on without them.
+    /// A device did not take what another one has, and is otherwise in use: the next
+    /// [`note_failing`](Self::note_failing) says so on the labels. One that is missing is known to be.
+    pub fn note_lacking(&self, device: u16) {
+        let mut lacking = self.lacking.lock();
+        if !lacking.contains(&device) && self.has_device(device) {
+            lacking.push(device);
+        }
+    }
+
+    /// Notes devices on the labels of the others that fail, or lack what others have: without these they are of the past.
     ///
     /// # Errors
     /// If no other device takes the label.
     pub fn note_failing(&self) -> Result<(), PoolError> {
         let open = self.open.read().clone();
-        let is_failing = |device: &Arc<OpenDevice>| device.state() == DeviceState::Failing;
-        if self.read_only || !open.iter().any(is_failing) || open.iter().all(is_failing) {
+        let lacking = self.lacking.lock().clone();
+        let is_noted = |device: &Arc<OpenDevice>| {
+            device.state() == DeviceState::Failing || lacking.contains(&device.number)
+        };
+        if self.read_only || !open.iter().any(is_noted) || open.iter().all(is_noted) {
             return Ok(());
         }
         let failing: Vec<u16> = {
             let label = self.label.read();
-            let here = open.iter().filter(|device| is_failing(device));
+            let here = open.iter().filter(|device| is_noted(device));
             here.map(|device| device.number)
                 .filter(|number| label.member(*number).is_some_and(|member| !member.is_absent()))
                 .collect()

@@ -190,6 +190,26 @@ fn a_device_that_fails_is_noted_at_once_and_the_last_one_never() {
 }
 
 #[test]
+fn a_device_that_lacks_what_another_has_is_noted_and_stays_in_use() {
+    let shelf = made(2);
+    let pool = open(shelf.all()).unwrap();
+    pool.note_lacking(1);
+    pool.note_lacking(7);
+    pool.note_failing().unwrap();
+    assert!(matches!(presences(&pool)[1], Presence::Absent { .. }));
+    assert_eq!(pool.devices()[1].state, DeviceState::Online);
+    drop(pool);
+    let apart = shelf.after_power_cut(shelf.events(), 0);
+    assert_eq!(
+        presences(&settled(shelf.all(), sequential()).unwrap())[1],
+        Presence::Behind
+    );
+    drop(settled(apart.devices(&[1]), degraded()).unwrap());
+    let error = settled(apart.all(), sequential()).unwrap_err();
+    assert!(matches!(&error, PoolError::UsedApart { .. }), "{error}");
+}
+
+#[test]
 fn whatever_a_power_cut_leaves_of_going_and_coming_back_is_taken_for_what_it_is() {
     let shelf = made(3);
     shelf.remember();

@@ -240,13 +240,23 @@ fn end(
 ) -> Result<(), Failure> {
     let what = format!("{verb} pool '{}'", known.name);
     stop_daemon(session, &known.name, force)?;
-    let engine = open_pool(
+    let destroys = state == PoolState::Destroyed;
+    let opened = open_pool(
         known,
         OpenOptions {
             threads: false,
+            // What is given up need not be whole.
+            degraded: force && destroys,
             ..OpenOptions::default()
         },
-    )?;
+    );
+    let engine = opened.map_err(|failure| match destroys && !force {
+        true => Failure {
+            remedy: format!("{}; or destroy what is left of it with --force", failure.remedy),
+            ..failure
+        },
+        false => failure,
+    })?;
     engine.event(verb, &format!("the pool is {verb}ed"));
     engine
         .close_as(state)
