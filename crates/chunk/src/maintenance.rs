@@ -161,6 +161,27 @@ impl ChunkStore {
         Ok(())
     }
 
+    /// Gives log and metadata their second copy at once, as far as there is room; whether they have it.
+    pub fn mirror_now(&self) -> Result<bool, StoreError> {
+        if self.is_mirrored() {
+            return Ok(true);
+        }
+        if !self.log.is_mirrored() && self.log.leave_segments().is_ok() {
+            // One entry names the new segments, the next one is the first in them.
+            for _ in 0..2 {
+                let sequence = self.commit_internal(Vec::new(), Counters::default())?;
+                self.flush_until(sequence)?;
+            }
+        }
+        {
+            let _maintenance = self.maintenance.lock();
+            let failed = |error: terrace_meta::ExtentError| StoreError::Device(error.to_string().into());
+            while self.meta.mirror_one(self.reserve_segments()).map_err(failed)? {}
+        }
+        self.checkpoint()?;
+        Ok(self.is_mirrored())
+    }
+
     /// A last checkpoint, before the pool is exported or the process ends. Later commits fail with `Stopped`.
     pub fn close(&self) -> Result<(), StoreError> {
         let result = self.checkpoint();

@@ -30,7 +30,7 @@ use crate::{
     payload::{LoggedBatch, decode_batches},
     record::{TABLE_LIVE, TABLE_SEGMENTS, segment_of_key},
     room::Need,
-    root::{Root, decode_root, encode_root},
+    root::{Root, decode_root, encode_root, position_of},
     store::{ChunkStore, CommitState, GroupState, meta_error, pool_error},
     tail,
 };
@@ -155,6 +155,7 @@ impl ChunkStore {
         // What was accepted may still be in a device's cache when only the process died.
         if !pool.is_read_only() {
             pool.flush_all().map_err(pool_error)?;
+            forget_given_up(&pool, replay.sequence)?;
             pool.settle_roots().map_err(pool_error)?;
         }
         for segment in meta.segments() {
@@ -354,6 +355,22 @@ fn claim(pool: &Pool, segment: SegmentId) -> Result<(), StoreError> {
 
 pub(crate) fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreError> {
     decode_root(pool.clone(), payload).map_err(|error| damaged(format!("root record: {error}")))
+}
+
+/// Entries that only devices have that were away are not taken for anything later.
+fn forget_given_up(pool: &Pool, sequence: u64) -> Result<(), StoreError> {
+    let past = pool.past_roots();
+    let devices: Vec<u16> = past.iter().map(|(device, _)| *device).collect();
+    for (device, payload) in past {
+        // What is no root leads nowhere.
+        let Ok(position) = position_of(&payload) else {
+            continue;
+        };
+        let erased = terrace_log::erase_given_up(pool, &position, sequence, |of| devices.contains(&of));
+        let erased = erased.map_err(pool_error)?;
+        tracing::info!(device, erased, "entries of the log that were given up without it");
+    }
+    Ok(())
 }
 
 /// What a replay came to.

@@ -12,6 +12,19 @@ pub struct ScrubCursor {
     pub(crate) tables: terrace_meta::VerifyCursor,
     pub(crate) done_bytes: u64,
     pub(crate) finished: bool,
+    /// Of chunks only copies on these devices are read; `None`: all.
+    pub(crate) only: Option<Vec<u16>>,
+}
+
+impl ScrubCursor {
+    /// Starts one that reads, of chunks, only copies on these devices, and gives those a copy that lack one: for devices
+    /// that were away.
+    pub fn only(devices: Vec<u16>) -> Self {
+        Self {
+            only: Some(devices),
+            ..Self::default()
+        }
+    }
 }
 
 /// A chunk that could not be repaired.
@@ -36,6 +49,10 @@ pub struct ScrubProgress {
     pub copies: u64,
     /// Copies repaired from another one in this step.
     pub repaired: u64,
+    /// Chunks that had fewer copies than their tier keeps, and have as many now.
+    pub completed: u64,
+    /// Chunks that have fewer copies than their tier keeps, since there was no room for another one.
+    pub short: u64,
     /// Chunks found damaged in this step with no good copy.
     pub damaged: Vec<DamagedChunk>,
     /// Damaged metadata found in this step, in words.

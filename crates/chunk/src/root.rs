@@ -48,12 +48,17 @@ pub fn encode_root(
 
 /// The sequence at which the replay of a root starts: orders roots by age.
 pub fn replay_start(payload: &[u8]) -> Result<u64, DecodeError> {
+    Ok(position_of(payload)?.sequence)
+}
+
+/// Where the replay of a root starts.
+pub fn position_of(payload: &[u8]) -> Result<LogPosition, DecodeError> {
     let mut reader = Reader::new(payload);
     if reader.u8("root version")? != VERSION {
         return Err(DecodeError::Invalid("root version"));
     }
     reader.string(ROOT_BYTES_MAX, "metadata manifest")?;
-    Ok(LogPosition::decode(&mut reader)?.sequence)
+    LogPosition::decode(&mut reader)
 }
 
 /// Reads a payload.

@@ -1,23 +1,29 @@
-//! Scrub: reading everything.
+//! Scrub: reading everything, or what devices have that were away; and giving chunks the copies that they lack.
+//!
+//! Invariants: what is repaired was verified; a chunk that has fewer copies than its tier keeps (a device was away when it
+//! was written) gets the others on its tier or stays as it is; steps are bounded, also where nothing is to be read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_meta::MetaError;
-use terrace_store::{Placement, StoreError};
+use terrace_pool::SegmentId;
+use terrace_store::{ChunkId, Placement, StoreError};
 
 use crate::{
     ChunkStore, DamagedChunk, ScrubCursor, ScrubProgress,
     header::HEADER_BYTES,
     read::verified,
-    record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_of_key},
+    record::{COPIES_MAX, ChunkRecord, Location, TABLE_CHUNKS, chunk_of_key},
     spans::Stored,
     store::meta_error,
 };
 
 /// Chunk records read at once.
 const SCAN: usize = 64;
+/// What looking at a record counts for, of the bytes that a step may read.
+const RECORD_BYTES: u64 = 256;
 
 impl ChunkStore {
     /// Reads and verifies about `budget_bytes` of live chunk copies and metadata, repairs what has a good copy.
@@ -54,13 +60,15 @@ impl ChunkStore {
             }
             cursor.finished = report.done;
         }
-        let chunk_bytes: i64 = self
-            .keeper
-            .lock()
-            .segments
-            .values()
-            .map(|segment| segment.live.max(0))
-            .sum();
+        let looks_at = |segment: &SegmentId| {
+            let only = cursor.only.as_ref();
+            only.is_none_or(|only| only.contains(&segment.device))
+        };
+        let chunk_bytes: i64 = {
+            let books = self.keeper.lock();
+            let segments = books.segments.iter().filter(|(id, _)| looks_at(id));
+            segments.map(|(_, segment)| segment.live.max(0)).sum()
+        };
         progress.done_bytes = cursor.done_bytes;
         let total = chunk_bytes.unsigned_abs() + self.tree.usage().bytes_on_device;
         progress.total_bytes = if cursor.finished {
@@ -87,10 +95,14 @@ impl ChunkStore {
             cursor.chunks_done = true;
         }
         let mut bytes = 0;
-        let good = self.scan_copies(&records);
+        let looks_at = |location: &Location| {
+            let only = cursor.only.as_ref();
+            only.is_none_or(|only| only.contains(&location.segment.device))
+        };
+        let good = self.scan_copies(&records, &looks_at);
+        let mut short = Vec::new();
         for (at, (key, value)) in records.iter().enumerate() {
             let Some(id) = chunk_of_key(key) else { continue };
-            cursor.next_chunk = id.0.saturating_add(1);
             let record = match ChunkRecord::decode(value) {
                 Ok(record) => record,
                 Err(error) => {
@@ -101,7 +113,7 @@ impl ChunkStore {
                 }
             };
             let mut bad = Vec::new();
-            for location in &record.locations {
+            for location in record.locations.iter().filter(|location| looks_at(location)) {
                 progress.copies += 1;
                 bytes += u64::from(record.stored());
                 if !good.contains(&(at, *location))
@@ -109,6 +121,10 @@ impl ChunkStore {
                 {
                     bad.push((*location, cause));
                 }
+            }
+            if bad.is_empty() && self.lacks_copies(&record) {
+                short.push((id, record));
+                continue;
             }
             // A chunk that moved or went away while it was read is no matter.
             if bad.is_empty() || self.record(id)?.as_ref() != Some(&record) {
@@ -136,13 +152,62 @@ impl ChunkStore {
                 });
             }
         }
+        self.complete(short, progress)?;
+        if let Some(last) = records.last().and_then(|(key, _)| chunk_of_key(key)) {
+            cursor.next_chunk = last.0.saturating_add(1);
+        }
         cursor.done_bytes += bytes;
-        Ok(bytes)
+        Ok(bytes + records.len() as u64 * RECORD_BYTES)
+    }
+
+    /// Whether a chunk has fewer copies than its tier keeps, though there are devices for more.
+    fn lacks_copies(&self, record: &ChunkRecord) -> bool {
+        let Some(tier) = record
+            .locations
+            .first()
+            .and_then(|first| self.pool.tier_of(first.segment.device))
+        else {
+            return false;
+        };
+        let wanted = usize::from(self.pool.copies_in(tier)).min(COPIES_MAX);
+        record.locations.len() < wanted && record.locations.len() < self.pool.usable_devices(tier)
+    }
+
+    /// Stores chunks anew that lack copies, with all that their tier keeps.
+    fn complete(
+        &self,
+        short: Vec<(ChunkId, ChunkRecord)>,
+        progress: &mut ScrubProgress,
+    ) -> Result<(), StoreError> {
+        let mut by_segment: BTreeMap<SegmentId, Vec<ChunkId>> = BTreeMap::new();
+        for (id, record) in short {
+            if let Some(first) = record.locations.first() {
+                by_segment.entry(first.segment).or_default().push(id);
+            }
+        }
+        for (segment, ids) in by_segment {
+            // What still takes appends was opened with too few copies.
+            if let Some(open) = self.open_segments.find(segment) {
+                self.close_open(&open)?;
+            }
+            let tier = self.pool.tier_of(segment.device).unwrap_or(0);
+            let placement = Placement::Tier { tier, strict: true };
+            match self.move_chunks(&ids, placement, Some(segment)) {
+                Ok(outcome) => progress.completed += outcome.moved,
+                Err(StoreError::NoSpace) => progress.short += ids.len() as u64,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Reads the copies of these chunks that lie together in large pieces; returns those that are good, by number of
     /// the chunk. What is not among them is to be looked at by itself.
-    fn scan_copies(&self, records: &[(Bytes, Bytes)]) -> BTreeSet<(usize, Location)> {
+    fn scan_copies(
+        &self,
+        records: &[(Bytes, Bytes)],
+        looks_at: &dyn Fn(&Location) -> bool,
+    ) -> BTreeSet<(usize, Location)> {
         let decoded: Vec<Option<ChunkRecord>> = records
             .iter()
             .map(|(_, value)| ChunkRecord::decode(value).ok())
@@ -155,6 +220,7 @@ impl ChunkStore {
                 record
                     .locations
                     .iter()
+                    .filter(|location| looks_at(location))
                     .map(move |location| (at, record, *location))
             })
             .collect();

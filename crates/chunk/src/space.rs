@@ -36,15 +36,10 @@ impl ChunkStore {
         content.saturating_sub(self.reserved.load(Ordering::Acquire))
     }
 
-    /// Room beyond the reserve, of each copy, bytes.
+    /// Room for content beyond the reserve, each tier with the copies that it keeps, bytes.
     fn room_for_content(&self) -> u64 {
         let segment = u64::from(self.pool.segment_bytes());
-        let free = self
-            .pool
-            .free_for_content()
-            .saturating_sub(self.reserve_segments())
-            * segment;
-        (free + self.open_room()) / self.copies_at_most()
+        self.pool.content_room().beyond(self.reserve_segments()) * segment + self.open_room()
     }
 
     /// As [`available`](Self::available), if a device ended before these segments; negative room is none. And whether the
@@ -57,10 +52,9 @@ impl ChunkStore {
             .iter()
             .filter(|open| !open.copies.iter().any(|copy| range.contains(*copy)));
         let open_room: u64 = outside.map(|open| open.room() as u64).sum();
-        let copies = self.copies_at_most();
-        let room = free.saturating_sub(self.reserve_segments()) * segment + open_room;
-        let content = (room / copies / 9 * 8).saturating_sub(self.reserved.load(Ordering::Acquire));
-        let left = all.saturating_sub(self.reserve_segments() + METADATA_SEGMENTS) / copies;
+        let room = free.beyond(self.reserve_segments()) * segment + open_room;
+        let content = (room / 9 * 8).saturating_sub(self.reserved.load(Ordering::Acquire));
+        let left = all.beyond(self.reserve_segments() + METADATA_SEGMENTS);
         (content, left > self.pool.total_segments() / 8)
     }
 
@@ -123,6 +117,7 @@ impl ChunkStore {
                 writes: device.counters.writes,
                 read_bytes: device.counters.read_bytes,
                 written_bytes: device.counters.write_bytes,
+                draining: device.draining,
             });
         }
         let mut emptied = 0;

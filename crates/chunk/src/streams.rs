@@ -272,7 +272,8 @@ impl ChunkStore {
             while copies.len() < usize::from(wanted).clamp(1, COPIES_MAX) {
                 let avoid: Vec<u16> = copies.iter().map(|copy| copy.device).collect();
                 let same_tier = TierChoice::Tier { tier, strict: true };
-                match self.pool.allocate(&request(same_tier, &avoid, &[], leave_free)) {
+                // Whether the reserve stays free was looked at with the first: half a set is of no use.
+                match self.pool.allocate(&request(same_tier, &avoid, &[], 0)) {
                     Ok(segment) => copies.push(segment),
                     Err(error) => {
                         // With a device gone the tier goes on with fewer copies; with a device full it has no room.

@@ -129,6 +129,21 @@ impl Places {
         self.run.join(format!("{pool}.sock"))
     }
 
+    /// Removes what the daemon of a pool left that is no longer known here; one that runs all the same keeps it.
+    pub fn forget_daemon(&self, pool: &str) {
+        let lock = self.lock_file(pool);
+        // Held while it is removed, so that nobody's lock goes.
+        if let Ok(Ok(_held)) = terrace_control::RunLock::acquire(&lock) {
+            for path in [self.socket(pool), lock] {
+                if let Err(error) = fs::remove_file(&path)
+                    && error.kind() != io::ErrorKind::NotFound
+                {
+                    tracing::warn!(%error, path = %path.display(), "left behind");
+                }
+            }
+        }
+    }
+
     /// The daemon's lock and process id.
     pub fn lock_file(&self, pool: &str) -> PathBuf {
         self.run.join(format!("{pool}.pid"))

@@ -27,6 +27,9 @@ pub struct KnownPool {
     pub id: String,
     /// Where its devices were last.
     pub devices: Vec<PathBuf>,
+    /// Those of them that were left out by whoever imported it, although they were there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<PathBuf>,
     /// Its size when it was last seen, bytes.
     #[serde(default)]
     pub size_bytes: u64,

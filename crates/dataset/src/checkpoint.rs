@@ -116,7 +116,9 @@ impl Datasets {
     pub fn save_all(&self) -> Result<(), DatasetError> {
         let save = || self.close_checkpoint(self.nodes_where(|_| true), |_, _| Ok(()));
         // What an earlier commit could not write is made up for by the first try, what came later by the second.
-        let (_, sequence) = save().or_else(|_| save())?;
+        save().or_else(|_| save())?;
+        // Numbers that nothing was changed under are nowhere else, and must not be given again.
+        let sequence = self.commit_with_facts(Batch::new())?;
         self.environment.store.flush(sequence)?;
         Ok(())
     }

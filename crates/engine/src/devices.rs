@@ -159,6 +159,7 @@ impl Engine {
             self.tiers_moved(|tier| Some(tier + u8::from(tier >= position)))?;
         }
         self.event("device", &format!("'{path}' was added to tier '{tier}'"));
+        self.start_resilver()?;
         Ok(AddedDevice {
             number,
             path,
@@ -242,7 +243,11 @@ impl Engine {
         let need = load.live_bytes + load.live_bytes / 8 + load.metadata_bytes + 2 * segment;
         let mut obstacle = String::new();
         if staying == 0 {
+            let aside = self.set_aside_in_words();
             obstacle = "it is the last device of the pool that can be used; add another one first".into();
+            if !aside.is_empty() {
+                obstacle.push_str(&format!(" ({aside})"));
+            }
         } else if in_tier > 0 && in_tier < copies && load.live_bytes > 0 {
             obstacle = format!(
                 "its tier keeps {copies} copies, and only {in_tier} device(s) would be left; add one to the tier first"
@@ -273,14 +278,17 @@ impl Engine {
         self.leave(name, Goal::Evacuate)
     }
 
-    /// Lets a device that was emptied take content again.
+    /// Lets a device that was emptied, or is being, take content again; only says whether it could if `dry_run`.
     ///
     /// # Errors
-    /// `Invalid` if it was not emptied.
-    pub fn use_device_again(&self, name: &str) -> Result<(), EngineError> {
+    /// `Invalid` if it was not emptied, `Busy` if it is being taken out or shrunk.
+    pub fn use_device_again(&self, name: &str, dry_run: bool) -> Result<(), EngineError> {
         self.check_open()?;
         let info = self.find_device(name)?;
-        self.use_again(info.number)?;
+        self.use_again(info.number, dry_run)?;
+        if dry_run {
+            return Ok(());
+        }
         self.event("device", &format!("'{}' is used again", info.path));
         Ok(())
     }

@@ -27,6 +27,7 @@ use crate::{
     leisure::Standing,
     losses::Losses,
     parse_duration, properties,
+    resilver::Resilvering,
     scrub::Scrub,
     workers::Workers,
 };
@@ -48,6 +49,7 @@ pub struct Engine {
     pub(crate) journal: Journal,
     pub(crate) scrub: Scrub,
     pub(crate) leaving: Leaving,
+    pub(crate) resilvering: Resilvering,
     pub(crate) losses: Arc<Losses>,
     pub(crate) randomness: Arc<dyn Randomness>,
     pub(crate) opened_nanoseconds: u64,
@@ -216,6 +218,7 @@ impl Engine {
             last_complaint: Mutex::new(String::new()),
             scrub: Scrub::default(),
             leaving: Leaving::default(),
+            resilvering: Resilvering::default(),
             losses: Arc::default(),
             randomness: options.randomness,
             pool,
@@ -229,6 +232,9 @@ impl Engine {
         engine.apply_tiers();
         engine.apply_properties();
         engine.resume_leaving();
+        if let Err(error) = engine.start_resilver() {
+            engine.complain("devices", &error);
+        }
         if engine.chunks.end_without().is_some() {
             engine.event("lost", crate::devices::END_WITHOUT_IN_WORDS);
         }
@@ -414,6 +420,9 @@ impl Engine {
 
     pub(crate) fn upkeep_step(&self) -> Result<bool, EngineError> {
         self.check_open()?;
+        if let Err(error) = self.pool.note_failing() {
+            self.complain("devices", &error.into());
+        }
         let swept = self.datasets.sweep_step(SWEEP_RECORDS)? == Progress::More;
         let scrubbed = match self.scrub.step(
             &self.chunks,
@@ -432,6 +441,9 @@ impl Engine {
                 }
                 // What it found is in its own list.
                 self.losses.look_again();
+                if self.scrub.status().is_some_and(|status| status.state == "done") {
+                    self.scrubbed_all()?;
+                }
                 true
             }
         };
@@ -451,6 +463,7 @@ impl Engine {
             self.chunks.set_spacing(tier, spacing);
         }
         self.settle_leaving()?;
+        self.settle_resilver()?;
         match step {
             terrace_mover::Step::More => Ok(None),
             terrace_mover::Step::Idle { wait } => Ok(Some(Duration::from_nanos(wait))),

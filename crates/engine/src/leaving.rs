@@ -10,8 +10,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use terrace_chunk::{ChunkStore, EvacuateCursor};
 use terrace_device::format_size;
-use terrace_mover::{JobState, StoreSteps, StoreWork};
-use terrace_pool::{PoolError, SegmentRange};
+use terrace_mover::{JobState, MoverError, StoreSteps, StoreWork};
+use terrace_pool::{DeviceInfo, DeviceState, PoolError, SegmentRange};
 use terrace_store::StoreError;
 
 use crate::{
@@ -343,7 +343,20 @@ impl Engine {
                 }
                 Some((JobState::Done, _)) => {
                     match entry.goal {
-                        Goal::Shrink(size_bytes) => self.cut_off(entry.device, size_bytes)?,
+                        Goal::Shrink(size_bytes) => {
+                            if let Err(error) = self.cut_off(entry.device, size_bytes) {
+                                // One that began to fail meanwhile takes no label: it stays as large as that says.
+                                let devices = self.pool.devices();
+                                let mut well =
+                                    devices.iter().filter(|info| info.state == DeviceState::Online);
+                                if well.any(|info| info.number == entry.device) {
+                                    return Err(error);
+                                }
+                                self.forget_goal(entry.device)?;
+                                let path = self.device_path(entry.device);
+                                self.event("device", &format!("'{path}' was not shrunk: {error}"));
+                            }
+                        }
                         Goal::GiveUp => self.take_out(entry.device, true)?,
                         _ => self.take_out(entry.device, false)?,
                     }
@@ -395,14 +408,29 @@ impl Engine {
             .map(|entry| entry.job)
     }
 
-    /// Lets an emptied device be used again.
-    pub(crate) fn use_again(&self, device: u16) -> Result<(), EngineError> {
+    /// Lets an emptied device be used again, or one that is being emptied and was to stay in the pool. Changes nothing if
+    /// `dry_run`.
+    pub(crate) fn use_again(&self, device: u16, dry_run: bool) -> Result<(), EngineError> {
         let mut wanted = self.leaving.wanted.lock();
         match wanted.iter().position(|entry| entry.device == device) {
+            Some(at) if dry_run && matches!(wanted[at].goal, Goal::Empty | Goal::Evacuate) => Ok(()),
             Some(at) if wanted[at].goal == Goal::Empty => {
                 self.forget_goal(device)?;
                 wanted.remove(at);
                 Ok(())
+            }
+            Some(at) if wanted[at].goal == Goal::Evacuate => {
+                let job = wanted[at].job;
+                drop(wanted);
+                match self.mover.cancel(job) {
+                    Ok(()) => self.settle_leaving(),
+                    // It has just become empty.
+                    Err(MoverError::Over { .. }) => {
+                        self.settle_leaving()?;
+                        self.use_again(device, dry_run)
+                    }
+                    Err(error) => Err(error.into()),
+                }
             }
             Some(at) => Err(EngineError::Busy(format!(
                 "it is being emptied; 'terrace jobs cancel {}' ends that and lets it be used again",
@@ -412,6 +440,43 @@ impl Engine {
                 "it is in use as usual; there is nothing to take back".into(),
             )),
         }
+    }
+
+    /// Devices that are empty on purpose, or are on the way to that, and stay in the pool: their paths.
+    fn set_aside(&self) -> Vec<DeviceInfo> {
+        let wanted = self.leaving.wanted.lock().clone();
+        let mut devices = self.pool.devices();
+        devices.retain(|info| {
+            let mut of_it = wanted.iter().filter(|entry| entry.device == info.number);
+            of_it.any(|entry| matches!(entry.goal, Goal::Empty | Goal::Evacuate))
+        });
+        devices
+    }
+
+    /// What `status`, and whoever finds no room, is told of devices that take nothing new although they are there; empty if
+    /// there are none.
+    pub fn set_aside_in_words(&self) -> String {
+        let devices = self.set_aside();
+        let Some(first) = devices.first() else {
+            return String::new();
+        };
+        let pool = self.pool.name();
+        let tiers = self.pool.tiers();
+        let tier = tiers.get(usize::from(first.tier));
+        let only = tier.is_some_and(|tier| tier.devices.len() == 1);
+        let of_tier = match tier.filter(|_| only) {
+            Some(tier) => format!(", the only device of tier '{}',", tier.settings.name),
+            None => String::new(),
+        };
+        let more = match devices.len() {
+            1 => String::new(),
+            count => format!(" (so do {} more)", count - 1),
+        };
+        format!(
+            "device '{}'{of_tier} takes nothing new, since it was to be emptied{more}: 'terrace evacuate {pool} {} --undo' puts \
+             it to use again",
+            first.path, first.path
+        )
     }
 
     /// What `status` says of a device that takes nothing new.

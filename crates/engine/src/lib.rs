@@ -18,6 +18,7 @@ mod options;
 pub mod properties;
 mod rebuild;
 mod report;
+mod resilver;
 mod scrub;
 mod spec;
 mod status;

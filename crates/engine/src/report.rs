@@ -1,7 +1,7 @@
 //! Building [`Status`] and the I/O counters from what the floors below count. From memory alone: no device is read.
 
 use terrace_dataset::Durability;
-use terrace_pool::DeviceState;
+use terrace_pool::{DeviceState, Presence};
 
 use crate::{
     DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, Status, TierStatus,
@@ -89,6 +89,7 @@ impl Engine {
                         checksum_errors: device.counters.checksum_errors,
                         number: device.number,
                         leaving: self.leaving_in_words(device.number),
+                        behind: device.presence == Presence::Behind,
                     })
                     .collect();
                 TierStatus {
@@ -127,6 +128,10 @@ impl Engine {
             ));
             return ("degraded".into(), detail);
         }
+        let behind = self.behind_in_words();
+        if !behind.is_empty() {
+            return ("degraded".into(), behind);
+        }
         if let Some(lost) = status.lost.as_ref().filter(|lost| lost.files > 0) {
             let detail = format!(
                 "{}; restore those files from a backup or a snapshot, or delete them",
@@ -146,7 +151,9 @@ impl Engine {
                 ),
             );
         }
-        ("online".into(), self.metadata_in_words())
+        let words = [self.set_aside_in_words(), self.metadata_in_words()];
+        let words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
+        ("online".into(), words.join("; "))
     }
 
     /// A warning while metadata comes near to what a root can list, or would be lost with one device of several; empty else.

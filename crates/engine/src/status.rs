@@ -10,7 +10,7 @@ pub struct Status {
     pub pool: String,
     /// Its id, as on the labels.
     pub pool_id: String,
-    /// `online`, `degraded` (a device failing or missing), `stopped` (writes refused after an error).
+    /// `online`, `degraded` (a device failing, missing, or not yet up to date after that), `stopped` (writes refused after an error).
     pub state: String,
     /// What the state means and what to do, in words; empty if there is nothing to say.
     pub state_detail: String,
@@ -141,6 +141,9 @@ pub struct DeviceStatus {
     /// as usual.
     #[serde(default)]
     pub leaving: String,
+    /// It was away, or is new, and may lack content that is to have a copy on it.
+    #[serde(default)]
+    pub behind: bool,
 }
 
 /// Work in the background.

@@ -90,15 +90,17 @@ fn what_cannot_begin_leaves_the_device_in_use() {
     for (number, begin) in begins.into_iter().enumerate() {
         let (devices, engine) = pool();
         let free = engine.pool().free_segments();
-        devices[1].fails.store(true, SeqCst);
+        devices.iter().for_each(|device| device.fails.store(true, SeqCst));
         begin(&engine).unwrap_err();
-        devices[1].fails.store(false, SeqCst);
+        devices
+            .iter()
+            .for_each(|device| device.fails.store(false, SeqCst));
         let second = &engine.pool().devices()[1];
         assert!(!second.draining, "{number}: it takes nothing new");
         assert_eq!(engine.pool().free_segments(), free, "{number}: its end is closed");
         assert_eq!(engine.status().tiers[0].devices[1].leaving, "", "{number}");
         assert!(
-            engine.use_device_again("/second").is_err(),
+            engine.use_device_again("/second", false).is_err(),
             "{number}: there is nothing to undo"
         );
         let job = begin(&engine).unwrap();

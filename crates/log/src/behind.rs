@@ -86,6 +86,7 @@ impl Log {
             }
             if let Err(error) = self.pool.write(first.segment, first.offset.into(), &joined) {
                 tracing::warn!(segment = %first.segment, %error, "a copy of the log failed");
+                self.pool.note_lacking(first.segment.device);
                 failed.insert(first.segment);
             }
         }
@@ -105,6 +106,7 @@ impl Log {
             let flushed = self.pool.flush(&[*device]);
             flushed.is_err_and(|error| {
                 tracing::warn!(device, %error, "a copy of the log failed");
+                self.pool.note_lacking(*device);
                 true
             })
         });

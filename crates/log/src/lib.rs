@@ -8,6 +8,7 @@
 mod behind;
 mod entry;
 mod error;
+mod given_up;
 mod log;
 mod position;
 mod scan;
@@ -18,6 +19,7 @@ mod hostile_bytes;
 pub use behind::Behind;
 pub use entry::{Copies, EntryHeader, HEADER_BYTES};
 pub use error::LogError;
+pub use given_up::erase_given_up;
 pub use log::{Appended, Log};
 pub use position::LogPosition;
 pub use scan::{EndWithout, Scanned, Scanner};

@@ -252,6 +252,7 @@ impl Log {
                     }
                     Err(error) => {
                         tracing::warn!(segment = %segment, %error, "a copy of the log failed");
+                        self.pool.note_lacking(segment.device);
                         appended.failed.push(segment.device);
                         cause = Some(error);
                     }

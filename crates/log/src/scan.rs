@@ -71,8 +71,10 @@ pub struct Scanner {
     /// The newest last.
     windows: Vec<Window>,
     degraded: bool,
-    /// The entries behind the newest mark, in order.
+    /// The entries behind the newest mark, in order; of segments on devices that were away, all.
     unconfirmed: VecDeque<Unconfirmed>,
+    /// Devices that were away: marks say nothing of their copies.
+    returning: Vec<u16>,
     /// Up to here every copy has all entries: a later one says so.
     everywhere: u64,
     /// What is known of the end where a copy went with its device.
@@ -108,7 +110,9 @@ impl Scanner {
             return Err(LogError::Position("offset"));
         }
         let segments = vec![position.segment];
+        let returning = pool.returning();
         Ok(Self {
+            returning,
             pool,
             position,
             segments,
@@ -133,7 +137,7 @@ impl Scanner {
     }
 
     /// Writes the entries up to `sequence`, which were accepted, to the copies that lack them, and flushes these: a power
-    /// cut left them so, and who goes on behind a gap goes on where nobody looks once the other copy is lost. A copy that
+    /// cut left them so, or a device was away, and who goes on behind a gap goes on where nobody looks once the other copy is lost. A copy that
     /// cannot be written stays as it is. The segments must have been claimed. Returns how many entries it wrote.
     pub fn complete_copies(&mut self, sequence: u64) -> usize {
         let mut written = 0;
@@ -263,9 +267,11 @@ impl Scanner {
     ) {
         let everywhere = header.flushed_everywhere();
         self.everywhere = self.everywhere.max(everywhere);
-        let confirmed = |entry: &Unconfirmed| entry.sequence <= everywhere;
-        while self.unconfirmed.front().is_some_and(confirmed) {
-            self.unconfirmed.pop_front();
+        if self.returning.is_empty() {
+            let confirmed = |entry: &Unconfirmed| entry.sequence <= everywhere;
+            while self.unconfirmed.front().is_some_and(confirmed) {
+                self.unconfirmed.pop_front();
+            }
         }
         if copies.iter().count() > 1 {
             self.unconfirmed.push_back(Unconfirmed {

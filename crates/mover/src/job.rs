@@ -31,6 +31,8 @@ pub enum JobKind {
     Age,
     /// Writes content in pieces anew, in order, where it lies.
     Relayout,
+    /// Work of the store in steps: bringing a device up to date that was away.
+    Resilver,
 }
 
 impl JobKind {
@@ -44,6 +46,7 @@ impl JobKind {
             Self::Compact => "compact",
             Self::Evacuate => "evacuate",
             Self::Relayout => "relayout",
+            Self::Resilver => "resilver",
         }
     }
 
@@ -57,6 +60,7 @@ impl JobKind {
             Self::Evacuate => 6,
             Self::Age => 7,
             Self::Relayout => 8,
+            Self::Resilver => 9,
         }
     }
 
@@ -70,6 +74,7 @@ impl JobKind {
             6 => Self::Evacuate,
             7 => Self::Age,
             8 => Self::Relayout,
+            9 => Self::Resilver,
             _ => return Err(DecodeError::Invalid("kind of job")),
         })
     }
@@ -278,7 +283,7 @@ fn cut(text: &str) -> &str {
 pub struct JobInfo {
     /// Its number.
     pub id: u64,
-    /// `demote`, `promote`, `move`, `scrub`, `compact`, `evacuate`, `relayout`.
+    /// `demote`, `promote`, `move`, `scrub`, `compact`, `evacuate`, `relayout`, `resilver`.
     pub kind: &'static str,
     /// `running`, `waiting` (the reason says for what), `paused`, `done`, `failed`, `cancelled`.
     pub state: &'static str,

@@ -371,10 +371,7 @@ impl Mover {
         let is_full = matches!(result, Err(StoreError::NoSpace)) && work.job.kind.migrates();
         let failed = match &result {
             Err(StoreError::Stopped(_)) | Ok(_) => None,
-            Err(StoreError::NoSpace) if is_full => Some(format!(
-                "tier '{}' has no room for more; make some there, or add a device to it with 'terrace pool add'",
-                tier_name(inner, work.job.target)
-            )),
+            Err(StoreError::NoSpace) if is_full => Some(self.no_room_in_words(inner, work.job.target)),
             Err(error) => Some(error.to_string()),
         };
         let again = match &failed {

@@ -90,6 +90,33 @@ pub(crate) fn is_for_pin(inner: &Inner, datasets: &Datasets, job: &Job) -> bool 
 }
 
 impl Mover {
+    /// Why nothing more goes to a tier that has no room, and what helps.
+    pub(crate) fn no_room_in_words(&self, inner: &Inner, tier: u8) -> String {
+        let name = tier_name(inner, tier);
+        let space = self.environment.store.space();
+        let devices = space
+            .tiers
+            .get(usize::from(tier))
+            .map(|tier| tier.devices.as_slice());
+        let devices = devices.unwrap_or_default();
+        let aside = devices.iter().find(|device| device.draining);
+        let takes_some = devices
+            .iter()
+            .any(|device| !device.draining && device.state == "online");
+        match aside {
+            Some(aside) if !takes_some => format!(
+                "tier '{name}' takes nothing new, since its device '{}' was to be emptied; 'terrace evacuate {} {} --undo' puts it \
+                 to use again",
+                aside.path,
+                self.datasets.pool(),
+                aside.path
+            ),
+            _ => format!(
+                "tier '{name}' has no room for more; make some there, or add a device to it with 'terrace pool add'"
+            ),
+        }
+    }
+
     /// A pin changed: what waits to be tried again for one is looked at now. Who waits for room has only so many tries.
     pub(crate) fn try_again_now(inner: &mut Inner) {
         let waiting = inner.jobs.values_mut().filter_map(|active| active.retry.as_mut());

@@ -5,6 +5,7 @@
 //! segment just released is the last to be written over. While other tiers have room, what lands leaves a floor of each free for
 //! the log, metadata and compaction, and these leave compaction the last: without a segment to write to it could bring none back.
 
+use crate::content_room::{ContentRoom, must_give};
 use crate::{PoolError, SegmentId, SegmentKind, TierSettings};
 
 /// From which tier a segment is wanted.
@@ -283,14 +284,19 @@ impl Allocator {
         holds: &[Option<f64>],
     ) -> Result<SegmentId, PoolError> {
         let no_space = |place: String| Err(PoolError::NoSpace(place));
-        if self.usable_counts(|_| true).free <= request.leave_free {
+        // Of data, what has no match on another device is no reserve: compaction could not write there.
+        let free = match request.kind {
+            SegmentKind::Data if request.leave_free > 0 => self.content_room(tiers).raw,
+            _ => self.usable_counts(|_| true).free,
+        };
+        if free <= request.leave_free {
             return no_space("the pool beyond its reserve".into());
         }
         if let TierChoice::Tier { tier, strict: true } = request.choice {
             let name = tiers
                 .get(usize::from(tier))
                 .map_or("?", |settings| settings.name.as_str());
-            return match self.take_from(tier, request.avoid) {
+            return match self.take_from(tier, request, tiers) {
                 Some(segment) => Ok(segment),
                 None => no_space(format!("tier '{name}'")),
             };
@@ -325,7 +331,7 @@ impl Allocator {
             order = beyond.into_iter().chain(order).collect();
         }
         for &tier in &order {
-            if let Some(segment) = self.take_from(tier, request.avoid) {
+            if let Some(segment) = self.take_from(tier, request, tiers) {
                 return Ok(segment);
             }
         }
@@ -357,18 +363,56 @@ impl Allocator {
         (filled + 1) as f64 <= mark * counts.total as f64
     }
 
-    /// A segment of the device in the tier that is relatively emptiest (the lowest number among equals).
-    fn take_from(&mut self, tier: u8, avoid: &[u16]) -> Option<SegmentId> {
-        let fits = |device: &&mut DeviceSegments| {
-            device.usable && device.tier == tier && device.free > 0 && !avoid.contains(&device.number)
+    /// What content can still get on devices that may be written.
+    fn content_room(&self, tiers: &[TierSettings]) -> ContentRoom {
+        let mut room = ContentRoom::default();
+        for (settings, tier) in tiers.iter().zip(0u8..) {
+            let here = self
+                .devices
+                .iter()
+                .filter(|device| device.usable && device.tier == tier);
+            room.add(
+                here.map(|device| u64::from(device.free)).collect(),
+                settings.copies,
+            );
+        }
+        room
+    }
+
+    /// A segment of the device in the tier that is relatively emptiest (the lowest number among equals); of several copies
+    /// of data, of one without which what is free on it could not be matched any more.
+    fn take_from(&mut self, tier: u8, request: &Request<'_>, tiers: &[TierSettings]) -> Option<SegmentId> {
+        let copies = match request.kind {
+            SegmentKind::Data => tiers.get(usize::from(tier)).map_or(1, |settings| settings.copies),
+            _ => 1,
         };
+        let here = |device: &DeviceSegments| device.usable && device.tier == tier && device.free > 0;
+        let has_one = |device: &DeviceSegments| request.avoid.contains(&device.number);
+        let taken = self
+            .devices
+            .iter()
+            .filter(|device| device.tier == tier && has_one(device))
+            .count();
+        let missing = u64::from(copies).saturating_sub(taken as u64).max(1);
+        let all: u64 = self
+            .devices
+            .iter()
+            .filter(|device| here(device) && !has_one(device))
+            .map(|device| u64::from(device.free))
+            .sum();
+        let rank = |device: &DeviceSegments| must_give(u64::from(device.free), all, missing);
         let emptier = |a: &DeviceSegments, b: &DeviceSegments| {
-            u64::from(a.free) * u64::from(b.limit) > u64::from(b.free) * u64::from(a.limit)
+            let relatively = u64::from(a.free) * u64::from(b.limit) > u64::from(b.free) * u64::from(a.limit);
+            match (rank(a), rank(b)) {
+                (true, true) => a.free > b.free,
+                (false, false) => relatively,
+                (first, _) => first,
+            }
         };
         let best = self
             .devices
             .iter_mut()
-            .filter(fits)
+            .filter(|device| here(device) && !has_one(device))
             .reduce(|best, device| if emptier(device, best) { device } else { best })?;
         best.take().map(|index| SegmentId {
             device: best.number,

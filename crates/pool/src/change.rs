@@ -9,11 +9,10 @@ use std::sync::atomic::Ordering;
 use terrace_device::{AlignedBuffer, Device, Randomness};
 
 use crate::label::{Label, MEMBERS_MAX, TIERS_MAX};
-use crate::labels::write_labels;
 use crate::layout::{SEGMENT_AREA_OFFSET, SEGMENTS_MIN, end_label_offset, segment_count};
 use crate::member::OpenDevice;
-use crate::open::{check_unused, new_member, note_paths, wipe_front};
-use crate::{Pool, PoolError, PoolState, SegmentRange, TierSettings};
+use crate::open::{check_unused, new_member, wipe_front};
+use crate::{Pool, PoolError, PoolState, Presence, SegmentRange, TierSettings};
 
 /// Where an added device goes.
 #[derive(Debug, Clone, PartialEq)]
@@ -124,8 +123,13 @@ impl Pool {
         } as u8;
         let number = label.next_number;
         label.next_number += 1;
-        let member = new_member(device.as_ref(), number, tier, self.segment_bytes, randomness)?;
+        let mut member = new_member(device.as_ref(), number, tier, self.segment_bytes, randomness)?;
         let segments = segment_count(member.size_bytes, self.segment_bytes);
+        // Where it joins others that keep several copies, content may wait for it that had no second place.
+        let has_others = label.members.iter().any(|other| other.tier == tier);
+        if has_others && label.tiers[usize::from(tier)].copies > 1 {
+            member.presence = Presence::Behind;
+        }
         label.members.push(member);
         // The device whose label this was may have left.
         label.number = number;
@@ -136,8 +140,7 @@ impl Pool {
         wipe_front(&joined)?;
         let mut devices = open.to_vec();
         devices.push(joined);
-        write_labels(&devices, &label, Some(&self.in_force()))?;
-        self.adopt(label, devices);
+        self.relabel(label, devices)?;
         self.allocator.lock().add(number, tier, segments);
         drop(updating);
         // Two devices where there are two: a pool that had one gets its second root holder now.
@@ -267,9 +270,7 @@ impl Pool {
     /// The root moves to the devices that stay, then the labels forget the one that leaves.
     fn leave(&self, number: u16, label: Label, staying: Vec<Arc<OpenDevice>>) -> Result<(), PoolError> {
         self.repeat_root(Some(number))?;
-        write_labels(&staying, &label, Some(&self.in_force()))?;
-        self.adopt(label, staying);
-        Ok(())
+        self.relabel(label, staying).map(drop)
     }
 
     /// Uses what a device's backing has grown by; returns the new number of segments.
@@ -292,8 +293,7 @@ impl Pool {
         }
         member.size_bytes = size_bytes;
         let open = self.open.read().to_vec();
-        write_labels(&open, &label, Some(&self.in_force()))?;
-        self.adopt(label, open);
+        self.relabel(label, open)?;
         device.segments.store(segments, Ordering::Release);
         self.allocator.lock().grow(number, segments);
         Ok(segments)
@@ -378,8 +378,7 @@ impl Pool {
             allocator.set_limit(number, Some(segments));
         }
         let open = self.open.read().to_vec();
-        let everywhere = write_labels(&open, &label, Some(&self.in_force()))?;
-        self.adopt(label, open);
+        let everywhere = self.relabel(label, open)?;
         device.segments.fetch_min(segments, Ordering::AcqRel);
         self.allocator.lock().shrink(number, segments);
         if !everywhere {
@@ -400,52 +399,6 @@ impl Pool {
             }
         }
         Ok(())
-    }
-
-    fn update(&self, change: impl FnOnce(&mut Label) -> Result<(), PoolError>) -> Result<(), PoolError> {
-        self.check_writable()?;
-        let _updating = self.updating.lock();
-        let mut label = self.next_label();
-        change(&mut label)?;
-        let open = self.open.read().to_vec();
-        write_labels(&open, &label, Some(&self.in_force()))?;
-        self.adopt(label, open);
-        Ok(())
-    }
-
-    /// Writes a label that was made while opening.
-    pub(crate) fn replace_label(&self, label: Label) -> Result<(), PoolError> {
-        let _updating = self.updating.lock();
-        let open = self.open.read().to_vec();
-        write_labels(&open, &label, Some(&self.in_force()))?;
-        self.adopt(label, open);
-        Ok(())
-    }
-
-    /// The label that all devices carry.
-    fn in_force(&self) -> Label {
-        self.label.read().clone()
-    }
-
-    fn next_label(&self) -> Label {
-        let mut label = self.label.read().clone();
-        label.generation += 1;
-        note_paths(&mut label, &self.open.read());
-        label
-    }
-
-    /// Takes over a label that is durable and the devices that carry it.
-    fn adopt(&self, label: Label, devices: Vec<Arc<OpenDevice>>) {
-        let tier_of = |number: u16| label.member(number).map(|member| member.tier);
-        for device in &devices {
-            device
-                .tier
-                .store(tier_of(device.number).unwrap_or(0), Ordering::Relaxed);
-        }
-        let mut current = self.label.write();
-        self.allocator.lock().set_tiers(tier_of);
-        *self.open.write() = Arc::new(devices);
-        *current = label;
     }
 }
 

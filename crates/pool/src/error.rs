@@ -34,7 +34,8 @@ pub enum PoolError {
     /// A device that was absent while the pool was changed.
     #[error(
         "{path} is out of date: its label has generation {generation}, the pool '{pool}' is at {newest}; it was absent \
-         while the pool was in use. Open without it (degraded) and replace it"
+         while the pool was in use, or is an old copy; open the pool without it ('terrace start {pool} --degraded') and put it \
+         in again with 'terrace pool replace {pool} {path} {path} --force'"
     )]
     StaleDevice {
         /// The device.
@@ -45,6 +46,23 @@ pub enum PoolError {
         generation: u64,
         /// Generation of the others.
         newest: u64,
+    },
+    /// Devices of which some were used without the others, and these without them.
+    #[error(
+        "{} and {} were each used without the other, so that each has changes that the other lacks; give only those whose \
+         content is to be kept to 'terrace pool import --degraded {}', then 'terrace pool replace {pool} {number} DEVICE \
+         --force' for each that was left out: its own changes are lost then",
+        these.join(", "), those.join(", "), these.join(" ")
+    )]
+    UsedApart {
+        /// The pool.
+        pool: String,
+        /// Those with the newest label.
+        these: Vec<String>,
+        /// Those that were used without them.
+        those: Vec<String>,
+        /// Number of the last of these.
+        number: u16,
     },
     /// The same device twice, or a copy of it.
     #[error("{path} and {other} are both device {number} of pool '{pool}'; one must be a copy: leave it out")]

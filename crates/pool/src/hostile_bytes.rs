@@ -17,6 +17,7 @@ fn label() -> Label {
         tier: (number % 2) as u8,
         size_bytes: 64 << 20,
         path: format!("/dev/disk{number}"),
+        presence: crate::Presence::Whole,
     };
     Label {
         pool_id: [9; 16],

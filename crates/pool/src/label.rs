@@ -10,6 +10,7 @@ use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_device::AlignedBuffer;
 
 use crate::layout::{DEVICE_BYTES_MIN, LABEL_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use crate::presence::Presence;
 use crate::tier::{check_name, text};
 use crate::{PoolId, TierSettings};
 
@@ -21,13 +22,18 @@ pub(crate) const MEMBERS_MAX: usize = 128;
 pub(crate) const TIERS_MAX: usize = 16;
 
 const MAGIC: [u8; 8] = *b"TERRLABL";
+/// Of labels that say of no device that it is or was away: every program reads them.
 const VERSION: u32 = 1;
+/// Of those that do.
+const VERSION_PRESENCE: u32 = 2;
 const HEAD_BYTES: usize = 16;
 const SUM_BYTES: usize = 32;
 const NAME_BYTES_MAX: usize = 64;
 const PATH_BYTES_MAX: usize = 200;
 /// Largest device that is believed, bytes: beyond, sums of sizes could overflow.
 const DEVICE_BYTES_MAX: u64 = 1 << 56;
+const PRESENCE_ABSENT: u8 = 1;
+const PRESENCE_BEHIND: u8 = 2;
 
 /// Highest generation that is believed: counting on from it cannot overflow.
 pub(crate) const GENERATION_MAX: u64 = 1 << 62;
@@ -67,6 +73,15 @@ pub struct Member {
     pub size_bytes: u64,
     /// Where it was last seen (at most its last 200 bytes); a hint for messages only.
     pub path: String,
+    /// Whether it has all that is to be on it.
+    pub presence: Presence,
+}
+
+impl Member {
+    /// Whether the pool is in use without it.
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self.presence, Presence::Absent { .. })
+    }
 }
 
 /// What a label says.
@@ -130,6 +145,15 @@ impl Label {
         self.members.iter().find(|member| member.number == number)
     }
 
+    /// Whether it says the same as another one, whichever devices carry them.
+    pub(crate) fn says_the_same(&self, other: &Self) -> bool {
+        let carried = |label: &Self| Self {
+            number: 0,
+            ..label.clone()
+        };
+        carried(self) == carried(other)
+    }
+
     /// The 64 KiB for a device. `Invalid` says what a label cannot hold (too many properties, bad names).
     pub fn encode(&self) -> Result<AlignedBuffer, LabelError> {
         self.validate()?;
@@ -158,6 +182,26 @@ impl Label {
         for (name, value) in &self.properties {
             body.string(name.as_bytes()).string(value.as_bytes());
         }
+        let marked: Vec<&Member> = self
+            .members
+            .iter()
+            .filter(|member| member.presence != Presence::Whole)
+            .collect();
+        if !marked.is_empty() {
+            body.u16(marked.len() as u16);
+            for member in &marked {
+                let (kind, since) = match member.presence {
+                    Presence::Absent { since } => (PRESENCE_ABSENT, since),
+                    Presence::Whole | Presence::Behind => (PRESENCE_BEHIND, 0),
+                };
+                body.u16(member.number).u8(kind).u64(since);
+            }
+        }
+        let version = if marked.is_empty() {
+            VERSION
+        } else {
+            VERSION_PRESENCE
+        };
         let mut bytes = AlignedBuffer::zeroed(LABEL_BYTES);
         if HEAD_BYTES + body.len() + SUM_BYTES > LABEL_BYTES {
             return Err(LabelError::Invalid(format!(
@@ -166,7 +210,7 @@ impl Label {
             )));
         }
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
         bytes[12..16].copy_from_slice(&(body.len() as u32).to_le_bytes());
         bytes[HEAD_BYTES..HEAD_BYTES + body.len()].copy_from_slice(body.as_bytes());
         let sum = blake3::hash(&bytes[..LABEL_BYTES - SUM_BYTES]);
@@ -185,19 +229,19 @@ impl Label {
         }
         let mut head = Reader::new(&bytes[8..HEAD_BYTES]);
         let version = head.u32("version")?;
-        if version != VERSION {
+        if !(VERSION..=VERSION_PRESENCE).contains(&version) {
             return Err(LabelError::Version(version));
         }
         let length = head.u32("body length")? as usize;
         let Some(body) = bytes[HEAD_BYTES..LABEL_BYTES - SUM_BYTES].get(..length) else {
             return Err(LabelError::Invalid(format!("a body of {length} bytes")));
         };
-        let label = Self::decode_body(Reader::new(body))?;
+        let label = Self::decode_body(Reader::new(body), version)?;
         label.validate()?;
         Ok(label)
     }
 
-    fn decode_body(mut body: Reader<'_>) -> Result<Self, LabelError> {
+    fn decode_body(mut body: Reader<'_>, version: u32) -> Result<Self, LabelError> {
         let pool_id = body.array("pool id")?;
         let pool_name = text(body.string(NAME_BYTES_MAX, "pool name")?);
         let state = match body.u8("state")? {
@@ -223,12 +267,16 @@ impl Label {
                 tier: body.u8("tier")?,
                 size_bytes: body.u64("size")?,
                 path: text(body.string(PATH_BYTES_MAX, "path")?),
+                presence: Presence::Whole,
             });
         }
         let mut properties = BTreeMap::new();
         for _ in 0..body.u16("property count")? {
             let name = text(body.string(PROPERTIES_BYTES_MAX, "property name")?);
             properties.insert(name, text(body.string(PROPERTIES_BYTES_MAX, "property value")?));
+        }
+        if version == VERSION_PRESENCE {
+            decode_presence(&mut body, &mut members)?;
         }
         body.finish()?;
         Ok(Self {
@@ -302,6 +350,26 @@ impl Label {
         }
         Ok(())
     }
+}
+
+/// What is said of devices that are or were away.
+fn decode_presence(body: &mut Reader<'_>, members: &mut [Member]) -> Result<(), LabelError> {
+    for _ in 0..body.u16("presence count")? {
+        let number = body.u16("device number")?;
+        let presence = match (body.u8("presence")?, body.u64("generation")?) {
+            (PRESENCE_ABSENT, since) if since <= GENERATION_MAX => Presence::Absent { since },
+            (PRESENCE_BEHIND, 0) => Presence::Behind,
+            other => return Err(LabelError::Invalid(format!("presence {other:?}"))),
+        };
+        let member = members
+            .iter_mut()
+            .find(|member| member.number == number && member.presence == Presence::Whole);
+        let Some(member) = member else {
+            return Err(LabelError::Invalid(format!("presence of device {number}")));
+        };
+        member.presence = presence;
+    }
+    Ok(())
 }
 
 /// The last 200 bytes of a path, cut between characters: the end tells more than the start.

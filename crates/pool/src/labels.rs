@@ -14,7 +14,7 @@ use crate::label::{Label, LabelError};
 use crate::layout::{LABEL_BYTES, LABEL_OFFSETS, end_label_offset};
 use crate::member::OpenDevice;
 use crate::patient_read::read_patiently;
-use crate::{PoolError, PoolId};
+use crate::{PoolError, PoolId, Presence};
 
 /// The label copies of one device: 0, 1 and at the end.
 #[derive(Debug)]
@@ -91,6 +91,21 @@ impl LabelCopies {
     }
 }
 
+/// A device that did not take a label, before that was in force anywhere.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    /// Its number, if it was the fault of one.
+    pub(crate) device: Option<u16>,
+    pub(crate) error: PoolError,
+}
+
+impl Refused {
+    fn by(device: &OpenDevice) -> impl FnOnce(PoolError) -> Self {
+        let device = Some(device.number);
+        move |error| Self { device, error }
+    }
+}
+
 /// Writes `label` (with each device's own number) in two phases. An error in phase one means that the update did not
 /// happen; phase two fails only if it fails on every device. Returns whether every device has a durable copy 1: only
 /// then no opening, with whatever devices, finds the label before.
@@ -100,7 +115,11 @@ pub(crate) fn write_labels(
     devices: &[Arc<OpenDevice>],
     label: &Label,
     in_force: Option<&Label>,
-) -> Result<bool, PoolError> {
+) -> Result<bool, Refused> {
+    let invalid = |reason: String| Refused {
+        device: None,
+        error: PoolError::Invalid(reason),
+    };
     if let Some(in_force) = in_force {
         finish_labels(devices, in_force)?;
     }
@@ -111,22 +130,19 @@ pub(crate) fn write_labels(
             ..label.clone()
         };
         let Some(size_bytes) = own.own().map(|own| own.size_bytes) else {
-            return Err(PoolError::Invalid(format!(
-                "device {} is not in the label",
-                device.number
-            )));
+            return Err(invalid(format!("device {} is not in the label", device.number)));
         };
-        encoded.push((
-            own.encode()
-                .map_err(|error| PoolError::Invalid(error.to_string()))?,
-            size_bytes,
-        ));
+        let bytes = own.encode().map_err(|error| invalid(error.to_string()))?;
+        encoded.push((bytes, size_bytes));
     }
     for (device, (bytes, _)) in devices.iter().zip(&encoded) {
-        device.write_front(LABEL_OFFSETS[0], bytes)?;
+        let written = device.write_front(LABEL_OFFSETS[0], bytes);
+        // Once may be chance, and whoever does not take a label is out.
+        let written = written.or_else(|_| device.write_front(LABEL_OFFSETS[0], bytes));
+        written.map_err(Refused::by(device))?;
     }
     for device in devices {
-        device.flush()?;
+        device.flush().map_err(Refused::by(device))?;
     }
     let mut failure = None;
     let mut confirmed: usize = 0;
@@ -146,22 +162,25 @@ pub(crate) fn write_labels(
         }
     }
     match failure {
-        Some(error) if confirmed == 0 => Err(error),
+        Some(error) if confirmed == 0 => Err(Refused { device: None, error }),
         _ => Ok(confirmed == devices.len()),
     }
 }
 
 /// Ends an update that did not get through phase two on every device (power went, or one refused): copy 0 may be all that
 /// a device has of the label in force, and the next update begins by writing over that.
-fn finish_labels(devices: &[Arc<OpenDevice>], in_force: &Label) -> Result<(), PoolError> {
+fn finish_labels(devices: &[Arc<OpenDevice>], in_force: &Label) -> Result<(), Refused> {
     let mut buffer = AlignedBuffer::with_capacity(LABEL_BYTES);
     for device in devices {
         let own = Label {
             number: device.number,
             ..in_force.clone()
         };
-        // One that joins has nothing to lose.
-        if own.own().is_none() {
+        // One that joins has nothing to lose; one that was away keeps what tells of that until it has what is new.
+        if own
+            .own()
+            .is_none_or(|own| matches!(own.presence, Presence::Absent { .. }))
+        {
             continue;
         }
         let read = read_patiently(
@@ -174,16 +193,17 @@ fn finish_labels(devices: &[Arc<OpenDevice>], in_force: &Label) -> Result<(), Po
         );
         let same = |found: &Label| found.generation == own.generation && found.pool_id == own.pool_id;
         if !matches!(read, Ok(Ok(found)) if same(&found)) {
-            let bytes = own
-                .encode()
-                .map_err(|error| PoolError::Invalid(error.to_string()))?;
+            let bytes = own.encode().map_err(|error| Refused {
+                device: None,
+                error: PoolError::Invalid(error.to_string()),
+            })?;
             // A device that cannot hold it can do no worse than before.
             if let Err(error) = device.write_front(LABEL_OFFSETS[1], &bytes) {
                 tracing::warn!(%error, "a label copy that was left behind could not be written");
             }
         }
         // What can be read need not be durable: the process may have ended before its flush.
-        device.flush()?;
+        device.flush().map_err(Refused::by(device))?;
     }
     Ok(())
 }

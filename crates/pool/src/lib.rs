@@ -6,6 +6,7 @@
 
 mod allocator;
 mod change;
+mod content_room;
 mod copies;
 mod counters;
 mod error;
@@ -16,6 +17,8 @@ mod member;
 mod open;
 mod patient_read;
 mod pool;
+mod presence;
+mod relabel;
 mod root;
 mod roots;
 mod scan;
@@ -28,6 +31,7 @@ mod hostile_bytes;
 
 pub use allocator::{Request, TierChoice};
 pub use change::DeviceAdd;
+pub use content_room::ContentRoom;
 pub use counters::{CounterValues, DeviceState};
 pub use error::PoolError;
 pub use label::{Label, LabelError, Member, PROPERTIES_BYTES_MAX, PoolState};
@@ -35,6 +39,7 @@ pub use layout::{DEFAULT_SEGMENT_BYTES, DEVICE_BYTES_MIN, LABEL_BYTES, SEGMENT_A
 pub use member::DeviceInfo;
 pub use open::{CreateOptions, OpenOptions};
 pub use pool::{Parallelism, Pool, TierInfo};
+pub use presence::Presence;
 pub use root::ROOT_BYTES_MAX;
 pub use scan::{FoundDevice, FoundPool, is_pool_member, scan};
 pub use segment::{SegmentId, SegmentKind, SegmentRange, SegmentRead, SegmentWrite};

@@ -10,7 +10,7 @@ use terrace_device::{Cause, Device, DeviceError, Operation, ReadRequest, WriteRe
 
 use crate::counters::{Counters, count};
 use crate::layout::SEGMENT_AREA_OFFSET;
-use crate::{CounterValues, DeviceState, PoolError, SegmentId, SegmentRead, SegmentWrite};
+use crate::{CounterValues, DeviceState, PoolError, Presence, SegmentId, SegmentRead, SegmentWrite};
 
 /// A device of the pool as it is now.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +25,8 @@ pub struct DeviceInfo {
     pub tier: u8,
     /// State.
     pub state: DeviceState,
+    /// Whether it has all that is to be on it, by the labels.
+    pub presence: Presence,
     /// Nothing new is put on it (evacuation).
     pub draining: bool,
     /// Size in bytes.
@@ -272,6 +274,13 @@ impl OpenDevice {
     pub(crate) fn reaches(&self, segment: u32, segment_bytes: u32) -> bool {
         let end = SEGMENT_AREA_OFFSET + (u64::from(segment) + 1) * u64::from(segment_bytes);
         end <= self.device.size_bytes()
+    }
+
+    /// It refused what a device of the pool must take.
+    pub(crate) fn give_up(&self, error: &PoolError) {
+        if !self.failing.swap(true, Ordering::Relaxed) {
+            tracing::error!(%error, "the device is failing; nothing new is put on it");
+        }
     }
 
     fn mark_failing(&self, error: &DeviceError) {

@@ -1,12 +1,14 @@
 //! Making a pool and opening one from its labels.
 //!
 //! Invariants: the newest label that reached phase two on any device (see `labels`) decides what the pool is; a
-//! device that it does not list is left alone; one that it lists and that knows only older labels is refused. A pool
-//! that opens without all of its devices gets a new generation first, so that the absent ones are found out later.
+//! device that it does not list is left alone; one that was away while the others were in use is taken back if it was not
+//! used itself meanwhile, else refused (see `presence`). A pool that opens without all of its devices, or with one that
+//! was away, gets a new generation that says so, before anything is changed and only after it proved to open at all.
 //! A device that was cut short is taken as it is where devices may be missing: nothing new is put on it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use terrace_device::{AlignedBuffer, Device, Randomness};
@@ -18,12 +20,17 @@ use crate::layout::{
     DEVICE_BYTES_MIN, ROOTS_END, SEGMENT_AREA_OFFSET, SEGMENTS_MIN, choose_segment_bytes, segment_count,
 };
 use crate::member::OpenDevice;
+use crate::presence::{self, Presence, Standing, standing};
 use crate::roots::Roots;
 use crate::signature::recognise;
 use crate::{Parallelism, Pool, PoolError, PoolState, TierSettings};
 
 /// A device that was cut short is used if at least this part of it is left.
 const CUT_SHORT_PART: u64 = 16;
+
+/// How far the generation jumps when a pool is opened without some of its devices: over all that those which have noted these
+/// as absent meanwhile can believe that these knew before.
+const UNSEEN_GENERATIONS: u64 = 1 << 16;
 
 /// How to make a pool.
 pub struct CreateOptions {
@@ -48,8 +55,7 @@ pub struct CreateOptions {
 pub struct OpenOptions {
     /// Open although devices are missing, or were cut short.
     pub degraded: bool,
-    /// Take back devices that were absent while the pool was open degraded. What they hold is verified on every read
-    /// anyway; a segment on them that is still referred to was not written since.
+    /// Take also devices of which the labels do not tell, or deny, that they were only away: to save what is left.
     pub accept_stale: bool,
     /// Open an exported pool (and make it active).
     pub exported: bool,
@@ -120,7 +126,7 @@ impl Pool {
         for device in &open {
             wipe_front(device)?;
         }
-        write_labels(&open, &label, None)?;
+        write_labels(&open, &label, None).map_err(|refused| refused.error)?;
         Ok(Self::assemble(
             label,
             open,
@@ -151,36 +157,53 @@ impl Pool {
         }
         let label = choose_label(&found)?;
         check_state(&label, &options)?;
+        if !options.accept_stale {
+            refuse_apart(&label, &found)?;
+        }
         let mut generation = 0;
         let mut complete = true;
+        let mut returned = Vec::new();
         let mut open: Vec<Arc<OpenDevice>> = Vec::new();
         for (device, copies) in found {
             let Some(own) = copies.newest() else { continue };
             generation = generation.max(own.generation);
-            let listed = own
-                .own()
-                .and_then(|own| label.members.iter().find(|member| member.id == own.id));
-            let Some(member) = listed else {
-                tracing::warn!(
-                    device = device.path(),
-                    pool = label.pool_name,
-                    "not part of the pool, left alone"
-                );
-                continue;
+            let member = match standing(&label, &copies) {
+                Some(Standing::Current(member)) => member,
+                Some(Standing::Returned(member)) => {
+                    returned.push(member.number);
+                    member
+                }
+                Some(Standing::Apart(member) | Standing::Unknown(member)) if options.accept_stale => {
+                    returned.push(member.number);
+                    member
+                }
+                // It is the older one, whatever it was used for.
+                Some(Standing::Unknown(_)) if options.degraded => {
+                    tracing::warn!(device = device.path(), "out of date, left alone");
+                    continue;
+                }
+                Some(Standing::Unknown(_)) => {
+                    return Err(PoolError::StaleDevice {
+                        path: device.path(),
+                        pool: label.pool_name.clone(),
+                        generation: own.generation,
+                        newest: label.generation,
+                    });
+                }
+                Some(Standing::Apart(_) | Standing::Unlisted) | None => {
+                    tracing::warn!(
+                        device = device.path(),
+                        pool = label.pool_name,
+                        "not part of the pool, left alone"
+                    );
+                    continue;
+                }
             };
-            if own.generation < label.generation && !options.accept_stale {
-                return Err(PoolError::StaleDevice {
-                    path: device.path(),
-                    pool: label.pool_name,
-                    generation: own.generation,
-                    newest: label.generation,
-                });
-            }
             if let Some(twice) = open.iter().find(|other| other.number == member.number) {
                 return Err(PoolError::DuplicateDevice {
                     path: device.path(),
                     other: twice.device.path(),
-                    pool: label.pool_name,
+                    pool: label.pool_name.clone(),
                     number: member.number,
                 });
             }
@@ -218,17 +241,32 @@ impl Pool {
                 missing,
             });
         }
-        let roots = Roots::load(&open, &label.pool_id);
+        let roots = Roots::load(&open, &label.pool_id, &returned);
         let mut next = Label {
             state: PoolState::Active,
-            generation: generation + 1,
+            generation: generation + 1 + if missing.is_empty() { 0 } else { UNSEEN_GENERATIONS },
             ..label.clone()
         };
+        for (member, before) in next.members.iter_mut().zip(&label.members) {
+            member.presence = if returned.contains(&member.number) {
+                Presence::Behind
+            } else if open.iter().any(|device| device.number == member.number) {
+                before.presence
+            } else {
+                presence::absent(before, &label, generation)
+            };
+        }
         note_paths(&mut next, &open);
+        let was_active = label.state == PoolState::Active;
+        let changed = !missing.is_empty() || !returned.is_empty();
         let pool = Self::assemble(label, open, roots, options.read_only, options.parallelism);
+        pool.tried_generation.store(generation, Ordering::Relaxed);
         if !options.read_only {
-            // Told apart from a whole opening by the new generation; also mends copies that a crash left behind.
-            if !complete || !missing.is_empty() || pool.state() != PoolState::Active {
+            if changed {
+                // Written by whoever finds that the pool opens: what does not open without a device was not used without it.
+                *pool.pending.lock() = Some(next);
+            } else if !complete || !was_active {
+                // Mends copies that a crash left behind.
                 pool.replace_label(next)?;
             }
         }
@@ -245,15 +283,14 @@ impl Pool {
         let mut allocator = Allocator::default();
         for device in &open {
             let tier = label.member(device.number).map_or(0, |member| member.tier);
-            allocator.add(
-                device.number,
-                tier,
-                device.segments.load(std::sync::atomic::Ordering::Relaxed),
-            );
+            allocator.add(device.number, tier, device.segments.load(Ordering::Relaxed));
         }
         Self {
             updating: Mutex::new(()),
             segment_bytes: label.segment_bytes,
+            tried_generation: AtomicU64::new(label.generation),
+            lacking: Mutex::default(),
+            pending: Mutex::default(),
             label: RwLock::new(label),
             open: RwLock::new(Arc::new(open)),
             allocator: Mutex::new(allocator),
@@ -291,6 +328,30 @@ fn choose_label(found: &[(Arc<dyn Device>, LabelCopies)]) -> Result<Label, PoolE
     };
     let label = newest(LabelCopies::confirmed).or_else(|| newest(LabelCopies::newest));
     Ok(label.unwrap_or(first).clone())
+}
+
+/// Refuses devices of which some were used without the others, and these without them: each has what the others lack.
+fn refuse_apart(label: &Label, found: &[(Arc<dyn Device>, LabelCopies)]) -> Result<(), PoolError> {
+    let (mut these, mut those, mut number) = (Vec::new(), Vec::new(), 0);
+    for (device, copies) in found {
+        match standing(label, copies) {
+            Some(Standing::Current(_)) => these.push(device.path()),
+            Some(Standing::Apart(member)) => {
+                number = member.number;
+                those.push(device.path());
+            }
+            _ => {}
+        }
+    }
+    match those.is_empty() {
+        true => Ok(()),
+        false => Err(PoolError::UsedApart {
+            pool: label.pool_name.clone(),
+            these,
+            those,
+            number,
+        }),
+    }
 }
 
 fn check_state(label: &Label, options: &OpenOptions) -> Result<(), PoolError> {
@@ -377,6 +438,7 @@ pub(crate) fn new_member(
         tier,
         size_bytes,
         path: device.path(),
+        presence: Presence::Whole,
     })
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -15,8 +15,8 @@ use crate::label::Label;
 use crate::member::OpenDevice;
 use crate::roots::Roots;
 use crate::{
-    CounterValues, DeviceInfo, DeviceState, PoolError, PoolId, PoolState, Request, SegmentId, SegmentRange,
-    SegmentRead, SegmentWrite, TierSettings,
+    ContentRoom, CounterValues, DeviceInfo, DeviceState, PoolError, PoolId, PoolState, Presence, Request,
+    SegmentId, SegmentRange, SegmentRead, SegmentWrite, TierSettings,
 };
 
 /// Whether a flush of several devices uses threads.
@@ -53,6 +53,12 @@ pub struct Pool {
     /// Serialises label updates; held across their I/O.
     pub(crate) updating: Mutex<()>,
     pub(crate) label: RwLock<Label>,
+    /// The highest generation that any label may bear that was written, or begun to be.
+    pub(crate) tried_generation: AtomicU64,
+    /// Devices that lack something that others have, which the labels do not say yet; see [`Pool::note_lacking`].
+    pub(crate) lacking: Mutex<Vec<u16>>,
+    /// What the labels are to say once the pool proved to open; see [`Pool::settle_roots`].
+    pub(crate) pending: Mutex<Option<Label>>,
     /// Devices that are there, ascending by number.
     pub(crate) open: RwLock<Arc<Vec<Arc<OpenDevice>>>>,
     pub(crate) allocator: Mutex<Allocator>,
@@ -149,6 +155,7 @@ impl Pool {
                 path: device.map_or_else(|| member.path.clone(), |device| device.device.path()),
                 tier: member.tier,
                 state: device.map_or(DeviceState::Missing, |device| device.state()),
+                presence: member.presence,
                 draining: device.is_some_and(|device| device.draining.load(Ordering::Relaxed)),
                 size_bytes: member.size_bytes,
                 cut_off_bytes: device.map_or(0, |device| {
@@ -185,6 +192,29 @@ impl Pool {
             .tiers
             .get(usize::from(tier))
             .map_or(1, |settings| settings.copies)
+    }
+
+    /// Devices that were away, also until this very opening, and have not got yet what they missed.
+    pub fn returning(&self) -> Vec<u16> {
+        let pending = self.pending.lock().clone();
+        let members = pending.map_or_else(|| self.label.read().members.clone(), |label| label.members);
+        let behind = members
+            .iter()
+            .filter(|member| member.presence == Presence::Behind);
+        let numbers: Vec<u16> = behind.map(|member| member.number).collect();
+        numbers
+            .into_iter()
+            .filter(|number| self.has_device(*number))
+            .collect()
+    }
+
+    /// How many devices of a tier are there and may get something new.
+    pub fn usable_devices(&self, tier: u8) -> usize {
+        let open = self.open.read();
+        let here = open
+            .iter()
+            .filter(|device| device.tier.load(Ordering::Relaxed) == tier && device.is_usable());
+        here.count()
     }
 
     /// Properties of the pool.
@@ -250,12 +280,17 @@ impl Pool {
     /// Free segments that content can have, with as many copies as its tier keeps, each on a device of its own: what is
     /// free on a device that no other of its tier can match does not count.
     pub fn free_for_content(&self) -> u64 {
+        self.content_room().raw
+    }
+
+    /// What content can still get, by what each tier keeps of it.
+    pub fn content_room(&self) -> ContentRoom {
         self.for_content(|allocator, number| allocator.counts(number).free)
     }
 
     /// The same without these segments: what there would be if the device ended before them, now and with nothing in use
     /// anywhere.
-    pub fn for_content_without(&self, range: SegmentRange) -> (u64, u64) {
+    pub fn for_content_without(&self, range: SegmentRange) -> (ContentRoom, ContentRoom) {
         let free = self.for_content(|allocator, number| {
             let claimed = |from| u64::from(allocator.claimed_from(number, from));
             match number == range.device {
@@ -270,18 +305,19 @@ impl Pool {
         (free, all)
     }
 
-    fn for_content(&self, count: impl Fn(&Allocator, u16) -> u64) -> u64 {
+    fn for_content(&self, count: impl Fn(&Allocator, u16) -> u64) -> ContentRoom {
         let label = self.label.read();
         let open = self.open.read().clone();
         let allocator = self.allocator.lock();
-        let tiers = label.tiers.iter().zip(0u8..).map(|(settings, tier)| {
+        let mut room = ContentRoom::default();
+        for (settings, tier) in label.tiers.iter().zip(0u8..) {
             let here = open
                 .iter()
                 .filter(|device| device.tier.load(Ordering::Relaxed) == tier && device.is_usable());
             let free = here.map(|device| count(&allocator, device.number)).collect();
-            matched(free, settings.copies)
-        });
-        tiers.sum()
+            room.add(free, settings.copies);
+        }
+        room
     }
 
     /// Segments on all devices that are there.
@@ -442,34 +478,5 @@ impl Pool {
                 })
             }
         }
-    }
-}
-
-/// How many of the free segments of a tier's devices can be taken in sets of `copies`, each of a set on another device.
-fn matched(mut free: Vec<u64>, copies: u8) -> u64 {
-    let copies = usize::from(copies).clamp(1, free.len().max(1));
-    free.sort_unstable_by_key(|count| std::cmp::Reverse(*count));
-    // Even if each set takes one from each of the fullest `spared` devices, the others must give the rest.
-    let sets = (0..copies).map(|spared| {
-        let others: u64 = free.iter().skip(spared).sum();
-        others / (copies - spared) as u64
-    });
-    sets.min().unwrap_or(0) * copies as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matched;
-
-    #[test]
-    fn only_what_has_a_match_on_another_device_counts() {
-        assert_eq!(matched(vec![], 2), 0);
-        assert_eq!(matched(vec![7], 1), 7);
-        assert_eq!(matched(vec![7], 2), 7, "one device goes on with one copy");
-        assert_eq!(matched(vec![20, 10], 1), 30);
-        assert_eq!(matched(vec![20, 10], 2), 20);
-        assert_eq!(matched(vec![20, 0], 2), 0);
-        assert_eq!(matched(vec![5, 4, 4], 2), 12);
-        assert_eq!(matched(vec![9, 2, 2], 3), 6);
     }
 }

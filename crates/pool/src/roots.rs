@@ -24,6 +24,10 @@ pub(crate) struct Roots {
     slots: Vec<(u16, usize, u64)>,
     /// Devices on which only one copy of a slot holds their newest root: a power cut came between the two.
     halves: Vec<u16>,
+    /// The roots of devices that were away.
+    past: Vec<(u16, Vec<u8>)>,
+    /// A device that was away has a newer root than the one that counts.
+    jumps: bool,
     /// There are damaged slots and no valid one.
     lost: bool,
     /// Copies of slots that may hold a newer root than the newest that could be read: device, slot, offset.
@@ -31,9 +35,11 @@ pub(crate) struct Roots {
 }
 
 impl Roots {
-    /// Reads the slots of all devices; the highest generation wins.
-    pub(crate) fn load(devices: &[Arc<OpenDevice>], pool: &PoolId) -> Self {
+    /// Reads the slots of all devices; the highest generation wins. Of those that were away (`returned`) only where no
+    /// other has a root: theirs are of the past.
+    pub(crate) fn load(devices: &[Arc<OpenDevice>], pool: &PoolId, returned: &[u16]) -> Self {
         let mut roots = Self::default();
+        let mut of_the_past: Option<(u64, Vec<u8>)> = None;
         for device in devices {
             let slots = read_root_slots(device.device.as_ref(), pool);
             let unsure = slots.unsure.into_iter();
@@ -44,11 +50,27 @@ impl Roots {
                 if !slots.whole {
                     roots.halves.push(device.number);
                 }
-                if root.generation > roots.generation || roots.newest.is_none() {
+                if returned.contains(&device.number) {
+                    roots.past.push((device.number, root.payload.clone()));
+                    if of_the_past
+                        .as_ref()
+                        .is_none_or(|(generation, _)| root.generation > *generation)
+                    {
+                        of_the_past = Some((root.generation, root.payload));
+                    }
+                } else if root.generation > roots.generation || roots.newest.is_none() {
                     roots.generation = root.generation;
                     roots.newest = Some(root.payload);
                 }
             }
+        }
+        if let Some((generation, payload)) = of_the_past {
+            if generation > roots.generation && roots.newest.is_some() {
+                // Whatever came there beside the others must not win later.
+                roots.jumps = true;
+            }
+            roots.generation = roots.generation.max(generation);
+            roots.newest.get_or_insert(payload);
         }
         roots.lost = !roots.unsure.is_empty() && roots.newest.is_none();
         roots
@@ -88,6 +110,11 @@ impl Pool {
             return Err(PoolError::NoRoot(self.name()));
         }
         Ok(roots.newest.clone())
+    }
+
+    /// The newest roots that devices have which were away until this opening, each with the number of the device.
+    pub fn past_roots(&self) -> Vec<(u16, Vec<u8>)> {
+        self.roots.lock().past.clone()
     }
 
     /// Writes a root to up to four devices (fastest first) and flushes them: durable when it returns. What it refers
@@ -157,6 +184,8 @@ impl Pool {
     /// whoever opened the pool, once that root proved to lead to a whole state, and before a segment is allocated: from
     /// then on a root that is older, or that could not be read, leads to segments that were written over.
     ///
+    /// Before that, labels are written that say which devices are away, or came back: without them nothing is changed.
+    ///
     /// Such another root would come back where a crash came between two devices, when the one that has the newest is
     /// lost; where it came between the two copies on a device, when the one that has the newest goes bad; or where a
     /// slot could not be read this time; or where a device that is not there has a newer one, and is taken back later.
@@ -164,6 +193,7 @@ impl Pool {
     /// # Errors
     /// If no root can be written: nothing was changed then that an older or newer root relies on.
     pub fn settle_roots(&self) -> Result<(), PoolError> {
+        self.settle_label()?;
         let holders = self.root_holders(None);
         let missing = self.label.read().members.len() > self.open.read().len();
         {
@@ -171,7 +201,7 @@ impl Pool {
             if roots.newest.is_none() {
                 return Ok(());
             }
-            if missing || !roots.unsure.is_empty() {
+            if missing || std::mem::take(&mut roots.jumps) || !roots.unsure.is_empty() {
                 roots.generation += UNREAD_GENERATIONS;
             } else if holders
                 .iter()
@@ -181,7 +211,9 @@ impl Pool {
             }
         }
         self.repeat_root(None)?;
-        self.overwrite_unsure()
+        self.overwrite_unsure()?;
+        self.roots.lock().past.clear();
+        Ok(())
     }
 
     /// Writes the newest root over what could not be read, where that has not happened yet. A device that refuses keeps

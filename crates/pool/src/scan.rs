@@ -9,6 +9,7 @@ use terrace_device::peek_path;
 use crate::label::Label;
 use crate::labels::LabelCopies;
 use crate::open::describe_missing;
+use crate::presence::{Standing, standing};
 use crate::{PoolId, PoolState};
 
 /// A device with a label.
@@ -22,8 +23,10 @@ pub struct FoundDevice {
     pub tier: u8,
     /// Generation of its label.
     pub generation: u64,
-    /// Its label is older than that of its siblings.
+    /// Its label is older than that of its siblings, and these do not say that it was only away.
     pub stale: bool,
+    /// It was used without those with the newest label, and they without it.
+    pub apart: bool,
 }
 
 /// A pool of which at least one device was found.
@@ -48,13 +51,19 @@ pub struct FoundPool {
 }
 
 impl FoundPool {
-    /// The paths to open it with: of every device that is not stale.
+    /// The paths to open it with: of every device that is not stale. Those that were used apart from each other are all
+    /// among them: whoever opens it refuses them together.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.devices
             .iter()
             .filter(|device| !device.stale)
             .map(|device| device.path.clone())
             .collect()
+    }
+
+    /// Whether some were used without the others, and these without them.
+    pub fn is_apart(&self) -> bool {
+        self.devices.iter().any(|device| device.apart)
     }
 }
 
@@ -105,17 +114,20 @@ fn describe(devices: Vec<(PathBuf, LabelCopies)>) -> Option<FoundPool> {
     let mut found = Vec::new();
     for (path, copies) in &devices {
         let Some(own) = copies.newest() else { continue };
-        let listed = own
-            .own()
-            .and_then(|own| label.members.iter().find(|member| member.id == own.id));
-        // Not listed: removed since, or never quite added.
-        let Some(member) = listed else { continue };
+        let (member, stale, apart) = match standing(&label, copies) {
+            Some(Standing::Current(member) | Standing::Returned(member)) => (member, false, false),
+            Some(Standing::Apart(member)) => (member, false, true),
+            Some(Standing::Unknown(member)) => (member, true, false),
+            // Removed since, or never quite added.
+            Some(Standing::Unlisted) | None => continue,
+        };
         found.push(FoundDevice {
             path: path.clone(),
             number: member.number,
             tier: member.tier,
             generation: own.generation,
-            stale: own.generation < label.generation,
+            stale,
+            apart,
         });
     }
     found.sort_by(|a, b| (a.number, &a.path).cmp(&(b.number, &b.path)));

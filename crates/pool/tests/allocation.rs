@@ -360,3 +360,46 @@ fn segment_numbers_order_as_pairs() {
     assert_eq!(SegmentId::from_u64(1 << 48), None);
     assert_eq!(segment.to_string(), "3:9");
 }
+
+#[test]
+fn copies_are_placed_so_that_what_is_free_can_be_matched() {
+    // Free segments of each device, which differ from its size where much was written before it came, and what pairs of them
+    // there are.
+    let cases: [(&[(u32, u32)], u64); 4] = [
+        (&[(30, 30), (8, 8), (8, 8)], 16),
+        (&[(200, 20), (20, 20), (20, 20)], 30),
+        (&[(100, 50), (40, 26), (40, 23), (16, 1)], 50),
+        (&[(16, 16), (16, 16), (16, 16)], 24),
+    ];
+    for (devices, pairs) in cases {
+        let sizes: Vec<u64> = devices.iter().map(|(all, _)| u64::from(*all) + 2).collect();
+        let shelf = Shelf::new(&sizes);
+        let mut options = media::create_options("tank", vec![("only", shelf.all())]);
+        options.tiers[0].0.copies = 2;
+        options.segment_bytes = Some(1 << 20);
+        let pool = Pool::create(options, &terrace_device::SeededRandomness::new(1)).unwrap();
+        for (number, (_, free)) in devices.iter().enumerate() {
+            let device = number as u16;
+            for index in *free..pool.devices()[number].segments {
+                pool.claim(SegmentId { device, index }).unwrap();
+            }
+        }
+        assert_eq!(pool.content_room().beyond(0), pairs, "{devices:?}");
+        let mut taken = 0;
+        while let Ok(first) = pool.allocate(&request(TierChoice::Fastest)) {
+            let avoid = [first.device];
+            let second = Request {
+                avoid: &avoid,
+                ..request(TierChoice::Tier {
+                    tier: 0,
+                    strict: true,
+                })
+            };
+            if pool.allocate(&second).is_err() {
+                break;
+            }
+            taken += 1;
+        }
+        assert_eq!(taken, pairs, "{devices:?}");
+    }
+}

@@ -65,6 +65,7 @@ fn label() -> Label {
             tier: 0,
             size_bytes: 100 << 20,
             path: "/dev/sdb".into(),
+            presence: terrace_pool::Presence::Whole,
         }],
         properties: BTreeMap::from([("memory".into(), "1G".into())]),
     }

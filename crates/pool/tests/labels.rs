@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use terrace_device::AlignedBuffer;
-use terrace_pool::{LABEL_BYTES, Label, LabelError, Member, PoolState, TierSettings};
+use terrace_pool::{LABEL_BYTES, Label, LabelError, Member, PoolState, Presence, TierSettings};
 
 fn label(members: u16, tiers: u8) -> Label {
     let tier = |index| TierSettings {
@@ -19,6 +19,11 @@ fn label(members: u16, tiers: u8) -> Label {
         tier: (number % u16::from(tiers)) as u8,
         size_bytes: (100 + u64::from(number)) << 20,
         path: format!("/dev/disk{number}"),
+        presence: match number % 3 {
+            1 => Presence::Absent { since: 41 },
+            2 => Presence::Behind,
+            _ => Presence::Whole,
+        },
     };
     Label {
         pool_id: [7; 16],
@@ -81,9 +86,9 @@ fn the_largest_pool_fits_into_a_label() {
 #[test]
 fn a_newer_format_is_named_as_such() {
     let mut bytes = label(1, 1).encode().unwrap();
-    bytes[8] = 2;
+    bytes[8] = 3;
     sum_again(&mut bytes);
-    assert_eq!(Label::decode(&bytes), Err(LabelError::Version(2)));
+    assert_eq!(Label::decode(&bytes), Err(LabelError::Version(3)));
 }
 
 #[test]

@@ -158,7 +158,7 @@ impl Run {
             }
             0..=5 => ("remove", engine.remove_device(&member).map(drop)),
             6 => ("evacuate", engine.evacuate_device(&member).map(drop)),
-            7 => ("use again", engine.use_device_again(&member)),
+            7 => ("use again", engine.use_device_again(&member, false)),
             8 => {
                 let jobs: Vec<u64> = engine.jobs().into_iter().map(|job| job.id).collect();
                 if jobs.is_empty() {

@@ -108,6 +108,8 @@ pub struct DeviceUsage {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
+    /// Nothing new is put on it: it is being emptied, or was.
+    pub draining: bool,
 }
 
 /// Room set aside; dropping it gives the room back.

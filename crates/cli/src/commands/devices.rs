@@ -183,6 +183,15 @@ fn leave(
     let arguments = if dry_run { arguments } else { logged(arguments) };
     let done = Client::open(&session.places, pool)?.call("device_leave", arguments)?;
     let bytes = |key: &str| format_size(done[key].as_u64().unwrap_or(0));
+    if done["undo"] == json!(true) {
+        return match (session.json, dry_run) {
+            (true, _) => output::json(&json!({ "device": device, "used_again": !dry_run })),
+            (false, true) => output::line(&format!(
+                "{device} could be put to use again; nothing was changed"
+            )),
+            (false, false) => output::line(&format!("{device} is used again")),
+        };
+    }
     if dry_run {
         if session.json {
             return output::json(&done);

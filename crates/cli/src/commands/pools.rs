@@ -240,21 +240,30 @@ fn end(
 ) -> Result<(), Failure> {
     let what = format!("{verb} pool '{}'", known.name);
     stop_daemon(session, &known.name, force)?;
-    let engine = open_pool(
+    let destroys = state == PoolState::Destroyed;
+    let opened = open_pool(
         known,
         OpenOptions {
             threads: false,
+            // What is given up need not be whole.
+            degraded: force && destroys,
             ..OpenOptions::default()
         },
-    )?;
+    );
+    let engine = opened.map_err(|failure| match destroys && !force {
+        true => Failure {
+            remedy: format!("{}; or destroy what is left of it with --force", failure.remedy),
+            ..failure
+        },
+        false => failure,
+    })?;
     engine.event(verb, &format!("the pool is {verb}ed"));
     engine
         .close_as(state)
         .map_err(|error| crate::daemon::failure_of(&what, &error))?;
     drop(engine);
     Registry::new(&session.places).forget(&known.name)?;
-    // Of no use to anybody now.
-    let _ = std::fs::remove_file(session.places.lock_file(&known.name));
+    session.places.forget_daemon(&known.name);
     Ok(())
 }
 
@@ -291,12 +300,7 @@ fn import(
             continue;
         }
         let id = terrace_pool::format_id(&found.id);
-        let paths: Vec<PathBuf> = found
-            .devices
-            .iter()
-            .filter(|device| !device.stale)
-            .map(|device| device.path.clone())
-            .collect();
+        let paths = found.paths();
         let mut row = json!({ "name": found.name, "id": id, "devices": paths, "imported": false });
         let state = format!("{:?}", found.state).to_lowercase();
         row["state"] = json!(state);
@@ -304,7 +308,7 @@ fn import(
         if !found.missing.is_empty() {
             row["reason"] = json!(why);
         }
-        if !found.missing.is_empty() && !degraded {
+        if !found.missing.is_empty() && !degraded && !found.is_apart() {
             failures.push(Failure::new(
                 format!("import pool '{}'", found.name),
                 why,
@@ -318,6 +322,13 @@ fn import(
             name: found.name.clone(),
             id: id.clone(),
             devices: paths,
+            // Who names devices leaves out those that are there and not named.
+            left_out: found
+                .missing_paths
+                .iter()
+                .filter(|path| path.exists())
+                .cloned()
+                .collect(),
             ..KnownPool::default()
         };
         if let Some(known) = &known {
@@ -348,7 +359,14 @@ fn import(
             };
             let outcome = open_pool(&candidate, options).and_then(|engine| {
                 engine.event("import", "the pool was imported");
-                let known = describe_pool(&engine);
+                let mut known = describe_pool(&engine);
+                // Who names devices leaves out those that are there and not named.
+                known.left_out = found
+                    .missing_paths
+                    .iter()
+                    .filter(|path| path.exists())
+                    .cloned()
+                    .collect();
                 engine
                     .close()
                     .map_err(|error| crate::daemon::failure_of("close the pool", &error))?;

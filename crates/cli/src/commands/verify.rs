@@ -154,9 +154,9 @@ fn find(session: &Session, arguments: &VerifyArguments) -> Result<Source, Failur
         let known = registry.require(name.ok_or_else(|| usage("no pool is named"))?)?;
         return Ok(Source {
             lock: Some(hold(session, &known.name)?),
+            devices: crate::daemon::device_paths(&known),
             name: known.name,
             known: true,
-            devices: known.devices,
         });
     }
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());

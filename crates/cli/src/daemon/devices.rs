@@ -68,10 +68,10 @@ impl Daemon {
         let what = format!("{action} device '{name}' of pool '{}'", self.pool);
         let fail = |error: &dyn std::fmt::Display| failed(&what, error);
         if parameters.flag("undo")? {
-            self.engine
-                .use_device_again(&name)
-                .map_err(|error| fail(&error))?;
-            return Ok(Value::Null);
+            let dry_run = parameters.flag("dry_run")?;
+            let undone = self.engine.use_device_again(&name, dry_run);
+            undone.map_err(|error| fail(&error))?;
+            return Ok(json!({ "undo": true }));
         }
         let info = self.engine.find_device(&name).map_err(|error| fail(&error))?;
         if parameters.flag("lost")? {

@@ -20,6 +20,7 @@ mod read_ahead;
 mod remembered;
 mod subject;
 mod upkeep;
+mod whereabouts;
 
 use std::{
     path::{Path, PathBuf},
@@ -34,7 +35,7 @@ use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Handler, ProcessId, Request, RunLock, Server};
 use terrace_device::{Cause, Device, DeviceError};
 use terrace_engine::{Engine, EngineError, OpenOptions};
-use terrace_pool::PoolError;
+use terrace_pool::{DeviceState, PoolError};
 use terrace_store::StoreError;
 
 use crate::{
@@ -47,6 +48,7 @@ use answers::{Parameters, failed};
 use blocks::Blocks;
 pub use blocks::clear_dead as clear_dead_blocks;
 use mounting::Mounts;
+pub use whereabouts::device_paths;
 
 /// How long open requests may take to end after `stop`.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -180,7 +182,7 @@ pub fn open_pool(known: &KnownPool, options: OpenOptions) -> Result<Arc<Engine>,
     let what = format!("open pool '{}'", known.name);
     let degraded = options.degraded;
     let mut devices = Vec::new();
-    for path in &known.devices {
+    for path in &device_paths(known) {
         match open_when_free(path) {
             Ok(device) => devices.push(device),
             Err(error) if degraded => tracing::warn!("opening without device '{}': {error}", path.display()),
@@ -231,6 +233,7 @@ pub fn describe_pool(engine: &Engine) -> KnownPool {
         name: engine.name(),
         id: terrace_pool::format_id(&engine.pool().id()),
         devices: devices.iter().map(|device| PathBuf::from(&device.path)).collect(),
+        left_out: Vec::new(),
         size_bytes: space.size_bytes,
         used_bytes: space.used_bytes,
     }
@@ -238,7 +241,20 @@ pub fn describe_pool(engine: &Engine) -> KnownPool {
 
 impl Daemon {
     fn remember_pool(&self) {
-        if let Err(failure) = Registry::new(&self.places).save(&describe_pool(&self.engine)) {
+        let registry = Registry::new(&self.places);
+        let mut known = describe_pool(&self.engine);
+        // Until a device of that path is part of the pool again.
+        if let Ok(Some(before)) = registry.find(&self.pool) {
+            let is_missing = |path: &PathBuf| {
+                let devices = self.engine.pool().devices();
+                let mut there = devices
+                    .iter()
+                    .filter(|device| device.state != DeviceState::Missing);
+                !there.any(|device| Path::new(&device.path) == path)
+            };
+            known.left_out = before.left_out.into_iter().filter(is_missing).collect();
+        }
+        if let Err(failure) = registry.save(&known) {
             tracing::warn!("{failure}");
         }
     }
@@ -300,7 +316,17 @@ impl Handler for Daemon {
         if closes {
             self.log_command(&parameters)?;
         }
-        let outcome = self.perform(&parameters, exchange);
+        let outcome = self.perform(&parameters, exchange).map_err(|failure| {
+            let aside = self.engine.set_aside_in_words();
+            let is_full = failure.why.contains("the pool is full");
+            match is_full && !aside.is_empty() {
+                true => Failure {
+                    remedy: format!("{}; {aside}", failure.remedy),
+                    ..failure
+                },
+                false => failure,
+            }
+        });
         if outcome.is_ok() && !closes {
             self.log_command(&parameters)?;
         }

@@ -140,7 +140,6 @@ fn without(rig: &mut Rig, lost: usize, mut model: StoreModel, ragged: bool) -> C
         rig.machine.with_disk(lost, |disk, _| disk.vanished = !back);
         let options = OpenOptions {
             degraded: !back,
-            accept_stale: back,
             ..OpenOptions::default()
         };
         let store = rig

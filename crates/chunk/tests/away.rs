@@ -1,0 +1,131 @@
+//! A device that comes back after the store was used without it brings a past along that was given up: what lies there is
+//! never taken for anything else.
+#![allow(clippy::unwrap_used)]
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use terrace_chunk::{ChunkStore, Options};
+use terrace_device::{Device, MemoryDevice, SeededRandomness};
+use terrace_pool::{CreateOptions, OpenOptions, Parallelism, Pool, TierSettings};
+use terrace_store::Batch;
+use terrace_store::Store;
+
+fn options(nonce: u64) -> Options {
+    Options {
+        threads: 0,
+        nonce,
+        ..Options::default()
+    }
+}
+
+fn write(store: &ChunkStore, number: u64) {
+    let mut batch = Batch::new();
+    batch.put([&[0x20][..], &number.to_be_bytes()].concat(), vec![1; 300]);
+    let sequence = store.commit(batch).unwrap();
+    store.flush(sequence).unwrap();
+}
+
+fn open(devices: &[Arc<MemoryDevice>], nonce: u64) -> Arc<ChunkStore> {
+    let devices = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
+    let open = OpenOptions {
+        degraded: true,
+        parallelism: Parallelism::Sequential,
+        ..OpenOptions::default()
+    };
+    let pool = Pool::open(devices.collect(), open).unwrap();
+    ChunkStore::open(Arc::new(pool), options(nonce)).unwrap()
+}
+
+#[test]
+fn entries_of_a_past_that_was_given_up_prove_no_damage() {
+    let devices: Vec<Arc<MemoryDevice>> = ["fast", "slow"]
+        .iter()
+        .map(|name| Arc::new(MemoryDevice::new(*name, 64 << 20)))
+        .collect();
+    let tiers = ["fast", "slow"].iter().zip(&devices);
+    let tiers = tiers.map(|(name, device)| {
+        let device: Arc<dyn Device> = device.clone();
+        (TierSettings::named(*name), vec![device])
+    });
+    let create = CreateOptions {
+        name: "tank".into(),
+        tiers: tiers.collect(),
+        properties: BTreeMap::new(),
+        segment_bytes: Some(1 << 20),
+        created_nanoseconds: 0,
+        force: false,
+        parallelism: Parallelism::Sequential,
+    };
+    let pool = Pool::create(create, &SeededRandomness::new(7)).unwrap();
+    let store = ChunkStore::create(Arc::new(pool), options(1)).unwrap();
+    store.catch_up();
+    // All of it is on the fast device alone, and goes with it.
+    (0..150).for_each(|number| write(&store, number));
+    drop(store);
+    let store = open(&devices[1..], 2);
+    assert!(store.newest().0 < 100, "the slow copy was not behind");
+    write(&store, 1000);
+    store.checkpoint().unwrap();
+    drop(store);
+    // It is back, and each of these openings follows a crash.
+    for round in 0..150 {
+        let store = open(&devices, 3 + round);
+        write(&store, 2000 + round);
+        if round % 3 == 0 {
+            // The log goes on in new segments, also on the one that came back.
+            assert!(store.mirror_now().unwrap());
+            store.checkpoint().unwrap();
+        }
+        let kept = (0..round + 1).all(|number| {
+            let key = [&[0x20][..], &(2000 + number).to_be_bytes()].concat();
+            store.get(&key).unwrap().is_some()
+        });
+        assert!(kept, "round {round}");
+    }
+}
+
+#[test]
+fn a_copy_of_the_log_that_was_away_is_completed_before_the_log_goes_on_in_it() {
+    let devices: Vec<Arc<MemoryDevice>> = ["one", "two"]
+        .iter()
+        .map(|name| Arc::new(MemoryDevice::new(*name, 64 << 20)))
+        .collect();
+    let all = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
+    let create = CreateOptions {
+        name: "tank".into(),
+        tiers: vec![(TierSettings::named("only"), all.collect())],
+        properties: BTreeMap::new(),
+        segment_bytes: Some(1 << 20),
+        created_nanoseconds: 0,
+        force: false,
+        parallelism: Parallelism::Sequential,
+    };
+    let pool = Pool::create(create, &SeededRandomness::new(7)).unwrap();
+    let store = ChunkStore::create(Arc::new(pool), options(1)).unwrap();
+    write(&store, 1);
+    drop(store);
+    for away in [0, 1] {
+        let number = 10 * (away as u64 + 1);
+        let store = open(&devices[1 - away..2 - away], number);
+        write(&store, number);
+        drop(store);
+        // Back, and a crash before anything was brought to it but what an opening brings.
+        let store = open(&devices, number + 1);
+        write(&store, number + 1);
+        drop(store);
+    }
+    for left in [0, 1] {
+        let copy = Arc::new(MemoryDevice::new("copy", 64 << 20));
+        let mut bytes = vec![0; 64 << 20];
+        devices[left].read_at(0, &mut bytes).unwrap();
+        copy.write_at(0, &bytes).unwrap();
+        let store = open(&[copy], 100);
+        for number in [1u64, 10, 11, 20, 21] {
+            let key = [&[0x20][..], &number.to_be_bytes()].concat();
+            assert!(
+                store.get(&key).unwrap().is_some(),
+                "{number} is not on device {left} alone"
+            );
+        }
+    }
+}

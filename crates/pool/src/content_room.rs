@@ -1,0 +1,91 @@
+//! How much content free segments can hold, where each tier keeps as many copies as it is told to.
+//!
+//! Invariant: what is counted can be had: copies of one thing lie on different devices, so what is free on a device that the
+//! others of its tier cannot match is not counted (see `Allocator`, which takes segments so that no less is left).
+
+/// Free segments, as content can use them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ContentRoom {
+    /// Segments, those of all copies.
+    pub raw: u64,
+    /// Segments' worth of content: each tier's free segments by the copies that it keeps.
+    sets: u64,
+    /// The fewest copies of a tier that has some.
+    fewest_copies: u64,
+}
+
+impl ContentRoom {
+    /// Counts one more tier, with so many free segments on each of its devices.
+    pub(crate) fn add(&mut self, free: Vec<u64>, copies: u8) {
+        // With fewer devices a tier goes on with fewer copies.
+        let copies = u64::from(copies).clamp(1, (free.len() as u64).max(1));
+        let sets = matched_sets(free, copies as usize);
+        if sets > 0 {
+            self.raw += sets * copies;
+            self.sets += sets;
+            self.fewest_copies = match self.fewest_copies {
+                0 => copies,
+                fewest => fewest.min(copies),
+            };
+        }
+    }
+
+    /// Segments' worth of content if so many segments stay free, wherever these lie in the end.
+    pub fn beyond(&self, reserve: u64) -> u64 {
+        self.sets
+            .saturating_sub(reserve.div_ceil(self.fewest_copies.max(1)))
+    }
+}
+
+/// How many sets of `copies` segments, each of a set on another device, these free segments give.
+fn matched_sets(mut free: Vec<u64>, copies: usize) -> u64 {
+    free.sort_unstable_by_key(|count| std::cmp::Reverse(*count));
+    // Even if each set takes one from each of the fullest `spared` devices, the others must give the rest.
+    let sets = (0..copies).map(|spared| {
+        let others: u64 = free.iter().skip(spared).sum();
+        others / (copies - spared) as u64
+    });
+    sets.min().unwrap_or(0)
+}
+
+/// Whether a device with `free` segments must give one to every set of which `missing` are to be found on devices that have
+/// `all` free together, or what it has free beyond the others' would be of no use.
+pub(crate) fn must_give(free: u64, all: u64, missing: u64) -> bool {
+    free * missing >= all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matched(free: Vec<u64>, copies: u8) -> u64 {
+        let mut room = ContentRoom::default();
+        room.add(free, copies);
+        room.raw
+    }
+
+    #[test]
+    fn only_what_has_a_match_on_another_device_counts() {
+        assert_eq!(matched(vec![], 2), 0);
+        assert_eq!(matched(vec![7], 1), 7);
+        assert_eq!(matched(vec![7], 2), 7, "one device goes on with one copy");
+        assert_eq!(matched(vec![20, 10], 1), 30);
+        assert_eq!(matched(vec![20, 10], 2), 20);
+        assert_eq!(matched(vec![20, 0], 2), 0);
+        assert_eq!(matched(vec![5, 4, 4], 2), 12);
+        assert_eq!(matched(vec![9, 2, 2], 3), 6);
+    }
+
+    #[test]
+    fn each_tier_counts_with_its_own_copies_and_the_reserve_where_it_costs_most() {
+        let mut room = ContentRoom::default();
+        room.add(vec![100, 100], 2);
+        room.add(vec![300], 1);
+        assert_eq!((room.raw, room.beyond(0), room.beyond(8)), (500, 400, 392));
+        let mut room = ContentRoom::default();
+        room.add(vec![100, 100], 2);
+        room.add(vec![], 1);
+        assert_eq!((room.beyond(0), room.beyond(9)), (100, 95));
+        assert_eq!(ContentRoom::default().beyond(3), 0);
+    }
+}

@@ -1,0 +1,71 @@
+//! Which devices of a pool have all that it has: what the labels say of those that were away while it was in use.
+//!
+//! Invariants: a pool that is changed without one of its devices says on the labels of the others up to which generation
+//! that device may know of it; so a device that comes back and knows of nothing newer was only away, and one that does was
+//! used apart, which no opening takes for the other; a device that came back stays marked until somebody brought what it
+//! missed back to it. See docs/decisions/0022.
+
+use crate::label::{Label, Member};
+use crate::labels::LabelCopies;
+
+/// What the labels say of a device, besides that it belongs to the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Presence {
+    /// It has all that is to be on it.
+    #[default]
+    Whole,
+    /// The pool is in use without it. It can know of no label of this pool's past above generation `since`.
+    Absent {
+        /// That generation.
+        since: u64,
+    },
+    /// It was away and is there again; content that was to have a copy on it may lack that.
+    Behind,
+}
+
+/// What a device is to the pool that a label describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing<'a> {
+    /// Not part of it: it left, or never quite joined.
+    Unlisted,
+    /// It has what the others have.
+    Current(&'a Member),
+    /// It was away while the others were in use, and was not used meanwhile.
+    Returned(&'a Member),
+    /// It knows older labels only, and nobody noted that it was away: labels of older programs, or of a copy of the device.
+    Unknown(&'a Member),
+    /// It was used without those whose label this is, and they without it.
+    Apart(&'a Member),
+}
+
+/// What the device with these label copies is to the pool that `label` describes; `None` without any label.
+pub(crate) fn standing<'a>(label: &'a Label, copies: &LabelCopies) -> Option<Standing<'a>> {
+    let newest = copies.newest()?;
+    let listed = newest
+        .own()
+        .and_then(|own| label.members.iter().find(|member| member.id == own.id));
+    let Some(member) = listed else {
+        return Some(Standing::Unlisted);
+    };
+    // A copy 0 that got no further was in force nowhere.
+    let used = copies.confirmed().unwrap_or(newest);
+    let agrees = used.generation == label.generation && used.says_the_same(label);
+    Some(match member.presence {
+        Presence::Absent { since } if used.generation <= since || agrees => Standing::Returned(member),
+        Presence::Absent { .. } => Standing::Apart(member),
+        _ if used.generation == label.generation && !agrees => Standing::Apart(member),
+        _ if newest.generation < label.generation => Standing::Unknown(member),
+        _ => Standing::Current(member),
+    })
+}
+
+/// What the next label says of a device that is not there. `newest`: the highest generation seen, which is above that of
+/// `label` where a change was begun that may be in force on the device.
+pub(crate) fn absent(member: &Member, label: &Label, newest: u64) -> Presence {
+    match member.presence {
+        Presence::Absent { since } if newest <= label.generation => Presence::Absent { since },
+        _ => Presence::Absent {
+            since: newest.max(label.generation),
+        },
+    }
+}
