@@ -19,6 +19,7 @@ mod placement;
 mod read_ahead;
 mod subject;
 mod upkeep;
+mod whereabouts;
 
 use std::{
     path::{Path, PathBuf},
