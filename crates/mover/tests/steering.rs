@@ -294,7 +294,10 @@ fn names_that_come_and_go_carry_the_pin_along() {
     pool.settle();
     pool.lies_on(file, 0);
     let filesystem = &pool.filesystem;
+    // Each by itself: a look because of one finds the others as well.
     filesystem.link(&root, linked, directory, b"name").unwrap();
+    pool.settle();
+    pool.lies_on(linked, 1);
     filesystem
         .rename(&root, ROOT, b"file", directory, b"file", RenameMode::Replace)
         .unwrap();
@@ -302,6 +305,8 @@ fn names_that_come_and_go_carry_the_pin_along() {
     pool.lies_on(file, 1);
     pool.lies_on(linked, 1);
     filesystem.unlink(&root, directory, b"name").unwrap();
+    pool.settle();
+    pool.lies_on(linked, 0);
     filesystem
         .rename(&root, directory, b"file", ROOT, b"file", RenameMode::Replace)
         .unwrap();
