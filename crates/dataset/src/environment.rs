@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrace_cache::{Budget, ChunkHeat, Foreground, Heat, ReadAhead, ReadCache, ReuseSampler};
+use terrace_cache::{Budget, ChunkHeat, Foreground, Heat, ReadAhead, ReadCache, ReuseSampler, Visits};
 use terrace_device::Clock;
 use terrace_store::Store;
 
@@ -12,6 +12,8 @@ use crate::{fragments::Fragments, object_pins::ObjectPins};
 const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
 /// Part of the memory that says how often single chunks are read.
 const CHUNK_HEAT_PART: u64 = 128;
+/// And that says who reads which files.
+const VISITS_PART: u64 = 256;
 
 /// Shared by all datasets of a pool.
 pub struct Environment {
@@ -29,6 +31,8 @@ pub struct Environment {
     pub heat: Arc<Heat>,
     /// How often single chunks are read.
     pub chunk_heat: ChunkHeat,
+    /// Who reads which files.
+    pub visits: Visits,
     /// User and group that own the root directory of a new filesystem: those who run the pool.
     pub owner: (u32, u32),
     /// Whether users do something.
@@ -50,7 +54,8 @@ impl Environment {
     /// Over a store and a clock, with the caches sized by a budget.
     pub fn with_budget(store: Arc<dyn Store>, clock: Arc<dyn Clock>, budget: Arc<Budget>) -> Self {
         let chunk_heat = ChunkHeat::new(budget.limit_bytes() / CHUNK_HEAT_PART);
-        let cache = Arc::new(ReadCache::new(cache_bytes(&budget, &chunk_heat)));
+        let visits = Visits::new(budget.limit_bytes() / VISITS_PART);
+        let cache = Arc::new(ReadCache::new(cache_bytes(&budget, &chunk_heat, &visits)));
         let heat = Arc::new(Heat::new(
             (budget.object_bytes() / 256).clamp(4096, 4 << 20) as usize
         ));
@@ -62,6 +67,7 @@ impl Environment {
             read_ahead: Arc::default(),
             heat,
             chunk_heat,
+            visits,
             owner: (0, 0),
             foreground: Foreground::default(),
             reuse: ReuseSampler::default(),
@@ -73,7 +79,7 @@ impl Environment {
     /// The budget has changed: so does the read cache.
     pub fn size_cache(&self) {
         self.cache
-            .set_capacity(cache_bytes(&self.budget, &self.chunk_heat));
+            .set_capacity(cache_bytes(&self.budget, &self.chunk_heat, &self.visits));
     }
 
     /// The time now.
@@ -82,9 +88,10 @@ impl Environment {
     }
 }
 
-/// What the read cache may take: the sketch, which keeps its size, is small beside it, and comes out of its share.
-fn cache_bytes(budget: &Budget, chunk_heat: &ChunkHeat) -> u64 {
+/// What the read cache may take: the sketch and what is remembered of readers, which keep their size, are small beside it, and come
+/// out of its share.
+fn cache_bytes(budget: &Budget, chunk_heat: &ChunkHeat, visits: &Visits) -> u64 {
     budget
         .read_cache_bytes()
-        .saturating_sub(chunk_heat.memory_bytes())
+        .saturating_sub(chunk_heat.memory_bytes() + visits.memory_bytes())
 }
