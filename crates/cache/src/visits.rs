@@ -21,7 +21,7 @@ pub const PASSING_READS: u8 = 4;
 /// Readers that are remembered.
 const READERS_MAX: usize = 16;
 /// Files that are remembered of each of them, in each generation, at most and at least; and about what each takes.
-const FILES: (u64, u64) = (2 * WALK as u64, 8192);
+const FILES: (u64, u64) = (WALK as u64, 8192);
 const FILE_BYTES: u64 = 10;
 /// What was counted of visits that may be taken back.
 const COUNTED_MAX: usize = 8 * WALK;
@@ -74,6 +74,11 @@ impl Memory {
         }
         !self.newest.insert(file) || known
     }
+
+    fn forget(&mut self, file: u32) {
+        self.newest.remove(&file);
+        self.older.remove(&file);
+    }
 }
 
 #[derive(Default)]
@@ -94,6 +99,8 @@ struct Known {
     others: Memory,
     first_visits: usize,
     minute: u32,
+    /// They walked in the minute before.
+    walked_before: bool,
     /// The newest of what may be taken back, and whose it is.
     counted: Vec<(u32, Counted)>,
 }
@@ -121,7 +128,8 @@ impl Visits {
     }
 
     /// What it takes at most, about.
-    pub fn memory_bytes(&self) -> u64 {
+    #[cfg(test)]
+    fn memory_bytes(&self) -> u64 {
         let counted = COUNTED_MAX * size_of::<(u32, Counted)>();
         (self.files as u64 * FILE_BYTES) * 2 * (READERS_MAX as u64 + 1) + counted as u64
     }
@@ -150,10 +158,18 @@ impl Visits {
         }
         own.first_visits += 1;
         if own.first_visits >= WALK {
-            return (Visit::Passes, known.take_back(Some(reader)));
+            let taken = known.take_back(Some(reader));
+            for counted in &taken {
+                // It was no use of any of them.
+                if let Counted::Region { dataset, body, .. } = counted {
+                    known.others.forget(mix(*dataset, *body));
+                }
+            }
+            return (Visit::Passes, taken);
         }
         // Who reads so few files may be one of many that walk together.
         if minutes != known.minute {
+            known.walked_before = minutes == known.minute + 1 && known.first_visits >= WALK;
             (known.minute, known.first_visits) = (minutes, 0);
         }
         if known.others.remember(file, self.files) {
@@ -161,9 +177,9 @@ impl Visits {
         }
         known.first_visits = known.first_visits.saturating_add(1);
         match known.first_visits.cmp(&WALK) {
-            std::cmp::Ordering::Less => (Visit::Undecided, Vec::new()),
+            std::cmp::Ordering::Less if !known.walked_before => (Visit::Undecided, Vec::new()),
             std::cmp::Ordering::Equal => (Visit::Passes, known.take_back(None)),
-            std::cmp::Ordering::Greater => (Visit::Passes, Vec::new()),
+            _ => (Visit::Passes, Vec::new()),
         }
     }
 
@@ -252,9 +268,13 @@ mod tests {
     #[test]
     fn processes_that_read_a_file_each_walk_together() {
         let visits = Visits::new(1 << 20);
+        // What one that walks by itself has passed tells nothing.
+        amounts(&visits, 1, 0..1000, 4);
         let (mut counted, mut taken) = (0, 0);
         for process in 0..1000 {
-            let (more, back) = amounts(&visits, 100 + process, [u64::from(process)].into_iter(), 5);
+            // Minutes pass meanwhile.
+            let minutes = 5 + process / 300;
+            let (more, back) = amounts(&visits, 100 + process, [u64::from(process)].into_iter(), minutes);
             (counted, taken) = (counted + more, taken + back);
         }
         assert_eq!((counted, taken), (WALK - 1, WALK - 1));

@@ -12,8 +12,8 @@ use crate::{fragments::Fragments, object_pins::ObjectPins};
 const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
 /// Part of the memory that says how often single chunks are read.
 const CHUNK_HEAT_PART: u64 = 128;
-/// And that says who reads which files.
-const VISITS_PART: u64 = 256;
+/// Of the share of objects, the part that says who reads which files.
+const VISITS_PART: u64 = 64;
 
 /// Shared by all datasets of a pool.
 pub struct Environment {
@@ -54,8 +54,8 @@ impl Environment {
     /// Over a store and a clock, with the caches sized by a budget.
     pub fn with_budget(store: Arc<dyn Store>, clock: Arc<dyn Clock>, budget: Arc<Budget>) -> Self {
         let chunk_heat = ChunkHeat::new(budget.limit_bytes() / CHUNK_HEAT_PART);
-        let visits = Visits::new(budget.limit_bytes() / VISITS_PART);
-        let cache = Arc::new(ReadCache::new(cache_bytes(&budget, &chunk_heat, &visits)));
+        let visits = Visits::new(budget.object_bytes() / VISITS_PART);
+        let cache = Arc::new(ReadCache::new(cache_bytes(&budget, &chunk_heat)));
         let heat = Arc::new(Heat::new(
             (budget.object_bytes() / 256).clamp(4096, 4 << 20) as usize
         ));
@@ -79,7 +79,7 @@ impl Environment {
     /// The budget has changed: so does the read cache.
     pub fn size_cache(&self) {
         self.cache
-            .set_capacity(cache_bytes(&self.budget, &self.chunk_heat, &self.visits));
+            .set_capacity(cache_bytes(&self.budget, &self.chunk_heat));
     }
 
     /// The time now.
@@ -88,10 +88,9 @@ impl Environment {
     }
 }
 
-/// What the read cache may take: the sketch and what is remembered of readers, which keep their size, are small beside it, and come
-/// out of its share.
-fn cache_bytes(budget: &Budget, chunk_heat: &ChunkHeat, visits: &Visits) -> u64 {
+/// What the read cache may take: the sketch, which keeps its size, is small beside it, and comes out of its share.
+fn cache_bytes(budget: &Budget, chunk_heat: &ChunkHeat) -> u64 {
     budget
         .read_cache_bytes()
-        .saturating_sub(chunk_heat.memory_bytes() + visits.memory_bytes())
+        .saturating_sub(chunk_heat.memory_bytes())
 }

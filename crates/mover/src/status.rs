@@ -268,6 +268,9 @@ impl Mover {
         let body = pins::body_of(store, dataset, object).ok().flatten()?;
         let tier = self.environment.pins.tier_beneath(dataset, body)?;
         let inner = self.inner.lock();
+        if inner.beneath.is_looking() || self.environment.pins.has_moved() {
+            return None;
+        }
         inner
             .policies
             .get(usize::from(tier))

@@ -124,7 +124,7 @@ impl Daemon {
         let own = self.engine.mover().own_pin(subject.number, subject.for_mover());
         let (whose, holder) = match (&pin.directory, own) {
             (Some(directory), _) => (format!("by directory '{directory}'"), holder),
-            (None, Some(_)) => ("itself".to_owned(), holder),
+            (None, Some(_)) => ("by a pin of its own".to_owned(), holder),
             (None, None) if subject.is_dataset => ("by its property".to_owned(), holder),
             (None, None) => (
                 format!("by dataset '{}' or another of its names", subject.dataset),
