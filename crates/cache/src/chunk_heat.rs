@@ -318,7 +318,7 @@ impl ChunkHeat {
         let (line, places) = self.places(mix(id));
         for (word, shift) in places {
             let one_less =
-                |seen: u64| (seen >> shift & u64::from(COUNT_MAX) > 0).then(|| seen - (1 << shift));
+                |seen: u64| ((seen >> shift) & u64::from(COUNT_MAX) > 0).then(|| seen - (1 << shift));
             let _ = line.0[word].fetch_update(Relaxed, Relaxed, one_less);
         }
     }

@@ -112,7 +112,7 @@ pub struct Visits {
 }
 
 fn mix(dataset: u32, body: u64) -> u32 {
-    let mixed = (body ^ u64::from(dataset) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (body ^ (u64::from(dataset) << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 32) as u32
 }
 

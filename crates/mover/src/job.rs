@@ -196,7 +196,8 @@ impl Job {
         }
         let is_plain = !self.is_directory && !self.for_pin && self.left.is_empty();
         if self.kind == JobKind::Move && !is_plain {
-            writer.u8(u8::from(self.is_directory) * IS_DIRECTORY | u8::from(self.for_pin) * IS_FOR_PIN);
+            let directory = u8::from(self.is_directory) * IS_DIRECTORY;
+            writer.u8(directory | (u8::from(self.for_pin) * IS_FOR_PIN));
             self.left.encode(&mut writer);
         }
         writer.into_bytes()
