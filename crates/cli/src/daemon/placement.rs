@@ -200,7 +200,8 @@ fn parse_window(value: &str) -> Option<String> {
         })
     };
     let (from, to) = value.split_once('-')?;
-    (good(from) && good(to)).then(|| value.to_owned())
+    // From a time to itself is no time, or always: which, nobody says.
+    (good(from) && good(to) && from != to).then(|| value.to_owned())
 }
 
 #[cfg(test)]
@@ -232,6 +233,7 @@ mod tests {
             ("high_water", "NaN"),
             ("landing", "maybe"),
             ("window", "25:00-06:00"),
+            ("window", "22:00-22:00"),
             ("nonsense", "1"),
         ] {
             assert!(
