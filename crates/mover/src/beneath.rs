@@ -232,6 +232,13 @@ impl Mover {
         let datasets: BTreeSet<u32> = targets.iter().map(|(dataset, _)| *dataset).collect();
         for dataset in datasets {
             // What lies beneath none of them any more goes where its dataset is pinned to.
+            let pin = self
+                .datasets
+                .state_by_number(dataset)
+                .and_then(|state| state.settings().pin_tier);
+            if pin.is_some_and(|target| waiting_move(inner, dataset, 0, target).is_some()) {
+                continue;
+            }
             if let Err(error) = self.start_move_of_dataset(inner, dataset) {
                 tracing::warn!(%error, "what lies beneath no pinned directory any more is not moved yet");
             }

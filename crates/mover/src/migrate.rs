@@ -251,8 +251,7 @@ impl Mover {
         let moved_bytes = job.done_bytes;
         match job.left.failure(moved_bytes, &name(job.target), name) {
             Some(cause) => {
-                // Not all of it was done.
-                job.total_bytes = job.total_bytes.max(job.done_bytes);
+                job.total_bytes = job.done_bytes;
                 job.done_bytes = job.done_bytes.saturating_sub(job.left.unread_bytes());
                 job.fail(cause);
             }

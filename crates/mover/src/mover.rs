@@ -115,7 +115,7 @@ pub(crate) type Guard<'a> = MutexGuard<'a, Inner>;
 
 pub(crate) struct Inner {
     /// A step is under way, perhaps with the lock released.
-    stepping: bool,
+    pub(crate) stepping: bool,
     /// The order of the tiers that this step goes by.
     pub(crate) generation: u64,
     pub(crate) jobs: BTreeMap<u64, Active>,
@@ -325,6 +325,7 @@ impl Mover {
                     .retry
                     .as_ref()
                     .is_some_and(|retry| retry.reason == Reason::Pin))
+            && self.knows_tiers(inner)
             && !is_for_pin(inner, &self.datasets, &active.job)
             && let Some(active) = inner.jobs.get_mut(&id)
         {
@@ -490,6 +491,13 @@ impl Mover {
             .get(usize::from(target))
             .map_or(0, |policy| policy.rate_limit);
         inner.paces.entry(target).or_default().wait(limit, now)
+    }
+
+    /// Whether the settings are those of the tiers that there are: while tiers change places, not for a moment.
+    pub(crate) fn knows_tiers(&self, inner: &Inner) -> bool {
+        let tiers = self.environment.store.space().tiers;
+        let mut both = tiers.iter().zip(&inner.policies);
+        tiers.len() == inner.policies.len() && both.all(|(tier, policy)| tier.name == policy.name)
     }
 
     pub(crate) fn minutes(&self) -> u32 {

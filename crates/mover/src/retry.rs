@@ -105,6 +105,10 @@ pub(crate) fn waiting_move(inner: &Inner, dataset: u32, body: u64, target: u8) -
 impl Mover {
     /// A pin has changed, or is gone: the moves that it had begun end.
     pub(crate) fn end_moves_of_pins(&self, inner: &mut Inner) -> Result<(), StoreError> {
+        if !self.knows_tiers(inner) {
+            // Each job sees it when its turn comes.
+            return Ok(());
+        }
         let begun = inner
             .jobs
             .iter()
@@ -150,7 +154,10 @@ impl Mover {
         let (Some(pin), Some(target)) = (pin, at) else {
             return Ok(None);
         };
-        if let Some(id) = waiting_move(inner, dataset, 0, target as u8) {
+        // One that may be on its way has perhaps passed what is meant.
+        if !inner.stepping
+            && let Some(id) = waiting_move(inner, dataset, 0, target as u8)
+        {
             return Ok(Some(id));
         }
         let reason = format!("pinned to tier '{pin}'");
