@@ -158,14 +158,10 @@ impl Visits {
         }
         own.first_visits += 1;
         if own.first_visits >= WALK {
-            let taken = known.take_back(Some(reader));
-            for counted in &taken {
-                // It was no use of any of them.
-                if let Counted::Region { dataset, body, .. } = counted {
-                    known.others.forget(mix(*dataset, *body));
-                }
-            }
-            return (Visit::Passes, taken);
+            // It was no use of any of them.
+            let passed = own.files.newest.iter().chain(&own.files.older);
+            passed.for_each(|file| known.others.forget(*file));
+            return (Visit::Passes, known.take_back(Some(reader)));
         }
         // Who reads so few files may be one of many that walk together.
         if minutes != known.minute {
@@ -278,6 +274,12 @@ mod tests {
             (counted, taken) = (counted + more, taken + back);
         }
         assert_eq!((counted, taken), (WALK - 1, WALK - 1));
+        // Also right behind others of which not all was noted, since many files were visited in that minute.
+        let visits = Visits::new(1 << 20);
+        amounts(&visits, 1, 0..1000, 4);
+        amounts(&visits, 2, (0..1000).rev(), 4);
+        let one_each = (0..1000).map(|at| amounts(&visits, 100 + at, [u64::from(at)].into_iter(), 4).0);
+        assert_eq!(one_each.sum::<usize>(), 0);
         // In ten minutes they would not have.
         let visits = Visits::new(1 << 20);
         for process in 0..1000u32 {
