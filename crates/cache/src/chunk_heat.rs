@@ -313,6 +313,16 @@ impl ChunkHeat {
         }
     }
 
+    /// Takes back one read that was counted. Of others that share its counters one may go with it.
+    pub fn take_back(&self, id: ChunkId) {
+        let (line, places) = self.places(mix(id));
+        for (word, shift) in places {
+            let one_less =
+                |seen: u64| ((seen >> shift) & u64::from(COUNT_MAX) > 0).then(|| seen - (1 << shift));
+            let _ = line.0[word].fetch_update(Relaxed, Relaxed, one_less);
+        }
+    }
+
     /// Forgets the reads of a chunk; of others that share its counters, too many may go with them.
     pub fn forget(&self, id: ChunkId) {
         let (line, places) = self.places(mix(id));
@@ -371,6 +381,9 @@ mod tests {
         heat.inherit(ChunkId(9), ChunkId(8));
         assert_eq!((heat.reads(ChunkId(10)), heat.reads(ChunkId(8))), (3, 3));
         read(&heat, 8, 3);
+        heat.take_back(ChunkId(8));
+        heat.take_back(ChunkId(9));
+        assert_eq!((heat.reads(ChunkId(8)), heat.reads(ChunkId(9))), (5, 0));
         heat.forget(ChunkId(8));
         assert_eq!((heat.reads(ChunkId(7)), heat.reads(ChunkId(8))), (3, 0));
         heat.clear();

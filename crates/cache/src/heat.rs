@@ -130,6 +130,21 @@ impl Heat {
         }
     }
 
+    /// Takes back reads that were counted, and turned out to be none that count.
+    pub fn take_back(&self, dataset: u32, object: u64, region: u32, amount: f32, minutes: u32) {
+        let mut shard = self.shard(dataset, object).lock();
+        if let Some(heat) = shard.objects.get_mut(&(dataset, object))
+            && let Ok(place) = heat.cells.binary_search_by_key(&region, |cell| cell.region)
+        {
+            heat.changed = true;
+            let cell = &mut heat.cells[place];
+            let since = minutes.saturating_sub(cell.minutes) as f32 / HALF_LIFE_MINUTES as f32;
+            // As if it had been taken back when the cell was touched last.
+            let then = amount * 2f32.powf(since) * SCALE;
+            cell.reads = cell.reads.saturating_sub(then.round() as u16);
+        }
+    }
+
     /// Heat of a region at a time; zero if nothing is known.
     pub fn of(&self, dataset: u32, object: u64, region: u32, minutes: u32) -> RegionHeat {
         let shard = self.shard(dataset, object).lock();
@@ -340,6 +355,23 @@ mod tests {
         assert_eq!(heat.forget_reads(1, 2, 5, 2 * HALF_LIFE_MINUTES), 0.0);
         assert_eq!(heat.reads_of(1, 2, 2 * HALF_LIFE_MINUTES), 2.0);
         assert_eq!(heat.of(1, 2, 5, HALF_LIFE_MINUTES).writes, 3.0);
+    }
+
+    #[test]
+    fn what_is_taken_back_leaves_what_others_read() {
+        let heat = Heat::new(1000);
+        heat.record(1, 2, 3, Access::Read, 5.0, 0);
+        heat.record(1, 2, 3, Access::Write, 2.0, 0);
+        heat.take_back(1, 2, 3, 1.0, 0);
+        assert_eq!(
+            (heat.of(1, 2, 3, 0).reads, heat.of(1, 2, 3, 0).writes),
+            (4.0, 2.0)
+        );
+        heat.take_back(1, 2, 3, 9.0, 0);
+        assert_eq!(heat.of(1, 2, 3, 0).reads, 0.0);
+        heat.take_back(1, 2, 4, 1.0, 0);
+        heat.take_back(1, 3, 3, 1.0, 0);
+        assert_eq!(heat.regions(), 1);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! * [`ReadAhead`]: the threads that do that.
 //! * [`Heat`]: how often each 1 MiB region is read and written, decaying.
 //! * [`ChunkHeat`]: how often single chunks are read.
+//! * [`Visits`]: who reads which files, so that a walk over many adds no heat.
 
 mod ahead;
 mod budget;
@@ -14,6 +15,7 @@ mod heat;
 mod read_ahead;
 mod read_cache;
 mod reuse;
+mod visits;
 
 pub use budget::{Admitted, Budget};
 pub use chunk_heat::{ChunkHeat, HotChunk};
@@ -22,3 +24,4 @@ pub use heat::{Access, HALF_LIFE_MINUTES, Heat, RegionHeat};
 pub use read_ahead::ReadAhead;
 pub use read_cache::{Coming, Fetched, Filled, ReadCache, ReadCacheCounters};
 pub use reuse::ReuseSampler;
+pub use visits::{Counted, PASSING_READS, Visit, Visits, WALK};

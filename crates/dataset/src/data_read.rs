@@ -71,6 +71,8 @@ struct Lookup {
     body: u64,
     /// Its chunks are used, not only passed by a scan.
     is_use: bool,
+    /// Who uses them, if that may be taken back.
+    noted_for: Option<u32>,
     fetches: Vec<Fetch>,
     waiting: Option<Waiting>,
 }
@@ -83,8 +85,19 @@ impl LiveDataset {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize, FsError> {
+        self.read_object_for(None, object, offset, buffer)
+    }
+
+    /// The same of a file, for a reader (the number of a process; 0 if that is not known).
+    pub(crate) fn read_object_for(
+        &self,
+        reader: Option<u32>,
+        object: &Arc<Object>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, FsError> {
         for _ in 0..RETRIES {
-            match self.try_read(object, offset, buffer) {
+            match self.try_read(reader, object, offset, buffer) {
                 Err(ReadError::Moved) => {}
                 Err(ReadError::Failed(error)) => return Err(error),
                 Ok(length) => return Ok(length),
@@ -96,8 +109,14 @@ impl LiveDataset {
         )))
     }
 
-    fn try_read(&self, object: &Arc<Object>, offset: u64, buffer: &mut [u8]) -> Result<usize, ReadError> {
-        let look = self.locate(object, offset, buffer)?;
+    fn try_read(
+        &self,
+        reader: Option<u32>,
+        object: &Arc<Object>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, ReadError> {
+        let look = self.locate(reader, object, offset, buffer)?;
         if !look.fetches.is_empty() {
             // One piece of a chunk needs no call for many.
             let mut parts = Vec::new();
@@ -118,7 +137,7 @@ impl LiveDataset {
         let mut looks = Vec::with_capacity(reads.len());
         let (mut parts, mut coming) = (Vec::new(), Vec::new());
         for read in reads.iter_mut() {
-            let look = self.locate(object, read.offset, read.buffer);
+            let look = self.locate(None, object, read.offset, read.buffer);
             if let Ok(look) = &look {
                 // What cannot be looked ahead of is for the read itself to say.
                 coming.extend(self.parts(object, look, &mut parts).ok().flatten());
@@ -154,10 +173,17 @@ impl LiveDataset {
     }
 
     /// Fills what RAM knows of a read and says where the rest is.
-    fn locate(&self, object: &Arc<Object>, offset: u64, buffer: &mut [u8]) -> Result<Lookup, ReadError> {
+    fn locate(
+        &self,
+        reader: Option<u32>,
+        object: &Arc<Object>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<Lookup, ReadError> {
+        let region = (offset / (PER_REGION * BLOCK)) as u32;
         let mut wanted = Vec::new();
         let (served, stretch) = self.stretch();
-        let (length, sequential, ahead, amount, body, size) = {
+        let (length, sequential, ahead, (amount, is_noted), body, size) = {
             let mut state = object.state.lock();
             if state.freed {
                 return Err(FsError::Stale.into());
@@ -175,6 +201,10 @@ impl LiveDataset {
             }
             let size = state.inode.size;
             let (sequential, amount) = state.reads.note(offset, length, size);
+            let amount = match reader {
+                Some(reader) => self.visit(&mut state, reader, offset, region, amount),
+                None => (amount, false),
+            };
             let mut ahead = None;
             if sequential && length < LARGE_READ_BYTES {
                 let stretch = stretch.min((state.reads.ahead_bytes() / BLOCK * BLOCK).max(BLOCK));
@@ -189,7 +219,6 @@ impl LiveDataset {
         // What RAM answers counts as well: it must not look cold only because it is so hot that it is cached.
         if amount > 0.0 {
             let heat = &self.dataset.environment().heat;
-            let region = (offset / (PER_REGION * BLOCK)) as u32;
             let (dataset, minutes) = (self.dataset.number(), self.minutes());
             heat.record(dataset, body, region, Access::Read, amount, minutes);
             let start = u64::from(region) * PER_REGION * BLOCK;
@@ -203,6 +232,7 @@ impl LiveDataset {
             sequential,
             body,
             is_use: amount >= 1.0,
+            noted_for: reader.filter(|_| is_noted),
             ..Lookup::default()
         };
         if wanted.is_empty() {
@@ -403,6 +433,9 @@ impl LiveDataset {
             let before = &look.fetches[at.saturating_sub(PIECES_BACK)..at];
             if look.is_use && before.iter().all(|before| before.chunk != fetch.chunk) {
                 let heat = &environment.chunk_heat;
+                if let Some(reader) = look.noted_for {
+                    self.note_visited(reader, fetch.chunk);
+                }
                 if heat.note(fetch.chunk, self.dataset.number(), look.body, filled.fetched)
                     && let Ok(Some(tier)) = store.chunk_tier(fetch.chunk)
                 {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrace_cache::{Budget, ChunkHeat, Foreground, Heat, ReadAhead, ReadCache, ReuseSampler};
+use terrace_cache::{Budget, ChunkHeat, Foreground, Heat, ReadAhead, ReadCache, ReuseSampler, Visits};
 use terrace_device::Clock;
 use terrace_store::Store;
 
@@ -12,6 +12,8 @@ use crate::{fragments::Fragments, object_pins::ObjectPins};
 const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
 /// Part of the memory that says how often single chunks are read.
 const CHUNK_HEAT_PART: u64 = 128;
+/// Of the share of objects, the part that says who reads which files.
+const VISITS_PART: u64 = 64;
 
 /// Shared by all datasets of a pool.
 pub struct Environment {
@@ -29,6 +31,8 @@ pub struct Environment {
     pub heat: Arc<Heat>,
     /// How often single chunks are read.
     pub chunk_heat: ChunkHeat,
+    /// Who reads which files.
+    pub visits: Visits,
     /// User and group that own the root directory of a new filesystem: those who run the pool.
     pub owner: (u32, u32),
     /// Whether users do something.
@@ -50,6 +54,7 @@ impl Environment {
     /// Over a store and a clock, with the caches sized by a budget.
     pub fn with_budget(store: Arc<dyn Store>, clock: Arc<dyn Clock>, budget: Arc<Budget>) -> Self {
         let chunk_heat = ChunkHeat::new(budget.limit_bytes() / CHUNK_HEAT_PART);
+        let visits = Visits::new(budget.object_bytes() / VISITS_PART);
         let cache = Arc::new(ReadCache::new(cache_bytes(&budget, &chunk_heat)));
         let heat = Arc::new(Heat::new(
             (budget.object_bytes() / 256).clamp(4096, 4 << 20) as usize
@@ -62,6 +67,7 @@ impl Environment {
             read_ahead: Arc::default(),
             heat,
             chunk_heat,
+            visits,
             owner: (0, 0),
             foreground: Foreground::default(),
             reuse: ReuseSampler::default(),

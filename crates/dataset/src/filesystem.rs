@@ -530,9 +530,15 @@ impl Tree for Filesystem {
     }
 
     fn read(&self, object: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
+        self.read_for(0, object, offset, buffer)
+    }
+
+    fn read_for(&self, process: u32, object: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
         let object = self.live.object(object)?;
         content(&object)?;
-        let length = self.live.read_object(&object, offset, buffer)?;
+        let length = self
+            .live
+            .read_object_for(Some(process), &object, offset, buffer)?;
         if self.live.settings().access_time {
             self.live.accessed(&object);
         }

@@ -63,6 +63,7 @@ mod tree;
 pub mod units;
 mod versions;
 mod view;
+mod visited;
 mod volume;
 mod write_ahead;
 mod write_stream;

@@ -511,6 +511,8 @@ impl LiveDataset {
             self.mark_inode(&directory, &mut state);
             attributes
         };
+        // What it is may lie beneath a pinned directory only now.
+        self.dataset.environment().pins.note_moved(self.dataset.number());
         self.settle()?;
         Ok(attributes)
     }

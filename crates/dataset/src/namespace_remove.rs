@@ -57,6 +57,10 @@ impl LiveDataset {
             }
             self.unlink(context, &victim, now)
         };
+        if attributes.links > 0 {
+            // It may have lain beneath a pinned directory by this name alone.
+            self.dataset.environment().pins.note_moved(self.dataset.number());
+        }
         self.settle()?;
         Ok(attributes)
     }

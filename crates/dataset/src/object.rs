@@ -17,6 +17,7 @@ use crate::{
     pages::Layer,
     read_stream::ReadStream,
     versions::Old,
+    visited::Visited,
     write_stream::WriteStream,
 };
 
@@ -78,6 +79,8 @@ pub(crate) struct State {
     pub(crate) xattrs: Option<Box<Xattrs>>,
     /// Whether it is read in order, and where what was last fetched ahead ends.
     pub(crate) reads: ReadStream,
+    /// Who reads it, if that is known.
+    pub(crate) visited: Visited,
     pub(crate) ahead_to: u64,
     /// Whether it is written in order.
     pub(crate) writes: WriteStream,
@@ -163,6 +166,7 @@ impl Object {
             }),
             xattrs: fresh.then(Box::default),
             reads: ReadStream::default(),
+            visited: Visited::default(),
             ahead_to: 0,
             writes: WriteStream::default(),
             found_in: 0,

@@ -68,7 +68,10 @@ impl ObjectPins {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
-        self.known.read().beneath.get(&(dataset, body)).copied()
+        let known = self.known.read();
+        let tier = known.beneath.get(&(dataset, body)).copied();
+        // Until the next look, what lay beneath the last one that was pinned is still named.
+        tier.filter(|_| known.with_directories.contains(&dataset))
     }
 
     /// The mover begins to look for what lies beneath pinned directories.
@@ -111,6 +114,9 @@ mod tests {
         pins.end_look([((1, 8), 1)].into());
         let known = |body| pins.tier_beneath(1, body);
         assert_eq!((known(6), known(7), known(8)), (None, Some(1), Some(1)));
+        pins.replace([((1, 5), 1), ((1, 6), 1)].into(), [].into());
+        assert_eq!(pins.tier_beneath(1, 8), None, "no directory is pinned any more");
+        pins.replace([((1, 5), 1)].into(), [1].into());
         pins.note_moved(2);
         assert!(!pins.has_moved(), "no directory of that is pinned");
         pins.note_moved(1);

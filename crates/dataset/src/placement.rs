@@ -7,23 +7,36 @@ use terrace_store::{BLOCK_BYTES, ChunkId, Store, StoreError};
 use crate::{
     inode::InodeRecord,
     keys,
-    region::RegionRecord,
+    region::{REGION_BYTES, RegionRecord},
     versions::{damaged, decode_region, split_value},
 };
 
-/// Content by tier.
+/// Content by tier, up to the end of its file: what all of it comes to, with the holes, is the file's size.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TierBytes {
-    /// Content mapped, bytes, by tier number (fastest 0).
+    /// Content mapped, bytes as users read them, by tier number (fastest 0): once for each place that maps it, also where several
+    /// share one chunk.
     pub by_tier: Vec<u64>,
     /// What that takes on devices, bytes, by tier: the object's share of each chunk, by blocks.
     pub stored_by_tier: Vec<u64>,
-    /// Chunks that have no record: lost.
+    /// Chunks that have no record: lost; and the content that they were, bytes.
     pub missing: u64,
+    /// See [`missing`](Self::missing).
+    pub missing_bytes: u64,
 }
 
 impl TierBytes {
-    fn add(&mut self, tier: u8, content: u64, stored: u64) {
+    /// Counts all of this besides.
+    pub fn add(&mut self, other: &Self) {
+        let both = other.by_tier.iter().zip(&other.stored_by_tier);
+        for (tier, (content, stored)) in (0u8..).zip(both) {
+            self.count(tier, *content, *stored);
+        }
+        self.missing += other.missing;
+        self.missing_bytes += other.missing_bytes;
+    }
+
+    fn count(&mut self, tier: u8, content: u64, stored: u64) {
         let tier = usize::from(tier);
         if self.by_tier.len() <= tier {
             self.by_tier.resize(tier + 1, 0);
@@ -33,8 +46,13 @@ impl TierBytes {
         self.stored_by_tier[tier] += stored;
     }
 
-    /// Counts the content of one region record.
-    pub fn add_region(&mut self, store: &dyn Store, record: &RegionRecord) -> Result<(), StoreError> {
+    /// Counts the content of one region record, of which the first `most` bytes belong to the file.
+    pub fn add_region(
+        &mut self,
+        store: &dyn Store,
+        record: &RegionRecord,
+        most: u64,
+    ) -> Result<(), StoreError> {
         let mut known: HashMap<ChunkId, Option<(u8, u64, u64)>> = HashMap::new();
         for run in record.runs() {
             let info = match known.get(&run.chunk) {
@@ -46,13 +64,17 @@ impl TierBytes {
                     info
                 }
             };
+            let first = u64::from(run.block) * BLOCK_BYTES as u64;
+            let content = (u64::from(run.count) * BLOCK_BYTES as u64).min(most.saturating_sub(first));
             match info {
                 Some((tier, length, stored)) => {
-                    let content = u64::from(run.count) * BLOCK_BYTES as u64;
                     let blocks = length.div_ceil(BLOCK_BYTES as u64).max(1);
-                    self.add(tier, content, stored * u64::from(run.count) / blocks);
+                    self.count(tier, content, stored * u64::from(run.count) / blocks);
                 }
-                None => self.missing += 1,
+                None => {
+                    self.missing += 1;
+                    self.missing_bytes += content;
+                }
             }
         }
         Ok(())
@@ -94,7 +116,7 @@ fn bytes_of_range(store: &Arc<dyn Store>, mut from: Vec<u8>, to: &[u8]) -> Resul
     loop {
         let page = store.scan(&from, to, PAGE)?;
         for (_, value) in &page {
-            bytes.add_region(store.as_ref(), &decode_region(value)?.record)?;
+            bytes.add_region(store.as_ref(), &decode_region(value)?.record, REGION_BYTES)?;
         }
         match page.last() {
             Some((last, _)) if page.len() == PAGE => from = last.iter().copied().chain([0]).collect(),

@@ -68,6 +68,12 @@ pub trait Tree: Send + Sync {
     /// Reads at `offset`; returns less than asked only at the end of the file.
     fn read(&self, object: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError>;
 
+    /// The same for a process, whose number says which reads belong together; 0: not known.
+    fn read_for(&self, process: u32, object: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
+        let _ = process;
+        self.read(object, offset, buffer)
+    }
+
     /// The value of an extended attribute.
     fn extended_attribute(&self, object: u64, name: &[u8]) -> Result<Vec<u8>, FsError>;
 

@@ -206,8 +206,10 @@ impl Engine {
             (SCRUB_JOB, "cancel") => Err(EngineError::Invalid(
                 "no scrub is running; 'terrace jobs' lists what runs".into(),
             )),
-            (SCRUB_JOB, _) => Err(EngineError::Invalid(
-                "a scrub can only be cancelled; start it again when it suits".into(),
+            (SCRUB_JOB, "pause") if self.scrub.pause(self.clock.monotonic_nanoseconds()) => Ok(()),
+            (SCRUB_JOB, "resume") if self.scrub.resume(self.clock.monotonic_nanoseconds()) => Ok(()),
+            (SCRUB_JOB, "pause" | "resume") => Err(EngineError::Invalid(
+                "no scrub is running; 'terrace jobs' lists what runs".into(),
             )),
             (_, "pause") => Ok(self.mover.pause(id)?),
             (_, "resume") => Ok(self.mover.resume(id)?),

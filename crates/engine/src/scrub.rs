@@ -29,9 +29,18 @@ const NAMING_RECORDS: usize = 2000;
 struct Run {
     cursor: Option<ScrubCursor>,
     started_monotonic: u64,
+    /// Since when it is paused.
+    paused_monotonic: Option<u64>,
     status: ScrubStatus,
     lost: BTreeSet<ChunkId>,
     naming: Option<DamageWalk>,
+}
+
+impl Run {
+    /// It is not over.
+    fn is_under_way(&self) -> bool {
+        matches!(self.status.state.as_str(), "running" | "paused")
+    }
 }
 
 /// The running or last scrub.
@@ -44,12 +53,13 @@ impl Scrub {
     /// Starts one; false if one is running already.
     pub(crate) fn start(&self, now_nanoseconds: u64, monotonic_nanoseconds: u64, total_bytes: u64) -> bool {
         let mut run = self.run.lock();
-        if run.as_ref().is_some_and(|run| run.status.state == "running") {
+        if run.as_ref().is_some_and(Run::is_under_way) {
             return false;
         }
         *run = Some(Run {
             cursor: Some(ScrubCursor::default()),
             started_monotonic: monotonic_nanoseconds,
+            paused_monotonic: None,
             status: ScrubStatus {
                 state: "running".into(),
                 started: rfc3339(now_nanoseconds),
@@ -66,10 +76,39 @@ impl Scrub {
     pub(crate) fn cancel(&self) -> bool {
         let mut run = self.run.lock();
         match run.as_mut() {
-            Some(run) if run.status.state == "running" => {
+            Some(run) if run.is_under_way() => {
                 run.status.state = "cancelled".into();
                 run.cursor = None;
                 run.naming = None;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Stops the running one until it is resumed; false if there is none.
+    pub(crate) fn pause(&self, monotonic_nanoseconds: u64) -> bool {
+        let mut run = self.run.lock();
+        match run.as_mut() {
+            Some(run) if run.is_under_way() => {
+                run.paused_monotonic.get_or_insert(monotonic_nanoseconds);
+                run.status.state = "paused".into();
+                (run.status.rate, run.status.eta_seconds) = (0.0, None);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Lets a paused one go on; false if none is under way.
+    pub(crate) fn resume(&self, monotonic_nanoseconds: u64) -> bool {
+        let mut run = self.run.lock();
+        match run.as_mut() {
+            Some(run) if run.is_under_way() => {
+                if let Some(since) = run.paused_monotonic.take() {
+                    run.started_monotonic += monotonic_nanoseconds.saturating_sub(since);
+                }
+                run.status.state = "running".into();
                 true
             }
             _ => false,
@@ -88,18 +127,29 @@ impl Scrub {
         pool: &str,
         monotonic_nanoseconds: u64,
     ) -> Result<Option<bool>, StoreError> {
-        let naming = self.run.lock().as_mut().and_then(|run| run.naming.take());
+        let is_running = |run: &&mut Run| run.paused_monotonic.is_none();
+        let naming = self
+            .run
+            .lock()
+            .as_mut()
+            .filter(is_running)
+            .and_then(|run| run.naming.take());
         if let Some(walk) = naming {
             return Ok(Some(self.name_files(walk, chunks)));
         }
-        let taken = self.run.lock().as_mut().and_then(|run| run.cursor.take());
+        let taken = self
+            .run
+            .lock()
+            .as_mut()
+            .filter(is_running)
+            .and_then(|run| run.cursor.take());
         let Some(mut cursor) = taken else { return Ok(None) };
         let outcome = chunks.scrub_step(&mut cursor, STEP_BYTES);
         let mut guard = self.run.lock();
         let Some(run) = guard.as_mut() else {
             return Ok(None);
         };
-        if run.status.state != "running" {
+        if !run.is_under_way() {
             return Ok(Some(true));
         }
         let progress = match outcome {
@@ -135,11 +185,13 @@ impl Scrub {
         let room = DAMAGE_LINES_MAX.saturating_sub(status.damage.len());
         status.damage.extend(lines.take(room));
         let seconds = monotonic_nanoseconds.saturating_sub(run.started_monotonic) as f64 / 1e9;
-        if seconds > 0.0 {
-            status.rate = status.done_bytes as f64 / seconds;
+        if run.paused_monotonic.is_none() {
+            if seconds > 0.0 {
+                status.rate = status.done_bytes as f64 / seconds;
+            }
+            status.eta_seconds =
+                (status.rate > 0.0).then(|| (status.total_bytes - status.done_bytes) as f64 / status.rate);
         }
-        status.eta_seconds =
-            (status.rate > 0.0).then(|| (status.total_bytes - status.done_bytes) as f64 / status.rate);
         if progress.finished && !run.lost.is_empty() {
             run.naming = Some(DamageWalk::new(
                 pool,
@@ -162,7 +214,7 @@ impl Scrub {
         let more = walk.step(chunks, NAMING_RECORDS);
         let found = (!more).then(|| walk.files(chunks));
         let mut guard = self.run.lock();
-        let Some(run) = guard.as_mut().filter(|run| run.status.state == "running") else {
+        let Some(run) = guard.as_mut().filter(|run| run.is_under_way()) else {
             return true;
         };
         let Some((files, whole)) = found else {

@@ -11,7 +11,7 @@ use terrace_store::{CHUNK_BYTES_MAX, StoreError};
 use crate::{
     job::{JobKind, JobState},
     marks::room_below,
-    mover::{Guard, Inner, Mover, SECOND, STEP_BYTES, STEP_RECORDS, in_window},
+    mover::{Guard, Inner, Mover, SECOND, STEP_BYTES, STEP_RECORDS, in_windows},
     plan::{self, Chosen},
     policy::minute_of_day,
 };
@@ -97,7 +97,9 @@ impl Mover {
             _ => {}
         }
         let minute = minute_of_day(self.environment.clock.now_nanoseconds());
-        if !in_window(&inner.policies, round.source, minute) || round.target >= self.resting_from(inner) {
+        if !in_windows(&inner.policies, round.source, round.target, minute)
+            || round.target >= self.resting_from(inner)
+        {
             return Ok(60 * SECOND);
         }
         let pause = self.pause_for(inner, round.target, now);

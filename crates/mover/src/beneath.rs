@@ -13,8 +13,9 @@ use terrace_dataset::{EntryRecord, FileKind, keys, split_value};
 use terrace_store::{Store, StoreError};
 
 use crate::{
-    mover::{Guard, Inner, Mover, SECOND},
+    mover::{BENEATH, Guard, Inner, Mover, SECOND},
     pins,
+    retry::waiting_move,
 };
 
 /// Entries that one step looks at.
@@ -98,7 +99,9 @@ impl Look {
                 && let Some(tier) = self.nearest(store, dataset, directory)?
                 && let Some(body) = pins::body_of(store, dataset, entry.object)?
             {
-                self.found.insert((dataset, body), tier);
+                // Of several names that lie beneath different ones, the fastest counts.
+                let known = self.found.entry((dataset, body)).or_insert(tier);
+                *known = tier.min(*known);
             }
         }
         Ok(true)
@@ -137,7 +140,7 @@ impl Mover {
         let pins = &self.environment.pins;
         let store = self.environment.store.clone();
         let Some(mut look) = inner.beneath.look.take() else {
-            let moved = pins.has_moved() && now >= inner.beneath.next;
+            let moved = pins.has_moved() && (inner.beneath.wanted || now >= inner.beneath.next);
             if !inner.beneath.wanted && !moved || now < inner.beneath.not_before {
                 return Ok(false);
             }
@@ -226,7 +229,24 @@ impl Mover {
             .iter()
             .map(|((dataset, _), tier)| (*dataset, *tier))
             .collect();
+        let datasets: BTreeSet<u32> = targets.iter().map(|(dataset, _)| *dataset).collect();
+        for dataset in datasets {
+            // What lies beneath none of them any more goes where its dataset is pinned to.
+            let pin = self
+                .datasets
+                .state_by_number(dataset)
+                .and_then(|state| state.settings().pin_tier);
+            if pin.is_some_and(|target| waiting_move(inner, dataset, 0, target).is_some()) {
+                continue;
+            }
+            if let Err(error) = self.start_move_of_dataset(inner, dataset) {
+                tracing::warn!(%error, "what lies beneath no pinned directory any more is not moved yet");
+            }
+        }
         for (dataset, target) in targets {
+            if waiting_move(inner, dataset, BENEATH, target).is_some() {
+                continue;
+            }
             let reason = "names moved: what lies beneath pinned directories now".to_owned();
             // It is no job that was asked for: when it cannot be begun, the next look tries again.
             if let Err(error) = self.start_move_beneath(inner, dataset, target, reason) {

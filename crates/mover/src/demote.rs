@@ -10,7 +10,7 @@ use crate::{
     exchange::Wish,
     hot_chunks::{self, reads_wanted},
     job::JobKind,
-    marks::{filled_bytes, in_the_way, room, room_below},
+    marks::{filled_bytes, holds, in_the_way, room, room_below},
     mover::{Inner, Mover, tier_name},
 };
 
@@ -41,9 +41,10 @@ impl Mover {
             let source = source as u8;
             // Some of what is being freed may lie here: nothing sinks for that.
             let filled = filled_bytes(tier).saturating_sub(space.pending_free_bytes);
-            let mark = policy.hold.unwrap_or(policy.high_water);
-            let mark_bytes = mark * tier.size_bytes as f64;
-            let full = filled as f64 > mark_bytes || policy.hold.is_some() && filled as f64 >= mark_bytes;
+            let full = match policy.hold {
+                Some(level) => !holds(tier, level),
+                None => filled as f64 > policy.high_water * tier.size_bytes as f64,
+            };
             if inner.demotion_of(source).is_some()
                 || inner.left_alone.get(&source).is_some_and(|until| now < *until)
                 || !full && source > 0

@@ -25,6 +25,18 @@ impl Mover {
         interrupted: Option<u64>,
         steps: impl FnOnce(u64) -> Box<dyn StoreSteps>,
     ) -> Result<u64, MoverError> {
+        let id = self.begin_evacuation(device, reason, interrupted, steps)?;
+        self.make_durable()?;
+        Ok(id)
+    }
+
+    fn begin_evacuation(
+        &self,
+        device: u16,
+        reason: &str,
+        interrupted: Option<u64>,
+        steps: impl FnOnce(u64) -> Box<dyn StoreSteps>,
+    ) -> Result<u64, MoverError> {
         let mut inner = self.inner.lock();
         if let Some(id) = interrupted
             && let Some(active) = inner.jobs.get_mut(&id)
@@ -77,8 +89,7 @@ impl Mover {
                     (job.source, job.target) = (source, target);
                 }
                 _ => {
-                    job.state = JobState::Cancelled;
-                    job.reason.push_str("; the tiers of the pool changed");
+                    job.end_because("the tiers of the pool changed");
                 }
             }
             changed.push((*id, job.clone()));

@@ -5,6 +5,7 @@ use terrace_fuzz::fuzz;
 
 use crate::{
     job::{Job, JobKind, JobState},
+    left::Left,
     room::Room,
 };
 
@@ -25,6 +26,8 @@ fn jobs() {
         cursor: vec![0x22, 0, 1, 2],
         is_directory: false,
         room: None,
+        for_pin: false,
+        left: Left::default(),
     };
     let mut samples = vec![job.encode()];
     job.body = 0;
@@ -35,6 +38,11 @@ fn jobs() {
         });
         samples.push(job.encode());
     }
+    (job.kind, job.room, job.is_directory, job.for_pin) = (JobKind::Move, None, true, true);
+    job.left.unreadable(1, 4096);
+    job.left.lost(8192);
+    job.left.pinned(5);
+    samples.push(job.encode());
     fuzz(env!("CARGO_MANIFEST_DIR"), "job", samples, None, &mut |bytes| {
         if let Ok(job) = Job::decode(bytes) {
             let value = job.encode();

@@ -15,9 +15,10 @@ use terrace_store::{Space, StoreError};
 use crate::{
     job::{JobKind, JobState},
     marks::{filled_bytes, may_rise},
-    mover::{Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_BYTES, in_window},
+    mover::{Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_BYTES},
     plan::{Moving, request_of, slice_of},
     policy::{TierPolicy, minute_of_day},
+    promote::may_rise_now,
 };
 
 /// Between two looks at what is wanted.
@@ -153,7 +154,8 @@ impl Mover {
             return Ok(inner.hot_chunks.next_look - now);
         }
         let minute = minute_of_day(self.environment.clock.now_nanoseconds());
-        if !in_window(&inner.policies, 0, minute) {
+        let is_open = self.open_tiers(inner, minute);
+        if !may_rise_now(&is_open) {
             return Ok(60 * SECOND);
         }
         let pause = match inner.hot_chunks.is_granted() && !looks {
@@ -165,12 +167,13 @@ impl Mover {
         }
         if looks {
             inner.hot_chunks.next_look = now + self.look_interval();
-            self.take_wanted(inner, now)?;
+            self.take_wanted(inner, &is_open, now)?;
         }
         let Some((target, mut rest)) = inner.hot_chunks.chunks.pop_first() else {
             self.count_hot_chunks(inner, 0, now)?;
             return Ok(self.look_interval());
         };
+        rest.retain(|moving| is_open.get(usize::from(moving.tier())) == Some(&true));
         // Others have written since.
         let has_room = self.usage(inner).get(usize::from(target)).is_some_and(|tier| {
             let policy = inner.policies.get(usize::from(target));
@@ -209,7 +212,7 @@ impl Mover {
     }
 
     /// Looks where what is wanted lies, and chooses what may move: the most read first, as far as there is room.
-    fn take_wanted(&self, inner: &mut Guard<'_>, now: u64) -> Result<(), StoreError> {
+    fn take_wanted(&self, inner: &mut Guard<'_>, is_open: &[bool], now: u64) -> Result<(), StoreError> {
         let heat = &self.environment.chunk_heat;
         let wanted = heat.take_wanted();
         let store = self.environment.store.as_ref();
@@ -233,7 +236,8 @@ impl Mover {
                 continue;
             }
             let least = inner.policies.get(usize::from(info.tier)).and_then(reads_wanted);
-            let may = info.tier < resting && self.may_move_up(inner, &hot);
+            let opens = is_open.get(usize::from(info.tier)) == Some(&true);
+            let may = info.tier < resting && opens && self.may_move_up(inner, &hot);
             if !may || least.is_none_or(|least| hot.reads < least) {
                 continue;
             }
@@ -245,7 +249,9 @@ impl Mover {
             if pinned.is_none() && target != Some(0) && inner.exchange.seeks(now) {
                 inner.exchange.want_chunk(moving);
             }
-            let Some(target) = target else { continue };
+            let Some(target) = target.filter(|at| is_open.get(*at) == Some(&true)) else {
+                continue;
+            };
             if pinned.is_some_and(|pin| pin != tiers[target].name) {
                 continue;
             }

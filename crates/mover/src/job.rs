@@ -8,9 +8,12 @@ use terrace_codec::{DecodeError, KeyWriter, Reader, Writer};
 use terrace_dataset::{Time, format_time, keys};
 use terrace_store::KEY_BYTES_MAX;
 
-use crate::room::Room;
+use crate::{left::Left, room::Room};
 
 const REASON_BYTES_MAX: usize = 1024;
+/// Flags of a move: what it moves is a directory; a pin began it.
+const IS_DIRECTORY: u8 = 1;
+const IS_FOR_PIN: u8 = 2;
 
 /// What a job does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,6 +172,10 @@ pub(crate) struct Job {
     pub(crate) cursor: Vec<u8>,
     /// What it makes room for (demote); `None`: it goes by marks.
     pub(crate) room: Option<Room>,
+    /// A pin began it (move): it ends with that pin.
+    pub(crate) for_pin: bool,
+    /// What it had to leave where it is (move).
+    pub(crate) left: Left,
 }
 
 impl Job {
@@ -192,8 +199,11 @@ impl Job {
         if let Some(room) = self.room {
             room.encode(&mut writer);
         }
-        if self.is_directory {
-            writer.u8(1);
+        let is_plain = !self.is_directory && !self.for_pin && self.left.is_empty();
+        if self.kind == JobKind::Move && !is_plain {
+            let directory = u8::from(self.is_directory) * IS_DIRECTORY;
+            writer.u8(directory | (u8::from(self.for_pin) * IS_FOR_PIN));
+            self.left.encode(&mut writer);
         }
         writer.into_bytes()
     }
@@ -218,6 +228,8 @@ impl Job {
             pass: reader.u8("pass")?,
             cursor: reader.string(KEY_BYTES_MAX, "cursor")?.to_vec(),
             room: None,
+            for_pin: false,
+            left: Left::default(),
         };
         if kind == JobKind::Demote {
             // Before 0013 the body said it.
@@ -227,7 +239,13 @@ impl Job {
             }
         }
         if kind == JobKind::Move && reader.remaining() > 0 {
-            job.is_directory = reader.u8("directory")? == 1;
+            let flags = reader.u8("flags")?;
+            job.is_directory = flags & IS_DIRECTORY != 0;
+            job.for_pin = flags & IS_FOR_PIN != 0;
+            // Before there were flags, the directory stood there alone.
+            if reader.remaining() > 0 {
+                job.left = Left::decode(&mut reader)?;
+            }
         }
         reader.finish()?;
         Ok(job)
@@ -253,6 +271,7 @@ impl Job {
     pub(crate) fn progressed(&mut self, copy: Self) {
         self.done_bytes = copy.done_bytes;
         self.total_bytes = copy.total_bytes;
+        self.left = copy.left;
         if self.state == JobState::Running {
             self.state = copy.state;
             self.reason = copy.reason;
@@ -261,6 +280,15 @@ impl Job {
             self.pass = copy.pass;
             self.cursor = copy.cursor;
         }
+    }
+
+    /// It is given up, and not by whoever began it.
+    pub(crate) fn end_because(&mut self, cause: &str) {
+        self.state = JobState::Cancelled;
+        if !self.reason.is_empty() {
+            self.reason.push_str("; ");
+        }
+        self.reason.push_str(cause);
     }
 
     pub(crate) fn fail(&mut self, reason: String) {
@@ -307,6 +335,7 @@ impl JobInfo {
     pub(crate) fn of(id: u64, job: &Job, rate: f64, waiting: Option<&str>) -> Self {
         let left = job.total_bytes.saturating_sub(job.done_bytes) as f64;
         let running = job.state == JobState::Running;
+        let rate = if running && waiting.is_none() { rate } else { 0.0 };
         Self {
             id,
             kind: job.kind.name(),
@@ -321,8 +350,9 @@ impl JobInfo {
             },
             done_bytes: job.done_bytes,
             total_bytes: job.total_bytes.max(job.done_bytes),
-            rate: if running { rate } else { 0.0 },
-            eta_seconds: (running && rate > 0.0).then(|| left / rate),
+            rate,
+            // Before anything is done nobody knows.
+            eta_seconds: (rate > 0.0 && job.done_bytes > 0).then(|| left / rate),
             started: format_time(job.started),
             fails: false,
         }
@@ -350,6 +380,8 @@ mod tests {
             cursor: vec![1, 2, 3],
             is_directory: false,
             room: None,
+            for_pin: false,
+            left: Left::default(),
         };
         let decoded = Job::decode(&job.encode()).unwrap();
         assert!(decoded.reason.len() <= REASON_BYTES_MAX && job.reason.starts_with(&decoded.reason));
@@ -366,7 +398,49 @@ mod tests {
         for cut in 0..job.encode().len() {
             assert!(Job::decode(&job.encode()[..cut]).is_err());
         }
+        for (is_directory, for_pin) in [(true, false), (false, true), (true, true)] {
+            (job.is_directory, job.for_pin, job.reason) = (is_directory, for_pin, String::new());
+            job.left.unreadable(1, 5);
+            assert_eq!(Job::decode(&job.encode()).as_ref(), Ok(&job));
+        }
+        // As it was before there were flags.
+        (job.is_directory, job.for_pin, job.left) = (false, false, Left::default());
+        let before = [job.encode(), vec![1]].concat();
+        (job.is_directory, job.for_pin) = (true, false);
+        assert_eq!(Job::decode(&before).as_ref(), Ok(&job));
         job.finish();
         assert_eq!((job.done_bytes, job.total_bytes), (7, 7));
+    }
+
+    #[test]
+    fn no_time_is_told_before_anything_was_done_or_while_nothing_is() {
+        let mut job = Job {
+            kind: JobKind::Move,
+            state: JobState::Running,
+            reason: "asked for".into(),
+            started: Time { seconds: 5, nanos: 6 },
+            done_bytes: 0,
+            total_bytes: 100,
+            source: 0,
+            target: 1,
+            dataset: 3,
+            body: 9,
+            pass: 0,
+            cursor: Vec::new(),
+            is_directory: false,
+            room: None,
+            for_pin: false,
+            left: Left::default(),
+        };
+        assert_eq!(JobInfo::of(2, &job, 10.0, None).eta_seconds, None);
+        job.done_bytes = 50;
+        let info = JobInfo::of(2, &job, 10.0, None);
+        assert_eq!((info.rate, info.eta_seconds), (10.0, Some(5.0)));
+        let info = JobInfo::of(2, &job, 10.0, Some("waiting for its window"));
+        assert_eq!((info.state, info.rate, info.eta_seconds), ("waiting", 0.0, None));
+        // What it is to do grew less than it did.
+        job.done_bytes = 120;
+        let info = JobInfo::of(2, &job, 10.0, None);
+        assert_eq!((info.done_bytes, info.total_bytes), (120, 120));
     }
 }

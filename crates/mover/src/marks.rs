@@ -18,6 +18,22 @@ pub(crate) fn filled_bytes(tier: &TierUsage) -> u64 {
     needed.saturating_add(garbage.min(tier.live_bytes / GARBAGE_PART))
 }
 
+/// Of a tier on which no more lands, what may be free beyond its floor, and what may be garbage that no compaction is needed for:
+/// segments that are being written are not full. Of a small tier, that is as much as its floor.
+const HELD_FREE_PART: u64 = 64;
+const HELD_GARBAGE_PART: u64 = 16;
+
+/// Whether a tier that holds what is written up to `level` still does. The log, metadata and compaction have the last of a
+/// tier to themselves: where no more can land, it has reached its level, however near to 100 % that is.
+pub(crate) fn holds(tier: &TierUsage, level: f64) -> bool {
+    let filled = filled_bytes(tier) as f64;
+    let garbage = tier.used_bytes.saturating_sub(filled_bytes(tier));
+    let free = tier.size_bytes.saturating_sub(tier.used_bytes);
+    let is_out = free <= tier.floor_bytes + tier.size_bytes / HELD_FREE_PART;
+    let is_full = is_out && garbage <= tier.floor_bytes.max(tier.size_bytes / HELD_GARBAGE_PART);
+    filled < level * tier.size_bytes as f64 && !is_full
+}
+
 /// How far the slowest tier is filled at most: nothing can make room there, so that the usual mark would only keep what is
 /// cold on the faster ones. The store keeps its reserve by itself; a mark that was set lower is heeded.
 const LOWEST_FULL: f64 = 15.0 / 16.0;
@@ -84,6 +100,25 @@ pub(crate) fn in_the_way(tier: &TierUsage, policy: Option<&TierPolicy>, bytes: u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tier_holds_until_its_level_or_until_no_more_lands_there() {
+        let tier = |used_bytes, live_bytes| TierUsage {
+            size_bytes: 1000,
+            used_bytes,
+            live_bytes,
+            floor_bytes: 100,
+            ..TierUsage::default()
+        };
+        assert!(holds(&tier(500, 500), 0.6) && !holds(&tier(600, 600), 0.6));
+        // It can never be filled to 99 %: what may land is all there.
+        for level in [0.95, 0.99, 1.0] {
+            assert!(holds(&tier(800, 800), level), "{level}");
+            assert!(!holds(&tier(900, 890), level), "{level}");
+            // Garbage comes back, and then more lands.
+            assert!(holds(&tier(900, 600), level), "{level}");
+        }
+    }
 
     #[test]
     fn metadata_fills_a_tier_and_garbage_does_not() {

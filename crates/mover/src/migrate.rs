@@ -7,13 +7,14 @@
 use std::{cell::Cell, sync::atomic::Ordering};
 
 use parking_lot::MutexGuard;
-use terrace_dataset::keys;
-use terrace_store::{ChunkId, Placement, StoreError, TierUsage};
+use terrace_dataset::{keys, read_region};
+use terrace_store::{BLOCK_BYTES, ChunkId, Placement, Store, StoreError, TierUsage};
 
 use crate::{
     job::{Job, JobKind, JobState},
-    marks::{filled_bytes, may_rise},
-    mover::{BENEATH, Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_RECORDS, in_window, tier_name},
+    left::Left,
+    marks::{filled_bytes, may_rise, room_below},
+    mover::{BENEATH, Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_RECORDS, in_windows, tier_name},
     passes::{PASSES, heat_of_pass, next_pass, stays, warmth},
     plan::{self, Chosen, Moving},
     policy::minute_of_day,
@@ -25,6 +26,8 @@ use crate::{
 /// Beside users a step looks for no more than this, and moves what one read brings: what a device does at once before it makes
 /// others wait cannot be known.
 const STEP_BYTES_WATCHED: u64 = 512 << 10;
+/// And at so few records of what somebody moves by hand.
+const STEP_RECORDS_WATCHED: usize = 8;
 /// After how long a move by hand asks again for what something else was moving.
 const BUSY_PAUSE: u64 = SECOND / 100;
 
@@ -38,6 +41,29 @@ pub(crate) struct Rewritten {
     pub(crate) whole: bool,
     /// Chunks that something else was moving.
     pub(crate) busy: u64,
+    /// Chunks that could not be read.
+    pub(crate) failed: Vec<ChunkId>,
+}
+
+/// Counts what of these regions could not be read, or is not there at all; what a commit replaced meanwhile is neither.
+fn note_unread(
+    store: &dyn Store,
+    regions: &[plan::Found],
+    failed: &[ChunkId],
+    left: &mut Left,
+) -> Result<(), StoreError> {
+    for found in regions {
+        let record = read_region(store, found.dataset, found.body, found.region)?;
+        for run in record.iter().flat_map(|current| current.record.runs()) {
+            let bytes = u64::from(run.count) * BLOCK_BYTES as u64;
+            match store.chunk_info(run.chunk)? {
+                Some(info) if failed.contains(&run.chunk) => left.unreadable(info.tier, bytes),
+                Some(_) => {}
+                None => left.lost(bytes),
+            }
+        }
+    }
+    Ok(())
 }
 
 impl Mover {
@@ -50,12 +76,13 @@ impl Mover {
     ) -> Result<u64, StoreError> {
         let by_hand = work.job.kind == JobKind::Move;
         let beneath = by_hand && work.job.body == BENEATH;
-        if beneath && inner.beneath.is_looking() {
+        let has_directories = self.environment.pins.has_directories(work.job.dataset);
+        if by_hand && (beneath || has_directories) && inner.beneath.is_looking() {
             work.waiting = Some("waiting until it is known what lies beneath");
             return Ok(POLICY_INTERVAL);
         }
         let minute = minute_of_day(self.environment.clock.now_nanoseconds());
-        if !by_hand && !in_window(&inner.policies, work.job.source, minute) {
+        if !by_hand && !in_windows(&inner.policies, work.job.source, work.job.target, minute) {
             work.waiting = Some("waiting for its window");
             return Ok(60 * SECOND);
         }
@@ -95,11 +122,16 @@ impl Mover {
             // Not to go back at once: what is hot is found again.
             inner.candidates.forget(job.dataset, job.body);
         }
+        // A page that users cut short is looked at again, and counts when all of it is done.
+        let records = match inner.courtesy.is_watched(now) {
+            true => STEP_RECORDS_WATCHED,
+            false => STEP_RECORDS,
+        };
         let page = MutexGuard::unlocked(inner, || match job.kind {
             JobKind::Demote => plan::next_of_pool(store, &job.cursor, STEP_RECORDS),
-            _ if let Some(subtree) = subtree => subtree.next_page(store, &job.cursor, STEP_RECORDS),
-            _ if beneath => plan::next_of_dataset(store, job.dataset, 0, &job.cursor, STEP_RECORDS),
-            _ => plan::next_of_dataset(store, job.dataset, job.body, &job.cursor, STEP_RECORDS),
+            _ if let Some(subtree) = subtree => subtree.next_page(store, &job.cursor, records),
+            _ if beneath => plan::next_of_dataset(store, job.dataset, 0, &job.cursor, records),
+            _ => plan::next_of_dataset(store, job.dataset, job.body, &job.cursor, records),
         })?;
         let mut chunks = Chosen::default();
         let mut looked_at = 0;
@@ -109,6 +141,7 @@ impl Mover {
             step_bytes = step_bytes.min(job.total_bytes.saturating_sub(job.done_bytes).max(1));
         }
         let mut stopped = None;
+        let (mut tried, mut is_missing, mut pinned_bytes) = (0, false, 0);
         for found in &page.found {
             if subtree.is_some() {
                 inner.candidates.forget(found.dataset, found.body);
@@ -117,20 +150,28 @@ impl Mover {
                 stopped = Some(keys::region(found.dataset, found.body, found.region));
                 break;
             }
-            looked_at += u64::from(found.record.mapped_blocks()) * 4096;
-            let wanted = match (by_hand, beneath) {
-                (_, true) => {
+            let content_bytes = u64::from(found.record.mapped_blocks()) * BLOCK_BYTES as u64;
+            looked_at += content_bytes;
+            tried += 1;
+            let wanted = match by_hand {
+                // A pin wins, also over what somebody asks for.
+                true => {
                     let pin = self.pin_of(inner, found.dataset, found.body);
-                    pin.is_some_and(|pin| pin == tier_name(inner, job.target))
+                    let elsewhere = pin
+                        .as_deref()
+                        .is_some_and(|pin| pin != tier_name(inner, job.target));
+                    if elsewhere && !beneath {
+                        pinned_bytes += content_bytes;
+                    }
+                    !elsewhere && (pin.is_some() || !beneath)
                 }
-                (true, _) => true,
-                _ => self.is_cold(inner, job, found),
+                false => self.is_cold(inner, job, found),
             };
             if wanted {
                 self.note_moving(found, now);
                 let (source, target) = (job.source, job.target);
                 let sinks = Cell::new(false);
-                MutexGuard::unlocked(inner, || {
+                is_missing |= MutexGuard::unlocked(inner, || {
                     chunks.add(store, &found.record, |tier| {
                         sinks.set(sinks.get() || tier < target);
                         match by_hand {
@@ -168,6 +209,14 @@ impl Mover {
             // Compaction has some of them in hand and leaves them on their tier: the same page again.
             return Ok(BUSY_PAUSE);
         }
+        if by_hand {
+            job.left.pinned(pinned_bytes);
+            if is_missing || !done.failed.is_empty() {
+                let left = &mut job.left;
+                let tried = &page.found[..tried];
+                MutexGuard::unlocked(inner, || note_unread(store, tried, &done.failed, left))?;
+            }
+        }
         // A page cut short is looked at again from its start; what was moved is not moved twice.
         match stopped {
             Some(next) if !in_history => job.cursor = next,
@@ -191,9 +240,26 @@ impl Mover {
             _ => job.pass > 0,
         };
         if over {
-            job.finish();
+            self.end_move(inner, job);
         }
         Ok(0)
+    }
+
+    /// A demotion or a move has looked at all that it was to move.
+    fn end_move(&self, inner: &Inner, job: &mut Job) {
+        let name = |tier: u8| tier_name(inner, tier).to_owned();
+        let moved_bytes = job.done_bytes;
+        match job.left.failure(moved_bytes, &name(job.target), name) {
+            Some(cause) => {
+                job.total_bytes = job.done_bytes;
+                job.done_bytes = job.done_bytes.saturating_sub(job.left.unread_bytes());
+                job.fail(cause);
+            }
+            None => {
+                job.reason.push_str(&job.left.pinned_in_words());
+                job.finish();
+            }
+        }
     }
 
     /// Looks for what lies beneath the directory of a job; whether all of it is known.
@@ -254,7 +320,8 @@ impl Mover {
             return Ok(false);
         }
         let minute = minute_of_day(self.environment.clock.now_nanoseconds());
-        if !in_window(&inner.policies, target, minute) {
+        let opens = |below: u8| in_windows(&inner.policies, target, below, minute);
+        if room_below(&tiers, &inner.policies, target).is_some_and(|below| !opens(below)) {
             return Ok(false);
         }
         let sinks = |inner: &Inner| inner.demotion_of(target) == Some(JobState::Running);
@@ -358,6 +425,7 @@ impl Mover {
                 }
                 result.bytes += outcome.moved_bytes;
                 result.busy += outcome.busy;
+                result.failed.extend(outcome.failed);
             }
             Ok(())
         });

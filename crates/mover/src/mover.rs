@@ -27,7 +27,7 @@ use crate::{
     grace::Grace,
     hot_chunks::HotChunks,
     job::{Job, JobKind, JobState},
-    marks::filled_bytes,
+    marks::holds,
     pace::Pace,
     pins::Pins,
     policy::{TierPolicy, Window},
@@ -115,7 +115,7 @@ pub(crate) type Guard<'a> = MutexGuard<'a, Inner>;
 
 pub(crate) struct Inner {
     /// A step is under way, perhaps with the lock released.
-    stepping: bool,
+    pub(crate) stepping: bool,
     /// The order of the tiers that this step goes by.
     pub(crate) generation: u64,
     pub(crate) jobs: BTreeMap<u64, Active>,
@@ -172,8 +172,7 @@ impl Mover {
                 let store_work = !job.kind.migrates() && job.kind != JobKind::Evacuate;
                 let interrupted = store_work || job.kind.is_round();
                 if !job.state.is_over() && interrupted {
-                    job.state = JobState::Cancelled;
-                    job.reason.push_str("; interrupted by a restart");
+                    job.end_because("interrupted by a restart");
                 }
                 jobs.insert(id, Active::new(job, now));
             }
@@ -321,15 +320,16 @@ impl Mover {
     /// Works on a job; returns 0, or for how long it must wait.
     pub(crate) fn work(&self, inner: &mut Guard<'_>, id: u64, now: u64) -> Result<u64, StoreError> {
         if let Some(active) = inner.jobs.get(&id)
-            && active
-                .retry
-                .as_ref()
-                .is_some_and(|retry| retry.reason == Reason::Pin)
+            && (active.job.for_pin
+                || active
+                    .retry
+                    .as_ref()
+                    .is_some_and(|retry| retry.reason == Reason::Pin))
+            && self.knows_tiers(inner)
             && !is_for_pin(inner, &self.datasets, &active.job)
             && let Some(active) = inner.jobs.get_mut(&id)
         {
-            active.job.state = JobState::Cancelled;
-            active.job.reason.push_str("; the pin changed");
+            active.job.end_because("the pin changed");
             active.retry = None;
             self.keep(inner, id)?;
             return Ok(0);
@@ -388,7 +388,12 @@ impl Mover {
         };
         active.waiting = work.waiting;
         active.subtree = work.subtree;
-        active.count(work.moved, now);
+        // What is shown as the rate is how fast it gets on: of a move by hand that is content, wherever it lay.
+        let counted = match work.job.kind {
+            JobKind::Move => work.job.done_bytes.saturating_sub(active.job.done_bytes),
+            _ => work.moved,
+        };
+        active.count(counted, now);
         if active.steps.is_none() {
             active.steps = steps;
         }
@@ -451,14 +456,14 @@ impl Mover {
         let holding = inner.policies.iter().position(|policy| policy.hold.is_some());
         let Some(at) = holding else { return u8::MAX };
         let tiers = self.environment.store.space().tiers;
-        let holds = |at: usize| {
+        let rests = |at: usize| {
             let (Some(tier), Some(level)) = (tiers.get(at), inner.policies[at].hold) else {
                 return false;
             };
             let sinking = inner.demotion_of(at as u8).is_some();
-            !sinking && (filled_bytes(tier) as f64) < level * tier.size_bytes as f64
+            !sinking && holds(tier, level)
         };
-        let first = (at..inner.policies.len()).find(|at| holds(*at));
+        let first = (at..inner.policies.len()).find(|at| rests(*at));
         first.map_or(u8::MAX, |at| at as u8 + 1)
     }
 
@@ -485,6 +490,13 @@ impl Mover {
         inner.paces.entry(target).or_default().wait(limit, now)
     }
 
+    /// Whether the settings are those of the tiers that there are: while tiers change places, not for a moment.
+    pub(crate) fn knows_tiers(&self, inner: &Inner) -> bool {
+        let tiers = self.environment.store.space().tiers;
+        let mut both = tiers.iter().zip(&inner.policies);
+        tiers.len() == inner.policies.len() && both.all(|(tier, policy)| tier.name == policy.name)
+    }
+
     pub(crate) fn minutes(&self) -> u32 {
         (self.environment.clock.now_nanoseconds() / (60 * SECOND)) as u32
     }
@@ -505,15 +517,20 @@ pub(crate) fn tier_name(inner: &Inner, tier: u8) -> &str {
     policy.map_or("", |policy| policy.name.as_str())
 }
 
-/// Whether policies may move content off this tier now.
-pub(crate) fn in_window(policies: &[TierPolicy], source: u8, minute: u32) -> bool {
+/// Whether policies may move content off this tier, or onto it, now.
+pub(crate) fn in_window(policies: &[TierPolicy], tier: u8, minute: u32) -> bool {
     let window = policies
-        .get(usize::from(source))
+        .get(usize::from(tier))
         .map(|policy| Window::parse(&policy.window));
     match window {
         Some(Ok(Some(window))) => window.contains(minute),
         _ => true,
     }
+}
+
+/// Whether policies may move content from one tier to another now: both have a say, whichever was told when it may work.
+pub(crate) fn in_windows(policies: &[TierPolicy], source: u8, target: u8, minute: u32) -> bool {
+    in_window(policies, source, minute) && in_window(policies, target, minute)
 }
 
 fn scan_table(store: &dyn Store, table: u8, mut visit: impl FnMut(&[u8], &[u8])) -> Result<(), StoreError> {

@@ -167,6 +167,11 @@ impl Moving {
         self.bytes
     }
 
+    /// The tier that it lies on.
+    pub(crate) fn tier(&self) -> u8 {
+        self.tier
+    }
+
     /// To sort by: neighbours on a device stand together.
     pub(crate) fn place(&self) -> (u16, u32, u64, ChunkId) {
         (self.segment.0, self.segment.1, self.offset, self.id)
@@ -191,27 +196,28 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Adds the chunks of a record whose tier passes `wanted`.
+    /// Adds the chunks of a record whose tier passes `wanted`; returns whether some are not there at all.
     pub(crate) fn add(
         &mut self,
         store: &dyn Store,
         record: &RegionRecord,
         wanted: impl Fn(u8) -> bool,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
+        let mut is_missing = false;
         for run in record.runs() {
             if self.seen.contains(&run.chunk) {
                 continue;
             }
-            if let Some(info) = store.chunk_info(run.chunk)?
-                && wanted(info.tier)
-            {
+            let info = store.chunk_info(run.chunk)?;
+            is_missing |= info.is_none();
+            if let Some(info) = info.filter(|info| wanted(info.tier)) {
                 self.seen.insert(run.chunk);
                 let moving = Moving::of(run.chunk, &info);
                 self.bytes += moving.bytes;
                 self.chunks.push(moving);
             }
         }
-        Ok(())
+        Ok(is_missing)
     }
 
     /// Stored bytes of them.

@@ -73,6 +73,11 @@ impl Candidates {
     }
 }
 
+/// Whether anything may rise to the fastest tier: that is open, and a slower one.
+pub(crate) fn may_rise_now(is_open: &[bool]) -> bool {
+    is_open.first() == Some(&true) && is_open.iter().skip(1).any(|open| *open)
+}
+
 impl Mover {
     /// Collects the regions that are read often enough, unless the last round still runs.
     pub(crate) fn find_hot(&self, inner: &mut Inner) {
@@ -126,8 +131,9 @@ impl Mover {
             _ => {}
         }
         let minute = minute_of_day(self.environment.clock.now_nanoseconds());
-        if !in_window(&inner.policies, 0, minute) {
-            return Ok(60_000_000_000);
+        let is_open = self.open_tiers(inner, minute);
+        if !may_rise_now(&is_open) {
+            return Ok(60 * SECOND);
         }
         let pause = self.pause_for(inner, 0, now);
         if pause > 0 {
@@ -168,6 +174,9 @@ impl Mover {
             if pinned.is_some() && pinned.as_deref() != target_name {
                 continue;
             }
+            if is_open.get(usize::from(target)) == Some(&false) {
+                continue;
+            }
             let store = self.environment.store.as_ref();
             let found = MutexGuard::unlocked(inner, || read_region(store, dataset, body, u64::from(region)))?;
             let Some(found) = found else {
@@ -188,12 +197,15 @@ impl Mover {
                 let after = policies
                     .get(usize::from(tier))
                     .map_or(0, |policy| policy.promote_after);
-                tier > target && tier < resting && after > 0 && reads >= after as f32
+                let opens = is_open.get(usize::from(tier)) == Some(&true);
+                tier > target && tier < resting && opens && after > 0 && reads >= after as f32
             };
             if target > 0 && pinned.is_none() && inner.exchange.seeks(now) {
                 let mut below = Chosen::default();
                 MutexGuard::unlocked(inner, || {
-                    below.add(store, &found.record, |tier| tier > 0 && tier < resting)
+                    below.add(store, &found.record, |tier| {
+                        tier > 0 && tier < resting && is_open.get(usize::from(tier)) == Some(&true)
+                    })
                 })?;
                 self.want_room(inner, place, reads, below);
             }
@@ -232,6 +244,14 @@ impl Mover {
         }
         self.count_promotion(inner, moved, now)?;
         Ok(0)
+    }
+
+    /// Of each tier, whether policies may move content off it and onto it now.
+    pub(crate) fn open_tiers(&self, inner: &Inner, minute: u32) -> Vec<bool> {
+        let tiers = 0..inner.policies.len() as u8;
+        tiers
+            .map(|tier| in_window(&inner.policies, tier, minute))
+            .collect()
     }
 
     /// The heat was cleared: what was on its way up, or waited for room, for what is forgotten stays where it is.

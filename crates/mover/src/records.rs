@@ -7,6 +7,7 @@ use terrace_store::{Batch, StoreError};
 
 use crate::{
     job::{Job, JobKind, JobState},
+    left::Left,
     mover::{Active, Inner, Mover},
     store_work::StoreSteps,
 };
@@ -38,6 +39,8 @@ impl Mover {
             cursor: Vec::new(),
             is_directory: false,
             room: None,
+            for_pin: false,
+            left: Left::default(),
         }
     }
 
@@ -63,6 +66,13 @@ impl Mover {
         batch.put(Job::key(id), job.encode());
         self.environment.store.commit(batch)?;
         Ok(())
+    }
+
+    /// What was asked for by hand outlasts a crash from the moment it is answered. To be called without the lock: it waits
+    /// for devices.
+    pub(crate) fn make_durable(&self) -> Result<(), StoreError> {
+        let store = &self.environment.store;
+        store.flush(store.newest())
     }
 
     /// Keeps a job that is in the list. When its record cannot be written (a device fails, the pool is full beyond its

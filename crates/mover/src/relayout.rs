@@ -262,25 +262,26 @@ impl Mover {
     ) -> Result<(), StoreError> {
         let left = inner.relayouts.regions.len() as u64;
         let tier = inner.relayouts.tier;
-        if inner.relayouts.job.is_none() && (written > 0 || failed.is_some()) {
-            let job = self.new_job(JobKind::Relayout, String::new(), 0, tier, tier);
-            inner.relayouts.job = Some(self.add(inner, job, None)?);
-        }
+        let what = match early {
+            true => "writing anew what is left",
+            false => "laying out in order",
+        };
         let name = tier_name(inner, tier).to_owned();
         let dead_bytes = inner.relayouts.dead_bytes;
+        let reason = format!(
+            "{what} on tier '{name}' of what was overwritten in part; {dead_bytes} dead bytes come back"
+        );
+        if inner.relayouts.job.is_none() && (written > 0 || failed.is_some()) {
+            let job = self.new_job(JobKind::Relayout, reason.clone(), 0, tier, tier);
+            inner.relayouts.job = Some(self.add(inner, job, None)?);
+        }
         let job = inner.relayouts.job.and_then(|id| inner.jobs.get_mut(&id));
         if let Some(active) = job {
             active.job.done_bytes += written;
             active.count(written, now);
             active.job.total_bytes = active.job.done_bytes + left * REGION_BYTES;
             if !active.job.state.is_over() {
-                let what = match early {
-                    true => "writing anew what is left",
-                    false => "laying out in order",
-                };
-                active.job.reason = format!(
-                    "{what} on tier '{name}' of what was overwritten in part; {dead_bytes} dead bytes come back"
-                );
+                active.job.reason = reason;
             }
         }
         // The next early round may follow at once, and goes on with the job.

@@ -6,9 +6,11 @@
 //! could be moved; that it waits is in RAM alone: after a restart it is tried at once.
 
 use terrace_dataset::Datasets;
+use terrace_store::StoreError;
 
 use crate::{
-    job::{Job, JobKind},
+    error::MoverError,
+    job::{Job, JobKind, JobState},
     marks::filled_bytes,
     mover::{BENEATH, Inner, Mover, SECOND, tier_name},
 };
@@ -89,6 +91,17 @@ pub(crate) fn is_for_pin(inner: &Inner, datasets: &Datasets, job: &Job) -> bool 
     job.kind == JobKind::Move && pinned
 }
 
+/// A move for a pin of this, to this tier, that has not begun yet.
+pub(crate) fn waiting_move(inner: &Inner, dataset: u32, body: u64, target: u8) -> Option<u64> {
+    let found = inner.jobs.iter().find(|(_, active)| {
+        let job = &active.job;
+        let same = (job.dataset, job.body, job.target) == (dataset, body, target);
+        let unbegun = job.cursor.is_empty() && job.done_bytes == 0 && active.retry.is_none();
+        same && unbegun && job.for_pin && job.state == JobState::Running
+    });
+    found.map(|(id, _)| *id)
+}
+
 impl Mover {
     /// Why nothing more goes to a tier that has no room, and what helps.
     pub(crate) fn no_room_in_words(&self, inner: &Inner, tier: u8) -> String {
@@ -115,6 +128,68 @@ impl Mover {
                 "tier '{name}' has no room for more; make some there, or add a device to it with 'terrace pool add'"
             ),
         }
+    }
+
+    /// A pin has changed, or is gone: the moves that it had begun end.
+    pub(crate) fn end_moves_of_pins(&self, inner: &mut Inner) -> Result<(), StoreError> {
+        if !self.knows_tiers(inner) {
+            // Each job sees it when its turn comes.
+            return Ok(());
+        }
+        let begun = inner
+            .jobs
+            .iter()
+            .filter(|(_, active)| active.job.for_pin && !active.job.state.is_over())
+            .filter(|(_, active)| !is_for_pin(inner, &self.datasets, &active.job));
+        let begun: Vec<u64> = begun.map(|(id, _)| *id).collect();
+        for id in begun {
+            if let Some(active) = inner.jobs.get_mut(&id) {
+                active.job.end_because("the pin changed");
+                active.retry = None;
+                active.subtree = None;
+            }
+            self.keep(inner, id)?;
+        }
+        self.forget_ended(inner)
+    }
+
+    /// The pin of a dataset was set, changed or taken away: what an earlier one began ends, and what lies elsewhere moves to
+    /// the tier of the new one. Returns the job, if there is one.
+    pub fn dataset_pin_changed(&self, dataset: u32) -> Result<Option<u64>, MoverError> {
+        let begun = {
+            let mut inner = self.inner.lock();
+            self.end_moves_of_pins(&mut inner)?;
+            Self::try_again_now(&mut inner);
+            self.start_move_of_dataset(&mut inner, dataset)?
+        };
+        self.make_durable()?;
+        Ok(begun)
+    }
+
+    /// Moves a dataset to the tier that it is pinned to, if it is and the pool has that.
+    pub(crate) fn start_move_of_dataset(
+        &self,
+        inner: &mut Inner,
+        dataset: u32,
+    ) -> Result<Option<u64>, MoverError> {
+        let state = self.datasets.state_by_number(dataset);
+        let pin = state.and_then(|state| state.settings().pin.clone());
+        let at = inner
+            .policies
+            .iter()
+            .position(|policy| Some(&policy.name) == pin.as_ref());
+        let (Some(pin), Some(target)) = (pin, at) else {
+            return Ok(None);
+        };
+        // One that may be on its way has perhaps passed what is meant.
+        if !inner.stepping
+            && let Some(id) = waiting_move(inner, dataset, 0, target as u8)
+        {
+            return Ok(Some(id));
+        }
+        let reason = format!("pinned to tier '{pin}'");
+        self.start_move(inner, dataset, 0, target as u8, reason, true)
+            .map(Some)
     }
 
     /// A pin changed: what waits to be tried again for one is looked at now. Who waits for room has only so many tries.

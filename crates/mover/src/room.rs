@@ -71,6 +71,8 @@ mod tests {
             cursor: vec![1, 2, 3],
             is_directory: false,
             room: None,
+            for_pin: false,
+            left: crate::left::Left::default(),
         };
         assert_eq!(Job::decode(&job.encode()).as_ref(), Ok(&job));
         (job.kind, job.is_directory) = (JobKind::Move, true);

@@ -53,6 +53,11 @@ impl Mover {
     }
 
     fn change(&self, id: u64, state: JobState) -> Result<(), MoverError> {
+        self.change_state(id, state)?;
+        Ok(self.make_durable()?)
+    }
+
+    fn change_state(&self, id: u64, state: JobState) -> Result<(), MoverError> {
         let mut inner = self.inner.lock();
         let active = inner.jobs.get_mut(&id).ok_or(MoverError::NoJob(id))?;
         if active.job.state.is_over() {
@@ -83,48 +88,30 @@ impl Mover {
 
     /// Runs work of the store as a job, kind `Scrub` or `Compact`.
     pub fn run(&self, kind: JobKind, reason: &str, steps: Box<dyn StoreSteps>) -> Result<u64, MoverError> {
-        let mut inner = self.inner.lock();
         let job = self.new_job(kind, reason.to_owned(), 0, 0, 0);
-        Ok(self.add(&mut inner, job, Some(steps))?)
+        let id = self.add(&mut self.inner.lock(), job, Some(steps))?;
+        self.make_durable()?;
+        Ok(id)
     }
 
     /// Moves a dataset (`object` 0) or one object of it to the tier of this name, as a job.
     pub fn move_to(&self, dataset: u32, object: u64, tier: &str) -> Result<u64, MoverError> {
-        let mut inner = self.inner.lock();
-        let target = tier_index(&inner, tier)?;
-        self.start_move(
-            &mut inner,
-            dataset,
-            object,
-            target,
-            format!("asked for: to tier '{tier}'"),
-        )
+        let target = tier_index(&self.inner.lock(), tier)?;
+        self.start_by_hand(dataset, object, target, format!("asked for: to tier '{tier}'"))
     }
 
     /// Moves an object to the next faster tier than the slowest that it lies on (a dataset, or the files beneath a directory, to
     /// the fastest), as a job.
     pub fn promote(&self, dataset: u32, object: u64) -> Result<u64, MoverError> {
         let target = self.shifted(dataset, object, true)?;
-        self.start_move(
-            &mut self.inner.lock(),
-            dataset,
-            object,
-            target,
-            "asked for: promote".into(),
-        )
+        self.start_by_hand(dataset, object, target, "asked for: promote".into())
     }
 
     /// Moves an object to the next slower tier than the fastest that it lies on (a dataset, or the files beneath a directory, to
     /// the slowest), as a job.
     pub fn demote(&self, dataset: u32, object: u64) -> Result<u64, MoverError> {
         let target = self.shifted(dataset, object, false)?;
-        self.start_move(
-            &mut self.inner.lock(),
-            dataset,
-            object,
-            target,
-            "asked for: demote".into(),
-        )
+        self.start_by_hand(dataset, object, target, "asked for: demote".into())
     }
 
     /// Where [`promote`](Self::promote) (`up`) or [`demote`](Self::demote) would move it: the number of the tier.
@@ -151,13 +138,27 @@ impl Mover {
         Ok(target as u8)
     }
 
-    fn start_move(
+    /// What is pinned elsewhere stays there.
+    fn start_by_hand(
+        &self,
+        dataset: u32,
+        object: u64,
+        target: u8,
+        reason: String,
+    ) -> Result<u64, MoverError> {
+        let id = self.start_move(&mut self.inner.lock(), dataset, object, target, reason, false)?;
+        self.make_durable()?;
+        Ok(id)
+    }
+
+    pub(crate) fn start_move(
         &self,
         inner: &mut Inner,
         dataset: u32,
         object: u64,
         target: u8,
         reason: String,
+        for_pin: bool,
     ) -> Result<u64, MoverError> {
         let missing =
             || MoverError::NothingThere(format!("dataset {dataset}, object {object} does not exist"));
@@ -175,7 +176,7 @@ impl Mover {
             }
         };
         let mut job = self.new_job(JobKind::Move, reason, total_bytes, target, target);
-        (job.dataset, job.body, job.is_directory) = (dataset, body, is_directory);
+        (job.dataset, job.body, job.is_directory, job.for_pin) = (dataset, body, is_directory, for_pin);
         inner.by_hand.release(dataset, body);
         Ok(self.add(inner, job, None)?)
     }
@@ -191,7 +192,7 @@ impl Mover {
         let state = self.datasets.state_by_number(dataset);
         let total_bytes = state.map_or(0, |state| state.counters().referenced_bytes());
         let mut job = self.new_job(JobKind::Move, reason, total_bytes, target, target);
-        (job.dataset, job.body) = (dataset, BENEATH);
+        (job.dataset, job.body, job.for_pin) = (dataset, BENEATH, true);
         Ok(self.add(inner, job, None)?)
     }
 
@@ -203,6 +204,12 @@ impl Mover {
 
     /// Pins an object to a tier, and moves it there as a job; a directory with everything beneath, now and later.
     pub fn pin(&self, dataset: u32, object: u64, tier: &str) -> Result<u64, MoverError> {
+        let id = self.pin_and_move(dataset, object, tier)?;
+        self.make_durable()?;
+        Ok(id)
+    }
+
+    fn pin_and_move(&self, dataset: u32, object: u64, tier: &str) -> Result<u64, MoverError> {
         let mut inner = self.inner.lock();
         let target = tier_index(&inner, tier)?;
         let store = self.environment.store.as_ref();
@@ -213,6 +220,7 @@ impl Mover {
         };
         let directory = inode.kind == FileKind::Directory;
         inner.pins.set(store, dataset, object, Some(tier))?;
+        self.end_moves_of_pins(&mut inner)?;
         Self::try_again_now(&mut inner);
         self.tell_pins(&inner);
         if directory {
@@ -226,18 +234,47 @@ impl Mover {
             object,
             target,
             format!("pinned to tier '{tier}'"),
+            true,
         )
     }
 
-    /// Removes the pin of an object; it stays where it is until a policy moves it.
-    pub fn unpin(&self, dataset: u32, object: u64) -> Result<(), MoverError> {
-        let mut inner = self.inner.lock();
+    /// Removes the pin of an object, and ends the move that it had begun. Where a pinned directory or dataset is above, it goes
+    /// where that says; else it stays where it is until a policy moves it. Returns the job, if its dataset is pinned.
+    pub fn unpin(&self, dataset: u32, object: u64) -> Result<Option<u64>, MoverError> {
+        let begun = {
+            let mut inner = self.inner.lock();
+            let store = self.environment.store.as_ref();
+            inner.pins.set(store, dataset, object, None)?;
+            self.tell_pins(&inner);
+            self.end_moves_of_pins(&mut inner)?;
+            Self::try_again_now(&mut inner);
+            inner.beneath.look_again();
+            match self.environment.pins.has_directories(dataset) {
+                // Where it belongs now is for that look to say, and it moves all that lies elsewhere.
+                true => {
+                    self.environment.pins.note_moved(dataset);
+                    None
+                }
+                false => self.start_move_of_dataset(&mut inner, dataset)?,
+            }
+        };
+        self.make_durable()?;
+        Ok(begun)
+    }
+
+    /// The tier of the nearest pinned directory that any name of this lies beneath, as far as is known.
+    pub fn pin_of_directory(&self, dataset: u32, object: u64) -> Option<String> {
         let store = self.environment.store.as_ref();
-        inner.pins.set(store, dataset, object, None)?;
-        Self::try_again_now(&mut inner);
-        inner.beneath.look_again();
-        self.tell_pins(&inner);
-        Ok(())
+        let body = pins::body_of(store, dataset, object).ok().flatten()?;
+        let tier = self.environment.pins.tier_beneath(dataset, body)?;
+        let inner = self.inner.lock();
+        if inner.beneath.is_looking() || self.environment.pins.has_moved() {
+            return None;
+        }
+        inner
+            .policies
+            .get(usize::from(tier))
+            .map(|policy| policy.name.clone())
     }
 
     /// New writes of pinned objects go to their tiers from now on.

@@ -353,7 +353,7 @@ impl Run {
             0 => ("promote", engine.mover().promote(number, object).map(drop)),
             1 => ("demote", engine.mover().demote(number, object).map(drop)),
             2 if object != 0 => ("pin", engine.mover().pin(number, object, &tier).map(drop)),
-            3 if object != 0 => ("unpin", engine.mover().unpin(number, object)),
+            3 if object != 0 => ("unpin", engine.mover().unpin(number, object).map(drop)),
             _ => ("move", engine.mover().move_to(number, object, &tier).map(drop)),
         };
         match words {
@@ -378,7 +378,7 @@ impl Run {
         let pins = self.random.chance(2, 3);
         let done = match pins {
             true => engine.mover().pin(dataset, directory, tier).map(drop),
-            false => engine.mover().unpin(dataset, directory),
+            false => engine.mover().unpin(dataset, directory).map(drop),
         };
         self.settings
             .pin(dataset, directory, pins.then_some(tier), done.is_ok());

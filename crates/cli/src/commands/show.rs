@@ -208,7 +208,7 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
     let running: Vec<_> = status
         .jobs
         .iter()
-        .filter(|job| job.state == "running" || job.state == "paused")
+        .filter(|job| matches!(job.state.as_str(), "running" | "waiting" | "paused"))
         .collect();
     for job in running {
         line(

@@ -109,7 +109,9 @@ fn list(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
         let jobs: Vec<JobStatus> = Client::open(&session.places, &known.name)?.ask("jobs", json!({}))?;
         for job in jobs {
             let percent = match job.total_bytes {
-                0 => 100.0,
+                // Nothing to do, or not known yet how much.
+                0 if job.state == "done" => 100.0,
+                0 => 0.0,
                 total => (job.done_bytes as f64 * 100.0 / total as f64).min(100.0),
             };
             table.push(vec![

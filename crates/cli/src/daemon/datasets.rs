@@ -213,13 +213,8 @@ impl Daemon {
         for (property, value) in &properties {
             let outcome = self.engine.datasets().set(&name, property, value);
             outcome.map_err(|error| failed(&format!("set {property} of '{name}'"), &error))?;
-            if property == "pin" && value != "none" {
-                // What lies there already moves too.
-                let number = self.engine.datasets().state(&name).map(|state| state.number());
-                let moved = number.map(|number| self.engine.mover().move_to(number, 0, value));
-                if let Ok(Err(error)) = moved {
-                    tracing::debug!("nothing to move for the pin of '{name}': {error}");
-                }
+            if property == "pin" {
+                self.pin_changed(&name);
             }
         }
         Ok(Value::Null)
@@ -229,7 +224,19 @@ impl Daemon {
         let (name, property) = (parameters.text("name")?, parameters.text("property")?);
         let outcome = self.engine.datasets().inherit(&name, &property);
         outcome.map_err(|error| failed(&format!("inherit {property} for '{name}'"), &error))?;
+        if property == "pin" {
+            self.pin_changed(&name);
+        }
         Ok(Value::Null)
+    }
+
+    /// The pin of a dataset, and of those below that inherit it, is another one: what lies there already moves too.
+    pub(super) fn pin_changed(&self, name: &str) {
+        for info in self.engine.datasets().list(Some(name)).into_iter().flatten() {
+            if let Err(error) = self.engine.mover().dataset_pin_changed(info.number) {
+                tracing::warn!(%error, dataset = info.name, "what its pin asks for is not moved yet");
+            }
+        }
     }
 
     pub(super) fn rename(&self, parameters: &Parameters) -> Result<Value, Failure> {

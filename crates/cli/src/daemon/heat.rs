@@ -1,6 +1,6 @@
 //! Requests about heat: the regions of a file, what devices hold and how warm it is, other sizes of the fast tier.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
@@ -19,7 +19,7 @@ const REGIONS_MAX: usize = 16_384;
 const SIZES_MAX: usize = 64;
 
 impl Daemon {
-    fn minutes(&self) -> u32 {
+    pub(super) fn minutes(&self) -> u32 {
         u32::try_from(self.engine.clock().now_nanoseconds() / 60_000_000_000).unwrap_or(u32::MAX)
     }
 
@@ -44,7 +44,7 @@ impl Daemon {
                 .unwrap_or(content.object);
             for at in wanted {
                 let mut row = self
-                    .region_row(subject.number, body, at - total)
+                    .region_row(subject.number, body, at - total, content.size_bytes)
                     .map_err(|error| failed(&what, &error))?;
                 if !single {
                     row["path"] = json!(String::from_utf8_lossy(&content.path));
@@ -58,27 +58,20 @@ impl Daemon {
         Ok(json!({ "path": name, "total": total, "regions": rows, "next": (last < total).then_some(last) }))
     }
 
-    fn region_row(&self, dataset: u32, body: u64, region: u64) -> Result<Value, StoreError> {
+    fn region_row(&self, dataset: u32, body: u64, region: u64, size_bytes: u64) -> Result<Value, StoreError> {
         let store = self.engine.store();
-        let tiers = self.engine.pool().tiers();
         let short = u32::try_from(region).unwrap_or(u32::MAX);
         let heat = &self.engine.environment().heat;
         let heat = heat.of(dataset, body, short, self.minutes());
         let mut bytes = TierBytes::default();
         if let Some(found) = read_region(&**store, dataset, body, region)? {
-            bytes.add_region(&**store, &found.record)?;
+            let most = size_bytes.saturating_sub(region.saturating_mul(REGION_BYTES));
+            bytes.add_region(&**store, &found.record, most)?;
         }
-        let by_tier: BTreeMap<&str, u64> = tiers
-            .iter()
-            .enumerate()
-            .map(|(at, tier)| {
-                let bytes = bytes.by_tier.get(at).copied().unwrap_or(0);
-                (tier.settings.name.as_str(), bytes)
-            })
-            .collect();
         Ok(json!({
-            "region": region, "reads": heat.reads, "writes": heat.writes, "bytes_by_tier": by_tier,
-            "lost_chunks": bytes.missing,
+            "region": region, "reads": heat.reads, "writes": heat.writes, "bytes_by_tier": self.by_name(&bytes.by_tier),
+            "stored_bytes_by_tier": self.by_name(&bytes.stored_by_tier),
+            "lost_chunks": bytes.missing, "lost_bytes": bytes.missing_bytes,
         }))
     }
 

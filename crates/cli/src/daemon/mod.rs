@@ -7,6 +7,7 @@
 mod allocator;
 mod answers;
 mod blocks;
+mod content_places;
 mod datasets;
 mod device_users;
 mod devices;

@@ -30,10 +30,16 @@ impl Daemon {
             ));
         }
         if parameters.flag("dry_run")? {
+            if action == "promote" || action == "demote" {
+                self.refuse_if_pinned(&subject, &action)?;
+            }
             return self.would_move(parameters, &subject, &action);
         }
         // What is still in memory has no place yet.
         self.sync()?;
+        if matches!(action.as_str(), "promote" | "demote") {
+            self.refuse_if_pinned(&subject, &action)?;
+        }
         let mover = self.engine.mover();
         let job = match action.as_str() {
             // A dataset is pinned by its property, which those below it inherit.
@@ -46,13 +52,13 @@ impl Daemon {
                 datasets
                     .set(&subject.dataset, "pin", &tier)
                     .map_err(|error| failed(&what, &error))?;
-                match tier.as_str() {
-                    "none" => Ok(None),
-                    tier => mover.move_to(number, 0, tier).map(Some),
-                }
+                mover.dataset_pin_changed(number)
             }
             "pin" => mover.pin(number, object, &parameters.text("tier")?).map(Some),
-            "unpin" => mover.unpin(number, object).map(|()| None),
+            "unpin" if mover.own_pin(number, object).is_none() => {
+                return self.unpin_what_has_none(&subject);
+            }
+            "unpin" => mover.unpin(number, object),
             "promote" => mover.promote(number, object).map(Some),
             "demote" => mover.demote(number, object).map(Some),
             _ => return Err(Failure::new(what, "this is not known", "")),
@@ -96,6 +102,60 @@ impl Daemon {
         Ok(json!({ "path": name, "job": job, "warning": warning }))
     }
 
+    /// A pin wins over what is asked for by hand: the command says so, and what takes the pin away.
+    fn refuse_if_pinned(&self, subject: &Subject, action: &str) -> Result<(), Failure> {
+        let Some(pin) = self.pin_of(subject) else {
+            return Ok(());
+        };
+        let up = action == "promote";
+        let target = self
+            .engine
+            .mover()
+            .shifted(subject.number, subject.for_mover(), up);
+        let tiers = self.engine.pool().tiers();
+        let target = target.ok().and_then(|target| tiers.get(usize::from(target)));
+        if target.is_some_and(|target| target.settings.name == pin.tier) {
+            return Ok(());
+        }
+        let holder = pin.directory.as_deref().unwrap_or(match subject.is_dataset {
+            true => &subject.dataset,
+            false => &subject.name,
+        });
+        let own = self.engine.mover().own_pin(subject.number, subject.for_mover());
+        let (whose, holder) = match (&pin.directory, own) {
+            (Some(directory), _) => (format!("by directory '{directory}'"), holder),
+            (None, Some(_)) => ("by a pin of its own".to_owned(), holder),
+            (None, None) if subject.is_dataset => ("by its property".to_owned(), holder),
+            (None, None) => (
+                format!("by dataset '{}' or another of its names", subject.dataset),
+                subject.dataset.as_str(),
+            ),
+        };
+        Err(Failure::new(
+            format!("{action} '{}'", subject.name),
+            format!("it is pinned to tier '{}', {whose}", pin.tier),
+            format!("'terrace unpin {holder}' first, or pin it to another tier"),
+        ))
+    }
+
+    /// There is no pin of its own to take away: whose holds, if any.
+    fn unpin_what_has_none(&self, subject: &Subject) -> Result<Value, Failure> {
+        let Some(pin) = self.pin_of(subject) else {
+            return Ok(json!({ "path": subject.name, "job": Value::Null, "warning": "it was not pinned" }));
+        };
+        let holder = pin.directory.unwrap_or_else(|| subject.dataset.clone());
+        Err(Failure::new(
+            format!("unpin '{}'", subject.name),
+            format!(
+                "it has no pin of its own; it is pinned to tier '{}' by '{holder}'",
+                pin.tier
+            ),
+            format!(
+                "'terrace unpin {holder}' takes that pin away, and 'terrace pin' gives this one of its own"
+            ),
+        ))
+    }
+
     /// What would move, and whether it fits; changes nothing.
     fn would_move(&self, parameters: &Parameters, subject: &Subject, action: &str) -> Result<Value, Failure> {
         let what = format!("{action} '{}'", subject.name);
@@ -120,7 +180,7 @@ impl Daemon {
         };
         let found = self.found(subject)?;
         let others = found
-            .by_tier
+            .chunks_by_tier
             .iter()
             .filter(|(tier, _)| usize::from(**tier) != target);
         let bytes: u64 = others.map(|(_, bytes)| bytes).sum();

@@ -1,22 +1,14 @@
-//! Requests about tiers, the pool's properties, and where data lies.
-
-use std::collections::BTreeMap;
+//! Requests about tiers and the pool's properties.
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
-use terrace_dataset::{decode_region, keys};
 use terrace_engine::parse_duration;
 use terrace_pool::{TierInfo, TierSettings};
-use terrace_store::StoreError;
 
 use super::{
     Daemon,
     answers::{Parameters, failed},
-    subject::{Content, Subject},
 };
-
-/// Regions looked at at once.
-const PAGE: usize = 256;
 
 impl Daemon {
     pub(super) fn pool_properties(&self) -> Value {
@@ -105,36 +97,6 @@ impl Daemon {
         Ok(Value::Null)
     }
 
-    pub(super) fn where_is(&self, parameters: &Parameters) -> Result<Value, Failure> {
-        let name = parameters.text("path")?;
-        let subject = Subject::find(&self.engine, &name)?;
-        let found = self.found(&subject)?;
-        let mover = self.engine.mover();
-        let own = mover.own_pin(subject.number, subject.for_mover());
-        let above = match own {
-            Some(_) => None,
-            None => subject
-                .directories_above()
-                .into_iter()
-                .find_map(|(path, object)| Some((mover.own_pin(subject.number, object)?, path))),
-        };
-        let (pin, pinned_by) = match above {
-            Some((tier, path)) => (Some(tier), Some(path)),
-            None => (mover.pin_of_object(subject.number, subject.for_mover()), None),
-        };
-        let failed = self
-            .engine
-            .mover()
-            .move_failed(subject.number, subject.for_mover());
-        let mut described = self.describe_found(&name, &found, pin, failed);
-        if let Some(directory) = pinned_by {
-            let reason = described["reason"].as_str().unwrap_or_default();
-            described["reason"] = json!(format!("{reason}; the pin is that of directory '{directory}'"));
-            described["pinned_by"] = json!(directory);
-        }
-        Ok(described)
-    }
-
     /// Why nothing more goes to the tier of a pin, if so.
     pub(super) fn pin_has_no_room(&self, pin: &str) -> Option<String> {
         let tiers = self.engine.pool().tiers();
@@ -144,172 +106,6 @@ impl Daemon {
         // The last segments are not for what is moved there: log and metadata need them.
         (tier.free_segments * 10 <= tier.segments).then(|| "which is full".to_owned())
     }
-
-    /// What lies where of a subject.
-    pub(super) fn found(&self, subject: &Subject) -> Result<Found, Failure> {
-        // What is still in memory has no place yet.
-        self.sync()?;
-        let mut found = Found::default();
-        subject.contents(|content| {
-            self.add_content(subject.number, &content, &mut found)
-                .map_err(|error| failed(&format!("find '{}'", subject.name), &error))?;
-            Ok(true)
-        })?;
-        Ok(found)
-    }
-
-    fn add_content(&self, dataset: u32, content: &Content, found: &mut Found) -> Result<(), StoreError> {
-        let store = self.engine.store();
-        found.files += 1;
-        found.bytes += content.size_bytes;
-        let minutes =
-            u32::try_from(self.engine.clock().now_nanoseconds() / 60_000_000_000).unwrap_or(u32::MAX);
-        let body = terrace_dataset::body_of_object(store, dataset, content.object)?.unwrap_or(content.object);
-        // Those regions that hold anything: a sparse volume may be of any size.
-        let (mut from, end) = (keys::region(dataset, body, 0), keys::region_end(dataset, body));
-        loop {
-            let page = store.scan(&from, &end, PAGE)?;
-            for (key, value) in &page {
-                let region = keys::parse_region(key).map_or(0, |(_, _, region)| region);
-                let heat = &self.engine.environment().heat;
-                let heat = heat.of(dataset, body, u32::try_from(region).unwrap_or(u32::MAX), minutes);
-                found.reads += f64::from(heat.reads);
-                found.writes += f64::from(heat.writes);
-                for run in decode_region(value)?.record.runs() {
-                    if found.seen.insert(run.chunk)
-                        && let Some(info) = store.chunk_info(run.chunk)?
-                    {
-                        *found.by_tier.entry(info.tier).or_default() += u64::from(info.stored);
-                    }
-                }
-            }
-            match page.last() {
-                Some((last, _)) if page.len() == PAGE => from = last.iter().copied().chain([0]).collect(),
-                _ => return Ok(()),
-            }
-        }
-    }
-
-    fn describe_found(
-        &self,
-        name: &str,
-        found: &Found,
-        pin: Option<String>,
-        failed: Option<String>,
-    ) -> Value {
-        let tiers = self.engine.pool().tiers();
-        let names: Vec<&str> = tiers.iter().map(|tier| tier.settings.name.as_str()).collect();
-        let by_tier: BTreeMap<&str, u64> = names
-            .iter()
-            .enumerate()
-            .map(|(number, tier)| {
-                (
-                    *tier,
-                    u8::try_from(number)
-                        .ok()
-                        .and_then(|number| found.by_tier.get(&number).copied())
-                        .unwrap_or(0),
-                )
-            })
-            .collect();
-        let fullest = found
-            .by_tier
-            .iter()
-            .max_by_key(|(_, bytes)| **bytes)
-            .map(|(tier, _)| usize::from(*tier));
-        let (mut reason, next_move) = self.reason(fullest, found, pin.as_deref(), &tiers);
-        if let Some(failed) = failed {
-            reason = format!("{reason}: {failed}");
-        }
-        json!({
-            "path": name,
-            "bytes_by_tier": by_tier,
-            "heat": { "reads": found.reads, "writes": found.writes },
-            "pin": pin,
-            "pinned_by": Value::Null,
-            "reason": reason,
-            "next_move": next_move,
-            "files": found.files,
-            "size_bytes": found.bytes,
-        })
-    }
-
-    /// Why most of it lies on this tier, and where it would go next.
-    fn reason(
-        &self,
-        tier: Option<usize>,
-        found: &Found,
-        pin: Option<&str>,
-        tiers: &[TierInfo],
-    ) -> (String, Option<String>) {
-        let Some(number) = tier else {
-            return (
-                "it has no data on a device yet: it is empty, or still in memory".into(),
-                None,
-            );
-        };
-        let Some(tier) = tiers.get(number) else {
-            return ("it lies on a tier that is gone".into(), None);
-        };
-        let name = &tier.settings.name;
-        if pin == Some(name) && found.by_tier.keys().all(|on| usize::from(*on) == number) {
-            return (format!("it is pinned to tier '{name}'"), None);
-        }
-        if let Some(pin) = pin {
-            if let Some(full) = self.pin_has_no_room(pin) {
-                return (
-                    format!(
-                        "it is pinned to tier '{pin}', {full}: what has no room there lies on other tiers"
-                    ),
-                    None,
-                );
-            }
-            return (
-                format!("it is pinned to tier '{pin}', and not all of it is there yet"),
-                Some(format!("move to '{pin}'")),
-            );
-        }
-        let used = 1.0 - tier.free_segments as f64 / tier.segments.max(1) as f64;
-        let migration = self.engine.migration();
-        let slower = tiers.get(number + 1).map(|tier| tier.settings.name.clone());
-        let faster = number
-            .checked_sub(1)
-            .and_then(|number| tiers.get(number))
-            .map(|tier| tier.settings.name.clone());
-        let hot = found.reads / found.files.max(1) as f64 >= f64::from(tier.settings.promote_after.max(1));
-        if let Some(faster) = faster {
-            let next = (migration && hot).then(|| format!("promote to '{faster}'"));
-            let why = if hot {
-                "it is read often"
-            } else {
-                "it is read rarely"
-            };
-            return (format!("{why}, and lies on tier '{name}' below '{faster}'"), next);
-        }
-        let full = used > tier.settings.high_water;
-        let next = match slower {
-            Some(slower) if migration && full && !hot => Some(format!("demote to '{slower}'")),
-            _ => None,
-        };
-        let state = if full {
-            "is above its high-water mark"
-        } else {
-            "has room"
-        };
-        (format!("new data lands on tier '{name}', which {state}"), next)
-    }
-}
-
-/// What lies where.
-#[derive(Default)]
-pub(super) struct Found {
-    pub(super) files: u64,
-    bytes: u64,
-    reads: f64,
-    writes: f64,
-    /// Stored bytes, each chunk once.
-    pub(super) by_tier: BTreeMap<u8, u64>,
-    seen: std::collections::HashSet<terrace_store::ChunkId>,
 }
 
 fn tier_json(pool: &str, number: usize, tier: &TierInfo, size: u64, used: u64, live: u64) -> Value {
@@ -404,7 +200,8 @@ fn parse_window(value: &str) -> Option<String> {
         })
     };
     let (from, to) = value.split_once('-')?;
-    (good(from) && good(to)).then(|| value.to_owned())
+    // From a time to itself is no time, or always: which, nobody says.
+    (good(from) && good(to) && from != to).then(|| value.to_owned())
 }
 
 #[cfg(test)]
@@ -436,6 +233,7 @@ mod tests {
             ("high_water", "NaN"),
             ("landing", "maybe"),
             ("window", "25:00-06:00"),
+            ("window", "22:00-22:00"),
             ("nonsense", "1"),
         ] {
             assert!(

@@ -3,7 +3,7 @@
 //! Invariants: only what is live has a place that can be changed, so a past state is refused; directories are walked
 //! piece by piece, whatever their size.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use terrace_control::Failure;
 use terrace_dataset::{FileKind, Filesystem, FsError, ROOT, Tree};
@@ -131,12 +131,17 @@ impl Subject {
         };
         let fail = |error: &FsError| file_failure("look at", &self.name, error);
         let mut stack = vec![(Vec::new(), self.object)];
+        // A file with several names is one file.
+        let mut seen = HashSet::new();
         while let Some((path, object)) = stack.pop() {
             let found = match filesystem.attributes(object) {
                 Ok(found) => found,
                 Err(FsError::NotFound | FsError::Stale) => continue,
                 Err(error) => return Err(fail(&error)),
             };
+            if found.kind == FileKind::File && found.links > 1 && !seen.insert(object) {
+                continue;
+            }
             if found.kind == FileKind::File {
                 let content = Content {
                     path,

@@ -27,7 +27,8 @@ impl Daemon {
                 done_bytes: status.done_bytes,
                 total_bytes: status.total_bytes,
             })?;
-            if status.state != "running" {
+            // It may be paused by somebody, and goes on when they say so.
+            if !matches!(status.state.as_str(), "running" | "paused") {
                 break;
             }
             if exchange.is_stopping() {

@@ -14,6 +14,7 @@ const COPY_BYTES_MAX: u64 = 256 << 20;
 impl Server {
     pub(super) fn read(
         &self,
+        process: u32,
         node: u64,
         offset: u64,
         size: u32,
@@ -21,7 +22,7 @@ impl Server {
     ) -> Result<(), Errno> {
         let place = self.place(node)?;
         let (tree, object) = place.object(self.tree.as_ref()).ok_or(Errno(libc::EISDIR))?;
-        let length = tree.read(object, offset, reply.extend(size as usize))?;
+        let length = tree.read_for(process, object, offset, reply.extend(size as usize))?;
         reply.truncate(length);
         Ok(())
     }

@@ -181,7 +181,7 @@ impl Server {
             Request::SetAttributes(change) => self.set_attributes(header, &change, reply),
             Request::ReadLink => self.read_link(node, reply),
             Request::StatFs => self.statfs(reply),
-            Request::Read { offset, size, .. } => self.read(node, offset, size, reply),
+            Request::Read { offset, size, .. } => self.read(header.pid, node, offset, size, reply),
             Request::Write {
                 offset,
                 data,

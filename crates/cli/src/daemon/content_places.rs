@@ -1,0 +1,305 @@
+//! `terrace where`: what lies where of a file, a directory, a volume or a dataset, why, and what the policies do with it next.
+//!
+//! Invariants: bytes are content as users read it, so that those of all tiers and of what is lost come to the size without the
+//! holes, and to the sum of what `--regions` shows; a next move is named only if the settings of now allow it, and what keeps
+//! content from one is said.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde_json::{Value, json};
+use terrace_control::Failure;
+use terrace_dataset::{REGION_BYTES, TierBytes, decode_region, keys};
+use terrace_pool::TierInfo;
+use terrace_store::{ChunkId, StoreError};
+
+use super::{
+    Daemon,
+    answers::{Parameters, failed},
+    subject::{Content, Subject},
+};
+
+/// Regions looked at at once.
+const PAGE: usize = 256;
+
+/// What lies where.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) files: u64,
+    size_bytes: u64,
+    reads: f64,
+    writes: f64,
+    bytes: TierBytes,
+    /// Content by tier that is read often enough to rise from there, and that was not used for so long that it is to sink.
+    hot: BTreeMap<u8, u64>,
+    old: BTreeMap<u8, u64>,
+    /// Stored bytes by tier, each chunk once: what moving all of it would write.
+    pub(super) chunks_by_tier: BTreeMap<u8, u64>,
+    seen: HashSet<ChunkId>,
+}
+
+/// The pin that something has, and the directory that it is the pin of, if it is not its own.
+#[derive(Clone)]
+pub(super) struct Pin {
+    pub(super) tier: String,
+    pub(super) directory: Option<String>,
+}
+
+impl Daemon {
+    pub(super) fn where_is(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let name = parameters.text("path")?;
+        let subject = Subject::find(&self.engine, &name)?;
+        let found = self.found(&subject)?;
+        let pin = self.pin_of(&subject);
+        let failure = self
+            .engine
+            .mover()
+            .move_failed(subject.number, subject.for_mover());
+        let (mut reason, next_move) = self.reason(&subject, &found, pin.as_ref());
+        if let Some(failure) = failure {
+            reason = format!("{reason}: {failure}");
+        }
+        let directory = pin.as_ref().and_then(|pin| pin.directory.clone());
+        if let Some(directory) = &directory {
+            reason = format!("{reason}; the pin is that of directory '{directory}'");
+        }
+        if found.bytes.missing_bytes > 0 {
+            reason = format!(
+                "{reason}; {} bytes of it are on no device",
+                found.bytes.missing_bytes
+            );
+        }
+        Ok(json!({
+            "path": name,
+            "bytes_by_tier": self.by_name(&found.bytes.by_tier),
+            "stored_bytes_by_tier": self.by_name(&found.bytes.stored_by_tier),
+            "lost_bytes": found.bytes.missing_bytes,
+            "heat": { "reads": found.reads, "writes": found.writes },
+            "pin": pin.map(|pin| pin.tier),
+            "pinned_by": directory,
+            "reason": reason,
+            "next_move": next_move,
+            "files": found.files,
+            "size_bytes": found.size_bytes,
+        }))
+    }
+
+    /// Bytes by number of tier as bytes by its name.
+    pub(super) fn by_name(&self, bytes: &[u64]) -> BTreeMap<String, u64> {
+        let tiers = self.engine.pool().tiers().into_iter().enumerate();
+        let named = tiers.map(|(at, tier)| (tier.settings.name, bytes.get(at).copied().unwrap_or(0)));
+        named.collect()
+    }
+
+    /// The pin that holds for a subject: its own, that of the nearest directory above, or its dataset's.
+    pub(super) fn pin_of(&self, subject: &Subject) -> Option<Pin> {
+        let mover = self.engine.mover();
+        let (dataset, object) = (subject.number, subject.for_mover());
+        if let Some(tier) = mover.own_pin(dataset, object) {
+            return Some(Pin {
+                tier,
+                directory: None,
+            });
+        }
+        let mut above = subject.directories_above().into_iter();
+        let directory = above.find_map(|(path, object)| {
+            let tier = mover.own_pin(dataset, object)?;
+            let directory = Some(path);
+            Some(Pin { tier, directory })
+        });
+        // By another of its names, perhaps.
+        let directory = directory.or_else(|| {
+            let tier = mover.pin_of_directory(dataset, object)?;
+            Some(Pin {
+                tier,
+                directory: None,
+            })
+        });
+        directory.or_else(|| {
+            let tier = mover.pin_of_object(dataset, object)?;
+            Some(Pin {
+                tier,
+                directory: None,
+            })
+        })
+    }
+
+    /// What lies where of a subject.
+    pub(super) fn found(&self, subject: &Subject) -> Result<Found, Failure> {
+        // What is still in memory has no place yet.
+        self.sync()?;
+        let tiers = self.engine.pool().tiers();
+        let mut found = Found::default();
+        subject.contents(|content| {
+            self.add_content(subject.number, &content, &tiers, &mut found)
+                .map_err(|error| failed(&format!("find '{}'", subject.name), &error))?;
+            Ok(true)
+        })?;
+        Ok(found)
+    }
+
+    fn add_content(
+        &self,
+        dataset: u32,
+        content: &Content,
+        tiers: &[TierInfo],
+        found: &mut Found,
+    ) -> Result<(), StoreError> {
+        let store = self.engine.store();
+        found.files += 1;
+        found.size_bytes += content.size_bytes;
+        let minutes = self.minutes();
+        let body = terrace_dataset::body_of_object(store, dataset, content.object)?.unwrap_or(content.object);
+        // Those regions that hold anything: a sparse volume may be of any size.
+        let (mut from, end) = (keys::region(dataset, body, 0), keys::region_end(dataset, body));
+        loop {
+            let page = store.scan(&from, &end, PAGE)?;
+            for (key, value) in &page {
+                let region = keys::parse_region(key).map_or(0, |(_, _, region)| region);
+                let heat = &self.engine.environment().heat;
+                let heat = heat.of(dataset, body, u32::try_from(region).unwrap_or(u32::MAX), minutes);
+                found.reads += f64::from(heat.reads);
+                found.writes += f64::from(heat.writes);
+                let record = decode_region(value)?.record;
+                let mut bytes = TierBytes::default();
+                let most = content.size_bytes.saturating_sub(region * REGION_BYTES);
+                bytes.add_region(&**store, &record, most)?;
+                let unused_seconds = u64::from(minutes.saturating_sub(heat.touched_minutes)) * 60;
+                for (tier, bytes) in (0u8..).zip(&bytes.by_tier).filter(|(_, bytes)| **bytes > 0) {
+                    let Some(policy) = tiers.get(usize::from(tier)).map(|tier| &tier.settings) else {
+                        continue;
+                    };
+                    if policy.promote_after > 0 && heat.reads >= policy.promote_after as f32 {
+                        *found.hot.entry(tier).or_default() += bytes;
+                    }
+                    let after = policy.demote_after_seconds;
+                    if after > 0 && unused_seconds >= after {
+                        *found.old.entry(tier).or_default() += bytes;
+                    }
+                }
+                found.bytes.add(&bytes);
+                for run in record.runs() {
+                    if found.seen.insert(run.chunk)
+                        && let Some(info) = store.chunk_info(run.chunk)?
+                    {
+                        *found.chunks_by_tier.entry(info.tier).or_default() += u64::from(info.stored);
+                    }
+                }
+            }
+            match page.last() {
+                Some((last, _)) if page.len() == PAGE => from = last.iter().copied().chain([0]).collect(),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Why it lies where it does, and where it goes next.
+    fn reason(&self, subject: &Subject, found: &Found, pin: Option<&Pin>) -> (String, Option<String>) {
+        let tiers = self.engine.pool().tiers();
+        let mover = self.engine.mover();
+        let name = |tier: u8| {
+            tiers
+                .get(usize::from(tier))
+                .map_or("?", |tier| tier.settings.name.as_str())
+        };
+        let by_tier = (0u8..).zip(found.bytes.by_tier.iter().copied());
+        let by_tier: Vec<(u8, u64)> = by_tier.filter(|(_, bytes)| *bytes > 0).collect();
+        let Some((most, _)) = by_tier.iter().max_by_key(|(_, bytes)| *bytes).copied() else {
+            return (
+                "it has no data on a device yet: it is empty, or still in memory".into(),
+                None,
+            );
+        };
+        let (number, object) = (subject.number, subject.for_mover());
+        let under_way = mover
+            .move_of(number, object)
+            .filter(|job| by_tier.iter().any(|(tier, _)| name(*tier) != job.target));
+        if let Some(pin) = pin {
+            let tier = &pin.tier;
+            if by_tier.iter().all(|(on, _)| name(*on) == tier) {
+                return (format!("it is pinned to tier '{tier}'"), None);
+            }
+            if let Some(full) = self.pin_has_no_room(tier) {
+                let why = format!(
+                    "it is pinned to tier '{tier}', {full}: what has no room there lies on other tiers"
+                );
+                return (why, None);
+            }
+            let why = format!("it is pinned to tier '{tier}', and not all of it is there yet");
+            return match under_way.filter(|job| job.target == *tier) {
+                Some(job) if job.obstacle.is_none() => {
+                    (why, Some(format!("move to '{tier}' (job {})", job.id)))
+                }
+                Some(job) => {
+                    let obstacle = job.obstacle.unwrap_or_default();
+                    (format!("{why}; job {} is to move it: {obstacle}", job.id), None)
+                }
+                None => (format!("{why}; no job moves it: pin it again"), None),
+            };
+        }
+        if let Some(job) = under_way {
+            let why = format!("job {} moves it to tier '{}'", job.id, job.target);
+            return match job.obstacle {
+                None => (why, Some(format!("move to '{}' (job {})", job.target, job.id))),
+                Some(obstacle) => (format!("{why}: {obstacle}"), None),
+            };
+        }
+        // What is hot on the slowest tier rises first.
+        if let Some((tier, _)) = found.hot.iter().rev().find(|(tier, _)| **tier > 0) {
+            let why = format!("it is read often, and lies on tier '{}'", name(*tier));
+            if mover.is_kept_down(number, object) {
+                let why = format!(
+                    "{why}: it was moved down by hand, and stays for half an hour or until it is read half as much as before"
+                );
+                return (why, None);
+            }
+            return match mover.rises_to(*tier) {
+                Ok(target) => (why, Some(format!("promote to '{}'", name(target)))),
+                Err(obstacle) => (format!("{why}: {obstacle}"), None),
+            };
+        }
+        if let Some((tier, _)) = found.old.iter().next() {
+            let why = format!(
+                "it was not used for as long as tier '{}' says in demote_after",
+                name(*tier)
+            );
+            match mover.ages_to(*tier) {
+                Ok(target) => return (why, Some(format!("demote to '{}'", name(target)))),
+                Err(obstacle) if most == *tier => return (format!("{why}: {obstacle}"), None),
+                Err(_) => {}
+            }
+        }
+        let warm = (found.reads + found.writes) / found.files.max(1) as f64;
+        let why = match most {
+            0 => "new data lands on this tier".to_owned(),
+            _ => "it is read rarely".to_owned(),
+        };
+        let why = format!("{why}, and most of it lies on tier '{}'", name(most));
+        if usize::from(most) + 1 == tiers.len() {
+            return (why, None);
+        }
+        match mover.sinks_to(most) {
+            Ok(target) if found.hot.contains_key(&most) => {
+                let why = format!(
+                    "{why}, which is too full: what is colder goes down to '{}' before it",
+                    name(target)
+                );
+                (why, None)
+            }
+            Ok(target) if warm < COLD => {
+                let why = format!("{why}, which is too full: the coldest goes down first");
+                (why, Some(format!("demote to '{}'", name(target))))
+            }
+            Ok(target) => {
+                let why = format!(
+                    "{why}, which is too full: the coldest goes down to '{}' first, and this was used of late",
+                    name(target)
+                );
+                (why, None)
+            }
+            Err(obstacle) => (format!("{why}: {obstacle}"), None),
+        }
+    }
+}
+
+/// Reads and writes a file, decayed, below which it counts as cold here.
+const COLD: f64 = 1.0;
