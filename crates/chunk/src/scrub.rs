@@ -9,7 +9,6 @@ use terrace_store::{Placement, StoreError};
 
 use crate::{
     ChunkStore, DamagedChunk, ScrubCursor, ScrubProgress,
-    header::HEADER_BYTES,
     read::verified,
     record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_of_key},
     spans::Stored,
@@ -160,12 +159,12 @@ impl ChunkStore {
             .collect();
         let stored: Vec<Stored> = copies
             .iter()
-            .map(|(_, record, location)| (*location, record.payload))
+            .map(|(_, record, location)| Stored::payload(*location, 0..record.payload as usize))
             .collect();
         let good = Mutex::new(BTreeSet::new());
         self.read_spans(&stored, &|number, stored| {
             let (at, record, location) = copies[number];
-            if verified(record, &stored[HEADER_BYTES..]).is_some() {
+            if verified(record, stored).is_some() {
                 good.lock().insert((at, location));
             }
         });
