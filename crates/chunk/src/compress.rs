@@ -14,7 +14,7 @@ pub const LZ4: u8 = 1;
 /// Code of Zstandard.
 pub const ZSTD: u8 = 2;
 
-/// How much of a large chunk is tried, three times, before all of it is compressed; of smaller ones a sixteenth.
+/// How much of a large chunk is tried, at three places, before all of it is compressed; of smaller ones a sixteenth.
 const PROBE_BYTES_MAX: usize = 4096;
 const PROBE_PART: usize = 16;
 /// Chunks below this are compressed without a probe.
@@ -23,18 +23,20 @@ const PROBE_FROM_BYTES: usize = 16 * 1024;
 /// Compresses `content` into the output of `scratch` if that saves at least an eighth; returns the code of what
 /// is to be stored ([`RAW`]: store the content itself).
 pub fn compress(content: &[u8], wanted: Compression, scratch: &mut Scratch) -> u8 {
-    let output = &mut scratch.output;
     if wanted == Compression::Off || content.len() < 64 {
         return RAW;
     }
     // Three small samples tell data that does not compress (media, archives, ciphertext) at a fraction of the cost.
     if content.len() >= PROBE_FROM_BYTES {
         let probe = (content.len() / PROBE_PART).min(PROBE_BYTES_MAX);
-        let places = [0, content.len() / 2, content.len() - probe];
-        let promising = places.iter().any(|start| {
-            let sample = &content[*start..*start + probe];
-            lz4_into(sample, output).is_some_and(|length| length < probe - probe / 16)
-        });
+        // Tried together: clearing the tables of the compressor costs as much as a sample.
+        let Scratch { output, samples, .. } = scratch;
+        samples.clear();
+        for start in [0, content.len() / 2, content.len() - probe] {
+            samples.extend_from_slice(&content[start..start + probe]);
+        }
+        let promising =
+            lz4_into(samples, output).is_some_and(|length| length < samples.len() - probe / PROBE_PART);
         if !promising {
             return RAW;
         }
@@ -70,11 +72,14 @@ thread_local! {
 pub struct Scratch {
     /// What came out.
     pub output: Vec<u8>,
+    samples: Vec<u8>,
     compressor: Option<(i32, zstd::bulk::Compressor<'static>)>,
 }
 
 fn zstd_into(content: &[u8], level: u8, scratch: &mut Scratch) -> Option<usize> {
-    let Scratch { output, compressor } = scratch;
+    let Scratch {
+        output, compressor, ..
+    } = scratch;
     let bound = zstd::zstd_safe::compress_bound(content.len());
     if output.len() < bound {
         output.resize(bound, 0);

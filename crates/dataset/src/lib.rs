@@ -66,6 +66,7 @@ mod view;
 mod volume;
 mod write_ahead;
 mod write_stream;
+mod write_through;
 mod xattrs;
 
 #[cfg(test)]
