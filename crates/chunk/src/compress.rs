@@ -5,7 +5,10 @@
 
 use std::cell::RefCell;
 
+use bytes::Bytes;
 use terrace_store::{CHUNK_BYTES_MAX, Compression};
+
+use crate::frames;
 
 /// Code of content stored as it is.
 pub const RAW: u8 = 0;
@@ -92,32 +95,29 @@ fn zstd_into(content: &[u8], level: u8, scratch: &mut Scratch) -> Option<usize> 
     compressor.compress_to_buffer(content, &mut output[..]).ok()
 }
 
-fn zstd_from(stored: &[u8], length: usize) -> Option<Vec<u8>> {
+fn zstd_from(stored: &[u8], content: &mut [u8]) -> Option<usize> {
     DECOMPRESSOR.with_borrow_mut(|kept| {
         if kept.is_none() {
             *kept = Some(zstd::bulk::Decompressor::new().ok()?);
         }
-        kept.as_mut()?.decompress(stored, length).ok()
+        kept.as_mut()?.decompress_to_buffer(stored, content).ok()
     })
 }
 
 /// Restores content of `length` bytes; `None` if the bytes are not what they should be.
-pub fn decompress(stored: &[u8], code: u8, length: usize) -> Option<Vec<u8>> {
+pub fn decompress(stored: &[u8], code: u8, length: usize) -> Option<Bytes> {
     if length > CHUNK_BYTES_MAX {
         return None;
     }
     match code {
-        RAW => (stored.len() == length).then(|| stored.to_vec()),
-        LZ4 => {
-            let mut content = vec![0; length];
-            let got =
-                lz4::block::decompress_to_buffer(stored, i32::try_from(length).ok(), &mut content).ok()?;
-            (got == length).then_some(content)
-        }
-        ZSTD => {
-            let content = zstd_from(stored, length)?;
-            (content.len() == length).then_some(content)
-        }
+        RAW => (stored.len() == length).then(|| frames::copy(stored)),
+        LZ4 => frames::filled(length, |content| {
+            let got = lz4::block::decompress_to_buffer(stored, i32::try_from(length).ok(), content).ok()?;
+            (got == length).then_some(())
+        }),
+        ZSTD => frames::filled(length, |content| {
+            (zstd_from(stored, content)? == length).then_some(())
+        }),
         _ => None,
     }
 }

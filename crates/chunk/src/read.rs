@@ -14,6 +14,7 @@ use terrace_store::{BLOCK_BYTES, ChunkId, ChunkInfo, ChunkPart, StoreError};
 use crate::{
     compress,
     counters::Counters,
+    frames,
     header::HEADER_BYTES,
     record::{ChunkRecord, Location, TABLE_CHUNKS, TABLE_REFERENCES, chunk_key, dedup_key},
     spans::{Stored, units_of},
@@ -30,7 +31,7 @@ thread_local! {
 /// The content of a stored chunk, if it is what its record says: by its hash.
 pub(crate) fn verified(record: &ChunkRecord, stored: &[u8]) -> Option<Bytes> {
     let content = compress::decompress(stored, record.compression, record.length as usize)?;
-    (*blake3::hash(&content).as_bytes() == record.hash).then(|| Bytes::from(content))
+    (*blake3::hash(&content).as_bytes() == record.hash).then_some(content)
 }
 
 /// The same for readers: by the sums of its blocks where it has them, which takes a quarter of the time.
@@ -39,7 +40,7 @@ fn verified_by_sums(record: &ChunkRecord, stored: &[u8]) -> Option<Bytes> {
         return verified(record, stored);
     }
     let whole = stored.len() == record.length as usize && first_bad_block(record, 0, stored).is_none();
-    whole.then(|| Bytes::copy_from_slice(stored))
+    whole.then(|| frames::copy(stored))
 }
 
 /// The first block, counted from the chunk's start, that does not match its sum; `blocks` begin with block `first`.
@@ -103,7 +104,7 @@ impl<'a> Extract<'a> {
         match &self.range {
             Some(range) if !self.record.sums.is_empty() => first_bad_block(self.record, self.first, stored)
                 .is_none()
-                .then(|| Bytes::copy_from_slice(&stored[range.clone()])),
+                .then(|| frames::copy(&stored[range.clone()])),
             range => {
                 let content = verified_by_sums(self.record, stored)?;
                 Some(
@@ -323,9 +324,7 @@ impl ChunkStore {
                 )
                 .into());
             }
-            Ok(Bytes::copy_from_slice(
-                &blocks[offset - start..offset - start + length],
-            ))
+            Ok(frames::copy(&blocks[offset - start..offset - start + length]))
         })?
     }
 

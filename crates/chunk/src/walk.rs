@@ -46,7 +46,7 @@ impl ChunkStore {
             .and_then(|payload| compress::decompress(payload, header.compression, header.length as usize));
         match content {
             Some(content) if header.id == place.id && *blake3::hash(&content).as_bytes() == header.hash => {
-                Ok((header.hash, content))
+                Ok((header.hash, content.to_vec()))
             }
             _ => Err(format!(
                 "chunk {} in segment {} does not match its hash",

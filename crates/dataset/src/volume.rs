@@ -118,7 +118,13 @@ impl Volume {
         let _admitted = self.live.throttle(data.len() as u64)?;
         let through = self.live.store_through(&self.object, offset, data)?;
         {
-            let _inode = self.object.inode_lock.write();
+            // Whole blocks change at one moment, under the state's lock: their writers need no other order. Whoever changes a
+            // part of a block reads the rest first, and is alone meanwhile.
+            let is_whole = offset.is_multiple_of(BLOCK) && (data.len() as u64).is_multiple_of(BLOCK);
+            let (_beside, _alone) = match is_whole {
+                true => (Some(self.object.inode_lock.read()), None),
+                false => (None, Some(self.object.inode_lock.write())),
+            };
             self.within(offset, data.len() as u64)
                 .map_err(|_| FsError::NoSpace)?;
             let now = self.live.now();

@@ -103,7 +103,7 @@ impl LiveDataset {
     }
 
     /// Puts what was stored in its place, as [`write_object`](Self::write_object) does with content. The caller holds the
-    /// object's inode lock exclusively.
+    /// object's inode lock.
     pub(crate) fn put_through(
         &self,
         object: &Arc<Object>,

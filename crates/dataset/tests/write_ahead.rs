@@ -527,3 +527,36 @@ fn a_crash_leaves_nothing_of_what_was_written_through() {
     volume.flush().unwrap();
     assert!(store.space().chunks <= chunks + 1, "{}", store.space().chunks);
 }
+
+/// Writers of whole blocks work beside one another; who changes a part of a block sees the rest as it was last written.
+#[test]
+fn writers_of_whole_blocks_and_of_parts_beside_one_another() {
+    const WRITERS: usize = 4;
+    const BLOCKS: usize = 256;
+    let rig = Rig::new(1 << 30);
+    let volume = rig.volume();
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let volume = &volume;
+            scope.spawn(move || {
+                for round in 1..=6u8 {
+                    for block in (writer..BLOCKS).step_by(WRITERS) {
+                        let at = (block * 4096) as u64;
+                        volume.write(at, &[round; 4096]).unwrap();
+                        // The first bytes of the same block, by the same writer; neighbours change meanwhile.
+                        if round % 2 == 0 {
+                            volume.write(at + 10, &[round + 100; 20]).unwrap();
+                        }
+                    }
+                }
+            });
+        }
+        let volume = &volume;
+        scope.spawn(move || (0..20).for_each(|_| volume.flush().unwrap()));
+    });
+    let mut expected = vec![6; BLOCKS * 4096];
+    for block in expected.chunks_mut(4096) {
+        block[10..30].fill(106);
+    }
+    rig.end(&volume, &expected);
+}
