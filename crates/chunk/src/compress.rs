@@ -5,7 +5,10 @@
 
 use std::cell::RefCell;
 
+use bytes::Bytes;
 use terrace_store::{CHUNK_BYTES_MAX, Compression};
+
+use crate::frames;
 
 /// Code of content stored as it is.
 pub const RAW: u8 = 0;
@@ -14,7 +17,7 @@ pub const LZ4: u8 = 1;
 /// Code of Zstandard.
 pub const ZSTD: u8 = 2;
 
-/// How much of a large chunk is tried, three times, before all of it is compressed; of smaller ones a sixteenth.
+/// How much of a large chunk is tried, at three places, before all of it is compressed; of smaller ones a sixteenth.
 const PROBE_BYTES_MAX: usize = 4096;
 const PROBE_PART: usize = 16;
 /// Chunks below this are compressed without a probe.
@@ -23,18 +26,20 @@ const PROBE_FROM_BYTES: usize = 16 * 1024;
 /// Compresses `content` into the output of `scratch` if that saves at least an eighth; returns the code of what
 /// is to be stored ([`RAW`]: store the content itself).
 pub fn compress(content: &[u8], wanted: Compression, scratch: &mut Scratch) -> u8 {
-    let output = &mut scratch.output;
     if wanted == Compression::Off || content.len() < 64 {
         return RAW;
     }
     // Three small samples tell data that does not compress (media, archives, ciphertext) at a fraction of the cost.
     if content.len() >= PROBE_FROM_BYTES {
         let probe = (content.len() / PROBE_PART).min(PROBE_BYTES_MAX);
-        let places = [0, content.len() / 2, content.len() - probe];
-        let promising = places.iter().any(|start| {
-            let sample = &content[*start..*start + probe];
-            lz4_into(sample, output).is_some_and(|length| length < probe - probe / 16)
-        });
+        // Tried together: clearing the tables of the compressor costs as much as a sample.
+        let Scratch { output, samples, .. } = scratch;
+        samples.clear();
+        for start in [0, content.len() / 2, content.len() - probe] {
+            samples.extend_from_slice(&content[start..start + probe]);
+        }
+        let promising =
+            lz4_into(samples, output).is_some_and(|length| length < samples.len() - probe / PROBE_PART);
         if !promising {
             return RAW;
         }
@@ -70,11 +75,14 @@ thread_local! {
 pub struct Scratch {
     /// What came out.
     pub output: Vec<u8>,
+    samples: Vec<u8>,
     compressor: Option<(i32, zstd::bulk::Compressor<'static>)>,
 }
 
 fn zstd_into(content: &[u8], level: u8, scratch: &mut Scratch) -> Option<usize> {
-    let Scratch { output, compressor } = scratch;
+    let Scratch {
+        output, compressor, ..
+    } = scratch;
     let bound = zstd::zstd_safe::compress_bound(content.len());
     if output.len() < bound {
         output.resize(bound, 0);
@@ -87,32 +95,29 @@ fn zstd_into(content: &[u8], level: u8, scratch: &mut Scratch) -> Option<usize> 
     compressor.compress_to_buffer(content, &mut output[..]).ok()
 }
 
-fn zstd_from(stored: &[u8], length: usize) -> Option<Vec<u8>> {
+fn zstd_from(stored: &[u8], content: &mut [u8]) -> Option<usize> {
     DECOMPRESSOR.with_borrow_mut(|kept| {
         if kept.is_none() {
             *kept = Some(zstd::bulk::Decompressor::new().ok()?);
         }
-        kept.as_mut()?.decompress(stored, length).ok()
+        kept.as_mut()?.decompress_to_buffer(stored, content).ok()
     })
 }
 
 /// Restores content of `length` bytes; `None` if the bytes are not what they should be.
-pub fn decompress(stored: &[u8], code: u8, length: usize) -> Option<Vec<u8>> {
+pub fn decompress(stored: &[u8], code: u8, length: usize) -> Option<Bytes> {
     if length > CHUNK_BYTES_MAX {
         return None;
     }
     match code {
-        RAW => (stored.len() == length).then(|| stored.to_vec()),
-        LZ4 => {
-            let mut content = vec![0; length];
-            let got =
-                lz4::block::decompress_to_buffer(stored, i32::try_from(length).ok(), &mut content).ok()?;
-            (got == length).then_some(content)
-        }
-        ZSTD => {
-            let content = zstd_from(stored, length)?;
-            (content.len() == length).then_some(content)
-        }
+        RAW => (stored.len() == length).then(|| frames::copy(stored)),
+        LZ4 => frames::filled(length, |content| {
+            let got = lz4::block::decompress_to_buffer(stored, i32::try_from(length).ok(), content).ok()?;
+            (got == length).then_some(())
+        }),
+        ZSTD => frames::filled(length, |content| {
+            (zstd_from(stored, content)? == length).then_some(())
+        }),
         _ => None,
     }
 }

@@ -2,15 +2,16 @@
 //!
 //! Invariants: made once, when the store is opened – a thread that is made within a request would inherit that thread's
 //! CPU and priority; without threads everything runs in the caller, in a fixed order; no help is asked for that is not free:
-//! who would wait for it waits for what that thread is busy with, which may wait for a lock that the caller holds.
+//! who would wait for it waits for what that thread is busy with, which may wait for a lock that the caller holds. Nor are there
+//! ever more at work than processors, those who ask counted: several of them at once need no help but keep each other busy.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// See the module.
 pub(crate) struct Crew {
     pool: Option<rayon::ThreadPool>,
-    /// Threads that nobody has asked for help.
-    free: AtomicUsize,
+    /// Who works, callers and helpers.
+    at_work: AtomicUsize,
 }
 
 impl Crew {
@@ -26,22 +27,18 @@ impl Crew {
             made.inspect_err(|error| tracing::warn!(%error, "no threads to help with large batches"))
                 .ok()
         });
-        let free = AtomicUsize::new(pool.as_ref().map_or(0, rayon::ThreadPool::current_num_threads));
-        Self { pool, free }
+        let at_work = AtomicUsize::new(0);
+        Self { pool, at_work }
     }
 
-    /// Asks up to `most` free threads for help; how many come.
-    fn call(&self, most: usize) -> usize {
-        let less = |free: usize| Some(free - most.min(free));
-        let before = self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
-        before.map_or(0, |before| most.min(before))
-    }
-
-    /// How many threads can work at once, the caller among them.
-    pub(crate) fn hands(&self) -> usize {
-        self.pool
-            .as_ref()
-            .map_or(1, rayon::ThreadPool::current_num_threads)
+    /// Asks up to `most` threads for help, as many as are free beside those at work; how many come.
+    fn call(&self, most: usize, hands: usize) -> usize {
+        let comes = |at_work: usize| most.min(hands.saturating_sub(at_work));
+        let more = |at_work: usize| Some(at_work + comes(at_work));
+        let before = self
+            .at_work
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        before.map_or(0, comes)
     }
 
     /// Runs `work` in the caller and in up to `hands - 1` others that are free at once; returns when all have ended.
@@ -49,11 +46,17 @@ impl Crew {
         let Some(pool) = self.pool.as_ref().filter(|_| hands > 1) else {
             return work();
         };
-        let called = self.call(hands.min(pool.current_num_threads()) - 1);
+        let at_work = &self.at_work;
+        at_work.fetch_add(1, Ordering::AcqRel);
+        let _mine = Leaves(at_work);
+        let called = self.call(hands - 1, pool.current_num_threads());
+        if called == 0 {
+            return work();
+        }
         pool.in_place_scope(|scope| {
             for _ in 0..called {
                 scope.spawn(|_| {
-                    let _free_again = FreeAgain(&self.free);
+                    let _helped = Leaves(at_work);
                     work();
                 });
             }
@@ -62,12 +65,12 @@ impl Crew {
     }
 }
 
-/// Counts a thread as free again, also if its work panics.
-struct FreeAgain<'a>(&'a AtomicUsize);
+/// Counts one less at work, also if the work panics.
+struct Leaves<'a>(&'a AtomicUsize);
 
-impl Drop for FreeAgain<'_> {
+impl Drop for Leaves<'_> {
     fn drop(&mut self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -95,18 +98,26 @@ mod tests {
 
     #[test]
     fn who_finds_nobody_free_works_alone_and_waits_for_nobody() {
-        let crew = Crew::new(2);
-        let (begun, end) = (Barrier::new(5), Barrier::new(5));
+        let crew = Crew::new(3);
+        let (begun, end) = (Barrier::new(4), Barrier::new(4));
         let ran = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    crew.run(2, || {
-                        begun.wait();
-                        end.wait();
-                    })
-                });
-            }
+            // One with a helper, and another for whom there is only itself.
+            scope.spawn(|| {
+                crew.run(2, || {
+                    begun.wait();
+                    end.wait();
+                })
+            });
+            scope.spawn(|| {
+                while crew.at_work.load(Ordering::SeqCst) < 2 {
+                    std::thread::yield_now();
+                }
+                crew.run(2, || {
+                    begun.wait();
+                    end.wait();
+                })
+            });
             begun.wait();
             crew.run(2, || {
                 ran.fetch_add(1, Ordering::SeqCst);
@@ -114,7 +125,7 @@ mod tests {
             end.wait();
         });
         assert_eq!(ran.into_inner(), 1);
-        assert_eq!(crew.free.into_inner(), 2, "all are free again");
+        assert_eq!(crew.at_work.into_inner(), 0, "all have left");
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod counters;
 mod crew;
 mod evacuate;
 mod filling;
+mod frames;
 mod header;
 mod maintenance;
 mod meta_copies;

@@ -191,7 +191,10 @@ impl ChunkStore {
             .candidates
             .iter()
             .enumerate()
-            .filter_map(|(at, one)| Some((at, (*one.record.locations.first()?, one.record.payload))))
+            .filter_map(|(at, one)| {
+                let location = *one.record.locations.first()?;
+                Some((at, Stored::whole(location, one.record.payload)))
+            })
             .unzip();
         let found = Mutex::new(Vec::with_capacity(stored.len()));
         self.read_spans(&stored, &|number, bytes| {

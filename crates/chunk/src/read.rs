@@ -14,15 +14,15 @@ use terrace_store::{BLOCK_BYTES, ChunkId, ChunkInfo, ChunkPart, StoreError};
 use crate::{
     compress,
     counters::Counters,
+    frames,
     header::HEADER_BYTES,
     record::{ChunkRecord, Location, TABLE_CHUNKS, TABLE_REFERENCES, chunk_key, dedup_key},
-    spans::Stored,
+    spans::{Stored, units_of},
     store::{ChunkStore, meta_error},
 };
 
 /// How often a reader follows a chunk that moves under it.
 const MOVES_MAX: usize = 8;
-const BLOCK: usize = 4096;
 
 thread_local! {
     static BUFFER: std::cell::RefCell<AlignedBuffer> = std::cell::RefCell::new(AlignedBuffer::with_capacity(160 * 1024));
@@ -31,7 +31,7 @@ thread_local! {
 /// The content of a stored chunk, if it is what its record says: by its hash.
 pub(crate) fn verified(record: &ChunkRecord, stored: &[u8]) -> Option<Bytes> {
     let content = compress::decompress(stored, record.compression, record.length as usize)?;
-    (*blake3::hash(&content).as_bytes() == record.hash).then(|| Bytes::from(content))
+    (*blake3::hash(&content).as_bytes() == record.hash).then_some(content)
 }
 
 /// The same for readers: by the sums of its blocks where it has them, which takes a quarter of the time.
@@ -40,7 +40,7 @@ fn verified_by_sums(record: &ChunkRecord, stored: &[u8]) -> Option<Bytes> {
         return verified(record, stored);
     }
     let whole = stored.len() == record.length as usize && first_bad_block(record, 0, stored).is_none();
-    whole.then(|| Bytes::copy_from_slice(stored))
+    whole.then(|| frames::copy(stored))
 }
 
 /// The first block, counted from the chunk's start, that does not match its sum; `blocks` begin with block `first`.
@@ -58,7 +58,7 @@ struct Extract<'a> {
     /// Its place among what is asked for.
     at: usize,
     record: &'a ChunkRecord,
-    /// What to read: of a part of a chunk that has sums its blocks, with as much before them as a header takes.
+    /// What to read: the payload, or of a part of a chunk that has sums its blocks.
     stored: Stored,
     /// The first of those blocks.
     first: usize,
@@ -84,14 +84,11 @@ impl<'a> Extract<'a> {
                     .end
                     .next_multiple_of(BLOCK_BYTES)
                     .min(record.length as usize);
-                let blocks = Location {
-                    offset: location.offset.checked_add(start as u32)?,
-                    ..location
-                };
                 let inner = range.start - start..range.end - start;
-                ((blocks, (end - start) as u32), start / BLOCK_BYTES, Some(inner))
+                let blocks = Stored::payload(location, start..end);
+                (blocks, start / BLOCK_BYTES, Some(inner))
             }
-            range => ((location, record.payload), 0, range),
+            range => (Stored::payload(location, 0..record.payload as usize), 0, range),
         };
         Some(Self {
             at,
@@ -107,7 +104,7 @@ impl<'a> Extract<'a> {
         match &self.range {
             Some(range) if !self.record.sums.is_empty() => first_bad_block(self.record, self.first, stored)
                 .is_none()
-                .then(|| Bytes::copy_from_slice(&stored[range.clone()])),
+                .then(|| frames::copy(&stored[range.clone()])),
             range => {
                 let content = verified_by_sums(self.record, stored)?;
                 Some(
@@ -171,23 +168,22 @@ impl ChunkStore {
         use_bytes: impl FnOnce(&[u8]) -> T,
     ) -> Result<T, Arc<str>> {
         let offset = location.offset as usize + skip;
-        let segment_bytes = self.pool.segment_bytes() as usize;
-        if offset.checked_add(length).is_none_or(|end| end > segment_bytes) {
-            return Err(format!("segment {} ends before it", location.segment).into());
-        }
+        let units = offset
+            .checked_add(length)
+            .and_then(|end| units_of(&self.pool, location.segment, offset..end))
+            .ok_or_else(|| format!("segment {} ends before it", location.segment))?;
         BUFFER.with_borrow_mut(|buffer| {
             if let Some(open) = self.open_segments.find(location.segment)
                 && open.read(offset, buffer.reuse(length))
             {
                 return Ok(use_bytes(buffer));
             }
-            let first = offset / BLOCK * BLOCK;
-            let end = (offset + length).next_multiple_of(BLOCK);
             let read = self
                 .pool
-                .read(location.segment, first as u64, buffer.reuse(end - first));
+                .read(location.segment, units.start as u64, buffer.reuse(units.len()));
             read.map_err(|error| Arc::from(error.to_string()))?;
-            Ok(use_bytes(&buffer[offset - first..offset - first + length]))
+            let from = offset - units.start;
+            Ok(use_bytes(&buffer[from..from + length]))
         })
     }
 
@@ -328,9 +324,7 @@ impl ChunkStore {
                 )
                 .into());
             }
-            Ok(Bytes::copy_from_slice(
-                &blocks[offset - start..offset - start + length],
-            ))
+            Ok(frames::copy(&blocks[offset - start..offset - start + length]))
         })?
     }
 
@@ -355,7 +349,7 @@ impl ChunkStore {
         let found: Vec<Mutex<Option<Bytes>>> = ids.iter().map(|_| Mutex::new(None)).collect();
         self.read_spans(&stored, &|number, stored| {
             let one = &wanted[number];
-            *found[one.at].lock() = one.verified(&stored[HEADER_BYTES..]);
+            *found[one.at].lock() = one.verified(stored);
         });
         // What is in memory, has moved or is bad in its first copy is read by itself.
         let found = parts.iter().zip(found);

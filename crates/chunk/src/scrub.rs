@@ -13,7 +13,6 @@ use terrace_store::{ChunkId, Placement, StoreError};
 
 use crate::{
     ChunkStore, DamagedChunk, ScrubCursor, ScrubProgress,
-    header::HEADER_BYTES,
     read::verified,
     record::{COPIES_MAX, ChunkRecord, Location, TABLE_CHUNKS, chunk_of_key},
     spans::Stored,
@@ -226,12 +225,12 @@ impl ChunkStore {
             .collect();
         let stored: Vec<Stored> = copies
             .iter()
-            .map(|(_, record, location)| (*location, record.payload))
+            .map(|(_, record, location)| Stored::payload(*location, 0..record.payload as usize))
             .collect();
         let good = Mutex::new(BTreeSet::new());
         self.read_spans(&stored, &|number, stored| {
             let (at, record, location) = copies[number];
-            if verified(record, &stored[HEADER_BYTES..]).is_some() {
+            if verified(record, stored).is_some() {
                 good.lock().insert((at, location));
             }
         });

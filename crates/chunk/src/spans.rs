@@ -1,12 +1,13 @@
 //! Spans: chunks that lie near each other on a device are read together, and what lies apart at the same time.
 //!
 //! Invariants: this only fetches; who gets the bytes compares them with a sum, and reads the chunk by itself if they do
-//! not match or did not come. What may still be in a buffer in memory (the segment takes appends) is left out.
+//! not match or did not come. What may still be in a buffer in memory (the segment takes appends) is left out. Of a device
+//! nothing is read but the sectors in which something lies that is wanted, and what is between two that lie near each other.
 
 use std::ops::Range;
 
 use parking_lot::Mutex;
-use terrace_pool::{SegmentId, SegmentRead};
+use terrace_pool::{Pool, SegmentId, SegmentRead};
 
 use crate::{appender::BUFFER_BYTES, header::HEADER_BYTES, record::Location, store::ChunkStore};
 
@@ -14,22 +15,58 @@ use crate::{appender::BUFFER_BYTES, header::HEADER_BYTES, record::Location, stor
 const SPAN_BYTES: usize = 1024 * 1024;
 /// Bytes between two chunks that are rather read than left out.
 const GAP_BYTES: usize = 32 * 1024;
-const BLOCK: usize = 4096;
 
-/// A stored chunk: where its header is, and the length of what follows it.
-pub(crate) type Stored = (Location, u32);
+/// A piece of a stored chunk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stored {
+    segment: SegmentId,
+    /// In the segment, bytes.
+    offset: usize,
+    /// Bytes.
+    length: usize,
+}
 
-/// One read of a device, and which chunks it brings.
+impl Stored {
+    /// Header and payload.
+    pub(crate) fn whole(location: Location, payload: u32) -> Self {
+        Self {
+            segment: location.segment,
+            offset: location.offset as usize,
+            length: HEADER_BYTES + payload as usize,
+        }
+    }
+
+    /// This part of the payload.
+    pub(crate) fn payload(location: Location, part: Range<usize>) -> Self {
+        Self {
+            segment: location.segment,
+            offset: location.offset as usize + HEADER_BYTES + part.start,
+            length: part.len(),
+        }
+    }
+
+    fn end(&self) -> usize {
+        self.offset + self.length
+    }
+
+    /// It, of the bytes of a span that begins at `start`.
+    pub(crate) fn of<'a>(&self, bytes: &'a [u8], start: usize) -> Option<&'a [u8]> {
+        let from = self.offset.checked_sub(start)?;
+        bytes.get(from..from.checked_add(self.length)?)
+    }
+}
+
+/// One read of a device, and which pieces it brings.
 struct Span {
     segment: SegmentId,
-    /// In the segment, whole blocks.
+    /// In the segment, whole units of reads.
     extent: Range<usize>,
     chunks: Vec<usize>,
 }
 
 impl ChunkStore {
-    /// Calls `each` with the number and the stored bytes, header and payload, of each of `wanted` that could be read; in
-    /// parallel where there are threads, and with many reads under way where the device can.
+    /// Calls `each` with the number and the bytes of each of `wanted` that could be read; in parallel where there are
+    /// threads, and with many reads under way where the device can.
     pub(crate) fn read_spans(&self, wanted: &[Stored], each: &(dyn Fn(usize, &[u8]) + Sync)) {
         let batches = in_batches(self.spans(wanted));
         if batches.is_empty() {
@@ -49,7 +86,7 @@ impl ChunkStore {
         neighbours(wanted)
             .into_iter()
             .filter_map(|chunks| {
-                let (segment, extent) = extent_of(wanted, &chunks, self.pool.segment_bytes())?;
+                let (segment, extent) = extent_of(&self.pool, wanted, &chunks)?;
                 let on_devices = self.open_segments.find(segment).is_none();
                 on_devices.then_some(Span {
                     segment,
@@ -78,9 +115,7 @@ impl ChunkStore {
                 continue;
             }
             for at in &span.chunks {
-                let (location, payload) = wanted[*at];
-                let from = location.offset as usize - span.extent.start;
-                if let Some(bytes) = read.buffer.get(from..from + HEADER_BYTES + payload as usize) {
+                if let Some(bytes) = wanted[*at].of(read.buffer, span.extent.start) {
                     each(*at, bytes);
                 }
             }
@@ -118,17 +153,16 @@ fn in_batches(spans: Vec<Span>) -> Vec<Vec<Span>> {
 /// Groups those of `wanted` that lie near each other on one segment, each group at most [`SPAN_BYTES`] long.
 pub(crate) fn neighbours(wanted: &[Stored]) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
-    order.sort_unstable_by_key(|at| (wanted[*at].0.segment, wanted[*at].0.offset));
+    order.sort_unstable_by_key(|at| (wanted[*at].segment, wanted[*at].offset));
     let mut spans: Vec<Vec<usize>> = Vec::new();
     let mut reach = None;
     for at in order {
-        let (location, payload) = wanted[at];
-        let start = location.offset as usize;
-        let end = start + HEADER_BYTES + payload as usize;
+        let Stored { segment, offset, .. } = wanted[at];
+        let end = wanted[at].end();
         match (reach, spans.last_mut()) {
-            (Some((segment, first, last)), Some(span))
-                if segment == location.segment
-                    && start <= last + GAP_BYTES
+            (Some((other, first, last)), Some(span))
+                if other == segment
+                    && offset <= last + GAP_BYTES
                     && end.saturating_sub(first) <= SPAN_BYTES =>
             {
                 span.push(at);
@@ -136,25 +170,24 @@ pub(crate) fn neighbours(wanted: &[Stored]) -> Vec<Vec<usize>> {
             }
             _ => {
                 spans.push(vec![at]);
-                reach = Some((location.segment, start, end));
+                reach = Some((segment, offset, end));
             }
         }
     }
     spans
 }
 
-/// The whole blocks of its segment that hold a group; `None` if it would go beyond the segment's end.
-pub(crate) fn extent_of(
-    wanted: &[Stored],
-    span: &[usize],
-    segment_bytes: u32,
-) -> Option<(SegmentId, Range<usize>)> {
-    let (first, _) = wanted[*span.first()?];
-    let ends = span.iter().map(|at| {
-        let (location, payload) = wanted[*at];
-        location.offset as usize + HEADER_BYTES + payload as usize
-    });
-    let end = ends.max()?.next_multiple_of(BLOCK);
-    let start = first.offset as usize / BLOCK * BLOCK;
-    (end <= segment_bytes as usize).then_some((first.segment, start..end))
+/// What is to be read of a segment for a group; `None` if it would go beyond the segment's end.
+pub(crate) fn extent_of(pool: &Pool, wanted: &[Stored], span: &[usize]) -> Option<(SegmentId, Range<usize>)> {
+    let first = wanted[*span.first()?];
+    let end = span.iter().map(|at| wanted[*at].end()).max()?;
+    let extent = units_of(pool, first.segment, first.offset..end)?;
+    Some((first.segment, extent))
+}
+
+/// The whole units of reads in which these bytes of a segment lie; `None` if it ends before them.
+pub(crate) fn units_of(pool: &Pool, segment: SegmentId, bytes: Range<usize>) -> Option<Range<usize>> {
+    let unit = pool.read_unit_bytes(segment.device);
+    let end = bytes.end.checked_next_multiple_of(unit)?;
+    (end <= pool.segment_bytes() as usize).then_some(bytes.start / unit * unit..end)
 }

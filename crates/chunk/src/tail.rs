@@ -146,7 +146,8 @@ fn verify_lives(pool: &Pool, crew: &Crew, lives: &mut [Life], prefix: usize) {
         .enumerate()
         .filter_map(|(number, record)| {
             let record = (*record)?;
-            Some((number, (*record.locations.first()?, record.payload)))
+            let location = *record.locations.first()?;
+            Some((number, Stored::payload(location, 0..record.payload as usize)))
         })
         .collect();
     let wanted: Vec<Stored> = firsts.iter().map(|(_, stored)| *stored).collect();
@@ -157,7 +158,7 @@ fn verify_lives(pool: &Pool, crew: &Crew, lives: &mut [Life], prefix: usize) {
         let mut buffer = AlignedBuffer::default();
         loop {
             let Some(span) = rest.lock().next() else { break };
-            let Some((segment, extent)) = extent_of(&wanted, span, pool.segment_bytes()) else {
+            let Some((segment, extent)) = extent_of(pool, &wanted, span) else {
                 continue;
             };
             let bytes = buffer.reuse(extent.len());
@@ -165,9 +166,8 @@ fn verify_lives(pool: &Pool, crew: &Crew, lives: &mut [Life], prefix: usize) {
                 continue;
             }
             for at in span {
-                let (number, (location, payload)) = firsts[*at];
-                let from = location.offset as usize + HEADER_BYTES - extent.start;
-                let stored = buffer.get(from..from + payload as usize);
+                let (number, wanted) = firsts[*at];
+                let stored = wanted.of(&buffer, extent.start);
                 if let (Some(record), Some(stored)) = (records[number], stored) {
                     *good[number].lock() = verified(record, stored).is_some();
                 }

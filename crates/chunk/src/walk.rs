@@ -8,11 +8,10 @@ use terrace_pool::{Pool, PoolError, SegmentId};
 use crate::{
     compress,
     header::{ChunkHeader, HEADER_BYTES},
+    spans::units_of,
     store::ChunkStore,
     survey::ChunkPlace,
 };
-
-const BLOCK: usize = 4096;
 
 /// Reads `length` bytes at `offset` of a segment, whatever their alignment.
 pub(crate) fn read_stored(
@@ -21,16 +20,15 @@ pub(crate) fn read_stored(
     offset: u32,
     length: u32,
 ) -> Result<Vec<u8>, PoolError> {
-    let first = offset as usize / BLOCK * BLOCK;
-    let end = (offset as usize + length as usize).next_multiple_of(BLOCK);
-    if end > pool.segment_bytes() as usize {
-        return Err(PoolError::Invalid(format!(
+    let bytes = offset as usize..offset as usize + length as usize;
+    let units = units_of(pool, segment, bytes).ok_or_else(|| {
+        PoolError::Invalid(format!(
             "{offset}+{length} is beyond the end of segment {segment}"
-        )));
-    }
-    let mut buffer = AlignedBuffer::with_capacity(end - first);
-    pool.read(segment, first as u64, buffer.reuse(end - first))?;
-    let skip = offset as usize - first;
+        ))
+    })?;
+    let mut buffer = AlignedBuffer::with_capacity(units.len());
+    pool.read(segment, units.start as u64, buffer.reuse(units.len()))?;
+    let skip = offset as usize - units.start;
     Ok(buffer[skip..skip + length as usize].to_vec())
 }
 
@@ -48,7 +46,7 @@ impl ChunkStore {
             .and_then(|payload| compress::decompress(payload, header.compression, header.length as usize));
         match content {
             Some(content) if header.id == place.id && *blake3::hash(&content).as_bytes() == header.hash => {
-                Ok((header.hash, content))
+                Ok((header.hash, content.to_vec()))
             }
             _ => Err(format!(
                 "chunk {} in segment {} does not match its hash",

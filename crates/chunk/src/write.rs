@@ -3,8 +3,12 @@
 //! Invariants: hashing and compressing hold no lock; of equal pieces that are written at the same time one is stored
 //! and the others refer to it; a dedup hint is believed only when the chunk's own record has the same hash.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::Ordering},
+};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Piece, Placement, StoreError, Written};
 
@@ -13,7 +17,7 @@ use crate::{
     compress::{self, Scratch},
     header::ChunkHeader,
     record::{ChunkRecord, block_sums, dedup_key},
-    store::ChunkStore,
+    store::{ChunkStore, meta_error},
     streams::StreamKey,
 };
 
@@ -21,6 +25,14 @@ use crate::{
 const PARALLEL_BYTES: usize = 512 * 1024;
 /// How often room that was made for a piece may be gone before it is written.
 const ATTEMPTS: usize = 64;
+
+/// A committed chunk with some content, held.
+type Equal = (ChunkId, Arc<PinGuard>);
+
+/// Pieces that a thread takes at once: as many as make up these bytes, but a few at least. What lies together is stored almost
+/// together, and what is known of their hashes is looked up at once.
+const RUN_BYTES: usize = 256 * 1024;
+const RUN_PIECES: Range<usize> = 4..33;
 
 impl ChunkStore {
     pub(crate) fn write_pieces(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
@@ -34,58 +46,67 @@ impl ChunkStore {
             }
         }
         let total: usize = pieces.iter().map(|piece| piece.content.len()).sum();
-        if self.crew.hands() < 2 || total < PARALLEL_BYTES || pieces.len() < 4 {
-            let mut scratch = self.scratch.lock().pop().unwrap_or_default();
-            let written = pieces
-                .iter()
-                .map(|piece| self.write_or_make_room(piece, &mut scratch))
-                .collect();
-            self.scratch.lock().push(scratch);
-            return written;
-        }
-        self.write_parallel(pieces)
-    }
-
-    fn write_parallel(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
-        // Each thread takes the next run of a few pieces, so that what lies together is stored almost together.
-        const RUN: usize = 4;
-        let next = Mutex::new(0usize);
+        let mean = (total / pieces.len().max(1)).max(1);
+        let run = (RUN_BYTES / mean).clamp(RUN_PIECES.start, RUN_PIECES.end - 1);
         let results: Vec<Mutex<Option<Result<Written, StoreError>>>> =
             pieces.iter().map(|_| Mutex::new(None)).collect();
+        let runs: Vec<(&[Piece<'_>], &[_])> = pieces.chunks(run).zip(results.chunks(run)).collect();
+        let rest = Mutex::new(runs.into_iter());
         let work = || {
             let mut scratch = self.scratch.lock().pop().unwrap_or_default();
             loop {
-                let start = {
-                    let mut next = next.lock();
-                    let start = *next;
-                    *next += RUN;
-                    start
-                };
-                let Some(run) = pieces
-                    .get(start..(start + RUN).min(pieces.len()))
-                    .filter(|run| !run.is_empty())
-                else {
+                let Some((pieces, results)) = rest.lock().next() else {
                     break;
                 };
-                for (index, piece) in run.iter().enumerate() {
-                    let result = self.write_or_make_room(piece, &mut scratch);
-                    if let Some(slot) = results.get(start + index) {
-                        *slot.lock() = Some(result);
-                    }
-                }
+                self.write_run(pieces, results, &mut scratch);
             }
             self.scratch.lock().push(scratch);
         };
-        self.crew.run(pieces.len(), work);
+        match total < PARALLEL_BYTES {
+            true => work(),
+            false => self.crew.run(pieces.len().div_ceil(run), work),
+        }
         results
             .into_iter()
             .map(|slot| slot.into_inner().unwrap_or(Err(StoreError::NoSpace)))
             .collect()
     }
 
+    /// Writes pieces one after the other; after one that fails no more.
+    fn write_run(
+        &self,
+        pieces: &[Piece<'_>],
+        results: &[Mutex<Option<Result<Written, StoreError>>>],
+        scratch: &mut Scratch,
+    ) {
+        let hashes: Vec<[u8; 32]> = pieces
+            .iter()
+            .map(|piece| *blake3::hash(piece.content).as_bytes())
+            .collect();
+        let mut known = self.find_many(pieces, &hashes);
+        for (at, (piece, slot)) in pieces.iter().zip(results).enumerate() {
+            let known = known
+                .as_mut()
+                .and_then(|known| known.get_mut(at))
+                .map(Option::take);
+            let result = self.write_or_make_room(piece, &hashes[at], known, scratch);
+            let failed = result.is_err();
+            *slot.lock() = Some(result);
+            if failed {
+                break;
+            }
+        }
+    }
+
     /// Writes a piece; when there is no room, reclaims and compacts until there is, or there is nothing to be had.
-    fn write_or_make_room(&self, piece: &Piece<'_>, scratch: &mut Scratch) -> Result<Written, StoreError> {
-        let mut result = self.write_piece(piece, scratch);
+    fn write_or_make_room(
+        &self,
+        piece: &Piece<'_>,
+        hash: &[u8; 32],
+        known: Option<Option<Equal>>,
+        scratch: &mut Scratch,
+    ) -> Result<Written, StoreError> {
+        let mut result = self.write_piece(piece, hash, known, scratch);
         if matches!(piece.placement, Placement::Tier { strict: true, .. }) {
             return result;
         }
@@ -102,32 +123,57 @@ impl ChunkStore {
                 break;
             }
             // Others may be quicker to take it.
-            result = self.write_piece(piece, scratch);
+            result = self.write_piece(piece, hash, None, scratch);
         }
         result
     }
 
-    fn write_piece(&self, piece: &Piece<'_>, scratch: &mut Scratch) -> Result<Written, StoreError> {
-        let hash = *blake3::hash(piece.content).as_bytes();
+    /// `known`: what was found of its content a moment ago, if that was looked for.
+    fn write_piece(
+        &self,
+        piece: &Piece<'_>,
+        hash: &[u8; 32],
+        known: Option<Option<Equal>>,
+        scratch: &mut Scratch,
+    ) -> Result<Written, StoreError> {
         if !piece.dedup {
-            return self.store_piece(piece, hash, scratch);
+            return self.store_piece(piece, *hash, scratch);
         }
-        let _claimed = match self.keeper.claim(&hash) {
+        if let Some(Some((id, pin))) = known {
+            return Ok(Written::new(id, true, pin));
+        }
+        let _claimed = match self.keeper.claim(hash) {
             Claim::Known(id, pin) => return Ok(Written::new(id, true, pin)),
             Claim::Mine(claimed) => claimed,
         };
-        match self.find_equal(&hash)? {
+        let key = dedup_key(hash, self.options.hint_bytes);
+        let hint = match known {
+            // What was committed since then is in memory.
+            Some(None) => self.tree.recent(&key).flatten(),
+            _ => self.tree.get(&key).map_err(meta_error)?,
+        };
+        match self.equal_of(hint, hash)? {
             Some((id, pin)) => Ok(Written::new(id, true, pin)),
-            None => self.store_piece(piece, hash, scratch),
+            None => self.store_piece(piece, *hash, scratch),
         }
     }
 
-    /// A committed chunk with this hash, held.
-    fn find_equal(&self, hash: &[u8; 32]) -> Result<Option<(ChunkId, Arc<PinGuard>)>, StoreError> {
-        let hint = self
-            .tree
-            .get(&dedup_key(hash, self.options.hint_bytes))
-            .map_err(crate::store::meta_error)?;
+    /// What the hints for several pieces lead to, looked up together; `None` if that failed, or is not worth it.
+    fn find_many(&self, pieces: &[Piece<'_>], hashes: &[[u8; 32]]) -> Option<Vec<Option<Equal>>> {
+        if pieces.len() < RUN_PIECES.start || !pieces.iter().all(|piece| piece.dedup) {
+            return None;
+        }
+        let keys: Vec<_> = hashes
+            .iter()
+            .map(|hash| dedup_key(hash, self.options.hint_bytes))
+            .collect();
+        let hints = self.tree.get_many(&keys).ok()?;
+        let found = hints.into_iter().zip(hashes);
+        found.map(|(hint, hash)| self.equal_of(hint, hash).ok()).collect()
+    }
+
+    /// The committed chunk to which a hint leads, held, if it has this hash.
+    fn equal_of(&self, hint: Option<Bytes>, hash: &[u8; 32]) -> Result<Option<Equal>, StoreError> {
         let Some(id) = hint.and_then(|hint| <[u8; 8]>::try_from(&hint[..]).ok()) else {
             return Ok(None);
         };

@@ -33,7 +33,7 @@ struct Base {
 
 impl LiveDataset {
     /// Writes all of `data` at `offset`; `after` runs with the state locked, at the moment of the write.
-    /// The caller holds the object's inode lock exclusively.
+    /// The caller holds the object's inode lock, exclusively unless these are whole blocks.
     pub(crate) fn write_object(
         &self,
         object: &Arc<Object>,

@@ -67,6 +67,7 @@ mod visited;
 mod volume;
 mod write_ahead;
 mod write_stream;
+mod write_through;
 mod xattrs;
 
 #[cfg(test)]

@@ -267,15 +267,17 @@ impl Layer {
         })
     }
 
-    /// Puts what a slot was stored as in the place of its pages: runs of blocks, each with its chunk or (none) zero.
+    /// Puts what the blocks `from..to` were stored as in the place of what was there: runs of blocks that cover them, each with
+    /// its chunk or (none) zero. Returns how many dirty blocks went; room for the others was taken as for dirty ones.
     pub(crate) fn written_ahead(
         &mut self,
-        number: u64,
+        from: u64,
+        to: u64,
         runs: Vec<(u64, u32, Option<Written>)>,
         buffers: &Buffers,
-    ) {
-        let first = number * SLOT_BLOCKS;
-        self.ahead_blocks += self.drop_pages(first, first + SLOT_BLOCKS, buffers);
+    ) -> u64 {
+        let gone = self.drop_pages(from, to, buffers);
+        self.ahead_blocks += to - from;
         for (block, count, written) in runs {
             match written {
                 Some(written) => {
@@ -287,6 +289,7 @@ impl Layer {
                 }
             }
         }
+        gone
     }
 
     /// What is known of a block.

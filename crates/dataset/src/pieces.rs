@@ -30,19 +30,40 @@ pub(crate) struct Run {
 
 /// Cuts the dirty blocks of a slot into runs for chunks of at most `chunk_bytes`, ascending.
 pub(crate) fn runs(slot: &Slot, chunk_bytes: u32) -> impl Iterator<Item = Run> + '_ {
-    let longest = ((chunk_bytes as usize).clamp(BLOCK_BYTES, CHUNK_BYTES_MAX) / BLOCK_BYTES) as u32;
-    let blocks = SLOT_BLOCKS as u32;
+    runs_of(SLOT_BLOCKS as u32, chunk_bytes, |index| slot.page(index))
+}
+
+/// The same for whole blocks, all there, the first of which is the first of a chunk.
+pub(crate) fn runs_of_data(data: &[u8], chunk_bytes: u32) -> impl Iterator<Item = Run> + '_ {
+    let page = |index: u32| {
+        let from = index as usize * BLOCK_BYTES;
+        data.get(from..from + BLOCK_BYTES)
+    };
+    runs_of((data.len() / BLOCK_BYTES) as u32, chunk_bytes, page)
+}
+
+/// Blocks of a chunk.
+pub(crate) fn blocks_of(chunk_bytes: u32) -> u32 {
+    ((chunk_bytes as usize).clamp(BLOCK_BYTES, CHUNK_BYTES_MAX) / BLOCK_BYTES) as u32
+}
+
+fn runs_of<'a>(
+    blocks: u32,
+    chunk_bytes: u32,
+    page_of: impl Fn(u32) -> Option<&'a [u8]>,
+) -> impl Iterator<Item = Run> {
+    let longest = blocks_of(chunk_bytes);
     let mut next = 0u32;
     std::iter::from_fn(move || {
-        let (index, page) = (next..blocks).find_map(|index| Some((index, slot.page(index)?)))?;
+        let (index, page) = (next..blocks).find_map(|index| Some((index, page_of(index)?)))?;
         let zero = *page == ZERO;
         let limit = if zero {
             blocks
         } else {
-            (index / longest + 1) * longest
+            ((index / longest + 1) * longest).min(blocks)
         };
         next = index + 1;
-        while next < limit && slot.page(next).is_some_and(|page| (*page == ZERO) == zero) {
+        while next < limit && page_of(next).is_some_and(|page| (*page == ZERO) == zero) {
             next += 1;
         }
         Some(Run {

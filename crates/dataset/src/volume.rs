@@ -12,7 +12,7 @@ use crate::{
     inode::{FileKind, InodeRecord, Time},
     layout::Cut,
     live::LiveDataset,
-    object::Object,
+    object::{Object, State},
     region::REGION_BYTES,
     state::{Accepts, DatasetState, Live, Paused, Relaid},
     tree::{ROOT, SeekTarget},
@@ -116,14 +116,26 @@ impl Volume {
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {
         self.live.writable()?;
         let _admitted = self.live.throttle(data.len() as u64)?;
+        let through = self.live.store_through(&self.object, offset, data)?;
         {
-            let _inode = self.object.inode_lock.write();
+            // Whole blocks change at one moment, under the state's lock: their writers need no other order. Whoever changes a
+            // part of a block reads the rest first, and is alone meanwhile.
+            let is_whole = offset.is_multiple_of(BLOCK) && (data.len() as u64).is_multiple_of(BLOCK);
+            let (_beside, _alone) = match is_whole {
+                true => (Some(self.object.inode_lock.read()), None),
+                false => (None, Some(self.object.inode_lock.write())),
+            };
             self.within(offset, data.len() as u64)
                 .map_err(|_| FsError::NoSpace)?;
             let now = self.live.now();
-            self.live.write_object(&self.object, offset, data, &mut |state| {
-                state.inode.modified = now
-            })?;
+            let after = &mut |state: &mut State| state.inode.modified = now;
+            match through {
+                Some(through) => {
+                    self.live
+                        .put_through(&self.object, offset, data.len() as u64, through, after)?;
+                }
+                None => self.live.write_object(&self.object, offset, data, after)?,
+            }
         }
         self.live.settle()
     }

@@ -5,9 +5,11 @@
 //! slot's pages give way to the chunks only if nothing has changed in it meanwhile; the layer holds the chunks until
 //! the commit that refers to them, and a crash before leaves nothing but bytes that no record names. A freeze waits
 //! for the few pieces that are on their way. A failure changes nothing: the pages stay dirty, and the commit reports it.
+//! Large writes of a stream that consist of whole chunks never become pages (`write_through.rs`).
 
 use std::{
     collections::VecDeque,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -43,6 +45,9 @@ pub(crate) struct Ahead {
     writing: RwLock<()>,
     bytes: AtomicU64,
 }
+
+/// Runs of blocks: the first, how many, and the chunk that holds them; without one they are zero.
+pub(crate) type Stored = Vec<(u64, u32, Option<Written>)>;
 
 /// Nothing is written ahead as long as it lives.
 pub(crate) type StoodStill<'a> = RwLockWriteGuard<'a, ()>;
@@ -109,7 +114,7 @@ impl LiveDataset {
 
     /// Bytes written in sequence from which on they are written ahead: as many as make a stream, less when memory is
     /// scarce.
-    fn ahead_run_bytes(&self) -> u64 {
+    pub(crate) fn ahead_run_bytes(&self) -> u64 {
         let budget = &self.dataset.environment().budget;
         STREAM_BYTES.min(budget.dirty_limit_bytes() / 16)
     }
@@ -199,7 +204,7 @@ impl LiveDataset {
     }
 
     /// Puts the chunks in the place of the pages, if those are still the same.
-    fn take_over(&self, candidate: Candidate, stored: Vec<(u64, u32, Option<Written>)>) {
+    fn take_over(&self, candidate: Candidate, stored: Stored) {
         let Candidate {
             object,
             number,
@@ -208,16 +213,26 @@ impl LiveDataset {
         } = candidate;
         let mut state = object.state.lock();
         if !state.freed && state.data.is_unchanged(number, &content) {
-            let held = ahead_memory_bytes(&state.data);
-            state.data.written_ahead(number, stored, &self.buffers);
-            let more = ahead_memory_bytes(&state.data) - held;
-            self.add_dirty(more);
-            self.sub_dirty(SLOT_BYTES);
-            self.rooms.written_ahead(SLOT_BYTES);
-            self.ahead.bytes.fetch_add(SLOT_BYTES, Relaxed);
+            let first = number * SLOT_BLOCKS;
+            self.put_ahead(&mut state, first..first + SLOT_BLOCKS, stored);
         }
         drop(state);
         self.buffers.give(content);
+    }
+
+    /// Puts the chunks of a range of blocks, for which room was taken, into the layer; how many dirty blocks gave way.
+    pub(crate) fn put_ahead(&self, state: &mut State, blocks: Range<u64>, stored: Stored) -> u64 {
+        let bytes = (blocks.end - blocks.start) * BLOCK_BYTES as u64;
+        let held = ahead_memory_bytes(&state.data);
+        let gone = state
+            .data
+            .written_ahead(blocks.start, blocks.end, stored, &self.buffers);
+        let more = ahead_memory_bytes(&state.data) - held;
+        self.add_dirty(more);
+        self.sub_dirty(gone * BLOCK_BYTES as u64);
+        self.rooms.written_ahead(bytes);
+        self.ahead.bytes.fetch_add(bytes, Relaxed);
+        gone
     }
 
     /// A layer is dropped before it was frozen: what was written ahead for it counts no more.

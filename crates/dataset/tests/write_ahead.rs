@@ -11,7 +11,7 @@ use bytes::Bytes;
 use terrace_cache::Budget;
 use terrace_dataset::{
     AllocateMode, Context, Datasets, Environment, FileKind, Filesystem, FsError, NewDataset, ROOT,
-    SetAttributes, Tree, check,
+    SetAttributes, Tree, Volume, check,
 };
 use terrace_device::ManualClock;
 use terrace_store::{
@@ -40,7 +40,8 @@ impl Store for Hooked {
         self.memory.scan(from, to, limit)
     }
     fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
-        if let Some(hook) = self.before_write.lock().take() {
+        let hook = self.before_write.lock().take();
+        if let Some(hook) = hook {
             hook();
         }
         if self.fails.load(SeqCst) {
@@ -382,4 +383,180 @@ fn a_full_pool_refuses_before_it_accepts_too_much() {
     assert!((8 * MIB..32 * MIB).contains(&accepted), "{accepted}");
     rig.commit_and_check();
     assert!(rig.read(object, 33 * MIB) == data[..accepted]);
+}
+
+impl Rig {
+    fn volume(&self) -> Arc<Volume> {
+        let new = NewDataset {
+            volume_bytes: Some(64 * MIB as u64),
+            sparse: true,
+            ..NewDataset::default()
+        };
+        self.datasets.create("pool/v", &new).unwrap();
+        self.datasets.volume("pool/v").unwrap()
+    }
+
+    fn end(&self, volume: &Volume, data: &[u8]) {
+        assert!(image(volume, data.len()) == data);
+        volume.flush().unwrap();
+        self.commit_and_check();
+        assert_eq!(volume.leaked_room_bytes(), 0);
+        assert!(image(volume, data.len()) == data);
+    }
+}
+
+fn image(volume: &Volume, length: usize) -> Vec<u8> {
+    let mut content = vec![0xEE; length];
+    volume.read(0, &mut content).unwrap();
+    content
+}
+
+fn stream_to(volume: &Volume, content: &[u8]) {
+    for (at, piece) in content.chunks(MIB).enumerate() {
+        volume.write((at * MIB) as u64, piece).unwrap();
+    }
+}
+
+#[test]
+fn a_stream_to_a_volume_never_becomes_dirty() {
+    let rig = Rig::new(1 << 30);
+    let volume = rig.volume();
+    let data = content(24 * MIB, 11);
+    stream_to(&volume, &data);
+    let dirty = rig.environment.budget.dirty_bytes();
+    assert!(dirty < 4 * MIB as u64, "{dirty} bytes");
+    assert!(rig.datasets.ahead_bytes() >= 20 * MIB as u64);
+    rig.end(&volume, &data);
+    // Over what is committed, and once more before the next commit.
+    let [second, third] = [12, 13].map(|seed| content(24 * MIB, seed));
+    stream_to(&volume, &second);
+    stream_to(&volume, &third);
+    rig.end(&volume, &third);
+}
+
+#[test]
+fn what_is_written_through_and_what_is_not_take_turns() {
+    let rig = Rig::new(1 << 30);
+    let volume = rig.volume();
+    let mut data = content(24 * MIB, 14);
+    // Dirty pages give way to it, it to dirty pages and to holes.
+    volume.write(10 * MIB as u64 + 5000, &[1; 70_000]).unwrap();
+    volume
+        .write(12 * MIB as u64, &content(4 * MIB, 15)[..MIB])
+        .unwrap();
+    stream_to(&volume, &data);
+    volume.write(9 * MIB as u64 + 100, &[2; 5000]).unwrap();
+    data[9 * MIB + 100..9 * MIB + 5100].fill(2);
+    volume.discard(14 * MIB as u64 + 4096, 300_000).unwrap();
+    data[14 * MIB + 4096..14 * MIB + 304_096].fill(0);
+    rig.end(&volume, &data);
+    // What does not consist of whole chunks is pages, as before.
+    let tail = content(6 * MIB, 16);
+    for (at, piece) in tail.chunks(MIB - 4096).enumerate() {
+        let at = 24 * MIB + at * (MIB - 4096);
+        volume.write(at as u64, piece).unwrap();
+    }
+    data.extend_from_slice(&tail);
+    rig.end(&volume, &data);
+}
+
+#[test]
+fn what_cannot_be_written_through_stays_in_ram_and_is_committed_later() {
+    let rig = Rig::new(1 << 30);
+    let volume = rig.volume();
+    let data = content(24 * MIB, 17);
+    let (first, rest) = data.split_at(8 * MIB);
+    stream_to(&volume, first);
+    rig.store.fails.store(true, SeqCst);
+    let ahead = rig.datasets.ahead_bytes();
+    for (at, piece) in rest.chunks(MIB).enumerate().take(4) {
+        volume.write(((8 + at) * MIB) as u64, piece).unwrap();
+    }
+    assert_eq!(rig.datasets.ahead_bytes(), ahead);
+    rig.store.fails.store(false, SeqCst);
+    for (at, piece) in rest.chunks(MIB).enumerate().skip(4) {
+        volume.write(((8 + at) * MIB) as u64, piece).unwrap();
+    }
+    rig.end(&volume, &data);
+}
+
+#[test]
+fn a_commit_and_a_write_while_content_is_on_its_way_lose_nothing() {
+    let rig = Rig::new(1 << 30);
+    let volume = rig.volume();
+    let data = content(24 * MIB, 18);
+    let (first, rest) = data.split_at(16 * MIB);
+    stream_to(&volume, first);
+    let other = volume.clone();
+    *rig.store.before_write.lock() = Some(Box::new(move || {
+        // Done before the one on its way is: that one is the later.
+        other.write(16 * MIB as u64 + 8192, &[9; 4096]).unwrap();
+        other.write(40 * MIB as u64, &[8; 4096]).unwrap();
+        other.flush().unwrap();
+    }));
+    for (at, piece) in rest.chunks(MIB).enumerate() {
+        volume.write(((16 + at) * MIB) as u64, piece).unwrap();
+    }
+    let mut block = [0; 4096];
+    volume.read(40 * MIB as u64, &mut block).unwrap();
+    assert_eq!(block, [8; 4096]);
+    rig.end(&volume, &data);
+}
+
+#[test]
+fn a_crash_leaves_nothing_of_what_was_written_through() {
+    let rig = Rig::new(1 << 30);
+    let volume = rig.volume();
+    let old = content(24 * MIB, 19);
+    stream_to(&volume, &old);
+    volume.flush().unwrap();
+    let chunks = rig.store.space().chunks;
+    stream_to(&volume, &content(24 * MIB, 20));
+    assert!(rig.datasets.ahead_bytes() > 0);
+    let Rig {
+        store,
+        environment,
+        datasets,
+        fs,
+    } = rig;
+    drop((environment, datasets, fs, volume));
+    let (_, datasets) = open(&store);
+    let volume = datasets.volume("pool/v").unwrap();
+    assert!(image(&volume, old.len()) == old);
+    volume.write(0, &old[..4096]).unwrap();
+    volume.flush().unwrap();
+    assert!(store.space().chunks <= chunks + 1, "{}", store.space().chunks);
+}
+
+/// Writers of whole blocks work beside one another; who changes a part of a block sees the rest as it was last written.
+#[test]
+fn writers_of_whole_blocks_and_of_parts_beside_one_another() {
+    const WRITERS: usize = 4;
+    const BLOCKS: usize = 256;
+    let rig = Rig::new(1 << 30);
+    let volume = rig.volume();
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let volume = &volume;
+            scope.spawn(move || {
+                for round in 1..=6u8 {
+                    for block in (writer..BLOCKS).step_by(WRITERS) {
+                        let at = (block * 4096) as u64;
+                        volume.write(at, &[round; 4096]).unwrap();
+                        // The first bytes of the same block, by the same writer; neighbours change meanwhile.
+                        if round % 2 == 0 {
+                            volume.write(at + 10, &[round + 100; 20]).unwrap();
+                        }
+                    }
+                }
+            });
+        }
+        let volume = &volume;
+        scope.spawn(move || (0..20).for_each(|_| volume.flush().unwrap()));
+    });
+    let mut expected = vec![6; BLOCKS * 4096];
+    for block in expected.chunks_mut(4096) {
+        block[10..30].fill(106);
+    }
+    rig.end(&volume, &expected);
 }

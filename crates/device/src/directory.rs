@@ -22,7 +22,7 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use crate::error::{Cause, DeviceError, Operation};
 use crate::file::check_range;
 use crate::flush_gate::FlushGate;
-use crate::{DEVICE_BLOCK_BYTES, Device};
+use crate::{DEVICE_BLOCK_BYTES, DEVICE_SECTOR_BYTES, Device};
 
 const DESCRIPTION: &str = "terrace-device";
 const TITLE: &str = "terrace directory device 1";
@@ -214,6 +214,10 @@ impl Device for DirectoryDevice {
 
     fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Ordering::Acquire)
+    }
+
+    fn read_unit_bytes(&self) -> usize {
+        DEVICE_SECTOR_BYTES
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {

@@ -2,7 +2,8 @@
 //!
 //! Invariants: direct I/O where the filesystem has it, else buffered; held exclusively while open (`O_EXCL` on block
 //! devices, an advisory `flock` of the whole file on regular files), except by [`FileDevice::peek`]; the size is
-//! taken at open and grows only by [`Device::refresh_size`].
+//! taken at open and grows only by [`Device::refresh_size`]. Reads by sectors only where the kernel says that it does
+//! these directly: some filesystems take them and go through the page cache.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -18,7 +19,7 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use crate::error::{Cause, DeviceError, Operation};
 use crate::flush_gate::FlushGate;
 use crate::ring::{self, Memory, RingTransfer};
-use crate::{AlignedBuffer, DEVICE_BLOCK_BYTES, Device, ReadRequest, WriteRequest};
+use crate::{AlignedBuffer, DEVICE_BLOCK_BYTES, DEVICE_SECTOR_BYTES, Device, ReadRequest, WriteRequest};
 
 /// A regular file or block device.
 pub struct FileDevice {
@@ -26,6 +27,7 @@ pub struct FileDevice {
     file: File,
     size_bytes: AtomicU64,
     direct: bool,
+    read_unit_bytes: usize,
     block_device: bool,
     read_only: bool,
     flushing: FlushGate,
@@ -172,11 +174,16 @@ impl FileDevice {
             let _ = rustix::fs::fcntl_getfl(&file)
                 .and_then(|flags| rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::DIRECT));
         }
+        let read_unit_bytes = match direct {
+            true => direct_read_unit(&file).unwrap_or(DEVICE_BLOCK_BYTES),
+            false => DEVICE_SECTOR_BYTES,
+        };
         Ok(Self {
             path: path.to_path_buf(),
             file,
             size_bytes: AtomicU64::new(size),
             direct,
+            read_unit_bytes,
             block_device,
             read_only,
             flushing: FlushGate::default(),
@@ -243,7 +250,7 @@ impl FileDevice {
     }
 
     fn read_all(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        if !self.direct || is_aligned(buffer.as_ptr()) {
+        if !self.direct || is_multiple(buffer.as_ptr(), self.read_unit_bytes) {
             return self.file.read_exact_at(buffer, offset);
         }
         let mut bounce = AlignedBuffer::with_capacity(buffer.len().min(BOUNCE_BYTES));
@@ -266,6 +273,10 @@ impl Device for FileDevice {
         self.size_bytes.load(Ordering::Acquire)
     }
 
+    fn read_unit_bytes(&self) -> usize {
+        self.read_unit_bytes
+    }
+
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
         let length = buffer.len() as u64;
         check_range(self, Operation::Read, offset, length)?;
@@ -278,7 +289,7 @@ impl Device for FileDevice {
 
     fn read_many(&self, reads: &mut [ReadRequest<'_>]) {
         let suits = |read: &ReadRequest<'_>| {
-            is_aligned(read.buffer.as_ptr())
+            is_multiple(read.buffer.as_ptr(), self.read_unit_bytes)
                 && check_range(self, Operation::Read, read.offset, read.buffer.len() as u64).is_ok()
         };
         // Buffered reads would be done one after the other by the ring as well.
@@ -435,8 +446,11 @@ pub(crate) fn check_range(
     offset: u64,
     length: u64,
 ) -> Result<(), DeviceError> {
-    let block = DEVICE_BLOCK_BYTES as u64;
-    if !offset.is_multiple_of(block) || !length.is_multiple_of(block) {
+    let unit = match operation {
+        Operation::Read => device.read_unit_bytes() as u64,
+        _ => u64::from(device.block_bytes()),
+    };
+    if !offset.is_multiple_of(unit) || !length.is_multiple_of(unit) {
         return Err(DeviceError::range(
             device.path(),
             operation,
@@ -459,7 +473,11 @@ pub(crate) fn check_range(
 }
 
 fn is_aligned(pointer: *const u8) -> bool {
-    pointer.addr().is_multiple_of(DEVICE_BLOCK_BYTES)
+    is_multiple(pointer, DEVICE_BLOCK_BYTES)
+}
+
+fn is_multiple(pointer: *const u8, unit: usize) -> bool {
+    pointer.addr().is_multiple_of(unit)
 }
 
 fn open_raw(path: &Path, flags: i32) -> io::Result<File> {
@@ -478,6 +496,22 @@ fn open_raw(path: &Path, flags: i32) -> io::Result<File> {
 fn measure(file: &File) -> io::Result<u64> {
     let size = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))?;
     Ok(size / DEVICE_BLOCK_BYTES as u64 * DEVICE_BLOCK_BYTES as u64)
+}
+
+/// What direct reads must be multiples of in offset, length and address, if the kernel says so (since Linux 6.1) and keeps
+/// its word.
+fn direct_read_unit(file: &File) -> Option<usize> {
+    let asked = rustix::fs::StatxFlags::DIOALIGN;
+    let stat = rustix::fs::statx(file, c"", rustix::fs::AtFlags::EMPTY_PATH, asked).ok()?;
+    let told = stat.stx_mask & asked.bits() != 0 && stat.stx_dio_offset_align > 0;
+    let unit = stat.stx_dio_offset_align.max(stat.stx_dio_mem_align) as usize;
+    let unit = told.then_some(unit.max(DEVICE_SECTOR_BYTES))?;
+    if !unit.is_power_of_two() || unit >= DEVICE_BLOCK_BYTES {
+        return None;
+    }
+    let mut block = AlignedBuffer::zeroed(2 * unit);
+    file.read_at(&mut block[unit..], unit as u64).ok()?;
+    Some(unit)
 }
 
 fn probe_direct(file: &File) -> bool {

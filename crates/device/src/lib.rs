@@ -2,8 +2,8 @@
 //! files) and one in RAM, the aligned buffers that direct I/O needs, and the [`Clock`] and [`Randomness`] seams; and
 //! [`listen_at`] for the sockets of the front-ends.
 //!
-//! Invariants of every device: offsets and lengths are multiples of 4096 and inside the device, anything else is
-//! an error, never a partial transfer; a write is durable only after a later [`Device::flush`] returned `Ok`; once
+//! Invariants of every device: offsets and lengths are multiples of 4096 (of reads: of [`Device::read_unit_bytes`]) and
+//! inside the device, anything else is an error, never a partial transfer; a write is durable only after a later [`Device::flush`] returned `Ok`; once
 //! a flush failed, every later flush of that open device fails too (what was lost cannot be known any more).
 
 mod buffer;
@@ -36,6 +36,9 @@ pub use volatile::{VOLATILE_VARIABLE, VolatileDevice};
 
 /// The unit of device I/O in bytes: offsets and lengths are multiples of it.
 pub const DEVICE_BLOCK_BYTES: usize = 4096;
+
+/// The smallest unit of reads that a device may have, in bytes.
+pub const DEVICE_SECTOR_BYTES: usize = 512;
 
 /// One of several reads.
 pub struct ReadRequest<'a> {
@@ -88,13 +91,19 @@ pub trait Device: Send + Sync {
     /// Usable size in bytes, a multiple of [`Device::block_bytes`].
     fn size_bytes(&self) -> u64;
 
-    /// The unit of I/O in bytes: offsets and lengths of all calls are multiples of it.
+    /// The unit of I/O in bytes: offsets and lengths of all calls but reads are multiples of it.
     fn block_bytes(&self) -> u32 {
         DEVICE_BLOCK_BYTES as u32
     }
 
-    /// Fills `buffer` from `offset`. Never a partial read: anything short is an error. A buffer whose address is
-    /// not 4096-aligned works but costs a copy; use [`AlignedBuffer`] on hot paths.
+    /// The unit of reads in bytes: their offsets and lengths are multiples of it. A power of two, at least
+    /// [`DEVICE_SECTOR_BYTES`] and at most [`Device::block_bytes`]; the same as long as the device is open.
+    fn read_unit_bytes(&self) -> usize {
+        DEVICE_BLOCK_BYTES
+    }
+
+    /// Fills `buffer` from `offset`. Never a partial read: anything short is an error. A buffer whose address is no
+    /// multiple of [`Device::read_unit_bytes`] works but costs a copy; use [`AlignedBuffer`] on hot paths.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError>;
 
     /// Does several reads, at once where the system allows; each gets an outcome of its own, as from

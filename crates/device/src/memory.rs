@@ -5,7 +5,7 @@ use parking_lot::RwLock;
 
 use crate::error::{Cause, DeviceError, Operation};
 use crate::file::check_range;
-use crate::{DEVICE_BLOCK_BYTES, Device};
+use crate::{DEVICE_BLOCK_BYTES, DEVICE_SECTOR_BYTES, Device};
 
 /// Bytes in RAM behind the [`Device`] interface.
 pub struct MemoryDevice {
@@ -42,15 +42,23 @@ impl Device for MemoryDevice {
         (self.pages.read().len() * DEVICE_BLOCK_BYTES) as u64
     }
 
+    fn read_unit_bytes(&self) -> usize {
+        DEVICE_SECTOR_BYTES
+    }
+
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
         check_range(self, Operation::Read, offset, buffer.len() as u64)?;
         let pages = self.pages.read();
-        let first = offset as usize / DEVICE_BLOCK_BYTES;
-        for (index, part) in buffer.chunks_exact_mut(DEVICE_BLOCK_BYTES).enumerate() {
-            match pages.get(first + index) {
-                Some(Some(page)) => part.copy_from_slice(&page[..]),
+        let (mut at, mut rest) = (offset as usize, buffer);
+        while !rest.is_empty() {
+            let within = at % DEVICE_BLOCK_BYTES;
+            let (part, others) = rest.split_at_mut((DEVICE_BLOCK_BYTES - within).min(rest.len()));
+            match pages.get(at / DEVICE_BLOCK_BYTES) {
+                Some(Some(page)) => part.copy_from_slice(&page[within..within + part.len()]),
                 _ => part.fill(0),
             }
+            at += part.len();
+            rest = others;
         }
         Ok(())
     }

@@ -15,6 +15,8 @@ use parking_lot::Mutex;
 
 /// Transfers under way at a time.
 const ENTRIES: u32 = 64;
+/// So many have to end before further ones follow them.
+const REFILL: usize = 16;
 
 /// Once a ring could not be had (forbidden, or no descriptors left), none is asked for again.
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
@@ -64,11 +66,9 @@ pub fn transfer_all(file: BorrowedFd<'_>, transfers: &mut [RingTransfer<'_>]) ->
         FORBIDDEN.store(true, Ordering::Relaxed);
         return false;
     };
-    for some in transfers.chunks_mut(ENTRIES as usize) {
-        if !transfer_some(&mut ring, file, some) {
-            // The ring goes, with what it did not take; those transfers were not done.
-            return true;
-        }
+    if !transfer_through(&mut ring, file, transfers) {
+        // The ring goes, with what it did not take; those transfers were not done.
+        return true;
     }
     let mut idle = IDLE.lock();
     if idle.len() < IDLE_MAX {
@@ -77,24 +77,33 @@ pub fn transfer_all(file: BorrowedFd<'_>, transfers: &mut [RingTransfer<'_>]) ->
     true
 }
 
-/// Not more transfers than the ring has entries; its queues are empty before and after. False if the kernel takes no more:
-/// what has no outcome by then was not begun.
-fn transfer_some(ring: &mut IoUring, file: BorrowedFd<'_>, transfers: &mut [RingTransfer<'_>]) -> bool {
-    let mut queued = 0;
-    for (number, transfer) in transfers.iter_mut().enumerate() {
-        let entry = transfer.entry(Fd(file.as_raw_fd())).user_data(number as u64);
-        // SAFETY: the file and the memory are borrowed by this call, which returns only when every transfer that was
-        // begun has completed.
-        if unsafe { ring.submission().push(&entry) }.is_err() {
-            transfer.outcome = Err(io::ErrorKind::WouldBlock.into());
-            continue;
+/// The ring's queues are empty before and after; in between it is kept full. False if the kernel takes no more: what has no
+/// outcome by then was not begun.
+fn transfer_through(ring: &mut IoUring, file: BorrowedFd<'_>, transfers: &mut [RingTransfer<'_>]) -> bool {
+    let (mut next, mut queued, mut begun, mut completed) = (0, 0, 0, 0);
+    loop {
+        while queued - completed < ENTRIES as usize
+            && let Some(transfer) = transfers.get_mut(next)
+        {
+            let entry = transfer.entry(Fd(file.as_raw_fd())).user_data(next as u64);
+            next += 1;
+            // SAFETY: the file and the memory are borrowed by this call, which returns only when every transfer that was
+            // begun has completed.
+            match unsafe { ring.submission().push(&entry) } {
+                Ok(()) => queued += 1,
+                Err(_) => transfer.outcome = Err(io::ErrorKind::WouldBlock.into()),
+            }
         }
-        queued += 1;
-    }
-    let (mut begun, mut completed) = (0, 0);
-    while completed < queued {
-        // For all of them: nothing can be done with a part, and each waking costs more than many a transfer.
-        match ring.submit_and_wait(queued - completed) {
+        let under_way = queued - completed;
+        if under_way == 0 {
+            return true;
+        }
+        // The last ones together, as each waking costs more than many a transfer; before, enough for others to follow.
+        let wanted = match next < transfers.len() {
+            true => under_way.min(REFILL),
+            false => under_way,
+        };
+        match ring.submit_and_wait(wanted) {
             Ok(count) => begun += count,
             Err(error) => {
                 // Interrupted, or short of memory for a moment: what was queued stays queued, what was begun goes on.
@@ -122,7 +131,6 @@ fn transfer_some(ring: &mut IoUring, file: BorrowedFd<'_>, transfers: &mut [Ring
             };
         }
     }
-    true
 }
 
 #[cfg(test)]

@@ -58,14 +58,21 @@ impl Device for VolatileDevice {
         self.inner.size_bytes()
     }
 
+    fn read_unit_bytes(&self) -> usize {
+        self.inner.read_unit_bytes()
+    }
+
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
         // The lock is held across the read: a flush in between would let old content through.
         let held = self.held.lock();
         self.inner.read_at(offset, buffer)?;
+        let block_bytes = DEVICE_BLOCK_BYTES as u64;
         let end = offset + buffer.len() as u64;
-        for (at, block) in held.range(offset..end) {
-            let start = (at - offset) as usize;
-            buffer[start..start + DEVICE_BLOCK_BYTES].copy_from_slice(block);
+        for (at, block) in held.range(offset / block_bytes * block_bytes..end) {
+            // Of the first and the last block a part may be asked for.
+            let (from, to) = (offset.max(*at), end.min(at + block_bytes));
+            buffer[(from - offset) as usize..(to - offset) as usize]
+                .copy_from_slice(&block[(from - at) as usize..(to - at) as usize]);
         }
         Ok(())
     }

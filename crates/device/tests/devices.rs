@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use terrace_device::{
     AlignedBuffer, Cause, Device, DeviceSpec, DirectoryDevice, FileDevice, MemoryDevice, Operation,
-    Randomness, SeededRandomness, open_path, peek_path,
+    Randomness, ReadRequest, SeededRandomness, open_path, peek_path,
 };
 
 const MIB: u64 = 1024 * 1024;
@@ -198,4 +198,43 @@ fn a_hostile_description_of_a_directory_is_an_error() {
     }
     std::fs::write(path.join("terrace-device"), vec![0xff; 5000]).unwrap();
     assert!(open_path(&path).is_err());
+}
+
+#[test]
+fn reads_by_the_unit_of_each_form_see_what_was_written() {
+    let base = tempfile::tempdir().unwrap();
+    let mut forms = devices(base.path());
+    // What a kill would lose is held in blocks, and read in parts of them.
+    let inner = Arc::new(MemoryDevice::new("inner", 40 * MIB));
+    forms.push(Arc::new(terrace_device::VolatileDevice::new(inner, 3)));
+    for device in forms {
+        let unit = device.read_unit_bytes();
+        assert!(unit.is_power_of_two() && (512..=4096).contains(&unit), "{unit}");
+        // Across the border of two slots of a directory.
+        let start = 16 * MIB - 64 * 1024;
+        let data = pattern(128 * 1024, 11);
+        let mut aligned = AlignedBuffer::zeroed(data.len());
+        aligned.copy_from_slice(&data);
+        device.write_at(start, &aligned).unwrap();
+        let random = SeededRandomness::new(5);
+        for round in 0..200 {
+            let units = data.len() / unit;
+            let from = random.number() as usize % units;
+            let count = 1 + random.number() as usize % (units - from).min(20);
+            let range = from * unit..(from + count) * unit;
+            let mut buffer = AlignedBuffer::zeroed(range.len());
+            device.read_at(start + range.start as u64, &mut buffer).unwrap();
+            assert!(buffer[..] == data[range.clone()], "{} {range:?}", device.path());
+            // Several at once, packed as whoever reads many packs them.
+            let (front, back) = buffer.split_at_mut(range.len() / unit / 2 * unit);
+            let (at, more) = (start + range.start as u64, front.len() as u64);
+            let mut reads = [ReadRequest::new(at, front), ReadRequest::new(at + more, back)];
+            device.read_many(&mut reads);
+            assert!(reads.iter().all(|read| read.outcome.is_ok()), "round {round}");
+            assert!(buffer[..] == data[range]);
+        }
+        let mut buffer = AlignedBuffer::zeroed(unit);
+        let askew = device.read_at(start + unit as u64 / 2, &mut buffer).unwrap_err();
+        assert_eq!(askew.cause, Cause::Misaligned);
+    }
 }

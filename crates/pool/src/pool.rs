@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
+use terrace_device::DEVICE_BLOCK_BYTES;
 
 use crate::allocator::Allocator;
 use crate::counters::count;
@@ -331,7 +332,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Fills `buffer` from `offset` bytes into the segment (multiples of 4096). Tried twice before it fails.
+    /// What offsets and lengths of reads of a device must be multiples of, bytes; divides 4096.
+    pub fn read_unit_bytes(&self, device: u16) -> usize {
+        self.device(device)
+            .map_or(DEVICE_BLOCK_BYTES, |open| open.device.read_unit_bytes())
+    }
+
+    /// Fills `buffer` from `offset` bytes into the segment (multiples of [`Self::read_unit_bytes`]). Tried twice before it
+    /// fails.
     pub fn read(&self, segment: SegmentId, offset: u64, buffer: &mut [u8]) -> Result<(), PoolError> {
         self.device(segment.device)?
             .read(segment, offset, buffer, self.segment_bytes)

@@ -104,6 +104,17 @@ pub struct Disk {
     pub vanished: bool,
 }
 
+/// The pages that a read from `offset` touches: which, what of each, and where that goes.
+fn pages_of(offset: u64, length: usize) -> impl Iterator<Item = (usize, Range<usize>, Range<usize>)> {
+    let start = (offset % PAGE_BYTES as u64) as usize;
+    let first = (offset / PAGE_BYTES as u64) as usize;
+    (0..(start + length).div_ceil(PAGE_BYTES)).map(move |index| {
+        let page = index * PAGE_BYTES;
+        let (from, to) = (start.max(page), (start + length).min(page + PAGE_BYTES));
+        (first + index, from - page..to - page, from - start..to - start)
+    })
+}
+
 fn page_of(image: &Image, index: usize) -> Page {
     image
         .get(index)
@@ -143,12 +154,12 @@ impl Disk {
 
     /// What a read returns; `false` if one of the pages is bad.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> bool {
-        let first = (offset / PAGE_BYTES as u64) as usize;
         let mut good = true;
-        for (index, part) in buffer.chunks_exact_mut(PAGE_BYTES).enumerate() {
-            good &= !self.bad_pages.contains(&(first + index));
-            match self.current.get(first + index) {
-                Some(Some(page)) => part.copy_from_slice(&page[..]),
+        for (page, within, range) in pages_of(offset, buffer.len()) {
+            good &= !self.bad_pages.contains(&page);
+            let part = &mut buffer[range];
+            match self.current.get(page) {
+                Some(Some(page)) => part.copy_from_slice(&page[within]),
                 _ => part.fill(0),
             }
         }
@@ -376,15 +387,15 @@ impl Disk {
 
     /// Puts an earlier content of one of its pages into what a read returns; `false` if none had another one.
     pub fn show_earlier(&self, offset: u64, buffer: &mut [u8], random: &mut Random) -> bool {
-        let first = (offset / PAGE_BYTES as u64) as usize;
-        let pages = buffer.len() / PAGE_BYTES;
-        let from = random.index(pages);
-        (from..pages).chain(0..from).any(|index| {
-            let part = &mut buffer[index * PAGE_BYTES..(index + 1) * PAGE_BYTES];
-            let earlier = self.earlier_page(first + index);
-            let other = earlier.filter(|earlier| part != &earlier[..]);
+        let mut pages: Vec<_> = pages_of(offset, buffer.len()).collect();
+        let from = random.index(pages.len());
+        pages.rotate_left(from);
+        pages.into_iter().any(|(page, within, range)| {
+            let part = &mut buffer[range];
+            let earlier = self.earlier_page(page);
+            let other = earlier.filter(|earlier| part != &earlier[within.clone()]);
             other.is_some_and(|earlier| {
-                part.copy_from_slice(&earlier);
+                part.copy_from_slice(&earlier[within]);
                 true
             })
         })

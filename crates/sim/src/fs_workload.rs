@@ -18,6 +18,9 @@ use crate::{
     trace, violation,
 };
 
+/// What a volume is cut into if nothing else is said.
+const CHUNK_OF_VOLUME: u64 = 16 << 10;
+
 /// Objects that a filesystem of the run has at most.
 const OBJECTS_MAX: usize = 90;
 /// Content that a filesystem of the run has at most, blocks.
@@ -603,7 +606,15 @@ impl Run {
         let choice = self.random.below(10);
         let (words, result) = match choice {
             0..=5 => {
+                let mut offset = offset;
                 let mut data = Content::choose(&mut self.random, 200_000).bytes();
+                if self.random.chance(1, 4) && !data.is_empty() {
+                    // Whole chunks, many at once: such writes go past the pages.
+                    offset = offset / CHUNK_OF_VOLUME * CHUNK_OF_VOLUME;
+                    let length = self.random.between(8, 24) * CHUNK_OF_VOLUME;
+                    let length = length.min((model.size - offset) / CHUNK_OF_VOLUME * CHUNK_OF_VOLUME);
+                    data = data.iter().copied().cycle().take(length as usize).collect();
+                }
                 data.truncate((model.size - offset) as usize);
                 model.write(offset, &data);
                 (

@@ -13,7 +13,7 @@ use terrace_device::{
 };
 
 use crate::{
-    disk::{Disk, PAGE_BYTES, Rates},
+    disk::{Disk, PAGE_BYTES, Rates, SECTOR_BYTES},
     fault::{Coverage, FaultKind},
     outcome::{Check, Violation},
     random::Random,
@@ -444,8 +444,11 @@ impl SimulatedDevice {
         offset: u64,
         length: usize,
     ) -> Result<(), DeviceError> {
-        let block = DEVICE_BLOCK_BYTES as u64;
-        if !offset.is_multiple_of(block) || !(length as u64).is_multiple_of(block) {
+        let unit = match operation {
+            Operation::Read => self.read_unit_bytes(),
+            _ => DEVICE_BLOCK_BYTES,
+        };
+        if !offset.is_multiple_of(unit as u64) || !length.is_multiple_of(unit) {
             return Err(self.error(operation, offset, length, Cause::Misaligned));
         }
         let size_bytes = state.disks[self.disk].size_bytes();
@@ -466,6 +469,14 @@ impl Device for SimulatedDevice {
 
     fn size_bytes(&self) -> u64 {
         self.machine.state.lock().disks[self.disk].size_bytes()
+    }
+
+    /// Every other disk is read by sectors.
+    fn read_unit_bytes(&self) -> usize {
+        match self.disk % 2 {
+            0 => SECTOR_BYTES,
+            _ => DEVICE_BLOCK_BYTES,
+        }
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
@@ -495,7 +506,8 @@ impl Device for SimulatedDevice {
             return Err(failed());
         }
         if disk.rates.bad_page > 0 && random.chance(disk.rates.bad_page, 10_000) {
-            disk.spoil((offset / PAGE_BYTES as u64) as usize + random.index(buffer.len() / PAGE_BYTES));
+            let pages = buffer.len().div_ceil(PAGE_BYTES);
+            disk.spoil((offset / PAGE_BYTES as u64) as usize + random.index(pages));
         }
         if !disk.read(offset, buffer) {
             machine.coverage.hit(FaultKind::ReadErrorForGood);
