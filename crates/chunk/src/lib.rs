@@ -28,6 +28,7 @@ mod meta_reads;
 mod meta_storage;
 mod moves;
 mod options;
+mod packing;
 mod payload;
 mod places;
 mod read;

@@ -14,6 +14,7 @@ use crate::{
     Step,
     counters::Counters,
     meta_storage::MetaStorage,
+    packing::Grain,
     reclaim::Reclaim,
     release::Released,
     room::{InVain, Waiting},
@@ -53,6 +54,8 @@ pub(crate) struct Maintenance {
     pub(crate) stuck: BTreeSet<SegmentId>,
     /// Segments that cannot be emptied until there is room again.
     pub(crate) without_room: BTreeSet<SegmentId>,
+    /// See [`crate::packing`].
+    pub(crate) grain: Grain,
     /// The last turn of work for room that brought nothing back.
     pub(crate) in_vain: InVain,
     /// What is still to be done for segments that were given up.

@@ -1,7 +1,7 @@
 //! Room for those who write: brought back for them when there is none, before they are told that the pool is full.
 //!
-//! Invariants: nobody is refused but after a look that follows a whole turn of background work which brought nothing back and
-//! began after they asked; how long somebody else works here is no reason. Who waits may hold reservations, claims of no
+//! Invariants: nobody is refused but after a look that follows a whole turn of background work which brought nothing back, also by
+//! packing closer (`packing.rs`), and began after they asked; how long somebody else works here is no reason. Who waits may hold reservations, claims of no
 //! content and whatever locks of floors above, none of which the background asks for.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -91,6 +91,9 @@ impl ChunkStore {
             let now = self.pool.free_for_content() + self.need.taken.load(Ordering::Acquire);
             in_vain = if now > most { 0 } else { in_vain + 1 };
             most = most.max(now);
+            if in_vain == ROUNDS_IN_VAIN && self.pack(&mut state)? {
+                in_vain = 0;
+            }
             if in_vain == ROUNDS_IN_VAIN {
                 state.in_vain = InVain {
                     turn,

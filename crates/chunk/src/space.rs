@@ -32,14 +32,24 @@ impl ChunkStore {
 
     /// Room for content beyond the reserve, less what is set aside, bytes.
     pub(crate) fn available(&self) -> u64 {
-        let content = self.room_for_content() / 9 * 8;
-        content.saturating_sub(self.reserved.load(Ordering::Acquire))
+        self.content_room()
+            .saturating_sub(self.reserved.load(Ordering::Acquire))
+    }
+
+    /// The same, whatever is set aside.
+    fn content_room(&self) -> u64 {
+        self.room_for_content() / 9 * 8
     }
 
     /// Room for content beyond the reserve, each tier with the copies that it keeps, bytes.
     fn room_for_content(&self) -> u64 {
+        self.room_beyond(self.reserve_segments())
+    }
+
+    /// Room beyond so many segments, of each copy, bytes.
+    fn room_beyond(&self, leave_free: u64) -> u64 {
         let segment = u64::from(self.pool.segment_bytes());
-        self.pool.content_room().beyond(self.reserve_segments()) * segment + self.open_room()
+        self.pool.content_room().beyond(leave_free) * segment + self.open_room()
     }
 
     /// As [`available`](Self::available), if a device ended before these segments; negative room is none. And whether the
@@ -63,26 +73,39 @@ impl ChunkStore {
         self.reserved.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_aside(&self, bytes: u64) -> Result<Reservation, StoreError> {
+    /// Sets `bytes` aside beside the caller's `own`, leaving so many segments free.
+    pub(crate) fn set_aside(
+        &self,
+        bytes: u64,
+        own: &dyn Fn() -> u64,
+        leave_free: u64,
+    ) -> Result<Reservation, StoreError> {
         self.check_running()?;
         // Looked at and taken in one: of two who ask at a time neither stands in the other's way with what it does not get.
         let try_once = || {
+            let own = own();
             let taken = self
                 .reserved
                 .fetch_update(Ordering::AcqRel, Ordering::Acquire, |reserved| {
                     let all = reserved.checked_add(bytes)?;
-                    (Self::allowance(all) <= self.room_for_content()).then_some(all)
+                    let beside = all.saturating_sub(own);
+                    (Self::allowance(beside) <= self.room_beyond(leave_free)).then_some(all)
                 });
             taken.is_ok()
         };
         if !try_once() && !self.make_room(try_once)? {
             return Err(StoreError::NoSpace);
         }
+        Ok(self.given(bytes))
+    }
+
+    /// So much was set aside.
+    pub(crate) fn given(&self, bytes: u64) -> Reservation {
         let reserved = self.reserved.clone();
         let give_back = move |bytes| {
             reserved.fetch_sub(bytes, Ordering::AcqRel);
         };
-        Ok(Reservation::new(bytes, std::sync::Arc::new(give_back)))
+        Reservation::new(bytes, std::sync::Arc::new(give_back))
     }
 
     pub(crate) fn measure(&self) -> Space {
@@ -155,6 +178,8 @@ impl ChunkStore {
             metadata_bytes,
             pending_free_bytes: positive(self.pending_free.load(Ordering::Relaxed)) + emptied * segment,
             reserve_bytes: self.reserve_segments() * segment,
+            room_bytes: self.content_room(),
+            set_aside_bytes: self.reserved.load(Ordering::Acquire),
             available_bytes: self.available(),
             chunks: positive(counters.chunks),
             tiers,

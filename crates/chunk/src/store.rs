@@ -208,12 +208,30 @@ impl Store for ChunkStore {
         Sequence(self.commit.lock().sequence)
     }
 
-    fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
-        self.set_aside(bytes)
+    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
+        self.set_aside(bytes, own, self.reserve_segments())
+    }
+
+    fn reserve_promised(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
+        self.set_aside(bytes, own, self.eighths(6))
+    }
+
+    fn reserve_to_gain(&self, bytes: u64) -> Result<Reservation, StoreError> {
+        let all = || self.reserved.load(Ordering::Acquire);
+        self.set_aside(bytes, &all, self.eighths(6))
+    }
+
+    fn reserve_always(&self, bytes: u64) -> Reservation {
+        self.reserved.fetch_add(bytes, Ordering::AcqRel);
+        self.given(bytes)
     }
 
     fn space(&self) -> Space {
         self.measure()
+    }
+
+    fn available_bytes(&self) -> u64 {
+        self.available()
     }
 
     fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {

@@ -100,6 +100,11 @@ impl ChunkStore {
         (total / 50).max(8).min(total / 3)
     }
 
+    /// So many eighths of the reserve, rounded up.
+    pub(crate) fn eighths(&self, eighths: u64) -> u64 {
+        (self.reserve_segments() * eighths).div_ceil(8)
+    }
+
     /// Segments of the reserve that no content may take, whoever writes it: without one for tables no checkpoint could be
     /// made, and nothing be freed any more.
     pub(crate) fn last_segments(&self) -> u64 {

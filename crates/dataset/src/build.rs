@@ -382,6 +382,7 @@ impl LiveDataset {
                         CachedRegion {
                             birth: 0,
                             record: None,
+                            shared: None,
                         },
                     ));
                 }
@@ -478,6 +479,7 @@ impl LiveDataset {
                 continue;
             }
             change += i64::from(record.mapped_blocks()) - i64::from(before);
+            let shared = self.note_shared(batch, body, region, cached.as_deref(), &record)?;
             batch.put_region(body, region, old, Some(&record));
             heat.record(dataset, body, region as u32, Access::Write, 1.0, minutes);
             if old.is_some() && record.is_in_pieces(chunk_bytes) {
@@ -495,6 +497,7 @@ impl LiveDataset {
                 CachedRegion {
                     birth: batch.checkpoint(),
                     record,
+                    shared,
                 },
             ));
         }

@@ -10,10 +10,12 @@ use terrace_store::{ChunkId, Store, StoreError};
 
 use crate::{
     counters::Counters,
+    dataset_record::DatasetRecord,
     datasets::for_each,
     entry::{EntryRecord, OrphanRecord},
     inode::{FileKind, InodeRecord},
     keys,
+    recount::shared_blocks_of,
     region::RegionRecord,
     sweep::{DATASET_TABLES, Job},
     versions::{damaged, split_value},
@@ -42,6 +44,10 @@ pub struct CheckReport {
     pub problems: Vec<String>,
     /// What the counters of each dataset must be.
     counted: BTreeMap<u32, Counters>,
+    /// Volumes, with the newest held checkpoint of those that have one.
+    volumes: BTreeMap<u32, Option<u64>>,
+    /// Volumes of which it is being counted what they have in common with it.
+    recounted: BTreeSet<u32>,
 }
 
 impl CheckReport {
@@ -70,8 +76,21 @@ pub fn check(store: &Arc<dyn Store>) -> Result<CheckReport, StoreError> {
     let mut report = CheckReport::default();
     // The records of those that were destroyed are being freed, table by table: they need not agree any more.
     let mut existing = BTreeSet::new();
-    for_each(store, keys::TABLE_DATASET, |key, _| {
-        existing.insert(keys::dataset_of(key)?);
+    for_each(store, keys::TABLE_DATASET, |key, value| {
+        let dataset = keys::dataset_of(key)?;
+        existing.insert(dataset);
+        if DatasetRecord::decode(value).is_ok_and(|record| record.kind.is_volume()) {
+            report.volumes.insert(dataset, None);
+        }
+        Ok(())
+    })?;
+    for_each(store, keys::TABLE_HELD, |key, _| {
+        let mut reader = terrace_codec::Reader::new(key);
+        reader.u8("table")?;
+        let (dataset, checkpoint) = (reader.key_u32("dataset")?, reader.key_u64("checkpoint")?);
+        if let Some(newest) = report.volumes.get_mut(&dataset) {
+            *newest = (*newest).max(Some(checkpoint));
+        }
         Ok(())
     })?;
     check_regions(store, &mut report)?;
@@ -100,8 +119,14 @@ fn check_strays(
 ) -> Result<(), StoreError> {
     let mut known = existing.clone();
     for_each(store, keys::TABLE_SWEEP, |_, value| {
-        if let Job::Dataset { dataset, .. } = Job::decode(value)? {
-            known.insert(dataset);
+        match Job::decode(value)? {
+            Job::Dataset { dataset, .. } => drop(known.insert(dataset)),
+            // One that a newer checkpoint has overtaken counts nothing any more.
+            Job::Recount { dataset, held, .. } if report.volumes.get(&dataset) == Some(&Some(held)) => {
+                report.recounted.insert(dataset);
+            }
+            Job::Recount { .. } => {}
+            Job::Snapshot { .. } => {}
         }
         Ok(())
     })?;
@@ -137,6 +162,18 @@ fn check_counters(
             (says.live_blocks, says.history_blocks, says.objects)
                 != (is.live_blocks, is.history_blocks, is.objects)
         };
+        let shared = is.shared_blocks.unwrap_or(0);
+        if let Some(says) = says.shared_blocks
+            && existing.contains(&dataset)
+            && !report.recounted.contains(&dataset)
+            && says != shared
+        {
+            report.problem(|| {
+                format!(
+                    "volume {dataset} has {shared} blocks in common with its newest held checkpoint, its counters say {says}"
+                )
+            });
+        }
         // Of a destroyed one nothing is counted any more while it is freed.
         if existing.contains(&dataset) && (differs(&says) || says.next_object < is.next_object) {
             report.problem(|| format!("dataset {dataset} has {is:?}, its counters say {says:?}"));
@@ -150,6 +187,7 @@ fn check_counters(
 }
 
 fn check_regions(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(), StoreError> {
+    let mut unknown = None;
     for_each(store, keys::TABLE_REGION, |key, value| {
         report.regions += 1;
         let (dataset, body, _) = keys::parse_region(key)?;
@@ -157,13 +195,23 @@ fn check_regions(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(),
         match split_value(value).and_then(|(_, payload)| RegionRecord::decode(payload)) {
             Ok(record) if record.is_empty() => report.problem(|| format!("region {key:02x?} maps nothing")),
             Ok(record) => {
-                report.counters(dataset, 0).live_blocks += u64::from(record.mapped_blocks());
+                let shared = match report.volumes.get(&dataset) {
+                    Some(Some(held)) => shared_blocks_of(store.as_ref(), key, value, *held),
+                    _ => Ok(0),
+                };
+                let counters = report.counters(dataset, 0);
+                counters.live_blocks += u64::from(record.mapped_blocks());
+                match shared {
+                    Ok(shared) => *counters.shared_blocks.get_or_insert(0) += shared,
+                    Err(error) => unknown = unknown.take().or(Some(error)),
+                }
                 report.refer(&record);
             }
             Err(error) => report.problem(|| format!("region {key:02x?}: {error}")),
         }
         Ok(())
-    })
+    })?;
+    unknown.map_or(Ok(()), Err)
 }
 
 #[derive(Default)]

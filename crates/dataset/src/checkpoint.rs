@@ -123,7 +123,7 @@ impl Datasets {
         Ok(())
     }
 
-    fn nodes_where(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Arc<Node>> {
+    pub(crate) fn nodes_where(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Arc<Node>> {
         self.registry
             .read()
             .iter()
@@ -160,9 +160,6 @@ impl Datasets {
         }
         held(checkpoint, &nodes)?;
         drop(locks);
-        for node in &nodes {
-            node.state.usage().adjust_reservation(&self.environment.store);
-        }
         Ok((checkpoint, self.environment.store.newest()))
     }
 

@@ -18,6 +18,9 @@ pub struct Counters {
     pub next_object: u64,
     /// The newest checkpoint that has records of this dataset.
     pub newest_checkpoint: u64,
+    /// Of the live blocks of a volume, those that the newest held checkpoint has as well; `None`: it was not counted (by older
+    /// versions, and of filesystems).
+    pub shared_blocks: Option<u64>,
 }
 
 impl Counters {
@@ -43,6 +46,9 @@ impl Counters {
         self.history_blocks = self.history_blocks.saturating_add_signed(change.history_blocks);
         self.objects = self.objects.saturating_add_signed(change.objects);
         self.newest_checkpoint = self.newest_checkpoint.max(checkpoint);
+        self.shared_blocks = self
+            .shared_blocks
+            .map(|shared| shared.saturating_add_signed(change.shared_blocks));
     }
 
     /// The value of its record.
@@ -53,19 +59,26 @@ impl Counters {
             .varint(self.history_blocks)
             .varint(self.objects);
         writer.varint(self.next_object).varint(self.newest_checkpoint);
+        if let Some(shared) = self.shared_blocks {
+            writer.varint(shared);
+        }
         writer.into_bytes()
     }
 
     /// Reads a value.
     pub fn decode(value: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(value);
-        let counters = Self {
+        let mut counters = Self {
             live_blocks: reader.varint("live blocks")?,
             history_blocks: reader.varint("history blocks")?,
             objects: reader.varint("objects")?,
             next_object: reader.varint("next object")?,
             newest_checkpoint: reader.varint("newest checkpoint")?,
+            shared_blocks: None,
         };
+        if reader.remaining() > 0 {
+            counters.shared_blocks = Some(reader.varint("shared blocks")?);
+        }
         reader.finish()?;
         Ok(counters)
     }

@@ -15,6 +15,7 @@ use crate::{
     live::LiveDataset,
     object::{Object, State},
     pages::{Block, Page},
+    region::REGION_BLOCKS,
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -71,7 +72,8 @@ impl LiveDataset {
             let clean = { object.state.lock().data.clean_blocks(first, last) * BLOCK };
             let want = clean.min(need);
             if want > taken {
-                if let Err(error) = self.take_room(want - taken) {
+                let mut over = || self.mapped_bytes(object, first, last);
+                if let Err(error) = self.take_room_over(want - taken, &mut over) {
                     self.rooms.give(taken);
                     return Err(error);
                 }
@@ -126,6 +128,25 @@ impl LiveDataset {
             }
             return Ok(());
         }
+    }
+
+    /// How much of these blocks is mapped and clean, bytes: writing over it makes the dataset no larger. What cannot be looked
+    /// up counts as new.
+    fn mapped_bytes(&self, object: &Arc<Object>, first: u64, last: u64) -> u64 {
+        let per_region = u64::from(REGION_BLOCKS);
+        let regions = first / per_region..last.div_ceil(per_region);
+        let mapped: usize = regions
+            .filter_map(|region| {
+                let mapped = self.mapped_blocks(object, region).ok()?;
+                let state = object.state.lock();
+                let blocks = mapped.iter().zip(region * per_region..);
+                let clean = blocks.filter(|(mapped, block)| {
+                    **mapped && (first..last).contains(block) && !state.data.is_dirty(*block)
+                });
+                Some(clean.count())
+            })
+            .sum();
+        mapped as u64 * BLOCK
     }
 
     /// Whether a block that is written in part must be read first: it has content below that is not at hand.

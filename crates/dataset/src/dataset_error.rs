@@ -80,13 +80,34 @@ pub enum DatasetError {
     },
     /// The pool has not the room that was to be set aside.
     #[error(
-        "{} would have to be set aside and {} are free; ask for less, set nothing aside (--sparse for a new volume, \
+        "{} would have to be set aside, working room included, and {} are free; ask for less, set nothing aside (--sparse for a new volume, \
          reservation=none), or add a device with 'terrace pool add'",
         format_size(*.wanted_bytes),
         format_size(*.available_bytes)
     )]
     NoRoom {
         /// More than is set aside already.
+        wanted_bytes: u64,
+        /// What is left of the pool.
+        available_bytes: u64,
+    },
+    /// The pool has not the room that a snapshot of a thick volume has to set aside.
+    #[error(
+        "snapshot '{snapshot}' needs {} set aside so that '{volume}', for which {} are reserved, can still be written over, and {} \
+         are free; delete files or destroy snapshots, add a device with 'terrace pool add', or reserve less with 'terrace set \
+         reservation=none {volume}': then writes to it may be refused when the pool is full",
+        format_size(*.wanted_bytes),
+        format_size(*.reserved_bytes),
+        format_size(*.available_bytes)
+    )]
+    NoRoomForSnapshot {
+        /// What was to be taken.
+        snapshot: String,
+        /// The volume, or the first of several.
+        volume: String,
+        /// For how much of it room is reserved.
+        reserved_bytes: u64,
+        /// What would have to be set aside for all of them.
         wanted_bytes: u64,
         /// What is left of the pool.
         available_bytes: u64,

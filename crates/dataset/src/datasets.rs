@@ -5,11 +5,14 @@
 //! Invariants: one administrative change at a time (`admin`); locks are taken in the order admin, handle, commit
 //! locks by ascending number, registry; the checkpoint counter after opening is above every number in any record.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use parking_lot::{Mutex, RwLock};
 use terrace_codec::{DecodeError, Reader, Writer};
-use terrace_store::{Store, StoreError};
+use terrace_store::{Space, Store, StoreError};
 
 use crate::{
     counters::Counters,
@@ -112,6 +115,8 @@ pub struct Datasets {
     pub(crate) facts: Mutex<Facts>,
     pub(crate) admin: Mutex<()>,
     pub(crate) sweeper: Sweeper,
+    /// Working room beside all reservations, bytes.
+    pub(crate) working_bytes: Arc<AtomicU64>,
 }
 
 impl Datasets {
@@ -137,6 +142,11 @@ impl Datasets {
         })?;
         records.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
         let checkpoints = Arc::new(Checkpoints::new(facts.checkpoint));
+        let sweeper = Sweeper::open(&store)?;
+        let facts = Facts {
+            next_sweep: facts.next_sweep.max(sweeper.next_number()),
+            ..facts
+        };
         let datasets = Self {
             environment,
             pool: RwLock::new(pool.to_owned()),
@@ -144,7 +154,8 @@ impl Datasets {
             registry: RwLock::default(),
             facts: Mutex::new(facts),
             admin: Mutex::default(),
-            sweeper: Sweeper::open(&store)?,
+            sweeper,
+            working_bytes: Arc::default(),
         };
         if records.is_empty() {
             datasets.make_root()?;
@@ -178,7 +189,8 @@ impl Datasets {
         self.checkpoints.raise(newest.saturating_add(1));
         let name = self.full_name(&record.name);
         let above = crate::name::parent(&name).and_then(|above| self.registry.read().get(above));
-        let usage = Usage::new(above.map(|above| above.state.usage().clone()));
+        let above = above.map(|above| above.state.usage().clone());
+        let usage = Usage::new(store.clone(), self.working_bytes.clone(), above);
         usage.add_live_blocks(i64::try_from(counters.live_blocks).unwrap_or(i64::MAX));
         let state = Arc::new(DatasetState::new(
             number,
@@ -191,6 +203,7 @@ impl Datasets {
             counters,
             usage,
         ));
+        self.resume_recount(&state);
         let node = Node::new(state, record);
         self.registry.write().insert(name.clone(), node.clone());
         self.apply_settings(&name, &node);
@@ -375,21 +388,18 @@ impl Datasets {
         let space = self.environment.store.space();
         Ok(nodes
             .into_iter()
-            .map(|(name, node)| self.describe(name, &node, space.available_bytes))
+            .map(|(name, node)| self.describe(name, &node, &space))
             .collect())
     }
 
     /// One dataset.
     pub fn info(&self, name: &str) -> Result<DatasetInfo, DatasetError> {
         let node = self.node(name)?;
-        Ok(self.describe(
-            name.to_owned(),
-            &node,
-            self.environment.store.space().available_bytes,
-        ))
+        let space = self.environment.store.space();
+        Ok(self.describe(name.to_owned(), &node, &space))
     }
 
-    fn describe(&self, name: String, node: &Node, available_bytes: u64) -> DatasetInfo {
+    fn describe(&self, name: String, node: &Node, space: &Space) -> DatasetInfo {
         let counters = node.state.counters();
         let tree = self.registry.read().tree(&name);
         let used_bytes = tree
@@ -404,7 +414,7 @@ impl Datasets {
             (snapshots as u64, held.len() as u64)
         };
         let usage = node.state.usage();
-        let room = available_bytes.saturating_add(usage.set_aside_bytes());
+        let room = usage.available_bytes(space);
         DatasetInfo {
             number: node.number(),
             kind: node.record.read().kind,

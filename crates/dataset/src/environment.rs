@@ -6,7 +6,7 @@ use terrace_cache::{Budget, ChunkHeat, Foreground, Heat, ReadAhead, ReadCache, R
 use terrace_device::Clock;
 use terrace_store::Store;
 
-use crate::{fragments::Fragments, object_pins::ObjectPins};
+use crate::{fragments::Fragments, object_pins::ObjectPins, relief::Relief};
 
 /// Memory budget when none is named, bytes.
 const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
@@ -43,6 +43,8 @@ pub struct Environment {
     pub pins: ObjectPins,
     /// Regions that lie in many pieces.
     pub fragments: Fragments,
+    /// What is done for those who find no room.
+    pub relief: Relief,
 }
 
 impl Environment {
@@ -73,6 +75,7 @@ impl Environment {
             reuse: ReuseSampler::default(),
             pins: ObjectPins::default(),
             fragments: Fragments::default(),
+            relief: Relief::default(),
         }
     }
 

@@ -573,8 +573,7 @@ impl Tree for Filesystem {
         let counters = self.live.dataset.counters();
         let used_bytes = counters.referenced_bytes();
         let usage = self.live.dataset.usage();
-        let own = usage.set_aside_bytes();
-        let available = space.available_bytes.saturating_add(own);
+        let available = usage.available_bytes(&space);
         let statistics = match usage.quota_left_bytes() {
             Some(left) => {
                 let available_bytes = left.min(available);

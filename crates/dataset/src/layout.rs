@@ -34,6 +34,8 @@ pub enum Cut {
     /// Only what is left of chunks with dead blocks, in chunks of at most 16 KiB: for what is still being overwritten at random,
     /// where each long chunk would have dead blocks again a moment later.
     Survivors,
+    /// The same for those who find no room in the pool: in its reserve if need be, on any tier.
+    ForRoom,
 }
 
 /// The longest chunk of [`Cut::Survivors`].
@@ -135,7 +137,7 @@ impl Layout {
     ) -> Self {
         let chunk_bytes = match cut {
             Cut::InOrder => chunk_bytes,
-            Cut::Survivors => chunk_bytes.min(SURVIVORS_BYTES),
+            Cut::Survivors | Cut::ForRoom => chunk_bytes.min(SURVIVORS_BYTES),
         };
         let longest = (chunk_bytes as usize).clamp(BLOCK_BYTES, CHUNK_BYTES_MAX) / BLOCK_BYTES;
         let mut layout = Self {

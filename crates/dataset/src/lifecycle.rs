@@ -14,8 +14,9 @@ use crate::{
     filesystem::Filesystem,
     keys, name as names,
     properties::VOLUME_CHUNK_SIZE,
+    properties_set::above_quota,
     registry::Node,
-    room::set_aside_of,
+    room::working_bytes_of,
     sweep::Job,
     versions::VersionedBatch,
     volume::Volume,
@@ -110,11 +111,15 @@ impl Datasets {
             made.push(self.prepare(self.stored_name(parent)?, Kind::Filesystem, BTreeMap::new())?);
         }
         let reservation = crate::properties::settings(&[(name.to_owned(), properties.clone())], &[]);
-        // Taken and given back: the same amount is set aside when the dataset is loaded.
-        drop(set_aside_of(
-            &self.environment.store,
-            reservation.reservation_bytes,
-        )?);
+        let (store, reserved) = (&self.environment.store, reservation.reservation_bytes);
+        if reserved > 0 {
+            self.check_reservation(name, reserved)?;
+            if let Some(quota) = reservation.quota_bytes.filter(|quota| *quota < reserved) {
+                return Err(above_quota(name, reserved, name, quota));
+            }
+        }
+        // Given back when as much is set aside for the dataset itself.
+        let _room = self.set_aside(reserved.saturating_add(working_bytes_of(store, reserved)))?;
         made.push(self.prepare(stored, kind, properties)?);
         self.finish_create(made)
     }
@@ -166,6 +171,7 @@ impl Datasets {
         let (mut batch, change) = first.finish();
         let mut counters = crate::counters::Counters {
             next_object: keys::ROOT_OBJECT + 1,
+            shared_blocks: kind.is_volume().then_some(0),
             ..Default::default()
         };
         counters.apply(change, checkpoint);
@@ -286,8 +292,7 @@ impl Datasets {
                 .for_each(|view| view.set_gone());
             let dropped = node.slot.lock().handle.take();
             drop(dropped);
-            // Shrinking a reservation cannot fail.
-            let _ = node.state.usage().set_reservation(store, 0);
+            node.state.usage().keep_reservation(0);
         }
         if let Some((_, top)) = tree.first() {
             top.state.usage().move_below(None);
@@ -361,9 +366,10 @@ impl Datasets {
         };
         let fully_reserved = record.properties.get("reservation") == Some(&crate::units::format_size(old));
         if fully_reserved {
-            node.state
-                .usage()
-                .set_reservation(&self.environment.store, size_bytes)?;
+            self.check_reservation(name, size_bytes)?;
+            let usage = node.state.usage();
+            let _more = self.set_aside(usage.more_for(size_bytes))?;
+            usage.keep_reservation(size_bytes);
             record
                 .properties
                 .insert("reservation".into(), crate::units::format_size(size_bytes));

@@ -25,9 +25,10 @@ use crate::{
     pages::Buffers,
     region::RegionRecord,
     relayout::Relayouts,
-    room::Charge,
+    room::{Charge, Terms},
     room_pool::RoomPool,
     settings::{Durability, Settings},
+    shared_blocks::Shared,
     state::DatasetState,
     versions::{Old, damaged, decode_region, split_value},
     write_ahead::Ahead,
@@ -51,6 +52,8 @@ const KEPT_MIN: u64 = 32;
 pub(crate) struct CachedRegion {
     pub(crate) birth: u64,
     pub(crate) record: Option<RegionRecord>,
+    /// Of a volume that is held, as far as it is known.
+    pub(crate) shared: Option<Shared>,
 }
 
 impl Cached for CachedRegion {
@@ -210,11 +213,13 @@ impl LiveDataset {
                     CachedRegion {
                         birth: decoded.birth,
                         record: Some(decoded.record),
+                        shared: None,
                     }
                 }
                 None => CachedRegion {
                     birth: 0,
                     record: None,
+                    shared: None,
                 },
             };
             if let Some(cached) = self
@@ -261,15 +266,56 @@ impl LiveDataset {
         self.add_dirty(bytes * METADATA_MEMORY_FACTOR);
     }
 
-    /// Takes room for `bytes` of dirty data; with room gone, commits what is dirty (its room was an upper bound) and
-    /// tries once more. No gate, state or commit lock is held.
+    /// Takes room for `bytes` of dirty data; with room gone, commits what is dirty (its room was an upper bound), tries once
+    /// more, and then waits for what all datasets can give back. No gate, state or commit lock is held.
     pub(crate) fn take_room(&self, bytes: u64) -> Result<(), FsError> {
-        match self.rooms.take(&self.dataset, bytes) {
-            Err(FsError::NoSpace | FsError::QuotaExceeded) => {
-                self.commit()?;
-                self.rooms.take(&self.dataset, bytes)
+        self.take_room_over(bytes, &mut || 0)
+    }
+
+    /// The same for data that takes the place of blocks which are mapped already: `over_bytes` tells how many bytes of them,
+    /// once it matters.
+    pub(crate) fn take_room_over(
+        &self,
+        bytes: u64,
+        over_bytes: &mut dyn FnMut() -> u64,
+    ) -> Result<(), FsError> {
+        self.bring_back_in_time(bytes);
+        let result = self.rooms.take(&self.dataset, bytes);
+        if !matches!(result, Err(FsError::NoSpace | FsError::QuotaExceeded)) {
+            return result;
+        }
+        self.commit()?;
+        let mut result = self.rooms.take(&self.dataset, bytes);
+        let mut terms = Terms::default();
+        if result == Err(FsError::QuotaExceeded) {
+            terms.over_bytes = over_bytes();
+            result = self.rooms.take_on(&self.dataset, bytes, terms);
+        }
+        if result == Err(FsError::NoSpace) {
+            let environment = self.dataset.environment();
+            environment.relief.make_room(&self.dataset, bytes, &mut || {
+                result = self.rooms.take_on(&self.dataset, bytes, terms);
+                result != Err(FsError::NoSpace)
+            });
+        }
+        if result == Err(FsError::NoSpace) && self.dataset.usage().reservation_bytes() > 0 {
+            terms.at_last = true;
+            result = self.rooms.take_on(&self.dataset, bytes, terms);
+        }
+        result
+    }
+
+    /// A dataset to which room is promised brings dead blocks back while half of its working room is left: when all is gone there
+    /// is none to write anew in.
+    fn bring_back_in_time(&self, bytes: u64) {
+        let usage = self.dataset.usage();
+        if usage.is_short_of_working_room() {
+            let environment = self.dataset.environment();
+            let now = environment.clock.monotonic_nanoseconds();
+            if environment.relief.is_time(now) {
+                let mut enough = || !usage.is_short_of_working_room();
+                environment.relief.make_room(&self.dataset, bytes, &mut enough);
             }
-            other => other,
         }
     }
 

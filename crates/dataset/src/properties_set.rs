@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use terrace_device::format_size;
 use terrace_store::Batch;
 
 use crate::{
@@ -99,9 +100,14 @@ impl Datasets {
                 own.1.clone_from(&record.properties);
             }
             let bytes = properties::settings(&chain, &[]).reservation_bytes;
-            node.state
-                .usage()
-                .set_reservation(&self.environment.store, bytes)?;
+            self.check_reservation(name, bytes)?;
+            let usage = node.state.usage();
+            let _more = self.set_aside(usage.more_for(bytes))?;
+            usage.keep_reservation(bytes);
+        }
+        if property == "quota" {
+            let own = [(name.to_owned(), record.properties.clone())];
+            self.check_quota(name, properties::settings(&own, &[]).quota_bytes)?;
         }
         let mut batch = Batch::new();
         batch.put(keys::dataset(node.number()), record.encode());
@@ -128,20 +134,61 @@ impl Datasets {
     pub(crate) fn apply_settings(&self, name: &str, node: &Node) {
         let settings = properties::settings(&self.chain(name), &self.tiers());
         node.state.usage().set_quota(settings.quota_bytes);
-        // The reservation was taken when it was set; after opening it is taken as far as the pool has room.
-        let reserved = node
-            .state
-            .usage()
-            .set_reservation(&self.environment.store, settings.reservation_bytes);
-        if let Err(error) = reserved {
+        if !node.state.usage().keep_reservation(settings.reservation_bytes) {
             tracing::warn!(
                 dataset = name,
                 bytes = settings.reservation_bytes,
-                %error,
-                "the reservation could not be taken; it holds again once there is room and it is set anew"
+                "the pool has less room than is reserved; nobody else can write until there is as much"
             );
         }
         node.state.set_settings(settings);
+    }
+
+    /// A reservation that a quota, of its own or above, does not let be used is a mistake.
+    pub(crate) fn check_reservation(&self, name: &str, bytes: u64) -> Result<(), DatasetError> {
+        let mut above = Some(name);
+        while let Some(at) = above {
+            let node = self.registry.read().get(at);
+            let quota = node.and_then(|node| node.state.settings().quota_bytes);
+            if let Some(quota) = quota.filter(|quota| bytes > *quota) {
+                return Err(above_quota(name, bytes, at, quota));
+            }
+            above = crate::name::parent(at);
+        }
+        let usage_of = |name: &str| {
+            let node = self.registry.read().get(name);
+            node.map(|node| node.state.usage().clone())
+        };
+        // A new one takes it of the quotas above.
+        let (more, left) = match usage_of(name) {
+            Some(own) => (own.more_of_quota(bytes), own.quota_left_bytes()),
+            None => {
+                let above = crate::name::parent(name).and_then(usage_of);
+                (bytes, above.and_then(|above| above.quota_left_bytes()))
+            }
+        };
+        match left {
+            Some(left) if more > left => Err(DatasetError::InvalidProperty(format!(
+                "the reservation of '{name}' would take {} more of the quotas of it and of the datasets above, which leave {}; \
+                 reserve less, or raise the quota",
+                format_size(more),
+                format_size(left)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same seen from a quota that is to be set.
+    fn check_quota(&self, name: &str, quota_bytes: Option<u64>) -> Result<(), DatasetError> {
+        let Some(quota) = quota_bytes else { return Ok(()) };
+        let tree = self.registry.read().tree(name);
+        for (below, node) in tree {
+            let reserved = node.state.usage().reservation_bytes();
+            if reserved > quota {
+                return Err(above_quota(&below, reserved, name, quota));
+            }
+        }
+        Ok(())
     }
 
     fn tiers(&self) -> Vec<String> {
@@ -165,6 +212,16 @@ impl Datasets {
             })
             .collect()
     }
+}
+
+pub(crate) fn above_quota(name: &str, reservation_bytes: u64, at: &str, quota_bytes: u64) -> DatasetError {
+    DatasetError::InvalidProperty(format!(
+        "the reservation of '{name}', {}, would be above the quota of '{at}', {}; reserve less ('terrace set \
+         reservation={} {name}', or --sparse for a new volume) or raise the quota",
+        format_size(reservation_bytes),
+        format_size(quota_bytes),
+        crate::units::format_size(quota_bytes),
+    ))
 }
 
 fn figure_names() -> [&'static str; 10] {

@@ -10,7 +10,8 @@
 //! One batch takes the new chunks into the records and the references off the old ones: a crash leaves the old layout or the new.
 //! Dirty and frozen pages lie above the record and know nothing of it. Blocks that a reflink has mapped, but no commit has
 //! counted yet, would lose their chunks: while there are any, nothing is replaced, and while something is replaced, none
-//! are made ([`Relayouts`]). Room is taken first, as for any write: a relayout never fills the pool.
+//! are made ([`Relayouts`]). Room is taken first, as for any write: a relayout never fills the pool, but for one that is made because it
+//! is full (`relief.rs`), a little at a time.
 
 use std::{
     ops::Range,
@@ -187,7 +188,12 @@ impl LiveDataset {
         };
         let (stretches, whole) = layout.first(most_bytes);
         let blocks: u64 = stretches.iter().map(|stretch| stretch.len() as u64).sum();
-        let room = store.reserve(blocks * BLOCK_BYTES as u64)?;
+        let room = match cut {
+            // Whatever is set aside: it gives back more than it takes. But what it empties comes back by compaction, which
+            // needs some of the reserve itself.
+            Cut::ForRoom => store.reserve_to_gain(blocks * BLOCK_BYTES as u64)?,
+            Cut::InOrder | Cut::Survivors => store.reserve(blocks * BLOCK_BYTES as u64)?,
+        };
         let content = match self.content(record, stretches, most_bytes) {
             Ok(content) => content,
             // What cannot be read stays where it is, for readers and for the scrub to tell of.
@@ -207,7 +213,7 @@ impl LiveDataset {
                     dedup: settings.dedup,
                     placement: Placement::Tier {
                         tier: layout.tier,
-                        strict: true,
+                        strict: cut != Cut::ForRoom,
                     },
                     // To a rebuilding it is the state that it was, not one that came later.
                     owner: Owner {
@@ -350,11 +356,17 @@ impl LiveDataset {
         if laid_out == *old {
             return Ok(None);
         }
+        // What is seen by a past state goes on being seen by it, wherever it lies.
+        let shared = match batch.holds(now.birth) {
+            true => None,
+            false => self.note_shared(batch, body, region, Some(&now), &laid_out)?,
+        };
         batch.replace_region(body, region, now.birth, old, &laid_out);
         used.into_iter().for_each(|chunk| batch.hold(chunk));
         Ok(Some(CachedRegion {
             birth: now.birth,
             record: Some(laid_out),
+            shared,
         }))
     }
 }

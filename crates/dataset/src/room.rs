@@ -1,10 +1,19 @@
 //! `Usage` and `Room`: quotas and reservations, checked when data is written and not when it is flushed.
 //!
-//! Invariants: a dataset's usage counts into every dataset above it; `Room` gives back exactly what it took.
+//! What a reservation sets aside is what is reserved and not used yet, and working room beside it: nothing is overwritten in
+//! place, so a dataset that has used all of its reservation needs some to write in until what it wrote over is free again.
+//! Working room is common to all that have a reservation.
+//!
+//! Invariants: a dataset's usage counts into every dataset above it; `Room` gives back exactly what it took; what is set aside
+//! for a dataset and what it has taken for dirty data are together never less than its reservation promises: what its commits
+//! and discards free is set aside for it again before anybody else can have it, even where it is not writable yet.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicI64, AtomicU64, Ordering},
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -13,31 +22,76 @@ use terrace_store::{BLOCK_BYTES, Reservation, Store, StoreError};
 use crate::{dataset_error::DatasetError, error::FsError};
 
 const UNLIMITED: u64 = u64::MAX;
+/// Working room beside a reservation, as a part of it.
+const WORKING_PART: u64 = 32;
+/// Least working room, as a part of the pool's reserve.
+const WORKING_RESERVE_PART: u64 = 2;
+
+/// On which terms room is asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Terms {
+    /// So much of it takes the place of what is mapped already: a quota does not count that twice.
+    pub(crate) over_bytes: u64,
+    /// All else was tried.
+    pub(crate) at_last: bool,
+}
 
 /// What a dataset and those below it use, against its quota; its own reservation.
-#[derive(Debug)]
 pub struct Usage {
+    store: Arc<dyn Store>,
     /// Live blocks of this dataset and those below.
     live_blocks: AtomicI64,
     /// Of this dataset alone.
-    own_blocks: AtomicI64,
+    own_live_blocks: AtomicI64,
+    /// Of this dataset alone: what stands for its reservation. Not what a snapshot has as well, which goes on taking room when
+    /// it is written over.
+    own_blocks: AtomicU64,
     /// Dirty bytes that are not committed yet, with those below.
     pending_bytes: AtomicU64,
+    /// Of this dataset alone.
+    own_pending_bytes: AtomicU64,
+    /// Counted as pending, and not yet taken of the store.
+    taking_bytes: AtomicU64,
     quota_bytes: AtomicU64,
+    /// What reservations, of this one and those below, may still add to what the quotas count, bytes: nobody else gets it.
+    promised_bytes: AtomicU64,
     reservation_bytes: AtomicU64,
-    set_aside: Mutex<Option<Reservation>>,
+    working_bytes: AtomicU64,
+    set_aside: Mutex<SetAside>,
+    /// Working room of all datasets of the pool.
+    common: Arc<AtomicU64>,
     above: RwLock<Option<Arc<Usage>>>,
 }
 
+/// What is set aside for a dataset.
+struct SetAside {
+    room: Reservation,
+    /// As far as it is working room, counted in `common`.
+    working_bytes: u64,
+    /// Of its reservation, what quotas do not count yet, bytes.
+    promised_bytes: u64,
+}
+
 impl Usage {
-    pub(crate) fn new(above: Option<Arc<Usage>>) -> Arc<Self> {
+    pub(crate) fn new(store: Arc<dyn Store>, common: Arc<AtomicU64>, above: Option<Arc<Usage>>) -> Arc<Self> {
         Arc::new(Self {
+            store,
             live_blocks: AtomicI64::new(0),
-            own_blocks: AtomicI64::new(0),
+            own_live_blocks: AtomicI64::new(0),
+            promised_bytes: AtomicU64::new(0),
+            own_blocks: AtomicU64::new(0),
             pending_bytes: AtomicU64::new(0),
+            own_pending_bytes: AtomicU64::new(0),
+            taking_bytes: AtomicU64::new(0),
             quota_bytes: AtomicU64::new(UNLIMITED),
             reservation_bytes: AtomicU64::new(0),
-            set_aside: Mutex::new(None),
+            working_bytes: AtomicU64::new(0),
+            set_aside: Mutex::new(SetAside {
+                room: Reservation::none(),
+                working_bytes: 0,
+                promised_bytes: 0,
+            }),
+            common,
             above: RwLock::new(above),
         })
     }
@@ -47,24 +101,66 @@ impl Usage {
         blocks_to_bytes(self.live_blocks.load(Ordering::Relaxed))
     }
 
-    /// What is set aside for this dataset and not used yet, bytes.
+    /// What is set aside for this dataset and not used yet, with its working room, bytes.
     pub fn set_aside_bytes(&self) -> u64 {
-        self.set_aside.lock().as_ref().map_or(0, Reservation::bytes)
+        self.set_aside.lock().room.bytes()
+    }
+
+    /// What is set aside and does not stand in its way: its own, and the working room of others.
+    fn no_hindrance_bytes(&self) -> u64 {
+        let set_aside = self.set_aside.lock();
+        if self.reservation_bytes.load(Ordering::Relaxed) == 0 {
+            return set_aside.room.bytes();
+        }
+        let others = self
+            .common
+            .load(Ordering::Relaxed)
+            .saturating_sub(set_aside.working_bytes);
+        set_aside.room.bytes() + others
+    }
+
+    /// What it can still get of the store's room, less its working room, bytes.
+    pub fn available_bytes(&self, space: &terrace_store::Space) -> u64 {
+        let own = self.set_aside_bytes();
+        let working = self.working_bytes.load(Ordering::Relaxed).min(own);
+        space.available_beside(own).saturating_sub(working)
+    }
+
+    /// Whether less than half of the working room that it shares is left of the store's room.
+    pub(crate) fn is_short_of_working_room(&self) -> bool {
+        if self.reservation_bytes() == 0 || self.store.available_bytes() > 0 {
+            return false;
+        }
+        let space = self.store.space();
+        let half = self.working_bytes.load(Ordering::Relaxed) / 2;
+        space.room_bytes.saturating_add(half) < space.set_aside_bytes
+    }
+
+    /// What is reserved for it, bytes.
+    pub fn reservation_bytes(&self) -> u64 {
+        self.reservation_bytes.load(Ordering::Relaxed)
     }
 
     /// Room that the quotas here and above leave, bytes; `None` without a quota.
     pub fn quota_left_bytes(&self) -> Option<u64> {
+        self.quota_left_beside(self.set_aside.lock().promised_bytes)
+    }
+
+    /// The same for somebody to whom `own_bytes` of it are promised.
+    fn quota_left_beside(&self, own_bytes: u64) -> Option<u64> {
         let own = match self.quota_bytes.load(Ordering::Relaxed) {
             UNLIMITED => None,
             quota => {
-                Some(quota.saturating_sub(self.live_bytes() + self.pending_bytes.load(Ordering::Relaxed)))
+                let promised = self.promised_bytes.load(Ordering::Relaxed);
+                let taken = self.live_bytes() + self.pending_bytes.load(Ordering::Relaxed);
+                Some(quota.saturating_sub(taken + promised.saturating_sub(own_bytes)))
             }
         };
         let above = self
             .above
             .read()
             .as_ref()
-            .and_then(|above| above.quota_left_bytes());
+            .and_then(|above| above.quota_left_beside(own_bytes));
         match (own, above) {
             (Some(own), Some(above)) => Some(own.min(above)),
             (own, above) => own.or(above),
@@ -72,7 +168,7 @@ impl Usage {
     }
 
     pub(crate) fn add_live_blocks(&self, change: i64) {
-        self.own_blocks.fetch_add(change, Ordering::Relaxed);
+        self.own_live_blocks.fetch_add(change, Ordering::Relaxed);
         self.add_tree_blocks(change);
     }
 
@@ -84,19 +180,28 @@ impl Usage {
         }
     }
 
+    /// So many blocks stand for the reservation from now on.
+    pub(crate) fn set_own_blocks(&self, blocks: u64) {
+        self.own_blocks.store(blocks, Ordering::Relaxed);
+        self.follow();
+    }
+
     /// Puts it below another dataset, with everything it counts.
     pub(crate) fn move_below(&self, above: Option<Arc<Usage>>) {
         // Whoever counts holds the link for reading, so that nothing is counted on one side only.
         let mut link = self.above.write();
         let blocks = self.live_blocks.load(Ordering::Relaxed);
         let pending = self.pending_bytes.load(Ordering::Relaxed);
+        let promised = self.promised_bytes.load(Ordering::Relaxed);
         if let Some(old) = &*link {
             old.add_tree_blocks(-blocks);
-            old.sub_pending(pending);
+            old.sub_tree_pending(pending);
+            old.change_promised(promised, 0);
         }
         if let Some(new) = &above {
             new.add_tree_blocks(blocks);
-            new.add_pending(pending);
+            new.add_tree_pending(pending);
+            new.change_promised(0, promised);
         }
         *link = above;
     }
@@ -106,92 +211,219 @@ impl Usage {
             .store(quota_bytes.unwrap_or(UNLIMITED), Ordering::Relaxed);
     }
 
-    /// Changes the reservation; `NoRoom` (and nothing changed) if the pool cannot hold it.
-    pub(crate) fn set_reservation(&self, store: &Arc<dyn Store>, bytes: u64) -> Result<(), DatasetError> {
-        let mut set_aside = self.set_aside.lock();
-        let have = set_aside.as_ref().map_or(0, Reservation::bytes);
-        let want = self.wanted(bytes);
-        if want > have {
-            let more = set_aside_of(store, want - have)?;
-            match &mut *set_aside {
-                Some(reservation) => reservation.join(more),
-                none => *none = Some(more),
-            }
-        } else if let Some(reservation) = &mut *set_aside {
-            reservation.shrink_to(want);
-        }
+    /// What a reservation of so many bytes would take of the pool beyond what is set aside now.
+    pub(crate) fn more_for(&self, bytes: u64) -> u64 {
+        let want = self.wanted(bytes, working_bytes_of(&self.store, bytes));
+        want.saturating_sub(self.set_aside_bytes())
+    }
+
+    /// The reservation is so much, as was promised before: nobody else gets room until it is there. Whether it is.
+    pub(crate) fn keep_reservation(&self, bytes: u64) -> bool {
         self.reservation_bytes.store(bytes, Ordering::Relaxed);
-        Ok(())
+        self.working_bytes
+            .store(working_bytes_of(&self.store, bytes), Ordering::Relaxed);
+        self.adjust();
+        let space = self.store.space();
+        bytes == 0 || space.set_aside_bytes <= space.room_bytes
     }
 
-    /// Follows what was written and freed: as much stays set aside as is reserved and not used.
-    pub(crate) fn adjust_reservation(&self, store: &Arc<dyn Store>) {
+    /// What a snapshot of it would have to set aside, if `more_blocks` were committed before: what stands for the reservation
+    /// now no longer does.
+    pub(crate) fn snapshot_bytes(&self, more_bytes: u64) -> u64 {
         let reserved = self.reservation_bytes.load(Ordering::Relaxed);
-        if reserved > 0 {
-            // Fails only when others filled the pool before this dataset freed something: tried again later.
-            let _ = self.set_reservation(store, reserved);
+        let own = blocks_to_bytes_of(self.own_blocks.load(Ordering::Relaxed)) + more_bytes;
+        reserved.min(own)
+    }
+
+    fn wanted(&self, reservation_bytes: u64, working_bytes: u64) -> u64 {
+        if reservation_bytes == 0 {
+            return 0;
+        }
+        let own = blocks_to_bytes_of(self.own_blocks.load(Ordering::Relaxed));
+        let taking = self.taking_bytes.load(Ordering::Relaxed);
+        let pending = self
+            .own_pending_bytes
+            .load(Ordering::Relaxed)
+            .saturating_sub(taking);
+        (reservation_bytes.saturating_sub(own) + working_bytes).saturating_sub(pending)
+    }
+
+    fn wanted_now(&self) -> u64 {
+        self.wanted(
+            self.reservation_bytes.load(Ordering::Relaxed),
+            self.working_bytes.load(Ordering::Relaxed),
+        )
+    }
+
+    /// Sets aside what was given back, before anybody else can have it.
+    fn follow(&self) {
+        if self.reservation_bytes.load(Ordering::Relaxed) > 0 {
+            let mut set_aside = self.set_aside.lock();
+            self.grow(&mut set_aside);
         }
     }
 
-    fn wanted(&self, reservation_bytes: u64) -> u64 {
-        let own = blocks_to_bytes(self.own_blocks.load(Ordering::Relaxed));
-        reservation_bytes.saturating_sub(own + self.pending_bytes.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn reserve(usage: &Arc<Self>, store: &Arc<dyn Store>, bytes: u64) -> Result<Room, FsError> {
-        let charge = Charge::take(usage, bytes)?;
-        if let Some(reservation) = &mut *usage.set_aside.lock() {
-            let left = reservation.bytes().saturating_sub(bytes);
-            reservation.shrink_to(left);
+    fn grow(&self, set_aside: &mut SetAside) {
+        let (have, want) = (set_aside.room.bytes(), self.wanted_now());
+        if want > have {
+            set_aside.room.join(self.store.reserve_always(want - have));
         }
-        let reservation = store.reserve(bytes)?;
-        Ok(Room { reservation, charge })
+        let working = self
+            .working_bytes
+            .load(Ordering::Relaxed)
+            .min(set_aside.room.bytes());
+        let counted = std::mem::replace(&mut set_aside.working_bytes, working);
+        self.common.fetch_add(working, Ordering::Relaxed);
+        self.common.fetch_sub(counted, Ordering::Relaxed);
+        let reserved = self.reservation_bytes.load(Ordering::Relaxed);
+        let live = blocks_to_bytes(self.own_live_blocks.load(Ordering::Relaxed));
+        let pending = self.own_pending_bytes.load(Ordering::Relaxed);
+        let promised = reserved.saturating_sub(live.saturating_add(pending));
+        let before = std::mem::replace(&mut set_aside.promised_bytes, promised);
+        self.change_promised(before, promised);
     }
 
-    fn add_pending(&self, bytes: u64) {
+    fn change_promised(&self, before: u64, now: u64) {
+        if before == now {
+            return;
+        }
+        let above = self.above.read();
+        self.promised_bytes.fetch_add(now, Ordering::Relaxed);
+        self.promised_bytes.fetch_sub(before, Ordering::Relaxed);
+        if let Some(above) = &*above {
+            above.change_promised(before, now);
+        }
+    }
+
+    /// What a reservation of so many bytes would take of the quotas here and above beyond what it takes now.
+    pub(crate) fn more_of_quota(&self, bytes: u64) -> u64 {
+        let live = blocks_to_bytes(self.own_live_blocks.load(Ordering::Relaxed));
+        let promised = self.set_aside.lock().promised_bytes;
+        bytes.saturating_sub(live + promised)
+    }
+
+    fn adjust(&self) {
+        let mut set_aside = self.set_aside.lock();
+        let want = self.wanted_now();
+        set_aside.room.shrink_to(want);
+        self.grow(&mut set_aside);
+    }
+
+    /// Room for `bytes` of dirty data.
+    pub(crate) fn reserve(usage: &Arc<Self>, bytes: u64, terms: Terms) -> Result<Room, FsError> {
+        let _taking = Taking::of(usage, bytes);
+        let charge = Charge::take_over(usage, bytes, terms.over_bytes)?;
+        let own = || usage.no_hindrance_bytes();
+        let reservation = match terms.at_last {
+            true => usage.store.reserve_promised(bytes, &own),
+            false => usage.store.reserve_beside(bytes, &own),
+        }?;
+        Ok(Room { charge, reservation })
+    }
+
+    fn add_tree_pending(&self, bytes: u64) {
         let above = self.above.read();
         self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
         if let Some(above) = &*above {
-            above.add_pending(bytes);
+            above.add_tree_pending(bytes);
         }
     }
 
-    fn sub_pending(&self, bytes: u64) {
+    fn sub_tree_pending(&self, bytes: u64) {
         let above = self.above.read();
         self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
         if let Some(above) = &*above {
-            above.sub_pending(bytes);
+            above.sub_tree_pending(bytes);
         }
+    }
+
+    fn add_pending(&self, bytes: u64) {
+        self.own_pending_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.add_tree_pending(bytes);
+    }
+
+    fn sub_pending(&self, bytes: u64) {
+        self.own_pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.sub_tree_pending(bytes);
+        self.follow();
+    }
+}
+
+/// What is being taken stays set aside until it is taken; when it is, or is not to be had, no more is set aside than that.
+struct Taking<'a> {
+    usage: &'a Usage,
+    bytes: u64,
+}
+
+impl<'a> Taking<'a> {
+    fn of(usage: &'a Usage, bytes: u64) -> Self {
+        usage.taking_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Self { usage, bytes }
+    }
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.usage.taking_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        if self.usage.reservation_bytes.load(Ordering::Relaxed) > 0 {
+            self.usage.adjust();
+        }
+    }
+}
+
+/// Working room beside a reservation of so many bytes.
+pub(crate) fn working_bytes_of(store: &Arc<dyn Store>, reservation_bytes: u64) -> u64 {
+    match reservation_bytes {
+        0 => 0,
+        bytes => (bytes / WORKING_PART).max(store.space().reserve_bytes / WORKING_RESERVE_PART),
     }
 }
 
 /// Takes so much of the pool for a reservation; `NoRoom` if it has not as much.
 pub(crate) fn set_aside_of(store: &Arc<dyn Store>, bytes: u64) -> Result<Reservation, DatasetError> {
+    if bytes == 0 {
+        return Ok(Reservation::none());
+    }
     store.reserve(bytes).map_err(|error| match error {
-        StoreError::NoSpace if bytes > 0 => DatasetError::NoRoom {
+        StoreError::NoSpace => DatasetError::NoRoom {
             wanted_bytes: bytes,
-            available_bytes: store.space().available_bytes,
+            available_bytes: store.available_bytes(),
         },
         other => other.into(),
     })
 }
 
 fn blocks_to_bytes(blocks: i64) -> u64 {
-    (blocks.max(0) as u64).saturating_mul(BLOCK_BYTES as u64)
+    blocks_to_bytes_of(blocks.max(0) as u64)
+}
+
+fn blocks_to_bytes_of(blocks: u64) -> u64 {
+    blocks.saturating_mul(BLOCK_BYTES as u64)
 }
 
 /// What counts against the quotas until it is dropped: dirty data, or content that was mapped once more, which the live
 /// blocks count from the commit on.
-#[derive(Debug)]
 pub(crate) struct Charge {
     usage: Arc<Usage>,
     bytes: u64,
 }
 
+impl fmt::Debug for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Charge({} bytes)", self.bytes)
+    }
+}
+
 impl Charge {
     /// `QuotaExceeded` if the quotas do not leave as much.
     pub(crate) fn take(usage: &Arc<Usage>, bytes: u64) -> Result<Self, FsError> {
-        if usage.quota_left_bytes().is_some_and(|left| left < bytes) {
+        Self::take_over(usage, bytes, 0)
+    }
+
+    /// The same for what takes the place of `over_bytes` that count already.
+    fn take_over(usage: &Arc<Usage>, bytes: u64, over_bytes: u64) -> Result<Self, FsError> {
+        let new = bytes.saturating_sub(over_bytes);
+        if new > 0 && usage.quota_left_bytes().is_some_and(|left| left < new) {
             return Err(FsError::QuotaExceeded);
         }
         usage.add_pending(bytes);
@@ -211,7 +443,9 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.usage.sub_pending(self.bytes);
+        if self.bytes > 0 {
+            self.usage.sub_pending(self.bytes);
+        }
     }
 }
 
@@ -219,8 +453,9 @@ impl Drop for Charge {
 /// data was committed.
 #[derive(Debug)]
 pub struct Room {
-    reservation: Reservation,
+    // First: what is no longer pending is set aside again before the store gets it back.
     charge: Charge,
+    reservation: Reservation,
 }
 
 impl Room {
@@ -248,8 +483,10 @@ impl Room {
     /// Gives `bytes` back to the quotas only.
     pub fn shrink_charge_by(&mut self, bytes: u64) {
         let bytes = bytes.min(self.charge.bytes);
-        self.charge.usage.sub_pending(bytes);
         self.charge.bytes -= bytes;
+        if bytes > 0 {
+            self.charge.usage.sub_pending(bytes);
+        }
     }
 
     /// Gives `bytes` back to the pool only: the data is stored, and waits for the commit that refers to it.
@@ -260,9 +497,8 @@ impl Room {
 
     /// Joins `other`, of the same dataset, to this one.
     pub fn join(&mut self, mut other: Room) {
-        let rest = Reservation::new(0, Arc::new(|_| {}));
         self.reservation
-            .join(std::mem::replace(&mut other.reservation, rest));
+            .join(std::mem::replace(&mut other.reservation, Reservation::none()));
         self.charge.bytes += std::mem::take(&mut other.charge.bytes);
     }
 }

@@ -7,7 +7,11 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-use crate::{error::FsError, room::Room, state::DatasetState};
+use crate::{
+    error::FsError,
+    room::{Room, Terms},
+    state::DatasetState,
+};
 
 /// Taken at once when there is plenty, bytes.
 const ADVANCE_BYTES: u64 = 4 << 20;
@@ -23,17 +27,21 @@ pub(crate) struct RoomPool {
 impl RoomPool {
     /// Takes `bytes`; `NoSpace` or `QuotaExceeded`.
     pub(crate) fn take(&self, state: &DatasetState, bytes: u64) -> Result<(), FsError> {
+        self.take_on(state, bytes, Terms::default())
+    }
+
+    pub(crate) fn take_on(&self, state: &DatasetState, bytes: u64, terms: Terms) -> Result<(), FsError> {
         if bytes == 0 || self.free.fetch_sub(bytes as i64, Relaxed) >= bytes as i64 {
             return Ok(());
         }
-        let result = self.more(state, bytes);
+        let result = self.more(state, bytes, terms);
         if result.is_err() {
             self.free.fetch_add(bytes as i64, Relaxed);
         }
         result
     }
 
-    fn more(&self, state: &DatasetState, bytes: u64) -> Result<(), FsError> {
+    fn more(&self, state: &DatasetState, bytes: u64, terms: Terms) -> Result<(), FsError> {
         let _taking = self.taking.lock();
         let free = self.free.load(Relaxed);
         if free >= 0 {
@@ -42,13 +50,16 @@ impl RoomPool {
         let need = (free.unsigned_abs()).max(1);
         // Others who are just taking, and what was forced, are in it too: that they get nothing is not our affair.
         let least = need.min(bytes);
-        let advance = if state.usage().quota_left_bytes().is_some() {
-            0
-        } else {
-            ADVANCE_BYTES
+        let plenty = || state.store().available_bytes() > 8 * ADVANCE_BYTES;
+        // In advance nobody waits for room that is hard to get.
+        let advance = match state.usage().quota_left_bytes() {
+            None if plenty() => ADVANCE_BYTES,
+            _ => 0,
         };
-        let room = match state.reserve(need + advance) {
-            Err(FsError::NoSpace | FsError::QuotaExceeded) if need + advance > least => state.reserve(least),
+        let room = match state.reserve_on(need + advance, terms) {
+            Err(FsError::NoSpace | FsError::QuotaExceeded) if need + advance > least => {
+                state.reserve_on(least, terms)
+            }
             other => other,
         }?;
         let mut held = self.held.lock();

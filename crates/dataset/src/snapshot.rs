@@ -4,7 +4,7 @@
 //! the foreground (the held record goes, a sweep job comes), whatever it holds; a checkpoint leaves the held set
 //! under the commit lock of its dataset, so that no batch keeps anything for it afterwards.
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 use terrace_store::Batch;
 
@@ -17,6 +17,7 @@ use crate::{
     lifecycle::DestroyReport,
     name::{check_part, split_snapshot},
     registry::Node,
+    state::Recount,
     sweep::Job,
 };
 
@@ -70,8 +71,10 @@ impl Datasets {
             note: note.to_owned(),
             ..HeldRecord::default()
         };
-        let nodes = nodes.into_iter().map(|(_, node)| node).collect();
+        let nodes: Vec<_> = nodes.into_iter().map(|(_, node)| node).collect();
+        let mut room = self.room_for_snapshot(&nodes, snapshot)?;
         let (checkpoint, _) = self.close_checkpoint(nodes, |checkpoint, nodes| {
+            self.complete_room(&mut room, nodes, snapshot)?;
             self.hold_checkpoint(
                 checkpoint,
                 nodes.iter().map(|node| (node, record.clone())).collect(),
@@ -93,10 +96,17 @@ impl Datasets {
             record.referenced_bytes = counters.referenced_bytes();
             record.objects = counters.objects;
             batch.put(keys::held(node.number(), checkpoint), record.encode());
+            if let Some(counters) = self.all_shared(node) {
+                batch.put(keys::counters(node.number()), counters.encode());
+            }
         }
         self.commit_with_facts(batch)?;
         for (node, record) in records {
             node.state.held().write().insert(checkpoint, record);
+            if let Some(counters) = self.all_shared(node) {
+                node.state.set_recount(None);
+                node.state.set_counters(counters);
+            }
         }
         Ok(())
     }
@@ -104,10 +114,12 @@ impl Datasets {
     /// Holds the checkpoint just closed for the datasets whose retention wants it and that changed since.
     pub(crate) fn retain(&self, checkpoint: u64, nodes: &[Arc<Node>]) -> Result<(), DatasetError> {
         let time = self.environment.now();
+        let taken = Cell::new(0);
         let wanted = nodes.iter().filter(|node| {
             let newest_held = node.state.held().read().newest_until(checkpoint);
             !node.state.settings().retention.is_none()
                 && newest_held.is_none_or(|held| node.state.counters().newest_checkpoint > held)
+                && self.may_retain(node, &taken)
         });
         let record = HeldRecord {
             time,
@@ -190,12 +202,20 @@ impl Datasets {
                 jobs.push(self.new_sweep(&mut batch, job));
             }
         }
+        let newest_gone = removed.iter().map(|(checkpoint, _)| *checkpoint).max();
+        let recounted = newest_gone.and_then(|gone| self.shared_without(node, gone, &mut batch));
         if let Err(error) = self.commit_with_facts(batch) {
             let mut held = node.state.held().write();
             removed
                 .into_iter()
                 .for_each(|(checkpoint, record)| held.insert(checkpoint, record));
             return Err(error.into());
+        }
+        if let Some((counters, job)) = recounted {
+            let recount = job.as_ref().and_then(|(number, job)| Recount::of(*number, job));
+            node.state.set_recount(recount);
+            node.state.set_counters(counters);
+            jobs.extend(job);
         }
         let views = node.views.lock();
         for (checkpoint, _) in &removed {

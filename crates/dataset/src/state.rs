@@ -11,7 +11,7 @@ use std::sync::{
 };
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use terrace_store::{Sequence, Store, StoreError};
+use terrace_store::{BLOCK_BYTES, Sequence, Store, StoreError};
 
 use crate::{
     counters::Counters,
@@ -22,7 +22,7 @@ use crate::{
     held::Held,
     keys,
     layout::{Cut, Layout},
-    room::{Room, Usage},
+    room::{Room, Terms, Usage},
     settings::Settings,
     versions::VersionedBatch,
 };
@@ -139,6 +139,19 @@ pub struct DatasetState {
     orphans: AtomicBool,
     gone: AtomicBool,
     committed_nanoseconds: AtomicU64,
+    /// Changed under the commit lock.
+    recount: Mutex<Option<Recount>>,
+}
+
+/// Blocks that the newest held checkpoint has as well are being counted again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Recount {
+    /// The number of its sweep job.
+    pub(crate) job: u64,
+    /// The held checkpoint.
+    pub(crate) held: u64,
+    /// The key up to which they are counted.
+    pub(crate) cursor: Vec<u8>,
 }
 
 impl DatasetState {
@@ -170,6 +183,7 @@ impl DatasetState {
             orphans: AtomicBool::new(true),
             gone: AtomicBool::new(false),
             committed_nanoseconds: AtomicU64::new(0),
+            recount: Mutex::new(None),
         }
     }
 
@@ -259,9 +273,47 @@ impl DatasetState {
         counters.next_object = self.next_object.load(Ordering::Relaxed);
         batch.put(keys::counters(self.number), counters.encode());
         let sequence = self.store().commit(batch)?;
-        *self.counters.lock() = counters;
         self.usage.add_live_blocks(change.live_blocks);
+        self.set_counters(counters);
         Ok(sequence)
+    }
+
+    /// The counters are these from now on, as far as reservations go by them.
+    pub(crate) fn set_counters(&self, counters: Counters) {
+        *self.counters.lock() = counters;
+        self.count_own();
+    }
+
+    /// Tells how much of the dataset stands for its reservation. Until the count is over, no more than is certain.
+    pub(crate) fn count_own(&self) {
+        let counters = self.counters();
+        let recounting = self.recount().map(|recount| {
+            let held = self.held.read();
+            let record = held.get(recount.held);
+            record.map_or(u64::MAX, |record| record.referenced_bytes / BLOCK_BYTES as u64)
+        });
+        let shared = recounting.or(counters.shared_blocks).unwrap_or(0);
+        self.usage
+            .set_own_blocks(counters.live_blocks.saturating_sub(shared));
+    }
+
+    /// What is being counted again.
+    pub(crate) fn recount(&self) -> Option<Recount> {
+        self.recount.lock().clone()
+    }
+
+    /// Begins, goes on with or ends a recount. The commit lock is held.
+    pub(crate) fn set_recount(&self, recount: Option<Recount>) {
+        *self.recount.lock() = recount;
+        self.count_own();
+    }
+
+    /// Whether the shared blocks of the region with this key are counted already. The commit lock is held.
+    pub(crate) fn counts_shared(&self, key: &[u8]) -> bool {
+        let recount = self.recount.lock();
+        recount
+            .as_ref()
+            .is_none_or(|recount| key < recount.cursor.as_slice())
     }
 
     /// The counters as of the newest commit.
@@ -282,7 +334,11 @@ impl DatasetState {
     /// Sets room aside for `bytes` of new dirty data: within the quotas of this dataset and those above it, and
     /// within the pool (using this dataset's own reservation first). Keep it until the data is committed.
     pub fn reserve(&self, bytes: u64) -> Result<Room, FsError> {
-        Usage::reserve(&self.usage, self.store(), bytes)
+        self.reserve_on(bytes, Terms::default())
+    }
+
+    pub(crate) fn reserve_on(&self, bytes: u64, terms: Terms) -> Result<Room, FsError> {
+        Usage::reserve(&self.usage, bytes, terms)
     }
 
     /// Tells the sweep that `Freed` orphans were committed.

@@ -1,12 +1,13 @@
 //! The sweep: freeing in the background what was destroyed in the foreground.
 //!
-//! Three kinds of work, each in bounded steps, each step one batch that also records how far it came, so that a crash
+//! Four kinds of work, each in bounded steps, each step one batch that also records how far it came, so that a crash
 //! loses nothing but the last step:
 //! * a destroyed snapshot: of the versions that died while a holder in `[snapshot, next)` was the newest held, those
 //!   born in `(previous, snapshot]` have lost their last holder. The index by holder and birth finds them: the work
 //!   is in proportion to what only that snapshot held, plus one seek per holder in the range;
 //! * a destroyed dataset: all its records, by range;
-//! * freed bodies of deleted and truncated objects (orphan records).
+//! * freed bodies of deleted and truncated objects (orphan records);
+//! * besides, what a volume has in common with a held checkpoint is counted again here (`recount.rs`).
 //!
 //! Invariants: what a job will free is fixed when the job is made (nothing is added to it later), so steps need no
 //! lock but the commit lock, for the counters; doing a step twice frees nothing twice, since the records are gone.
@@ -26,7 +27,7 @@ use crate::{
     entry::OrphanRecord,
     keys,
     region::RegionRecord,
-    state::DatasetState,
+    state::{DatasetState, Recount},
     versions::{Old, damaged, decode_region},
 };
 
@@ -60,6 +61,14 @@ pub(crate) enum Job {
         cursor: Vec<u8>,
         /// Content that it mapped, bytes.
         bytes: u64,
+    },
+    /// Not to free anything: how much a volume has in common with its newest held checkpoint, after a newer one was let go of.
+    Recount {
+        dataset: u32,
+        /// That checkpoint.
+        held: u64,
+        /// The next region to look at; empty at the start.
+        cursor: Vec<u8>,
     },
 }
 
@@ -95,6 +104,17 @@ impl Job {
                     .string(cursor)
                     .varint(*bytes);
             }
+            Self::Recount {
+                dataset,
+                held,
+                cursor,
+            } => {
+                writer
+                    .u8(3)
+                    .varint(u64::from(*dataset))
+                    .varint(*held)
+                    .string(cursor);
+            }
         }
         writer.into_bytes()
     }
@@ -126,6 +146,11 @@ impl Job {
                     bytes: reader.varint("bytes")?,
                 }
             }
+            3 => Self::Recount {
+                dataset,
+                held: reader.varint("held checkpoint")?,
+                cursor: reader.string(KEY_BYTES_MAX, "cursor")?.to_vec(),
+            },
             _ => return Err(DecodeError::Invalid("kind of sweep job")),
         };
         reader.finish()?;
@@ -163,6 +188,30 @@ impl Sweeper {
 
     pub(crate) fn add(&self, jobs: impl IntoIterator<Item = (u64, Job)>) {
         self.jobs.lock().extend(jobs);
+    }
+
+    /// Above the numbers of all jobs.
+    pub(crate) fn next_number(&self) -> u64 {
+        let jobs = self.jobs.lock();
+        jobs.last_key_value()
+            .map_or(0, |(number, _)| number.saturating_add(1))
+    }
+
+    /// The newest job that counts what a dataset has in common with this held checkpoint.
+    pub(crate) fn recount_of(&self, number: u32, checkpoint: u64) -> Option<Recount> {
+        let jobs = self.jobs.lock();
+        jobs.iter().rev().find_map(|(job, what)| match what {
+            Job::Recount {
+                dataset,
+                held,
+                cursor,
+            } if (*dataset, *held) == (number, checkpoint) => Some(Recount {
+                job: *job,
+                held: *held,
+                cursor: cursor.clone(),
+            }),
+            _ => None,
+        })
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -238,6 +287,10 @@ impl Datasets {
                 _ => self.forget(number)?,
             },
             Job::Dataset { .. } => self.sweep_dataset(number, job, records)?,
+            Job::Recount { dataset, .. } => match self.state_by_number(dataset) {
+                Some(state) if !state.is_gone() => self.recount_step(number, &state, records)?,
+                _ => self.forget(number)?,
+            },
         };
         let mut jobs = self.sweeper.jobs.lock();
         match after {
@@ -248,7 +301,7 @@ impl Datasets {
     }
 
     /// The dataset of a job is gone: its records are freed by another job.
-    fn forget(&self, number: u64) -> Result<Option<Job>, StoreError> {
+    pub(crate) fn forget(&self, number: u64) -> Result<Option<Job>, StoreError> {
         let mut batch = Batch::new();
         batch.delete(keys::sweep(number));
         batch.privileged();

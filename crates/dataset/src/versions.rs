@@ -74,6 +74,7 @@ pub struct VersionedBatch {
     references: BTreeMap<ChunkId, i64>,
     live_blocks: i64,
     history_blocks: i64,
+    shared_blocks: i64,
     objects: i64,
 }
 
@@ -93,6 +94,7 @@ impl VersionedBatch {
             references,
             live_blocks: 0,
             history_blocks: 0,
+            shared_blocks: 0,
             objects: 0,
         }
     }
@@ -247,6 +249,16 @@ impl VersionedBatch {
         self.objects += change;
     }
 
+    /// Counts blocks that the newest held checkpoint has as well (or, negative, no longer).
+    pub(crate) fn count_shared(&mut self, change: i64) {
+        self.shared_blocks += change;
+    }
+
+    /// The newest held checkpoint below that of this batch.
+    pub(crate) fn newest_held(&self) -> Option<u64> {
+        self.newest_held
+    }
+
     /// Whether a version born in `birth` is held, so that replacing it now moves it to history.
     pub fn holds(&self, birth: u64) -> bool {
         self.newest_held.is_some_and(|held| birth <= held)
@@ -259,7 +271,7 @@ impl VersionedBatch {
 
     /// Whether only counters change.
     pub(crate) fn changes_counters(&self) -> bool {
-        self.objects != 0
+        self.objects != 0 || self.shared_blocks != 0
     }
 
     /// About how many bytes it takes in the log.
@@ -275,6 +287,7 @@ impl VersionedBatch {
         let change = CounterChange {
             live_blocks: self.live_blocks,
             history_blocks: self.history_blocks,
+            shared_blocks: self.shared_blocks,
             objects: self.objects,
         };
         (self.batch, change)
@@ -359,6 +372,8 @@ pub struct CounterChange {
     pub live_blocks: i64,
     /// Blocks mapped by region records in history.
     pub history_blocks: i64,
+    /// Live blocks that the newest held checkpoint has as well.
+    pub shared_blocks: i64,
     /// Objects.
     pub objects: i64,
 }
@@ -400,6 +415,19 @@ pub fn read_as_of(
         Some(value) => Ok(Some(versioned(&value)?).filter(|found| found.birth <= checkpoint)),
         None => Ok(None),
     }
+}
+
+/// What a held checkpoint sees of the region with this key, if that is not the live record.
+pub(crate) fn held_region(
+    store: &dyn Store,
+    key: &[u8],
+    held: u64,
+) -> Result<Option<RegionRecord>, StoreError> {
+    let version = version_after(store, key, held)?;
+    let decoded = version.map(|value| decode_region(&value)).transpose()?;
+    Ok(decoded
+        .filter(|version| version.birth <= held)
+        .map(|version| version.record))
 }
 
 /// Takes a value apart without copying its payload.

@@ -454,6 +454,7 @@ fn a_quota_bounds_the_dataset_and_those_below() {
 
 #[test]
 fn a_reservation_keeps_room_for_its_dataset() {
+    const WORKING: u64 = (6 << 20) / 32;
     let memory = Arc::new(MemoryStore::new(10 << 20));
     let clock = Arc::new(ManualClock::new(0));
     let datasets = open(&memory, &clock);
@@ -465,7 +466,7 @@ fn a_reservation_keeps_room_for_its_dataset() {
         .unwrap_err()
         .to_string();
     assert!(
-        too_much.contains("6M would have to be set aside and 4M are free"),
+        too_much.contains("6.19M would have to be set aside, working room included, and 3.81M are free"),
         "{too_much}"
     );
     let thick = NewDataset {
@@ -475,16 +476,22 @@ fn a_reservation_keeps_room_for_its_dataset() {
     let error = datasets.create("pool/v", &thick).unwrap_err();
     assert!(matches!(
         error,
-        DatasetError::NoRoom { wanted_bytes, available_bytes } if (wanted_bytes, available_bytes) == (6 << 20, 4 << 20)
+        DatasetError::NoRoom { wanted_bytes, available_bytes }
+            if (wanted_bytes, available_bytes) == ((6 << 20) + WORKING, (4 << 20) - WORKING)
     ));
     assert!(datasets.state("pool/v").is_err());
     let (a, b) = (
         datasets.state("pool/a").unwrap(),
         datasets.state("pool/b").unwrap(),
     );
-    assert_eq!(b.reserve(5 << 20).unwrap_err(), FsError::NoSpace);
-    let taken = b.reserve(4 << 20).unwrap();
+    assert_eq!(b.reserve(4 << 20).unwrap_err(), FsError::NoSpace);
+    let taken = b.reserve((4 << 20) - WORKING).unwrap();
     let own = a.reserve(6 << 20).unwrap();
+    // What it gives back is its own again at once.
+    drop(own);
+    assert_eq!(b.reserve(4096).unwrap_err(), FsError::NoSpace);
+    let own = a.reserve((6 << 20) + WORKING).unwrap();
+    assert_eq!(a.reserve(4096).unwrap_err(), FsError::NoSpace);
     drop((taken, own));
     datasets.inherit("pool/a", "reservation").unwrap();
     drop(b.reserve(9 << 20).unwrap());

@@ -509,8 +509,12 @@ impl Store for Counting {
         self.store.newest()
     }
 
-    fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
-        self.store.reserve(bytes)
+    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
+        self.store.reserve_beside(bytes, own)
+    }
+
+    fn reserve_always(&self, bytes: u64) -> Reservation {
+        self.store.reserve_always(bytes)
     }
 
     fn space(&self) -> Space {

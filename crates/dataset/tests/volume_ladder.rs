@@ -56,8 +56,12 @@ impl Store for Counting {
     fn newest(&self) -> Sequence {
         self.memory.newest()
     }
-    fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
-        self.memory.reserve(bytes)
+    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
+        self.memory.reserve_beside(bytes, own)
+    }
+
+    fn reserve_always(&self, bytes: u64) -> Reservation {
+        self.memory.reserve_always(bytes)
     }
     fn space(&self) -> Space {
         self.memory.space()

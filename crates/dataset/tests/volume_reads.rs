@@ -88,8 +88,12 @@ impl Store for Counted {
     fn newest(&self) -> Sequence {
         self.below.newest()
     }
-    fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
-        self.below.reserve(bytes)
+    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
+        self.below.reserve_beside(bytes, own)
+    }
+
+    fn reserve_always(&self, bytes: u64) -> Reservation {
+        self.below.reserve_always(bytes)
     }
     fn space(&self) -> Space {
         self.below.space()

@@ -64,12 +64,16 @@ impl Store for Hooked {
     fn newest(&self) -> Sequence {
         self.memory.newest()
     }
-    fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
+    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
         let hook = self.before_reserve.lock().take();
         if let Some(hook) = hook {
             hook();
         }
-        self.memory.reserve(bytes)
+        self.memory.reserve_beside(bytes, own)
+    }
+
+    fn reserve_always(&self, bytes: u64) -> Reservation {
+        self.memory.reserve_always(bytes)
     }
     fn space(&self) -> Space {
         self.memory.space()

@@ -203,6 +203,7 @@ impl Engine {
             ..Environment::with_budget(store.clone(), options.clock.clone(), budget)
         });
         let datasets = Arc::new(Datasets::open(environment.clone(), &pool.name())?);
+        datasets.relieve();
         let mover = Arc::new(Mover::open(datasets.clone())?);
         let journal = Journal::open(&*store)?;
         let engine = Arc::new(Self {

@@ -77,11 +77,28 @@ impl Run {
         Ok(())
     }
 
-    /// Everything is committed: nothing is set aside for writers any more. (What is kept in RAM alone has its room.)
+    /// Everything is committed: nothing is set aside for writers any more, but for what is reserved. (What is kept in RAM alone
+    /// has its room.)
     pub(crate) fn check_reserved(&self) -> Check {
         let kept = self.filesystems.iter().any(|one| one.promise == Promise::Ram)
             || self.volumes.iter().any(|one| one.promise == Promise::Ram);
-        let reserved = self.engine()?.chunks().reserved_bytes();
+        let engine = self.engine()?;
+        let volumes = self.volumes.iter();
+        let states = volumes.filter_map(|volume| engine.datasets().state(&volume.name).ok());
+        let promised: u64 = states.map(|state| state.usage().set_aside_bytes()).sum();
+        for volume in self.volumes.iter().filter(|one| one.promise != Promise::Ram) {
+            let Ok(state) = engine.datasets().state(&volume.name) else {
+                continue;
+            };
+            let (usage, used) = (state.usage(), state.counters().referenced_bytes());
+            let (reserved, set_aside) = (usage.reservation_bytes(), usage.set_aside_bytes());
+            ensure!(
+                set_aside >= reserved.saturating_sub(used) || !self.rig.machine.is_powered(),
+                "{}: of {reserved} bytes that are reserved {used} are used, and {set_aside} are set aside",
+                volume.name
+            );
+        }
+        let reserved = engine.chunks().reserved_bytes().abs_diff(promised);
         ensure!(
             kept || reserved == 0 || !self.rig.machine.is_powered(),
             "everything is committed, and {reserved} bytes are still set aside"

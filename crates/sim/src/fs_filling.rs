@@ -76,6 +76,7 @@ impl Run {
             }
         }
         self.beside_the_filler(index, &name)?;
+        self.write_the_reserved()?;
         if self.filesystems[index]
             .history
             .newest()

@@ -24,6 +24,7 @@ use crate::{
     fs_guests::Guests,
     fs_model::{BlocksModel, TreeModel},
     fs_past::RETENTIONS,
+    fs_reserving::Reserving,
     fs_settings::Settings,
     fs_state::{FilesystemState, Promise, TreeState, VolumeState},
     history::History,
@@ -77,6 +78,8 @@ pub struct Run {
     pub(crate) misreading: Random,
     /// And one for what is laid out anew.
     pub(crate) laying: Random,
+    /// Room that is set aside for the volume.
+    pub(crate) reserving: Reserving,
 }
 
 /// What an operation that failed means for the run.
@@ -118,6 +121,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
         guests: Guests::new(seed),
         misreading: Random::new(seed ^ 0x3158_EAD0_0000),
         laying: Random::new(seed ^ 0x1A1D_0000_0000),
+        reserving: Reserving::new(seed),
     };
     run.engine = Some(
         run.rig
@@ -126,6 +130,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
     );
     run.look_at_members()?;
     run.make_datasets()?;
+    run.reserve()?;
     if run.random.chance(1, 2) {
         let after = run.random.between(1, 1500);
         run.rig.machine.cut_power_after(Some(after));
@@ -281,7 +286,9 @@ impl Run {
         trace!(self.trace, "{doing}: {words}");
         // On a full pool an earlier commit may fail, and the next call says so.
         let late = self.filled && words.contains("made up for only now");
-        if self.rig.machine.is_powered() && (late || words.contains("is full")) {
+        // Of what would have to be set aside.
+        let refused = words.contains("is full") || words.contains("set aside");
+        if self.rig.machine.is_powered() && (late || refused) {
             self.coverage.hit(FaultKind::PoolFull);
             self.filled = true;
             return Ok(());

@@ -3,8 +3,10 @@
 //! Each call is first done to a copy of the model's newest state. Engine and model must agree on whether it succeeds;
 //! if the engine fails for a reason outside (power, a failing device), the copy is a state that may be found later.
 
+use std::sync::Arc;
+
 use terrace_dataset::{
-    AllocateMode, Attributes, Context, FileKind, Filesystem, FsError, RenameMode, SetAttributes, Tree,
+    AllocateMode, Attributes, Context, FileKind, Filesystem, FsError, RenameMode, SetAttributes, Tree, Volume,
 };
 
 use crate::{
@@ -649,17 +651,31 @@ impl Run {
             }
         };
         trace!(self.trace, "volume: {words}: {}", result.is_ok());
+        if choice > 7 && result.is_ok() {
+            return Ok(());
+        }
+        self.volume_written(result, model, handle)
+    }
+
+    /// What became of a call that makes the volume this model.
+    pub(crate) fn volume_written(
+        &mut self,
+        result: Result<(), FsError>,
+        model: BlocksModel,
+        handle: Arc<Volume>,
+    ) -> Check {
         match result {
             Ok(()) => {
-                if choice <= 7 {
-                    self.volumes[0].history.push(model);
-                    if self.volumes[0].promise == Promise::Sync {
-                        self.volumes[0].history.synced();
-                    }
+                self.volumes[0].history.push(model);
+                if self.volumes[0].promise == Promise::Sync {
+                    self.volumes[0].history.synced();
                 }
                 Ok(())
             }
-            Err(error) => match self.judge("volume", &error)? {
+            Err(error) => match self
+                .check_promised(&error)
+                .and_then(|()| self.judge("volume", &error))?
+            {
                 Consequence::GoOn if self.volumes[0].promise == Promise::Sync => {
                     // Done and not made durable, perhaps.
                     let mut shown = vec![0; model.size as usize];

@@ -22,6 +22,7 @@ pub mod fs_level;
 pub mod fs_model;
 mod fs_past;
 mod fs_relayout;
+mod fs_reserving;
 mod fs_restart;
 mod fs_seek;
 mod fs_settings;

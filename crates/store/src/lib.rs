@@ -106,10 +106,37 @@ pub trait Store: Send + Sync {
 
     /// Sets room aside for `bytes` of data that will be written; `NoSpace` when the pool could not hold them.
     /// Dropping the reservation gives the room back. This is how ENOSPC reaches the writer and not the flusher.
-    fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError>;
+    fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
+        self.reserve_beside(bytes, &|| 0)
+    }
+
+    /// The same for somebody for whom `own` bytes are set aside already: these do not stand in the way of the new ones, even
+    /// if more is set aside in all than there is room for. `own` is asked again after each wait.
+    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError>;
+
+    /// The same as a last resort of somebody to whom the room was promised: some of the reserve may be used, if metadata
+    /// grew into what was set aside.
+    fn reserve_promised(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
+        self.reserve_beside(bytes, own)
+    }
+
+    /// The same for what gives back more than it takes, whatever is set aside: more of the reserve may be used, but for what
+    /// bringing back needs itself.
+    fn reserve_to_gain(&self, bytes: u64) -> Result<Reservation, StoreError> {
+        Ok(self.reserve_always(bytes))
+    }
+
+    /// Sets `bytes` aside whether there is room for them or not: nobody else gets room before there is. For what was promised
+    /// before, and is being freed.
+    fn reserve_always(&self, bytes: u64) -> Reservation;
 
     /// Sizes and counters, from memory.
     fn space(&self) -> Space;
+
+    /// Room that writers can still get, bytes: of [`Space`] this alone, for those who ask often.
+    fn available_bytes(&self) -> u64 {
+        self.space().available_bytes
+    }
 
     /// Rewrites live chunks to `placement` (promotion, demotion, evacuation): the one mechanism of the mover. Chunks
     /// already there, gone, unreadable or on their way elsewhere are counted in the outcome, not moved.

@@ -225,21 +225,24 @@ impl Store for MemoryStore {
         Sequence(self.state.lock().sequence)
     }
 
-    fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
+    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
         let used = self.state.lock().stored_bytes();
-        let before = self.reserved.fetch_add(bytes, Ordering::Relaxed);
-        let reserved = self.reserved.clone();
-        let reservation = Reservation::new(
-            bytes,
-            Arc::new(move |bytes| {
-                reserved.fetch_sub(bytes, Ordering::Relaxed);
-            }),
-        );
-        if used + before + bytes > self.size_bytes {
+        let reservation = self.reserve_always(bytes);
+        let others = self.reserved.load(Ordering::Relaxed).saturating_sub(own());
+        if used + others > self.size_bytes {
             Err(StoreError::NoSpace)
         } else {
             Ok(reservation)
         }
+    }
+
+    fn reserve_always(&self, bytes: u64) -> Reservation {
+        self.reserved.fetch_add(bytes, Ordering::Relaxed);
+        let reserved = self.reserved.clone();
+        let give_back = move |bytes| {
+            reserved.fetch_sub(bytes, Ordering::Relaxed);
+        };
+        Reservation::new(bytes, Arc::new(give_back))
     }
 
     fn space(&self) -> Space {
@@ -274,6 +277,8 @@ impl Store for MemoryStore {
             unique_bytes: stored,
             stored_bytes: stored,
             chunk_stored_bytes: stored,
+            room_bytes: self.size_bytes.saturating_sub(stored),
+            set_aside_bytes: self.reserved.load(Ordering::Relaxed),
             available_bytes: self
                 .size_bytes
                 .saturating_sub(stored + self.reserved.load(Ordering::Relaxed)),

@@ -23,6 +23,11 @@ pub struct Space {
     pub pending_free_bytes: u64,
     /// Never given to writers.
     pub reserve_bytes: u64,
+    /// Room beyond the reserve, set aside or not.
+    pub room_bytes: u64,
+    /// Set aside: for what is being written, and for reservations. May be more than there is room for, until what was freed is
+    /// writable again.
+    pub set_aside_bytes: u64,
     /// Room that writers can still get.
     pub available_bytes: u64,
     /// Live chunks.
@@ -52,6 +57,12 @@ impl StoreMemory {
 }
 
 impl Space {
+    /// Room that somebody can still get for whom `own_bytes` are set aside.
+    pub fn available_beside(&self, own_bytes: u64) -> u64 {
+        let others = self.set_aside_bytes.saturating_sub(own_bytes);
+        self.room_bytes.saturating_sub(others)
+    }
+
     /// Content of all references, bytes. They are counted in blocks, the last of which a small file fills in part: so it
     /// is the chunks' content, as often as their blocks are referred to on average. Exact where nothing is shared, and
     /// where what is shared is like the rest.
@@ -124,6 +135,11 @@ impl Reservation {
         Self { bytes, give_back }
     }
 
+    /// Nothing, of no store: others can be joined to it.
+    pub fn none() -> Self {
+        Self::new(0, Arc::new(|_| {}))
+    }
+
     /// How much is set aside.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -137,10 +153,13 @@ impl Reservation {
         }
     }
 
-    /// Joins `other` to this one.
+    /// Joins `other`, of the same store, to this one.
     pub fn join(&mut self, mut other: Reservation) {
-        self.bytes += other.bytes;
-        other.bytes = 0;
+        if self.bytes == 0 {
+            std::mem::swap(self, &mut other);
+        } else {
+            self.bytes += std::mem::take(&mut other.bytes);
+        }
     }
 }
 

@@ -113,6 +113,8 @@ pub(super) fn run<'a>(
             objects: counted.objects,
             next_object: known.next_object.max(counted.next_object),
             newest_checkpoint: known.checkpoint,
+            // Counted when the pool is opened.
+            shared_blocks: None,
         };
         let mut batch = Batch::new();
         batch.put(keys::counters(known.number), counters.encode());

@@ -1,0 +1,97 @@
+//! Packing: what is done for somebody who would be told that there is no room: live chunks are put together more closely than is
+//! worth it otherwise.
+//!
+//! Compaction lets a segment be that is an eighth garbage, since more would be written for it than comes back. A pool can be
+//! made of such segments, and what is promised to a reservation is counted in content, not in segments.
+//!
+//! Invariants: only sets of segments are taken that give at least one back, counting what the end of each new segment leaves
+//! unused as long as the chunks are; so it ends, and in vain nothing is written.
+
+use std::collections::BTreeMap;
+
+use terrace_pool::SegmentId;
+use terrace_store::StoreError;
+
+use crate::{header::HEADER_BYTES, maintenance::Maintenance, store::ChunkStore};
+
+/// Segments of which one must be won.
+const PACKED: usize = 32;
+/// Of a segment, the part that must be garbage for it to be looked at: with less of it more segments than that would be needed.
+const GARBAGE_PART: i64 = 24;
+
+/// How long the chunks of a segment are on average, bytes, by segment: found once, since it hardly changes.
+pub(crate) type Grain = BTreeMap<SegmentId, i64>;
+
+impl ChunkStore {
+    /// Moves the chunks of some segments together, so that one segment at least comes back; `false` if there are no such.
+    pub(crate) fn pack(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        for tier in 0..self.pool.tiers().len() as u8 {
+            let Some(set) = self.set_to_pack(state, tier)? else {
+                continue;
+            };
+            let mut moved = false;
+            for segment in set {
+                // One that is under way is finished by the way.
+                while state.compacting.is_some() {
+                    self.compact_step(state)?;
+                }
+                state.compacting = Some((segment, self.chunks_in_segment(segment)?));
+                while state.compacting.is_some() {
+                    self.compact_step(state)?;
+                }
+                moved |= !state.stuck.contains(&segment) && !state.without_room.contains(&segment);
+            }
+            if moved {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The emptiest segments of a tier that together give one back.
+    fn set_to_pack(&self, state: &mut Maintenance, tier: u8) -> Result<Option<Vec<SegmentId>>, StoreError> {
+        let segment_bytes = i64::from(self.pool.segment_bytes());
+        let mut segments: Vec<(i64, SegmentId)> = {
+            let books = self.keeper.lock();
+            state.grain.retain(|id, _| books.segments.contains_key(id));
+            let still = books.segments.iter().filter(|(id, segment)| {
+                let still = !segment.open && !segment.freeing && segment.pending == 0 && segment.live > 0;
+                still
+                    && segment.live <= segment_bytes - segment_bytes / GARBAGE_PART
+                    && self.pool.tier_of(id.device) == Some(tier)
+                    && !state.stuck.contains(id)
+                    && !state.without_room.contains(id)
+            });
+            still.map(|(id, segment)| (segment.live, *id)).collect()
+        };
+        segments.sort_unstable();
+        let mut set = Vec::new();
+        let (mut live, mut longest) = (0, 0);
+        for (bytes, id) in segments {
+            let grain = match state.grain.get(&id) {
+                Some(grain) => *grain,
+                None => {
+                    let chunks = self.chunks_in_segment(id)?.len();
+                    let grain = bytes / i64::try_from(chunks).unwrap_or(i64::MAX).max(1);
+                    state.grain.insert(id, grain);
+                    grain
+                }
+            };
+            // Long chunks leave the ends of segments unused wherever they are.
+            if grain * GARBAGE_PART / 2 > segment_bytes {
+                continue;
+            }
+            set.push(id);
+            live += bytes;
+            longest = grain.max(longest);
+            let usable = segment_bytes - longest - HEADER_BYTES as i64;
+            if live <= (set.len() as i64 - 1) * usable {
+                return Ok(Some(set));
+            }
+            if set.len() == PACKED {
+                break;
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,313 @@
+//! Room on a full pool: what a reservation promises, what a quota allows, and what others freed, on a device, with nobody but the
+//! test driving the background. Every byte of a volume is compared with a model.
+
+#![allow(clippy::unwrap_used)]
+
+mod full_pool;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use full_pool::{BLOCK, MIB, Modelled, Random, Rig, copy_of};
+use terrace_dataset::{Context, DatasetError, FileKind, FsError, NewDataset, ROOT, Tree};
+use terrace_device::Device;
+
+#[test]
+fn a_thick_volume_is_written_and_written_over_on_a_pool_that_others_filled() {
+    let mut rig = Rig::new(&[128 * MIB]);
+    let mut volume = Modelled::new(rig.thick("tank/v", 32 * MIB));
+    let data = rig.filesystem("tank/data");
+    rig.fill(&data, "first");
+    for round in 0..4 {
+        volume.write_all(&mut rig.random);
+        volume.verify();
+        // Nobody else gets what is reserved, whatever the overwrites gave back.
+        rig.tick();
+        let more = rig.fill(&data, &format!("round{round}"));
+        assert!(more < 8 * MIB, "{more}");
+    }
+}
+
+/// Small segments of which many are written, and larger ones.
+#[test]
+fn random_overwrites_of_a_thick_volume_find_room_on_a_full_pool_also_after_restarts() {
+    for (pool, size, times) in [(128, 24, 1), (320, 100, 1)] {
+        let mut rig = Rig::new(&[pool * MIB]);
+        let mut volume = Modelled::new(rig.thick("tank/v", size * MIB));
+        let data = rig.filesystem("tank/data");
+        volume.write_all(&mut rig.random);
+        rig.fill(&data, "filler");
+        drop(data);
+        let blocks = times * size * MIB / BLOCK;
+        for cleanly in [true, false, false] {
+            volume.scatter(&mut rig, blocks);
+            volume.verify();
+            let model = std::mem::take(&mut volume.model);
+            drop(volume);
+            rig.reopen(cleanly);
+            let again = rig.engine.datasets().volume("tank/v").unwrap();
+            volume = Modelled { volume: again, model };
+            volume.verify();
+        }
+        volume.scatter(&mut rig, blocks / 2);
+        volume.verify();
+    }
+}
+
+#[test]
+fn what_one_dataset_freed_another_can_write_at_once() {
+    let mut rig = Rig::new(&[128 * MIB]);
+    let (x, y) = (rig.filesystem("tank/x"), rig.filesystem("tank/y"));
+    let filled = rig.fill(&x, "filler");
+    assert!(filled > 64 * MIB);
+    for round in 0..3 {
+        x.unlink(&Context::root(), ROOT, b"filler").unwrap();
+        rig.is_room_for(&y, "new", filled / 2)
+            .unwrap_or_else(|error| panic!("round {round}: {error}"));
+        y.unlink(&Context::root(), ROOT, b"new").unwrap();
+        rig.fill(&x, "filler");
+    }
+}
+
+#[test]
+fn what_a_destroyed_dataset_or_snapshot_held_can_be_written_at_once() {
+    let mut rig = Rig::new(&[128 * MIB]);
+    let y = rig.filesystem("tank/y");
+    let x = rig.filesystem("tank/x");
+    let filled = rig.fill(&x, "filler");
+    rig.engine.datasets().snapshot("tank/x@s", false, "").unwrap();
+    x.unlink(&Context::root(), ROOT, b"filler").unwrap();
+    assert_eq!(rig.is_room_for(&y, "none", filled / 2), Err(FsError::NoSpace));
+    rig.engine
+        .datasets()
+        .destroy_snapshot("tank/x@s", false, false)
+        .unwrap();
+    rig.is_room_for(&y, "one", filled / 2).unwrap();
+    drop(x);
+    let x = rig.engine.datasets().filesystem("tank/x").unwrap();
+    rig.fill(&x, "filler");
+    drop(x);
+    rig.engine
+        .datasets()
+        .destroy("tank/x", true, true, false)
+        .unwrap();
+    rig.is_room_for(&y, "two", filled / 4).unwrap();
+}
+
+#[test]
+fn at_its_quota_a_dataset_can_be_overwritten_and_emptied() {
+    let mut rig = Rig::new(&[128 * MIB]);
+    let data = rig.filesystem("tank/data");
+    rig.engine.datasets().set("tank/data", "quota", "8M").unwrap();
+    let filled = rig.fill(&data, "file");
+    assert_eq!(filled, 8 * MIB);
+    let root = Context::root();
+    let object = data.lookup(&root, ROOT, b"file").unwrap().object;
+    let mut model = vec![0; filled as usize];
+    data.read(object, 0, &mut model).unwrap();
+    for round in 0..3u64 {
+        for (at, length) in [
+            (0, filled),
+            (5 * MIB, 3 * MIB),
+            (12_345, 100),
+            (filled - BLOCK, BLOCK),
+        ] {
+            let content = rig.random.bytes(length);
+            data.write(&root, object, at, &content, false)
+                .unwrap_or_else(|error| panic!("round {round}, {length} at {at}: {error}"));
+            model[at as usize..(at + length) as usize].copy_from_slice(&content);
+        }
+        if round == 1 {
+            data.sync().unwrap();
+        }
+    }
+    assert_eq!(
+        data.write(&root, object, filled, &[1; 4096], false),
+        Err(FsError::QuotaExceeded)
+    );
+    // Over its end: the part that exists is no excuse for the part that does not.
+    let beyond = rig.random.bytes(64 << 10);
+    assert_eq!(
+        data.write(&root, object, filled - (32 << 10), &beyond, false),
+        Err(FsError::QuotaExceeded)
+    );
+    let mut read = vec![0; filled as usize];
+    data.read(object, 0, &mut read).unwrap();
+    assert!(read == model);
+    data.sync().unwrap();
+    let size = terrace_dataset::SetAttributes {
+        size: Some(4 * MIB + 5),
+        ..Default::default()
+    };
+    data.set_attributes(&root, object, &size).unwrap();
+    data.write(&root, object, 4 * MIB, &rig.random.bytes(2 * MIB), false)
+        .unwrap();
+    data.unlink(&root, ROOT, b"file").unwrap();
+    rig.is_room_for(&data, "again", 7 * MIB).unwrap();
+}
+
+#[test]
+fn a_reservation_above_a_quota_is_refused() {
+    let mut rig = Rig::new(&[128 * MIB]);
+    rig.filesystem("tank/data");
+    let datasets = rig.engine.datasets().clone();
+    datasets.set("tank/data", "quota", "8M").unwrap();
+    let refused = datasets
+        .set("tank/data", "reservation", "9M")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("9M") && refused.contains("8M") && refused.contains("quota"),
+        "{refused}"
+    );
+    datasets.set("tank/data", "reservation", "8M").unwrap();
+    let refused = datasets.set("tank/data", "quota", "7M").unwrap_err().to_string();
+    assert!(
+        refused.contains("8M") && refused.contains("7M") && refused.contains("reservation"),
+        "{refused}"
+    );
+    // Beside others below the same quota it holds as well, and takes of it.
+    datasets
+        .create("tank/data/other", &NewDataset::default())
+        .unwrap();
+    let small = NewDataset {
+        volume_bytes: Some(MIB),
+        sparse: true,
+        ..NewDataset::default()
+    };
+    datasets.create("tank/data/small", &small).unwrap();
+    let other = datasets.filesystem("tank/data/other").unwrap();
+    datasets.set("tank/data", "reservation", "none").unwrap();
+    datasets.set("tank/data/small", "reservation", "1M").unwrap();
+    assert_eq!(rig.fill(&other, "filler"), 7 * MIB);
+    let refused = datasets
+        .set("tank/data/other", "reservation", "8M")
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("1M") && refused.contains("quota"), "{refused}");
+    let small = datasets.volume("tank/data/small").unwrap();
+    for round in 0..3 {
+        small
+            .write(0, &rig.random.bytes(MIB))
+            .unwrap_or_else(|error| panic!("{round}: {error}"));
+        small.flush().unwrap();
+    }
+    // Of what lies above as well.
+    let thick = NewDataset {
+        volume_bytes: Some(9 * MIB),
+        ..NewDataset::default()
+    };
+    let refused = datasets.create("tank/data/v", &thick).unwrap_err().to_string();
+    assert!(
+        refused.contains("tank/data") && refused.contains("9M"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_snapshot_of_a_thick_volume_sets_aside_what_overwriting_it_takes_or_is_refused() {
+    let mut rig = Rig::new(&[192 * MIB]);
+    let mut volume = Modelled::new(rig.thick("tank/v", 32 * MIB));
+    volume.write_all(&mut rig.random);
+    rig.engine.datasets().snapshot("tank/v@first", false, "").unwrap();
+    let data = rig.filesystem("tank/data");
+    rig.fill(&data, "filler");
+    for _ in 0..2 {
+        volume.write_all(&mut rig.random);
+        volume.scatter(&mut rig, 4000);
+        volume.verify();
+    }
+    let refused = rig
+        .engine
+        .datasets()
+        .snapshot("tank/v@second", false, "")
+        .unwrap_err();
+    assert!(
+        matches!(refused, DatasetError::NoRoomForSnapshot { .. }),
+        "{refused}"
+    );
+    let words = refused.to_string();
+    assert!(words.contains("32M") && words.contains("tank/v"), "{words}");
+    data.unlink(&Context::root(), ROOT, b"filler").unwrap();
+    rig.engine
+        .datasets()
+        .snapshot("tank/v@second", false, "")
+        .unwrap();
+    rig.fill(&data, "filler");
+    volume.write_all(&mut rig.random);
+    volume.verify();
+    rig.engine
+        .datasets()
+        .destroy_snapshot("tank/v@second", false, false)
+        .unwrap();
+    volume.scatter(&mut rig, 2000);
+    rig.engine
+        .datasets()
+        .destroy_snapshot("tank/v@first", false, false)
+        .unwrap();
+    volume.write_all(&mut rig.random);
+    volume.verify();
+}
+
+/// Several who write at once, with all threads that an open pool has, while a neighbour takes all room that he can get.
+#[test]
+fn writers_to_whom_room_is_promised_find_some_beside_one_another_and_a_greedy_neighbour() {
+    const WRITERS: u64 = 3;
+    const PART: u64 = 6 * MIB;
+    let mut rig = Rig::threaded(&[128 * MIB]);
+    let volume = rig.thick("tank/v", WRITERS * PART);
+    let data = rig.filesystem("tank/data");
+    rig.fill(&data, "filler");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let neighbour = scope.spawn(|| {
+            let (root, content) = (Context::root(), Random(7).bytes(MIB));
+            let mut round = 0;
+            while !done.load(Ordering::SeqCst) {
+                round += 1;
+                let name = format!("greedy{round}");
+                let made = data.create(&root, ROOT, name.as_bytes(), FileKind::File, 0o600, 0);
+                let written = made.and_then(|made| data.write(&root, made.object, 0, &content, false));
+                assert!(matches!(written, Ok(_) | Err(FsError::NoSpace)), "{written:?}");
+                let _ = data.unlink(&root, ROOT, name.as_bytes());
+            }
+        });
+        let writers = (0..WRITERS).map(|writer| {
+            let volume = &volume;
+            scope.spawn(move || {
+                let (mut random, first) = (Random(writer + 1), writer * PART);
+                let mut model = vec![0; PART as usize];
+                for count in 0..3 * PART / BLOCK {
+                    let length = if count % 50 == 0 { 128 << 10 } else { BLOCK };
+                    let at = random.below((PART - length) / BLOCK + 1) * BLOCK;
+                    let content = random.bytes(length);
+                    volume
+                        .write(first + at, &content)
+                        .unwrap_or_else(|error| panic!("writer {writer}, {count}: {error}"));
+                    model[at as usize..(at + length) as usize].copy_from_slice(&content);
+                    if count % 101 == 100 {
+                        volume.flush().unwrap();
+                    }
+                }
+                volume.flush().unwrap();
+                let mut read = vec![0; PART as usize];
+                volume.read(first, &mut read).unwrap();
+                assert!(read == model, "writer {writer}");
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        let ended: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        done.store(true, Ordering::SeqCst);
+        neighbour.join().unwrap();
+        ended.into_iter().for_each(|end| end.unwrap());
+    });
+    rig.engine.close().unwrap();
+    let devices = rig
+        .devices
+        .iter()
+        .map(|device| copy_of(device) as Arc<dyn Device>);
+    let report = terrace_engine::verify(devices.collect(), &mut |_, _| {}).unwrap();
+    assert!(report.clean, "{:?}", report.problems);
+}
