@@ -25,6 +25,7 @@ impl Mover {
         for most in &mut inner.metadata_bytes {
             *most -= *most / METADATA_DECAY;
         }
+        self.find_hottest(inner);
         let tiers = self.usage(inner);
         let space = self.environment.store.space();
         self.environment.chunk_heat.set_places(hot_chunks::places(&space));
@@ -43,7 +44,8 @@ impl Mover {
             let filled = filled_bytes(tier).saturating_sub(space.pending_free_bytes);
             let mark = policy.hold.unwrap_or(policy.high_water);
             let mark_bytes = mark * tier.size_bytes as f64;
-            let full = filled as f64 > mark_bytes || policy.hold.is_some() && filled as f64 >= mark_bytes;
+            let above = filled as f64 > mark_bytes || policy.hold.is_some() && filled as f64 >= mark_bytes;
+            let full = above || self.may_have_cold(inner, source) && self.is_urgent(inner, source);
             if inner.demotion_of(source).is_some()
                 || inner.left_alone.get(&source).is_some_and(|until| now < *until)
                 || !full && source > 0
@@ -78,6 +80,10 @@ impl Mover {
                     "tier '{}' is {percent} % full; something hotter has no room: moving what is colder down to '{below}'",
                     tier.name
                 ),
+                None if !above => format!(
+                    "tier '{}' has hardly any room left for what is written; moving what is cold down to '{below}'",
+                    tier.name
+                ),
                 None => format!(
                     "tier '{}' is {percent} % full; moving the coldest down to '{below}' until {:.0} %",
                     tier.name,
@@ -87,6 +93,10 @@ impl Mover {
             let mut job = self.new_job(JobKind::Demote, reason, total_bytes, source, target);
             job.room = wish.as_ref().map(|wish| wish.room);
             let id = self.add(inner, job, None)?;
+            match above || wish.is_some() {
+                true => inner.only_cold.remove(&source),
+                false => inner.only_cold.insert(source),
+            };
             if let Some(wish) = wish {
                 inner.exchange.begin(id, wish.bytes, total_bytes);
             }
