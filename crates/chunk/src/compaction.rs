@@ -231,6 +231,18 @@ impl ChunkStore {
         })
     }
 
+    /// The tier on which this lands, if garbage is some of what keeps it from there, but too little for compaction to win much:
+    /// what is colder is to go.
+    pub(crate) fn tier_to_sink_from(&self, key: StreamKey) -> Option<usize> {
+        let full = self.is_room_where_it_lands(key, |at, room, mark| {
+            at < usize::from(self.resting_from())
+                && room.is_at_floor()
+                && !room.is_worth_it()
+                && !room.is_above(mark)
+        });
+        full.then(|| self.landing_tier(key, &self.pool.tiers())).flatten()
+    }
+
     /// Whether the tier on which this lands has room for a segment of it.
     pub(crate) fn has_room_again(&self, key: StreamKey) -> bool {
         self.is_room_where_it_lands(key, |_, room, mark| room.has_room(mark))

@@ -42,6 +42,7 @@ mod root;
 mod root_copy;
 mod salvage;
 mod scrub;
+mod sinking;
 mod space;
 mod spacing;
 mod spans;

@@ -302,6 +302,7 @@ impl ChunkStore {
             stopping: AtomicBool::new(false),
             maintenance: Mutex::new(Maintenance::default()),
             need: Need::default(),
+            sinking: crate::sinking::Sinking::default(),
             waiting_for_tables: AtomicUsize::new(0),
             resting_from: std::sync::atomic::AtomicU8::new(u8::MAX),
             spacing: crate::spacing::Spacing::default(),

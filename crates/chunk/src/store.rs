@@ -86,6 +86,7 @@ pub struct ChunkStore {
     pub(crate) stopping: AtomicBool,
     pub(crate) maintenance: Mutex<Maintenance>,
     pub(crate) need: Need,
+    pub(crate) sinking: crate::sinking::Sinking,
     pub(crate) waiting_for_tables: AtomicUsize,
     /// The first tier that compaction leaves in peace.
     pub(crate) resting_from: std::sync::atomic::AtomicU8,

@@ -131,7 +131,9 @@ impl ChunkStore {
                 Some(open) => open,
                 None => {
                     // Before the lock is taken: it reads, writes and flushes.
-                    self.relieve(key, &|| stream.slot.lock().open().is_some())?;
+                    let taken = || stream.slot.lock().open().is_some();
+                    self.relieve(key, &taken)?;
+                    self.wait_for_sinking(key, &taken)?;
                     self.begin_segment(&stream, key, privileged, stored)?
                 }
             };

@@ -51,9 +51,14 @@ impl TierRoom {
         self.beyond() < self.part(SHORT_PART).max(2)
     }
 
+    /// Whether what lands finds no free segment here.
+    pub fn is_at_floor(&self) -> bool {
+        self.beyond() == 0
+    }
+
     /// Whether what lands goes elsewhere unless garbage is brought back now, which is worth it.
     pub fn is_out(&self) -> bool {
-        self.beyond() == 0 && self.is_worth_it()
+        self.is_at_floor() && self.is_worth_it()
     }
 
     /// Whether garbage that is worth it should be brought back without regard for others.

@@ -456,7 +456,12 @@ impl Engine {
     /// One step of the mover; `None`: there may be more to do, else for how long there is not.
     pub(crate) fn mover_step(&self) -> Result<Option<Duration>, EngineError> {
         self.check_open()?;
+        let asked = self.chunks.sinking_asked();
+        if asked.is_some() {
+            self.mover.look_for_room_at_once();
+        }
         let step = self.mover.step()?;
+        self.chunks.set_sinking(self.mover.sinking_tiers(), asked);
         self.chunks.set_resting_from(self.mover.resting_tiers());
         let now = self.environment.clock.monotonic_nanoseconds();
         for tier in 0..self.pool.tiers().len() as u8 {

@@ -25,6 +25,7 @@ impl Mover {
         for most in &mut inner.metadata_bytes {
             *most -= *most / METADATA_DECAY;
         }
+        self.find_hottest(inner);
         let tiers = self.usage(inner);
         let space = self.environment.store.space();
         self.environment.chunk_heat.set_places(hot_chunks::places(&space));
@@ -41,10 +42,11 @@ impl Mover {
             let source = source as u8;
             // Some of what is being freed may lie here: nothing sinks for that.
             let filled = filled_bytes(tier).saturating_sub(space.pending_free_bytes);
-            let full = match policy.hold {
+            let above = match policy.hold {
                 Some(level) => !holds(tier, level),
                 None => filled as f64 > policy.high_water * tier.size_bytes as f64,
             };
+            let full = above || self.may_have_cold(inner, source) && self.is_urgent(inner, source);
             if inner.demotion_of(source).is_some()
                 || inner.left_alone.get(&source).is_some_and(|until| now < *until)
                 || !full && source > 0
@@ -79,6 +81,10 @@ impl Mover {
                     "tier '{}' is {percent} % full; something hotter has no room: moving what is colder down to '{below}'",
                     tier.name
                 ),
+                None if !above => format!(
+                    "tier '{}' has hardly any room left for what is written; moving what is cold down to '{below}'",
+                    tier.name
+                ),
                 None => format!(
                     "tier '{}' is {percent} % full; moving the coldest down to '{below}' until {:.0} %",
                     tier.name,
@@ -88,6 +94,10 @@ impl Mover {
             let mut job = self.new_job(JobKind::Demote, reason, total_bytes, source, target);
             job.room = wish.as_ref().map(|wish| wish.room);
             let id = self.add(inner, job, None)?;
+            match above || wish.is_some() {
+                true => inner.only_cold.remove(&source),
+                false => inner.only_cold.insert(source),
+            };
             if let Some(wish) = wish {
                 inner.exchange.begin(id, wish.bytes, total_bytes);
             }

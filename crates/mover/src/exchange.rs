@@ -158,6 +158,11 @@ impl Exchange {
         }
     }
 
+    /// Whether something was found below that has no room.
+    pub(crate) fn is_wanting(&self) -> bool {
+        !self.chunks.is_empty() || !self.regions.is_empty()
+    }
+
     /// Whether something waits for room that may be sought now.
     pub(crate) fn is_due(&self, now: u64) -> bool {
         let chunks = !self.chunks.is_empty() && now >= self.next_chunks;

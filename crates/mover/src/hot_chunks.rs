@@ -13,6 +13,7 @@ use terrace_cache::HotChunk;
 use terrace_store::{Space, StoreError};
 
 use crate::{
+    haste::is_dense,
     job::{JobKind, JobState},
     marks::{filled_bytes, may_rise},
     mover::{Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_BYTES},
@@ -38,6 +39,8 @@ pub(crate) struct HotChunks {
     chunks: BTreeMap<u8, Vec<Moving>>,
     next_look: u64,
     job: Option<u64>,
+    /// What is on its way comes up by requests that bring much.
+    is_dense: bool,
     /// So much may come up without regard for users.
     granted_bytes: u64,
 }
@@ -92,6 +95,7 @@ impl HotChunks {
         chunks.extend(self.chunks.remove(&target).unwrap_or_default());
         chunks.sort_unstable_by_key(Moving::place);
         chunks.dedup();
+        self.is_dense = is_dense(&chunks);
         self.chunks.insert(target, chunks);
     }
 
@@ -160,7 +164,10 @@ impl Mover {
         }
         let pause = match inner.hot_chunks.is_granted() && !looks {
             true => self.pace_of(inner, 0, now),
-            false => self.pause_for(inner, 0, now),
+            false => {
+                let haste = looks || inner.hot_chunks.is_dense;
+                self.pause_in_haste(inner, haste, 0, now)
+            }
         };
         if pause > 0 {
             return Ok(pause);
@@ -263,6 +270,7 @@ impl Mover {
         for chunks in inner.hot_chunks.chunks.values_mut() {
             chunks.sort_unstable_by_key(Moving::place);
         }
+        inner.hot_chunks.is_dense = inner.hot_chunks.chunks.values().all(|chunks| is_dense(chunks));
         Ok(())
     }
 

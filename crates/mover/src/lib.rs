@@ -15,6 +15,7 @@ mod error;
 mod evacuation;
 mod exchange;
 mod grace;
+mod haste;
 mod hint_records;
 #[cfg(test)]
 mod hostile_bytes;

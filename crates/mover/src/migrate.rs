@@ -91,7 +91,8 @@ impl Mover {
             return Ok(POLICY_INTERVAL);
         }
         let sinks = work.job.kind == JobKind::Demote;
-        if sinks && self.is_bringing_back(inner, now) && !self.is_urgent(inner, work.job.source) {
+        let waits = |job| !self.is_urgent(inner, work.job.source) && !self.sinks_what_is_cold(inner, job);
+        if sinks && self.is_bringing_back(inner, now) && waits(&work.job) {
             work.waiting = Some("waiting until dead blocks are back");
             return Ok(SECOND / 10);
         }
@@ -304,7 +305,10 @@ impl Mover {
             && tiers.get(usize::from(job.source)).is_some_and(|tier| {
                 let is_hot =
                     comes_up.is_some_and(|reads| heat_of_pass(job).is_some_and(|limit| limit > reads as f32));
-                is_low(tier) || is_hot && may_rise(tier, policy, 0)
+                let only_cold = inner.only_cold.contains(&job.source);
+                is_low(tier)
+                    || is_hot && may_rise(tier, policy, 0)
+                    || only_cold && !self.sinks_what_is_cold(inner, job)
             })
     }
 

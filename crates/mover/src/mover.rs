@@ -6,7 +6,7 @@
 //! lose or change it; a job's record may be older than its work, since moving something twice is harmless.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -48,6 +48,8 @@ const HEAT_INTERVAL: u64 = 60 * SECOND;
 const PERSIST_INTERVAL: u64 = 10 * SECOND;
 /// How long a tier is left alone after moving content off it failed.
 const BACKOFF: u64 = 600 * SECOND;
+/// How long no demotion for what is cold alone is begun after one that found nothing.
+const WITHOUT_COLD: u64 = 60 * SECOND;
 /// In the place of a body: all that lies beneath the directories of the dataset that are pinned to the target.
 pub(crate) const BENEATH: u64 = u64::MAX;
 
@@ -68,6 +70,8 @@ pub(crate) struct Active {
     pub(crate) job: Job,
     pub(crate) rate: f64,
     window: (u64, u64),
+    /// Bytes moved since it is in RAM.
+    moved: u64,
     pub(crate) waiting: Option<&'static str>,
     pub(crate) steps: Option<Box<dyn StoreSteps>>,
     /// What it moves, where that is a directory.
@@ -85,6 +89,7 @@ impl Active {
             job,
             rate: 0.0,
             window: (now, 0),
+            moved: 0,
             waiting: None,
             steps: None,
             subtree: None,
@@ -97,6 +102,7 @@ impl Active {
     /// Counts bytes into the rate.
     pub(crate) fn count(&mut self, bytes: u64, now: u64) {
         self.window.1 += bytes;
+        self.moved += bytes;
         let elapsed = now.saturating_sub(self.window.0);
         if elapsed >= SECOND {
             let rate = self.window.1 as f64 / (elapsed as f64 / SECOND as f64);
@@ -143,6 +149,10 @@ pub(crate) struct Inner {
     /// Reads and writes of the hottest region, when room was short last.
     pub(crate) hottest: f32,
     next_heat: u64,
+    /// Tiers whose demotion was begun below the mark, for what is cold alone; and those on which such a one found nothing, until when
+    /// none is begun.
+    pub(crate) only_cold: HashSet<u8>,
+    pub(crate) without_cold: HashMap<u8, u64>,
     pub(crate) left_alone: HashMap<u8, u64>,
 }
 
@@ -217,6 +227,8 @@ impl Mover {
             next_urgency: 0,
             hottest: 0.0,
             next_heat: now + HEAT_INTERVAL,
+            only_cold: HashSet::new(),
+            without_cold: HashMap::new(),
             left_alone: HashMap::new(),
         };
         let mover = Self {
@@ -423,6 +435,7 @@ impl Mover {
         if over {
             active.subtree = None;
         }
+        let in_vain = over && active.moved == 0;
         let persist = over || now >= active.persisted + PERSIST_INTERVAL;
         let job = active.job.clone();
         if pause == 0 && persist {
@@ -432,6 +445,9 @@ impl Mover {
         // A demotion that failed, or one for hot content that found nothing colder, is not begun again at once.
         if job.kind == JobKind::Demote && job.state == JobState::Failed {
             inner.left_alone.insert(job.source, now + BACKOFF);
+        }
+        if in_vain && job.kind == JobKind::Demote && inner.only_cold.remove(&job.source) {
+            inner.without_cold.insert(job.source, now + WITHOUT_COLD);
         }
         if over {
             self.room_was_made(inner, id, now);

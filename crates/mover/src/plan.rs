@@ -177,6 +177,11 @@ impl Moving {
         (self.segment.0, self.segment.1, self.offset, self.id)
     }
 
+    /// Which read brings it, about, together with its neighbours.
+    pub(crate) fn request(&self) -> (u16, u32, u64) {
+        (self.segment.0, self.segment.1, self.offset / self.request_bytes())
+    }
+
     /// What one read brings from where it lies, at most, unless it is longer itself.
     fn request_bytes(&self) -> u64 {
         match self.tier {

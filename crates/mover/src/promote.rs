@@ -41,6 +41,8 @@ pub(crate) struct Candidates {
     last: Option<Rank>,
     /// This round looks at what is colder than this only.
     below: Option<Rank>,
+    /// So many looks in a row brought nothing up.
+    pub(crate) in_vain: u32,
 }
 
 /// Reads (positive floats order as their bits), dataset, body, region.
@@ -55,8 +57,16 @@ impl Candidates {
         self.job
     }
 
+    /// Reads of the region that comes next.
+    pub(crate) fn next_reads(&self) -> Option<f32> {
+        self.regions.front().map(|(_, _, _, reads)| *reads)
+    }
+
     /// Room was made for these: they come next.
     pub(crate) fn admit(&mut self, regions: Vec<(Place, f32)>) {
+        if !regions.is_empty() {
+            self.in_vain = 0;
+        }
         for ((dataset, body, region), reads) in regions.into_iter().rev() {
             self.regions.push_front((dataset, body, region, reads));
         }
@@ -113,6 +123,7 @@ impl Mover {
         let sorted = hottest.into_sorted_vec();
         inner.candidates.last = sorted.last().filter(|_| more).map(|Reverse(rank)| *rank);
         inner.candidates.below = None;
+        inner.candidates.in_vain = 0;
         inner.candidates.regions = sorted
             .into_iter()
             .map(|Reverse((reads, dataset, body, region))| (dataset, body, region, f32::from_bits(reads)))
@@ -135,7 +146,8 @@ impl Mover {
         if !may_rise_now(&is_open) {
             return Ok(60 * SECOND);
         }
-        let pause = self.pause_for(inner, 0, now);
+        let haste = self.promotes_in_haste(inner);
+        let pause = self.pause_in_haste(inner, haste, 0, now);
         if pause > 0 {
             return Ok(pause);
         }
@@ -242,6 +254,10 @@ impl Mover {
                 Err(error) => return Err(error),
             }
         }
+        inner.candidates.in_vain = match moved {
+            0 => inner.candidates.in_vain + 1,
+            _ => 0,
+        };
         self.count_promotion(inner, moved, now)?;
         Ok(0)
     }

@@ -75,7 +75,11 @@ impl Mover {
         let hurries = early && self.is_written_to(tier);
         let pause = match hurries {
             true => self.pace_of(inner, tier, now),
-            false => self.pause_for(inner, tier, now),
+            // What it brings back is room for what they read.
+            false => {
+                let haste = early && inner.exchange.is_wanting();
+                self.pause_in_haste(inner, haste, tier, now)
+            }
         };
         if pause > 0 {
             return Ok(pause);

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Of a tier, the part that is free at most when it is urgent, beyond what new content leaves free.
-const FREE_PART: u64 = 32;
+const FREE_PART: u64 = 16;
 /// Of what is free there, the part that waits in RAM to land when users write much.
 const WRITTEN_PART: u64 = 8;
 
@@ -31,9 +31,14 @@ impl Mover {
         };
         let free = tier.size_bytes.saturating_sub(tier.used_bytes);
         let filled = filled_bytes(tier).saturating_sub(space.pending_free_bytes);
+        let mark = match self.may_have_cold(inner, source) {
+            // What is cold makes way for what is written also where the rest is garbage that is not worth a compaction.
+            true => policy.low_water,
+            false => policy.high_water,
+        };
         policy.hold.is_none()
             && free <= tier.floor_bytes + tier.size_bytes / FREE_PART
-            && filled as f64 > policy.high_water * tier.size_bytes as f64
+            && filled as f64 > mark * tier.size_bytes as f64
             && room_below(&space.tiers, &inner.policies, source).is_some()
     }
 
@@ -47,6 +52,9 @@ impl Mover {
     /// there, too, so that giving way to readers for longer makes only more of them.
     pub(crate) fn rest_of(&self, inner: &Inner, job: &Job, now: u64) -> u64 {
         let rest = inner.courtesy.wait(now);
+        if rest > 0 && self.makes_room_for_readers(inner, job, now) {
+            return self.rest_in_haste(inner, now);
+        }
         if rest == 0 || !self.is_pressing(inner, job) || !self.is_written_to(job.source) {
             return rest;
         }
@@ -67,11 +75,32 @@ impl Mover {
     }
 
     /// Whether a demotion is not to wait long.
-    fn is_pressing(&self, inner: &Inner, job: &Job) -> bool {
+    pub(crate) fn is_pressing(&self, inner: &Inner, job: &Job) -> bool {
+        self.sinks_what_is_cold(inner, job) && self.is_urgent(inner, job.source)
+    }
+
+    /// Whether this pass of a demotion moves only what is clearly colder than the hottest there is: nobody misses it, and the room
+    /// stays, where that of dead blocks has to be brought back again and again.
+    pub(crate) fn sinks_what_is_cold(&self, inner: &Inner, job: &Job) -> bool {
         job.kind == JobKind::Demote
             && job.room.is_none()
+            && inner.has_cold()
             && heat_of_pass(job).is_some_and(|limit| limit <= clearly_colder(inner.hottest))
-            && self.is_urgent(inner, job.source)
+    }
+
+    /// Whether what is clearly colder than the hottest there is may lie on this tier.
+    pub(crate) fn may_have_cold(&self, inner: &Inner, source: u8) -> bool {
+        let now = self.environment.clock.monotonic_nanoseconds();
+        inner.has_cold() && inner.without_cold.get(&source).is_none_or(|until| now >= *until)
+    }
+
+    /// Looks how hot the hottest region is.
+    pub(crate) fn find_hottest(&self, inner: &mut Inner) {
+        let mut hottest = 0.0f32;
+        self.environment.heat.for_each(self.minutes(), |_, _, _, heat| {
+            hottest = hottest.max(heat.reads + heat.writes)
+        });
+        inner.hottest = hottest;
     }
 
     /// Between two looks at the policies: begins a demotion where that is urgent, and brings dead blocks back where a tier is tight.
@@ -80,21 +109,25 @@ impl Mover {
             return Ok(());
         }
         inner.next_urgency = now + SECOND;
+        if self.is_any_tight(inner) {
+            self.find_hottest(inner);
+        }
         let tiers = inner.policies.len().saturating_sub(1) as u8;
         self.find_early(inner, now)?;
         if self.is_any_urgent(inner) {
-            let mut hottest = 0.0f32;
-            let heat = &self.environment.heat;
-            heat.for_each(self.minutes(), |_, _, _, heat| {
-                hottest = hottest.max(heat.reads + heat.writes)
-            });
-            inner.hottest = hottest;
             let is_cold =
                 |source: &u8| inner.demotion_of(*source).is_none() && self.is_urgent(inner, *source);
-            if clearly_colder(hottest) > clearly_colder(0.0) && (0..tiers).any(|source| is_cold(&source)) {
+            if inner.has_cold() && (0..tiers).any(|source| is_cold(&source)) {
                 self.look_at_tiers(inner, now)?;
             }
         }
         Ok(())
+    }
+}
+
+impl Inner {
+    /// Whether anything can be clearly colder than the hottest region.
+    pub(crate) fn has_cold(&self) -> bool {
+        clearly_colder(self.hottest) > clearly_colder(0.0)
     }
 }

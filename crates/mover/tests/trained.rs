@@ -6,6 +6,8 @@ mod emulated;
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use terrace_device::Clock;
+
 use emulated::{BLOCK, MIB, Pattern, Pool, SECOND, Shape};
 use terrace_mover::TierPolicy;
 
@@ -98,5 +100,44 @@ fn what_is_forgotten_comes_up_no_more() {
     );
     pool.settle();
     assert_eq!(pool.store.space_of_fast(), up);
+    pool.check();
+}
+
+#[test]
+fn what_readers_wait_for_does_not_give_way_to_them() {
+    let pool = Pool::new(
+        Shape {
+            volume_bytes: 64 * MIB,
+            fast_bytes: 24 * MIB,
+            memory_bytes: 4 * MIB,
+            chunk_size: "16K",
+            reads_per_quarter: 38,
+            pattern: Pattern::Contiguous,
+        },
+        "compression",
+        "off",
+    );
+    // Each request that moves something waits behind those of users.
+    pool.store.move_nanoseconds.store(60_000_000, Relaxed);
+    let mut state = 1_u64;
+    let mut read = |seconds: u64| {
+        let (before, mut reads) = (pool.store.reads[1].load(Relaxed), 0);
+        let until = pool.clock.monotonic_nanoseconds() + seconds * SECOND;
+        let mut buffer = vec![0; BLOCK as usize];
+        while pool.clock.monotonic_nanoseconds() < until {
+            for _ in 0..38 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let block = (state >> 33) % (12 * MIB / BLOCK);
+                pool.volume.read(block * BLOCK, &mut buffer).unwrap();
+                reads += 1;
+            }
+            pool.pass(SECOND / 4);
+        }
+        (pool.store.reads[1].load(Relaxed) - before) as f64 / f64::from(reads)
+    };
+    let slow: Vec<f64> = (0..4).map(|_| read(5)).collect();
+    println!("reads of the slow tier, by five seconds: {slow:.3?}");
+    // It was 0.0 when each of them rested twenty times as long as it took.
+    assert!(slow[2] < 0.1 && slow[3] == 0.0, "{slow:.3?}");
     pool.check();
 }

@@ -73,3 +73,47 @@ fn dead_blocks_come_back_before_anything_sinks() {
     assert_eq!(pool.moved_bytes(), 0);
     pool.check();
 }
+
+/// A fast tier below its mark on which no segment is free, and what is not free holds too little garbage to be worth a compaction.
+fn without_free_segments() -> Pool {
+    let pool = Pool::new(SHAPE, "compression", "off");
+    write(&pool, 25 * MIB);
+    pool.store.taken_bytes.store(29 * MIB, Relaxed);
+    pool
+}
+
+/// Reads so many regions, each as often.
+fn read(pool: &Pool, regions: u64) {
+    let mut buffer = vec![0; 4096];
+    for at in 0..regions * 2000 {
+        let place = at % regions * MIB + at * 37 % 250 * BLOCK;
+        pool.volume.read(place, &mut buffer).unwrap();
+    }
+}
+
+#[test]
+fn below_the_mark_what_is_cold_makes_way_for_what_is_written() {
+    let pool = without_free_segments();
+    let fast = || pool.store.space_of_fast();
+    pool.pass(2 * SECOND);
+    assert_eq!(fast(), 25 * MIB, "all is as cold as the rest");
+    read(&pool, 1);
+    pool.pass(3 * SECOND);
+    assert!((21 * MIB..=24 * MIB).contains(&fast()), "{}", fast());
+    pool.check();
+}
+
+#[test]
+fn below_the_mark_what_is_hot_stays() {
+    let pool = without_free_segments();
+    let demotions = || {
+        let jobs = pool.mover.jobs().into_iter();
+        jobs.filter(|job| job.kind == "demote").count()
+    };
+    let before = demotions();
+    read(&pool, 25);
+    pool.pass(22 * SECOND);
+    assert_eq!(pool.store.space_of_fast(), 25 * MIB, "all is as hot as the rest");
+    assert_eq!(demotions() - before, 1, "it is not looked for all the time");
+    pool.check();
+}

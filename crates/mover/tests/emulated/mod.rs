@@ -57,6 +57,9 @@ pub struct Devices {
     fast_bytes: u64,
     pub reads: [AtomicU64; 2],
     pub moved_bytes: AtomicU64,
+    /// How long a move takes, nanoseconds.
+    pub move_nanoseconds: AtomicU64,
+    clock: Arc<ManualClock>,
     /// What segments take on the fast tier.
     pub taken_bytes: AtomicU64,
     /// Counting it takes long: kept until something changes.
@@ -115,6 +118,7 @@ impl Store for Devices {
         *self.space.lock() = None;
         let outcome = self.below.rewrite(ids, placement)?;
         self.moved_bytes.fetch_add(outcome.moved_bytes, Relaxed);
+        self.clock.advance(self.move_nanoseconds.load(Relaxed));
         Ok(outcome)
     }
 }
@@ -142,15 +146,17 @@ impl Pool {
     /// A volume that lies on the slow tier, with this property.
     pub fn new(shape: Shape, property: &str, value: &str) -> Self {
         let volume_bytes = shape.volume_bytes;
+        let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));
         let store = Arc::new(Devices {
             below: MemoryStore::new(4 * volume_bytes),
             fast_bytes: shape.fast_bytes,
             reads: Default::default(),
             moved_bytes: AtomicU64::new(0),
+            move_nanoseconds: AtomicU64::new(0),
+            clock: clock.clone(),
             taken_bytes: AtomicU64::new(0),
             space: Mutex::new(None),
         });
-        let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));
         let (datasets, mover) = open(&shape, &store, &clock);
         let made = NewDataset {
             volume_bytes: Some(volume_bytes),
