@@ -8,14 +8,14 @@
 //! asked again ever more seldom. Nobody waits in a store without threads of its own. Nothing is held meanwhile that moving needs.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
 use terrace_store::StoreError;
 
-use crate::{store::ChunkStore, streams::StreamKey};
+use crate::{room::Waiting, store::ChunkStore, streams::StreamKey};
 
 /// For a segment.
 const WAIT_MAX: Duration = Duration::from_secs(2);
@@ -35,6 +35,8 @@ pub(crate) struct Sinking {
     answered: AtomicU64,
     /// Tiers that content sinks from, as bits.
     tiers: AtomicU64,
+    /// Who waits.
+    waiting: AtomicUsize,
     refused: Mutex<Option<(Instant, Duration)>>,
     changed: Condvar,
 }
@@ -50,6 +52,10 @@ impl Sinking {
         let mut refused = self.refused.lock();
         let pause = refused.map_or(REFUSED, |(_, pause)| (pause * 2).min(REFUSED_MAX));
         *refused = Some((Instant::now(), pause));
+    }
+
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
     }
 
     fn answer(&self, question: u64, tier: usize) -> Option<bool> {
@@ -91,6 +97,7 @@ impl ChunkStore {
             return Ok(());
         }
         let question = self.sinking.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let _waiting = Waiting::of(&self.sinking.waiting);
         let began = Instant::now();
         while self.tier_to_sink_from(key).is_some() {
             if taken() {

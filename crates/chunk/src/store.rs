@@ -160,6 +160,10 @@ pub(crate) fn meta_error(error: MetaError) -> StoreError {
 }
 
 impl Store for ChunkStore {
+    fn waits_for_sinking(&self) -> bool {
+        self.sinking.is_waited_for()
+    }
+
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         self.tree.get(key).map_err(meta_error)
     }

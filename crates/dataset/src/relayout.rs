@@ -302,7 +302,11 @@ impl LiveDataset {
         if written.is_empty() {
             return Ok(none);
         }
-        let _lock = self.dataset.commit_lock();
+        // The commit may wait for content to sink, which is for the very thread that is here.
+        let store = self.dataset.store();
+        let Some(_lock) = self.dataset.commit_lock_unless(|| store.waits_for_sinking()) else {
+            return Ok(none);
+        };
         let waiting = { self.pending.lock().is_some() };
         if self.dataset.is_gone() || self.relayouts.are_over() || waiting {
             return Ok(none);

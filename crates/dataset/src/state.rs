@@ -5,9 +5,12 @@
 //! held set as it is then; the counters in RAM are those of the newest committed batch; no lock but the commit lock
 //! is held across a call of the store.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -26,6 +29,9 @@ use crate::{
     settings::Settings,
     versions::VersionedBatch,
 };
+
+/// How soon somebody who waits for the commit lock sees that he should not.
+const LOCK_LOOK: Duration = Duration::from_millis(10);
 
 /// What the registry asks of an open filesystem or volume, so that a checkpoint is one consistent state.
 pub trait Live: Send + Sync {
@@ -242,6 +248,16 @@ impl DatasetState {
     /// Taken from before the freeze until after the commit.
     pub fn commit_lock(&self) -> MutexGuard<'_, ()> {
         self.commit.lock()
+    }
+
+    /// The same, unless `gives_up` says before it is free that there is something better to do.
+    pub fn commit_lock_unless(&self, gives_up: impl Fn() -> bool) -> Option<MutexGuard<'_, ()>> {
+        while !gives_up() {
+            if let Some(lock) = self.commit.try_lock_for(LOCK_LOOK) {
+                return Some(lock);
+            }
+        }
+        None
     }
 
     /// The checkpoint to freeze for. Ask while the commit lock is held and changes are paused.

@@ -34,7 +34,8 @@ impl Mover {
     /// Does a piece of what comes next; returns 0, or for how long there is nothing to do.
     pub(crate) fn take_turns(&self, inner: &mut Guard<'_>, now: u64) -> Result<u64, StoreError> {
         // Writers wait for it, and with them commits, for which other work may have to wait in turn.
-        if self.is_sinking_first(inner) && self.take_turn(inner, Turn::Others, now)? == 0 {
+        if self.is_sinking_first(inner) && self.work_on_jobs(inner, now, |kind| kind == JobKind::Demote)? == 0
+        {
             return Ok(0);
         }
         let mut wait = u64::MAX;

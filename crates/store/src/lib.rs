@@ -138,6 +138,12 @@ pub trait Store: Send + Sync {
         self.space().available_bytes
     }
 
+    /// Whether writers, and the commits that they hold up, wait until content sinks for them: whoever is to move it does nothing else
+    /// meanwhile, least of all wait for a commit.
+    fn waits_for_sinking(&self) -> bool {
+        false
+    }
+
     /// Rewrites live chunks to `placement` (promotion, demotion, evacuation): the one mechanism of the mover. Chunks
     /// already there, gone, unreadable or on their way elsewhere are counted in the outcome, not moved.
     fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError>;
