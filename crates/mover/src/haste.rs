@@ -9,7 +9,7 @@
 
 use crate::{
     job::Job,
-    mover::{Inner, Mover},
+    mover::{Active, Inner, Mover},
     plan::Moving,
 };
 
@@ -63,27 +63,35 @@ impl Mover {
         self.sinking_of(&self.inner.lock())
     }
 
-    /// The same of whoever holds the lock.
+    /// The same of whoever holds the lock. What waits for its window, or is tried again later, makes no room now.
     pub(crate) fn sinking_of(&self, inner: &Inner) -> u64 {
-        let jobs = inner.jobs.values().filter(|active| self.may_run(active));
-        let pressing = jobs.filter(|active| active.retry.is_none() && self.is_pressing(inner, &active.job));
+        let jobs = inner.jobs.values().filter(|active| self.may_go_on(active));
+        let pressing = jobs.filter(|active| self.is_pressing(inner, &active.job));
         pressing.fold(0, |tiers, active| tiers | 1 << active.job.source.min(63))
     }
 
-    /// Whether what is cold sinks before anything else is done, as users write where it lies, or something hot waits for room there.
-    pub(crate) fn is_sinking_first(&self, inner: &Inner) -> bool {
-        let mut jobs = inner.jobs.values().filter(|active| self.may_run(active));
-        jobs.any(|active| {
-            active.retry.is_none()
-                && self.sinks_what_is_cold(inner, &active.job)
+    /// Demotions of what is cold that come before other work, as users write where it lies, or something hot waits for room there.
+    pub(crate) fn sinking_first(&self, inner: &Inner) -> Vec<u64> {
+        let jobs = inner.jobs.iter().filter(|(_, active)| self.may_go_on(active));
+        let first = jobs.filter(|(_, active)| {
+            self.sinks_what_is_cold(inner, &active.job)
                 && (inner.exchange.is_wanting() || self.is_written_to(active.job.source))
-        })
+        });
+        first.map(|(id, _)| *id).collect()
+    }
+
+    fn may_go_on(&self, active: &Active) -> bool {
+        self.may_run(active) && active.retry.is_none() && active.waiting.is_none()
     }
 
     /// Somebody waits for room to write to a tier that compaction cannot give: the next step looks whether anything there is
     /// to sink for it.
     pub fn look_for_room_at_once(&self) {
-        self.inner.lock().next_urgency = 0;
+        let mut inner = self.inner.lock();
+        // What sinks already is enough of an answer.
+        if self.sinking_of(&inner) == 0 {
+            inner.next_urgency = 0;
+        }
     }
 }
 

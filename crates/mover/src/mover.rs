@@ -133,6 +133,8 @@ pub(crate) struct Inner {
     pub(crate) hot_chunks: HotChunks,
     /// Whose turn it is.
     pub(crate) turn: usize,
+    /// Steps of what sinks first since the last one of other work.
+    pub(crate) sank_first: u8,
     pub(crate) aging: Aging,
     pub(crate) relayouts: Relayouts,
     pub(crate) grace: Grace,
@@ -214,6 +216,7 @@ impl Mover {
             candidates: Candidates::default(),
             hot_chunks: HotChunks::default(),
             turn: 0,
+            sank_first: 0,
             aging: Aging::default(),
             relayouts: Relayouts::default(),
             grace: Grace::default(),

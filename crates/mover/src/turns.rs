@@ -1,7 +1,8 @@
 //! Turns: which of the kinds of work the mover does next.
 //!
 //! Invariants: each kind that has something to do gets its turn after at most one step of each other one, so that none
-//! keeps another waiting: a promotion finds something to do as long as users read. Within a kind the oldest job comes first.
+//! keeps another waiting: a promotion finds something to do as long as users read. Within a kind the oldest job comes first. Only
+//! what is cold and sinks for those who write, or for what is hot, comes before: [`SINKING_STEPS`] of it for one of all others.
 
 use terrace_store::StoreError;
 
@@ -21,6 +22,9 @@ enum Turn {
     Others,
 }
 
+/// Steps of what sinks first between two of other work.
+const SINKING_STEPS: u8 = 16;
+
 const TURNS: [Turn; 6] = [
     Turn::HotChunks,
     Turn::HotRegions,
@@ -34,10 +38,14 @@ impl Mover {
     /// Does a piece of what comes next; returns 0, or for how long there is nothing to do.
     pub(crate) fn take_turns(&self, inner: &mut Guard<'_>, now: u64) -> Result<u64, StoreError> {
         // Writers wait for it, and with them commits, for which other work may have to wait in turn.
-        if self.is_sinking_first(inner) && self.work_on_jobs(inner, now, |kind| kind == JobKind::Demote)? == 0
-        {
-            return Ok(0);
+        if inner.sank_first < SINKING_STEPS {
+            let first = self.sinking_first(inner);
+            if !first.is_empty() && self.work_on_jobs(inner, now, |id, _| first.contains(&id))? == 0 {
+                inner.sank_first += 1;
+                return Ok(0);
+            }
         }
+        inner.sank_first = 0;
         let mut wait = u64::MAX;
         for after in 0..TURNS.len() {
             let at = (inner.turn + after) % TURNS.len();
@@ -63,8 +71,8 @@ impl Mover {
             Turn::Fragments if self.is_enabled() && !inner.relayouts.is_idle() => {
                 self.relayout_step(inner, now)
             }
-            Turn::ByHand => self.work_on_jobs(inner, now, |kind| kind == JobKind::Move),
-            Turn::Others => self.work_on_jobs(inner, now, |kind| kind != JobKind::Move),
+            Turn::ByHand => self.work_on_jobs(inner, now, |_, kind| kind == JobKind::Move),
+            Turn::Others => self.work_on_jobs(inner, now, |_, kind| kind != JobKind::Move),
             Turn::HotChunks | Turn::HotRegions | Turn::Old | Turn::Fragments => Ok(u64::MAX),
         }
     }
@@ -74,12 +82,12 @@ impl Mover {
         &self,
         inner: &mut Guard<'_>,
         now: u64,
-        is_meant: impl Fn(JobKind) -> bool,
+        is_meant: impl Fn(u64, JobKind) -> bool,
     ) -> Result<u64, StoreError> {
         let mut wait = u64::MAX;
         let mut ids = Vec::new();
         let jobs = inner.jobs.iter().filter(|(_, active)| self.may_run(active));
-        for (id, active) in jobs.filter(|(_, active)| is_meant(active.job.kind)) {
+        for (id, active) in jobs.filter(|(id, active)| is_meant(**id, active.job.kind)) {
             match active
                 .retry
                 .as_ref()

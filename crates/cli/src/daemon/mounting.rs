@@ -250,6 +250,8 @@ impl Mounts {
         } else {
             UnmountMode::IfUnused
         };
+        // Nothing that is struck off is being brought back.
+        let _mounting = self.shared.mounting.lock();
         let found = self.sessions(|known| {
             known.dataset == target
                 || directory
@@ -277,10 +279,12 @@ impl Mounts {
         for (known, session) in &found {
             self.end(&known.directory, session, mode)?;
         }
-        self.shared
-            .change_list(|list| list.retain(|mount| !missing.contains(&mount.directory)))?;
-        self.shared
-            .forget_missing(|place| missing.iter().any(|other| other == place));
+        if !missing.is_empty() {
+            self.shared
+                .change_list(|list| list.retain(|mount| !missing.contains(&mount.directory)))?;
+            self.shared
+                .forget_missing(|place| missing.iter().any(|other| other == place));
+        }
         let directories: Vec<_> = found.into_iter().map(|(known, _)| known.directory).collect();
         Ok(json!({ "unmounted": directories, "forgotten": missing }))
     }

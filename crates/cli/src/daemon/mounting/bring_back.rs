@@ -66,6 +66,7 @@ impl Mounts {
             tracing::warn!("clear what is left at '{place}': {error}");
         }
         check_identity(engine.datasets(), &what, &subject_of(&mount), mount.identity)?;
+        let was_known = mount.identity.is_some();
         mount.identity = Some(identity_of(engine.datasets(), &what, &subject_of(&mount))?);
         if let Some(there) = others_at(&mount.directory)
             && mount.covers.as_ref() != Some(&there)
@@ -76,7 +77,19 @@ impl Mounts {
                 format!("take it away with 'umount {place}'"),
             ));
         }
-        self.make(engine, mount)
+        let noted = (!was_known).then(|| mount.clone());
+        self.make(engine, mount)?;
+        // A list of an earlier version knew it by its name alone.
+        if let Some(noted) = noted {
+            let note = |list: &mut Vec<KnownMount>| {
+                let same = list.iter_mut().filter(|other| other.directory == noted.directory);
+                same.for_each(|other| other.identity = noted.identity);
+            };
+            if let Err(failure) = self.shared.change_list(note) {
+                tracing::warn!("{failure}");
+            }
+        }
+        Ok(())
     }
 
     /// The dataset of mounts was renamed.
