@@ -161,12 +161,16 @@ impl Pool {
             refuse_apart(&label, &found)?;
         }
         let mut generation = 0;
+        let mut begun = Vec::new();
         let mut complete = true;
         let mut returned = Vec::new();
         let mut open: Vec<Arc<OpenDevice>> = Vec::new();
         for (device, copies) in found {
             let Some(own) = copies.newest() else { continue };
             generation = generation.max(own.generation);
+            if own.generation > label.generation {
+                begun.push(own.clone());
+            }
             let member = match standing(&label, &copies) {
                 Some(Standing::Current(member)) => member,
                 Some(Standing::Returned(member)) => {
@@ -253,7 +257,7 @@ impl Pool {
             } else if open.iter().any(|device| device.number == member.number) {
                 before.presence
             } else {
-                presence::absent(before, &label, generation)
+                presence::absent(before, &label, &begun)
             };
         }
         note_paths(&mut next, &open);

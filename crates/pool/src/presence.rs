@@ -59,13 +59,14 @@ pub(crate) fn standing<'a>(label: &'a Label, copies: &LabelCopies) -> Option<Sta
     })
 }
 
-/// What the next label says of a device that is not there. `newest`: the highest generation seen, which is above that of
-/// `label` where a change was begun that may be in force on the device.
-pub(crate) fn absent(member: &Member, label: &Label, newest: u64) -> Presence {
-    match member.presence {
-        Presence::Absent { since } if newest <= label.generation => Presence::Absent { since },
-        _ => Presence::Absent {
-            since: newest.max(label.generation),
-        },
-    }
+/// What the next label says of a device that is not there. `begun`: the labels above `label` that were found, which may be
+/// in force on the device, unless they were made without it: of their generation it can only be by itself.
+pub(crate) fn absent(member: &Member, label: &Label, begun: &[Label]) -> Presence {
+    let can_know = |label: &Label| match label.member(member.number).map(|member| member.presence) {
+        Some(Presence::Absent { since }) => since,
+        Some(_) => label.generation,
+        None => 0,
+    };
+    let since = begun.iter().map(can_know).fold(can_know(label), u64::max);
+    Presence::Absent { since }
 }

@@ -243,6 +243,37 @@ fn whatever_a_power_cut_leaves_of_going_and_coming_back_is_taken_for_what_it_is(
 }
 
 #[test]
+fn a_label_begun_without_a_device_does_not_hide_that_it_was_used_apart() {
+    // Without it for the first time, and where it is known to be away and was used apart before the label.
+    for away_before in [false, true] {
+        let shelf = made(3);
+        if away_before {
+            drop(settled(shelf.devices(&[0, 2]), degraded()).unwrap());
+            drop(settled(shelf.devices(&[1]), degraded()).unwrap());
+        }
+        shelf.remember();
+        let from = shelf.events();
+        let pool = settled(shelf.devices(&[0, 2]), degraded()).unwrap();
+        pool.set_property("a", Some("b")).unwrap();
+        drop(pool);
+        for cut in from..=shelf.events() {
+            for seed in 0..6 {
+                let apart = shelf.after_power_cut(cut, seed);
+                for there in [&[0, 2][..], &[1]] {
+                    let pool = settled(apart.devices(there), degraded()).unwrap();
+                    pool.write_root(b"acknowledged").unwrap();
+                }
+                let error = settled(apart.all(), sequential()).map(drop).unwrap_err();
+                assert!(
+                    matches!(&error, PoolError::UsedApart { .. }),
+                    "cut {cut}, seed {seed}, away before: {away_before}: {error}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn a_device_that_joins_copies_is_behind() {
     let mut shelf = Shelf::new(&[16, 16]);
     let options = media::create_options("tank", vec![("only", shelf.all())]);
