@@ -132,7 +132,7 @@ impl LiveDataset {
 
     /// How much of these blocks is mapped and clean, bytes: writing over it makes the dataset no larger. What cannot be looked
     /// up counts as new.
-    fn mapped_bytes(&self, object: &Arc<Object>, first: u64, last: u64) -> u64 {
+    pub(crate) fn mapped_bytes(&self, object: &Arc<Object>, first: u64, last: u64) -> u64 {
         let per_region = u64::from(REGION_BLOCKS);
         let regions = first / per_region..last.div_ceil(per_region);
         let mapped: usize = regions

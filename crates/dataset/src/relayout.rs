@@ -153,7 +153,7 @@ impl LiveDataset {
                 Err(error) => Err(error),
             });
         }
-        match self.replace_records(&written) {
+        match self.replace_records(&written, cut) {
             Ok(replaced) => {
                 for ((at, anew), _) in written.iter().zip(replaced).filter(|(_, replaced)| *replaced) {
                     results[*at] = Ok(anew.done);
@@ -297,14 +297,15 @@ impl LiveDataset {
 
     /// Puts what was written anew into the records, in one batch; for each, whether it is there: not if it changed as a
     /// whole, or not now.
-    fn replace_records(&self, written: &[(usize, Anew)]) -> Result<Vec<bool>, FsError> {
+    fn replace_records(&self, written: &[(usize, Anew)], cut: Cut) -> Result<Vec<bool>, FsError> {
         let none = vec![false; written.len()];
         if written.is_empty() {
             return Ok(none);
         }
-        // The commit may wait for content to sink, which is for the very thread that is here.
+        // The commit may wait for content to sink, which is for the very thread that is here, unless that is who needs room himself.
         let store = self.dataset.store();
-        let Some(_lock) = self.dataset.commit_lock_unless(|| store.waits_for_sinking()) else {
+        let gives_up = || cut != Cut::ForRoom && store.waits_for_sinking();
+        let Some(_lock) = self.dataset.commit_lock_unless(gives_up) else {
             return Ok(none);
         };
         let waiting = { self.pending.lock().is_some() };

@@ -65,13 +65,14 @@ impl LiveDataset {
             true => terrace_store::Flow::Sequential,
             false => terrace_store::Flow::Random,
         };
-        self.take_room(data.len() as u64)?;
+        let (first, last) = (offset / BLOCK, (offset + data.len() as u64) / BLOCK);
+        let mut over = || self.mapped_bytes(object, first, last);
+        self.take_room_over(data.len() as u64, &mut over)?;
         let mut through = Through {
             live: self,
             room_bytes: data.len() as u64,
             stored: Vec::new(),
         };
-        let first = offset / BLOCK;
         let mut parts = Vec::new();
         for run in runs_of_data(data, settings.chunk_bytes) {
             let block = first + u64::from(run.index);

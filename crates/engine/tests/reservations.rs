@@ -97,6 +97,34 @@ fn what_a_destroyed_dataset_or_snapshot_held_can_be_written_at_once() {
 }
 
 #[test]
+fn at_its_quota_a_volume_can_be_overwritten_in_order() {
+    let mut rig = Rig::new(&[128 * MIB]);
+    let new = NewDataset {
+        volume_bytes: Some(16 * MIB),
+        sparse: true,
+        ..NewDataset::default()
+    };
+    rig.engine.datasets().create("tank/v", &new).unwrap();
+    let volume = rig.engine.datasets().volume("tank/v").unwrap();
+    let mut model = Vec::new();
+    for round in 0..3 {
+        model = rig.random.bytes(16 * MIB);
+        for (at, piece) in model.chunks(MIB as usize).enumerate() {
+            volume
+                .write(at as u64 * MIB, piece)
+                .unwrap_or_else(|error| panic!("round {round}, MiB {at}: {error}"));
+        }
+        volume.commit().unwrap();
+        if round == 0 {
+            rig.engine.datasets().set("tank/v", "quota", "16M").unwrap();
+        }
+    }
+    let mut read = vec![0; model.len()];
+    volume.read(0, &mut read).unwrap();
+    assert!(read == model);
+}
+
+#[test]
 fn at_its_quota_a_dataset_can_be_overwritten_and_emptied() {
     let mut rig = Rig::new(&[128 * MIB]);
     let data = rig.filesystem("tank/data");

@@ -7,7 +7,7 @@
 //! of a large tree that is being written, the first part would else make way for the last. While users read from the tier that
 //! it goes to, it leaves them half of the time. A tier that holds what is written is left to that.
 
-use terrace_store::StoreError;
+use terrace_store::{StoreError, TierUsage};
 
 use crate::{
     job::{Job, JobKind},
@@ -18,6 +18,8 @@ use crate::{
 
 /// Of a tier, the part that is free at most when it is urgent, beyond what new content leaves free.
 const FREE_PART: u64 = 16;
+/// Of a slower tier, the part that is free where what is cold sinks below the mark.
+const SPARE_PART: u64 = 8;
 /// Of what is free there, the part that waits in RAM to land when users write much.
 const WRITTEN_PART: u64 = 8;
 
@@ -31,7 +33,7 @@ impl Mover {
         };
         let free = tier.size_bytes.saturating_sub(tier.used_bytes);
         let filled = filled_bytes(tier).saturating_sub(space.pending_free_bytes);
-        let mark = match self.may_have_cold(inner, source) {
+        let mark = match self.may_have_cold(inner, source) && has_segments_below(&space.tiers, at) {
             // What is cold makes way for what is written also where the rest is garbage that is not worth a compaction.
             true => policy.low_water,
             false => policy.high_water,
@@ -123,6 +125,14 @@ impl Mover {
         }
         Ok(())
     }
+}
+
+/// Whether a slower tier has segments to spare: where all are full, moving about only uses up the last ones.
+fn has_segments_below(tiers: &[TierUsage], source: usize) -> bool {
+    let slower = tiers.iter().skip(source + 1);
+    slower
+        .into_iter()
+        .any(|tier| tier.used_bytes.saturating_add(tier.size_bytes / SPARE_PART) <= tier.size_bytes)
 }
 
 impl Inner {
