@@ -694,7 +694,14 @@ fn what_is_written_over_is_as_hot_as_what_was_there() {
     let heat = &pool.environment().chunk_heat;
     let before = chunk();
     for _ in 0..5 {
-        heat.note(before, pool.number, file, true);
+        let read = terrace_cache::ChunkRead::of(before, 8 * 4096, 4096, 128 << 10);
+        let at = terrace_cache::ReadAt {
+            dataset: pool.number,
+            body: file,
+            object: file,
+            region: 0,
+        };
+        heat.note(read, at, true);
     }
     let filesystem = pool.datasets.filesystem("pool/a").unwrap();
     let block = vec![9; 4096];
@@ -703,7 +710,7 @@ fn what_is_written_over_is_as_hot_as_what_was_there() {
         .unwrap();
     pool.datasets.commit_all().unwrap();
     assert_ne!(chunk(), before);
-    assert_eq!(heat.reads(chunk()), 5);
+    assert_eq!(heat.reads(chunk(), 1), 5);
 }
 
 #[test]
