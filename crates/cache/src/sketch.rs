@@ -137,6 +137,9 @@ impl Sketch {
 
     /// This was read no less often than that.
     pub(crate) fn raise(&self, hash: u64, reads: u8) {
+        if reads == 0 {
+            return;
+        }
         let (line, places) = self.places(hash);
         for (word, shift) in places {
             let counter = u64::from(COUNT_MAX) << shift;

@@ -5,7 +5,8 @@
 mod emulated;
 
 use emulated::{BLOCK, MIB, Pattern, Pool, SECOND, Shape};
-use terrace_dataset::{ROOT, read_region};
+use terrace_dataset::{Fragment, ROOT, read_region};
+use terrace_device::Clock;
 use terrace_store::Store;
 
 /// The volume is eight times as large as the fast tier, and that eight times as large as the read cache.
@@ -128,5 +129,57 @@ fn pins_switches_and_a_forgotten_heat_hold() {
     let jobs = pool.mover.jobs();
     let promoted = jobs.iter().filter(|job| job.reason.contains("single chunks"));
     assert!(promoted.count() > 0, "{jobs:?}");
+    pool.check();
+}
+
+/// Lets relayouts look at all of the volume, and rest.
+fn laid_out(pool: &Pool) {
+    let number = pool.datasets.info("pool/v").unwrap().number;
+    for region in 0..pool.shape.volume_bytes / MIB {
+        let fragment = Fragment {
+            dataset: number,
+            body: ROOT,
+            region,
+            object: ROOT,
+        };
+        let now = pool.clock.monotonic_nanoseconds();
+        pool.environment().fragments.note(fragment, now);
+    }
+    pool.pass(900 * SECOND);
+}
+
+#[test]
+fn relayout_leaves_what_is_up_and_puts_in_order_what_has_sunk() {
+    let (_, pool) = trained("128K");
+    let number = pool.datasets.info("pool/v").unwrap().number;
+    let up = pieces(&pool);
+    assert!(up > 500, "{up}");
+    laid_out(&pool);
+    // What waited when the reads ended has come too.
+    assert!(pieces(&pool) >= up, "{up} {}", pieces(&pool));
+    let runs = || {
+        let regions = 0..pool.shape.volume_bytes / MIB;
+        let in_region = |region| {
+            let record = read_region(&*pool.store, number, ROOT, region).unwrap();
+            record.unwrap().record.runs().len()
+        };
+        regions.map(in_region).collect::<Vec<usize>>()
+    };
+    let before = runs();
+    assert!(
+        before.iter().filter(|runs| **runs >= 32).count() > 32,
+        "{before:?}"
+    );
+    // Moved down, as what has cooled: nobody notes it but the move.
+    pool.mover.move_to(number, 0, "slow").unwrap();
+    pool.pass(60 * SECOND);
+    assert_eq!((pieces(&pool), runs()), (0, before.clone()));
+    pool.pass(900 * SECOND);
+    let after = runs();
+    let in_pieces = |runs: &usize| *runs > 32;
+    assert!(
+        after.iter().filter(|runs| in_pieces(runs)).count() == 0,
+        "{before:?} {after:?}"
+    );
     pool.check();
 }

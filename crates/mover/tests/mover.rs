@@ -693,17 +693,10 @@ fn what_is_written_over_is_as_hot_as_what_was_there() {
     };
     let heat = &pool.environment().chunk_heat;
     let before = chunk();
-    for _ in 0..5 {
-        let read = terrace_cache::ChunkRead::of(before, 8 * 4096, 4096, 128 << 10);
-        let at = terrace_cache::ReadAt {
-            dataset: pool.number,
-            body: file,
-            object: file,
-            region: 0,
-        };
-        heat.note(read, at, true);
-    }
     let filesystem = pool.datasets.filesystem("pool/a").unwrap();
+    for _ in 0..5 {
+        filesystem.read(file, 40 * 4096, &mut [0; 4096]).unwrap();
+    }
     let block = vec![9; 4096];
     filesystem
         .write(&Context::root(), file, 40 * 4096, &block, false)
