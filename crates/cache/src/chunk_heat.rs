@@ -120,6 +120,12 @@ fn hash_of(id: ChunkId, block: u32) -> u64 {
     mix(id.0 ^ u64::from(block).rotate_right(8))
 }
 
+/// From how many reads on a block of a long chunk is wanted, where chunks are from so many on: one sooner, as it asks nothing of the device
+/// where it lies.
+pub fn reads_of_piece(least: u8) -> u8 {
+    least.saturating_sub(1).max(2)
+}
+
 fn power_of_two_in(bytes: u64) -> u64 {
     match bytes.checked_ilog2() {
         Some(log) => 1 << log,
@@ -196,8 +202,8 @@ impl ChunkHeat {
         (0..blocks.min(BLOCKS_MAX)).map(move |block| u32::from(self.reads_of_block(id, block)))
     }
 
-    /// Whether the reads of a long chunk go to few of its blocks: they come together at half as many, at most, as reads of
-    /// chance would (the squares of the counts tell, as in Simpson's index).
+    /// Whether the reads of a long chunk go to few of its blocks: they come together in the same ones 1.75 times as often as chance
+    /// would bring them there (the squares of the counts tell, as in Simpson's index).
     pub fn is_concentrated(&self, id: ChunkId, blocks: u32) -> bool {
         if blocks < LONG_BLOCKS {
             return false;
@@ -205,7 +211,7 @@ impl ChunkHeat {
         let (reads, squares) = self.counts(id, blocks).fold((0, 0), |(reads, squares), count| {
             (reads + count, squares + count * count)
         });
-        reads > 0 && 2 * reads * (blocks + reads) <= blocks * squares
+        reads > 0 && 7 * reads * (blocks + reads) <= 4 * blocks * squares
     }
 
     /// Whether most blocks of a chunk were read no more often than this.
@@ -254,13 +260,18 @@ impl ChunkHeat {
     fn count(&self, read: ChunkRead, at: ReadAt, fetched: bool) {
         let hash = mix(read.id.0);
         let mut reads = self.note_more(read);
-        if read.is_long() {
-            reads = reads.max(self.chunks.add(hash));
-        }
         self.blocks.note_read();
         self.chunks.note_read();
         let least = self.least.load(Relaxed);
-        if !fetched || least == 0 || reads < least || self.is_raised(hash) {
+        let mut wanted = fetched && reads >= least;
+        if read.is_long() {
+            // What RAM has rises too, as it costs nothing then, and a restart finds it there; it is told now and then.
+            let of_block = reads_of_piece(least);
+            wanted = reads >= of_block && (fetched || reads == of_block || reads.is_power_of_two());
+            reads = reads.max(self.chunks.add(hash));
+            wanted |= fetched && reads >= least;
+        }
+        if !wanted || least == 0 || self.is_raised(hash) {
             return;
         }
         // Who finds it taken comes again.
@@ -580,5 +591,25 @@ mod tests {
         // Beyond the end of what a chunk can be nothing is counted.
         let beyond = ChunkRead::of(ChunkId(1), 2 * CHUNK_BYTES_MAX, CHUNK_BYTES_MAX, 1 << 40);
         assert_eq!((beyond.index, beyond.blocks, beyond.chunk_blocks), (31, 1, 32));
+    }
+
+    #[test]
+    fn hot_blocks_of_long_chunks_are_wanted_also_while_ram_has_them() {
+        let heat = ChunkHeat::new(1 << 20);
+        heat.set_least(3);
+        let mut wanted = Vec::new();
+        for round in 1..40 {
+            heat.note(block(7, 3), at(), false);
+            heat.note(small(8), at(), false);
+            let taken = heat.take_wanted();
+            assert!(taken.iter().all(|hot| hot.id == ChunkId(7)));
+            wanted.extend(taken.iter().map(|hot| (round, hot.reads.get())));
+        }
+        assert_eq!(wanted, [(2, 2), (4, 4), (8, 8)], "now and then");
+        heat.note(block(7, 3), at(), true);
+        assert_eq!(heat.take_wanted().len(), 1);
+        heat.rose(ChunkId(7));
+        heat.note(block(7, 3), at(), true);
+        assert_eq!(heat.take_wanted(), []);
     }
 }

@@ -19,7 +19,7 @@ mod sketch;
 mod visits;
 
 pub use budget::{Admitted, Budget};
-pub use chunk_heat::{ChunkHeat, ChunkRead, HotChunk, LONG_BLOCKS, ReadAt};
+pub use chunk_heat::{ChunkHeat, ChunkRead, HotChunk, LONG_BLOCKS, ReadAt, reads_of_piece};
 pub use foreground::{Background, Foreground, Service, Waiting};
 pub use heat::{Access, HALF_LIFE_MINUTES, Heat, RegionHeat};
 pub use read_ahead::ReadAhead;

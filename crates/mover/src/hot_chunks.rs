@@ -263,7 +263,7 @@ impl Mover {
             let least = inner.policies.get(usize::from(info.tier)).and_then(reads_wanted);
             let opens = is_open.get(usize::from(info.tier)) == Some(&true);
             let may = info.tier < resting && opens && self.may_move_up(inner, &hot);
-            let Some(least) = least.filter(|least| may && hot.reads.get() >= *least) else {
+            let Some(least) = least.filter(|_| may) else {
                 continue;
             };
             let Some(rising) = self.as_hot(&hot, moving, least) else {

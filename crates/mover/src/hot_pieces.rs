@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use parking_lot::MutexGuard;
-use terrace_cache::{ChunkHeat, HotChunk};
+use terrace_cache::{ChunkHeat, HotChunk, reads_of_piece};
 use terrace_dataset::{Fragment, HotPiece};
 use terrace_store::{ChunkId, StoreError};
 
@@ -58,6 +58,7 @@ impl Hot {
                 (reads >= least).then_some((reads, *self))
             }
             Self::Piece(piece) => {
+                let least = reads_of_piece(least);
                 let (id, hot) = (piece.chunk, heat.hot_blocks(piece.chunk, u32::BITS, least));
                 let blocks = piece.blocks & hot;
                 let each = (0..u32::BITS).filter(|block| blocks >> block & 1 == 1);
@@ -140,7 +141,7 @@ impl Mover {
             region: u64::from(hot.region),
             object: hot.object,
         };
-        let hot_blocks = heat.hot_blocks(id, blocks, least);
+        let hot_blocks = heat.hot_blocks(id, blocks, reads_of_piece(least));
         if hot_blocks.count_ones() == blocks {
             return Some(Hot::Chunk(moving));
         }
