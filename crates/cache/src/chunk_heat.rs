@@ -1,68 +1,104 @@
-//! `ChunkHeat`: how often single chunks were read of late, and which of those that a read had to fetch from a device may
-//! be worth a place on a faster one. Heat by region does not tell apart what is scattered in small blocks.
+//! `ChunkHeat`: how often single chunks, and the single blocks of long ones, were read of late, and which of those that a read
+//! had to fetch from a device may be worth a place on a faster one. Heat by region does not tell apart what is scattered in
+//! small blocks, and a count of a long chunk not, whether all of it is read or one block.
 //!
-//! Counts are kept in a sketch: four small counters for each chunk at places that its number names, of which the least
-//! counts, and all of them halved now and then (TinyLFU: Einziger, Friedman and Manes, ACM TOS 13(4), 2017; the four lie
-//! in one cache line, as in Caffeine).
+//! Counts are kept in two sketches (`sketch.rs`): of blocks, whatever chunk they are in, and of long chunks as wholes. Each is
+//! halved by the number of places that there are for what it counts.
 //!
-//! Invariants: all memory is taken when it is made; counting takes no lock, waits for nobody and touches one line of the
-//! sketch, so counts may be lost or too high, which costs a move, never content; what is hot is handed on at most as
+//! Invariants: all memory is taken when it is made; counting takes no lock, waits for nobody and touches one line of a
+//! sketch for each block, so counts may be lost or too high, which costs a move, never content; what is hot is handed on at most as
 //! often as the mover asks, in an order that does not depend on chance.
 
-use std::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicU64,
-    Ordering::{Relaxed, SeqCst},
+use std::{
+    num::NonZeroU8,
+    sync::atomic::{
+        AtomicBool, AtomicU8, AtomicU32, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
 };
 
 use parking_lot::Mutex;
-use terrace_store::ChunkId;
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId};
 
-use crate::heat::HALF_LIFE_MINUTES;
+use crate::sketch::{COUNT_MAX, Sketch, mix};
 
-/// Reads that a counter tells apart at most.
-const COUNT_MAX: u8 = 15;
-const ROWS: usize = 4;
-const LINE_WORDS: usize = 8;
-const LINE_COUNTERS: u64 = (LINE_WORDS * 16) as u64;
-/// Of all counters after their halving, the lowest bits of which are those of their neighbours.
-const HALVED: u64 = 0x7777_7777_7777_7777;
-/// Reads between two halvings for each chunk for which there is a place on the faster tiers.
-const READS_PER_PLACE: u64 = 20;
-/// Counters for each of these chunks, so that they seldom share all four.
-const COUNTERS_PER_PLACE: u64 = 16;
 /// Part of a window after which what was not counted is called cold.
 const INFORMED_PART: u64 = 4;
-/// Fewest reads between two halvings.
-const WINDOW_MIN: u64 = 256;
 /// Chunks for which there is a place, for each that the sketch has counters for, up to which it tells cold from warm: with
 /// more, what is read now and then has no count.
 const RESOLVED_PLACES: u64 = 4;
 /// Of so many reads that a device answered, one says which tier that was.
 const SAMPLE_READS: u64 = 4;
+/// A chunk of so many blocks is long: one hot block of it need not take the others along.
+pub const LONG_BLOCKS: u32 = 4;
+const BLOCKS_MAX: u32 = (CHUNK_BYTES_MAX / BLOCK_BYTES) as u32;
 
-#[repr(align(64))]
-struct Line([AtomicU64; LINE_WORDS]);
+/// Blocks of a chunk that a read wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkRead {
+    /// The chunk.
+    pub id: ChunkId,
+    /// The first block of it, and how many.
+    pub index: u8,
+    /// See `index`.
+    pub blocks: u8,
+    /// How many blocks the chunk has, as far as the reader knows.
+    pub chunk_blocks: u8,
+}
 
-/// A chunk that may be worth a better place, and whose it is.
+impl ChunkRead {
+    /// `length` bytes from `from` on, of a chunk of `chunk_bytes`.
+    pub fn of(id: ChunkId, from: usize, length: usize, chunk_bytes: usize) -> Self {
+        let block = |bytes: usize| (bytes / BLOCK_BYTES).min(BLOCKS_MAX as usize - 1);
+        let (first, last) = (block(from), block(from + length.max(1) - 1));
+        Self {
+            id,
+            index: first as u8,
+            blocks: (last - first + 1) as u8,
+            chunk_blocks: (block(chunk_bytes.max(1) - 1) + 1) as u8,
+        }
+    }
+
+    fn is_long(&self) -> bool {
+        u32::from(self.chunk_blocks) >= LONG_BLOCKS
+    }
+}
+
+/// Where an object maps the first of the blocks that were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadAt {
+    /// Dataset of the object.
+    pub dataset: u32,
+    /// Its body.
+    pub body: u64,
+    /// The object.
+    pub object: u64,
+    /// Region of the block.
+    pub region: u32,
+}
+
+/// A chunk that may be worth a better place, or some blocks of it, and whose it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HotChunk {
-    /// Reads of late.
-    pub reads: u8,
+    /// Reads of late: of the chunk, or of the most read of the blocks that were asked for.
+    pub reads: NonZeroU8,
     /// The chunk.
     pub id: ChunkId,
     /// Dataset of the object that was read.
     pub dataset: u32,
-    /// And its body.
+    /// Its body.
     pub body: u64,
+    /// The object.
+    pub object: u64,
+    /// And its region.
+    pub region: u32,
 }
 
 /// See the module.
 pub struct ChunkHeat {
-    lines: Box<[Line]>,
-    /// Reads counted since the last halving, and after how many there is one.
-    counted: AtomicU64,
-    window: AtomicU64,
-    window_most: AtomicU64,
+    /// Counts of blocks, and of long chunks.
+    blocks: Sketch,
+    chunks: Sketch,
     /// There are not many more places than there are counters.
     resolves: AtomicBool,
     /// All reads since the start, those of them that a device answered, and samples of these from slower tiers.
@@ -71,7 +107,6 @@ pub struct ChunkHeat {
     slow_samples: AtomicU64,
     /// So much was read that what was not counted may be called cold.
     informed: AtomicBool,
-    halved_minutes: AtomicU32,
     /// From this many reads on a chunk is wanted; 0: none is.
     least: AtomicU8,
     /// What was wanted since the mover asked last, each at a place that its number names.
@@ -80,12 +115,15 @@ pub struct ChunkHeat {
     raised: Box<[AtomicU32]>,
 }
 
-/// Mixes a chunk's number (splitmix64).
-fn mix(id: ChunkId) -> u64 {
-    let mut mixed = id.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+/// The hash of a block of a chunk; of the first it is the chunk's.
+fn hash_of(id: ChunkId, block: u32) -> u64 {
+    mix(id.0 ^ u64::from(block).rotate_right(8))
+}
+
+/// From how many reads on a block of a long chunk is wanted, where chunks are from so many on: one sooner, as it asks nothing of the device
+/// where it lies.
+pub fn reads_of_piece(least: u8) -> u8 {
+    least.saturating_sub(1).max(2)
 }
 
 fn power_of_two_in(bytes: u64) -> u64 {
@@ -99,50 +137,44 @@ impl ChunkHeat {
     /// Takes about `memory_bytes`.
     pub fn new(memory_bytes: u64) -> Self {
         let bytes = power_of_two_in(memory_bytes.clamp(2 << 10, 64 << 20) / 2);
-        let lines = (bytes / size_of::<Line>() as u64).max(1);
         let raised = (bytes / 8).max(16);
         let wanted = (bytes / 64).clamp(16, 4096);
         let sketch = Self {
-            lines: (0..lines)
-                .map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0))))
-                .collect(),
-            counted: AtomicU64::new(0),
-            window: AtomicU64::new(0),
-            window_most: AtomicU64::new(u64::MAX),
+            blocks: Sketch::new(bytes),
+            chunks: Sketch::new(bytes / 4),
             resolves: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             fetched: AtomicU64::new(0),
             slow_samples: AtomicU64::new(0),
             informed: AtomicBool::new(false),
-            halved_minutes: AtomicU32::new(0),
             least: AtomicU8::new(0),
             wanted: Mutex::new((0..wanted).map(|_| None).collect()),
             raised: (0..raised).map(|_| AtomicU32::new(0)).collect(),
         };
-        sketch.set_places(u64::MAX);
+        sketch.set_places(u64::MAX, u64::MAX);
         sketch
     }
 
     /// What it takes in all.
     pub fn memory_bytes(&self) -> u64 {
         let wanted = self.wanted.lock().len() * size_of::<Option<HotChunk>>();
-        (size_of_val(&*self.lines) + size_of_val(&*self.raised) + wanted) as u64
+        let sketches = self.blocks.memory_bytes() + self.chunks.memory_bytes();
+        sketches + (size_of_val(&*self.raised) + wanted) as u64
     }
 
-    /// For about how many chunks there is a place on the faster tiers: the more there are, the longer counts have to be
+    /// For about how many chunks there is a place on the faster tiers, and for how many blocks: the more there are, the longer counts have to be
     /// kept to tell which are worth one, as far as the memory goes.
-    pub fn set_places(&self, places: u64) {
-        let most = self.lines.len() as u64 * LINE_COUNTERS / COUNTERS_PER_PLACE;
-        let window = (places.min(most) * READS_PER_PLACE).max(WINDOW_MIN);
-        self.window
-            .store(window.min(self.window_most.load(Relaxed)), Relaxed);
-        self.resolves.store(places <= most * RESOLVED_PLACES, SeqCst);
+    pub fn set_places(&self, chunks: u64, blocks: u64) {
+        self.chunks.set_places(chunks);
+        self.blocks.set_places(blocks);
+        let most = self.blocks.places_most() * RESOLVED_PLACES;
+        self.resolves.store(chunks <= most, SeqCst);
     }
 
     /// Halves the counts after this many reads at the latest: less lets a simulation see more of it.
     pub fn limit_window(&self, reads: u64) {
-        self.window_most.store(reads.max(2), Relaxed);
-        self.window.fetch_min(reads.max(2), Relaxed);
+        self.blocks.limit_window(reads);
+        self.chunks.limit_window(reads);
     }
 
     /// From how many reads on a chunk that does not lie on the fastest tier is wanted; 0: none is.
@@ -150,37 +182,66 @@ impl ChunkHeat {
         self.least.store(reads.min(COUNT_MAX), Relaxed);
     }
 
-    /// The counters of a chunk: word and shift.
-    fn places(&self, hash: u64) -> (&Line, [(usize, u32); ROWS]) {
-        let line = &self.lines[(hash >> 32) as usize & (self.lines.len() - 1)];
-        let places = std::array::from_fn(|row| {
-            let bits = hash >> (row * 5) & 31;
-            (row * 2 + (bits >> 4) as usize, (bits as u32 & 15) * 4)
+    /// Reads of late of a chunk of so many blocks, however many of them each wanted; [`COUNT_MAX`] may be any more.
+    pub fn reads(&self, id: ChunkId, blocks: u32) -> u8 {
+        match blocks >= LONG_BLOCKS {
+            true => self.chunks.reads(mix(id.0)),
+            false => (0..blocks.max(1))
+                .map(|block| self.reads_of_block(id, block))
+                .max()
+                .unwrap_or(0),
+        }
+    }
+
+    /// Reads of late of one block of a chunk.
+    pub fn reads_of_block(&self, id: ChunkId, block: u32) -> u8 {
+        self.blocks.reads(hash_of(id, block))
+    }
+
+    fn counts(&self, id: ChunkId, blocks: u32) -> impl Iterator<Item = u32> + '_ {
+        (0..blocks.min(BLOCKS_MAX)).map(move |block| u32::from(self.reads_of_block(id, block)))
+    }
+
+    /// Whether the reads of a long chunk go to few of its blocks: they come together in the same ones 1.75 times as often as chance
+    /// would bring them there (the squares of the counts tell, as in Simpson's index).
+    pub fn is_concentrated(&self, id: ChunkId, blocks: u32) -> bool {
+        if blocks < LONG_BLOCKS {
+            return false;
+        }
+        let (reads, squares) = self.counts(id, blocks).fold((0, 0), |(reads, squares), count| {
+            (reads + count, squares + count * count)
         });
-        (line, places)
+        reads > 0 && 7 * reads * (blocks + reads) <= 4 * blocks * squares
     }
 
-    fn count_at(line: &Line, places: &[(usize, u32); ROWS]) -> u8 {
-        let counts = places
-            .iter()
-            .map(|(word, shift)| (line.0[*word].load(Relaxed) >> shift) as u8 & COUNT_MAX);
-        counts.min().unwrap_or(0)
+    /// Whether most blocks of a chunk were read no more often than this.
+    pub fn is_mostly_below(&self, id: ChunkId, blocks: u32, reads: u8) -> bool {
+        let above = self.counts(id, blocks).filter(|count| *count > u32::from(reads));
+        2 * above.count() < blocks as usize
     }
 
-    /// Reads of a chunk of late; [`COUNT_MAX`] may be any more.
-    pub fn reads(&self, id: ChunkId) -> u8 {
-        let (line, places) = self.places(mix(id));
-        Self::count_at(line, &places)
+    /// The blocks of a chunk that were read at least so often, as bits.
+    pub fn hot_blocks(&self, id: ChunkId, blocks: u32, least: u8) -> u32 {
+        let hot = self.counts(id, blocks).enumerate();
+        hot.filter(|(_, count)| *count >= u32::from(least))
+            .fold(0, |bits, (block, _)| bits | 1 << block)
     }
 
     /// Counts a read of a chunk, for an object; `fetched`: RAM did not have it. Whether the caller is to say which tier had
     /// it ([`lay_on`](Self::lay_on)).
-    pub fn note(&self, id: ChunkId, dataset: u32, body: u64, fetched: bool) -> bool {
+    pub fn note(&self, read: ChunkRead, at: ReadAt, fetched: bool) -> bool {
         self.reads.store(self.reads.load(Relaxed) + 1, Relaxed);
         let from_device = self.fetched.load(Relaxed) + u64::from(fetched);
         self.fetched.store(from_device, Relaxed);
-        self.count(id, dataset, body, fetched);
+        self.count(read, at, fetched);
         fetched && from_device.is_multiple_of(SAMPLE_READS)
+    }
+
+    /// The same read wants these blocks of the chunk as well.
+    pub fn note_more(&self, read: ChunkRead) -> u8 {
+        let blocks = u32::from(read.index)..u32::from(read.index) + u32::from(read.blocks);
+        let counts = blocks.map(|block| self.blocks.add(hash_of(read.id, block)));
+        counts.max().unwrap_or(0)
     }
 
     /// A read of which [`note`](Self::note) wanted to know it was answered by this tier.
@@ -196,36 +257,33 @@ impl ChunkHeat {
         (self.reads.load(Relaxed), self.slow_samples.load(Relaxed))
     }
 
-    fn count(&self, id: ChunkId, dataset: u32, body: u64, fetched: bool) {
-        let hash = mix(id);
-        let (line, places) = self.places(hash);
-        let mut reads = Self::count_at(line, &places);
-        if reads < COUNT_MAX {
-            // Only the least of them: who shares the others has more already.
-            for (word, shift) in places {
-                let word = &line.0[word];
-                let seen = word.load(Relaxed);
-                if (seen >> shift) as u8 & COUNT_MAX == reads {
-                    // Somebody else's count may be in the way: then this one is lost.
-                    let _ = word.compare_exchange(seen, seen + (1 << shift), Relaxed, Relaxed);
-                }
-            }
-            reads += 1;
-        }
-        let counted = self.counted.load(Relaxed) + 1;
-        self.counted.store(counted, Relaxed);
+    fn count(&self, read: ChunkRead, at: ReadAt, fetched: bool) {
+        let hash = mix(read.id.0);
+        let mut reads = self.note_more(read);
+        self.blocks.note_read();
+        self.chunks.note_read();
         let least = self.least.load(Relaxed);
-        if !fetched || least == 0 || reads < least || self.is_raised(hash) {
+        let mut wanted = fetched && reads >= least;
+        if read.is_long() {
+            // What RAM has rises too, as it costs nothing then, and a restart finds it there; it is told now and then.
+            let of_block = reads_of_piece(least);
+            wanted = reads >= of_block && (fetched || reads == of_block || reads.is_power_of_two());
+            reads = reads.max(self.chunks.add(hash));
+            wanted |= fetched && reads >= least;
+        }
+        if !wanted || least == 0 || self.is_raised(hash) {
             return;
         }
         // Who finds it taken comes again.
-        if let Some(mut wanted) = self.wanted.try_lock() {
-            let at = hash as usize & (wanted.len() - 1);
-            wanted[at] = Some(HotChunk {
+        if let (Some(mut wanted), Some(reads)) = (self.wanted.try_lock(), NonZeroU8::new(reads)) {
+            let slot = hash as usize & (wanted.len() - 1);
+            wanted[slot] = Some(HotChunk {
                 reads,
-                id,
-                dataset,
-                body,
+                id: read.id,
+                dataset: at.dataset,
+                body: at.body,
+                object: at.object,
+                region: at.region,
             });
         }
     }
@@ -252,13 +310,13 @@ impl ChunkHeat {
 
     /// The chunk lies on the fastest tier.
     pub fn rose(&self, id: ChunkId) {
-        let (slot, tag) = self.slot_of(mix(id));
+        let (slot, tag) = self.slot_of(mix(id.0));
         slot.store(tag, Relaxed);
     }
 
     /// The chunk does not lie there any more.
     pub fn sank(&self, id: ChunkId) {
-        let (slot, tag) = self.slot_of(mix(id));
+        let (slot, tag) = self.slot_of(mix(id.0));
         if slot.load(Relaxed) == tag {
             slot.store(0, Relaxed);
         }
@@ -276,68 +334,50 @@ impl ChunkHeat {
 
     /// Halves the counts if it is time: when enough was read, or with the heat of regions. To be called now and then.
     pub fn age(&self, minutes: u32) {
-        let (counted, window) = (self.counted.load(Relaxed), self.window.load(Relaxed));
+        let (counted, window) = self.chunks.counted();
         if counted >= window / INFORMED_PART {
             self.informed.store(true, SeqCst);
         }
-        let last = self.halved_minutes.load(Relaxed);
-        if last == 0 {
-            self.halved_minutes.store(minutes.max(1), Relaxed);
-        }
-        let late = last > 0 && minutes >= last.saturating_add(HALF_LIFE_MINUTES);
-        if counted < window && !late {
-            return;
-        }
-        self.counted.store(0, Relaxed);
-        self.halved_minutes.store(minutes.max(1), Relaxed);
-        for word in self.lines.iter().flat_map(|line| &line.0) {
-            word.store(word.load(Relaxed) >> 1 & HALVED, Relaxed);
-        }
-        // What was moved by others is looked at again.
-        for slot in &self.raised {
-            slot.store(0, Relaxed);
+        let aged = [self.chunks.age(minutes), self.blocks.age(minutes)];
+        if aged.contains(&true) {
+            // What was moved by others is looked at again.
+            for slot in &self.raised {
+                slot.store(0, Relaxed);
+            }
         }
     }
 
-    /// A chunk takes the place of another one, which was written over: what is read is the place.
-    pub fn inherit(&self, old: ChunkId, new: ChunkId) {
-        let reads = self.reads(old);
-        let (line, places) = self.places(mix(new));
-        for (word, shift) in places {
-            let counter = u64::from(COUNT_MAX) << shift;
-            let raise = |seen: u64| {
-                let count = (seen >> shift) as u8 & COUNT_MAX;
-                (count < reads).then_some(seen & !counter | u64::from(reads) << shift)
-            };
-            let _ = line.0[word].fetch_update(Relaxed, Relaxed, raise);
+    /// A block of a chunk takes the place of one of another, which was written over, or moved: what is read is the place. `long`: it
+    /// is one of many that go together.
+    pub fn inherit(&self, (old, old_block): (ChunkId, u32), (new, new_block): (ChunkId, u32), long: bool) {
+        let reads = self.reads_of_block(old, old_block);
+        self.blocks.raise(hash_of(new, new_block), reads);
+        if long {
+            self.chunks.raise(mix(new.0), self.chunks.reads(mix(old.0)));
         }
     }
 
     /// Takes back one read that was counted. Of others that share its counters one may go with it.
-    pub fn take_back(&self, id: ChunkId) {
-        let (line, places) = self.places(mix(id));
-        for (word, shift) in places {
-            let one_less =
-                |seen: u64| ((seen >> shift) & u64::from(COUNT_MAX) > 0).then(|| seen - (1 << shift));
-            let _ = line.0[word].fetch_update(Relaxed, Relaxed, one_less);
+    pub fn take_back(&self, read: ChunkRead) {
+        for block in u32::from(read.index)..u32::from(read.index) + u32::from(read.blocks) {
+            self.blocks.take_back(hash_of(read.id, block));
+        }
+        if read.is_long() {
+            self.chunks.take_back(mix(read.id.0));
         }
     }
 
-    /// Forgets the reads of a chunk; of others that share its counters, too many may go with them.
-    pub fn forget(&self, id: ChunkId) {
-        let (line, places) = self.places(mix(id));
-        for (word, shift) in places {
-            line.0[word].fetch_and(!(u64::from(COUNT_MAX) << shift), Relaxed);
-        }
+    /// Forgets the reads of a chunk of so many blocks; of others that share its counters, too many may go with them.
+    pub fn forget(&self, id: ChunkId, blocks: u32) {
+        (0..blocks.min(BLOCKS_MAX)).for_each(|block| self.blocks.forget(hash_of(id, block)));
+        self.chunks.forget(mix(id.0));
     }
 
     /// Forgets everything.
     pub fn clear(&self) {
         self.informed.store(false, SeqCst);
-        self.counted.store(0, Relaxed);
-        for word in self.lines.iter().flat_map(|line| &line.0) {
-            word.store(0, Relaxed);
-        }
+        self.blocks.clear();
+        self.chunks.clear();
         for slot in &self.raised {
             slot.store(0, Relaxed);
         }
@@ -348,10 +388,30 @@ impl ChunkHeat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{heat::HALF_LIFE_MINUTES, sketch::READS_PER_PLACE};
+
+    /// A chunk of one block.
+    fn small(id: u64) -> ChunkRead {
+        ChunkRead::of(ChunkId(id), 0, BLOCK_BYTES, BLOCK_BYTES)
+    }
+
+    /// A block of a chunk of 32.
+    fn block(id: u64, at: usize) -> ChunkRead {
+        ChunkRead::of(ChunkId(id), at * BLOCK_BYTES, BLOCK_BYTES, CHUNK_BYTES_MAX)
+    }
+
+    fn at() -> ReadAt {
+        ReadAt {
+            dataset: 1,
+            body: 2,
+            object: 3,
+            region: 0,
+        }
+    }
 
     fn read(heat: &ChunkHeat, id: u64, times: usize) {
         for _ in 0..times {
-            heat.note(ChunkId(id), 1, 2, true);
+            heat.note(small(id), at(), true);
         }
     }
 
@@ -363,31 +423,31 @@ mod tests {
         read(&heat, 8, 200);
         assert_eq!(
             (
-                heat.reads(ChunkId(7)),
-                heat.reads(ChunkId(8)),
-                heat.reads(ChunkId(9))
+                heat.reads(ChunkId(7), 1),
+                heat.reads(ChunkId(8), 1),
+                heat.reads(ChunkId(9), 1)
             ),
             (9, COUNT_MAX, 0)
         );
         heat.age(1000);
-        assert_eq!((heat.reads(ChunkId(7)), heat.reads(ChunkId(8))), (4, 7));
+        assert_eq!((heat.reads(ChunkId(7), 1), heat.reads(ChunkId(8), 1)), (4, 7));
         // Not before as much was read again, or as much time has passed in which heat halves.
         read(&heat, 7, 2);
         heat.age(1000 + HALF_LIFE_MINUTES - 1);
-        assert_eq!(heat.reads(ChunkId(7)), 6);
+        assert_eq!(heat.reads(ChunkId(7), 1), 6);
         heat.age(1000 + HALF_LIFE_MINUTES);
-        assert_eq!((heat.reads(ChunkId(7)), heat.reads(ChunkId(8))), (3, 3));
-        heat.inherit(ChunkId(7), ChunkId(10));
-        heat.inherit(ChunkId(9), ChunkId(8));
-        assert_eq!((heat.reads(ChunkId(10)), heat.reads(ChunkId(8))), (3, 3));
+        assert_eq!((heat.reads(ChunkId(7), 1), heat.reads(ChunkId(8), 1)), (3, 3));
+        heat.inherit((ChunkId(7), 0), (ChunkId(10), 0), false);
+        heat.inherit((ChunkId(9), 0), (ChunkId(8), 0), false);
+        assert_eq!((heat.reads(ChunkId(10), 1), heat.reads(ChunkId(8), 1)), (3, 3));
         read(&heat, 8, 3);
-        heat.take_back(ChunkId(8));
-        heat.take_back(ChunkId(9));
-        assert_eq!((heat.reads(ChunkId(8)), heat.reads(ChunkId(9))), (5, 0));
-        heat.forget(ChunkId(8));
-        assert_eq!((heat.reads(ChunkId(7)), heat.reads(ChunkId(8))), (3, 0));
+        heat.take_back(small(8));
+        heat.take_back(small(9));
+        assert_eq!((heat.reads(ChunkId(8), 1), heat.reads(ChunkId(9), 1)), (5, 0));
+        heat.forget(ChunkId(8), 1);
+        assert_eq!((heat.reads(ChunkId(7), 1), heat.reads(ChunkId(8), 1)), (3, 0));
         heat.clear();
-        assert_eq!((heat.reads(ChunkId(7)), heat.is_informed()), (0, false));
+        assert_eq!((heat.reads(ChunkId(7), 1), heat.is_informed()), (0, false));
     }
 
     #[test]
@@ -395,7 +455,7 @@ mod tests {
         for bytes in [0, 5 << 10, 512 << 10, 3 << 20] {
             let heat = ChunkHeat::new(bytes);
             assert!(
-                heat.memory_bytes() <= bytes.max(4 << 10),
+                heat.memory_bytes() <= (bytes + bytes / 4).max(4 << 10),
                 "{} of {bytes}",
                 heat.memory_bytes()
             );
@@ -403,18 +463,18 @@ mod tests {
         // As much as one window may have: a few thousand chunks that are read often, between ten times as many that are
         // read once.
         let heat = ChunkHeat::new(512 << 10);
-        let window = heat.window.load(Relaxed);
+        let window = heat.blocks.counted().1;
         let hot = window / 20;
         heat.set_least(4);
         for round in 0..10 {
             for id in 0..hot {
-                heat.note(ChunkId(1 + id), 1, 2, false);
-                heat.note(ChunkId(1 + hot + round * hot + id), 1, 2, true);
+                heat.note(small(1 + id), at(), false);
+                heat.note(small(1 + hot + round * hot + id), at(), true);
             }
         }
-        let too_low = (0..hot).filter(|id| heat.reads(ChunkId(1 + id)) < 10).count();
+        let too_low = (0..hot).filter(|id| heat.reads(ChunkId(1 + id), 1) < 10).count();
         assert_eq!(too_low, 0);
-        let too_high = (hot..11 * hot).filter(|id| heat.reads(ChunkId(1 + id)) >= 4);
+        let too_high = (hot..11 * hot).filter(|id| heat.reads(ChunkId(1 + id), 1) >= 4);
         let too_high = too_high.count() as u64;
         assert!(too_high < hot / 10, "{too_high} of {} look hot", 10 * hot);
         assert!(heat.take_wanted().len() <= 4096);
@@ -438,11 +498,11 @@ mod tests {
         assert_eq!(wanted(), [7, 8], "the hottest first");
         assert_eq!(wanted(), []);
         // What RAM answers is counted, and needs nothing.
-        heat.note(ChunkId(8), 1, 2, false);
-        assert_eq!((wanted(), heat.reads(ChunkId(8))), (vec![], 4));
+        heat.note(small(8), at(), false);
+        assert_eq!((wanted(), heat.reads(ChunkId(8), 1)), (vec![], 4));
         heat.rose(ChunkId(8));
         read(&heat, 8, 1);
-        assert_eq!((wanted(), heat.reads(ChunkId(8))), (vec![], 5));
+        assert_eq!((wanted(), heat.reads(ChunkId(8), 1)), (vec![], 5));
         heat.sank(ChunkId(8));
         read(&heat, 8, 1);
         assert_eq!(wanted(), [8]);
@@ -456,18 +516,18 @@ mod tests {
     fn which_reads_slower_tiers_answer_is_sampled() {
         let heat = ChunkHeat::new(64 << 10);
         let (mut asked, reads) = (0, 100 * SAMPLE_READS);
-        for at in 0..reads {
-            assert!(!heat.note(ChunkId(at), 1, 2, false), "RAM had it");
-            if heat.note(ChunkId(at), 1, 2, true) {
+        for id in 0..reads {
+            assert!(!heat.note(small(id), at(), false), "RAM had it");
+            if heat.note(small(id), at(), true) {
                 heat.lay_on((asked % 2) as u8);
                 asked += 1;
             }
         }
         assert_eq!((asked, heat.answered()), (100, (2 * reads, 50)));
-        heat.set_places(100);
+        heat.set_places(100, 100);
         heat.age(1);
         assert!(heat.is_telling());
-        heat.set_places(1 << 40);
+        heat.set_places(1 << 40, 1 << 40);
         assert!(
             heat.is_informed() && !heat.is_telling(),
             "more places than counters"
@@ -477,7 +537,7 @@ mod tests {
     #[test]
     fn what_is_cold_is_known_only_after_enough_was_read() {
         let heat = ChunkHeat::new(1 << 20);
-        heat.set_places(100);
+        heat.set_places(100, 100);
         let enough = 100 * READS_PER_PLACE / INFORMED_PART;
         (1..enough).for_each(|id| read(&heat, id, 1));
         heat.age(5);
@@ -500,7 +560,56 @@ mod tests {
         heat.limit_window(2);
         heat.age(1);
         // No count has run over into its neighbour: halved, none is above half of the most.
-        assert!((0..97).all(|id| heat.reads(ChunkId(id)) <= COUNT_MAX / 2));
-        assert!((0..97).all(|id| heat.reads(ChunkId(id)) > 0));
+        assert!((0..97).all(|id| heat.reads(ChunkId(id), 1) <= COUNT_MAX / 2));
+        assert!((0..97).all(|id| heat.reads(ChunkId(id), 1) > 0));
+    }
+
+    #[test]
+    fn whether_all_of_a_long_chunk_is_read_or_a_few_blocks_is_told_apart() {
+        let heat = ChunkHeat::new(1 << 20);
+        // As of two at random, of which one is read as often in all but in a few places.
+        for round in 0..64 {
+            heat.note(block(7, round * 5 % 32), at(), false);
+            heat.note(block(8, [3, 9, round % 32][round % 3]), at(), false);
+        }
+        assert!(!heat.is_concentrated(ChunkId(7), 32) && heat.is_concentrated(ChunkId(8), 32));
+        assert_eq!(heat.hot_blocks(ChunkId(8), 32, 6), 1 << 3 | 1 << 9);
+        assert!(heat.is_mostly_below(ChunkId(8), 32, 1) && !heat.is_mostly_below(ChunkId(7), 32, 1));
+        assert_eq!(heat.reads(ChunkId(7), 32), COUNT_MAX);
+        // What is known of one read or two says nothing.
+        heat.note(block(9, 1), at(), false);
+        assert!(!heat.is_concentrated(ChunkId(9), 32));
+        // What is moved to a chunk of its own is as hot as it was there.
+        let before = heat.reads_of_block(ChunkId(8), 9);
+        heat.inherit((ChunkId(8), 9), (ChunkId(20), 0), false);
+        assert_eq!(heat.reads(ChunkId(20), 1), before);
+        heat.forget(ChunkId(8), 32);
+        assert_eq!(
+            (heat.reads(ChunkId(8), 32), heat.hot_blocks(ChunkId(8), 32, 1)),
+            (0, 0)
+        );
+        // Beyond the end of what a chunk can be nothing is counted.
+        let beyond = ChunkRead::of(ChunkId(1), 2 * CHUNK_BYTES_MAX, CHUNK_BYTES_MAX, 1 << 40);
+        assert_eq!((beyond.index, beyond.blocks, beyond.chunk_blocks), (31, 1, 32));
+    }
+
+    #[test]
+    fn hot_blocks_of_long_chunks_are_wanted_also_while_ram_has_them() {
+        let heat = ChunkHeat::new(1 << 20);
+        heat.set_least(3);
+        let mut wanted = Vec::new();
+        for round in 1..40 {
+            heat.note(block(7, 3), at(), false);
+            heat.note(small(8), at(), false);
+            let taken = heat.take_wanted();
+            assert!(taken.iter().all(|hot| hot.id == ChunkId(7)));
+            wanted.extend(taken.iter().map(|hot| (round, hot.reads.get())));
+        }
+        assert_eq!(wanted, [(2, 2), (4, 4), (8, 8)], "now and then");
+        heat.note(block(7, 3), at(), true);
+        assert_eq!(heat.take_wanted().len(), 1);
+        heat.rose(ChunkId(7));
+        heat.note(block(7, 3), at(), true);
+        assert_eq!(heat.take_wanted(), []);
     }
 }

@@ -4,7 +4,7 @@
 //! * [`ReadCache`]: content of chunks by [`ChunkId`](terrace_store::ChunkId), scan resistant, with what was read ahead.
 //! * [`ReadAhead`]: the threads that do that.
 //! * [`Heat`]: how often each 1 MiB region is read and written, decaying.
-//! * [`ChunkHeat`]: how often single chunks are read.
+//! * [`ChunkHeat`]: how often single chunks, and blocks of long ones, are read.
 //! * [`Visits`]: who reads which files, so that a walk over many adds no heat.
 
 mod ahead;
@@ -15,10 +15,11 @@ mod heat;
 mod read_ahead;
 mod read_cache;
 mod reuse;
+mod sketch;
 mod visits;
 
 pub use budget::{Admitted, Budget};
-pub use chunk_heat::{ChunkHeat, HotChunk};
+pub use chunk_heat::{ChunkHeat, ChunkRead, HotChunk, LONG_BLOCKS, ReadAt, reads_of_piece};
 pub use foreground::{Background, Foreground, Service, Waiting};
 pub use heat::{Access, HALF_LIFE_MINUTES, Heat, RegionHeat};
 pub use read_ahead::ReadAhead;

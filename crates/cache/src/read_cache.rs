@@ -277,6 +277,22 @@ impl ReadCache {
         self.ahead.get(id);
     }
 
+    /// A block of a chunk, if it is here; does not count as a use. Shorter than a block where the chunk ends in it.
+    pub fn block(&self, id: ChunkId, block: usize) -> Option<Bytes> {
+        if let Some(content) = self.chunks.peek(&Key::whole(id)) {
+            let from = (block * BLOCK_BYTES).min(content.len());
+            let bytes = BLOCK_BYTES.min(content.len() - from);
+            return (bytes > 0).then(|| content.slice(from..from + bytes));
+        }
+        self.chunks.peek(&Key::block(id, block))
+    }
+
+    /// A block of a chunk has moved to a chunk of its own, with others or alone: what was kept of it is read there from now on.
+    pub fn moved(&self, (old, block): (ChunkId, usize), new: ChunkId, content: Bytes) {
+        self.chunks.remove(&Key::block(old, block));
+        self.insert(new, content);
+    }
+
     /// Announces that those of `ids` that are neither here nor on their way will be fetched for readers in order.
     pub fn expect(self: &Arc<Self>, mut ids: Vec<ChunkId>) -> Coming {
         ids.retain(|id| self.chunks.peek(&Key::whole(*id)).is_none());

@@ -12,7 +12,8 @@
 
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
-use terrace_store::ChunkId;
+
+use crate::chunk_heat::ChunkRead;
 
 /// Files that a reader visits, each for the first time, until it is known to walk.
 pub const WALK: usize = 64;
@@ -55,7 +56,7 @@ pub enum Counted {
         amount: f32,
     },
     /// A read of a chunk.
-    Chunk(ChunkId),
+    Chunk(ChunkRead),
 }
 
 /// Files that somebody visited, hashed.

@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
-use terrace_cache::Access;
+use terrace_cache::{Access, LONG_BLOCKS};
 use terrace_store::{BLOCK_BYTES, ChunkId, Sequence, Written};
 
 use crate::{
@@ -467,8 +467,11 @@ impl LiveDataset {
                         index,
                     } => {
                         // Else what is written over would be the coldest of all.
-                        if let Some((before, _)) = record.lookup(block) {
-                            environment.chunk_heat.inherit(before, chunk);
+                        for at in 0..count {
+                            if let Some(before) = record.lookup(block + at) {
+                                let long = at == 0 && count >= LONG_BLOCKS;
+                                environment.chunk_heat.inherit(before, (chunk, index + at), long);
+                            }
                         }
                         record.overwrite(block, count, chunk, index);
                     }

@@ -6,7 +6,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use terrace_cache::{Access, Coming, Fetched, Filled, Service, Waiting};
+use terrace_cache::{Access, ChunkRead, Coming, Fetched, Filled, ReadAt, Service, Waiting};
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkPart, StoreError};
 
 use crate::{
@@ -68,7 +68,10 @@ struct Lookup {
     sequential: bool,
     /// From where, and up to where, to read ahead, bytes.
     ahead: Option<Range<u64>>,
+    object: u64,
     body: u64,
+    /// Where it begins, bytes.
+    offset: u64,
     /// Its chunks are used, not only passed by a scan.
     is_use: bool,
     /// Who uses them, if that may be taken back.
@@ -230,7 +233,9 @@ impl LiveDataset {
         let mut look = Lookup {
             length,
             sequential,
+            object: object.number,
             body,
+            offset,
             is_use: amount >= 1.0,
             noted_for: reader.filter(|_| is_noted),
             ..Lookup::default()
@@ -429,21 +434,37 @@ impl LiveDataset {
                 other => ReadError::Failed(other.into()),
             })?;
             target[filled.bytes..].fill(0);
-            // Once, however many pieces of it there are.
-            let before = &look.fetches[at.saturating_sub(PIECES_BACK)..at];
-            if look.is_use && before.iter().all(|before| before.chunk != fetch.chunk) {
-                let heat = &environment.chunk_heat;
-                if let Some(reader) = look.noted_for {
-                    self.note_visited(reader, fetch.chunk);
-                }
-                if heat.note(fetch.chunk, self.dataset.number(), look.body, filled.fetched)
-                    && let Ok(Some(tier)) = store.chunk_tier(fetch.chunk)
-                {
-                    heat.lay_on(tier);
-                }
+            if look.is_use {
+                self.count_read(look, at, filled.fetched);
             }
         }
         Ok(())
+    }
+
+    /// Counts a piece of a read: the chunk once, however many pieces of it there are.
+    fn count_read(&self, look: &Lookup, at: usize, fetched: bool) {
+        let environment = self.dataset.environment();
+        let (heat, fetch) = (&environment.chunk_heat, &look.fetches[at]);
+        let read = ChunkRead::of(fetch.chunk, fetch.from, fetch.length, fetch.chunk_bytes);
+        let before = &look.fetches[at.saturating_sub(PIECES_BACK)..at];
+        if before.iter().any(|before| before.chunk == fetch.chunk) {
+            heat.note_more(read);
+            return;
+        }
+        if let Some(reader) = look.noted_for {
+            self.note_visited(reader, read);
+        }
+        let place = ReadAt {
+            dataset: self.dataset.number(),
+            body: look.body,
+            object: look.object,
+            region: ((look.offset + fetch.at as u64) / (PER_REGION * BLOCK)) as u32,
+        };
+        if heat.note(read, place, fetched)
+            && let Ok(Some(tier)) = environment.store.chunk_tier(fetch.chunk)
+        {
+            heat.lay_on(tier);
+        }
     }
 
     /// The chunks that a sequential reader wants next; returns where those that were taken end, bytes.
@@ -461,7 +482,10 @@ impl LiveDataset {
                 if chunks.len() >= most {
                     return Ok((start + u64::from(run.block)) * BLOCK);
                 }
-                chunks.push(run.chunk);
+                // Cut up by what was written over, or moved up by itself, it comes in many runs.
+                if !chunks.contains(&run.chunk) {
+                    chunks.push(run.chunk);
+                }
             }
         }
         Ok(last * BLOCK)

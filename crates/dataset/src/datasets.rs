@@ -23,6 +23,7 @@ use crate::{
     filesystem::Filesystem,
     fragments::Fragment,
     held::{Held, HeldRecord},
+    hot_pieces::HotPiece,
     inode::Time,
     keys,
     layout::Cut,
@@ -298,6 +299,20 @@ impl Datasets {
             }
         });
         results.collect()
+    }
+
+    /// Gives hot blocks of long chunks chunks of their own on this tier, as far as their datasets are in use: those of a region side by
+    /// side, and of neighbours of one dataset in one batch. How many bytes of content that were.
+    pub fn raise(&self, pieces: &[HotPiece], tier: u8) -> Result<u64, FsError> {
+        let mut raised = 0;
+        for pieces in pieces.chunk_by(|one, next| one.fragment.dataset == next.fragment.dataset) {
+            let node = self.registry.read().by_number(pieces[0].fragment.dataset);
+            let open = node.as_ref().and_then(Borrowed::of);
+            if let Some(live) = open.as_ref().and_then(Borrowed::live) {
+                raised += live.raise(pieces, tier)?;
+            }
+        }
+        Ok(raised)
     }
 
     /// A filesystem as it was; the answer stays readable as long as the checkpoint is held.

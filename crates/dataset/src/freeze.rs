@@ -13,6 +13,7 @@ use crate::{
     directory::Change,
     error::FsError,
     fragments::Fragment,
+    hot_pieces::HotPiece,
     inode::InodeRecord,
     layout::Cut,
     live::{LiveDataset, METADATA_MEMORY_FACTOR},
@@ -218,6 +219,10 @@ impl Live for LiveDataset {
         most_bytes: u64,
     ) -> Vec<Result<Relaid, FsError>> {
         self.lay_out(fragments, cut, wanted, most_bytes)
+    }
+
+    fn raise(&self, pieces: &[HotPiece], tier: u8) -> Result<u64, FsError> {
+        self.raise_pieces(pieces, tier)
     }
 
     fn close(&self) {

@@ -22,8 +22,10 @@ const DEAD_PART: u64 = 4;
 /// Dead bytes that are not worth a write.
 const DEAD_BYTES_MIN: u64 = 32 << 10;
 /// Pieces of a region from which on it is put in order, if that makes them a quarter or less: no more is written then than
-/// eight times of what was overwritten.
+/// eight times of what was overwritten. Below the fastest tier, where each piece may be a request of a device that serves few, sooner: there
+/// lies what was raised by itself and has sunk again.
 const PIECES_MIN: u32 = 64;
+const PIECES_MIN_BELOW: u32 = 16;
 const FEWER: u32 = 4;
 
 /// Into what a region is cut when it is written anew.
@@ -206,7 +208,11 @@ impl Layout {
 
     /// Whether it lies in so many pieces that it pays to put it in order.
     pub fn is_scattered(&self) -> bool {
-        self.pieces >= PIECES_MIN && self.pieces_after * FEWER <= self.pieces
+        let least = match self.tier {
+            0 => PIECES_MIN,
+            _ => PIECES_MIN_BELOW,
+        };
+        self.pieces >= least && self.pieces_after * FEWER <= self.pieces
     }
 
     /// Whether anything gets better at all: for what has been begun.

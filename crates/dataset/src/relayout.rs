@@ -101,14 +101,14 @@ impl Content {
 }
 
 /// A region whose content was written anew, until its record says so.
-struct Anew {
-    fragment: Fragment,
-    seen: Arc<CachedRegion>,
+pub(crate) struct Anew {
+    pub(crate) fragment: Fragment,
+    pub(crate) seen: Arc<CachedRegion>,
     /// Each of these stretches of blocks, as one chunk.
-    places: Vec<(Range<u32>, Written)>,
-    done: Relaid,
-    /// Kept until the chunks are referred to.
-    _room: Reservation,
+    pub(crate) places: Vec<(Range<u32>, Written)>,
+    pub(crate) done: Relaid,
+    /// Kept until the chunks are referred to, unless somebody else keeps it.
+    pub(crate) _room: Option<Reservation>,
 }
 
 impl Anew {
@@ -238,13 +238,13 @@ impl LiveDataset {
             },
             places: places.into_iter().zip(written).collect(),
             seen: seen.clone(),
-            _room: room,
+            _room: Some(room),
         };
         // Equal chunks that are there already may be the very ones that it has.
         Ok((anew.laid_out(record, record).0 != *record).then_some(anew))
     }
 
-    fn is_body_of(&self, fragment: &Fragment) -> Result<bool, FsError> {
+    pub(crate) fn is_body_of(&self, fragment: &Fragment) -> Result<bool, FsError> {
         let body = body_of_object(self.dataset.store(), self.dataset.number(), fragment.object)?;
         Ok(body == Some(fragment.body))
     }
@@ -297,7 +297,7 @@ impl LiveDataset {
 
     /// Puts what was written anew into the records, in one batch; for each, whether it is there: not if it changed as a
     /// whole, or not now.
-    fn replace_records(&self, written: &[(usize, Anew)], cut: Cut) -> Result<Vec<bool>, FsError> {
+    pub(crate) fn replace_records(&self, written: &[(usize, Anew)], cut: Cut) -> Result<Vec<bool>, FsError> {
         let none = vec![false; written.len()];
         if written.is_empty() {
             return Ok(none);

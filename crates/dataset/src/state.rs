@@ -23,6 +23,7 @@ use crate::{
     error::FsError,
     fragments::Fragment,
     held::Held,
+    hot_pieces::HotPiece,
     keys,
     layout::{Cut, Layout},
     room::{Room, Terms, Usage},
@@ -61,6 +62,9 @@ pub trait Live: Send + Sync {
         wanted: Accepts<'_>,
         most_bytes: u64,
     ) -> Vec<Result<Relaid, FsError>>;
+
+    /// Gives hot blocks of long chunks chunks of their own on this tier, those of a region side by side; how many bytes. No lock is held.
+    fn raise(&self, pieces: &[HotPiece], tier: u8) -> Result<u64, FsError>;
 
     /// The budget of memory has changed.
     fn size_maps(&self);

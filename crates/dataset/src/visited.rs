@@ -3,8 +3,7 @@
 //!
 //! Invariants: a few bytes for each object, changed under its state lock; reads that go on with a visit ask nobody.
 
-use terrace_cache::{Counted, PASSING_READS, Visit};
-use terrace_store::ChunkId;
+use terrace_cache::{ChunkRead, Counted, PASSING_READS, Visit};
 
 use crate::{live::LiveDataset, object::State};
 
@@ -75,7 +74,7 @@ impl LiveDataset {
     }
 
     /// A chunk was counted in a visit that may be taken back.
-    pub(crate) fn note_visited(&self, reader: u32, chunk: ChunkId) {
+    pub(crate) fn note_visited(&self, reader: u32, chunk: ChunkRead) {
         self.dataset
             .environment()
             .visits

@@ -9,6 +9,7 @@ use crate::{
     data_write::FILE_BYTES_MAX,
     error::FsError,
     fragments::Fragment,
+    hot_pieces::HotPiece,
     inode::{FileKind, InodeRecord, Time},
     layout::Cut,
     live::LiveDataset,
@@ -293,6 +294,10 @@ impl Live for Volume {
         most_bytes: u64,
     ) -> Vec<Result<Relaid, FsError>> {
         self.live.relayout(fragments, cut, wanted, most_bytes)
+    }
+
+    fn raise(&self, pieces: &[HotPiece], tier: u8) -> Result<u64, FsError> {
+        self.live.raise(pieces, tier)
     }
 
     fn close(&self) {

@@ -85,7 +85,8 @@ impl Stored {
         let heat = self.environment.heat.of(self.number, body, 0, minutes).reads;
         let record = read_region(&*self.store, self.number, body, 0).unwrap().unwrap();
         let chunk = record.record.runs()[0].chunk;
-        (heat, self.environment.chunk_heat.reads(chunk))
+        let blocks = record.record.runs()[0].count;
+        (heat, self.environment.chunk_heat.reads(chunk, blocks))
     }
 
     fn warm(&self) -> usize {

@@ -28,7 +28,8 @@ impl Mover {
         self.find_hottest(inner);
         let tiers = self.usage(inner);
         let space = self.environment.store.space();
-        self.environment.chunk_heat.set_places(hot_chunks::places(&space));
+        let (chunks, blocks) = hot_chunks::places(&space);
+        self.environment.chunk_heat.set_places(chunks, blocks);
         inner.pins.find_bodies(self.environment.store.as_ref())?;
         let answered = self.environment.chunk_heat.answered();
         inner.exchange.judge(answered, now);
@@ -140,7 +141,7 @@ impl Mover {
         if let Some(fastest) = tiers.first() {
             let room_bytes = room(fastest, inner.policies.first());
             let (chunks, regions) = inner.exchange.come(room_bytes, now);
-            inner.hot_chunks.admit(0, chunks);
+            inner.hot_chunks.admit_hot(0, chunks);
             inner.candidates.admit(regions);
         }
     }

@@ -13,7 +13,7 @@ use terrace_cache::ChunkHeat;
 use terrace_store::ChunkId;
 
 use crate::{
-    hot_chunks::reads_that_give_way, mover::SECOND, passes::clearly_colder, plan::Moving, room::Room,
+    hot_chunks::reads_that_give_way, hot_pieces::Hot, mover::SECOND, passes::clearly_colder, room::Room,
 };
 
 /// Shortest time between two exchanges.
@@ -63,7 +63,7 @@ pub(crate) struct Wish {
 
 /// What a demotion makes room for.
 enum For {
-    Chunks(Vec<Moving>),
+    Chunks(Vec<Hot>),
     /// Hottest first, with reads and the bytes that lie below.
     Regions(Vec<(Place, f32, u64)>),
 }
@@ -79,13 +79,13 @@ struct UnderWay {
 /// See the module.
 pub(crate) struct Exchange {
     /// Found below without room: chunks, and regions with reads and the bytes that lie there.
-    chunks: BTreeMap<ChunkId, Moving>,
+    chunks: BTreeMap<ChunkId, Hot>,
     regions: BTreeMap<Place, (f32, u64)>,
     /// What the next demotion is for.
     planned: Option<For>,
     under_way: Option<UnderWay>,
     /// Room was made for these, which may have to be compacted first; until when it is kept, and when to look next.
-    ready_chunks: Vec<Moving>,
+    ready_chunks: Vec<Hot>,
     ready_regions: Vec<(Place, f32, u64)>,
     ready_until: u64,
     next_ready: u64,
@@ -145,9 +145,9 @@ impl Exchange {
     }
 
     /// A chunk below that is read often has no room on the fastest tier.
-    pub(crate) fn want_chunk(&mut self, moving: Moving) {
+    pub(crate) fn want_chunk(&mut self, hot: Hot) {
         if self.chunks.len() < CHUNKS_MAX {
-            self.chunks.insert(moving.id(), moving);
+            self.chunks.insert(hot.id(), hot);
         }
     }
 
@@ -189,28 +189,35 @@ impl Exchange {
     }
 
     fn wish_for_chunks(&mut self, heat: &ChunkHeat, least: u8, most_bytes: u64, now: u64) -> Option<Wish> {
-        if !heat.is_informed() || now < self.next_chunks {
+        if now < self.next_chunks {
             return None;
         }
+        // Before, counts say what is hot, but not what is cold.
+        let is_informed = heat.is_informed();
         let least = match self.vain_judgements >= VAIN_ENOUGH {
             true => least.saturating_mul(2).min(CLEARLY_READ),
             false => least,
         };
-        let counted = self
-            .chunks
-            .values()
-            .map(|moving| (heat.reads(moving.id()), *moving));
-        let mut wanted: Vec<(u8, Moving)> = counted.filter(|(reads, _)| *reads >= least).collect();
-        wanted.sort_unstable_by_key(|(reads, moving)| (std::cmp::Reverse(*reads), moving.id()));
-        let fit = first_of(&wanted, most_bytes, |(_, moving)| moving.bytes()).len();
+        let may = |hot: &&Hot| is_informed || matches!(hot, Hot::Piece(_));
+        let counted = self.chunks.values().filter(may);
+        let counted = counted.filter_map(|hot| hot.still(heat, least));
+        let mut wanted: Vec<(u8, Hot)> = counted.collect();
+        wanted.sort_unstable_by_key(|(reads, hot)| (std::cmp::Reverse(*reads), hot.id()));
+        let fit = first_of(&wanted, most_bytes, |(_, hot)| hot.bytes()).len();
         wanted.truncate(fit.max(1));
         let (fewest, _) = *wanted.last()?;
-        let chunks: Vec<Moving> = wanted.into_iter().map(|(_, moving)| moving).collect();
-        let bytes = chunks.iter().map(Moving::bytes).sum();
+        let chunks: Vec<Hot> = wanted.into_iter().map(|(_, hot)| hot).collect();
+        let bytes = chunks.iter().map(Hot::bytes).sum();
         self.planned = Some(For::Chunks(chunks));
-        let room = Room {
-            colder: f32::INFINITY,
-            gives_way: Some(reads_that_give_way(fewest)),
+        let room = match is_informed {
+            true => Room {
+                colder: f32::INFINITY,
+                gives_way: Some(reads_that_give_way(fewest)),
+            },
+            false => Room {
+                colder: clearly_colder(f32::from(fewest)),
+                gives_way: None,
+            },
         };
         Some(Wish { room, bytes })
     }
@@ -284,7 +291,7 @@ impl Exchange {
         self.exchanges += 1;
         let left = (moved_bytes + ended.bytes).saturating_sub(ended.total_bytes);
         match ended.wanted {
-            For::Chunks(chunks) => self.ready_chunks = first_of(&chunks, left, Moving::bytes).to_vec(),
+            For::Chunks(chunks) => self.ready_chunks = first_of(&chunks, left, Hot::bytes).to_vec(),
             For::Regions(regions) => {
                 self.ready_regions = first_of(&regions, left, |region| region.2).to_vec()
             }
@@ -313,9 +320,9 @@ impl Exchange {
     }
 
     /// There is so much room on the fastest tier: what comes into it.
-    pub(crate) fn come(&mut self, room_bytes: u64, now: u64) -> (Vec<Moving>, Vec<(Place, f32)>) {
-        let fit = first_of(&self.ready_chunks, room_bytes, Moving::bytes).len();
-        let chunks: Vec<Moving> = self.ready_chunks.drain(..fit).collect();
+    pub(crate) fn come(&mut self, room_bytes: u64, now: u64) -> (Vec<Hot>, Vec<(Place, f32)>) {
+        let fit = first_of(&self.ready_chunks, room_bytes, Hot::bytes).len();
+        let chunks: Vec<Hot> = self.ready_chunks.drain(..fit).collect();
         let fit = first_of(&self.ready_regions, room_bytes, |region| region.2).len();
         let regions: Vec<(Place, f32, u64)> = self.ready_regions.drain(..fit).collect();
         if !chunks.is_empty() || !regions.is_empty() {
@@ -345,7 +352,7 @@ impl Exchange {
     /// Room on the fastest tier that is being made, or was made for what has not come yet.
     pub(crate) fn kept_bytes(&self, now: u64) -> u64 {
         let being_made = self.under_way.as_ref().map_or(0, |under_way| under_way.bytes);
-        let chunks: u64 = self.ready_chunks.iter().map(Moving::bytes).sum();
+        let chunks: u64 = self.ready_chunks.iter().map(Hot::bytes).sum();
         let regions: u64 = self.ready_regions.iter().map(|region| region.2).sum();
         let coming: u64 = self.coming.values().sum();
         match now < self.ready_until {

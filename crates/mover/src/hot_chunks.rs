@@ -1,5 +1,5 @@
 //! Hot chunks: single chunks that are read often move up, wherever their regions lie. What is scattered in small blocks
-//! makes all regions about as warm as each other, and none of them fits.
+//! makes all regions about as warm as each other, and none of them fits. Of long chunks single blocks do (`hot_pieces.rs`).
 //!
 //! Invariants: what moves here obeys all that promotion of regions does (pins, marks, windows, rates, resting tiers, the
 //! courtesy to users), and shows as a job of its own; a round is bounded by what the sketch of `ChunkHeat` holds. Room is
@@ -10,10 +10,11 @@ use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed};
 
 use parking_lot::MutexGuard;
 use terrace_cache::HotChunk;
-use terrace_store::{Space, StoreError};
+use terrace_store::{BLOCK_BYTES, Space, StoreError};
 
 use crate::{
     haste::is_dense,
+    hot_pieces::{Hot, HotPieces},
     job::{JobKind, JobState},
     marks::{filled_bytes, may_rise},
     mover::{Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_BYTES},
@@ -37,6 +38,8 @@ const GRANTED_REQUEST_BYTES: u64 = 64 << 10;
 pub(crate) struct HotChunks {
     /// By the tier where they shall lie, in order of place.
     chunks: BTreeMap<u8, Vec<Moving>>,
+    /// Single blocks of long ones.
+    pub(crate) pieces: HotPieces,
     next_look: u64,
     job: Option<u64>,
     /// What is on its way comes up by requests that bring much.
@@ -99,18 +102,26 @@ impl HotChunks {
         self.chunks.insert(target, chunks);
     }
 
+    /// The same of chunks, and of blocks of chunks.
+    pub(crate) fn admit_hot(&mut self, target: u8, hot: Vec<Hot>) {
+        let mut chunks = Vec::new();
+        for hot in hot {
+            match hot {
+                Hot::Chunk(moving) => chunks.push(moving),
+                Hot::Piece(piece) => self.pieces.admit(target, piece),
+            }
+        }
+        self.admit(target, chunks);
+    }
+
     /// Bytes on their way to a tier.
     pub(crate) fn bytes_for(&self, tier: u8) -> u64 {
-        self.chunks
-            .get(&tier)
-            .into_iter()
-            .flatten()
-            .map(Moving::bytes)
-            .sum()
+        let chunks = self.chunks.get(&tier).into_iter().flatten();
+        chunks.map(Moving::bytes).sum::<u64>() + self.pieces.bytes_for(tier)
     }
 
     fn left_bytes(&self) -> u64 {
-        self.chunks.values().flatten().map(Moving::bytes).sum()
+        self.chunks.values().flatten().map(Moving::bytes).sum::<u64>() + self.pieces.bytes()
     }
 }
 
@@ -126,12 +137,13 @@ pub(crate) fn reads_that_give_way(reads: u8) -> u8 {
     (apart as u8).min(READS.0 as u8 - 1)
 }
 
-/// Chunks for which there is a place on all tiers but the slowest, about.
-pub(crate) fn places(space: &Space) -> u64 {
+/// Chunks, and blocks, for which there is a place on all tiers but the slowest, about.
+pub(crate) fn places(space: &Space) -> (u64, u64) {
     let faster = space.tiers.len().saturating_sub(1);
     let bytes: u64 = space.tiers.iter().take(faster).map(|tier| tier.size_bytes).sum();
     let mean = space.chunk_stored_bytes.checked_div(space.chunks).unwrap_or(0);
-    bytes / mean.max(4096)
+    let block = BLOCK_BYTES as u64;
+    (bytes / mean.max(block), bytes / block)
 }
 
 impl Mover {
@@ -153,7 +165,7 @@ impl Mover {
             }
             _ => {}
         }
-        let looks = inner.hot_chunks.chunks.is_empty();
+        let looks = inner.hot_chunks.chunks.is_empty() && inner.hot_chunks.pieces.is_empty();
         if looks && now < inner.hot_chunks.next_look {
             return Ok(inner.hot_chunks.next_look - now);
         }
@@ -165,7 +177,9 @@ impl Mover {
         let pause = match inner.hot_chunks.is_granted() && !looks {
             true => self.pace_of(inner, 0, now),
             false => {
-                let haste = looks || inner.hot_chunks.is_dense;
+                // Blocks of long chunks are in RAM already.
+                let dense = inner.hot_chunks.is_dense || inner.hot_chunks.chunks.is_empty();
+                let haste = looks || dense;
                 self.pause_in_haste(inner, haste, 0, now)
             }
         };
@@ -177,8 +191,12 @@ impl Mover {
             self.take_wanted(inner, &is_open, now)?;
         }
         let Some((target, mut rest)) = inner.hot_chunks.chunks.pop_first() else {
-            self.count_hot_chunks(inner, 0, now)?;
-            return Ok(self.look_interval());
+            let raised = self.raise_pieces(inner, &is_open, now)?;
+            self.count_hot_chunks(inner, raised.unwrap_or(0), now)?;
+            return Ok(match raised {
+                Some(_) => 0,
+                None => self.look_interval(),
+            });
         };
         rest.retain(|moving| is_open.get(usize::from(moving.tier())) == Some(&true));
         // Others have written since.
@@ -245,16 +263,19 @@ impl Mover {
             let least = inner.policies.get(usize::from(info.tier)).and_then(reads_wanted);
             let opens = is_open.get(usize::from(info.tier)) == Some(&true);
             let may = info.tier < resting && opens && self.may_move_up(inner, &hot);
-            if !may || least.is_none_or(|least| hot.reads < least) {
+            let Some(least) = least.filter(|_| may) else {
                 continue;
-            }
+            };
+            let Some(rising) = self.as_hot(&hot, moving, least) else {
+                continue;
+            };
             let target = (0..usize::from(info.tier)).find(|at| {
                 let policy = inner.policies.get(*at);
-                may_rise(&tiers[*at], policy, planned[*at] + moving.bytes())
+                may_rise(&tiers[*at], policy, planned[*at] + rising.bytes())
             });
             let pinned = self.pin_of(inner, hot.dataset, hot.body);
             if pinned.is_none() && target != Some(0) && inner.exchange.seeks(now) {
-                inner.exchange.want_chunk(moving);
+                inner.exchange.want_chunk(rising);
             }
             let Some(target) = target.filter(|at| is_open.get(*at) == Some(&true)) else {
                 continue;
@@ -262,9 +283,12 @@ impl Mover {
             if pinned.is_some_and(|pin| pin != tiers[target].name) {
                 continue;
             }
-            planned[target] += moving.bytes();
-            let chunks = inner.hot_chunks.chunks.entry(target as u8).or_default();
-            chunks.push(moving);
+            planned[target] += rising.bytes();
+            let hot_chunks = &mut inner.hot_chunks;
+            match rising {
+                Hot::Chunk(moving) => hot_chunks.chunks.entry(target as u8).or_default().push(moving),
+                Hot::Piece(piece) => hot_chunks.pieces.admit(target as u8, piece),
+            }
         }
         // Neighbours are read together.
         for chunks in inner.hot_chunks.chunks.values_mut() {
@@ -294,7 +318,7 @@ impl Mover {
             .is_some_and(|tier| (filled_bytes(tier) + planned_bytes) as f64 >= low * tier.size_bytes as f64)
     }
 
-    fn show_hot_chunks(&self, inner: &mut Inner, target: u8) -> Result<(), StoreError> {
+    pub(crate) fn show_hot_chunks(&self, inner: &mut Inner, target: u8) -> Result<(), StoreError> {
         if inner.hot_chunks.job.is_some() {
             return Ok(());
         }

@@ -20,6 +20,7 @@ mod hint_records;
 #[cfg(test)]
 mod hostile_bytes;
 mod hot_chunks;
+mod hot_pieces;
 mod job;
 mod left;
 mod marks;

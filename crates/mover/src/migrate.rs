@@ -344,8 +344,11 @@ impl Mover {
         let (heat, minutes) = (&self.environment.heat, self.minutes());
         let reads = heat.forget_reads(found.dataset, found.body, region, minutes);
         inner.by_hand.note(found.dataset, found.body, reads, minutes);
-        let chunks = found.record.runs().iter().map(|run| run.chunk);
-        chunks.for_each(|chunk| self.environment.chunk_heat.forget(chunk));
+        for run in found.record.runs() {
+            self.environment
+                .chunk_heat
+                .forget(run.chunk, run.index + run.count);
+        }
     }
 
     /// What a step does at most now, about.

@@ -69,11 +69,16 @@ const REGION_BYTES: f32 = 1_048_576.0;
 const READS_SURE: u8 = 2;
 
 /// Whether a chunk stays although its region is to go: it alone was read more often of late, for its size, than what this
-/// pass moves; and where room is made for hot chunks, if it was read.
+/// pass moves; and where room is made for hot chunks, if it was read: not for the sake of a few of its blocks, which are found again
+/// and come up by themselves.
 pub(crate) fn stays(job: &Job, heat: &ChunkHeat, moving: &Moving) -> bool {
-    let reads = heat.reads(moving.id());
+    let (id, blocks) = (moving.id(), moving.blocks());
+    let reads = heat.reads(id, blocks);
     match job.room.and_then(|room| room.gives_way) {
-        Some(most) => reads > most,
+        Some(most) => {
+            let few = heat.is_concentrated(id, blocks) && heat.is_mostly_below(id, blocks, most);
+            reads > most && !few
+        }
         None => {
             let as_region = f32::from(reads) * REGION_BYTES / moving.bytes().max(1) as f32;
             reads >= READS_SURE && as_region > heat_of_pass(job).unwrap_or(0.0)

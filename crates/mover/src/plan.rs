@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use terrace_codec::{KeyWriter, Reader};
 use terrace_dataset::{RegionRecord, decode_region, keys};
-use terrace_store::{ChunkId, ChunkInfo, Store, StoreError};
+use terrace_store::{BLOCK_BYTES, ChunkId, ChunkInfo, Store, StoreError};
 
 /// Chunks and stored bytes, about, that are moved before the mover asks whether it still may.
 const SLICE_CHUNKS: usize = 64;
@@ -138,8 +138,9 @@ fn after(key: &[u8]) -> Vec<u8> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moving {
     id: ChunkId,
-    /// Stored bytes.
+    /// Stored bytes, and blocks of content.
     bytes: u64,
+    blocks: u32,
     /// Device and segment of its first copy.
     segment: (u16, u32),
     /// And where it begins there.
@@ -153,6 +154,7 @@ impl Moving {
         Self {
             id,
             bytes: u64::from(info.stored),
+            blocks: info.length.div_ceil(BLOCK_BYTES as u32).max(1),
             segment: (info.device, info.segment),
             offset: u64::from(info.offset),
             tier: info.tier,
@@ -165,6 +167,11 @@ impl Moving {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Blocks of content.
+    pub(crate) fn blocks(&self) -> u32 {
+        self.blocks
     }
 
     /// The tier that it lies on.
@@ -322,6 +329,7 @@ mod tests {
         let at = |id, segment, offset, bytes| Moving {
             id: ChunkId(id),
             bytes,
+            blocks: bytes.div_ceil(4096) as u32,
             segment: (0, segment),
             offset,
             tier: 1,

@@ -19,6 +19,7 @@ use crate::{
     exchange::{Exchange, Place},
     grace::Grace,
     hot_chunks::reads_wanted,
+    hot_pieces::Hot,
     job::{JobKind, JobState},
     marks::may_rise,
     mover::{Guard, Inner, Mover, SECOND, in_window},
@@ -225,7 +226,12 @@ impl Mover {
             let before = chunks.bytes();
             MutexGuard::unlocked(inner, || chunks.add(store, &found.record, hot_enough))?;
             if kept.is_none() && self.only_used_rise(inner, target, planned) {
-                chunks.retain(|moving| self.environment.chunk_heat.reads(moving.id()) > 0);
+                let heat = &self.environment.chunk_heat;
+                // What only a few blocks of a long chunk are read for comes up by itself (`hot_pieces.rs`).
+                chunks.retain(|moving| {
+                    let (id, blocks) = (moving.id(), moving.blocks());
+                    heat.reads(id, blocks) > 0 && !heat.is_concentrated(id, blocks)
+                });
             }
             let rising = chunks.bytes().saturating_sub(before);
             if kept.is_none() && target == 0 && inner.hot_chunks.is_granted() {
@@ -311,8 +317,10 @@ impl Mover {
         // It is as hot as those of its chunks that lie there, also of those that RAM has at the moment.
         let wanted = inner.policies.iter().skip(1).filter_map(reads_wanted).min();
         for moving in below.chunks() {
-            if wanted.is_some_and(|wanted| heat.reads(moving.id()) >= wanted) {
-                inner.exchange.want_chunk(*moving);
+            let (id, blocks) = (moving.id(), moving.blocks());
+            let is_hot = wanted.is_some_and(|wanted| heat.reads(id, blocks) >= wanted);
+            if is_hot && !heat.is_concentrated(id, blocks) {
+                inner.exchange.want_chunk(Hot::Chunk(*moving));
             }
         }
     }

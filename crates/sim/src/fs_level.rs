@@ -78,6 +78,8 @@ pub struct Run {
     pub(crate) misreading: Random,
     /// And one for what is laid out anew.
     pub(crate) laying: Random,
+    /// What gets chunks of its own.
+    pub(crate) raising: Random,
     /// Room that is set aside for the volume.
     pub(crate) reserving: Reserving,
 }
@@ -121,6 +123,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
         guests: Guests::new(seed),
         misreading: Random::new(seed ^ 0x3158_EAD0_0000),
         laying: Random::new(seed ^ 0x1A1D_0000_0000),
+        raising: Random::new(seed ^ 0x4153_0000_0000),
         reserving: Reserving::new(seed),
     };
     run.engine = Some(
@@ -233,6 +236,7 @@ impl Run {
 
     fn turn(&mut self) -> Check {
         self.relayout_now_and_then()?;
+        self.raise_now_and_then()?;
         match self.random.below(200) {
             0..=101 => self.filesystem_call(),
             102..=113 => self.volume_call(),

@@ -18,6 +18,7 @@ mod fs_endings;
 mod fs_filling;
 mod fs_guests;
 mod fs_holds;
+mod fs_hot_pieces;
 pub mod fs_level;
 pub mod fs_model;
 mod fs_past;

@@ -1,0 +1,197 @@
+//! `Sketch`: about how often each of very many things was read of late: four small counters for each at places that its number
+//! names, of which the least counts, and all of them halved now and then (TinyLFU: Einziger, Friedman and Manes, ACM TOS 13(4),
+//! 2017; the four lie in one cache line, as in Caffeine).
+//!
+//! Invariants: all memory is taken when it is made; counting takes no lock, waits for nobody and touches one line, so counts may
+//! be lost or too high.
+
+use std::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
+
+use crate::heat::HALF_LIFE_MINUTES;
+
+/// Reads that a counter tells apart at most.
+pub(crate) const COUNT_MAX: u8 = 15;
+const ROWS: usize = 4;
+const LINE_WORDS: usize = 8;
+const LINE_COUNTERS: u64 = (LINE_WORDS * 16) as u64;
+/// Of all counters after their halving, the lowest bits of which are those of their neighbours.
+const HALVED: u64 = 0x7777_7777_7777_7777;
+/// Reads between two halvings for each thing for which there is a place on the faster tiers.
+pub(crate) const READS_PER_PLACE: u64 = 20;
+/// Counters for each of these, so that they seldom share all four.
+const COUNTERS_PER_PLACE: u64 = 16;
+/// Fewest reads between two halvings.
+const WINDOW_MIN: u64 = 256;
+
+#[repr(align(64))]
+struct Line([AtomicU64; LINE_WORDS]);
+
+/// See the module.
+pub(crate) struct Sketch {
+    lines: Box<[Line]>,
+    /// Reads counted since the last halving, and after how many there is one.
+    counted: AtomicU64,
+    window: AtomicU64,
+    window_most: AtomicU64,
+    halved_minutes: AtomicU32,
+}
+
+/// Mixes a number (splitmix64).
+pub(crate) fn mix(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+impl Sketch {
+    /// Of so many bytes: a power of two.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let lines = (bytes / size_of::<Line>() as u64).max(1);
+        Self {
+            lines: (0..lines)
+                .map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0))))
+                .collect(),
+            counted: AtomicU64::new(0),
+            window: AtomicU64::new(WINDOW_MIN),
+            window_most: AtomicU64::new(u64::MAX),
+            halved_minutes: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        size_of_val(&*self.lines) as u64
+    }
+
+    /// For how many things it has counters enough.
+    pub(crate) fn places_most(&self) -> u64 {
+        self.lines.len() as u64 * LINE_COUNTERS / COUNTERS_PER_PLACE
+    }
+
+    /// There is a place for about so many: the more, the longer counts have to be kept to tell which are worth one.
+    pub(crate) fn set_places(&self, places: u64) {
+        let window = (places.min(self.places_most()) * READS_PER_PLACE).max(WINDOW_MIN);
+        self.window
+            .store(window.min(self.window_most.load(Relaxed)), Relaxed);
+    }
+
+    pub(crate) fn limit_window(&self, reads: u64) {
+        self.window_most.store(reads.max(2), Relaxed);
+        self.window.fetch_min(reads.max(2), Relaxed);
+    }
+
+    /// Reads counted since the last halving, and after how many there is one.
+    pub(crate) fn counted(&self) -> (u64, u64) {
+        (self.counted.load(Relaxed), self.window.load(Relaxed))
+    }
+
+    /// The counters of a hash: words and shifts.
+    fn places(&self, hash: u64) -> (&Line, [(usize, u32); ROWS]) {
+        let line = &self.lines[(hash >> 32) as usize & (self.lines.len() - 1)];
+        let places = std::array::from_fn(|row| {
+            let bits = hash >> (row * 5) & 31;
+            (row * 2 + (bits >> 4) as usize, (bits as u32 & 15) * 4)
+        });
+        (line, places)
+    }
+
+    fn count_at(line: &Line, places: &[(usize, u32); ROWS]) -> u8 {
+        let counts = places
+            .iter()
+            .map(|(word, shift)| (line.0[*word].load(Relaxed) >> shift) as u8 & COUNT_MAX);
+        counts.min().unwrap_or(0)
+    }
+
+    /// Reads of late; [`COUNT_MAX`] may be any more.
+    pub(crate) fn reads(&self, hash: u64) -> u8 {
+        let (line, places) = self.places(hash);
+        Self::count_at(line, &places)
+    }
+
+    /// A read: what the window is measured in.
+    pub(crate) fn note_read(&self) {
+        self.counted.store(self.counted.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// One more of this; how many there are then.
+    pub(crate) fn add(&self, hash: u64) -> u8 {
+        let (line, places) = self.places(hash);
+        let reads = Self::count_at(line, &places);
+        if reads >= COUNT_MAX {
+            return reads;
+        }
+        // Only the least of them: who shares the others has more already.
+        for (word, shift) in places {
+            let word = &line.0[word];
+            let seen = word.load(Relaxed);
+            if (seen >> shift) as u8 & COUNT_MAX == reads {
+                // Somebody else's count may be in the way: then this one is lost.
+                let _ = word.compare_exchange(seen, seen + (1 << shift), Relaxed, Relaxed);
+            }
+        }
+        reads + 1
+    }
+
+    /// This was read no less often than that.
+    pub(crate) fn raise(&self, hash: u64, reads: u8) {
+        if reads == 0 {
+            return;
+        }
+        let (line, places) = self.places(hash);
+        for (word, shift) in places {
+            let counter = u64::from(COUNT_MAX) << shift;
+            let raise = |seen: u64| {
+                let count = (seen >> shift) as u8 & COUNT_MAX;
+                (count < reads).then_some(seen & !counter | u64::from(reads) << shift)
+            };
+            let _ = line.0[word].fetch_update(Relaxed, Relaxed, raise);
+        }
+    }
+
+    /// Takes back one read that was counted. Of others that share its counters one may go with it.
+    pub(crate) fn take_back(&self, hash: u64) {
+        let (line, places) = self.places(hash);
+        for (word, shift) in places {
+            let one_less =
+                |seen: u64| ((seen >> shift) & u64::from(COUNT_MAX) > 0).then(|| seen - (1 << shift));
+            let _ = line.0[word].fetch_update(Relaxed, Relaxed, one_less);
+        }
+    }
+
+    /// Forgets the reads of this; of others that share its counters, too many may go with them.
+    pub(crate) fn forget(&self, hash: u64) {
+        let (line, places) = self.places(hash);
+        for (word, shift) in places {
+            line.0[word].fetch_and(!(u64::from(COUNT_MAX) << shift), Relaxed);
+        }
+    }
+
+    /// Halves the counts if it is time: when enough was read, or with the heat of regions; whether it did.
+    pub(crate) fn age(&self, minutes: u32) -> bool {
+        let (counted, window) = self.counted();
+        let last = self.halved_minutes.load(Relaxed);
+        if last == 0 {
+            self.halved_minutes.store(minutes.max(1), Relaxed);
+        }
+        let late = last > 0 && minutes >= last.saturating_add(HALF_LIFE_MINUTES);
+        if counted < window && !late {
+            return false;
+        }
+        self.counted.store(0, Relaxed);
+        self.halved_minutes.store(minutes.max(1), Relaxed);
+        for word in self.lines.iter().flat_map(|line| &line.0) {
+            word.store(word.load(Relaxed) >> 1 & HALVED, Relaxed);
+        }
+        true
+    }
+
+    pub(crate) fn clear(&self) {
+        self.counted.store(0, SeqCst);
+        for word in self.lines.iter().flat_map(|line| &line.0) {
+            word.store(0, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Hot pieces: of a long chunk whose reads go to few of its blocks only these blocks move up, as chunks of their own
+//! (`dataset/src/hot_pieces.rs` does that). It asks nothing of the slow device, where moving the chunk takes a request.
+//!
+//! Invariants: those of hot chunks (`hot_chunks.rs`), in whose rounds and jobs they come up: marks, exchanges, pins, windows, rates, the
+//! courtesy to users. The chunk that they were cut out of is left where it is with their blocks in it, so it costs room: no more than what
+//! they take on the faster tiers, and none where the pool is nearly full. Nothing is cut out of what lies on the fastest tier.
+
+use std::collections::BTreeMap;
+
+use parking_lot::MutexGuard;
+use terrace_cache::{ChunkHeat, HotChunk, reads_of_piece};
+use terrace_dataset::{Fragment, HotPiece};
+use terrace_store::{ChunkId, StoreError};
+
+use crate::{
+    marks::may_rise,
+    mover::{Guard, Mover},
+    plan::Moving,
+};
+
+/// Chunks whose blocks are moved in one step.
+const STEP_PIECES: usize = 64;
+/// What is on its way at most, chunks.
+const PIECES_MAX: usize = 4096;
+/// Of the pool, one part in so many is left free.
+const FREE_PART: u64 = 16;
+
+/// What is to move up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Hot {
+    /// A chunk.
+    Chunk(Moving),
+    /// Some blocks of a chunk.
+    Piece(HotPiece),
+}
+
+impl Hot {
+    pub(crate) fn id(&self) -> ChunkId {
+        match self {
+            Self::Chunk(moving) => moving.id(),
+            Self::Piece(piece) => piece.chunk,
+        }
+    }
+
+    /// Stored bytes, at most.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Chunk(moving) => moving.bytes(),
+            Self::Piece(piece) => piece.bytes(),
+        }
+    }
+
+    /// What of it is read at least so often now, and how often at least.
+    pub(crate) fn still(&self, heat: &ChunkHeat, least: u8) -> Option<(u8, Self)> {
+        match self {
+            Self::Chunk(moving) => {
+                let reads = heat.reads(moving.id(), moving.blocks());
+                (reads >= least).then_some((reads, *self))
+            }
+            Self::Piece(piece) => {
+                let least = reads_of_piece(least);
+                let (id, hot) = (piece.chunk, heat.hot_blocks(piece.chunk, u32::BITS, least));
+                let blocks = piece.blocks & hot;
+                let each = (0..u32::BITS).filter(|block| blocks >> block & 1 == 1);
+                let reads = each.map(|block| heat.reads_of_block(id, block)).min()?;
+                Some((reads, Self::Piece(HotPiece { blocks, ..*piece })))
+            }
+        }
+    }
+}
+
+/// Blocks of long chunks on their way up.
+#[derive(Default)]
+pub(crate) struct HotPieces {
+    /// By the tier where they shall lie, each chunk once.
+    by_target: BTreeMap<u8, BTreeMap<(Fragment, ChunkId), u32>>,
+}
+
+impl HotPieces {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_target.is_empty()
+    }
+
+    pub(crate) fn admit(&mut self, target: u8, piece: HotPiece) {
+        let pieces = self.by_target.entry(target).or_default();
+        if pieces.len() < PIECES_MAX {
+            *pieces.entry((piece.fragment, piece.chunk)).or_default() |= piece.blocks;
+        }
+    }
+
+    fn of_target(pieces: &BTreeMap<(Fragment, ChunkId), u32>) -> impl Iterator<Item = HotPiece> + '_ {
+        pieces.iter().map(|((fragment, chunk), blocks)| HotPiece {
+            fragment: *fragment,
+            chunk: *chunk,
+            blocks: *blocks,
+        })
+    }
+
+    pub(crate) fn bytes_for(&self, tier: u8) -> u64 {
+        let pieces = self.by_target.get(&tier);
+        let pieces = pieces.into_iter().flat_map(Self::of_target);
+        pieces.map(|piece| piece.bytes()).sum()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        let pieces = self.by_target.values().flat_map(Self::of_target);
+        pieces.map(|piece| piece.bytes()).sum()
+    }
+
+    /// The next of them, those of a region side by side, and where to.
+    fn next(&mut self, count: usize) -> Option<(u8, Vec<HotPiece>)> {
+        let mut first = self.by_target.first_entry()?;
+        let (target, pieces) = (*first.key(), first.get_mut());
+        let taken: Vec<HotPiece> = Self::of_target(pieces).take(count).collect();
+        for piece in &taken {
+            pieces.remove(&(piece.fragment, piece.chunk));
+        }
+        if pieces.is_empty() {
+            first.remove();
+        }
+        Some((target, taken))
+    }
+}
+
+impl Mover {
+    /// What of a hot chunk is to move up: all of it, or those of its blocks that its reads go to.
+    pub(crate) fn as_hot(&self, hot: &HotChunk, moving: Moving, least: u8) -> Option<Hot> {
+        let heat = &self.environment.chunk_heat;
+        let (id, blocks) = (moving.id(), moving.blocks());
+        if !heat.is_concentrated(id, blocks) {
+            // What is wanted for one block of it is not hot as a whole.
+            return (heat.reads(id, blocks) >= least).then_some(Hot::Chunk(moving));
+        }
+        let space = self.environment.store.space();
+        if space.size_bytes.saturating_sub(space.used_bytes) < space.size_bytes / FREE_PART {
+            return None;
+        }
+        let fragment = Fragment {
+            dataset: hot.dataset,
+            body: hot.body,
+            region: u64::from(hot.region),
+            object: hot.object,
+        };
+        let hot_blocks = heat.hot_blocks(id, blocks, reads_of_piece(least));
+        if hot_blocks.count_ones() == blocks {
+            return Some(Hot::Chunk(moving));
+        }
+        let (blocks, chunk) = (hot_blocks, id);
+        (blocks != 0).then_some(Hot::Piece(HotPiece {
+            fragment,
+            chunk,
+            blocks,
+        }))
+    }
+
+    /// Moves some of the blocks that are to rise; how many bytes, `None` if there are none.
+    pub(crate) fn raise_pieces(
+        &self,
+        inner: &mut Guard<'_>,
+        is_open: &[bool],
+        now: u64,
+    ) -> Result<Option<u64>, StoreError> {
+        let Some((target, pieces)) = inner.hot_chunks.pieces.next(STEP_PIECES) else {
+            return Ok(None);
+        };
+        let at = usize::from(target);
+        let bytes = pieces.iter().map(HotPiece::bytes).sum();
+        // Others have written since.
+        let tiers = self.usage(inner);
+        let has_room = tiers.get(at).is_some_and(|tier| {
+            let policy = inner.policies.get(at);
+            may_rise(tier, policy, bytes)
+        });
+        let same_tiers = self.tiers_generation.load(std::sync::atomic::Ordering::SeqCst) == inner.generation;
+        if !has_room || !same_tiers || is_open.get(at) != Some(&true) || !self.is_enabled() {
+            return Ok(Some(0));
+        }
+        self.show_hot_chunks(inner, target)?;
+        let foreground = &self.environment.foreground;
+        let raised = MutexGuard::unlocked(inner, || {
+            let _disturbed = foreground.disturb();
+            self.datasets.raise(&pieces, target)
+        });
+        let ended = self.environment.clock.monotonic_nanoseconds();
+        inner.courtesy.worked(foreground, now, ended);
+        // What finds no room, or cannot be had now, is found again when it is read; what ails the store others tell.
+        let raised = raised.unwrap_or(0);
+        let policy = inner.policies.get(at);
+        let limit = policy.map_or(0, |policy| policy.rate_limit);
+        inner.paces.entry(target).or_default().take(limit, raised);
+        Ok(Some(raised))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_a_chunk_go_together_and_no_more_wait_than_there_is_room_for() {
+        let mut pieces = HotPieces::default();
+        let piece = |region, chunk, blocks| HotPiece {
+            fragment: Fragment {
+                dataset: 1,
+                body: 2,
+                region,
+                object: 2,
+            },
+            chunk: ChunkId(chunk),
+            blocks,
+        };
+        pieces.admit(0, piece(5, 7, 1));
+        pieces.admit(0, piece(4, 9, 3));
+        pieces.admit(0, piece(5, 7, 4));
+        pieces.admit(1, piece(5, 8, 1));
+        assert_eq!((pieces.bytes_for(0), pieces.bytes()), (4 * 4096, 5 * 4096));
+        assert_eq!(pieces.next(1), Some((0, vec![piece(4, 9, 3)])));
+        assert_eq!(pieces.next(9), Some((0, vec![piece(5, 7, 5)])));
+        assert_eq!(pieces.next(9), Some((1, vec![piece(5, 8, 1)])));
+        assert!(pieces.is_empty() && pieces.next(9).is_none());
+        for chunk in 0..2 * PIECES_MAX as u64 {
+            pieces.admit(0, piece(0, chunk, 1));
+        }
+        assert_eq!(pieces.bytes(), PIECES_MAX as u64 * 4096);
+    }
+}
