@@ -119,6 +119,11 @@ impl Mover {
             return Ok(0);
         }
         let job = &mut work.job;
+        if by_hand && job.pass == 0 && job.cursor.is_empty() {
+            // Anew, if it is tried again.
+            job.done_bytes = 0;
+            job.left = Left::default();
+        }
         if by_hand {
             // Not to go back at once: what is hot is found again.
             inner.candidates.forget(job.dataset, job.body);
@@ -241,26 +246,29 @@ impl Mover {
             _ => job.pass > 0,
         };
         if over {
-            self.end_move(inner, job);
+            work.unread = self.end_move(inner, job, for_pin);
         }
         Ok(0)
     }
 
-    /// A demotion or a move has looked at all that it was to move.
-    fn end_move(&self, inner: &Inner, job: &mut Job) {
+    /// A demotion or a move has looked at all that it was to move. Returns why it is to be tried again, if it is: as long as a
+    /// pin holds, what could not be read may be readable once a device is back, or was restored.
+    fn end_move(&self, inner: &Inner, job: &mut Job, for_pin: bool) -> Option<String> {
         let name = |tier: u8| tier_name(inner, tier).to_owned();
         let moved_bytes = job.done_bytes;
-        match job.left.failure(moved_bytes, &name(job.target), name) {
-            Some(cause) => {
-                job.total_bytes = job.done_bytes;
-                job.done_bytes = job.done_bytes.saturating_sub(job.left.unread_bytes());
-                job.fail(cause);
-            }
-            None => {
-                job.reason.push_str(&job.left.pinned_in_words());
-                job.finish();
-            }
+        let Some(cause) = job.left.failure(moved_bytes, &name(job.target), name) else {
+            job.reason.push_str(&job.left.pinned_in_words());
+            job.finish();
+            return None;
+        };
+        job.total_bytes = job.done_bytes;
+        job.done_bytes = job.done_bytes.saturating_sub(job.left.unread_bytes());
+        if for_pin {
+            (job.pass, job.cursor) = (0, Vec::new());
+            return Some(cause);
         }
+        job.fail(cause);
+        None
     }
 
     /// Looks for what lies beneath the directory of a job; whether all of it is known.

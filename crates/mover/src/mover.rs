@@ -366,6 +366,7 @@ impl Mover {
             job: active.job.clone(),
             moved: 0,
             waiting: None,
+            unread: None,
             subtree: active.subtree.take(),
         };
         let mut steps = active.steps.take();
@@ -385,7 +386,8 @@ impl Mover {
         };
         let is_full = matches!(result, Err(StoreError::NoSpace)) && work.job.kind.migrates();
         let failed = match &result {
-            Err(StoreError::Stopped(_)) | Ok(_) => None,
+            Err(StoreError::Stopped(_)) => None,
+            Ok(_) => work.unread.take(),
             Err(StoreError::NoSpace) if is_full => Some(self.no_room_in_words(inner, work.job.target)),
             Err(error) => Some(error.to_string()),
         };
