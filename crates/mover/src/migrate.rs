@@ -110,6 +110,10 @@ impl Mover {
         }
         let subtree = work.subtree.as_ref();
         let for_pin = is_for_pin(inner, &self.datasets, &work.job);
+        if by_hand && !for_pin && inner.shared.is_looking() && !inner.beneath.is_looking() {
+            work.waiting = Some("waiting until it is known what pinned content has in common with others");
+            return Ok(SECOND / 100);
+        }
         if by_hand && !for_pin && self.is_making_way(inner, work.job.target, now)? {
             work.waiting = Some("waiting until what is colder has made way");
             return Ok(SECOND);
@@ -399,6 +403,8 @@ impl Mover {
             whole: true,
             ..Rewritten::default()
         };
+        // A pin wins, also over moves of other content that has the same chunk.
+        let chunks = self.unless_shared_with_pinned(inner, target, chunks);
         if chunks.is_empty() {
             return Ok(result);
         }
@@ -413,7 +419,7 @@ impl Mover {
         let done = MutexGuard::unlocked(inner, || {
             let _disturbed = foreground.disturb();
             // In slices, so that 'migration=off' acts at once also on slow devices.
-            let mut rest = chunks.to_vec();
+            let mut rest = chunks;
             while !rest.is_empty() {
                 if watched && result.bytes > 0 {
                     result.whole = false;

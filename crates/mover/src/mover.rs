@@ -34,6 +34,7 @@ use crate::{
     promote::Candidates,
     relayout_round::Relayouts,
     retry::{Reason, Retry, is_for_pin},
+    shared::SharedWithPinned,
     store_work::{StoreSteps, Work, store_step},
     subtree::Subtree,
 };
@@ -129,6 +130,7 @@ pub(crate) struct Inner {
     pub(crate) policies: Vec<TierPolicy>,
     pub(crate) pins: Pins,
     pub(crate) beneath: Beneath,
+    pub(crate) shared: SharedWithPinned,
     pub(crate) candidates: Candidates,
     pub(crate) hot_chunks: HotChunks,
     /// Whose turn it is.
@@ -213,6 +215,7 @@ impl Mover {
             policies: names.collect(),
             pins: Pins::load(store)?,
             beneath: Beneath::default(),
+            shared: SharedWithPinned::default(),
             candidates: Candidates::default(),
             hot_chunks: HotChunks::default(),
             turn: 0,
@@ -246,6 +249,7 @@ impl Mover {
             let mut inner = mover.inner.lock();
             mover.tell_pins(&inner);
             inner.beneath.look_again();
+            inner.shared.look_again();
             // It may have been on its way when the pool was closed.
             mover.grant_return(&mut inner);
         }
@@ -261,6 +265,7 @@ impl Mover {
         self.tell_pins(&inner);
         // By number it is known on which tier it is to lie.
         inner.beneath.look_again();
+        inner.shared.forget();
     }
 
     /// `migration=on|off`: with `false`, nothing is moved between tiers from now on (a step that runs ends).
@@ -317,11 +322,16 @@ impl Mover {
         if self.beneath_step(inner, now)? {
             return Ok(Step::More);
         }
+        // Other work has its turns beside it.
+        let looks = self.shared_step(inner, now)?;
         self.fill_room(inner, now);
         let mut wait = inner.next_policy.saturating_sub(now).max(1);
         match self.take_turns(inner, now)? {
             0 => return Ok(Step::More),
             pause => wait = wait.min(pause),
+        }
+        if looks {
+            return Ok(Step::More);
         }
         Ok(Step::Idle { wait })
     }

@@ -120,6 +120,11 @@ impl Pins {
         numbered.collect()
     }
 
+    /// Datasets in which something is pinned.
+    pub(crate) fn datasets(&self) -> impl Iterator<Item = u32> {
+        self.objects.keys().map(|(dataset, _)| *dataset)
+    }
+
     /// The pinned directories with the names of their tiers.
     pub(crate) fn directories(&self) -> impl Iterator<Item = ((u32, u64), &str)> {
         let tier = |place: &(u32, u64)| Some((*place, self.objects.get(place)?.as_str()));

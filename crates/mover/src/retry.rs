@@ -161,6 +161,7 @@ impl Mover {
             let mut inner = self.inner.lock();
             self.end_moves_of_pins(&mut inner)?;
             Self::try_again_now(&mut inner);
+            inner.shared.forget();
             self.start_move_of_dataset(&mut inner, dataset)?
         };
         self.make_durable()?;

@@ -260,6 +260,50 @@ fn a_move_for_a_pin_that_could_not_read_all_is_tried_again_after_ever_longer_pau
 }
 
 #[test]
+fn what_a_pinned_file_has_in_common_with_another_stays_where_the_pin_says() {
+    let pool = Pool::new();
+    let filesystem = pool.datasets.filesystem("pool/a").unwrap();
+    let root = Context::root();
+    pool.mover.pin(pool.number, pool.file, "fast").unwrap();
+    pool.rest();
+    // Equal content, written after the pin; and content of its own behind it.
+    let made = filesystem.create(&root, 1, b"equal", FileKind::File, 0o644, 0);
+    let equal = made.unwrap().object;
+    let mut content = vec![0; MIB as usize];
+    terrace_dataset::Tree::read(&*filesystem, pool.file, 0, &mut content).unwrap();
+    filesystem.write(&root, equal, 0, &content, false).unwrap();
+    content.iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
+    filesystem.write(&root, equal, MIB, &content, false).unwrap();
+    pool.datasets.commit_all().unwrap();
+    let down = |object| {
+        let store: Arc<dyn Store> = pool.store.clone();
+        let bytes = bytes_of_object(&store, pool.number, object).unwrap();
+        bytes.by_tier.get(1).copied().unwrap_or(0)
+    };
+    let moved = pool.mover.demote(pool.number, equal).unwrap();
+    for _ in 0..20 {
+        pool.clock.advance(pool.rest().min(SECOND));
+    }
+    assert_eq!(pool.state(moved).0, "done", "{}", pool.state(moved).1);
+    assert_eq!((down(pool.file), down(equal)), (0, MIB));
+    // Once nothing is pinned there any more, all of it goes.
+    pool.mover.unpin(pool.number, pool.file).unwrap();
+    let moved = pool.mover.demote(pool.number, equal).unwrap();
+    for _ in 0..20 {
+        pool.clock.advance(pool.rest().min(SECOND));
+    }
+    assert_eq!(pool.state(moved).0, "done", "{}", pool.state(moved).1);
+    assert_eq!((down(pool.file), down(equal)), (MIB, 2 * MIB));
+    // And what is pinned comes back with what the other has in common with it.
+    let pinned = pool.mover.pin(pool.number, pool.file, "fast").unwrap();
+    for _ in 0..20 {
+        pool.clock.advance(pool.rest().min(SECOND));
+    }
+    assert_eq!(pool.state(pinned).0, "done", "{}", pool.state(pinned).1);
+    assert_eq!((down(pool.file), down(equal)), (0, MIB));
+}
+
+#[test]
 fn the_pin_of_an_object_that_is_deleted_goes_with_it() {
     let mut pool = Pool::new();
     let filesystem = pool.datasets.filesystem("pool/a").unwrap();
