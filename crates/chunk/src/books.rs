@@ -3,6 +3,9 @@
 //! Invariants:
 //! - A chunk that a [`PinGuard`] holds is neither reclaimed nor forgotten; a chunk marked dying can no longer be pinned.
 //! - A chunk is either pending (written, no batch refers to it yet, record here) or committed (record in the tree).
+//! - Content that was written is found by its hash as long as its chunk is held: a batch that refers to the chunk is held until
+//!   the tree has the hint, so that whoever writes the same meanwhile finds one or the other. A hash leads only to a chunk that
+//!   is held, or whose last guard is just being dropped.
 //! - A segment is offered for release only when it is closed, holds no live and no pending bytes; once, until it is
 //!   released.
 //! - No lock is taken and no guard is dropped while the books are locked.
@@ -45,12 +48,19 @@ pub struct DeviceContent {
 type Mix = BuildHasherDefault<NumberHasher>;
 type ById<T> = HashMap<ChunkId, T, Mix>;
 
+/// How a chunk is held.
+struct Pin {
+    guard: Weak<PinGuard>,
+    /// Of a chunk that was written since it is held, what it holds.
+    hash: Option<[u8; 32]>,
+}
+
 /// The state behind the lock.
 #[derive(Default)]
 pub struct Books {
-    pins: ById<Weak<PinGuard>>,
+    pins: ById<Pin>,
     pending: ById<ChunkRecord>,
-    pending_hashes: HashMap<[u8; 32], ChunkId, Mix>,
+    held_hashes: HashMap<[u8; 32], ChunkId, Mix>,
     claimed: HashSet<[u8; 32], Mix>,
     dying: HashSet<ChunkId, Mix>,
     moving: ById<ChunkRecord>,
@@ -87,9 +97,9 @@ impl Drop for PinGuard {
     }
 }
 
-/// What a lookup by hash in the pending chunks gave.
+/// What a lookup by hash in the chunks in flight gave.
 pub enum Claim<'a> {
-    /// An equal chunk is pending; held by the guard.
+    /// An equal chunk is pending, or being committed; held by the guard.
     Known(ChunkId, Arc<PinGuard>),
     /// Nobody else writes this content until this is dropped.
     Mine(Claimed<'a>),
@@ -114,14 +124,18 @@ impl BookKeeper {
         self.books.lock()
     }
 
-    /// Finds a pending chunk of this content, or makes the caller the only one who writes it; waits for another
+    /// Finds a chunk in flight with this content, or makes the caller the only one who writes it; waits for another
     /// caller who is writing it.
     pub fn claim(self: &Arc<Self>, hash: &[u8; 32]) -> Claim<'_> {
         let mut books = self.books.lock();
         loop {
-            if let Some(id) = books.pending_hashes.get(hash).copied() {
-                let pin = self.pin_locked(&mut books, id);
-                return Claim::Known(id, pin);
+            if let Some(id) = books.held_hashes.get(hash).copied() {
+                if !books.dying.contains(&id) {
+                    let pin = self.pin_locked(&mut books, id);
+                    return Claim::Known(id, pin);
+                }
+                // Its last guard was let go, and it was taken for reclaiming before that guard came to the books.
+                books.held_hashes.remove(hash);
             }
             if books.claimed.insert(*hash) {
                 return Claim::Mine(Claimed {
@@ -140,15 +154,19 @@ impl BookKeeper {
     }
 
     fn pin_locked(self: &Arc<Self>, books: &mut Books, id: ChunkId) -> Arc<PinGuard> {
-        if let Some(pin) = books.pins.get(&id).and_then(Weak::upgrade) {
-            return pin;
+        let held = books.pins.entry(id).or_insert_with(|| Pin {
+            guard: Weak::new(),
+            hash: None,
+        });
+        if let Some(guard) = held.guard.upgrade() {
+            return guard;
         }
-        let pin = Arc::new(PinGuard {
+        let guard = Arc::new(PinGuard {
             id,
             keeper: Arc::downgrade(self),
         });
-        books.pins.insert(id, Arc::downgrade(&pin));
-        pin
+        held.guard = Arc::downgrade(&guard);
+        guard
     }
 
     /// Enters a chunk that was just appended; its guard keeps it pending.
@@ -158,16 +176,29 @@ impl BookKeeper {
         for location in &record.locations {
             books.add_pending(location.segment, i64::from(record.stored()));
         }
-        books.pending_hashes.entry(record.hash).or_insert(id);
+        books.note_content(id, record.hash);
         books.pending.insert(id, record);
         pin
     }
 }
 
 impl Books {
+    /// Notes what a chunk that was just written, and is held, holds.
+    fn note_content(&mut self, id: ChunkId, hash: [u8; 32]) {
+        if let Some(pin) = self.pins.get_mut(&id) {
+            pin.hash = Some(hash);
+            self.held_hashes.entry(hash).or_insert(id);
+        }
+    }
+
     fn unpin(&mut self, id: ChunkId) {
-        if self.pins.get(&id).is_some_and(|pin| pin.strong_count() == 0) {
-            self.pins.remove(&id);
+        // Whoever took hold of the chunk between the drop of its last guard and this lets go of it later.
+        if let Entry::Occupied(held) = self.pins.entry(id)
+            && held.get().guard.strong_count() == 0
+        {
+            if let Some(hash) = held.remove().hash {
+                self.forget_content(id, &hash);
+            }
             if let Some(record) = self.take_pending(id) {
                 for location in &record.locations {
                     self.add_pending(location.segment, -i64::from(record.stored()));
@@ -181,15 +212,18 @@ impl Books {
         self.pending.get(&id)
     }
 
-    /// Takes a pending chunk out; the caller commits it or lets its bytes go.
+    /// Takes a pending chunk out; the caller commits it or lets its bytes go. Its content is found as long as it is held.
     pub fn take_pending(&mut self, id: ChunkId) -> Option<ChunkRecord> {
-        let record = self.pending.remove(&id)?;
-        if let Entry::Occupied(first) = self.pending_hashes.entry(record.hash)
+        self.pending.remove(&id)
+    }
+
+    /// Nobody who writes this content from now on is given this chunk for it.
+    pub fn forget_content(&mut self, id: ChunkId, hash: &[u8; 32]) {
+        if let Entry::Occupied(first) = self.held_hashes.entry(*hash)
             && *first.get() == id
         {
             first.remove();
         }
-        Some(record)
     }
 
     /// Moves pending chunk `id` from `old` to `new` after its bytes could not be written; whether it was pending.
@@ -212,7 +246,7 @@ impl Books {
 
     /// Whether a chunk is held.
     pub fn is_pinned(&self, id: ChunkId) -> bool {
-        self.pins.get(&id).is_some_and(|pin| pin.strong_count() > 0)
+        self.pins.get(&id).is_some_and(|pin| pin.guard.strong_count() > 0)
     }
 
     /// Marks a chunk as being reclaimed, unless it is held or moving.
@@ -289,6 +323,11 @@ impl Books {
             if *says != is {
                 wrong.push(format!("device {device} holds {is:?}, memory says {says:?}"));
             }
+        }
+        let astray = |(_, id): &(&[u8; 32], &ChunkId)| !self.pins.contains_key(id);
+        let astray = self.held_hashes.iter().filter(astray).count();
+        if astray > 0 {
+            wrong.push(format!("{astray} hashes lead to chunks that nobody holds"));
         }
         for (what, count) in [
             ("moving", self.moving.len()),
@@ -376,7 +415,80 @@ impl Books {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
+
+    fn record(hash: [u8; 32]) -> ChunkRecord {
+        ChunkRecord {
+            compression: 0,
+            length: 4096,
+            payload: 4096,
+            hash,
+            locations: Vec::new(),
+            sums: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn content_is_found_from_when_it_is_written_until_its_chunk_is_let_go() {
+        let keeper = Arc::new(BookKeeper::default());
+        let hash = [7; 32];
+        let written = keeper.enter(ChunkId(1), record(hash));
+        assert!(matches!(keeper.claim(&hash), Claim::Known(ChunkId(1), _)));
+        // As a commit does, which has not come to the tree yet.
+        assert!(keeper.lock().take_pending(ChunkId(1)).is_some());
+        let Claim::Known(ChunkId(1), another) = keeper.claim(&hash) else {
+            panic!("what is being committed was not found");
+        };
+        drop(written);
+        assert!(matches!(keeper.claim(&hash), Claim::Known(ChunkId(1), _)));
+        assert!(!keeper.lock().mark_dying(ChunkId(1)));
+        drop(another);
+        assert!(matches!(keeper.claim(&hash), Claim::Mine(_)));
+        assert_eq!(keeper.lock().discrepancies(), Vec::<String>::new());
+        assert!(keeper.lock().held_hashes.is_empty() && keeper.lock().pins.is_empty());
+    }
+
+    #[test]
+    fn content_whose_chunk_is_being_reclaimed_is_not_found() {
+        let keeper = Arc::new(BookKeeper::default());
+        let hash = [7; 32];
+        let written = keeper.enter(ChunkId(1), record(hash));
+        assert!(keeper.lock().take_pending(ChunkId(1)).is_some());
+        {
+            // The guard is gone, and has not come to the books yet.
+            let mut books = keeper.lock();
+            let pin = books.pins.get_mut(&ChunkId(1)).unwrap();
+            pin.guard = Weak::new();
+            assert!(books.mark_dying(ChunkId(1)));
+        }
+        let Claim::Mine(claimed) = keeper.claim(&hash) else {
+            panic!("what is being reclaimed was found");
+        };
+        let again = keeper.enter(ChunkId(2), record(hash));
+        drop(claimed);
+        drop(written);
+        assert!(matches!(keeper.claim(&hash), Claim::Known(ChunkId(2), _)));
+        drop(again);
+        assert!(keeper.lock().held_hashes.is_empty());
+    }
+
+    #[test]
+    fn whoever_takes_hold_of_a_chunk_as_its_last_guard_goes_keeps_its_content_findable() {
+        let keeper = Arc::new(BookKeeper::default());
+        let hash = [7; 32];
+        let written = keeper.enter(ChunkId(1), record(hash));
+        assert!(keeper.lock().take_pending(ChunkId(1)).is_some());
+        // The guard is gone, and has not come to the books yet.
+        keeper.lock().pins.get_mut(&ChunkId(1)).unwrap().guard = Weak::new();
+        let later = keeper.pin(ChunkId(1)).unwrap();
+        drop(written);
+        assert!(matches!(keeper.claim(&hash), Claim::Known(ChunkId(1), _)));
+        drop(later);
+        assert!(matches!(keeper.claim(&hash), Claim::Mine(_)));
+        assert!(keeper.lock().held_hashes.is_empty() && keeper.lock().pins.is_empty());
+    }
 
     #[test]
     fn a_writer_who_panics_leaves_his_claim() {

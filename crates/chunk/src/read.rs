@@ -266,6 +266,7 @@ impl ChunkStore {
     /// Ends deduplication with a chunk that has no good copy: the same content written again, from a backup perhaps,
     /// must be stored, not taken for what is lost.
     fn forget_hint(&self, id: ChunkId, hash: &[u8; 32]) {
+        self.keeper.lock().forget_content(id, hash);
         let key = dedup_key(hash, self.options.hint_bytes);
         let leads_here = matches!(self.tree.get(&key), Ok(Some(hint)) if hint[..] == id.0.to_le_bytes());
         if !leads_here || self.pool.is_read_only() || self.check_running().is_err() {

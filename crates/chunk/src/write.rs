@@ -29,6 +29,30 @@ const ATTEMPTS: usize = 64;
 /// A committed chunk with some content, held.
 type Equal = (ChunkId, Arc<PinGuard>);
 
+/// What was found of several pieces together.
+struct Looked {
+    /// Up to which sequence records were in tables before the look: what was committed since is in memory as long as that holds.
+    flushed: u64,
+    found: Vec<Option<Equal>>,
+}
+
+/// What was found of one piece.
+enum Known {
+    Equal(Equal),
+    /// Nothing, when records up to this sequence were in tables.
+    Nothing {
+        flushed: u64,
+    },
+}
+
+impl Looked {
+    fn take(&mut self, at: usize) -> Option<Known> {
+        let found = self.found.get_mut(at)?.take();
+        let flushed = self.flushed;
+        Some(found.map_or(Known::Nothing { flushed }, Known::Equal))
+    }
+}
+
 /// Pieces that a thread takes at once: as many as make up these bytes, but a few at least. What lies together is stored almost
 /// together, and what is known of their hashes is looked up at once.
 const RUN_BYTES: usize = 256 * 1024;
@@ -85,10 +109,7 @@ impl ChunkStore {
             .collect();
         let mut known = self.find_many(pieces, &hashes);
         for (at, (piece, slot)) in pieces.iter().zip(results).enumerate() {
-            let known = known
-                .as_mut()
-                .and_then(|known| known.get_mut(at))
-                .map(Option::take);
+            let known = known.as_mut().and_then(|known| known.take(at));
             let result = self.write_or_make_room(piece, &hashes[at], known, scratch);
             let failed = result.is_err();
             *slot.lock() = Some(result);
@@ -103,7 +124,7 @@ impl ChunkStore {
         &self,
         piece: &Piece<'_>,
         hash: &[u8; 32],
-        known: Option<Option<Equal>>,
+        known: Option<Known>,
         scratch: &mut Scratch,
     ) -> Result<Written, StoreError> {
         let mut result = self.write_piece(piece, hash, known, scratch);
@@ -133,24 +154,26 @@ impl ChunkStore {
         &self,
         piece: &Piece<'_>,
         hash: &[u8; 32],
-        known: Option<Option<Equal>>,
+        known: Option<Known>,
         scratch: &mut Scratch,
     ) -> Result<Written, StoreError> {
         if !piece.dedup {
             return self.store_piece(piece, *hash, scratch);
         }
-        if let Some(Some((id, pin))) = known {
-            return Ok(Written::new(id, true, pin));
-        }
+        let flushed = match known {
+            Some(Known::Equal((id, pin))) => return Ok(Written::new(id, true, pin)),
+            Some(Known::Nothing { flushed }) => Some(flushed),
+            None => None,
+        };
         let _claimed = match self.keeper.claim(hash) {
             Claim::Known(id, pin) => return Ok(Written::new(id, true, pin)),
             Claim::Mine(claimed) => claimed,
         };
         let key = dedup_key(hash, self.options.hint_bytes);
-        let hint = match known {
-            // What was committed since then is in memory.
-            Some(None) => self.tree.recent(&key).flatten(),
-            _ => self.tree.get(&key).map_err(meta_error)?,
+        // What was committed since that look is in memory, mostly.
+        let hint = match flushed.and_then(|flushed| self.tree.recent_since(&key, flushed)) {
+            Some(hint) => hint,
+            None => self.tree.get(&key).map_err(meta_error)?,
         };
         match self.equal_of(hint, hash)? {
             Some((id, pin)) => Ok(Written::new(id, true, pin)),
@@ -159,7 +182,7 @@ impl ChunkStore {
     }
 
     /// What the hints for several pieces lead to, looked up together; `None` if that failed, or is not worth it.
-    fn find_many(&self, pieces: &[Piece<'_>], hashes: &[[u8; 32]]) -> Option<Vec<Option<Equal>>> {
+    fn find_many(&self, pieces: &[Piece<'_>], hashes: &[[u8; 32]]) -> Option<Looked> {
         if pieces.len() < RUN_PIECES.start || !pieces.iter().all(|piece| piece.dedup) {
             return None;
         }
@@ -167,9 +190,14 @@ impl ChunkStore {
             .iter()
             .map(|hash| dedup_key(hash, self.options.hint_bytes))
             .collect();
+        let flushed = self.tree.flushed_sequence();
         let hints = self.tree.get_many(&keys).ok()?;
         let found = hints.into_iter().zip(hashes);
-        found.map(|(hint, hash)| self.equal_of(hint, hash).ok()).collect()
+        let found = found.map(|(hint, hash)| self.equal_of(hint, hash).ok());
+        Some(Looked {
+            flushed,
+            found: found.collect::<Option<_>>()?,
+        })
     }
 
     /// The committed chunk to which a hint leads, held, if it has this hash.
@@ -235,5 +263,80 @@ impl ChunkStore {
             .fetch_add(u64::from(header.payload), Ordering::Relaxed);
         let pin = pin.ok_or(StoreError::NoSpace)?;
         Ok(Written::new(id, false, pin))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use terrace_device::{Device, MemoryDevice, SeededRandomness};
+    use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
+    use terrace_store::{Batch, Compression, Flow, Owner, Store};
+
+    use super::*;
+    use crate::Options;
+
+    fn store() -> Arc<ChunkStore> {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("d", 64 << 20));
+        let options = CreateOptions {
+            name: "tank".into(),
+            tiers: vec![(TierSettings::named("only"), vec![device])],
+            properties: Default::default(),
+            segment_bytes: None,
+            created_nanoseconds: 1,
+            force: false,
+            parallelism: Parallelism::Sequential,
+        };
+        let pool = Pool::create(options, &SeededRandomness::new(7)).unwrap();
+        let options = Options {
+            memtable_bytes: 1 << 20,
+            block_cache_bytes: 1 << 20,
+            threads: 0,
+            nonce: 1,
+            ..Options::default()
+        };
+        ChunkStore::create(Arc::new(pool), options).unwrap()
+    }
+
+    #[test]
+    fn what_was_committed_since_several_were_looked_up_is_found_also_in_tables() {
+        let store = store();
+        let contents: Vec<Vec<u8>> = (1..=4u8).map(|fill| vec![fill; 5000]).collect();
+        let hashes: Vec<[u8; 32]> = contents
+            .iter()
+            .map(|content| *blake3::hash(content).as_bytes())
+            .collect();
+        let pieces: Vec<Piece<'_>> = contents
+            .iter()
+            .map(|content| Piece {
+                content,
+                compression: Compression::Lz4,
+                dedup: true,
+                placement: Placement::Landing(Flow::Random),
+                owner: Owner::default(),
+                privileged: false,
+            })
+            .collect();
+        for in_tables in [false, true] {
+            let at = usize::from(in_tables);
+            // One writer looks; before he writes, another one has committed the same, and let it go.
+            let mut looked = store.find_many(&pieces, &hashes).unwrap();
+            let written = store.write_chunks(&pieces[at..=at]).unwrap().remove(0);
+            let first = written.id;
+            let mut batch = Batch::new();
+            batch.reference(first, 2);
+            batch.hold(written);
+            store.commit(batch).unwrap();
+            if in_tables {
+                store.checkpoint().unwrap();
+            }
+            let known = looked.take(at);
+            assert!(matches!(known, Some(Known::Nothing { .. })));
+            let mut scratch = Scratch::default();
+            let second = store
+                .write_piece(&pieces[at], &hashes[at], known, &mut scratch)
+                .unwrap();
+            assert_eq!(second.id, first, "stored twice, in tables: {in_tables}");
+        }
     }
 }

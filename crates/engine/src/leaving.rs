@@ -333,6 +333,11 @@ impl Engine {
                 Goal::Empty => None,
                 _ => self.mover.state_of(entry.job),
             };
+            if state.as_ref().is_some_and(|(state, _)| state.is_over()) {
+                // Before anything follows from its end: a job that a restart finds unfinished, with nothing to do any more, is
+                // taken for given up.
+                self.mover.keep_end(entry.job)?;
+            }
             match state {
                 Some((JobState::Done, _)) if entry.goal == Goal::Evacuate => {
                     self.pool

@@ -110,6 +110,17 @@ fn look_in_memory(state: &State, wanted: &mut Wanted<'_>) -> bool {
     wanted.is_settled
 }
 
+fn recent_of(state: &State, key: &[u8]) -> Option<Option<Bytes>> {
+    let mut wanted = Wanted {
+        key,
+        hash: crate::filter::filter_hash(key),
+        place: 0,
+        found: None,
+        is_settled: false,
+    };
+    look_in_memory(state, &mut wanted).then(|| wanted.found.and_then(Operation::into_value))
+}
+
 impl Tree {
     /// The newest values of `keys`, in their order; as [`Tree::get`] of each, but what neighbouring keys share is looked
     /// into once. A read that fails fails them all: who can use the others asks for each by itself then.
@@ -143,14 +154,14 @@ impl Tree {
 
     /// What the memtables say of `key`, without a look into the tables; `None`: nothing, or only additions.
     pub fn recent(&self, key: &[u8]) -> Option<Option<Bytes>> {
-        let mut wanted = Wanted {
-            key,
-            hash: crate::filter::filter_hash(key),
-            place: 0,
-            found: None,
-            is_settled: false,
-        };
-        look_in_memory(&self.current(), &mut wanted).then(|| wanted.found.and_then(Operation::into_value))
+        recent_of(&self.current(), key)
+    }
+
+    /// What `key` was set to since [`Tree::flushed_sequence`] was `flushed`, without a look into the tables; in it `None` if it
+    /// was deleted or not set. `None` if memory does not tell, since newer records went to tables meanwhile.
+    pub fn recent_since(&self, key: &[u8], flushed: u64) -> Option<Option<Bytes>> {
+        let state = self.current();
+        recent_of(&state, key).or_else(|| (state.version.flushed_sequence == flushed).then_some(None))
     }
 
     /// The counts at `keys`, in their order, as [`Tree::get_count`] of each; see [`Tree::get_many`].

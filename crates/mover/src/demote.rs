@@ -31,6 +31,7 @@ impl Mover {
         let (chunks, blocks) = hot_chunks::places(&space);
         self.environment.chunk_heat.set_places(chunks, blocks);
         inner.pins.find_bodies(self.environment.store.as_ref())?;
+        inner.pins.forget_gone(self.environment.store.as_ref())?;
         let answered = self.environment.chunk_heat.answered();
         inner.exchange.judge(answered, now);
         if inner.exchange.job().is_some_and(|id| self.is_over(inner, id)) {

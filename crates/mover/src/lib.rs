@@ -38,6 +38,7 @@ mod relayout;
 mod relayout_round;
 mod retry;
 mod room;
+mod shared;
 mod status;
 mod store_work;
 mod subtree;

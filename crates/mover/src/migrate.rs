@@ -110,6 +110,10 @@ impl Mover {
         }
         let subtree = work.subtree.as_ref();
         let for_pin = is_for_pin(inner, &self.datasets, &work.job);
+        if by_hand && !for_pin && inner.shared.is_looking() && !inner.beneath.is_looking() {
+            work.waiting = Some("waiting until it is known what pinned content has in common with others");
+            return Ok(SECOND / 100);
+        }
         if by_hand && !for_pin && self.is_making_way(inner, work.job.target, now)? {
             work.waiting = Some("waiting until what is colder has made way");
             return Ok(SECOND);
@@ -119,6 +123,11 @@ impl Mover {
             return Ok(0);
         }
         let job = &mut work.job;
+        if by_hand && job.pass == 0 && job.cursor.is_empty() {
+            // Anew, if it is tried again.
+            job.done_bytes = 0;
+            job.left = Left::default();
+        }
         if by_hand {
             // Not to go back at once: what is hot is found again.
             inner.candidates.forget(job.dataset, job.body);
@@ -241,26 +250,29 @@ impl Mover {
             _ => job.pass > 0,
         };
         if over {
-            self.end_move(inner, job);
+            work.unread = self.end_move(inner, job, for_pin);
         }
         Ok(0)
     }
 
-    /// A demotion or a move has looked at all that it was to move.
-    fn end_move(&self, inner: &Inner, job: &mut Job) {
+    /// A demotion or a move has looked at all that it was to move. Returns why it is to be tried again, if it is: as long as a
+    /// pin holds, what could not be read may be readable once a device is back, or was restored.
+    fn end_move(&self, inner: &Inner, job: &mut Job, for_pin: bool) -> Option<String> {
         let name = |tier: u8| tier_name(inner, tier).to_owned();
         let moved_bytes = job.done_bytes;
-        match job.left.failure(moved_bytes, &name(job.target), name) {
-            Some(cause) => {
-                job.total_bytes = job.done_bytes;
-                job.done_bytes = job.done_bytes.saturating_sub(job.left.unread_bytes());
-                job.fail(cause);
-            }
-            None => {
-                job.reason.push_str(&job.left.pinned_in_words());
-                job.finish();
-            }
+        let Some(cause) = job.left.failure(moved_bytes, &name(job.target), name) else {
+            job.reason.push_str(&job.left.pinned_in_words());
+            job.finish();
+            return None;
+        };
+        job.total_bytes = job.done_bytes;
+        job.done_bytes = job.done_bytes.saturating_sub(job.left.unread_bytes());
+        if for_pin {
+            (job.pass, job.cursor) = (0, Vec::new());
+            return Some(cause);
         }
+        job.fail(cause);
+        None
     }
 
     /// Looks for what lies beneath the directory of a job; whether all of it is known.
@@ -394,6 +406,8 @@ impl Mover {
             whole: true,
             ..Rewritten::default()
         };
+        // A pin wins, also over moves of other content that has the same chunk.
+        let chunks = self.unless_shared_with_pinned(inner, target, chunks);
         if chunks.is_empty() {
             return Ok(result);
         }
@@ -408,7 +422,7 @@ impl Mover {
         let done = MutexGuard::unlocked(inner, || {
             let _disturbed = foreground.disturb();
             // In slices, so that 'migration=off' acts at once also on slow devices.
-            let mut rest = chunks.to_vec();
+            let mut rest = chunks;
             while !rest.is_empty() {
                 if watched && result.bytes > 0 {
                     result.whole = false;

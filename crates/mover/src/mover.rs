@@ -34,6 +34,7 @@ use crate::{
     promote::Candidates,
     relayout_round::Relayouts,
     retry::{Reason, Retry, is_for_pin},
+    shared::SharedWithPinned,
     store_work::{StoreSteps, Work, store_step},
     subtree::Subtree,
 };
@@ -129,6 +130,7 @@ pub(crate) struct Inner {
     pub(crate) policies: Vec<TierPolicy>,
     pub(crate) pins: Pins,
     pub(crate) beneath: Beneath,
+    pub(crate) shared: SharedWithPinned,
     pub(crate) candidates: Candidates,
     pub(crate) hot_chunks: HotChunks,
     /// Whose turn it is.
@@ -213,6 +215,7 @@ impl Mover {
             policies: names.collect(),
             pins: Pins::load(store)?,
             beneath: Beneath::default(),
+            shared: SharedWithPinned::default(),
             candidates: Candidates::default(),
             hot_chunks: HotChunks::default(),
             turn: 0,
@@ -246,6 +249,7 @@ impl Mover {
             let mut inner = mover.inner.lock();
             mover.tell_pins(&inner);
             inner.beneath.look_again();
+            inner.shared.look_again();
             // It may have been on its way when the pool was closed.
             mover.grant_return(&mut inner);
         }
@@ -261,6 +265,7 @@ impl Mover {
         self.tell_pins(&inner);
         // By number it is known on which tier it is to lie.
         inner.beneath.look_again();
+        inner.shared.forget();
     }
 
     /// `migration=on|off`: with `false`, nothing is moved between tiers from now on (a step that runs ends).
@@ -317,11 +322,16 @@ impl Mover {
         if self.beneath_step(inner, now)? {
             return Ok(Step::More);
         }
+        // Other work has its turns beside it.
+        let looks = self.shared_step(inner, now)?;
         self.fill_room(inner, now);
         let mut wait = inner.next_policy.saturating_sub(now).max(1);
         match self.take_turns(inner, now)? {
             0 => return Ok(Step::More),
             pause => wait = wait.min(pause),
+        }
+        if looks {
+            return Ok(Step::More);
         }
         Ok(Step::Idle { wait })
     }
@@ -366,6 +376,7 @@ impl Mover {
             job: active.job.clone(),
             moved: 0,
             waiting: None,
+            unread: None,
             subtree: active.subtree.take(),
         };
         let mut steps = active.steps.take();
@@ -385,7 +396,8 @@ impl Mover {
         };
         let is_full = matches!(result, Err(StoreError::NoSpace)) && work.job.kind.migrates();
         let failed = match &result {
-            Err(StoreError::Stopped(_)) | Ok(_) => None,
+            Err(StoreError::Stopped(_)) => None,
+            Ok(_) => work.unread.take(),
             Err(StoreError::NoSpace) if is_full => Some(self.no_room_in_words(inner, work.job.target)),
             Err(error) => Some(error.to_string()),
         };

@@ -1,7 +1,7 @@
 //! Pins: objects and datasets whose content stays on one tier.
 //!
 //! A dataset is pinned by its property `pin`; a single object by a record of the mover, kept by tier name so that it
-//! survives a change of the tiers.
+//! survives a change of the tiers. The record goes, a little later, with the object.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +9,8 @@ use terrace_dataset::{FileKind, InodeRecord, keys, split_value};
 use terrace_store::{Batch, Store, StoreError};
 
 const TIER_BYTES_MAX: usize = 64;
+/// Records of deleted objects that are dropped in one batch.
+const FORGOTTEN_AT_ONCE: usize = 256;
 
 /// The pins of single objects.
 #[derive(Default)]
@@ -19,6 +21,8 @@ pub(crate) struct Pins {
     bodies: BTreeMap<(u32, u64), String>,
     /// Which of them are directories: what is beneath is pinned with them.
     directories: BTreeSet<(u32, u64)>,
+    /// Objects that are gone, and whose records are still there.
+    gone: BTreeSet<(u32, u64)>,
 }
 
 impl Pins {
@@ -53,12 +57,35 @@ impl Pins {
                     directories.insert((*dataset, *object));
                 }
                 Some(inode) => drop(bodies.insert((*dataset, inode.body), tier.clone())),
-                None => gone.push((*dataset, *object)),
+                None if store.get(&keys::inode(*dataset, *object))?.is_none() => {
+                    gone.push((*dataset, *object))
+                }
+                // Its inode cannot be understood: what holds of it is not known.
+                None => {}
             }
         }
         self.directories = directories;
         gone.iter().for_each(|place| drop(self.objects.remove(place)));
+        self.gone.extend(gone);
         self.bodies = bodies;
+        Ok(())
+    }
+
+    /// Drops the records of objects that are gone, some at a time; those that cannot be dropped now stay for the next call.
+    pub(crate) fn forget_gone(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        let some: Vec<(u32, u64)> = self.gone.iter().take(FORGOTTEN_AT_ONCE).copied().collect();
+        if some.is_empty() {
+            return Ok(());
+        }
+        let mut batch = Batch::new();
+        batch.privileged();
+        some.iter()
+            .for_each(|(dataset, object)| batch.delete(keys::pin(*dataset, *object)));
+        match store.commit(batch) {
+            Err(error @ StoreError::Stopped(_)) => return Err(error),
+            Err(error) => tracing::warn!(%error, "pins of deleted objects could not be forgotten yet"),
+            Ok(_) => self.gone.retain(|place| !some.contains(place)),
+        }
         Ok(())
     }
 
@@ -76,6 +103,7 @@ impl Pins {
         }
         let sequence = store.commit(batch)?;
         store.flush(sequence)?;
+        self.gone.remove(&(dataset, object));
         match tier {
             Some(tier) => drop(self.objects.insert((dataset, object), tier.to_owned())),
             None => drop(self.objects.remove(&(dataset, object))),
@@ -90,6 +118,11 @@ impl Pins {
             Some((*place, at as u8))
         });
         numbered.collect()
+    }
+
+    /// Datasets in which something is pinned.
+    pub(crate) fn datasets(&self) -> impl Iterator<Item = u32> {
+        self.objects.keys().map(|(dataset, _)| *dataset)
     }
 
     /// The pinned directories with the names of their tiers.

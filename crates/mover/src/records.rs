@@ -75,6 +75,21 @@ impl Mover {
         store.flush(store.newest())
     }
 
+    /// The state of a job, ended or not, outlasts a crash from here on: to be called before others draw consequences from its end.
+    ///
+    /// # Errors
+    /// If its record cannot be written or flushed; then nothing is certain, and this is to be asked for again.
+    pub fn keep_end(&self, id: u64) -> Result<(), StoreError> {
+        {
+            let mut inner = self.inner.lock();
+            if let Some(active) = inner.jobs.get_mut(&id).filter(|active| active.unsaved) {
+                self.persist(id, &active.job)?;
+                active.unsaved = false;
+            }
+        }
+        self.make_durable()
+    }
+
     /// Keeps a job that is in the list. When its record cannot be written (a device fails, the pool is full beyond its
     /// reserve) the job goes on and says so, and the record is written as soon as that succeeds: a restart before would
     /// do some of it again, which is harmless.

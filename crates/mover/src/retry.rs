@@ -1,4 +1,5 @@
-//! Jobs that failed and are tried again: moves for a pin, after ever longer pauses for as long as the pin holds; and what
+//! Jobs that failed and are tried again: moves for a pin, after ever longer pauses for as long as the pin holds, also where some
+//! of what is pinned could not be read; and what
 //! found no room on a tier where dead blocks take some of it, since compaction brings these back.
 //!
 //! Invariants: a job that waits to be tried again counts as running, keeps its place, and says why it waits; a move for a pin is
@@ -160,6 +161,7 @@ impl Mover {
             let mut inner = self.inner.lock();
             self.end_moves_of_pins(&mut inner)?;
             Self::try_again_now(&mut inner);
+            inner.shared.forget();
             self.start_move_of_dataset(&mut inner, dataset)?
         };
         self.make_durable()?;

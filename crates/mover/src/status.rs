@@ -146,7 +146,11 @@ impl Mover {
         target: u8,
         reason: String,
     ) -> Result<u64, MoverError> {
-        let id = self.start_move(&mut self.inner.lock(), dataset, object, target, reason, false)?;
+        let id = {
+            let mut inner = self.inner.lock();
+            inner.shared.look_again();
+            self.start_move(&mut inner, dataset, object, target, reason, false)?
+        };
         self.make_durable()?;
         Ok(id)
     }
@@ -223,6 +227,7 @@ impl Mover {
         self.end_moves_of_pins(&mut inner)?;
         Self::try_again_now(&mut inner);
         self.tell_pins(&inner);
+        inner.shared.forget();
         if directory {
             inner.beneath.look_again();
             let reason = format!("pinned to tier '{tier}': a directory and what lies beneath");
@@ -249,6 +254,7 @@ impl Mover {
             self.end_moves_of_pins(&mut inner)?;
             Self::try_again_now(&mut inner);
             inner.beneath.look_again();
+            inner.shared.forget();
             match self.environment.pins.has_directories(dataset) {
                 // Where it belongs now is for that look to say, and it moves all that lies elsewhere.
                 true => {

@@ -37,6 +37,8 @@ pub(crate) struct Work {
     pub(crate) job: Job,
     pub(crate) moved: u64,
     pub(crate) waiting: Option<&'static str>,
+    /// Why all that could be done of it is not all that was to be done: it is to be tried again from its start.
+    pub(crate) unread: Option<String>,
     pub(crate) subtree: Option<Subtree>,
 }
 

@@ -8,7 +8,7 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use terrace_dataset::{Context, Datasets, Environment, FileKind, NewDataset, bytes_of_object};
+use terrace_dataset::{Context, Datasets, Environment, FileKind, NewDataset, bytes_of_object, keys};
 use terrace_device::ManualClock;
 use terrace_mover::{JobKind, Mover, Step, StoreSteps, StoreWork};
 use terrace_store::{
@@ -29,6 +29,8 @@ struct Unwilling {
     /// Dead blocks on the slow tier.
     garbage: AtomicBool,
     busy: AtomicBool,
+    /// The first chunk of a move cannot be read.
+    unreadable: AtomicBool,
 }
 
 impl Store for Unwilling {
@@ -80,6 +82,11 @@ impl Store for Unwilling {
     fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
         match self.to_move.load(SeqCst) {
             true => Err(StoreError::NoSpace),
+            false if self.unreadable.load(SeqCst) => {
+                let mut outcome = self.below.rewrite(&ids[1..], placement)?;
+                outcome.failed.push(ids[0]);
+                Ok(outcome)
+            }
             false if self.busy.swap(false, SeqCst) => {
                 let mut outcome = self.below.rewrite(&ids[1..], placement)?;
                 outcome.busy = 1;
@@ -109,6 +116,7 @@ impl Pool {
             to_move: AtomicBool::new(false),
             garbage: AtomicBool::new(false),
             busy: AtomicBool::new(false),
+            unreadable: AtomicBool::new(false),
         });
         let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));
         let (datasets, mover) = open(&store, &clock);
@@ -194,6 +202,139 @@ fn a_move_for_a_pin_is_tried_again_after_ever_longer_pauses() {
     pool.rest();
     assert_eq!((pool.state(job).0, pool.down()), ("done", MIB));
     assert_eq!(pool.mover.move_failed(pool.number, pool.file), None);
+}
+
+#[test]
+fn a_move_for_a_pin_that_could_not_read_all_is_tried_again_after_ever_longer_pauses() {
+    let mut pool = Pool::new();
+    pool.store.unreadable.store(true, SeqCst);
+    let job = pool.mover.pin(pool.number, pool.file, "slow").unwrap();
+    for seconds in [60, 120, 240] {
+        pool.rest();
+        let (state, reason) = pool.state(job);
+        assert!(
+            state == "waiting"
+                && reason.contains("cannot be read")
+                && reason.ends_with(&format!("again in {seconds} s")),
+            "{state}: {reason}"
+        );
+        let jobs = pool.mover.jobs();
+        let info = jobs.iter().find(|info| info.id == job).unwrap();
+        assert!(info.fails, "it is said to fail");
+        assert!(
+            info.done_bytes < info.total_bytes && info.total_bytes == MIB,
+            "{} of {}",
+            info.done_bytes,
+            info.total_bytes
+        );
+        assert!(pool.down() < MIB && pool.down() > 0);
+        let why = pool.mover.move_failed(pool.number, pool.file).unwrap();
+        assert!(why.contains("cannot be read"), "{why}");
+        pool.clock.advance(seconds * SECOND);
+    }
+    // A restart tries at once, from the start.
+    pool.reopen();
+    pool.rest();
+    assert!(
+        pool.state(job).1.ends_with("again in 60 s"),
+        "{}",
+        pool.state(job).1
+    );
+    pool.store.unreadable.store(false, SeqCst);
+    pool.clock.advance(60 * SECOND);
+    pool.rest();
+    assert_eq!((pool.state(job).0, pool.down()), ("done", MIB));
+    let jobs = pool.mover.jobs();
+    let info = jobs.iter().find(|info| info.id == job).unwrap();
+    assert_eq!((info.done_bytes, info.total_bytes), (MIB, MIB));
+    // What nobody pinned fails for good, as before.
+    pool.mover.unpin(pool.number, pool.file).unwrap();
+    pool.store.unreadable.store(true, SeqCst);
+    let by_hand = pool.mover.promote(pool.number, pool.file).unwrap();
+    pool.rest();
+    let (state, reason) = pool.state(by_hand);
+    assert!(
+        state == "failed" && reason.contains("cannot be read"),
+        "{state}: {reason}"
+    );
+}
+
+#[test]
+fn what_a_pinned_file_has_in_common_with_another_stays_where_the_pin_says() {
+    let pool = Pool::new();
+    let filesystem = pool.datasets.filesystem("pool/a").unwrap();
+    let root = Context::root();
+    pool.mover.pin(pool.number, pool.file, "fast").unwrap();
+    pool.rest();
+    // Equal content, written after the pin; and content of its own behind it.
+    let made = filesystem.create(&root, 1, b"equal", FileKind::File, 0o644, 0);
+    let equal = made.unwrap().object;
+    let mut content = vec![0; MIB as usize];
+    terrace_dataset::Tree::read(&*filesystem, pool.file, 0, &mut content).unwrap();
+    filesystem.write(&root, equal, 0, &content, false).unwrap();
+    content.iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
+    filesystem.write(&root, equal, MIB, &content, false).unwrap();
+    pool.datasets.commit_all().unwrap();
+    let down = |object| {
+        let store: Arc<dyn Store> = pool.store.clone();
+        let bytes = bytes_of_object(&store, pool.number, object).unwrap();
+        bytes.by_tier.get(1).copied().unwrap_or(0)
+    };
+    let moved = pool.mover.demote(pool.number, equal).unwrap();
+    for _ in 0..20 {
+        pool.clock.advance(pool.rest().min(SECOND));
+    }
+    assert_eq!(pool.state(moved).0, "done", "{}", pool.state(moved).1);
+    assert_eq!((down(pool.file), down(equal)), (0, MIB));
+    // Once nothing is pinned there any more, all of it goes.
+    pool.mover.unpin(pool.number, pool.file).unwrap();
+    let moved = pool.mover.demote(pool.number, equal).unwrap();
+    for _ in 0..20 {
+        pool.clock.advance(pool.rest().min(SECOND));
+    }
+    assert_eq!(pool.state(moved).0, "done", "{}", pool.state(moved).1);
+    assert_eq!((down(pool.file), down(equal)), (MIB, 2 * MIB));
+    // And what is pinned comes back with what the other has in common with it.
+    let pinned = pool.mover.pin(pool.number, pool.file, "fast").unwrap();
+    for _ in 0..20 {
+        pool.clock.advance(pool.rest().min(SECOND));
+    }
+    assert_eq!(pool.state(pinned).0, "done", "{}", pool.state(pinned).1);
+    assert_eq!((down(pool.file), down(equal)), (0, MIB));
+}
+
+#[test]
+fn the_pin_of_an_object_that_is_deleted_goes_with_it() {
+    let mut pool = Pool::new();
+    let filesystem = pool.datasets.filesystem("pool/a").unwrap();
+    let root = Context::root();
+    let made = filesystem.create(&root, 1, b"other", FileKind::File, 0o644, 0);
+    let other = made.unwrap().object;
+    pool.datasets.commit_all().unwrap();
+    pool.mover.pin(pool.number, pool.file, "slow").unwrap();
+    pool.mover.pin(pool.number, other, "slow").unwrap();
+    let records = |pool: &Pool| {
+        let (from, to) = keys::table_range(keys::TABLE_PIN);
+        pool.store.scan(&from, &to, 100).unwrap().len()
+    };
+    pool.rest();
+    assert_eq!(records(&pool), 2);
+    filesystem.unlink(&root, 1, b"file").unwrap();
+    drop(filesystem);
+    pool.datasets.commit_all().unwrap();
+    pool.clock.advance(11 * SECOND);
+    pool.rest();
+    assert_eq!(records(&pool), 1);
+    assert_eq!(pool.mover.own_pin(pool.number, other).as_deref(), Some("slow"));
+    // Also what was deleted behind the last look.
+    let filesystem = pool.datasets.filesystem("pool/a").unwrap();
+    filesystem.unlink(&root, 1, b"other").unwrap();
+    drop(filesystem);
+    pool.datasets.commit_all().unwrap();
+    pool.reopen();
+    pool.clock.advance(11 * SECOND);
+    pool.rest();
+    assert_eq!(records(&pool), 0);
 }
 
 #[test]

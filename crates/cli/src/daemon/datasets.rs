@@ -243,13 +243,15 @@ impl Daemon {
         let (from, to) = (parameters.text("from")?, parameters.text("to")?);
         let datasets = self.engine.datasets();
         self.blocks.refuse_if_used("rename", &from)?;
+        let still = self.mounts.hold_still();
         let outcome = if from.contains('@') {
             datasets.rename_snapshot(&from, &to)
         } else {
             datasets.rename(&from, &to)
         };
         outcome.map_err(|error| refused(&format!("rename '{from}' to '{to}'"), &error))?;
-        self.mounts.renamed(&from, &to);
+        self.mounts.renamed(&still, &from, &to);
+        drop(still);
         self.blocks.renamed(&from, &to);
         self.engine.event("rename", &format!("'{from}' is now '{to}'"));
         Ok(Value::Null)
@@ -268,6 +270,7 @@ impl Daemon {
             ));
         }
         self.blocks.refuse_if_used("destroy", &name)?;
+        let still = self.mounts.hold_still();
         self.mounts.refuse_if_mounted("destroy", &name, recursive)?;
         let report = if name.contains('@') {
             datasets.destroy_snapshot(&name, recursive, dry_run)
@@ -276,7 +279,8 @@ impl Daemon {
         };
         let report = report.map_err(|error| failed(&what, &error))?;
         if !dry_run {
-            self.mounts.destroyed(&report.datasets, &report.snapshots);
+            self.mounts.destroyed(&still, &report.datasets, &report.snapshots);
+            drop(still);
             self.blocks.destroyed(&report.datasets, &report.snapshots);
             self.engine.event("destroy", &format!("'{name}' was destroyed"));
         }

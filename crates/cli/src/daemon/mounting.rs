@@ -15,7 +15,7 @@ use std::{
     },
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_dataset::At;
@@ -56,6 +56,11 @@ pub struct Mounts {
     shared: Arc<Shared>,
 }
 
+/// While this is held nothing is mounted, brought back or struck off: what a name means can change, and the list with it.
+pub struct Still<'a> {
+    _mounting: MutexGuard<'a, bool>,
+}
+
 impl Mounts {
     /// None yet.
     pub fn new(places: Places, pool: &str) -> Self {
@@ -70,6 +75,13 @@ impl Mounts {
         };
         Self {
             shared: Arc::new(shared),
+        }
+    }
+
+    /// Waits until nobody is mounting or unmounting, and keeps others from it.
+    pub fn hold_still(&self) -> Still<'_> {
+        Still {
+            _mounting: self.shared.mounting.lock(),
         }
     }
 

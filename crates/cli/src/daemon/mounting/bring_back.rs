@@ -1,6 +1,7 @@
 //! What is written down of mounts: brought back, and kept true as names change.
 //!
-//! Invariants: what could not be brought back stays written down and is told; nothing comes back under a name that means
+//! Invariants: names change while mounts are held still, so that nothing is mounted or brought back by a name that means something
+//! else a moment later; what could not be brought back stays written down and is told; nothing comes back under a name that means
 //! another dataset by now, nor on top of what others have mounted there meanwhile.
 
 use std::{path::PathBuf, sync::Arc};
@@ -10,7 +11,7 @@ use terrace_engine::Engine;
 
 use super::{
     super::remembered::{Missing, Use, check_identity, identity_of, renamed},
-    Mounts, others_at, past_of, subject_of,
+    Mounts, Still, others_at, past_of, subject_of,
 };
 use crate::registry::{KnownMount, Registry};
 
@@ -92,8 +93,8 @@ impl Mounts {
         Ok(())
     }
 
-    /// The dataset of mounts was renamed.
-    pub fn renamed(&self, from: &str, to: &str) {
+    /// The dataset of mounts was renamed, while they were held still.
+    pub fn renamed(&self, _still: &Still<'_>, from: &str, to: &str) {
         let change = |mount: &mut KnownMount| {
             if let Some(name) = renamed(&mount.dataset, from, to) {
                 mount.dataset = name;
@@ -120,8 +121,9 @@ impl Mounts {
         }
     }
 
-    /// Datasets and snapshots are gone; none of them is mounted. What should have been is not remembered any more.
-    pub fn destroyed(&self, datasets: &[String], snapshots: &[String]) {
+    /// Datasets and snapshots are gone, while mounts were held still; none of them is mounted. What should have been is not
+    /// remembered any more.
+    pub fn destroyed(&self, _still: &Still<'_>, datasets: &[String], snapshots: &[String]) {
         let is_gone = |mount: &KnownMount| {
             let (dataset, _) = past_of(mount);
             datasets.iter().any(|gone| gone == dataset) || snapshots.contains(&subject_of(mount))
