@@ -22,6 +22,7 @@ mod hostile_bytes;
 mod hot_chunks;
 mod job;
 mod left;
+mod making_way;
 mod marks;
 mod migrate;
 mod mover;
