@@ -49,6 +49,11 @@ impl Mover {
         let Some(below) = below.filter(|_| !left_alone) else {
             return Ok(Way::Free(u64::MAX));
         };
+        let demotion = inner.demotion_of(job.target);
+        if demotion.is_some_and(|state| state != JobState::Running) {
+            // Somebody has paused it.
+            return Ok(Way::Free(u64::MAX));
+        }
         if let Some(awaited_bytes) = self.awaited_bytes(inner, job.target, now)
             && !may_rise(tier, Some(policy), awaited_bytes)
         {
@@ -62,12 +67,8 @@ impl Mover {
             inner.made_way.remove(&job.target);
             return Ok(Way::Free(most - filled));
         }
-        match inner.demotion_of(job.target) {
-            Some(JobState::Running) => {
-                return Ok(Way::Waits("waiting until what is colder has made way"));
-            }
-            Some(_) => return Ok(Way::Free(u64::MAX)),
-            None => {}
+        if demotion.is_some() {
+            return Ok(Way::Waits("waiting until what is colder has made way"));
         }
         let before = inner.made_way.remove(&job.target).map(|id| inner.jobs.get(&id));
         if before.is_some_and(|before| before.is_none_or(|before| before.moved == 0)) {
@@ -100,8 +101,9 @@ impl Mover {
         let target = tier_name(inner, job.target);
         let left_bytes = job.total_bytes.saturating_sub(job.done_bytes);
         format!(
-            "tier '{target}' has room for {} of {} only, since what else lies there is read more often; {} ({left_bytes} bytes) stay \
-             where they were; 'terrace demote' of something that lies there makes room for it, or 'terrace pool add' on tier '{target}'",
+            "{} of {} were moved; for more there is no room on tier '{target}' but that of what is read more often; {} ({left_bytes} \
+             bytes) stay where they were; 'terrace demote' of something that lies there makes room for them, or another device \
+             there ('terrace pool add')",
             format_size(job.done_bytes),
             format_size(job.total_bytes),
             format_size(left_bytes),
@@ -117,9 +119,16 @@ impl Mover {
 
     /// What is to come up to this tier in haste, as far as it is known, bytes; `None`: nothing waits.
     fn awaited_bytes(&self, inner: &Inner, target: u8, now: u64) -> Option<u64> {
-        let chunks = inner.hot_chunks.bytes_for(target);
-        let exchanges = target == 0 && inner.exchange.is_at_work(now);
-        let waits = chunks > 0 || exchanges || target == 0 && self.promotes_in_haste(inner);
+        let goes_on = |job: Option<u64>| {
+            let active = job.and_then(|id| inner.jobs.get(&id));
+            active.is_none_or(|active| active.job.state == JobState::Running)
+        };
+        let chunks = match goes_on(inner.hot_chunks.job()) {
+            true => inner.hot_chunks.bytes_for(target),
+            false => 0,
+        };
+        let regions = goes_on(inner.candidates.job()) && self.promotes_in_haste(inner);
+        let waits = chunks > 0 || target == 0 && (regions || inner.exchange.is_at_work(now));
         waits.then(|| chunks.saturating_add(inner.exchange.kept_bytes(now)))
     }
 

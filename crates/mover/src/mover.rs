@@ -328,7 +328,11 @@ impl Mover {
             return Ok(Step::More);
         }
         self.fill_room(inner, now);
-        let mut wait = inner.next_policy.saturating_sub(now).max(1);
+        let next = match self.is_enabled() {
+            true => inner.next_policy,
+            false => inner.next_policy.min(inner.next_urgency),
+        };
+        let mut wait = next.saturating_sub(now).max(1);
         match self.take_turns(inner, now)? {
             0 => return Ok(Step::More),
             pause => wait = wait.min(pause),
