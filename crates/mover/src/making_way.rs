@@ -14,7 +14,7 @@ use crate::{
     exchange::EXCHANGED_PART,
     job::{Job, JobKind, JobState},
     marks::{filled_bytes, may_rise, room_below},
-    mover::{Inner, Mover, in_windows, tier_name},
+    mover::{Active, Inner, Mover, in_windows, tier_name},
     passes::clearly_colder,
     policy::minute_of_day,
     room::Room,
@@ -133,7 +133,7 @@ impl Mover {
     }
 
     /// Whether somebody moves something to this tier by hand at the moment.
-    fn moves_to<'a>(inner: &'a Inner, tier: u8) -> impl Iterator<Item = &'a crate::mover::Active> {
+    fn moves_to(inner: &Inner, tier: u8) -> impl Iterator<Item = &Active> {
         let jobs = inner.jobs.values();
         jobs.filter(move |active| {
             let job = &active.job;
