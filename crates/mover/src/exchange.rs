@@ -170,6 +170,11 @@ impl Exchange {
         self.seeks(now) && (chunks || regions)
     }
 
+    /// Whether room is being made for something, or will be at the next look, or was made for what has not come yet.
+    pub(crate) fn is_at_work(&self, now: u64) -> bool {
+        self.under_way.is_some() || self.is_due(now) || self.is_coming(now)
+    }
+
     /// What room is to be made for now on a tier of this size, if any: the most read of what waits. `least`: reads of late
     /// from which a chunk is worth it.
     pub(crate) fn wish(&mut self, heat: &ChunkHeat, least: u8, size_bytes: u64, now: u64) -> Option<Wish> {

@@ -55,7 +55,8 @@ impl Mover {
 
     /// Whether a demotion makes room for what they read.
     pub(crate) fn makes_room_for_readers(&self, inner: &Inner, job: &Job, now: u64) -> bool {
-        (job.room.is_some() || self.sinks_what_is_cold(inner, job)) && self.is_read_below(inner, now)
+        let room = job.room.is_some() && !self.makes_way_by_hand(inner, job.source);
+        (room || self.sinks_what_is_cold(inner, job)) && self.is_read_below(inner, now)
     }
 
     /// Tiers that a demotion is making room on for those who write, as bits.

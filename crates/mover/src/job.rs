@@ -82,7 +82,8 @@ impl JobKind {
         })
     }
 
-    /// Whether it moves content between tiers, or within one (and rests with `migration=off`).
+    /// Whether it moves content between tiers, or within one (and rests with `migration=off`, but for what
+    /// brings dead blocks back where room is short).
     pub fn migrates(self) -> bool {
         matches!(self, Self::Demote | Self::Move) || self.is_round()
     }

@@ -23,6 +23,7 @@ mod hot_chunks;
 mod hot_pieces;
 mod job;
 mod left;
+mod making_way;
 mod marks;
 mod migrate;
 mod mover;

@@ -11,9 +11,10 @@ use terrace_dataset::{keys, read_region};
 use terrace_store::{BLOCK_BYTES, ChunkId, Placement, Store, StoreError, TierUsage};
 
 use crate::{
-    job::{Job, JobKind, JobState},
+    job::{Job, JobKind},
     left::Left,
-    marks::{filled_bytes, may_rise, room_below},
+    making_way::Way,
+    marks::{filled_bytes, may_rise},
     mover::{BENEATH, Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_RECORDS, in_windows, tier_name},
     passes::{PASSES, heat_of_pass, next_pass, stays, warmth},
     plan::{self, Chosen, Moving},
@@ -30,6 +31,8 @@ const STEP_BYTES_WATCHED: u64 = 512 << 10;
 const STEP_RECORDS_WATCHED: usize = 8;
 /// After how long a move by hand asks again for what something else was moving.
 const BUSY_PAUSE: u64 = SECOND / 100;
+/// And after how long it looks again whether there is room for it.
+const WAY_PAUSE: u64 = SECOND / 4;
 
 /// What a rewrite came to.
 #[derive(Default)]
@@ -114,9 +117,20 @@ impl Mover {
             work.waiting = Some("waiting until it is known what pinned content has in common with others");
             return Ok(SECOND / 100);
         }
-        if by_hand && !for_pin && self.is_making_way(inner, work.job.target, now)? {
-            work.waiting = Some("waiting until what is colder has made way");
-            return Ok(SECOND);
+        let mut room_bytes = u64::MAX;
+        if by_hand && !for_pin {
+            match self.way_of(inner, &work.job, now)? {
+                Way::Free(most) => room_bytes = most,
+                Way::Waits(why) => {
+                    work.waiting = Some(why);
+                    return Ok(WAY_PAUSE);
+                }
+                Way::Full => {
+                    let cause = self.hotter_in_words(inner, &work.job);
+                    work.job.fail(cause);
+                    return Ok(0);
+                }
+            }
         }
         if work.job.kind == JobKind::Demote && self.is_enough(inner, &work.job) {
             work.job.finish();
@@ -145,7 +159,7 @@ impl Mover {
         })?;
         let mut chunks = Chosen::default();
         let mut looked_at = 0;
-        let mut step_bytes = self.step_bytes_at(inner, now);
+        let mut step_bytes = self.step_bytes_at(inner, now).min(room_bytes);
         if job.room.is_some() {
             // No more than was asked for: what is moved down may be as warm as what comes up in its place.
             step_bytes = step_bytes.min(job.total_bytes.saturating_sub(job.done_bytes).max(1));
@@ -205,6 +219,8 @@ impl Mover {
         if job.room.is_some() {
             chunks.cut(job.total_bytes.saturating_sub(job.done_bytes));
         }
+        let is_cut = chunks.bytes() > room_bytes;
+        chunks.cut(room_bytes);
         let in_history =
             job.kind == JobKind::Demote && !matches!(job.cursor.first(), Some(&keys::TABLE_REGION));
         let done = self.rewrite(inner, job.target, chunks.chunks())?;
@@ -213,6 +229,10 @@ impl Mover {
         if !done.whole {
             // Switched off in the middle, or users come first: the same page again when it goes on.
             job.done_bytes = job.done_bytes.saturating_add(if by_hand { 0 } else { moved });
+            return Ok(0);
+        }
+        if is_cut {
+            // No more fits: the same page again, if room is made.
             return Ok(0);
         }
         if by_hand && done.busy > 0 {
@@ -318,36 +338,13 @@ impl Mover {
                 let is_hot =
                     comes_up.is_some_and(|reads| heat_of_pass(job).is_some_and(|limit| limit > reads as f32));
                 let only_cold = inner.only_cold.contains(&job.source);
+                let too_hot =
+                    heat_of_pass(job).is_some_and(|limit| self.is_too_hot_beside_moves(inner, job, limit));
                 is_low(tier)
+                    || too_hot
                     || is_hot && may_rise(tier, policy, 0)
                     || only_cold && !self.sinks_what_is_cold(inner, job)
             })
-    }
-
-    /// Whether a tier that is too full for what somebody moves there is being emptied of what is coldest; begins that.
-    fn is_making_way(&self, inner: &mut Inner, target: u8, now: u64) -> Result<bool, StoreError> {
-        let tiers = self.usage(inner);
-        let at = usize::from(target);
-        let (Some(tier), Some(policy)) = (tiers.get(at), inner.policies.get(at)) else {
-            return Ok(false);
-        };
-        if filled_bytes(tier) as f64 <= policy.high_water * tier.size_bytes as f64 {
-            inner.made_way.remove(&target);
-            return Ok(false);
-        }
-        let minute = minute_of_day(self.environment.clock.now_nanoseconds());
-        let opens = |below: u8| in_windows(&inner.policies, target, below, minute);
-        if room_below(&tiers, &inner.policies, target).is_some_and(|below| !opens(below)) {
-            return Ok(false);
-        }
-        let sinks = |inner: &Inner| inner.demotion_of(target) == Some(JobState::Running);
-        // One that ended and left the tier as full found too little: then it goes on as long as there is any room.
-        let sought = inner.made_way.get(&target);
-        if !sinks(inner) && sought.is_none_or(|at| now >= at + POLICY_INTERVAL) {
-            inner.made_way.insert(target, now);
-            self.look_at_tiers(inner, now)?;
-        }
-        Ok(sinks(inner))
     }
 
     /// Somebody moves this down by hand: it comes up for what it is read from now on.
@@ -373,7 +370,9 @@ impl Mover {
     }
 
     fn is_cold(&self, inner: &Inner, job: &Job, found: &plan::Found) -> bool {
-        if self.is_pinned_to(inner, job.source, found) {
+        if self.is_pinned_to(inner, job.source, found)
+            || self.is_brought(inner, job, found.dataset, found.body)
+        {
             return false;
         }
         let region = u32::try_from(found.region).unwrap_or(u32::MAX);

@@ -72,7 +72,7 @@ pub(crate) struct Active {
     pub(crate) rate: f64,
     window: (u64, u64),
     /// Bytes moved since it is in RAM.
-    moved: u64,
+    pub(crate) moved: u64,
     pub(crate) waiting: Option<&'static str>,
     pub(crate) steps: Option<Box<dyn StoreSteps>>,
     /// What it moves, where that is a directory.
@@ -142,7 +142,7 @@ pub(crate) struct Inner {
     pub(crate) grace: Grace,
     pub(crate) exchange: Exchange,
     pub(crate) by_hand: ByHand,
-    /// By tier, when a demotion was sought to make way for what is moved there by hand, until there is room.
+    /// By tier, the last demotion that was to make way for what is moved there by hand, until there is room.
     pub(crate) made_way: HashMap<u8, u64>,
     pub(crate) paces: HashMap<u8, Pace>,
     pub(crate) courtesy: Courtesy,
@@ -268,9 +268,14 @@ impl Mover {
         inner.shared.forget();
     }
 
-    /// `migration=on|off`: with `false`, nothing is moved between tiers from now on (a step that runs ends).
+    /// `migration=on|off`: with `false`, nothing is moved between tiers from now on (a step that runs ends). Dead blocks of what was
+    /// overwritten in part go on coming back where room is short.
     pub fn set_enabled(&self, enabled: bool) {
-        self.enabled.store(enabled, Ordering::SeqCst);
+        if self.enabled.swap(enabled, Ordering::SeqCst) != enabled && enabled {
+            // What landed below meanwhile, and is read from there, waits for no look that is due later.
+            let mut inner = self.inner.lock();
+            (inner.next_policy, inner.next_urgency) = (0, 0);
+        }
     }
 
     /// How much a step moves, about: less lets a simulation see more states between two steps.
@@ -319,13 +324,22 @@ impl Mover {
         } else if self.is_enabled() {
             self.look_for_urgency(inner, now)?;
         }
+        if !self.is_enabled() && now >= inner.next_urgency {
+            // Nothing sinks, and what is written would land below for what is dead.
+            inner.next_urgency = now + SECOND;
+            self.find_early(inner, now)?;
+        }
         if self.beneath_step(inner, now)? {
             return Ok(Step::More);
         }
         // Other work has its turns beside it.
         let looks = self.shared_step(inner, now)?;
         self.fill_room(inner, now);
-        let mut wait = inner.next_policy.saturating_sub(now).max(1);
+        let next = match self.is_enabled() {
+            true => inner.next_policy,
+            false => inner.next_policy.min(inner.next_urgency),
+        };
+        let mut wait = next.saturating_sub(now).max(1);
         match self.take_turns(inner, now)? {
             0 => return Ok(Step::More),
             pause => wait = wait.min(pause),

@@ -158,7 +158,7 @@ impl Mover {
                 (false, true) => layout.is_wasteful() && is_tight(&tiers, &policies, at),
             };
             let same_tiers = self.tiers_generation.load(Ordering::SeqCst) == generation;
-            let may = self.is_enabled()
+            let may = (early || self.is_enabled())
                 && same_tiers
                 && layout.tier < resting_from
                 && in_window(&policies, layout.tier, minute);

@@ -21,8 +21,9 @@ impl Mover {
         let info = inner.jobs.iter().map(|(id, active)| {
             let retry = active.retry.as_ref().map(|retry| retry.in_words(now));
             let unsaved = active.unsaved.then_some("its state could not be saved yet");
+            let goes_on = active.job.kind == JobKind::Relayout && inner.relayouts.is_early();
             let waiting = off
-                .filter(|_| active.job.kind.migrates())
+                .filter(|_| active.job.kind.migrates() && !goes_on)
                 .or(retry.as_deref())
                 .or(active.waiting)
                 .or(unsaved);

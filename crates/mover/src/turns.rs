@@ -68,7 +68,10 @@ impl Mover {
                 self.promote_step(inner, now)
             }
             Turn::Old if self.is_enabled() && !inner.aging.is_idle() => self.aging_step(inner, now),
-            Turn::Fragments if self.is_enabled() && !inner.relayouts.is_idle() => {
+            // Dead blocks come back where they are, as by compaction.
+            Turn::Fragments
+                if !inner.relayouts.is_idle() && (self.is_enabled() || inner.relayouts.is_early()) =>
+            {
                 self.relayout_step(inner, now)
             }
             Turn::ByHand => self.work_on_jobs(inner, now, |_, kind| kind == JobKind::Move),

@@ -230,7 +230,7 @@ impl Pool {
                 }
             }
         }
-        panic!("the mover does not come to rest");
+        panic!("the mover does not come to rest: {:?}", self.mover.jobs());
     }
 
     pub fn settle(&self) {
