@@ -42,6 +42,8 @@ pub(crate) struct Rewritten {
     /// All were tried: not when migration was switched off in between, and not when users are about and something was
     /// moved that took its time.
     pub(crate) whole: bool,
+    /// Content that stays where a pin of other content says that has it too, bytes.
+    pub(crate) kept_bytes: u64,
     /// Chunks that something else was moving.
     pub(crate) busy: u64,
     /// Chunks that could not be read.
@@ -113,7 +115,12 @@ impl Mover {
         }
         let subtree = work.subtree.as_ref();
         let for_pin = is_for_pin(inner, &self.datasets, &work.job);
-        if by_hand && !for_pin && inner.shared.is_looking() && !inner.beneath.is_looking() {
+        let asked = self
+            .environment
+            .now()
+            .seconds
+            .saturating_sub(work.job.started.seconds);
+        if by_hand && !for_pin && inner.shared.is_awaited(asked) && !inner.beneath.is_looking() {
             work.waiting = Some("waiting until it is known what pinned content has in common with others");
             return Ok(SECOND / 100);
         }
@@ -240,7 +247,7 @@ impl Mover {
             return Ok(BUSY_PAUSE);
         }
         if by_hand {
-            job.left.pinned(pinned_bytes);
+            job.left.pinned(pinned_bytes.saturating_add(done.kept_bytes));
             if is_missing || !done.failed.is_empty() {
                 let left = &mut job.left;
                 let tried = &page.found[..tried];
@@ -406,7 +413,8 @@ impl Mover {
             ..Rewritten::default()
         };
         // A pin wins, also over moves of other content that has the same chunk.
-        let chunks = self.unless_shared_with_pinned(inner, target, chunks);
+        let (chunks, kept_bytes) = self.unless_shared_with_pinned(inner, target, chunks);
+        result.kept_bytes = kept_bytes;
         if chunks.is_empty() {
             return Ok(result);
         }

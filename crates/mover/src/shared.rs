@@ -2,8 +2,8 @@
 //! move of that takes them off the tier of the pin.
 //!
 //! Found by a look through the regions of datasets with pins, in bounded steps beside other work: at open, when a pin changes,
-//! before a move by hand, and every now and then, as what is written later may be equal; not for a hundred times as long as it
-//! took.
+//! after a move by hand was asked for, which waits for it, but not for long; and every now and then, as what is written later may
+//! be equal; not for a hundred times as long as it took.
 //!
 //! Invariants: a look changes nothing; of a chunk that content pinned to several tiers has, the fastest counts; after a change
 //! of pins nothing that was known before keeps a chunk anywhere; memory is bounded: what is beyond that is not spared.
@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use parking_lot::MutexGuard;
-use terrace_store::{ChunkId, Store, StoreError};
+use terrace_store::{BLOCK_BYTES, ChunkId, Store, StoreError};
 
 use crate::{
     mover::{Guard, Inner, Mover, SECOND},
@@ -25,6 +25,8 @@ const CHUNKS_MAX: usize = 1 << 20;
 /// Shortest and longest time between two looks, and how much longer than the last one took it is.
 const LOOK_INTERVAL: (u64, u64) = (60 * SECOND, 3600 * SECOND);
 const LOOK_REST: u64 = 100;
+/// How long a move by hand waits for a look: where very much is pinned it goes on with what is known.
+const PATIENCE_SECONDS: i64 = 10;
 
 /// A look.
 #[derive(Default)]
@@ -43,7 +45,10 @@ pub(crate) struct SharedWithPinned {
     /// The tier that each is to stay on, or to come to.
     tiers: HashMap<ChunkId, u8>,
     look: Option<Look>,
+    /// One more look is to begin, after the one that is under way.
     wanted: bool,
+    /// Pins changed since the look that is under way began.
+    stale: bool,
     /// Not before, if nobody waits for it.
     next: u64,
 }
@@ -52,17 +57,19 @@ impl SharedWithPinned {
     /// Pins changed.
     pub(crate) fn forget(&mut self) {
         self.tiers.clear();
-        self.look_again();
+        self.look = None;
+        (self.wanted, self.stale) = (true, true);
     }
 
-    /// What was written since the last look is to be known as well.
+    /// What was written since the last look is to be known as well. A look that is under way goes on: whoever asks again and again
+    /// does not keep all others waiting.
     pub(crate) fn look_again(&mut self) {
-        (self.wanted, self.look) = (true, None);
+        self.wanted = true;
     }
 
-    /// Whether somebody waits for a look.
-    pub(crate) fn is_looking(&self) -> bool {
-        self.wanted || self.look.is_some()
+    /// Whether a move that was asked for so many seconds ago waits for a look.
+    pub(crate) fn is_awaited(&self, seconds: i64) -> bool {
+        (self.wanted || self.look.is_some()) && seconds < PATIENCE_SECONDS
     }
 
     /// Whether a pin keeps a chunk from this tier.
@@ -72,18 +79,23 @@ impl SharedWithPinned {
 }
 
 impl Mover {
-    /// Those chunks that no pin of other content keeps from this tier.
+    /// Those chunks that no pin of other content keeps from this tier, and how many bytes of content the others hold.
     pub(crate) fn unless_shared_with_pinned(
         &self,
         inner: &Inner,
         target: u8,
         chunks: &[Moving],
-    ) -> Vec<Moving> {
+    ) -> (Vec<Moving>, u64) {
         let mut chunks = chunks.to_vec();
+        let mut kept_blocks = 0;
         if !inner.shared.tiers.is_empty() {
-            chunks.retain(|moving| !inner.shared.keeps_from(moving.id(), target));
+            chunks.retain(|moving| {
+                let kept = inner.shared.keeps_from(moving.id(), target);
+                kept_blocks += if kept { u64::from(moving.blocks()) } else { 0 };
+                !kept
+            });
         }
-        chunks
+        (chunks, kept_blocks * BLOCK_BYTES as u64)
     }
 
     /// Goes on with the look, or begins one if it is time; whether there is more to do at once.
@@ -96,7 +108,7 @@ impl Mover {
             if !inner.shared.wanted && now < inner.shared.next {
                 return Ok(false);
             }
-            inner.shared.wanted = false;
+            (inner.shared.wanted, inner.shared.stale) = (false, false);
             let datasets = self.datasets_with_pins(inner);
             if datasets.is_empty() {
                 inner.shared.tiers = HashMap::new();
@@ -112,8 +124,8 @@ impl Mover {
         let step = self.look_for_shared(inner, &mut look);
         let since = self.environment.clock.monotonic_nanoseconds();
         look.took += since.saturating_sub(now);
-        // A pin that changed meanwhile began anew.
-        if inner.shared.wanted {
+        // A pin changed meanwhile: what was found may be wrong.
+        if inner.shared.stale {
             return Ok(true);
         }
         let rest = look.took.saturating_mul(LOOK_REST);
@@ -129,7 +141,7 @@ impl Mover {
             }
         }
         inner.shared.next = now + rest.clamp(LOOK_INTERVAL.0, LOOK_INTERVAL.1);
-        Ok(false)
+        Ok(inner.shared.wanted)
     }
 
     /// Looks at some regions; whether there are more.

@@ -286,6 +286,11 @@ fn what_a_pinned_file_has_in_common_with_another_stays_where_the_pin_says() {
     }
     assert_eq!(pool.state(moved).0, "done", "{}", pool.state(moved).1);
     assert_eq!((down(pool.file), down(equal)), (0, MIB));
+    assert!(
+        pool.state(moved).1.contains("1M that are pinned elsewhere"),
+        "{}",
+        pool.state(moved).1
+    );
     // Once nothing is pinned there any more, all of it goes.
     pool.mover.unpin(pool.number, pool.file).unwrap();
     let moved = pool.mover.demote(pool.number, equal).unwrap();
