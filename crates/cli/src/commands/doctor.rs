@@ -131,7 +131,7 @@ fn fuse() -> Vec<Check> {
             false,
             error.to_string(),
             "mounts need it: 'modprobe fuse' (in a container: --device /dev/fuse --cap-add SYS_ADMIN); \
-             without it 'terrace ls', 'cat', 'put' and 'get' work",
+             without it 'terrace ls', 'cat', 'put' and 'get' work, and 'terrace serve' for volumes",
         )),
     }
     let (works, found) = match terrace_fuse::ring_switch() {
@@ -187,8 +187,23 @@ fn fuse() -> Vec<Check> {
 }
 
 fn attaching() -> Check {
-    let (well, found, advice) = UblkHere::look().advice();
-    Check::new("attached volumes", well, found, advice)
+    const WITHOUT: &str = "'terrace serve' gives volumes to qemu and NBD clients without; to attach them, let root run the pool where \
+                           /dev/fuse or ublk can be used ('modprobe fuse', 'modprobe ublk_drv')";
+    let ublk = UblkHere::look();
+    let name = "attached volumes";
+    match (ublk.hindrance(), terrace_fuse::check_available()) {
+        (Some(_), _) if !rustix::process::geteuid().is_root() => {
+            Check::new(name, false, "only root can attach volumes", WITHOUT)
+        }
+        (Some(why), Err(_)) => {
+            let found = format!("volumes cannot be attached: FUSE is not usable, and {why}");
+            Check::new(name, false, found, WITHOUT)
+        }
+        _ => {
+            let (well, found, advice) = ublk.advice();
+            Check::new(name, well, found, advice)
+        }
+    }
 }
 
 fn open_files() -> Check {
