@@ -239,8 +239,8 @@ fn end(
     verb: &str,
 ) -> Result<(), Failure> {
     let what = format!("{verb} pool '{}'", known.name);
-    stop_daemon(session, &known.name, force)?;
     let destroys = state == PoolState::Destroyed;
+    stop_daemon(session, &known.name, force, destroys)?;
     let opened = open_pool(
         known,
         OpenOptions {
@@ -478,7 +478,7 @@ pub fn failures_of(rows: &Value) -> Vec<Failure> {
 /// `terrace stop`.
 pub fn stop(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
     Registry::new(&session.places).require(pool)?;
-    stop_daemon(session, pool, force)?;
+    stop_daemon(session, pool, force, false)?;
     if session.json {
         return output::json(&json!({ "pool": pool, "state": "stopped" }));
     }
@@ -486,10 +486,11 @@ pub fn stop(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
 }
 
 /// Stops the daemon of a pool if there is one, and clears what a dead one left mounted.
-fn stop_daemon(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
+fn stop_daemon(session: &Session, pool: &str, force: bool, spare_clients: bool) -> Result<(), Failure> {
     match Client::open_running(&session.places, pool)? {
         Some(mut client) => {
-            client.call("stop", logged(json!({ "force": force })))?;
+            let arguments = json!({ "force": force, "spare_clients": spare_clients });
+            client.call("stop", logged(arguments))?;
             launch::wait_for_end(&session.places, pool)
         }
         None => {
