@@ -115,9 +115,9 @@ pub enum Command {
     /// Make a volume, or a snapshot of one (VOLUME@NAME), a block device of this machine, and print which
     ///
     /// The device is one of ublk (/dev/ublkbN) where the kernel has that, else a loop device, with logical blocks of the
-    /// volume's block_size; root alone can make one. It comes back with the daemon, and has a name that stays the same, for
-    /// fstab and crypttab: disk/POOL/VOLUME in the run directory (/run/terrace/disk/POOL/VOLUME for root). 'terrace doctor'
-    /// says which kind is made here, and why.
+    /// volume's block_size; its partitions are devices beside it. Root alone can make one. It comes back with the daemon,
+    /// and has a name that stays the same, for fstab and crypttab: disk/POOL/VOLUME in the run directory
+    /// (/run/terrace/disk/POOL/VOLUME for root). 'terrace doctor' says which kind is made here, and why.
     Attach {
         /// The volume; one that is attached already stays as it is
         volume: String,

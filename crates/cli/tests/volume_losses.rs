@@ -7,9 +7,10 @@ mod harness;
 use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
+    path::Path,
 };
 
-use harness::Machine;
+use harness::{Machine, can_mount};
 use serde_json::json;
 
 fn machine() -> Machine {
@@ -122,26 +123,31 @@ fn a_pool_is_not_destroyed_under_its_clients() {
     machine.error(&["list", "tank"], 1);
 }
 
+/// Writes at the start of a volume that is served at `socket`, as a client of the smallest kind.
+fn write_over_nbd(socket: &Path, volume: &str, offset: u64, data: &[u8]) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap().to_be_bytes();
+    let mut words = b"\0\0\0\x03IHAVEOPT\0\0\0\x01".to_vec();
+    words.extend_from_slice(&length(volume.as_bytes()));
+    words.extend_from_slice(volume.as_bytes());
+    words.extend_from_slice(&0x2560_9513_u32.to_be_bytes());
+    words.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7]);
+    words.extend_from_slice(&offset.to_be_bytes());
+    words.extend_from_slice(&length(data));
+    words.extend_from_slice(data);
+    stream.write_all(&words).unwrap();
+    let mut answer = [0; 18 + 10 + 16];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[32..36], [0; 4], "written");
+}
+
 /// An image of a whole disk, as they are made everywhere, on a volume with the sectors that volumes have by default.
 #[test]
 fn a_partition_table_for_other_sectors_is_told() {
     let machine = machine();
     machine.ok(&["serve", "tank/vm", "--nbd", "unix:nbd.sock"]);
-    let mut stream = UnixStream::connect(machine.path("nbd.sock")).unwrap();
-    let name = b"tank/vm";
-    let mut words = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x07".to_vec();
-    words.extend_from_slice(name);
-    // A write of eight bytes at 512, where the header of a GPT is.
-    words.extend_from_slice(&0x2560_9513_u32.to_be_bytes());
-    words.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7]);
-    words.extend_from_slice(&512_u64.to_be_bytes());
-    words.extend_from_slice(&8_u32.to_be_bytes());
-    words.extend_from_slice(b"EFI PART");
-    stream.write_all(&words).unwrap();
-    let mut answer = [0; 18 + 10 + 16];
-    stream.read_exact(&mut answer).unwrap();
-    assert_eq!(answer[32..36], [0; 4], "written");
-    drop(stream);
+    // Where the header of a GPT is.
+    write_over_nbd(&machine.path("nbd.sock"), "tank/vm", 512, b"EFI PART");
     machine.ok(&["unserve", "tank/vm"]);
     let serve = ["serve", "tank/vm", "--vhost-user", "disk.sock"];
     let output = machine.run(&serve);
@@ -187,4 +193,30 @@ fn status_tells_how_much_time_a_crash_may_cost() {
         told.contains("tank/timed: fsync returns at once: a crash loses at most the last 20s"),
         "{told}"
     );
+}
+
+#[test]
+fn partitions_of_an_attached_volume_are_devices() {
+    let machine = machine();
+    machine.ok(&["set", "block_size=512", "tank/vm"]);
+    machine.ok(&["serve", "tank/vm", "--nbd", "unix:nbd.sock"]);
+    let mut record = [0; 512];
+    // One partition of Linux: 10,000 sectors from the 2048th.
+    record[450] = 0x83;
+    record[454..458].copy_from_slice(&2048_u32.to_le_bytes());
+    record[458..462].copy_from_slice(&10_000_u32.to_le_bytes());
+    record[510..].copy_from_slice(&[0x55, 0xAA]);
+    write_over_nbd(&machine.path("nbd.sock"), "tank/vm", 0, &record);
+    let attached = machine.run(&["attach", "tank/vm", "--via", "loop"]);
+    if !can_mount() || !attached.status.success() {
+        eprintln!("skipped: no loop device can be had");
+        return;
+    }
+    let device = String::from_utf8(attached.stdout).unwrap();
+    let name = device.trim_end().strip_prefix("/dev/").unwrap();
+    let partition = Path::new("/sys/block").join(name).join(format!("{name}p1/size"));
+    let size = std::fs::read_to_string(&partition);
+    machine.ok(&["detach", "tank/vm"]);
+    assert_eq!(size.unwrap().trim(), "10000");
+    assert!(!partition.exists());
 }

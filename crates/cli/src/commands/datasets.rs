@@ -66,10 +66,10 @@ pub fn volume(session: &Session, command: VolumeCommand) -> Result<(), Failure> 
 }
 
 fn resize(session: &Session, volume: &str, size_bytes: u64, consent: Consent) -> Result<(), Failure> {
-    let arguments = |dry_run: bool, shrink: bool| json!({ "name": volume, "size_bytes": size_bytes, "shrink": shrink, "dry_run": dry_run });
+    let mut arguments = json!({ "name": volume, "size_bytes": size_bytes });
     let plan = session
         .client_for(volume)?
-        .call("resize", arguments(true, false))?;
+        .call("plan_resize", arguments.clone())?;
     let number = |key: &str| plan[key].as_u64().unwrap_or(0);
     let (before, now) = (number("before_bytes"), number("size_bytes"));
     let mut change = format!(
@@ -95,7 +95,8 @@ fn resize(session: &Session, volume: &str, size_bytes: u64, consent: Consent) ->
     if shrinks {
         output::confirm(&change, consent.yes)?;
     }
-    let resized = session.change(volume, "resize", arguments(false, shrinks))?;
+    arguments["shrink"] = json!(shrinks);
+    let resized = session.change(volume, "resize", arguments)?;
     tell_rounded(volume, size_bytes);
     if session.json {
         return output::json(&resized);

@@ -241,12 +241,25 @@ fn end(
     let what = format!("{verb} pool '{}'", known.name);
     let destroys = state == PoolState::Destroyed;
     stop_daemon(session, &known.name, force, destroys)?;
+    let forget = || {
+        Registry::new(&session.places).forget(&known.name)?;
+        session.places.forget_daemon(&known.name);
+        Ok(())
+    };
+    if force && destroys && known.devices.iter().all(|device| !device.exists()) {
+        eprintln!(
+            "none of the devices of '{}' is there: it is forgotten",
+            known.name
+        );
+        return forget();
+    }
     let opened = open_pool(
         known,
         OpenOptions {
             threads: false,
-            // What is given up need not be whole.
+            // What is given up need not be whole, and may have been destroyed from elsewhere.
             degraded: force && destroys,
+            destroyed: destroys,
             ..OpenOptions::default()
         },
     );
@@ -262,9 +275,7 @@ fn end(
         .close_as(state)
         .map_err(|error| crate::daemon::failure_of(&what, &error))?;
     drop(engine);
-    Registry::new(&session.places).forget(&known.name)?;
-    session.places.forget_daemon(&known.name);
-    Ok(())
+    forget()
 }
 
 fn import(

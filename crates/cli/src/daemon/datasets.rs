@@ -145,7 +145,9 @@ impl Daemon {
         Ok(json!({ "name": name }))
     }
 
-    pub(super) fn resize(&self, parameters: &Parameters) -> Result<Value, Failure> {
+    /// What `resize` would do, or why it would not; an operation of its own, so that no daemon takes the question for the
+    /// order.
+    pub(super) fn plan_resize(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let name = parameters.text("name")?;
         let what = format!("resize '{name}'");
         if let Some((volume, _)) = name.split_once('@') {
@@ -156,29 +158,36 @@ impl Daemon {
                 remedy,
             ));
         }
-        let datasets = self.engine.datasets();
-        let plan = datasets.check_resize(&name, parameters.number("size_bytes")?);
-        let (before_bytes, bytes) = plan.map_err(|error| refused(&what, &error))?;
-        let dry_run = parameters.flag("dry_run")?;
-        let in_use = self.blocks.uses_of(&name);
-        if bytes < before_bytes && !parameters.flag("shrink")? && !dry_run {
+        let plan = self
+            .engine
+            .datasets()
+            .check_resize(&name, parameters.number("size_bytes")?);
+        let (before_bytes, size_bytes) = plan.map_err(|error| refused(&what, &error))?;
+        Ok(json!({
+            "name": name, "before_bytes": before_bytes, "size_bytes": size_bytes, "in_use": self.blocks.uses_of(&name),
+            "resized": false, "served": [],
+        }))
+    }
+
+    pub(super) fn resize(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let mut plan = self.plan_resize(parameters)?;
+        let name = parameters.text("name")?;
+        let what = format!("resize '{name}'");
+        let size_bytes = plan["size_bytes"].as_u64().unwrap_or(u64::MAX);
+        if plan["before_bytes"].as_u64() > Some(size_bytes) && !parameters.flag("shrink")? {
             return Err(Failure::new(
                 what,
                 "it would get smaller: what is behind the new end is lost",
                 "add --yes to do it, or --dry-run to see what would be done",
             ));
         }
-        let mut told_later = Vec::new();
-        if !dry_run {
-            datasets
-                .resize_volume(&name, bytes)
-                .map_err(|error| refused(&what, &error))?;
-            told_later = self.blocks.resized(&self.engine, &name)?;
-        }
-        Ok(json!({
-            "name": name, "before_bytes": before_bytes, "size_bytes": bytes, "in_use": in_use, "resized": !dry_run,
-            "served": told_later,
-        }))
+        self.engine
+            .datasets()
+            .resize_volume(&name, size_bytes)
+            .map_err(|error| refused(&what, &error))?;
+        plan["served"] = json!(self.blocks.resized(&self.engine, &name)?);
+        plan["resized"] = json!(true);
+        Ok(plan)
     }
 
     pub(super) fn get_properties(&self, parameters: &Parameters) -> Result<Value, Failure> {

@@ -403,6 +403,7 @@ impl Daemon {
             "tier_set" => self.tier_set(parameters),
             "list" => self.list(parameters),
             "create" => self.create(parameters),
+            "plan_resize" => self.plan_resize(parameters),
             "resize" => self.resize(parameters),
             "get_properties" => self.get_properties(parameters),
             "set_properties" => self.set_properties(parameters),

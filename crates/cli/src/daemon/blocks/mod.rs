@@ -182,8 +182,7 @@ impl Blocks {
             Ok(attached) => {
                 self.forget_missing(Use::Attachment, &known.volume, None);
                 let mut answer = self.remember(attached)?.answer(&self.places);
-                let disk = export_of(engine, &what, &known.volume, true)?;
-                answer["note"] = json!(partitions::note(&known.volume, &*disk));
+                answer["note"] = note_of(engine, &known.volume);
                 Ok(answer)
             }
             Err(failure) => {
@@ -287,10 +286,7 @@ impl Blocks {
         let mut answer = service_row(&made?);
         // NBD clients choose their sectors themselves: those of qemu have 512 bytes.
         answer["note"] = match wanted.address.starts_with(VHOST_USER) {
-            true => json!(partitions::note(
-                &wanted.volume,
-                &*export_of(engine, &what, &wanted.volume, true)?
-            )),
+            true => note_of(engine, &wanted.volume),
             false => Value::Null,
         };
         Ok(answer)
@@ -411,6 +407,12 @@ impl Blocks {
         change(&mut list);
         registry.save_blocks(&self.pool, &list)
     }
+}
+
+/// What will surprise the users of a device: told if it can be found out.
+fn note_of(engine: &Arc<Engine>, volume: &str) -> Value {
+    let disk = export_of(engine, "look at it", volume, true).ok();
+    json!(disk.and_then(|disk| partitions::note(volume, &*disk)))
 }
 
 /// A service, for programs.
