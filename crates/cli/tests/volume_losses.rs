@@ -211,3 +211,23 @@ fn partitions_of_an_attached_volume_are_looked_for() {
     machine.ok(&["detach", "tank/vm"]);
     assert_eq!(asked.unwrap().trim(), "1");
 }
+
+#[test]
+fn a_device_that_was_taken_away_by_force_is_forgotten_with_its_last_user() {
+    let machine = machine();
+    let attached = machine.run(&["attach", "tank/vm", "--via", "loop"]);
+    if !can_mount() || !attached.status.success() {
+        eprintln!("skipped: no loop device can be had");
+        return;
+    }
+    let device = String::from_utf8(attached.stdout).unwrap();
+    let open = std::fs::File::open(device.trim_end()).unwrap();
+    machine.ok(&["detach", "tank/vm", "--force"]);
+    let line = machine.error(&["destroy", "tank/vm", "--yes"], 1);
+    assert!(
+        line.contains("taken away by force") && line.contains(device.trim_end()),
+        "{line}"
+    );
+    drop(open);
+    machine.ok(&["destroy", "tank/vm", "--yes"]);
+}

@@ -119,12 +119,44 @@ impl Blocks {
             let remedy = format!("run 'terrace detach {}' first", attached.known.volume);
             return Err(Failure::new(what, why, remedy));
         }
+        if let Some(attached) = self.still_leaving(&below) {
+            let why = format!(
+                "'{}' is in use: {} was taken away by force, and somebody has it still open",
+                attached.known.volume,
+                attached.device().display()
+            );
+            return Err(Failure::new(what, why, "unmount or close it first"));
+        }
         if let Some(service) = self.services.list().iter().find(|service| below(&service.volume)) {
             let why = format!("'{}' is in use: served at {}", service.volume, service.address);
             let remedy = format!("run 'terrace unserve {}' first", service.volume);
             return Err(Failure::new(what, why, remedy));
         }
         Ok(())
+    }
+
+    /// One of those that were taken away by force and whose users have not let go yet; those that have are forgotten, and
+    /// their volumes with them.
+    fn still_leaving(&self, wanted: &dyn Fn(&str) -> bool) -> Option<Arc<Attached>> {
+        let deadline = Instant::now() + RELEASE_PATIENCE;
+        loop {
+            let (ended, found) = {
+                let mut state = self.state.lock();
+                let (ended, left): (Vec<_>, Vec<_>) = std::mem::take(&mut state.leaving)
+                    .into_iter()
+                    .partition(|attached| attached.has_ended());
+                state.leaving = left;
+                let found = state.leaving.iter().find(|other| wanted(&other.known.volume));
+                (ended, found.cloned())
+            };
+            drop(ended);
+            let found = found?;
+            // The kernel lets go a moment after the last user did.
+            if Instant::now() > deadline || !users_of(found.device()).is_empty() {
+                return Some(found);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn refuse_stopping(&self, what: &str, stopping: bool) -> Result<(), Failure> {
