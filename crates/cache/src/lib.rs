@@ -14,6 +14,7 @@ mod foreground;
 mod heat;
 mod read_ahead;
 mod read_cache;
+mod rescue;
 mod reuse;
 mod sketch;
 mod visits;

@@ -22,7 +22,10 @@ use quick_cache::{
 };
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkPart, Store, StoreError};
 
-use crate::ahead::{Ahead, Used};
+use crate::{
+    ahead::{Ahead, Used},
+    rescue::rescue,
+};
 
 /// Tails of files up to this size are fetched whole at once, bytes.
 const SMALL_BYTES: usize = 16 * 1024;
@@ -339,12 +342,14 @@ impl ReadCache {
         target: &mut [u8],
     ) -> Result<Filled, StoreError> {
         self.misses.fetch_add(1, Relaxed);
-        let content = store.read_chunk(id)?;
-        self.insert(id, content.clone());
-        Ok(Filled {
-            bytes: cut(&content, offset, target),
-            fetched: true,
-        })
+        let bytes = match store.read_chunk(id) {
+            Ok(content) => {
+                self.insert(id, content.clone());
+                cut(&content, offset, target)
+            }
+            Err(error) => rescue(store, id, offset, target, error)?,
+        };
+        Ok(Filled { bytes, fetched: true })
     }
 
     /// Fills `target` with the content from `offset` on.
@@ -377,7 +382,10 @@ impl ReadCache {
         match store.read_chunk_part(id, start, end - start) {
             // The last chunk of a file is shorter than its blocks: fetch it whole and cut.
             Err(StoreError::Invalid(_)) => self.fetch_whole(store, id, offset, target),
-            Err(error) => Err(error),
+            Err(error) => Ok(Filled {
+                bytes: rescue(store, id, offset, target, error)?,
+                fetched: true,
+            }),
             Ok(part) => {
                 self.misses.fetch_add(1, Relaxed);
                 target.copy_from_slice(&part[offset - start..offset - start + target.len()]);
@@ -480,13 +488,15 @@ impl ReadCache {
         }
         let coming = self.expect(vec![id]);
         self.misses.fetch_add(1, Relaxed);
-        let content = store.read_chunk(id)?;
-        self.insert_whole(id, &content);
+        let bytes = match store.read_chunk(id) {
+            Ok(content) => {
+                self.insert_whole(id, &content);
+                cut(&content, offset, target)
+            }
+            Err(error) => rescue(store, id, offset, target, error)?,
+        };
         drop(coming);
-        Ok(Filled {
-            bytes: cut(&content, offset, target),
-            fetched: true,
-        })
+        Ok(Filled { bytes, fetched: true })
     }
 
     /// Brings chunks in, as [`fetch`](Self::fetch), those of `ids` that are not here.

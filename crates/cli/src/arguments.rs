@@ -115,9 +115,9 @@ pub enum Command {
     /// Make a volume, or a snapshot of one (VOLUME@NAME), a block device of this machine, and print which
     ///
     /// The device is one of ublk (/dev/ublkbN) where the kernel has that, else a loop device, with logical blocks of the
-    /// volume's block_size; root alone can make one. It comes back with the daemon, and has a name that stays the same, for
-    /// fstab and crypttab: disk/POOL/VOLUME in the run directory (/run/terrace/disk/POOL/VOLUME for root). 'terrace doctor'
-    /// says which kind is made here, and why.
+    /// volume's block_size; its partitions are devices beside it. Root alone can make one. It comes back with the daemon,
+    /// and has a name that stays the same, for fstab and crypttab: disk/POOL/VOLUME in the run directory
+    /// (/run/terrace/disk/POOL/VOLUME for root). 'terrace doctor' says which kind is made here, and why.
     Attach {
         /// The volume; one that is attached already stays as it is
         volume: String,
@@ -141,6 +141,8 @@ pub enum Command {
     /// With --vhost-user a machine monitor such as qemu connects to the socket PATH, and the guest sees the volume as a
     /// virtio disk: -object memory-backend-memfd,id=m,size=RAM,share=on -machine memory-backend=m
     /// -chardev socket,id=c,path=PATH,reconnect=1 -device vhost-user-blk-pci,chardev=c,num-queues=4.
+    /// Its sectors are those of the volume's block_size. A BIOS boots only from sectors of 512 bytes, and images of whole
+    /// disks are made for these: 'terrace volume create --block-size 512', or 'terrace set block_size=512 VOLUME'.
     ///
     /// The export has the volume's name; several volumes may share an address. A Unix socket is made for its owner alone.
     /// Without --tls-cert there is no encryption and no password: who reaches the address can use the volume. With it,
@@ -421,7 +423,7 @@ pub enum PoolCommand {
     Destroy {
         /// The pool
         pool: String,
-        /// Also while files in it are open
+        /// Also while files in it are open, devices of its volumes in use, or clients connected to them
         #[arg(short, long)]
         force: bool,
         #[command(flatten)]
@@ -566,7 +568,8 @@ pub enum VolumeCommand {
         /// Set no room aside for it
         #[arg(long)]
         sparse: bool,
-        /// Logical block of its devices: 4K (the default) or 512; the same as -o block_size=SIZE
+        /// Logical block of its devices: 4K (the default) or 512, as images of whole disks and a BIOS want it; the same as
+        /// -o block_size=SIZE
         #[arg(long, value_name = "SIZE")]
         block_size: Option<String>,
         /// Create the datasets above it too
@@ -576,15 +579,14 @@ pub enum VolumeCommand {
         #[arg(short, value_name = "PROPERTY=VALUE")]
         options: Vec<String>,
     },
-    /// Change the size of a volume
+    /// Change the size of a volume; asks before it makes one smaller, as what is behind the new end is lost
     Resize {
         /// The volume
         volume: String,
         /// The new size
         size: String,
-        /// Also if it gets smaller: what is behind the new end is lost
-        #[arg(short, long)]
-        yes: bool,
+        #[command(flatten)]
+        consent: Consent,
     },
 }
 

@@ -184,3 +184,28 @@ fn properties_of_pools_are_checked_and_kept() {
             .contains("slow")
     );
 }
+
+/// A pool that was destroyed from elsewhere, or whose devices are gone, does not stay in the list for ever.
+#[test]
+fn what_is_left_of_a_pool_can_be_forgotten() {
+    let machine = Machine::new();
+    let other = Machine::new();
+    machine.make_pool();
+    machine.ok(&["stop", "tank"]);
+    let (fast, slow) = (machine.text("fast.img"), machine.text("slow.img"));
+    other.ok(&["pool", "import", &fast, &slow]);
+    other.ok(&["pool", "destroy", "tank", "--yes"]);
+    let line = machine.error(&["list", "tank"], 1);
+    assert!(line.contains("'terrace pool import --destroyed'"), "{line}");
+    machine.ok(&["pool", "destroy", "tank", "--yes"]);
+    assert_eq!(machine.json(&["pool", "list"]), json!([]));
+
+    machine.ok(&["pool", "import", "--destroyed", &fast, &slow]);
+    machine.ok(&["stop", "tank"]);
+    std::fs::remove_file(&fast).unwrap();
+    std::fs::remove_file(&slow).unwrap();
+    let line = machine.error(&["pool", "destroy", "tank", "--yes"], 1);
+    assert!(line.contains("--force"), "{line}");
+    machine.ok(&["pool", "destroy", "tank", "--yes", "--force"]);
+    assert_eq!(machine.json(&["pool", "list"]), json!([]));
+}

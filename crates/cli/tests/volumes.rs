@@ -463,11 +463,25 @@ fn blocks_of_512_bytes_on_request() {
         "512",
     ]);
     assert!(machine.ok(&["get", "block_size", "tank/small"]).contains("512"));
-    let line = machine.error(&["set", "block_size=4K", "tank/small"], 1);
-    assert!(line.contains("when a volume is made"), "{line}");
-    machine.error(&["inherit", "block_size", "tank/small"], 1);
     machine.error(&["fs", "create", "tank/fs", "-o", "block_size=512"], 1);
+    machine.error(&["set", "block_size=512", "tank"], 1);
     let socket = machine.path("s");
+    machine.ok(&["set", "block_size=4K", "tank/small"]);
+    machine.ok(&["serve", "tank/small", "--nbd", "unix:s"]);
+    assert_eq!(Client::block_bytes(&socket, "tank/small"), 4096);
+    // Not under those who count in them.
+    for words in [
+        &["set", "block_size=512", "tank/small"][..],
+        &["inherit", "block_size", "tank/small"],
+    ] {
+        let line = machine.error(words, 1);
+        assert!(
+            line.contains("in use: served at") && line.contains("unserve"),
+            "{line}"
+        );
+    }
+    machine.ok(&["unserve", "tank/small"]);
+    machine.ok(&["set", "block_size=512", "tank/small"]);
     machine.ok(&["serve", "tank/small", "--nbd", "unix:s"]);
     machine.ok(&["serve", "tank/vm", "--nbd", "unix:s"]);
     assert_eq!(Client::block_bytes(&socket, "tank/small"), 512);

@@ -15,7 +15,7 @@ pub enum DatasetError {
     #[error("there is no snapshot '{0}'; 'terrace list -t snapshot' shows those that exist")]
     NoSnapshot(String),
     /// The dataset above is missing.
-    #[error("there is no dataset '{0}' to put it below; create that first, or use -p")]
+    #[error("there is no dataset '{0}' to put it below; create that first: 'terrace fs create -p {0}'")]
     NoParent(String),
     /// The name is taken.
     #[error("'{0}' exists already; choose another name, or destroy or rename that one")]

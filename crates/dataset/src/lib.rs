@@ -94,7 +94,7 @@ pub use held::{Held, HeldRecord};
 pub use hot_pieces::HotPiece;
 pub use inode::{FileKind, InodeRecord, TARGET_BYTES_MAX, Time};
 pub use layout::{Cut, Layout};
-pub use lifecycle::{DestroyReport, NewDataset, VOLUME_BYTES_MAX, check_volume_size};
+pub use lifecycle::{DestroyReport, NewDataset, VOLUME_BYTES_MAX};
 pub use name::{check_dataset, check_part, split_snapshot};
 pub use object_pins::ObjectPins;
 pub use placement::{TierBytes, body_of_object, bytes_of_dataset, bytes_of_object};

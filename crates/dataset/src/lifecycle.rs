@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use terrace_store::{BLOCK_BYTES, Batch};
+use terrace_store::{BLOCK_BYTES, Batch, Reservation};
 
 use crate::{
     dataset_error::DatasetError,
@@ -359,17 +359,11 @@ impl Datasets {
         let size_bytes = check_volume_size(size_bytes)?;
         let volume = self.volume(name)?;
         let _admin = self.admin.lock();
-        let node = self.node(name)?;
+        let (node, more) = self.grant_size(name, size_bytes)?;
         let mut record = node.record.read().clone();
-        let Kind::Volume { size_bytes: old } = record.kind else {
-            return Err(DatasetError::Refused(format!("'{name}' is not a volume")));
-        };
-        let fully_reserved = record.properties.get("reservation") == Some(&crate::units::format_size(old));
-        if fully_reserved {
-            self.check_reservation(name, size_bytes)?;
-            let usage = node.state.usage();
-            let _more = self.set_aside(usage.more_for(size_bytes))?;
-            usage.keep_reservation(size_bytes);
+        if more.is_some() {
+            node.state.usage().keep_reservation(size_bytes);
+            drop(more);
             record
                 .properties
                 .insert("reservation".into(), crate::units::format_size(size_bytes));
@@ -382,6 +376,41 @@ impl Datasets {
         volume.flush_always()?;
         self.environment.store.flush(self.environment.store.newest())?;
         Ok(())
+    }
+
+    /// What [`resize_volume`](Self::resize_volume) would do now, or why it would refuse; changes nothing. Returns the size that
+    /// the volume has and the one that it would get, bytes.
+    pub fn check_resize(&self, name: &str, size_bytes: u64) -> Result<(u64, u64), DatasetError> {
+        let size_bytes = check_volume_size(size_bytes)?;
+        let has_bytes = self.volume(name)?.size_bytes();
+        let _admin = self.admin.lock();
+        self.grant_size(name, size_bytes)?;
+        Ok((has_bytes, size_bytes))
+    }
+
+    /// The volume, if it may get that size; with the room that it takes if all of it is reserved. `admin` is held.
+    fn grant_size(
+        &self,
+        name: &str,
+        size_bytes: u64,
+    ) -> Result<(Arc<Node>, Option<Reservation>), DatasetError> {
+        let node = self.node(name)?;
+        let record = node.record.read().clone();
+        let Kind::Volume { size_bytes: old } = record.kind else {
+            return Err(DatasetError::Refused(format!("'{name}' is not a volume")));
+        };
+        // Before any room is promised, which would stay so.
+        if node.state.settings().readonly {
+            return Err(DatasetError::Refused(format!(
+                "'{name}' is read-only; 'terrace set readonly=off {name}' lets it be changed"
+            )));
+        }
+        if record.properties.get("reservation") != Some(&crate::units::format_size(old)) {
+            return Ok((node, None));
+        }
+        self.check_reservation(name, size_bytes)?;
+        let more = self.set_aside(node.state.usage().more_for(size_bytes))?;
+        Ok((node, Some(more)))
     }
 
     /// The pool was imported under another name: all full names change.
@@ -427,7 +456,7 @@ fn refuse_if_any(name: &str, what: &'static str, list: &[String]) -> Result<(), 
 ///
 /// # Errors
 /// `InvalidSize` if no volume can have it.
-pub fn check_volume_size(size_bytes: u64) -> Result<u64, DatasetError> {
+fn check_volume_size(size_bytes: u64) -> Result<u64, DatasetError> {
     if size_bytes == 0 || size_bytes > VOLUME_BYTES_MAX {
         return Err(DatasetError::InvalidSize { size_bytes });
     }

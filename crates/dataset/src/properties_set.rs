@@ -54,13 +54,12 @@ impl Datasets {
             ));
         }
         let value = self.check_property(property, value)?;
-        if property == "block_size" {
+        let mut record = node.record.read().clone();
+        if property == "block_size" && !record.kind.is_volume() {
             return Err(DatasetError::InvalidProperty(
-                "'block_size' is chosen when a volume is made: partition tables and filesystems in it count in it"
-                    .into(),
+                "'block_size' is a property of volumes".into(),
             ));
         }
-        let mut record = node.record.read().clone();
         record.properties.insert(property.to_owned(), value);
         if record.properties.len() > crate::dataset_record::PROPERTIES_MAX {
             return Err(DatasetError::InvalidProperty(format!(
@@ -76,11 +75,6 @@ impl Datasets {
         let node = self.node(name)?;
         properties::check_name(property).map_err(DatasetError::InvalidProperty)?;
         let mut record = node.record.read().clone();
-        if property == "block_size" && record.properties.contains_key(property) {
-            return Err(DatasetError::InvalidProperty(
-                "'block_size' stays what it was when the volume was made".into(),
-            ));
-        }
         if record.properties.remove(property).is_none() {
             return Ok(());
         }

@@ -681,6 +681,11 @@ impl Engine {
         self.pool.property("migration").as_deref() != Some("off")
     }
 
+    /// How often datasets without a `commit_interval` of their own are committed.
+    pub fn commit_interval(&self) -> Duration {
+        Duration::from_millis(self.commit_interval_milliseconds.load(Ordering::Relaxed))
+    }
+
     fn apply_properties(&self) {
         let interval = self
             .pool

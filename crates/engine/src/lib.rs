@@ -33,7 +33,7 @@ pub use error::EngineError;
 pub use journal::{Entry, rfc3339};
 pub use options::OpenOptions;
 pub use rebuild::{RebuildOptions, RebuildReport, RebuiltDataset, RebuiltFile, rebuild};
-pub use report::durability_in_words;
+pub use report::{durability_in_words, loss_window};
 pub use spec::{PoolSpec, TierSpec};
 pub use status::{
     DatasetStatus, DeviceStatus, IoCounters, JobStatus, LostStatus, MemoryStatus, ScrubStatus, Status,

@@ -1,11 +1,13 @@
 //! Building [`Status`] and the I/O counters from what the floors below count. From memory alone: no device is read.
 
+use std::time::Duration;
+
 use terrace_dataset::Durability;
 use terrace_pool::{DeviceState, Presence};
 
 use crate::{
     DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, Status, TierStatus,
-    journal::rfc3339, losses::names_in_words,
+    duration::format_duration, journal::rfc3339, losses::names_in_words,
 };
 
 /// What this process holds in memory, bytes; 0 where the system does not tell.
@@ -262,15 +264,28 @@ fn ratio(before: u64, after: u64) -> f64 {
     }
 }
 
-/// What a durability means, for people.
-pub fn durability_in_words(durability: Durability) -> &'static str {
+/// What a dataset may lose in a crash although a program did all that it can: the time before it, at most. `None`: all
+/// since the pool was stopped last. `interval` is the effective `commit_interval`.
+pub fn loss_window(durability: Durability, interval: Duration) -> Option<Duration> {
     match durability {
-        Durability::Ram => "kept in memory only: lost on a crash, saved when the pool is stopped",
-        Durability::Timed => "fsync returns at once: a crash loses at most commit_interval",
-        Durability::Barrier => {
-            "fsync makes durable; what was not synced is lost back to commit_interval at most"
+        Durability::Ram => None,
+        Durability::Timed | Durability::Barrier => Some(interval),
+        Durability::Sync => Some(Duration::ZERO),
+    }
+}
+
+/// What a durability means, for people; `interval` is the effective `commit_interval`.
+pub fn durability_in_words(durability: Durability, interval: Duration) -> String {
+    let interval = format_duration(interval);
+    match durability {
+        Durability::Ram => "kept in memory only: lost on a crash, saved when the pool is stopped".into(),
+        Durability::Timed => {
+            format!("fsync returns at once: a crash loses at most the last {interval} (commit_interval)")
         }
-        Durability::Sync => "every write is durable before it returns",
+        Durability::Barrier => format!(
+            "fsync makes durable; of what was not synced a crash loses at most the last {interval} (commit_interval)"
+        ),
+        Durability::Sync => "every write is durable before it returns".into(),
     }
 }
 

@@ -160,7 +160,13 @@ impl Scrub {
                 return Err(error);
             }
         };
-        for chunk in &progress.damaged {
+        // What nothing refers to any more, since it was deleted or written over, is about to be freed: nobody lost it.
+        let damaged: Vec<_> = progress
+            .damaged
+            .into_iter()
+            .filter(|chunk| chunk.references > 0)
+            .collect();
+        for chunk in &damaged {
             if run.lost.len() < LOST_CHUNKS_MAX {
                 run.lost.insert(chunk.id);
             }
@@ -170,10 +176,8 @@ impl Scrub {
         status.done_bytes = progress.done_bytes;
         status.total_bytes = progress.total_bytes.max(progress.done_bytes);
         status.repaired += progress.repaired;
-        status.errors +=
-            progress.repaired + (progress.damaged.len() + progress.damaged_metadata.len()) as u64;
-        let lines = progress
-            .damaged
+        status.errors += progress.repaired + (damaged.len() + progress.damaged_metadata.len()) as u64;
+        let lines = damaged
             .iter()
             .map(|chunk| {
                 format!(

@@ -184,6 +184,10 @@ pub struct DatasetStatus {
     pub durability: String,
     /// The durability in words: what can be lost when.
     pub durability_detail: String,
+    /// What a crash may take of changes that were not synced (with `timed` of synced ones too), seconds before it; none with
+    /// `ram`, which loses all since the last clean stop.
+    #[serde(default)]
+    pub loss_window_seconds: Option<f64>,
     /// Where it is mounted, if it is.
     pub mounts: Vec<String>,
     /// When it was made.

@@ -4,11 +4,11 @@
 //! connection that is gone shows as [`Received::Ended`], never as an error loop.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, Metadata, OpenOptions},
     io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::fs::OpenOptionsExt,
+        unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
     },
 };
 
@@ -67,9 +67,14 @@ pub struct Connection {
 impl Connection {
     /// Opens the device: a connection that is not mounted yet.
     pub fn open() -> io::Result<Self> {
-        Ok(Self {
-            file: open_device(false)?.into(),
-        })
+        let file = open_device(false)?;
+        // In a container something else may lie there, which mount(2) would refuse without a word of it.
+        if !is_fuse_device(&file.metadata()?) {
+            return Err(io::Error::other(
+                "this is not the FUSE device (character device 10, 229)",
+            ));
+        }
+        Ok(Self { file: file.into() })
     }
 
     /// A connection whose descriptor came from `fusermount3`.
@@ -134,6 +139,10 @@ impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+fn is_fuse_device(metadata: &Metadata) -> bool {
+    metadata.file_type().is_char_device() && metadata.rdev() == rustix::fs::makedev(10, 229)
 }
 
 fn open_device(non_blocking: bool) -> io::Result<File> {

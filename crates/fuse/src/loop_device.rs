@@ -11,12 +11,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// Where the kernel is asked for a free one.
+const CONTROL_PATH: &str = "/dev/loop-control";
 const LOOP_CLEAR: libc::c_ulong = 0x4C01;
 const LOOP_SET_CAPACITY: libc::c_ulong = 0x4C07;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
 const LOOP_GET_FREE: libc::c_ulong = 0x4C82;
 
 const FLAG_READ_ONLY: u32 = 1;
+/// Partitions become devices of their own, as those of any disk do: /dev/loopNpM.
+const FLAG_PARTITIONS: u32 = 8;
 const FLAG_DIRECT_IO: u32 = 16;
 
 /// `struct loop_info64` of linux/loop.h.
@@ -77,6 +81,12 @@ fn control(file: &File, request: libc::c_ulong, argument: libc::c_ulong) -> io::
     }
 }
 
+fn open_control() -> Result<File, LoopError> {
+    let path = Path::new(CONTROL_PATH);
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    opened.map_err(|cause| failed("open", path, cause))
+}
+
 fn configure(device: &File, backing: RawFd, block_bytes: u32, read_only: bool, name: &str) -> io::Result<()> {
     let mut file_name = [0; 64];
     let length = name.len().min(63);
@@ -90,7 +100,7 @@ fn configure(device: &File, backing: RawFd, block_bytes: u32, read_only: bool, n
         number: 0,
         encryption: 0,
         key_size: 0,
-        flags: FLAG_DIRECT_IO | if read_only { FLAG_READ_ONLY } else { 0 },
+        flags: FLAG_DIRECT_IO | FLAG_PARTITIONS | if read_only { FLAG_READ_ONLY } else { 0 },
         file_name,
         crypt_name: [0; 64],
         key: [0; 32],
@@ -123,6 +133,11 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
+    /// Whether loop devices can be asked for here at all.
+    pub fn check_available() -> Result<(), LoopError> {
+        open_control().map(drop)
+    }
+
     /// Takes a free loop device for `backing`. Must not be called by a thread that serves the file.
     pub fn attach(backing: &Path, block_bytes: u32, read_only: bool) -> Result<Self, LoopError> {
         Self::attach_as(backing, block_bytes, read_only, None)
@@ -137,9 +152,7 @@ impl LoopDevice {
     ) -> Result<Self, LoopError> {
         let file = OpenOptions::new().read(true).write(!read_only).open(backing);
         let file = file.map_err(|cause| failed("open", backing, cause))?;
-        let control_path = Path::new("/dev/loop-control");
-        let loops = OpenOptions::new().read(true).write(true).open(control_path);
-        let loops = loops.map_err(|cause| failed("open", control_path, cause))?;
+        let loops = open_control()?;
         let set_up = |path: &Path| {
             let device = OpenOptions::new().read(true).write(!read_only).open(path);
             let device = device.map_err(|cause| failed("open", path, cause))?;
@@ -159,7 +172,7 @@ impl LoopDevice {
         // Another process may take the free device first; then the next one is asked for.
         for _ in 0..64 {
             let number = control(&loops, LOOP_GET_FREE, 0)
-                .map_err(|cause| failed("find a free device with", control_path, cause))?;
+                .map_err(|cause| failed("find a free device with", Path::new(CONTROL_PATH), cause))?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             if set_up(&path)? {
                 return Ok(Self { path });
@@ -167,7 +180,7 @@ impl LoopDevice {
         }
         Err(failed(
             "find a free device with",
-            control_path,
+            Path::new(CONTROL_PATH),
             io::ErrorKind::ResourceBusy.into(),
         ))
     }

@@ -245,7 +245,7 @@ impl Files for VolumeFile {
         if end > volume.size_bytes() {
             return Err(FsError::NoSpace);
         }
-        volume.write(offset, data)?;
+        volume.write(offset, data).map_err(of_a_device)?;
         Ok(data.len())
     }
 
@@ -265,8 +265,8 @@ impl Files for VolumeFile {
         }
         match mode {
             AllocateMode::Reserve { .. } => Err(FsError::NotSupported),
-            AllocateMode::Punch => volume.discard(offset, length),
-            AllocateMode::Zero { .. } => volume.write_zeroes(offset, length),
+            AllocateMode::Punch => volume.discard(offset, length).map_err(of_a_device),
+            AllocateMode::Zero { .. } => volume.write_zeroes(offset, length).map_err(of_a_device),
         }
     }
 
@@ -291,7 +291,7 @@ impl Files for VolumeFile {
 
     fn sync(&self, _: u64) -> Result<(), FsError> {
         match &self.source {
-            Source::Live(volume) => volume.flush(),
+            Source::Live(volume) => volume.flush().map_err(of_a_device),
             Source::Past(_) => Ok(()),
         }
     }
@@ -309,5 +309,13 @@ impl Files for VolumeFile {
             .into_iter()
             .map(|entry| (entry, Some(attributes)))
             .collect())
+    }
+}
+
+/// The block layer knows no quotas: of EDQUOT the loop device would make an I/O error.
+fn of_a_device(error: FsError) -> FsError {
+    match error {
+        FsError::QuotaExceeded => FsError::NoSpace,
+        other => other,
     }
 }

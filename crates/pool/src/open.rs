@@ -364,7 +364,7 @@ fn check_state(label: &Label, options: &OpenOptions) -> Result<(), PoolError> {
         PoolState::Exported => (!options.exported, "use 'terrace pool import' to take it in again"),
         PoolState::Destroyed => (
             !options.destroyed,
-            "its data may be recoverable: import it as destroyed",
+            "its data may be recoverable: 'terrace pool import --destroyed' with its devices takes it in again",
         ),
     };
     if !refused || options.read_only && label.state == PoolState::Exported {

@@ -14,10 +14,18 @@ use crate::{
 pub fn attach(session: &Session, volume: &str, read_only: bool, via: Via) -> Result<(), Failure> {
     let arguments = json!({ "volume": volume, "read_only": read_only, "via": via });
     let answer = session.change(volume, "attach", arguments)?;
+    tell_note(&answer);
     if session.json {
         return output::json(&answer);
     }
     output::line(answer["device"].as_str().unwrap_or_default())
+}
+
+/// What will surprise whoever uses the device: beside the answer, which scripts read.
+fn tell_note(answer: &Value) {
+    if let Some(note) = answer["note"].as_str() {
+        eprintln!("{note}");
+    }
 }
 
 /// `terrace detach VOLUME|DEVICE`.
@@ -83,6 +91,7 @@ pub fn serve(session: &Session, arguments: &ServeArguments) -> Result<(), Failur
         "volume": volume, "address": address, "read_only": arguments.read_only, "tls": tls,
     });
     let mut answer = session.change(volume, "serve", request)?;
+    tell_note(&answer);
     let uri = uri(
         volume,
         answer["address"].as_str().unwrap_or_default(),

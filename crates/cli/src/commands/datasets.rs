@@ -57,24 +57,63 @@ pub fn volume(session: &Session, command: VolumeCommand) -> Result<(), Failure> 
             tell_rounded(&dataset, size_bytes);
             Ok(())
         }
-        VolumeCommand::Resize { volume, size, yes } => {
-            let size_bytes = bytes(&size)?;
-            let arguments = json!({ "name": volume, "size_bytes": size_bytes, "shrink": yes });
-            let resized = session.change(&volume, "resize", arguments)?;
-            tell_rounded(&volume, size_bytes);
-            for address in resized["served"].as_array().into_iter().flatten() {
-                let address = address.as_str().unwrap_or_default();
-                if address.starts_with('/') {
-                    println!(
-                        "{address} is in use and shows the new size of '{volume}' when it is detached and attached again"
-                    );
-                } else {
-                    println!("who uses '{volume}' at {address} sees the new size when they connect again");
-                }
-            }
-            Ok(())
+        VolumeCommand::Resize {
+            volume,
+            size,
+            consent,
+        } => resize(session, &volume, bytes(&size)?, consent),
+    }
+}
+
+fn resize(session: &Session, volume: &str, size_bytes: u64, consent: Consent) -> Result<(), Failure> {
+    let mut arguments = json!({ "name": volume, "size_bytes": size_bytes });
+    let plan = session
+        .client_for(volume)?
+        .call("plan_resize", arguments.clone())?;
+    let number = |key: &str| plan[key].as_u64().unwrap_or(0);
+    let (before, now) = (number("before_bytes"), number("size_bytes"));
+    let mut change = format!(
+        "change the size of '{volume}' from {} to {}",
+        format_size(before),
+        format_size(now)
+    );
+    let in_use = plan["in_use"].as_array().into_iter().flatten();
+    let in_use: Vec<&str> = in_use.filter_map(Value::as_str).collect();
+    let shrinks = now < before;
+    if shrinks {
+        change.push_str(", by which what is behind the new end is lost");
+        if !in_use.is_empty() {
+            change.push_str(&format!(", while it is in use ({})", in_use.join(", ")));
         }
     }
+    if consent.dry_run {
+        if session.json {
+            return output::json(&plan);
+        }
+        return output::line(&format!("would {change}"));
+    }
+    if shrinks {
+        output::confirm(&change, consent.yes)?;
+    }
+    arguments["shrink"] = json!(shrinks);
+    let resized = session.change(volume, "resize", arguments)?;
+    tell_rounded(volume, size_bytes);
+    if session.json {
+        return output::json(&resized);
+    }
+    for address in resized["served"].as_array().into_iter().flatten() {
+        let address = address.as_str().unwrap_or_default();
+        if address.starts_with('/') {
+            output::line(&format!(
+                "{address} is in use and shows the new size of '{volume}' when it is detached and attached again"
+            ))?;
+        } else {
+            output::line(&format!(
+                "who uses '{volume}' at {address} sees the new size when they connect again"
+            ))?;
+        }
+    }
+    Ok(())
 }
 
 /// Volumes have whole blocks: one that was asked for otherwise got a little more.

@@ -131,7 +131,7 @@ fn fuse() -> Vec<Check> {
             false,
             error.to_string(),
             "mounts need it: 'modprobe fuse' (in a container: --device /dev/fuse --cap-add SYS_ADMIN); \
-             without it 'terrace ls', 'cat', 'put' and 'get' work",
+             without it 'terrace ls', 'cat', 'put' and 'get' work, and 'terrace serve' for volumes",
         )),
     }
     let (works, found) = match terrace_fuse::ring_switch() {
@@ -187,8 +187,37 @@ fn fuse() -> Vec<Check> {
 }
 
 fn attaching() -> Check {
-    let (well, found, advice) = UblkHere::look().advice();
-    Check::new("attached volumes", well, found, advice)
+    let mut hindrances = Vec::new();
+    if terrace_fuse::check_available().is_err() {
+        hindrances.push("FUSE cannot be used".to_owned());
+    }
+    if let Err(error) = terrace_fuse::LoopDevice::check_available() {
+        let text = error.to_string();
+        hindrances.push(text.split("; ").next().unwrap_or_default().to_owned());
+    }
+    let is_root = rustix::process::geteuid().is_root();
+    attaching_as(&UblkHere::look(), is_root, hindrances)
+}
+
+/// `hindrances`: what stands in the way of loop devices.
+fn attaching_as(ublk: &UblkHere, is_root: bool, mut hindrances: Vec<String>) -> Check {
+    const WITHOUT: &str = "'terrace serve' gives volumes to qemu and NBD clients without; to attach them, let root run the pool where \
+                           /dev/fuse and /dev/loop-control, or ublk, can be used ('modprobe fuse', 'modprobe loop', 'modprobe ublk_drv')";
+    let name = "attached volumes";
+    let Some(why) = ublk.hindrance() else {
+        let (well, found, advice) = ublk.advice();
+        return Check::new(name, well, found, advice);
+    };
+    if !is_root {
+        return Check::new(name, false, "only root can attach volumes", WITHOUT);
+    }
+    if hindrances.is_empty() {
+        let (well, found, advice) = ublk.advice();
+        return Check::new(name, well, found, advice);
+    }
+    hindrances.push(why);
+    let found = format!("volumes cannot be attached: {}", hindrances.join(", and "));
+    Check::new(name, false, found, WITHOUT)
 }
 
 fn open_files() -> Check {
@@ -236,4 +265,29 @@ fn state_directory(session: &Session) -> Check {
         found,
         "make room there: mounts and logs are written to it",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_devices_are_promised_that_cannot_be_made() {
+        let absent = UblkHere::Absent;
+        let check = attaching_as(&absent, true, Vec::new());
+        assert!(check.found.contains("through loop devices"), "{}", check.found);
+        let check = attaching_as(&absent, true, vec!["FUSE cannot be used".into()]);
+        assert!(
+            check
+                .found
+                .contains("cannot be attached: FUSE cannot be used, and there is no /dev/ublk"),
+            "{}",
+            check.found
+        );
+        assert!(check.advice.contains("'terrace serve'") && check.state == "warning");
+        let check = attaching_as(&absent, false, Vec::new());
+        assert!(check.found.contains("only root") && check.advice.contains("'terrace serve'"));
+        let usable = UblkHere::Usable { resizes: true };
+        assert_eq!(attaching_as(&usable, true, vec!["no loop".into()]).state, "ok");
+    }
 }

@@ -239,14 +239,27 @@ fn end(
     verb: &str,
 ) -> Result<(), Failure> {
     let what = format!("{verb} pool '{}'", known.name);
-    stop_daemon(session, &known.name, force)?;
     let destroys = state == PoolState::Destroyed;
+    stop_daemon(session, &known.name, force, destroys)?;
+    let forget = || {
+        Registry::new(&session.places).forget(&known.name)?;
+        session.places.forget_daemon(&known.name);
+        Ok(())
+    };
+    if force && destroys && known.devices.iter().all(|device| !device.exists()) {
+        eprintln!(
+            "none of the devices of '{}' is there: it is forgotten",
+            known.name
+        );
+        return forget();
+    }
     let opened = open_pool(
         known,
         OpenOptions {
             threads: false,
-            // What is given up need not be whole.
+            // What is given up need not be whole, and may have been destroyed from elsewhere.
             degraded: force && destroys,
+            destroyed: destroys,
             ..OpenOptions::default()
         },
     );
@@ -262,9 +275,7 @@ fn end(
         .close_as(state)
         .map_err(|error| crate::daemon::failure_of(&what, &error))?;
     drop(engine);
-    Registry::new(&session.places).forget(&known.name)?;
-    session.places.forget_daemon(&known.name);
-    Ok(())
+    forget()
 }
 
 fn import(
@@ -478,7 +489,7 @@ pub fn failures_of(rows: &Value) -> Vec<Failure> {
 /// `terrace stop`.
 pub fn stop(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
     Registry::new(&session.places).require(pool)?;
-    stop_daemon(session, pool, force)?;
+    stop_daemon(session, pool, force, false)?;
     if session.json {
         return output::json(&json!({ "pool": pool, "state": "stopped" }));
     }
@@ -486,10 +497,11 @@ pub fn stop(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
 }
 
 /// Stops the daemon of a pool if there is one, and clears what a dead one left mounted.
-fn stop_daemon(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
+fn stop_daemon(session: &Session, pool: &str, force: bool, spare_clients: bool) -> Result<(), Failure> {
     match Client::open_running(&session.places, pool)? {
         Some(mut client) => {
-            client.call("stop", logged(json!({ "force": force })))?;
+            let arguments = json!({ "force": force, "spare_clients": spare_clients });
+            client.call("stop", logged(arguments))?;
             launch::wait_for_end(&session.places, pool)
         }
         None => {

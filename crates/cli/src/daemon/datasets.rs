@@ -1,9 +1,11 @@
 //! Requests about datasets and snapshots, and the pool's status.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use terrace_control::Failure;
-use terrace_dataset::{DatasetInfo, Kind, NewDataset, SnapshotInfo, check_volume_size, format_time};
-use terrace_engine::{DatasetStatus, Status, durability_in_words};
+use terrace_dataset::{DatasetInfo, Kind, NewDataset, SnapshotInfo, format_time};
+use terrace_engine::{DatasetStatus, Status, durability_in_words, loss_window};
 
 use super::{
     Daemon,
@@ -22,12 +24,15 @@ impl Daemon {
         let datasets = self.engine.datasets().list(None).unwrap_or_default();
         status.datasets = datasets
             .into_iter()
-            .map(|info| DatasetStatus {
+            .map(|info| (self.commit_interval_of(&info), info))
+            .map(|(interval, info)| DatasetStatus {
                 kind: kind_name(info.kind).into(),
                 used_bytes: info.used_bytes,
                 objects: info.objects,
                 durability: durability_name(&info).into(),
-                durability_detail: durability_in_words(info.settings.durability).into(),
+                durability_detail: durability_in_words(info.settings.durability, interval),
+                loss_window_seconds: loss_window(info.settings.durability, interval)
+                    .map(|window| window.as_secs_f64()),
                 mounts: mounts
                     .iter()
                     .filter(|mount| mount.dataset.split('@').next() == Some(&*info.name))
@@ -38,6 +43,11 @@ impl Daemon {
             })
             .collect();
         status
+    }
+
+    fn commit_interval_of(&self, info: &DatasetInfo) -> Duration {
+        let own = info.settings.commit_interval_seconds;
+        own.map_or_else(|| self.engine.commit_interval(), Duration::from_secs)
     }
 
     /// Adds to each volume of a status where it is attached and served.
@@ -57,6 +67,20 @@ impl Daemon {
         }
     }
 
+    /// A snapshot, with where it is mounted, attached and served itself.
+    fn snapshot_row(&self, info: &SnapshotInfo) -> Value {
+        let mut row = snapshot_json(info);
+        if let Some(row) = row.as_object_mut() {
+            let mounts = self.mounts.list();
+            let at = mounts.iter().filter(|mount| mount.dataset == info.name);
+            let at: Vec<_> = at.map(|mount| mount.directory.display().to_string()).collect();
+            row.insert("mounts".into(), json!(at));
+            row.insert("attached".into(), json!(self.blocks.devices_of(&info.name)));
+            row.insert("served".into(), json!(self.blocks.addresses_of(&info.name)));
+        }
+        row
+    }
+
     pub(super) fn list(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let target = parameters.optional_text("target")?;
         // A pool's name stands for everything in it.
@@ -71,7 +95,7 @@ impl Daemon {
             let info = datasets
                 .snapshot_info(name)
                 .map_err(|error| failed(&what, &error))?;
-            return Ok(json!([snapshot_json(&info)]));
+            return Ok(json!([self.snapshot_row(&info)]));
         }
         let mut rows = Vec::new();
         for info in datasets
@@ -99,7 +123,7 @@ impl Daemon {
                 snapshots
                     .iter()
                     .filter(|info| wanted(&info.dataset))
-                    .map(snapshot_json),
+                    .map(|info| self.snapshot_row(info)),
             );
         }
         Ok(Value::Array(rows))
@@ -121,32 +145,49 @@ impl Daemon {
         Ok(json!({ "name": name }))
     }
 
-    pub(super) fn resize(&self, parameters: &Parameters) -> Result<Value, Failure> {
+    /// What `resize` would do, or why it would not; an operation of its own, so that no daemon takes the question for the
+    /// order.
+    pub(super) fn plan_resize(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let name = parameters.text("name")?;
         let what = format!("resize '{name}'");
-        let bytes = check_volume_size(parameters.number("size_bytes")?);
-        let bytes = bytes.map_err(|error| refused(&what, &error))?;
-        let info = self
+        if let Some((volume, _)) = name.split_once('@') {
+            let remedy = format!("name the volume: 'terrace volume resize {volume} SIZE'");
+            return Err(Failure::new(
+                what,
+                "a snapshot keeps the size that its volume had",
+                remedy,
+            ));
+        }
+        let plan = self
             .engine
             .datasets()
-            .info(&name)
-            .map_err(|error| failed(&what, &error))?;
-        if let Kind::Volume { size_bytes } = info.kind
-            && bytes < size_bytes
-            && !parameters.flag("shrink")?
-        {
+            .check_resize(&name, parameters.number("size_bytes")?);
+        let (before_bytes, size_bytes) = plan.map_err(|error| refused(&what, &error))?;
+        Ok(json!({
+            "name": name, "before_bytes": before_bytes, "size_bytes": size_bytes, "in_use": self.blocks.uses_of(&name),
+            "resized": false, "served": [],
+        }))
+    }
+
+    pub(super) fn resize(&self, parameters: &Parameters) -> Result<Value, Failure> {
+        let mut plan = self.plan_resize(parameters)?;
+        let name = parameters.text("name")?;
+        let what = format!("resize '{name}'");
+        let size_bytes = plan["size_bytes"].as_u64().unwrap_or(u64::MAX);
+        if plan["before_bytes"].as_u64() > Some(size_bytes) && !parameters.flag("shrink")? {
             return Err(Failure::new(
                 what,
                 "it would get smaller: what is behind the new end is lost",
-                "add --yes to do it",
+                "add --yes to do it, or --dry-run to see what would be done",
             ));
         }
         self.engine
             .datasets()
-            .resize_volume(&name, bytes)
+            .resize_volume(&name, size_bytes)
             .map_err(|error| refused(&what, &error))?;
-        let told_later = self.blocks.resized(&self.engine, &name)?;
-        Ok(json!({ "name": name, "size_bytes": bytes, "served": told_later }))
+        plan["served"] = json!(self.blocks.resized(&self.engine, &name)?);
+        plan["resized"] = json!(true);
+        Ok(plan)
     }
 
     pub(super) fn get_properties(&self, parameters: &Parameters) -> Result<Value, Failure> {
@@ -211,6 +252,7 @@ impl Daemon {
         let name = parameters.text("name")?;
         let properties: Vec<(String, String)> = parameters.value("properties")?;
         for (property, value) in &properties {
+            self.refuse_other_sectors(&name, property)?;
             let outcome = self.engine.datasets().set(&name, property, value);
             outcome.map_err(|error| failed(&format!("set {property} of '{name}'"), &error))?;
             if property == "pin" {
@@ -220,8 +262,17 @@ impl Daemon {
         Ok(Value::Null)
     }
 
+    /// Whoever has a device open counts in its sectors: they stay what they are.
+    fn refuse_other_sectors(&self, name: &str, property: &str) -> Result<(), Failure> {
+        match property {
+            "block_size" => self.blocks.refuse_if_used("set block_size of", name),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn inherit(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let (name, property) = (parameters.text("name")?, parameters.text("property")?);
+        self.refuse_other_sectors(&name, &property)?;
         let outcome = self.engine.datasets().inherit(&name, &property);
         outcome.map_err(|error| failed(&format!("inherit {property} for '{name}'"), &error))?;
         if property == "pin" {
@@ -368,7 +419,7 @@ fn snapshot_json(info: &SnapshotInfo) -> Value {
 
 /// Sizes and durations as numbers, as all JSON of Terrace has them.
 fn property_json(name: &str, value: &str) -> Value {
-    const SIZES: [&str; 5] = ["quota", "reservation", "chunk_size", "size", "used"];
+    const SIZES: [&str; 6] = ["quota", "reservation", "block_size", "chunk_size", "size", "used"];
     let number = match name {
         "commit_interval" => terrace_engine::parse_duration(value)
             .ok()

@@ -277,10 +277,15 @@ impl Daemon {
         outcome
     }
 
-    /// `stop`: refuses while mounts or devices are in use, unless forced; they are forgotten.
-    fn stop(&self, force: bool) -> Result<Value, Failure> {
+    /// `stop`: refuses while mounts or devices are in use, unless forced; they are forgotten. Clients of what is served are
+    /// disconnected, and keep what they were told is durable; where the pool is to be destroyed, `spare_clients` refuses for
+    /// their sake as well.
+    fn stop(&self, force: bool, spare_clients: bool) -> Result<Value, Failure> {
         if !force {
             self.blocks.refuse_stop()?;
+            if spare_clients {
+                self.blocks.refuse_connected()?;
+            }
         }
         self.mounts.unmount_all(&self.engine, force)?;
         self.blocks.end_all(force).inspect_err(|_| self.mounts.go_on())?;
@@ -377,7 +382,7 @@ impl Daemon {
     fn perform(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
         match parameters.operation() {
             "ping" => self.ping(parameters),
-            "stop" => self.stop(parameters.flag("force")?),
+            "stop" => self.stop(parameters.flag("force")?, parameters.flag("spare_clients")?),
             "status" => Ok(self.with_blocks(answers::encode(&self.status())?)),
             "io_counters" => answers::encode(&self.engine.io_counters()),
             "events" => self.events(parameters, exchange),
@@ -398,6 +403,7 @@ impl Daemon {
             "tier_set" => self.tier_set(parameters),
             "list" => self.list(parameters),
             "create" => self.create(parameters),
+            "plan_resize" => self.plan_resize(parameters),
             "resize" => self.resize(parameters),
             "get_properties" => self.get_properties(parameters),
             "set_properties" => self.set_properties(parameters),

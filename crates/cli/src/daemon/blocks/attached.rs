@@ -196,6 +196,7 @@ impl Attached {
             "device": self.device(),
             "link": link_of(places, &self.known.volume),
             "read_only": self.known.read_only,
+            "note": null,
         })
     }
 

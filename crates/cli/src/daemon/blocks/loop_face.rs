@@ -46,7 +46,7 @@ impl LoopFace {
         let file = file_in(&directory);
         clear_remains(&what, &directory)?;
         let session = terrace_fuse::mount(&directory, content, None, &options)
-            .map_err(|error| unavailable(&what, &error))?;
+            .map_err(|error| unavailable(&what, volume, &error, rustix::process::geteuid().is_root()))?;
         match LoopDevice::attach_as(&file, block_bytes, read_only, wanted) {
             Ok(device) => Ok(Self {
                 file,
@@ -57,7 +57,10 @@ impl LoopFace {
                 if let Err(error) = session.unmount(UnmountMode::Lazy) {
                     tracing::warn!("{error}");
                 }
-                Err(failed(&what, &error))
+                match rustix::process::geteuid().is_root() {
+                    true => Err(failed(&what, &error)),
+                    false => Err(for_root_alone(&what, volume, &error)),
+                }
             }
         }
     }
@@ -118,13 +121,58 @@ impl LoopFace {
     }
 }
 
-fn unavailable(what: &str, error: &FuseError) -> Failure {
+/// What stands in the way of the mount, and what does without.
+fn unavailable(what: &str, volume: &str, error: &FuseError, is_root: bool) -> Failure {
     match error {
-        FuseError::Unavailable { .. } => Failure::new(
+        FuseError::Unavailable { .. } | FuseError::Mount { .. } if !is_root => {
+            for_root_alone(what, volume, error)
+        }
+        FuseError::Unavailable { device, cause } => Failure::new(
             what,
-            error.to_string().replace(';', ","),
-            "'terrace doctor' says more; without FUSE use 'terrace serve'",
+            format!("a loop device needs FUSE, which cannot be used here: {device}: {cause}"),
+            format!("'terrace doctor' says what to change; {}", without_device(volume)),
         ),
         _ => failed(what, error),
+    }
+}
+
+/// The device, or the mount underneath it, was refused to a user who is not root.
+fn for_root_alone(what: &str, volume: &str, error: &dyn std::fmt::Display) -> Failure {
+    let text = error.to_string();
+    let why = text.split("; ").next().unwrap_or_default();
+    Failure::new(
+        what,
+        format!("block devices are made by root alone, and the pool's daemon runs as another user ({why})"),
+        format!(
+            "have root run the pool, or do without a device: {}",
+            without_device(volume)
+        ),
+    )
+}
+
+fn without_device(volume: &str) -> String {
+    format!("'terrace serve {volume} --nbd unix:PATH' needs neither root nor FUSE")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_have_a_device_is_told_what_does_without() {
+        let absent = || FuseError::Unavailable {
+            device: "/dev/fuse",
+            cause: std::io::Error::other("not there"),
+        };
+        let refused = FuseError::Mount {
+            directory: "/run/v".into(),
+            cause: "Permission denied".into(),
+        };
+        let told = |error: &FuseError, is_root| unavailable("attach 't/v'", "t/v", error, is_root);
+        for (error, is_root) in [(absent(), true), (absent(), false), (refused, false)] {
+            let failure = told(&error, is_root);
+            assert!(failure.remedy.contains("'terrace serve t/v --nbd"), "{failure}");
+            assert_eq!(failure.why.contains("root alone"), !is_root, "{failure}");
+        }
     }
 }

@@ -10,23 +10,29 @@ mod attached;
 mod bring_back;
 mod device_names;
 mod loop_face;
+mod partitions;
 mod services;
 #[cfg_attr(not(feature = "ublk"), path = "without_ublk.rs")]
 mod ublk_face;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use attached::Attached;
+use attached::{Attached, RELEASE_PATIENCE};
 pub use bring_back::clear_dead;
 use bring_back::give_device;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use services::Services;
+use services::{Services, VHOST_USER, export_of};
 use terrace_control::Failure;
 use terrace_engine::Engine;
 
 use super::{
     answers::Parameters,
+    device_users::users_of,
     remembered::{Missing, Use, identity_of},
 };
 use crate::{
@@ -83,6 +89,19 @@ impl Blocks {
         self.services.addresses(|served| is_of(served, volume))
     }
 
+    /// Where the volume itself is in use, and by whom, in words.
+    pub fn uses_of(&self, volume: &str) -> Vec<String> {
+        let attached = self.find(|attached| attached.known.volume == volume && attached.is_live());
+        let device = attached.map(|attached| {
+            let mut words = vec![format!("attached as {}", attached.device().display())];
+            words.extend(users_of(attached.device()));
+            words.join(", ")
+        });
+        let addresses = self.services.addresses(|served| served == volume);
+        let served = addresses.iter().map(|address| format!("served at {address}"));
+        device.into_iter().chain(served).collect()
+    }
+
     /// Refuses to rename or destroy what is attached or served, with what lies below it.
     pub fn refuse_if_used(&self, verb: &str, name: &str) -> Result<(), Failure> {
         let below = |volume: &str| {
@@ -100,12 +119,44 @@ impl Blocks {
             let remedy = format!("run 'terrace detach {}' first", attached.known.volume);
             return Err(Failure::new(what, why, remedy));
         }
+        if let Some(attached) = self.still_leaving(&below) {
+            let why = format!(
+                "'{}' is in use: {} was taken away by force, and somebody has it still open",
+                attached.known.volume,
+                attached.device().display()
+            );
+            return Err(Failure::new(what, why, "unmount or close it first"));
+        }
         if let Some(service) = self.services.list().iter().find(|service| below(&service.volume)) {
             let why = format!("'{}' is in use: served at {}", service.volume, service.address);
             let remedy = format!("run 'terrace unserve {}' first", service.volume);
             return Err(Failure::new(what, why, remedy));
         }
         Ok(())
+    }
+
+    /// One of those that were taken away by force and whose users have not let go yet; those that have are forgotten, and
+    /// their volumes with them.
+    fn still_leaving(&self, wanted: &dyn Fn(&str) -> bool) -> Option<Arc<Attached>> {
+        let deadline = Instant::now() + RELEASE_PATIENCE;
+        loop {
+            let (ended, found) = {
+                let mut state = self.state.lock();
+                let (ended, left): (Vec<_>, Vec<_>) = std::mem::take(&mut state.leaving)
+                    .into_iter()
+                    .partition(|attached| attached.has_ended());
+                state.leaving = left;
+                let found = state.leaving.iter().find(|other| wanted(&other.known.volume));
+                (ended, found.cloned())
+            };
+            drop(ended);
+            let found = found?;
+            // The kernel lets go a moment after the last user did.
+            if Instant::now() > deadline || !users_of(found.device()).is_empty() {
+                return Some(found);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn refuse_stopping(&self, what: &str, stopping: bool) -> Result<(), Failure> {
@@ -162,7 +213,9 @@ impl Blocks {
         match Attached::make(&self.places, &self.pool, engine, known.clone()) {
             Ok(attached) => {
                 self.forget_missing(Use::Attachment, &known.volume, None);
-                Ok(self.remember(attached)?.answer(&self.places))
+                let mut answer = self.remember(attached)?.answer(&self.places);
+                answer["note"] = note_of(engine, &known.volume);
+                Ok(answer)
             }
             Err(failure) => {
                 self.change_list(|list| {
@@ -230,7 +283,9 @@ impl Blocks {
         self.refuse_stopping(&format!("serve '{}'", wanted.volume), *stopping)?;
         if let Some(service) = self.services.find(&wanted) {
             if service.read_only == wanted.read_only && service.tls == wanted.tls {
-                return Ok(service_row(&service));
+                let mut answer = service_row(&service);
+                answer["note"] = Value::Null;
+                return Ok(answer);
             }
             return Err(Failure::new(
                 format!("serve '{}'", wanted.volume),
@@ -260,7 +315,13 @@ impl Blocks {
             list.served.retain(|service| !is_same(service));
             list.served.extend(made.as_ref().ok().cloned().or(before));
         })?;
-        Ok(service_row(&made?))
+        let mut answer = service_row(&made?);
+        // NBD clients choose their sectors themselves: those of qemu have 512 bytes.
+        answer["note"] = match wanted.address.starts_with(VHOST_USER) {
+            true => note_of(engine, &wanted.volume),
+            false => Value::Null,
+        };
+        Ok(answer)
     }
 
     /// `unserve`: everywhere. Clients are disconnected; what they were told is durable stays so.
@@ -313,6 +374,29 @@ impl Blocks {
         attached.iter().try_for_each(|attached| attached.refuse_busy())
     }
 
+    /// For `pool destroy`: refuses while anybody is connected to what is served, as a mount in use refuses.
+    pub fn refuse_connected(&self) -> Result<(), Failure> {
+        // Who has just left may still be listed for a moment.
+        let deadline = Instant::now() + RELEASE_PATIENCE;
+        let address = loop {
+            let Some(address) = self.services.connected().into_iter().next() else {
+                return Ok(());
+            };
+            if Instant::now() > deadline {
+                break address;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        let served = self.services.list();
+        let volume = served.iter().find(|service| service.address == address);
+        let volume = volume.map_or("a volume", |service| &service.volume);
+        Err(Failure::new(
+            format!("unserve '{volume}'"),
+            format!("it is in use: clients are connected at {address}"),
+            "disconnect them first, or add --force",
+        ))
+    }
+
     /// Takes everything away and forgets it.
     pub fn end_all(&self, force: bool) -> Result<(), Failure> {
         let mut stopping = self.work.lock();
@@ -357,6 +441,12 @@ impl Blocks {
     }
 }
 
+/// What will surprise the users of a device: told if it can be found out.
+fn note_of(engine: &Arc<Engine>, volume: &str) -> Value {
+    let disk = export_of(engine, "look at it", volume, true).ok();
+    json!(disk.and_then(|disk| partitions::note(volume, &*disk)))
+}
+
 /// A service, for programs.
 fn service_row(service: &KnownService) -> Value {
     let KnownService {
@@ -369,9 +459,9 @@ fn service_row(service: &KnownService) -> Value {
     json!({ "volume": volume, "address": address, "read_only": read_only, "tls": tls })
 }
 
-/// Whether `name` is the volume or a snapshot of it.
-fn is_of(name: &str, volume: &str) -> bool {
-    name.split('@').next() == Some(volume)
+/// Whether `name` is `of`, or a snapshot of the volume `of`.
+fn is_of(name: &str, of: &str) -> bool {
+    name == of || name.split('@').next() == Some(of)
 }
 
 #[cfg(test)]
@@ -382,5 +472,8 @@ mod tests {
     fn snapshots_belong_to_their_volume() {
         assert!(is_of("tank/a@x", "tank/a") && is_of("tank/a", "tank/a"));
         assert!(!is_of("tank/ab", "tank/a"));
+        assert!(
+            is_of("tank/a@x", "tank/a@x") && !is_of("tank/a@y", "tank/a@x") && !is_of("tank/a", "tank/a@x")
+        );
     }
 }

@@ -29,7 +29,7 @@ struct State {
 }
 
 /// What stands before the path of a socket for virtual machines.
-const VHOST_USER: &str = "vhost-user:";
+pub const VHOST_USER: &str = "vhost-user:";
 
 /// See above.
 #[derive(Default)]
@@ -54,6 +54,16 @@ impl Services {
             .collect()
     }
 
+    /// The addresses that clients or a virtual machine are connected to.
+    pub fn connected(&self) -> Vec<String> {
+        let state = self.state.lock();
+        let nbd = state.servers.iter().filter(|server| server.clients() > 0);
+        let disks = state.disks.iter().filter(|(_, disk)| disk.is_connected());
+        nbd.map(|server| server.address().to_string())
+            .chain(disks.map(|(_, disk)| format!("{VHOST_USER}{}", disk.path().display())))
+            .collect()
+    }
+
     /// The service at that address, however it is written.
     pub fn find(&self, wanted: &KnownService) -> Option<KnownService> {
         self.list()
@@ -65,7 +75,7 @@ impl Services {
     pub fn add(&self, engine: &Arc<Engine>, wanted: &KnownService) -> Result<KnownService, Failure> {
         let what = format!("serve '{}'", wanted.volume);
         if let Some(path) = wanted.address.strip_prefix(VHOST_USER) {
-            let disk = export_of(engine, &what, wanted)?;
+            let disk = export_of(engine, &what, &wanted.volume, wanted.read_only)?;
             let server = terrace_vhost_user::Server::start(Path::new(path), &wanted.volume, disk).map_err(
                 |error| {
                     let remedy =
@@ -82,7 +92,7 @@ impl Services {
             .address
             .parse()
             .map_err(|error| failed(&what, &error).as_usage())?;
-        let export = export_of(engine, &what, wanted)?;
+        let export = export_of(engine, &what, &wanted.volume, wanted.read_only)?;
         let mut service = wanted.clone();
         let bound: Vec<Address> = {
             let state = self.state.lock();
@@ -176,24 +186,24 @@ fn files_of(known: &KnownTls) -> TlsFiles {
     }
 }
 
-fn export_of(
+/// A volume, or a snapshot of one, as a disk.
+pub fn export_of(
     engine: &Arc<Engine>,
     what: &str,
-    wanted: &KnownService,
+    volume: &str,
+    read_only: bool,
 ) -> Result<Arc<dyn BlockDevice>, Failure> {
     let datasets = engine.datasets();
-    let export: Arc<dyn BlockDevice> = match wanted.volume.split_once('@') {
+    let export: Arc<dyn BlockDevice> = match volume.split_once('@') {
         Some((dataset, snapshot)) => {
             let view = datasets
                 .volume_view(dataset, &At::Snapshot(snapshot.to_owned()))
                 .map_err(|error| failed(what, &error))?;
             Arc::new(PastVolume::new(view).map_err(|error| failed(what, &error))?)
         }
-        None => datasets
-            .volume(&wanted.volume)
-            .map_err(|error| failed(what, &error))?,
+        None => datasets.volume(volume).map_err(|error| failed(what, &error))?,
     };
-    Ok(if wanted.read_only {
+    Ok(if read_only {
         Arc::new(ReadOnly(export))
     } else {
         export

@@ -1,0 +1,233 @@
+//! What would be lost of volumes: told beforehand, asked for, refused with the way out.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness;
+
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    path::Path,
+};
+
+use harness::{Machine, can_mount};
+use serde_json::json;
+
+fn machine() -> Machine {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["volume", "create", "tank/vm", "--size", "64M", "--sparse"]);
+    machine
+}
+
+fn size_of(machine: &Machine, volume: &str) -> u64 {
+    let rows = machine.json(&["get", "size", volume]);
+    rows[0]["value"].as_u64().unwrap()
+}
+
+#[test]
+fn a_dry_run_tells_and_changes_nothing() {
+    let machine = machine();
+    let told = machine.ok(&["volume", "resize", "tank/vm", "80M", "-n"]);
+    assert_eq!(told, "would change the size of 'tank/vm' from 64M to 80M\n");
+    let plan = machine.json(&["volume", "resize", "tank/vm", "16M", "--dry-run"]);
+    let expected = json!({
+        "name": "tank/vm", "before_bytes": 64 << 20, "size_bytes": 16 << 20, "in_use": [], "resized": false, "served": [],
+    });
+    assert_eq!(plan, expected);
+    assert_eq!(size_of(&machine, "tank/vm"), 64 << 20);
+    // What would be refused is refused.
+    machine.ok(&["volume", "create", "tank/thick", "--size", "16M"]);
+    let line = machine.error(&["volume", "resize", "tank/thick", "1T", "-n"], 1);
+    assert!(line.contains("set aside"), "{line}");
+    machine.error(&["volume", "resize", "tank/none", "1M", "-n"], 1);
+    machine.error(&["volume", "resize", "tank/vm", "0", "-n"], 2);
+    let done = machine.json(&["volume", "resize", "tank/vm", "80M"]);
+    assert_eq!(
+        (&done["resized"], &done["size_bytes"]),
+        (&json!(true), &json!(80 << 20))
+    );
+    assert_eq!(size_of(&machine, "tank/vm"), 80 << 20);
+}
+
+#[test]
+fn who_makes_a_volume_smaller_is_told_who_uses_it() {
+    let machine = machine();
+    machine.ok(&["serve", "tank/vm", "--nbd", "unix:nbd.sock"]);
+    let line = machine.error(&["volume", "resize", "tank/vm", "16M"], 1);
+    for part in [
+        "from 64M to 16M",
+        "is lost",
+        "served at unix:",
+        "nbd.sock",
+        "--yes",
+    ] {
+        assert!(line.contains(part), "no '{part}': {line}");
+    }
+    assert_eq!(size_of(&machine, "tank/vm"), 64 << 20);
+    machine.ok(&["volume", "resize", "tank/vm", "16M", "--yes"]);
+    assert_eq!(size_of(&machine, "tank/vm"), 16 << 20);
+}
+
+#[test]
+fn a_refusal_says_what_helps() {
+    let machine = machine();
+    machine.ok(&["volume", "create", "tank/thick", "--size", "16M"]);
+    machine.ok(&["set", "readonly=on", "tank/thick"]);
+    let available = || machine.json(&["list", "tank/vm"])[0]["available_bytes"].clone();
+    let before = available();
+    let line = machine.error(&["volume", "resize", "tank/thick", "48M"], 1);
+    assert!(line.contains("'terrace set readonly=off tank/thick'"), "{line}");
+    assert_eq!(available(), before, "nothing is set aside for what was refused");
+    machine.ok(&["snapshot", "tank/vm@one"]);
+    let line = machine.error(&["volume", "resize", "tank/vm@one", "1M"], 1);
+    assert!(line.contains("'terrace volume resize tank/vm SIZE'"), "{line}");
+    let line = machine.error(&["rename", "tank/vm", "tank/no/vm"], 1);
+    assert!(line.contains("'terrace fs create -p tank/no'"), "{line}");
+}
+
+/// What is used of a snapshot alone is told of that snapshot too.
+#[test]
+fn numbers_and_places_for_programs() {
+    let machine = machine();
+    let rows = machine.json(&["get", "block_size,chunk_size", "tank/vm"]);
+    assert_eq!(
+        (&rows[0]["value"], &rows[1]["value"]),
+        (&json!(4096), &json!(16384))
+    );
+    machine.ok(&["snapshot", "tank/vm@one"]);
+    machine.ok(&["snapshot", "tank/vm@two"]);
+    machine.ok(&["serve", "tank/vm@one", "--nbd", "unix:nbd.sock"]);
+    let rows = machine.json(&["list", "-t", "snapshot", "tank/vm"]);
+    let address = format!("unix:{}", machine.path("nbd.sock").display());
+    assert_eq!(rows[0]["served"], json!([address]));
+    assert_eq!(
+        (&rows[1]["served"], &rows[1]["attached"], &rows[1]["mounts"]),
+        (&json!([]), &json!([]), &json!([]))
+    );
+}
+
+/// A machine may be running from it: like a mount in use it is not pulled away by a word that asks for no more.
+#[test]
+fn a_pool_is_not_destroyed_under_its_clients() {
+    let machine = machine();
+    machine.ok(&["serve", "tank/vm", "--nbd", "unix:nbd.sock"]);
+    let client = UnixStream::connect(machine.path("nbd.sock")).unwrap();
+    let line = machine.error(&["pool", "destroy", "tank", "--yes"], 1);
+    for part in ["tank/vm", "clients are connected at unix:", "--force"] {
+        assert!(line.contains(part), "no '{part}': {line}");
+    }
+    assert_eq!(size_of(&machine, "tank/vm"), 64 << 20);
+    drop(client);
+    machine.ok(&["pool", "destroy", "tank", "--yes"]);
+    machine.error(&["list", "tank"], 1);
+}
+
+/// Writes at the start of a volume that is served at `socket`, as a client of the smallest kind.
+fn write_over_nbd(socket: &Path, volume: &str, offset: u64, data: &[u8]) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap().to_be_bytes();
+    let mut words = b"\0\0\0\x03IHAVEOPT\0\0\0\x01".to_vec();
+    words.extend_from_slice(&length(volume.as_bytes()));
+    words.extend_from_slice(volume.as_bytes());
+    words.extend_from_slice(&0x2560_9513_u32.to_be_bytes());
+    words.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7]);
+    words.extend_from_slice(&offset.to_be_bytes());
+    words.extend_from_slice(&length(data));
+    words.extend_from_slice(data);
+    stream.write_all(&words).unwrap();
+    let mut answer = [0; 18 + 10 + 16];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[32..36], [0; 4], "written");
+}
+
+/// An image of a whole disk, as they are made everywhere, on a volume with the sectors that volumes have by default.
+#[test]
+fn a_partition_table_for_other_sectors_is_told() {
+    let machine = machine();
+    machine.ok(&["serve", "tank/vm", "--nbd", "unix:nbd.sock"]);
+    // Where the header of a GPT is.
+    write_over_nbd(&machine.path("nbd.sock"), "tank/vm", 512, b"EFI PART");
+    machine.ok(&["unserve", "tank/vm"]);
+    let serve = ["serve", "tank/vm", "--vhost-user", "disk.sock"];
+    let output = machine.run(&serve);
+    assert!(output.status.success());
+    let note = String::from_utf8(output.stderr).unwrap();
+    let remedy = "terrace set block_size=512 tank/vm";
+    assert!(note.contains(remedy) && note.lines().count() == 1, "{note}");
+    machine.ok(&["unserve", "tank/vm"]);
+    let words: Vec<_> = remedy.split(' ').skip(1).collect();
+    machine.ok(&words);
+    let answer = machine.json(&serve);
+    assert_eq!(answer["note"], json!(null));
+}
+
+#[test]
+fn status_tells_how_much_time_a_crash_may_cost() {
+    let machine = machine();
+    for (name, options) in [
+        ("ram", &["durability=ram"][..]),
+        ("timed", &["durability=timed", "commit_interval=20s"]),
+        ("pools", &["durability=timed"]),
+        ("sync", &["durability=sync"]),
+    ] {
+        let volume = format!("tank/{name}");
+        let mut words = vec!["volume", "create", &volume, "--size", "1M", "--sparse"];
+        options.iter().for_each(|option| words.extend(["-o", *option]));
+        machine.ok(&words);
+    }
+    machine.ok(&["pool", "set", "commit_interval=3s", "tank"]);
+    let status = machine.json(&["status", "tank"]);
+    let window = |name: &str| {
+        let rows = status["datasets"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["name"] == name).unwrap();
+        row["loss_window_seconds"].clone()
+    };
+    assert_eq!(window("tank/ram"), json!(null));
+    assert_eq!(window("tank/timed"), json!(20.0));
+    assert_eq!(window("tank/pools"), json!(3.0));
+    assert_eq!(window("tank/vm"), json!(3.0));
+    assert_eq!(window("tank/sync"), json!(0.0));
+    let told = machine.ok(&["status", "tank"]);
+    assert!(
+        told.contains("tank/timed: fsync returns at once: a crash loses at most the last 20s"),
+        "{told}"
+    );
+}
+
+/// The kernel is asked to; which tables it reads is its own affair.
+#[test]
+fn partitions_of_an_attached_volume_are_looked_for() {
+    let machine = machine();
+    let attached = machine.run(&["attach", "tank/vm", "--via", "loop"]);
+    if !can_mount() || !attached.status.success() {
+        eprintln!("skipped: no loop device can be had");
+        return;
+    }
+    let device = String::from_utf8(attached.stdout).unwrap();
+    let name = device.trim_end().strip_prefix("/dev/").unwrap();
+    let asked = Path::new("/sys/block").join(name).join("loop/partscan");
+    let asked = std::fs::read_to_string(asked);
+    machine.ok(&["detach", "tank/vm"]);
+    assert_eq!(asked.unwrap().trim(), "1");
+}
+
+#[test]
+fn a_device_that_was_taken_away_by_force_is_forgotten_with_its_last_user() {
+    let machine = machine();
+    let attached = machine.run(&["attach", "tank/vm", "--via", "loop"]);
+    if !can_mount() || !attached.status.success() {
+        eprintln!("skipped: no loop device can be had");
+        return;
+    }
+    let device = String::from_utf8(attached.stdout).unwrap();
+    let open = std::fs::File::open(device.trim_end()).unwrap();
+    machine.ok(&["detach", "tank/vm", "--force"]);
+    let line = machine.error(&["destroy", "tank/vm", "--yes"], 1);
+    assert!(
+        line.contains("taken away by force") && line.contains(device.trim_end()),
+        "{line}"
+    );
+    drop(open);
+    machine.ok(&["destroy", "tank/vm", "--yes"]);
+}
