@@ -332,11 +332,13 @@ fn a_mount_that_somebody_took_away_does_not_keep_the_pool_from_stopping() {
     let Ok(mut other) = other else { return };
     let mut line = [0; 1];
     let begun = std::io::Read::read(other.stdout.as_mut().unwrap(), &mut line).unwrap() == 1;
-    if begun {
-        let taken = Command::new("umount").arg(&place).status().unwrap();
-        assert!(taken.success());
-        machine.ok(&["stop", "tank", "--force"]);
-    }
+    let taken = begun.then(|| Command::new("umount").arg(&place).status().unwrap().success());
+    let stopped = begun.then(|| machine.run(&["stop", "tank", "--force"]));
     other.kill().unwrap();
     other.wait().unwrap();
+    if let Some(stopped) = stopped {
+        assert_eq!(taken, Some(true));
+        let said = String::from_utf8_lossy(&stopped.stderr);
+        assert!(stopped.status.success(), "{said}");
+    }
 }

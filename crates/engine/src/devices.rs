@@ -537,11 +537,12 @@ impl Engine {
         }
         if device.state != "missing" {
             return format!(
-                "device '{}' is {}; 'terrace pool remove {} {}' moves what can be read off it and names the rest",
+                "device '{}' is {}; 'terrace pool replace {pool} {path} NEW', or 'terrace pool remove {pool} {path}', moves what can \
+                 be read off it and names the rest",
                 device.path,
                 device.state,
-                self.pool.name(),
-                device.path
+                pool = self.pool.name(),
+                path = device.path
             );
         }
         let live = self.chunks.load_of(SegmentRange::whole(device.number)).live_bytes;
@@ -549,10 +550,11 @@ impl Engine {
             0 => "no content was on it".to_owned(),
             live => format!(
                 "{} of content was on it: what has no other copy cannot be read, everything else can; bring it back, or \
-                 'terrace pool remove {} {}' copies anew what is elsewhere and names the rest",
+                 'terrace pool replace {pool} {number} NEW', or 'terrace pool remove {pool} {number}', copies anew what is \
+                 elsewhere and names the rest",
                 format_size(live),
-                self.pool.name(),
-                device.number
+                pool = self.pool.name(),
+                number = device.number
             ),
         };
         let newest = match self.chunks.end_without() {

@@ -8,6 +8,7 @@ use std::{cell::Cell, sync::atomic::Ordering};
 
 use parking_lot::MutexGuard;
 use terrace_dataset::{keys, read_region};
+use terrace_device::format_size;
 use terrace_store::{BLOCK_BYTES, ChunkId, Placement, Store, StoreError, TierUsage};
 
 use crate::{
@@ -28,6 +29,8 @@ use crate::{
 const STEP_BYTES_WATCHED: u64 = 512 << 10;
 /// And at so few records of what somebody moves by hand.
 const STEP_RECORDS_WATCHED: usize = 8;
+/// Of what a tier holds up to its high-water mark, the part that is all of it: metadata, and what fills no segment, is there too.
+const ALL_OF_IT: f64 = 0.875;
 /// After how long a move by hand asks again for what something else was moving.
 const BUSY_PAUSE: u64 = SECOND / 100;
 
@@ -110,6 +113,17 @@ impl Mover {
         }
         let subtree = work.subtree.as_ref();
         let for_pin = is_for_pin(inner, &self.datasets, &work.job);
+        if by_hand && !for_pin && self.is_full_of_it(inner, work) {
+            let stays = work.job.total_bytes.saturating_sub(work.job.done_bytes);
+            work.job.fail(format!(
+                "tier '{}' is full of what was moved there: {} are there or were there before, the other {} stay where they are; \
+                 move less of it, or add a device with 'terrace pool add'",
+                tier_name(inner, work.job.target),
+                format_size(work.job.done_bytes),
+                format_size(stays)
+            ));
+            return Ok(0);
+        }
         if by_hand && !for_pin && self.is_making_way(inner, work.job.target, now)? {
             work.waiting = Some("waiting until what is colder has made way");
             return Ok(SECOND);
@@ -310,6 +324,18 @@ impl Mover {
                     || is_hot && may_rise(tier, policy, 0)
                     || only_cold && !self.sinks_what_is_cold(inner, job)
             })
+    }
+
+    /// Whether a tier is full and a move has brought as much as all that may be on it: making way would only push what it has
+    /// just brought down again.
+    fn is_full_of_it(&self, inner: &mut Inner, work: &Work) -> bool {
+        let at = usize::from(work.job.target);
+        let tiers = self.usage(inner);
+        let (Some(tier), Some(policy)) = (tiers.get(at), inner.policies.get(at)) else {
+            return false;
+        };
+        let most = policy.high_water * tier.size_bytes as f64;
+        filled_bytes(tier) as f64 > most && work.arrived as f64 >= most * ALL_OF_IT
     }
 
     /// Whether a tier that is too full for what somebody moves there is being emptied of what is coldest; begins that.

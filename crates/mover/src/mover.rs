@@ -72,6 +72,8 @@ pub(crate) struct Active {
     window: (u64, u64),
     /// Bytes moved since it is in RAM.
     moved: u64,
+    /// Of a move by hand, stored bytes that came to its tier since it is in RAM.
+    arrived: u64,
     pub(crate) waiting: Option<&'static str>,
     pub(crate) steps: Option<Box<dyn StoreSteps>>,
     /// What it moves, where that is a directory.
@@ -90,6 +92,7 @@ impl Active {
             rate: 0.0,
             window: (now, 0),
             moved: 0,
+            arrived: 0,
             waiting: None,
             steps: None,
             subtree: None,
@@ -365,6 +368,7 @@ impl Mover {
         let mut work = Work {
             job: active.job.clone(),
             moved: 0,
+            arrived: active.arrived,
             waiting: None,
             subtree: active.subtree.take(),
         };
@@ -409,6 +413,7 @@ impl Mover {
             _ => work.moved,
         };
         active.count(counted, now);
+        active.arrived = active.arrived.saturating_add(work.moved);
         if active.steps.is_none() {
             active.steps = steps;
         }

@@ -36,6 +36,8 @@ pub struct StoreWork {
 pub(crate) struct Work {
     pub(crate) job: Job,
     pub(crate) moved: u64,
+    /// Stored bytes that it has moved to its tier since it is in RAM.
+    pub(crate) arrived: u64,
     pub(crate) waiting: Option<&'static str>,
     pub(crate) subtree: Option<Subtree>,
 }

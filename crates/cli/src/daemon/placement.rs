@@ -101,14 +101,20 @@ impl Daemon {
             );
             return Err(Failure::new(what, why, "set both in one command, or hold=off"));
         }
+        // Who begins to hold does so before other marks are in force, or what is above them would sink meanwhile.
+        let first = hold.filter(|level| level.is_some_and(|level| level > tier.settings.low_water));
+        let set_hold = |level: Option<Option<f64>>| match level {
+            Some(level) => self
+                .engine
+                .set_hold(&name, level)
+                .map_err(|error| failed(&what, &error)),
+            None => Ok(()),
+        };
+        set_hold(first)?;
         self.engine
             .set_tier(&name, settings)
             .map_err(|error| failed(&what, &error))?;
-        if let Some(level) = hold {
-            self.engine
-                .set_hold(&name, level)
-                .map_err(|error| failed(&what, &error))?;
-        }
+        set_hold(hold.filter(|_| first.is_none()))?;
         Ok(Value::Null)
     }
 
