@@ -761,36 +761,6 @@ fn what_is_moved_up_by_hand_waits_until_what_is_colder_has_made_way() {
 }
 
 #[test]
-fn a_move_by_hand_of_more_than_a_tier_holds_does_not_push_down_what_it_has_brought() {
-    let pool = Pool::new(40 * MIB);
-    pool.mover.set_step_bytes(MIB);
-    let files = pool.files(30);
-    pool.mover.demote(pool.number, 0).unwrap();
-    pool.steps(1000);
-    assert_eq!(pool.memory.space().tiers[0].live_bytes, 0);
-    // 16 MiB are the mark.
-    let mut policies = vec![TierPolicy::named("fast"), TierPolicy::named("slow")];
-    (policies[0].high_water, policies[0].low_water) = (0.4, 0.3);
-    pool.mover.set_policies(policies);
-    let id = pool.mover.promote(pool.number, 0).unwrap();
-    for _ in 0..600 {
-        while let Step::More = pool.mover.step().unwrap() {}
-        pool.clock.advance(SECOND);
-    }
-    let job = pool.mover.jobs().into_iter().find(|job| job.id == id).unwrap();
-    assert_eq!(job.state, "failed", "{job:?}");
-    assert!(
-        job.reason.contains("is full of what was moved there"),
-        "{}",
-        job.reason
-    );
-    assert!(job.done_bytes <= 20 * MIB, "no more than once: {job:?}");
-    let live = pool.memory.space().tiers[0].live_bytes;
-    assert!(live >= 12 * MIB, "and as much as fits is up: {live}");
-    pool.audit(&files);
-}
-
-#[test]
 fn room_is_made_for_the_hottest_of_those_that_lack_it() {
     let pool = Pool::new(20 * MIB);
     let files = pool.files(18);
