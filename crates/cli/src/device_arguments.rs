@@ -58,6 +58,9 @@ pub enum DeviceCommand {
         /// Use a device that holds a pool or other data: what is on it is lost
         #[arg(short, long)]
         force: bool,
+        /// Only say what would be done
+        #[arg(short = 'n', long)]
+        dry_run: bool,
         #[command(flatten)]
         waiting: Waiting,
     },

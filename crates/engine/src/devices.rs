@@ -3,7 +3,7 @@
 //! Invariants: nothing is begun that the figures say cannot end well, and the refusal names them; a tier changes its
 //! place only together with everything that knows tiers by number.
 
-use std::{path::Path, sync::Arc};
+use std::{collections::HashSet, path::Path, sync::Arc};
 
 use terrace_device::{Device, DeviceSpec, format_size};
 use terrace_mover::MoverError;
@@ -339,10 +339,53 @@ impl Engine {
         Ok(None)
     }
 
-    /// What is known to be lost with devices that are gone, or could not be read when one was emptied: files from number
-    /// `from` on, and whether there are more.
+    /// What is known to be lost with devices that are gone, could not be read when one was emptied, or was found damaged by
+    /// the last scrub: files from number `from` on, and whether there are more.
     pub fn lost_files(&self, from: usize, limit: usize) -> (Vec<DamagedFile>, bool) {
-        self.losses.page(from, limit)
+        let (scrubbed, _) = self.scrub.damaged_files();
+        if scrubbed.is_empty() {
+            return self.losses.page(from, limit);
+        }
+        let (mut files, _) = self.losses.page(0, usize::MAX);
+        let known: HashSet<String> = files.iter().map(|file| file.path.clone()).collect();
+        files.extend(scrubbed.into_iter().filter(|file| !known.contains(&file.path)));
+        let more = files.len() > from.saturating_add(limit);
+        (files.into_iter().skip(from).take(limit).collect(), more)
+    }
+
+    /// Whether [`lost_files`](Self::lost_files) are surely all that the last scrub found.
+    pub fn all_damaged_are_named(&self) -> bool {
+        self.scrub.damaged_files().1
+    }
+
+    /// What [`replace_device`](Self::replace_device) would come to, in figures; nothing is made or changed.
+    ///
+    /// # Errors
+    /// `Invalid` or `Device` if the new device cannot be used.
+    pub fn plan_replacing(
+        &self,
+        info: &DeviceInfo,
+        new: &DeviceSpec,
+        force: bool,
+    ) -> Result<LeavingPlan, EngineError> {
+        self.check_open()?;
+        refuse_member(new, force)?;
+        let size_bytes = match new.size_bytes {
+            Some(size_bytes) => size_bytes,
+            None if new.path.exists() => terrace_device::peek_path(&new.path)?.size_bytes(),
+            None => {
+                return Err(EngineError::Invalid(format!(
+                    "there is no '{path}'; give a size to have it made, for example {path}:10G",
+                    path = new.path.display()
+                )));
+            }
+        };
+        Ok(self.plan_leaving(info, self.joining_bytes(size_bytes)))
+    }
+
+    /// What a device of a size would add: labels and the remainder of a segment are not for content.
+    fn joining_bytes(&self, size_bytes: u64) -> u64 {
+        size_bytes.saturating_sub(4 * u64::from(self.pool.segment_bytes()))
     }
 
     /// Puts a new device in the place of another one, which is emptied and taken out. Returns the job.
@@ -373,11 +416,7 @@ impl Engine {
     ) -> Result<u64, EngineError> {
         self.check_open()?;
         let info = self.find_device(old)?;
-        // Labels and the remainder of a segment are not for content.
-        let joining = device
-            .size_bytes()
-            .saturating_sub(4 * u64::from(self.pool.segment_bytes()));
-        let plan = self.plan_leaving(&info, joining);
+        let plan = self.plan_leaving(&info, self.joining_bytes(device.size_bytes()));
         if !plan.obstacle.is_empty() {
             return Err(EngineError::Invalid(plan.obstacle));
         }
@@ -498,11 +537,12 @@ impl Engine {
         }
         if device.state != "missing" {
             return format!(
-                "device '{}' is {}; 'terrace pool remove {} {}' moves what can be read off it and names the rest",
+                "device '{}' is {}; 'terrace pool replace {pool} {path} NEW', or 'terrace pool remove {pool} {path}', moves what can \
+                 be read off it and names the rest",
                 device.path,
                 device.state,
-                self.pool.name(),
-                device.path
+                pool = self.pool.name(),
+                path = device.path
             );
         }
         let live = self.chunks.load_of(SegmentRange::whole(device.number)).live_bytes;
@@ -510,10 +550,11 @@ impl Engine {
             0 => "no content was on it".to_owned(),
             live => format!(
                 "{} of content was on it: what has no other copy cannot be read, everything else can; bring it back, or \
-                 'terrace pool remove {} {}' copies anew what is elsewhere and names the rest",
+                 'terrace pool replace {pool} {number} NEW', or 'terrace pool remove {pool} {number}', copies anew what is \
+                 elsewhere and names the rest",
                 format_size(live),
-                self.pool.name(),
-                device.number
+                pool = self.pool.name(),
+                number = device.number
             ),
         };
         let newest = match self.chunks.end_without() {
@@ -531,11 +572,17 @@ pub(crate) const END_WITHOUT_IN_WORDS: &str = "the newest part of the log may ha
 
 /// Makes or opens a device that shall join; one that belongs to a pool is refused unless `force`.
 fn open_for_pool(spec: &DeviceSpec, force: bool) -> Result<Arc<dyn Device>, EngineError> {
+    refuse_member(spec, force)?;
+    Ok(spec.create()?)
+}
+
+/// What belongs to a pool is not taken, unless somebody insists.
+fn refuse_member(spec: &DeviceSpec, force: bool) -> Result<(), EngineError> {
     if !force && let Some(pool) = terrace_pool::is_pool_member(&spec.path) {
         return Err(EngineError::Busy(format!(
             "device '{}' belongs to pool '{pool}'; destroy that pool first, or use --force, which loses it",
             spec.path.display()
         )));
     }
-    Ok(spec.create()?)
+    Ok(())
 }

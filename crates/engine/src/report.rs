@@ -121,6 +121,18 @@ impl Engine {
             .find(|device| device.state != "online");
         if let Some(device) = bad {
             let mut detail = self.bad_device_in_words(device);
+            let others = status.tiers.iter().flat_map(|tier| &tier.devices);
+            let others = others.filter(|other| other.state != "online" && other.number != device.number);
+            let others: Vec<String> = others
+                .map(|other| format!("'{}' ({})", other.path, other.state))
+                .collect();
+            if !others.is_empty() {
+                let count = others.len() as u64;
+                detail.push_str(&format!(
+                    "; so it is with {}",
+                    names_in_words(&others, NAMED_MAX, count)
+                ));
+            }
             if let Some(lost) = &status.lost {
                 detail.push_str(&format!("; {}", lost_in_words(&status.pool, lost)));
             }
@@ -146,14 +158,25 @@ impl Engine {
             .as_ref()
             .map_or(0, |scrub| scrub.errors - scrub.repaired.min(scrub.errors));
         if damaged > 0 {
+            let files = status.scrub.as_ref().map_or(&[][..], |scrub| &scrub.files);
+            let named = match files {
+                [] => "restore the files that it names".to_owned(),
+                files => format!(
+                    "restore {}; 'terrace status {} --lost' lists all",
+                    names_in_words(files, NAMED_MAX, files.len() as u64),
+                    status.pool
+                ),
+            };
             return (
                 "degraded".into(),
-                format!(
-                    "the last scrub found {damaged} damaged chunks without a good copy; restore those files"
-                ),
+                format!("the last scrub found {damaged} damaged chunks without a good copy; {named}"),
             );
         }
-        let words = [self.set_aside_in_words(), self.metadata_in_words()];
+        let words = [
+            errors_in_words(status),
+            self.set_aside_in_words(),
+            self.metadata_in_words(),
+        ];
         let words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
         ("online".into(), words.join("; "))
     }
@@ -287,6 +310,35 @@ pub fn durability_in_words(durability: Durability, interval: Duration) -> String
         ),
         Durability::Sync => "every write is durable before it returns".into(),
     }
+}
+
+/// Errors that were met on devices which are there all the same; empty if there were none, or a scrub that began after the
+/// pool was opened has read all and left nothing.
+fn errors_in_words(status: &Status) -> String {
+    let devices = status.tiers.iter().flat_map(|tier| &tier.devices);
+    let met = |device: &&DeviceStatus| device.read_errors + device.write_errors + device.checksum_errors > 0;
+    let devices: Vec<_> = devices.filter(met).collect();
+    let Some(device) = devices.first() else {
+        return String::new();
+    };
+    let more = match devices.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} other devices)"),
+    };
+    let pool = &status.pool;
+    let advice = match status.scrub.as_ref().is_some_and(|scrub| scrub.state == "done") {
+        true => format!(
+            "the last scrub left nothing damaged; if they go on, 'terrace pool replace {pool} {} NEW'",
+            device.path
+        ),
+        false => format!(
+            "'terrace scrub {pool} --wait' reads everything, repairs what has a good copy and names the files of the rest"
+        ),
+    };
+    format!(
+        "device '{}'{more} met {} read, {} write and {} checksum errors since the pool was opened: {advice}",
+        device.path, device.read_errors, device.write_errors, device.checksum_errors
+    )
 }
 
 fn lost_in_words(pool: &str, lost: &LostStatus) -> String {

@@ -11,7 +11,7 @@ use terrace_store::{ChunkId, StoreError};
 
 use crate::{
     ScrubStatus,
-    damage::{DamageWalk, Damaged},
+    damage::{DamageWalk, Damaged, DamagedFile},
     journal::rfc3339,
 };
 
@@ -34,6 +34,9 @@ struct Run {
     status: ScrubStatus,
     lost: BTreeSet<ChunkId>,
     naming: Option<DamageWalk>,
+    /// The files of what has no good copy, as far as they are named, and whether these are all.
+    damaged: Vec<DamagedFile>,
+    all_named: bool,
 }
 
 impl Run {
@@ -68,6 +71,8 @@ impl Scrub {
             },
             lost: BTreeSet::new(),
             naming: None,
+            damaged: Vec::new(),
+            all_named: true,
         });
         true
     }
@@ -118,6 +123,13 @@ impl Scrub {
     /// What is known of it.
     pub(crate) fn status(&self) -> Option<ScrubStatus> {
         self.run.lock().as_ref().map(|run| run.status.clone())
+    }
+
+    /// The files that it found damaged, and whether these are surely all of them.
+    pub(crate) fn damaged_files(&self) -> (Vec<DamagedFile>, bool) {
+        let run = self.run.lock();
+        let found = run.as_ref().map(|run| (run.damaged.clone(), run.all_named));
+        found.unwrap_or((Vec::new(), true))
     }
 
     /// Reads the next piece. `None`: nothing to do; `Some(true)`: it has just ended.
@@ -225,8 +237,11 @@ impl Scrub {
             run.naming = Some(walk);
             return false;
         };
+        run.all_named = whole && files.len() <= FILES_MAX;
+        run.damaged = files;
+        run.damaged.truncate(FILES_MAX);
         let status = &mut run.status;
-        status.files = files.into_iter().take(FILES_MAX).map(|file| file.path).collect();
+        status.files = run.damaged.iter().map(|file| file.path.clone()).collect();
         if !whole {
             status.damage.push("not all damaged files could be named".into());
         }

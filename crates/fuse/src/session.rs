@@ -200,7 +200,10 @@ impl Session {
             if result.is_err() && self.wait_for(Duration::ZERO) {
                 return Ok(());
             }
-            result?;
+            // Somebody else took it away, and something keeps it alive for a moment, or in another mount namespace.
+            if result.is_err() && self.is_here()? {
+                result?;
+            }
             self.taken_down.store(true, Ordering::SeqCst);
         }
         if mode == UnmountMode::IfUnused {
@@ -208,6 +211,15 @@ impl Session {
             self.serving.join();
         }
         Ok(())
+    }
+
+    /// Whether it is still mounted where it was.
+    fn is_here(&self) -> Result<bool, FuseError> {
+        let entries = mount_table::mounts()?;
+        let ours = (0, self.device_minor);
+        Ok(entries.iter().any(|entry| {
+            entry.directory == self.directory && (entry.device == ours || self.device_minor == 0)
+        }))
     }
 
     /// Waits until what was being served is done. A bind mount, or a copy of the mount table, keeps the mount alive:

@@ -284,6 +284,11 @@ impl Mover {
             .map(|policy| policy.name.clone())
     }
 
+    /// Whether it is being found out, or soon will be, what lies beneath pinned directories now.
+    pub fn is_looking_beneath(&self) -> bool {
+        self.inner.lock().beneath.is_looking() || self.environment.pins.has_moved()
+    }
+
     /// New writes of pinned objects go to their tiers from now on.
     pub(crate) fn tell_pins(&self, inner: &Inner) {
         let names: Vec<_> = inner.policies.iter().map(|policy| policy.name.as_str()).collect();

@@ -78,11 +78,17 @@ pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
             old,
             new,
             force,
+            dry_run,
             waiting,
         } => {
             let arguments = json!({
                 "device": absolute(&old), "new": absolute_spec(&new)?, "force": force, "wait": waiting.waits(),
+                "dry_run": dry_run,
             });
+            if dry_run {
+                let plan = Client::open(&session.places, &pool)?.call("device_replace", arguments)?;
+                return say_plan(session, &old, &plan, "replaced");
+            }
             let done = Client::open(&session.places, &pool)?.call("device_replace", logged(arguments))?;
             say_job(
                 session,
@@ -182,7 +188,6 @@ fn leave(
     let wait = arguments["wait"] == json!(true);
     let arguments = if dry_run { arguments } else { logged(arguments) };
     let done = Client::open(&session.places, pool)?.call("device_leave", arguments)?;
-    let bytes = |key: &str| format_size(done[key].as_u64().unwrap_or(0));
     if done["undo"] == json!(true) {
         return match (session.json, dry_run) {
             (true, _) => output::json(&json!({ "device": device, "used_again": !dry_run })),
@@ -193,18 +198,7 @@ fn leave(
         };
     }
     if dry_run {
-        if session.json {
-            return output::json(&done);
-        }
-        output::line(&format!(
-            "{device} holds {}; the other devices have room for {}",
-            bytes("live_bytes"),
-            bytes("room_bytes")
-        ))?;
-        return match done["obstacle"].as_str().filter(|obstacle| !obstacle.is_empty()) {
-            Some(obstacle) => output::line(&format!("it could not be emptied: {obstacle}")),
-            None => output::line("it could be emptied; nothing was changed"),
-        };
+        return say_plan(session, device, &done, "emptied");
     }
     if done["lost_bytes"].is_u64() && !session.json {
         if done["job"].is_u64() && !wait {
@@ -228,6 +222,23 @@ fn leave(
         format!("{device} is empty; 'terrace evacuate {pool} {device} --undo' puts it to use again")
     };
     say_job(session, &done, wait, &said)
+}
+
+/// What leaving would come to.
+fn say_plan(session: &Session, device: &str, plan: &Value, done: &str) -> Result<(), Failure> {
+    if session.json {
+        return output::json(plan);
+    }
+    let bytes = |key: &str| format_size(plan[key].as_u64().unwrap_or(0));
+    output::line(&format!(
+        "{device} holds {}; the other devices have room for {}",
+        bytes("live_bytes"),
+        bytes("room_bytes")
+    ))?;
+    match plan["obstacle"].as_str().filter(|obstacle| !obstacle.is_empty()) {
+        Some(obstacle) => output::line(&format!("it could not be {done}: {obstacle}")),
+        None => output::line(&format!("it could be {done}; nothing was changed")),
+    }
 }
 
 fn say_job(session: &Session, done: &Value, waited: bool, said: &str) -> Result<(), Failure> {

@@ -312,7 +312,8 @@ fn import(
         }
         let id = terrace_pool::format_id(&found.id);
         let paths = found.paths();
-        let mut row = json!({ "name": found.name, "id": id, "devices": paths, "imported": false });
+        let mut row =
+            json!({ "name": found.name, "id": id, "devices": paths, "imported": false, "importable": false });
         let state = format!("{:?}", found.state).to_lowercase();
         row["state"] = json!(state);
         let why = format!("devices are missing: {}", found.missing.join(", "));
@@ -360,6 +361,7 @@ fn import(
                 continue;
             }
         }
+        row["importable"] = json!(dry_run);
         if !dry_run {
             let options = OpenOptions {
                 threads: false,
@@ -386,7 +388,7 @@ fn import(
             match outcome {
                 Ok(known) => {
                     registry.save(&known)?;
-                    row["imported"] = json!(true);
+                    (row["imported"], row["importable"]) = (json!(true), json!(true));
                     row["size_bytes"] = json!(known.size_bytes);
                     row["used_bytes"] = json!(known.used_bytes);
                 }
@@ -410,6 +412,9 @@ fn import(
                     format!("imported, although {reason}; 'terrace start {name} --degraded' uses it so")
                 }
                 (true, None) => "imported".to_owned(),
+                (false, Some(reason)) if row["importable"] == json!(true) => {
+                    format!("can be imported, although {reason}")
+                }
                 (false, Some(reason)) => format!("not imported: {reason}"),
                 (false, None) => "can be imported".to_owned(),
             };

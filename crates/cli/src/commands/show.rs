@@ -16,6 +16,10 @@ use crate::{
     registry::{KnownPool, Registry},
 };
 
+/// Lines of damage and damaged files that the status shows: it is to fit on a screen.
+const DAMAGE_SHOWN: usize = 3;
+const FILES_SHOWN: usize = 8;
+
 /// The pools that a command without a pool is about.
 pub fn chosen_pools(session: &Session, pool: Option<&str>) -> Result<Vec<KnownPool>, Failure> {
     let registry = Registry::new(&session.places);
@@ -130,12 +134,27 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
                 scrub.repaired
             ),
         )?;
-        for damage in &scrub.damage {
+        // One screen: 'scrub --wait' and '--json' say it all.
+        let rest = |shown: usize, all: usize, where_all: &str| match all.saturating_sub(shown) {
+            0 => Ok(()),
+            more => line("", format!("and {more} more: {where_all}")),
+        };
+        for damage in scrub.damage.iter().take(DAMAGE_SHOWN) {
             line("", damage.clone())?;
         }
-        for file in &scrub.files {
+        rest(DAMAGE_SHOWN, scrub.damage.len(), "'terrace status --json'")?;
+        for file in scrub.files.iter().take(FILES_SHOWN) {
             line("damaged", file.clone())?;
         }
+        let all = format!("'terrace status {} --lost'", status.pool);
+        rest(FILES_SHOWN, scrub.files.len(), &all)?;
+    }
+    if !status.migration {
+        let on = format!("'terrace pool set migration=on {}'", status.pool);
+        line(
+            "migration",
+            format!("off: nothing moves between tiers until {on}"),
+        )?;
     }
     output::line("")?;
     let mut rows = Vec::new();
@@ -491,7 +510,10 @@ pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
                         } else {
                             "off".into()
                         },
-                        row["promote_after"].to_string(),
+                        match row["promote_after"].as_u64() {
+                            Some(0) => "never".into(),
+                            _ => row["promote_after"].to_string(),
+                        },
                         match row["demote_after"].as_u64() {
                             Some(0) | None => "never".into(),
                             Some(seconds) => terrace_engine::format_duration(Duration::from_secs(seconds)),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use terrace_control::Failure;
+use terrace_control::{Failure, RunLock};
 use terrace_device::format_size;
 use terrace_engine::{JobStatus, ScrubStatus};
 
@@ -15,7 +15,7 @@ use crate::{
     arguments::{JobAction, JobChoice, JobsArguments, Waiting},
     client::{Client, decode},
     output,
-    registry::Registry,
+    registry::KnownPool,
 };
 
 impl Waiting {
@@ -143,25 +143,47 @@ fn list(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
 fn act(session: &Session, choice: &JobChoice, action: &str) -> Result<(), Failure> {
     let pool = match &choice.pool {
         Some(pool) => pool.clone(),
-        None => {
-            let pools = Registry::new(&session.places).pools()?;
-            match pools.as_slice() {
-                [one] => one.name.clone(),
-                _ => {
-                    return Err(Failure::new(
-                        format!("{action} job {}", choice.id),
-                        "it is not clear of which pool",
-                        "add --pool POOL",
-                    )
-                    .as_usage());
-                }
-            }
-        }
+        None => pool_of_job(session, choice.id, action)?,
     };
     let mut client = Client::open(&session.places, &pool)?;
     client
         .call("job_action", logged(json!({ "id": choice.id, "action": action })))
         .map(drop)
+}
+
+/// The one pool that has a job of this number; of several, the one where it is not over.
+fn pool_of_job(session: &Session, id: u64, action: &str) -> Result<String, Failure> {
+    let what = format!("{action} job {id}");
+    let pools = chosen_pools(session, None)?;
+    if let [one] = pools.as_slice() {
+        return Ok(one.name.clone());
+    }
+    let (mut having, mut going_on) = (Vec::new(), Vec::new());
+    // A pool that nobody holds has nothing under way.
+    let running = |known: &&KnownPool| RunLock::is_held(&session.places.lock_file(&known.name));
+    for known in pools.iter().filter(running) {
+        let jobs: Vec<JobStatus> = Client::open(&session.places, &known.name)?.ask("jobs", json!({}))?;
+        if let Some(job) = jobs.iter().find(|job| job.id == id) {
+            having.push(known.name.clone());
+            if matches!(job.state.as_str(), "running" | "waiting" | "paused") {
+                going_on.push(known.name.clone());
+            }
+        }
+    }
+    let remedy = "'terrace jobs' lists them";
+    match (going_on.as_slice(), having.as_slice()) {
+        ([one], _) | ([], [one]) => Ok(one.clone()),
+        ([], []) => Err(Failure::new(
+            what,
+            format!("no pool that is running has a job {id}"),
+            remedy,
+        )),
+        (several, all) => {
+            let names = if several.is_empty() { all } else { several };
+            let why = format!("pools {} have a job of that number", names.join(", "));
+            Err(Failure::new(what, why, "add --pool POOL").as_usage())
+        }
+    }
 }
 
 /// `terrace pin`, `unpin`, `promote`, `demote`.

@@ -92,7 +92,15 @@ pub fn verify(session: &Session, arguments: &VerifyArguments) -> Result<ExitCode
     }
     let pool = &source.name;
     let what = format!("verify pool '{pool}'");
-    let devices = source.open(&what, false)?;
+    let devices = source.open(&what, false).map_err(|mut failure| {
+        if failure.remedy.is_empty() {
+            failure.remedy = format!(
+                "a pool is verified with all its devices; without this one 'terrace start {pool} --degraded' opens it, and \
+                 'terrace scrub {pool} --wait' reads what is left"
+            );
+        }
+        failure
+    })?;
     let mut progress = reader();
     let report = verify_devices(devices, &mut |done, total| progress.show("verify", done, total));
     let report = report.map_err(|error| {

@@ -92,6 +92,24 @@ pub fn refused(what: &str, error: &DatasetError) -> Failure {
     }
 }
 
+/// What a command that waits for a job says beside its figures: also why nothing goes on, if so.
+pub fn in_progress(kind: &str, state: &str, reason: &str) -> String {
+    match state {
+        "waiting" => {
+            let why = reason
+                .split("; ")
+                .filter(|part| part.contains("waiting") || part.contains("again"));
+            let why: Vec<&str> = why.collect();
+            match why.is_empty() {
+                true => format!("{kind}, waiting"),
+                false => format!("{kind}, {}", why.join("; ")),
+            }
+        }
+        "paused" => format!("{kind}, paused ('terrace jobs resume' lets it go on)"),
+        _ => kind.to_owned(),
+    }
+}
+
 /// An error of the floors below, whose text may carry its own way out behind the first `; `.
 pub fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
     let text = error.to_string();

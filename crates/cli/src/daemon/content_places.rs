@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
-use terrace_dataset::{REGION_BYTES, TierBytes, decode_region, keys};
+use terrace_dataset::{FileKind, REGION_BYTES, TierBytes, decode_region, keys};
+use terrace_device::format_size;
 use terrace_pool::TierInfo;
 use terrace_store::{ChunkId, StoreError};
 
@@ -32,7 +33,9 @@ pub(super) struct Found {
     /// Content by tier that is read often enough to rise from there, and that was not used for so long that it is to sink.
     hot: BTreeMap<u8, u64>,
     old: BTreeMap<u8, u64>,
-    /// Stored bytes by tier, each chunk once: what moving all of it would write.
+    /// Content by tier of what lies beneath with another pin.
+    pinned_elsewhere: BTreeMap<u8, u64>,
+    /// Stored bytes by tier, each chunk once, of what has no other pin: what moving all of it would write.
     pub(super) chunks_by_tier: BTreeMap<u8, u64>,
     seen: HashSet<ChunkId>,
 }
@@ -48,8 +51,8 @@ impl Daemon {
     pub(super) fn where_is(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let name = parameters.text("path")?;
         let subject = Subject::find(&self.engine, &name)?;
-        let found = self.found(&subject)?;
         let pin = self.pin_of(&subject);
+        let found = self.found(&subject, pin.as_ref().map(|pin| pin.tier.as_str()))?;
         let failure = self
             .engine
             .mover()
@@ -123,14 +126,21 @@ impl Daemon {
         })
     }
 
-    /// What lies where of a subject.
-    pub(super) fn found(&self, subject: &Subject) -> Result<Found, Failure> {
+    /// What lies where of a subject; `tier`: where its pin, or a move, takes it, but for what has another pin.
+    pub(super) fn found(&self, subject: &Subject, tier: Option<&str>) -> Result<Found, Failure> {
         // What is still in memory has no place yet.
         self.sync()?;
         let tiers = self.engine.pool().tiers();
         let mut found = Found::default();
+        let mover = self.engine.mover();
+        let is_single = matches!(subject.kind, FileKind::File | FileKind::Volume);
         subject.contents(|content| {
-            self.add_content(subject.number, &content, &tiers, &mut found)
+            let own = || {
+                let own = mover.own_pin(subject.number, content.object);
+                own.or_else(|| mover.pin_of_directory(subject.number, content.object))
+            };
+            let elsewhere = !is_single && tier.is_some_and(|tier| own().is_some_and(|own| own != tier));
+            self.add_content(subject.number, &content, &tiers, elsewhere, &mut found)
                 .map_err(|error| failed(&format!("find '{}'", subject.name), &error))?;
             Ok(true)
         })?;
@@ -142,6 +152,7 @@ impl Daemon {
         dataset: u32,
         content: &Content,
         tiers: &[TierInfo],
+        elsewhere: bool,
         found: &mut Found,
     ) -> Result<(), StoreError> {
         let store = self.engine.store();
@@ -177,6 +188,12 @@ impl Daemon {
                     }
                 }
                 found.bytes.add(&bytes);
+                if elsewhere {
+                    for (tier, bytes) in (0u8..).zip(&bytes.by_tier) {
+                        *found.pinned_elsewhere.entry(tier).or_default() += bytes;
+                    }
+                    continue;
+                }
                 for run in record.runs() {
                     if found.seen.insert(run.chunk)
                         && let Some(info) = store.chunk_info(run.chunk)?
@@ -210,13 +227,28 @@ impl Daemon {
             );
         };
         let (number, object) = (subject.number, subject.for_mover());
+        let above = || {
+            let mut above = subject.directories_above().into_iter();
+            above.find_map(|(_, directory)| mover.move_of(number, directory))
+        };
         let under_way = mover
             .move_of(number, object)
+            .or_else(above)
             .filter(|job| by_tier.iter().any(|(tier, _)| name(*tier) != job.target));
         if let Some(pin) = pin {
             let tier = &pin.tier;
-            if by_tier.iter().all(|(on, _)| name(*on) == tier) {
-                return (format!("it is pinned to tier '{tier}'"), None);
+            // What has another pin beneath it is no part of this one's.
+            let elsewhere = |on: &u8| found.pinned_elsewhere.get(on).copied().unwrap_or(0);
+            if by_tier
+                .iter()
+                .all(|(on, bytes)| name(*on) == tier || *bytes <= elsewhere(on))
+            {
+                let others: u64 = found.pinned_elsewhere.values().sum();
+                let others = match others {
+                    0 => String::new(),
+                    others => format!("; {} beneath it have other pins", format_size(others)),
+                };
+                return (format!("it is pinned to tier '{tier}'{others}"), None);
             }
             if let Some(full) = self.pin_has_no_room(tier) {
                 let why = format!(
@@ -232,6 +264,11 @@ impl Daemon {
                 Some(job) => {
                     let obstacle = job.obstacle.unwrap_or_default();
                     (format!("{why}; job {} is to move it: {obstacle}", job.id), None)
+                }
+                None if mover.is_looking_beneath() => {
+                    let soon =
+                        "pins or names changed a moment ago: what is beneath is looked for, and moved then";
+                    (format!("{why}; {soon}"), None)
                 }
                 None => (format!("{why}; no job moves it: pin it again"), None),
             };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Progress};
 use terrace_device::{DeviceSpec, format_size};
-use terrace_engine::TierPlace;
+use terrace_engine::{LeavingPlan, TierPlace};
 
 use super::{
     Daemon,
@@ -53,7 +53,7 @@ impl Daemon {
         Ok(json!({
             "files": answers::encode(&files)?, "more": more,
             "state": status.as_ref().map_or("known", |lost| lost.state.as_str()),
-            "complete": status.as_ref().is_none_or(|lost| lost.complete),
+            "complete": status.as_ref().is_none_or(|lost| lost.complete) && self.engine.all_damaged_are_named(),
         }))
     }
 
@@ -91,11 +91,10 @@ impl Daemon {
         // What is still in memory has no place yet.
         self.sync()?;
         if parameters.flag("dry_run")? {
-            let plan = self.engine.plan_leaving(&info, 0);
-            return Ok(json!({
-                "path": plan.path, "tier": plan.tier, "live_bytes": plan.live_bytes, "room_bytes": plan.room_bytes,
-                "obstacle": plan.obstacle, "state": info.state.as_str(),
-            }));
+            return Ok(plan_json(
+                &self.engine.plan_leaving(&info, 0),
+                info.state.as_str(),
+            ));
         }
         let job = match action.as_str() {
             "remove" => self.engine.remove_device(&name),
@@ -114,8 +113,18 @@ impl Daemon {
         let old = parameters.text("device")?;
         let what = format!("replace device '{old}' of pool '{}'", self.pool);
         let new = parse(&what, &parameters.text("new")?)?;
+        let force = parameters.flag("force")?;
         self.sync()?;
-        let job = self.engine.replace_device(&old, &new, parameters.flag("force")?);
+        if parameters.flag("dry_run")? {
+            let info = self
+                .engine
+                .find_device(&old)
+                .map_err(|error| failed(&what, &error))?;
+            let plan = self.engine.plan_replacing(&info, &new, force);
+            let plan = plan.map_err(|error| failed(&what, &error))?;
+            return Ok(plan_json(&plan, info.state.as_str()));
+        }
+        let job = self.engine.replace_device(&old, &new, force);
         self.remember_pool();
         let job = job.map_err(|error| failed(&what, &error))?;
         self.wait_for_leaving(&what, job, parameters, exchange)
@@ -199,7 +208,7 @@ impl Daemon {
             };
             done_bytes = job.done_bytes;
             exchange.progress(Progress {
-                what: job.kind.clone(),
+                what: answers::in_progress(&job.kind, &job.state, &job.reason),
                 done_bytes: job.done_bytes,
                 total_bytes: job.total_bytes,
             })?;
@@ -228,6 +237,13 @@ impl Daemon {
         self.remember_pool();
         Ok(json!({ "job": id, "done_bytes": done_bytes }))
     }
+}
+
+fn plan_json(plan: &LeavingPlan, state: &str) -> Value {
+    json!({
+        "path": plan.path, "tier": plan.tier, "live_bytes": plan.live_bytes, "room_bytes": plan.room_bytes,
+        "obstacle": plan.obstacle, "state": state,
+    })
 }
 
 fn parse(what: &str, word: &str) -> Result<DeviceSpec, Failure> {

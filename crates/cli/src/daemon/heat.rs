@@ -177,6 +177,8 @@ impl Daemon {
                 .commit(batch)
                 .map_err(|error| failed("clear the heat", &error))?;
         }
+        // What was forgotten is not to come back with a crash.
+        self.sync()?;
         Ok(json!({ "objects": objects.len() }))
     }
 }

@@ -183,20 +183,27 @@ pub fn open_pool(known: &KnownPool, options: OpenOptions) -> Result<Arc<Engine>,
     let what = format!("open pool '{}'", known.name);
     let degraded = options.degraded;
     let mut devices = Vec::new();
-    for path in &device_paths(known) {
+    let paths = device_paths(known);
+    for (at, path) in paths.iter().enumerate() {
         match open_when_free(path) {
             Ok(device) => devices.push(device),
             Err(error) if degraded => tracing::warn!("opening without device '{}': {error}", path.display()),
             Err(error) => {
+                let without = format!("'terrace start {} --degraded'", known.name);
                 let remedy = if path.exists() {
-                    format!(
-                        "end what uses it, or start without it: 'terrace start {} --degraded'",
-                        known.name
-                    )
+                    format!("end what uses it, or start without it: {without}")
                 } else {
-                    "if it has moved, run 'terrace pool import --search DIRECTORY'".into()
+                    format!(
+                        "if it has moved, run 'terrace pool import --search DIRECTORY'; if it is gone, {without} opens the pool \
+                         without it"
+                    )
                 };
-                return Err(Failure::new(what, error, remedy));
+                let others = paths[at + 1..].iter().filter(|path| !path.exists()).count();
+                let why = match others {
+                    0 => error.to_string(),
+                    others => format!("{error}, and {others} more of its devices are not there"),
+                };
+                return Err(Failure::new(what, why, remedy));
             }
         }
     }

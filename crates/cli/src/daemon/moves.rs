@@ -6,7 +6,7 @@ use terrace_dataset::FileKind;
 
 use super::{
     Daemon,
-    answers::{Parameters, failed},
+    answers::{self, Parameters, failed},
     subject::Subject,
 };
 
@@ -69,7 +69,7 @@ impl Daemon {
                 break;
             };
             exchange.progress(Progress {
-                what: job.kind.into(),
+                what: answers::in_progress(job.kind, job.state, &job.reason),
                 done_bytes: job.done_bytes,
                 total_bytes: job.total_bytes,
             })?;
@@ -178,7 +178,8 @@ impl Daemon {
                 usize::from(target.map_err(|error| failed(&what, &error))?)
             }
         };
-        let found = self.found(subject)?;
+        let target_name = tiers.get(target).map(|tier| tier.name.as_str());
+        let found = self.found(subject, target_name)?;
         let others = found
             .chunks_by_tier
             .iter()

@@ -21,6 +21,11 @@ impl Daemon {
 
     pub(super) fn pool_set(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let properties: Vec<(String, String)> = parameters.value("properties")?;
+        // All of them or none.
+        for (name, value) in &properties {
+            let checked = terrace_engine::properties::canonical(name, value);
+            checked.map_err(|error| failed(&format!("set {name} of pool '{}'", self.pool), &error))?;
+        }
         for (name, value) in &properties {
             let outcome = self.engine.set_property(name, value);
             outcome.map_err(|error| failed(&format!("set {name} of pool '{}'", self.pool), &error))?;
@@ -65,7 +70,7 @@ impl Daemon {
         for (property, value) in &properties {
             if property == "hold" {
                 let level = match value.as_str() {
-                    "off" => None,
+                    "off" | "none" => None,
                     _ => Some(parse_level(value).ok_or_else(|| {
                         let why =
                             format!("hold cannot be '{value}'; it takes a fill level such as 90%, or off");
@@ -86,14 +91,30 @@ impl Daemon {
             )
             .as_usage());
         }
+        // All of it or nothing.
+        let level = hold.unwrap_or_else(|| self.engine.hold_of(&name));
+        if let Some(level) = level.filter(|level| *level <= settings.low_water) {
+            let why = format!(
+                "hold ({:.0}%) must be above low_water ({:.0}%), down to which the tier is emptied when it is reached",
+                level * 100.0,
+                settings.low_water * 100.0
+            );
+            return Err(Failure::new(what, why, "set both in one command, or hold=off"));
+        }
+        // Who begins to hold does so before other marks are in force, or what is above them would sink meanwhile.
+        let first = hold.filter(|level| level.is_some_and(|level| level > tier.settings.low_water));
+        let set_hold = |level: Option<Option<f64>>| match level {
+            Some(level) => self
+                .engine
+                .set_hold(&name, level)
+                .map_err(|error| failed(&what, &error)),
+            None => Ok(()),
+        };
+        set_hold(first)?;
         self.engine
             .set_tier(&name, settings)
             .map_err(|error| failed(&what, &error))?;
-        if let Some(level) = hold {
-            self.engine
-                .set_hold(&name, level)
-                .map_err(|error| failed(&what, &error))?;
-        }
+        set_hold(hold.filter(|_| first.is_none()))?;
         Ok(Value::Null)
     }
 
@@ -150,13 +171,13 @@ fn change_tier(settings: &mut TierSettings, property: &str, value: &str) -> Resu
         }
         "promote_after" => {
             settings.promote_after = match value {
-                "never" => 0,
+                "never" | "off" | "none" => 0,
                 _ => value.parse().map_err(|_| wrong("a number of reads, or never"))?,
             }
         }
         "demote_after" => {
             settings.demote_after_seconds = match value {
-                "never" => 0,
+                "never" | "off" | "none" => 0,
                 _ => parse_duration(value)
                     .map_err(|_| wrong("a duration such as 7d, or never"))?
                     .as_secs(),
@@ -164,7 +185,7 @@ fn change_tier(settings: &mut TierSettings, property: &str, value: &str) -> Resu
         }
         "rate_limit" => {
             settings.rate_limit = match value {
-                "none" => 0,
+                "none" | "off" => 0,
                 _ => terrace_device::parse_size(value)
                     .map_err(|_| wrong("bytes per second such as 50M, or none"))?,
             }
@@ -189,7 +210,7 @@ fn parse_level(value: &str) -> Option<f64> {
 }
 
 fn parse_window(value: &str) -> Option<String> {
-    if value == "always" {
+    if matches!(value, "always" | "none" | "off") {
         return Some(String::new());
     }
     let good = |time: &str| {

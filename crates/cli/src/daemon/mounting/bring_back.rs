@@ -29,6 +29,12 @@ impl Mounts {
             return;
         }
         let pool = &self.shared.pool;
+        // Somebody unmounted these, and nobody has struck them off yet: they are not to come back.
+        for (known, session) in self.sessions(|_| true) {
+            if session.is_ended() {
+                self.shared.ended(&session, &known.directory);
+            }
+        }
         let known = match Registry::new(&self.shared.places).mounts(pool) {
             Ok(known) => known,
             Err(failure) => {
