@@ -155,7 +155,7 @@ impl ChunkStore {
         // What was accepted may still be in a device's cache when only the process died.
         if !pool.is_read_only() {
             pool.flush_all().map_err(pool_error)?;
-            forget_given_up(&pool, replay.sequence)?;
+            forget_given_up(&pool, &root.position, replay.sequence)?;
             pool.settle_roots().map_err(pool_error)?;
         }
         for segment in meta.segments() {
@@ -167,9 +167,15 @@ impl ChunkStore {
         if !pool.is_read_only() {
             let entries = scanner.complete_copies(replay.sequence);
             tracing::debug!(entries, "written to the copy of the log that lacked them");
+            // With root and log they can stand for the others; before that, what they show alone is of the past.
+            let lacks = |device: &u16| scanner.left_behind().iter().any(|copy| copy.device == *device);
+            let mut returned = pool.returned();
+            returned.retain(|device| !lacks(device));
+            pool.take_back(&returned).map_err(pool_error)?;
         }
         let marks = VecDeque::from([start, (replay.sequence, replay.counters)]);
         let log = Log::resume(pool.clone(), root.position, position, segments, options.nonce);
+        log.note_gaps(scanner.left_behind());
         let mut store = Self::assemble(pool, options, crew, meta, log, replay, marks);
         store.end_without = scanner.end_without();
         if let Some(end) = store.end_without {
@@ -359,17 +365,23 @@ pub(crate) fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreE
 }
 
 /// Entries that only devices have that were away are not taken for anything later.
-fn forget_given_up(pool: &Pool, sequence: u64) -> Result<(), StoreError> {
-    let past = pool.past_roots();
-    let devices: Vec<u16> = past.iter().map(|(device, _)| *device).collect();
-    for (device, payload) in past {
-        // What is no root leads nowhere.
-        let Ok(position) = position_of(&payload) else {
-            continue;
-        };
+fn forget_given_up(pool: &Pool, start: &LogPosition, sequence: u64) -> Result<(), StoreError> {
+    let devices = pool.returned();
+    if devices.is_empty() {
+        return Ok(());
+    }
+    // Where their own roots start, and where the log starts that counts: one that had no root may have some of that.
+    let roots = pool.past_roots();
+    // What is no root leads nowhere.
+    let past = roots.iter().filter_map(|(_, payload)| position_of(payload).ok());
+    for position in past.chain([*start]) {
         let erased = terrace_log::erase_given_up(pool, &position, sequence, |of| devices.contains(&of));
         let erased = erased.map_err(pool_error)?;
-        tracing::info!(device, erased, "entries of the log that were given up without it");
+        tracing::info!(
+            ?devices,
+            erased,
+            "entries of the log that were given up without them"
+        );
     }
     Ok(())
 }

@@ -81,6 +81,8 @@ pub struct Scanner {
     end: Option<EndWithout>,
     /// Entries that one copy lacks, in words, when all copies are compared.
     lacking: Option<Vec<Lacking>>,
+    /// Copies that still lack an entry; see [`Scanner::complete_copies`].
+    left_behind: BTreeSet<SegmentId>,
 }
 
 /// An entry that one copy lacks.
@@ -123,7 +125,13 @@ impl Scanner {
             everywhere: 0,
             end: None,
             lacking: None,
+            left_behind: BTreeSet::new(),
         })
+    }
+
+    /// Copies of devices that are there and that [`complete_copies`](Self::complete_copies) could not complete.
+    pub fn left_behind(&self) -> &BTreeSet<SegmentId> {
+        &self.left_behind
     }
 
     /// The segments passed so far, in order; those of the position that a log is resumed at come last.
@@ -150,6 +158,7 @@ impl Scanner {
                 let has =
                     |scanner: &mut Self, segment| scanner.read_again(segment, entry.offset).ok().flatten();
                 let Some((header, _)) = has(self, entry.good) else {
+                    self.left_behind.insert(other);
                     continue;
                 };
                 if !self.pool.has_device(other.device)
@@ -162,13 +171,19 @@ impl Scanner {
                         written += 1;
                         devices.insert(other.device);
                     }
-                    Err(error) => tracing::warn!(segment = %other, %error, "a copy of the log stays behind"),
+                    Err(error) => {
+                        tracing::warn!(segment = %other, %error, "a copy of the log stays behind");
+                        self.left_behind.insert(other);
+                    }
                 }
             }
         }
         for device in devices {
             if let Err(error) = self.pool.flush(&[device]) {
                 tracing::warn!(device, %error, "a copy of the log stays behind");
+                let copies = self.segments.iter().flat_map(Copies::iter);
+                self.left_behind
+                    .extend(copies.filter(|copy| copy.device == device));
             }
         }
         self.windows.clear();
@@ -480,10 +495,12 @@ impl Scanner {
         let segment_bytes = self.pool.segment_bytes() as usize;
         let mut end = self.end_in(tail.segment).or(self.end_in(tail.next));
         let mut block = AlignedBuffer::with_capacity(LOOK_AHEAD_BYTES);
+        let mut given_up = self.pool.returned();
+        given_up.retain(|device| self.lacks_the_last(*device));
         for (copies, from) in [(tail.segment, tail.offset as usize), (tail.next, 0)] {
             for segment in copies.iter() {
                 let length = segment_bytes.saturating_sub(from).min(LOOK_AHEAD_BYTES);
-                if length == 0 {
+                if length == 0 || given_up.contains(&segment.device) {
                     continue;
                 }
                 match self.pool.read(segment, from as u64, block.reuse(length)) {
@@ -517,6 +534,26 @@ impl Scanner {
         }
         self.end = end;
         Ok(())
+    }
+
+    /// Whether a device that was away lacks the last entry that was read, or none was: then the log ended without it, and what
+    /// it has from there on is of a past that was given up.
+    fn lacks_the_last(&mut self, device: u16) -> bool {
+        let Some(last) = self.unconfirmed.back() else {
+            return true;
+        };
+        let (copies, good, offset) = (last.copies, last.good, last.offset);
+        let own = copies.iter().find(|copy| copy.device == device);
+        let mut sum_in = |segment| {
+            self.read_again(segment, offset)
+                .ok()
+                .flatten()
+                .map(|(header, _)| header.sum)
+        };
+        match own.and_then(&mut sum_in) {
+            Some(sum) => sum_in(good) != Some(sum),
+            None => true,
+        }
     }
 
     /// Whether a faster copy is missing here, which alone may have had the newest entries.
