@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use terrace_codec::Writer;
 use terrace_log::{Copies, Log, LogError, LogPosition, Scanned, Scanner};
 use terrace_meta::{Tree, decode_count};
-use terrace_pool::{Pool, PoolError, SegmentId};
+use terrace_pool::{Pool, PoolError, Presence, SegmentId};
 use terrace_store::{ChunkId, StoreError};
 
 use crate::{
@@ -154,6 +154,7 @@ impl ChunkStore {
         }
         // What was accepted may still be in a device's cache when only the process died.
         if !pool.is_read_only() {
+            check_log_is_there(&pool, &position)?;
             pool.flush_all().map_err(pool_error)?;
             forget_given_up(&pool, &root.position, replay.sequence)?;
             pool.settle_roots().map_err(pool_error)?;
@@ -195,6 +196,10 @@ impl ChunkStore {
             store.log.fence(flushed).map_err(log_error)?;
             if store.end_without.is_some() {
                 store.leave_what_is_not_there(flushed)?;
+            }
+            let next = store.log.position().next;
+            if !next.is_empty() && !is_there(&store.pool, next) && store.log.leave_segments().is_ok() {
+                store.log.fence(flushed).map_err(log_error)?;
             }
             if !lacking.is_empty() {
                 store.complete_chunks(lacking)?;
@@ -358,6 +363,45 @@ fn claim(pool: &Pool, segment: SegmentId) -> Result<(), StoreError> {
             "a segment is used twice or does not exist: {error}"
         ))),
     }
+}
+
+/// Whether a copy is on a device that is there.
+fn is_there(pool: &Pool, copies: Copies) -> bool {
+    copies.iter().any(|segment| pool.has_segment(segment))
+}
+
+/// Where the log goes on there must be a copy of it: else nobody knows how far it went, and nothing can be written. To be asked
+/// before the labels say that the pool is used without the devices that are missing.
+fn check_log_is_there(pool: &Pool, position: &LogPosition) -> Result<(), StoreError> {
+    let goes_on_here = position.offset < pool.segment_bytes() || position.next.is_empty();
+    let copies = match goes_on_here {
+        true => position.segment,
+        false => position.next,
+    };
+    let returned = pool.returned();
+    let here = |segment: &SegmentId| pool.has_segment(*segment);
+    let is_current = |segment: SegmentId| here(&segment) && !returned.contains(&segment.device);
+    // One that was away may lack what one knows that is missing now and was in use meanwhile.
+    let absent: Vec<u16> = pool
+        .devices()
+        .into_iter()
+        .filter(|device| matches!(device.presence, Presence::Absent { .. }))
+        .map(|device| device.number)
+        .collect();
+    let missing = copies.iter().filter(|segment| !here(segment));
+    let knows_more = |segment: &SegmentId| !absent.contains(&segment.device) || !is_there(pool, copies);
+    let on: Vec<String> = missing
+        .filter(knows_more)
+        .map(|copy| copy.device.to_string())
+        .collect();
+    if copies.iter().any(is_current) || on.is_empty() && is_there(pool, copies) {
+        return Ok(());
+    }
+    Err(damaged(format!(
+        "the end of the log lies only on device {}, which is missing; bring it back, or save what is left with 'terrace verify \
+         POOL --rebuild NEWPOOL'",
+        on.join(" and ")
+    )))
 }
 
 pub(crate) fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreError> {

@@ -4,7 +4,8 @@
 //! tried; lengths are bounded by the segment before anything is allocated. When the tail is reached, what lies behind
 //! it is looked at: an entry there that was written after a sequence behind the tail had become durable is proof of
 //! damage, not of a power cut. An entry that no later one confirms may have reached one copy only: when it was accepted,
-//! it is written where it lacks before anything relies on the other copy.
+//! it is written where it lacks before anything relies on the other copy. What a device that was away until this opening has
+//! counts only where no other device has an entry: the others went on without it.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -75,6 +76,8 @@ pub struct Scanner {
     unconfirmed: VecDeque<Unconfirmed>,
     /// Devices that were away: marks say nothing of their copies.
     returning: Vec<u16>,
+    /// Those of them that were so until this very opening.
+    returned: Vec<u16>,
     /// Up to here every copy has all entries: a later one says so.
     everywhere: u64,
     /// What is known of the end where a copy went with its device.
@@ -115,6 +118,7 @@ impl Scanner {
         let returning = pool.returning();
         Ok(Self {
             returning,
+            returned: pool.returned(),
             pool,
             position,
             segments,
@@ -316,7 +320,9 @@ impl Scanner {
         let mut cause: Option<(u8, PoolError)> = None;
         let mut good = None;
         let mut bad = Vec::new();
-        for segment in copies.iter() {
+        let mut in_order: Vec<SegmentId> = copies.iter().collect();
+        in_order.sort_by_key(|segment| self.returned.contains(&segment.device));
+        for segment in in_order {
             let tier = self.pool.tier_of(segment.device).unwrap_or(u8::MAX);
             let read = match self.read_again(segment, offset) {
                 Ok(read) => {
@@ -342,7 +348,7 @@ impl Scanner {
                     if self.lacking.is_none() {
                         return Ok(Some((segment, header, payload)));
                     }
-                    good = Some((segment, header, payload));
+                    good.get_or_insert((segment, header, payload));
                 }
                 None => {
                     failed += 1;
@@ -378,7 +384,7 @@ impl Scanner {
         }
     }
 
-    /// A fence in another copy of a place: where copies differ it counts. The other entry was given up by the recovery
+    /// A fence in another copy of a place: where copies differ it counts, but on a device that was away meanwhile. The other entry was given up by the recovery
     /// that wrote the fence, and stayed because a device refused that write.
     fn fence_beside(
         &mut self,
@@ -387,7 +393,10 @@ impl Scanner {
         offset: u32,
     ) -> Option<(SegmentId, (EntryHeader, Vec<u8>))> {
         let position = self.position;
-        let mut others = copies.iter().filter(|other| *other != taken);
+        let returned = self.returned.clone();
+        let mut others = copies
+            .iter()
+            .filter(|other| *other != taken && !returned.contains(&other.device));
         others.find_map(|other| {
             let (header, payload) = self.read_copy(other, offset).ok().flatten()?;
             let follows = header.pool == self.pool.id()
@@ -495,7 +504,7 @@ impl Scanner {
         let segment_bytes = self.pool.segment_bytes() as usize;
         let mut end = self.end_in(tail.segment).or(self.end_in(tail.next));
         let mut block = AlignedBuffer::with_capacity(LOOK_AHEAD_BYTES);
-        let mut given_up = self.pool.returned();
+        let mut given_up = self.returned.clone();
         given_up.retain(|device| self.lacks_the_last(*device));
         for (copies, from) in [(tail.segment, tail.offset as usize), (tail.next, 0)] {
             for segment in copies.iter() {

@@ -197,6 +197,7 @@ impl Run {
                 let visible = match seen(&store) {
                     Ok(visible) => visible,
                     Err(_) if !machine.is_powered() => {
+                        self.excuse(&there);
                         self.newest.push(there);
                         self.leave(store);
                         return Ok(());
@@ -220,6 +221,7 @@ impl Run {
                 trace!(self.trace, "power went while opening: {error}");
                 self.coverage.hit(FaultKind::PowerCutInRecovery);
                 self.apart |= comes_apart;
+                self.excuse(&there);
                 self.newest.push(there);
                 machine.cut_power();
                 machine.settle();
@@ -260,6 +262,15 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// Power went before it could be seen what there was with these disks.
+    fn excuse(&mut self, used: &Disks) {
+        for disk in used {
+            if self.lacks_too_many(*disk, used) {
+                self.excused.extend(&self.known[*disk]);
+            }
+        }
     }
 
     fn last_of(&self, disk: usize) -> Option<&Use> {
