@@ -234,8 +234,10 @@ impl Engine {
             .filter(|other| other.tier == info.tier);
         let in_tier = in_tier.count() + usize::from(joining_bytes > 0);
         let copies = tier.map_or(1, |tier| usize::from(tier.settings.copies));
-        // Headers and the ends of segments take some more at the new place.
-        let need = load.live_bytes + load.live_bytes / 8 + load.metadata_bytes + 2 * segment;
+        // Headers and the ends of segments take some more at the new place; less where that is counted by pairs, as the other
+        // copies give back the same.
+        let more = load.live_bytes / if copies > 1 { 32 } else { 8 };
+        let need = load.live_bytes + more + load.metadata_bytes + 2 * segment;
         let mut obstacle = String::new();
         if let Some(other) = devices.iter().filter(stays).find(is_out_of_step) {
             // It could not stand for the pool: nothing may leave that the labels, roots and log rely on.

@@ -16,7 +16,7 @@ use crate::{Engine, EngineError, losses::Losses};
 /// How often it is tried to find room for what has too few copies, about a second apart.
 const TRIES_MAX: u32 = 30;
 
-/// After how long the log begins anew once more for a device that lacks something of it, nanoseconds.
+/// After how long it is tried again to take devices back that missed something, nanoseconds.
 const NEXT_TRY_NANOSECONDS: u64 = 10_000_000_000;
 
 /// The job that is at it.
@@ -24,7 +24,7 @@ const NEXT_TRY_NANOSECONDS: u64 = 10_000_000_000;
 pub(crate) struct Resilvering {
     /// Its number, and for which devices.
     running: Mutex<Option<(u64, Vec<u16>)>>,
-    /// When the log may begin anew again for a device that lacks something of it, nanoseconds of the clock.
+    /// When devices that missed something may be taken back again, nanoseconds of the clock.
     next_try: Mutex<u64>,
 }
 
@@ -161,21 +161,19 @@ impl Engine {
         if numbers.is_empty() {
             return Ok(());
         }
-        let lacks = |device: &u16| !self.chunks.has_whole_log(*device);
-        if numbers.iter().any(lacks) {
-            let now = self.clock.monotonic_nanoseconds();
+        let now = self.clock.monotonic_nanoseconds();
+        {
             let mut next_try = self.resilvering.next_try.lock();
             if *next_try > now {
                 return Ok(());
             }
             *next_try = now + NEXT_TRY_NANOSECONDS;
-            drop(next_try);
+        }
+        let lacks = |device: &u16| !self.chunks.has_whole_log(*device);
+        if numbers.iter().any(lacks) {
             self.chunks.begin_log_anew()?;
         }
-        let (_, whole): (Vec<u16>, Vec<u16>) = numbers.iter().partition(|device| lacks(device));
-        if whole.is_empty() {
-            return Ok(());
-        }
+        let whole: Vec<u16> = numbers.into_iter().filter(|device| !lacks(device)).collect();
         self.pool.take_back(&whole)?;
         self.start_resilver()
     }

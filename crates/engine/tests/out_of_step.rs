@@ -200,4 +200,12 @@ fn what_leaves_a_tier_with_two_copies_must_find_two_devices_with_room() {
     drive(&engine, "removing", |engine| !engine.is_leaving(job));
     assert_eq!(engine.pool().devices().len(), 2);
     assert!(is_filled(&engine, 66));
+    // One of two that are rather full is replaced by another one of its size.
+    let (_, engine) = pool(&[96, 96], 2);
+    fill(&engine, 68);
+    let new = Arc::new(MemoryDevice::new("/new", 96 * MIB));
+    let job = engine.replace_opened("/device1", new, false).unwrap();
+    drive(&engine, "replacing", |engine| !engine.is_leaving(job));
+    assert_eq!(engine.find_device("/new").unwrap().state, DeviceState::Online);
+    assert!(is_filled(&engine, 68));
 }

@@ -44,7 +44,8 @@ impl Pool {
     }
 
     /// Devices that the labels call absent, and which are there, have a whole copy now of what of the log is to be on them; they
-    /// get the newest root, and from here on can stand for the others. What else they missed is still to be brought to them.
+    /// get the newest root, and from here on can stand for the others; one that does not take it stays absent. What else they
+    /// missed is still to be brought to them.
     ///
     /// # Errors
     /// If no device takes the root or the label.
@@ -55,7 +56,8 @@ impl Pool {
             return Ok(());
         }
         self.lacking.lock().retain(|number| !devices.contains(number));
-        self.carry_root_to(devices)?;
+        let devices = self.carry_root_to(devices)?;
+        let is_out = |member: &Member| devices.contains(&member.number) && member.is_absent();
         self.update(|label| {
             for member in label.members.iter_mut().filter(|member| is_out(member)) {
                 member.set_presence(Presence::Behind);

@@ -141,21 +141,38 @@ impl Pool {
         self.repeat_root_locked(&mut roots, except.as_slice())
     }
 
-    /// Writes the newest root again unless these devices have it already.
-    pub(crate) fn carry_root_to(&self, devices: &[u16]) -> Result<(), PoolError> {
-        let mut roots = self.roots.lock();
-        if devices.iter().all(|number| roots.holds_newest(*number)) {
-            return Ok(());
-        }
-        self.repeat_root_locked(&mut roots, &[])
-    }
-
     /// The same by whoever holds the roots.
     pub(crate) fn repeat_root_locked(&self, roots: &mut Roots, except: &[u16]) -> Result<(), PoolError> {
         match roots.newest.clone() {
             Some(payload) => self.write_root_locked(roots, &payload, except),
             None => Ok(()),
         }
+    }
+
+    /// Makes these devices hold the newest root, also beyond those that roots are written to; returns those that do.
+    pub(crate) fn carry_root_to(&self, devices: &[u16]) -> Result<Vec<u16>, PoolError> {
+        let mut roots = self.roots.lock();
+        let Some(payload) = roots.newest.clone() else {
+            return Ok(devices.to_vec());
+        };
+        if !devices.iter().all(|number| roots.holds_newest(*number)) {
+            // With a generation of its own: one that failed before may lie somewhere under the last one.
+            self.write_root_locked(&mut roots, &payload, &[])?;
+        }
+        let bytes = encode_root(&self.id(), roots.generation, &payload);
+        let mut holding = Vec::new();
+        for number in devices {
+            if !roots.holds_newest(*number) {
+                let (device, slot) = (self.device(*number)?, roots.next_slot(*number));
+                if let Err(error) = write_slot(&device, slot, &bytes).and_then(|()| device.flush()) {
+                    tracing::warn!(device = number, %error, "it did not take the root");
+                    continue;
+                }
+                roots.set_slot(*number, slot);
+            }
+            holding.push(*number);
+        }
+        Ok(holding)
     }
 
     fn write_root_locked(&self, roots: &mut Roots, payload: &[u8], except: &[u16]) -> Result<(), PoolError> {

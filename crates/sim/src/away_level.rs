@@ -48,6 +48,8 @@ struct Run {
     spare: Option<usize>,
     /// The next write's number.
     next: u64,
+    /// Most long records beside one: in some runs so many that the log goes on in other segments all the time.
+    most_beside: u64,
     /// What was acknowledged and each disk knew of when it was last in use.
     known: Vec<Writes>,
     /// The last use of each disk.
@@ -84,6 +86,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
         members,
         spare: Some(disks - 1),
         next: 0,
+        most_beside: *Random::new(seed ^ 0xA3A2_0000_0000).pick(&[0, 0, 12]),
         known: vec![Writes::new(); disks],
         last: vec![None; disks],
         uses: Vec::new(),
@@ -351,6 +354,15 @@ impl Run {
         self.next += 1;
         let mut batch = Batch::new();
         batch.put(key(number), vec![number as u8; self.random.skewed(3000) as usize]);
+        if self.most_beside > 0 {
+            // Always the same records: room is not what this is about.
+            for beside in 0..self.random.below(self.most_beside) {
+                batch.put(
+                    vec![KEYS[0], KEYS[1] + 1, beside as u8],
+                    vec![number as u8; 30_000],
+                );
+            }
+        }
         let sequence = store.commit(batch)?;
         store.flush(sequence)?;
         trace!(self.trace, "write {number} is acknowledged by {used:?}");
