@@ -154,7 +154,12 @@ impl ChunkStore {
         }
         // What was accepted may still be in a device's cache when only the process died.
         if !pool.is_read_only() {
-            check_log_is_there(&pool, &position)?;
+            if position.offset < pool.segment_bytes() || position.next.is_empty() {
+                check_log_is_there(&pool, position.segment)?;
+            }
+            if scanner.may_go_on_in_next(&position) {
+                check_log_is_there(&pool, position.next)?;
+            }
             pool.flush_all().map_err(pool_error)?;
             forget_given_up(&pool, &root.position, replay.sequence)?;
             pool.settle_roots().map_err(pool_error)?;
@@ -372,12 +377,7 @@ fn is_there(pool: &Pool, copies: Copies) -> bool {
 
 /// Where the log goes on there must be a copy of it: else nobody knows how far it went, and nothing can be written. To be asked
 /// before the labels say that the pool is used without the devices that are missing.
-fn check_log_is_there(pool: &Pool, position: &LogPosition) -> Result<(), StoreError> {
-    let goes_on_here = position.offset < pool.segment_bytes() || position.next.is_empty();
-    let copies = match goes_on_here {
-        true => position.segment,
-        false => position.next,
-    };
+fn check_log_is_there(pool: &Pool, copies: Copies) -> Result<(), StoreError> {
     let returned = pool.returned();
     let here = |segment: &SegmentId| pool.has_segment(*segment);
     let is_current = |segment: SegmentId| here(&segment) && !returned.contains(&segment.device);
@@ -397,11 +397,11 @@ fn check_log_is_there(pool: &Pool, position: &LogPosition) -> Result<(), StoreEr
     if copies.iter().any(is_current) || on.is_empty() && is_there(pool, copies) {
         return Ok(());
     }
-    Err(damaged(format!(
-        "the end of the log lies only on device {}, which is missing; bring it back, or save what is left with 'terrace verify \
-         POOL --rebuild NEWPOOL'",
-        on.join(" and ")
-    )))
+    let on = on.join(" and ");
+    Err(StoreError::Device(format!(
+        "the end of the log lies only on device {on}, which is missing; bring it back, or save what is left with 'terrace verify \
+         POOL --rebuild NEWPOOL'"
+    ).into()))
 }
 
 pub(crate) fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreError> {

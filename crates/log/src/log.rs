@@ -22,7 +22,7 @@ use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition, behind::Du
 
 const BLOCK: usize = 4096;
 /// An entry is split rather than moved to the next segment when at least this much is left.
-const SPLIT_BYTES: usize = 64 * 1024;
+pub(crate) const SPLIT_BYTES: usize = 64 * 1024;
 
 /// What an append did.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use std::{
 use terrace_device::AlignedBuffer;
 use terrace_pool::{Pool, PoolError, SegmentId};
 
-use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition};
+use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition, log::SPLIT_BYTES};
 
 const BLOCK: usize = 4096;
 /// How far behind the tail the scanner looks for proof of damage.
@@ -84,6 +84,8 @@ pub struct Scanner {
     end: Option<EndWithout>,
     /// Entries that one copy lacks, in words, when all copies are compared.
     lacking: Option<Vec<Lacking>>,
+    /// The last entry named other next segments than the one before it, in the same segment.
+    leaving: bool,
     /// Copies that still lack an entry; see [`Scanner::complete_copies`].
     left_behind: BTreeSet<SegmentId>,
 }
@@ -129,6 +131,7 @@ impl Scanner {
             everywhere: 0,
             end: None,
             lacking: None,
+            leaving: false,
             left_behind: BTreeSet::new(),
         })
     }
@@ -141,6 +144,12 @@ impl Scanner {
     /// The segments passed so far, in order; those of the position that a log is resumed at come last.
     pub fn segments(&self) -> &[Copies] {
         &self.segments
+    }
+
+    /// Whether what follows `tail` may lie in its next segments, which nobody looked into if they are not there.
+    pub fn may_go_on_in_next(&self, tail: &LogPosition) -> bool {
+        let room = (self.pool.segment_bytes() as usize).saturating_sub(tail.offset as usize);
+        !tail.next.is_empty() && (self.leaving || room < SPLIT_BYTES)
     }
 
     /// Whether an entry was found in one copy only although there are two.
@@ -263,6 +272,9 @@ impl Scanner {
                 let length = (HEADER_BYTES + payload.len()).next_multiple_of(BLOCK);
                 self.note_unconfirmed(copies, good, offset, length, &header);
                 let end = offset as usize + length;
+                let before = self.position;
+                self.leaving =
+                    copies == before.segment && !before.next.is_empty() && before.next != header.next;
                 self.position = LogPosition {
                     segment: copies,
                     offset: end as u32,
