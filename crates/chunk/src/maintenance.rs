@@ -164,17 +164,36 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Gives log and metadata their second copy at once, as far as there is room; whether they have it.
-    pub fn mirror_now(&self) -> Result<bool, StoreError> {
-        if self.is_mirrored() {
-            return Ok(true);
-        }
-        if !self.log.is_mirrored() && self.log.leave_segments().is_ok() {
+    /// Makes the log go on in new segments, as far as there is room.
+    fn renew_log(&self) -> Result<(), StoreError> {
+        if self.log.leave_segments().is_ok() {
             // One entry names the new segments, the next one is the first in them.
             for _ in 0..2 {
                 let sequence = self.commit_internal(Vec::new(), Counters::default())?;
                 self.flush_until(sequence)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Whether a device has every entry of the log that is to be on it.
+    pub fn has_whole_log(&self, device: u16) -> bool {
+        !self.log.lacks(device)
+    }
+
+    /// Makes a new beginning for the log where a copy of it lacks entries: in new segments, with a root that starts there.
+    pub fn begin_log_anew(&self) -> Result<(), StoreError> {
+        self.renew_log()?;
+        self.checkpoint()
+    }
+
+    /// Gives log and metadata their second copy at once, as far as there is room; whether they have it.
+    pub fn mirror_now(&self) -> Result<bool, StoreError> {
+        if self.is_mirrored() {
+            return Ok(true);
+        }
+        if !self.log.is_mirrored() {
+            self.renew_log()?;
         }
         {
             let _maintenance = self.maintenance.lock();

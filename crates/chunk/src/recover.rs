@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use terrace_codec::Writer;
 use terrace_log::{Copies, Log, LogError, LogPosition, Scanned, Scanner};
 use terrace_meta::{Tree, decode_count};
-use terrace_pool::{Pool, PoolError, SegmentId};
+use terrace_pool::{Pool, PoolError, Presence, SegmentId};
 use terrace_store::{ChunkId, StoreError};
 
 use crate::{
@@ -154,8 +154,14 @@ impl ChunkStore {
         }
         // What was accepted may still be in a device's cache when only the process died.
         if !pool.is_read_only() {
+            if position.offset < pool.segment_bytes() || position.next.is_empty() {
+                check_log_is_there(&pool, position.segment)?;
+            }
+            if scanner.may_go_on_in_next(&position) {
+                check_log_is_there(&pool, position.next)?;
+            }
             pool.flush_all().map_err(pool_error)?;
-            forget_given_up(&pool, replay.sequence)?;
+            forget_given_up(&pool, &root.position, replay.sequence)?;
             pool.settle_roots().map_err(pool_error)?;
         }
         for segment in meta.segments() {
@@ -167,9 +173,15 @@ impl ChunkStore {
         if !pool.is_read_only() {
             let entries = scanner.complete_copies(replay.sequence);
             tracing::debug!(entries, "written to the copy of the log that lacked them");
+            // With root and log they can stand for the others; before that, what they show alone is of the past.
+            let lacks = |device: &u16| scanner.left_behind().iter().any(|copy| copy.device == *device);
+            let mut returned = pool.returned();
+            returned.retain(|device| !lacks(device));
+            pool.take_back(&returned).map_err(pool_error)?;
         }
         let marks = VecDeque::from([start, (replay.sequence, replay.counters)]);
         let log = Log::resume(pool.clone(), root.position, position, segments, options.nonce);
+        log.note_gaps(scanner.left_behind());
         let mut store = Self::assemble(pool, options, crew, meta, log, replay, marks);
         store.end_without = scanner.end_without();
         if let Some(end) = store.end_without {
@@ -189,6 +201,10 @@ impl ChunkStore {
             store.log.fence(flushed).map_err(log_error)?;
             if store.end_without.is_some() {
                 store.leave_what_is_not_there(flushed)?;
+            }
+            let next = store.log.position().next;
+            if !next.is_empty() && !is_there(&store.pool, next) && store.log.leave_segments().is_ok() {
+                store.log.fence(flushed).map_err(log_error)?;
             }
             if !lacking.is_empty() {
                 store.complete_chunks(lacking)?;
@@ -354,22 +370,62 @@ fn claim(pool: &Pool, segment: SegmentId) -> Result<(), StoreError> {
     }
 }
 
+/// Whether a copy is on a device that is there.
+fn is_there(pool: &Pool, copies: Copies) -> bool {
+    copies.iter().any(|segment| pool.has_segment(segment))
+}
+
+/// Where the log goes on there must be a copy of it: else nobody knows how far it went, and nothing can be written. To be asked
+/// before the labels say that the pool is used without the devices that are missing.
+fn check_log_is_there(pool: &Pool, copies: Copies) -> Result<(), StoreError> {
+    let returned = pool.returned();
+    let here = |segment: &SegmentId| pool.has_segment(*segment);
+    let is_current = |segment: SegmentId| here(&segment) && !returned.contains(&segment.device);
+    // One that was away may lack what one knows that is missing now and was in use meanwhile.
+    let absent: Vec<u16> = pool
+        .devices()
+        .into_iter()
+        .filter(|device| matches!(device.presence, Presence::Absent { .. }))
+        .map(|device| device.number)
+        .collect();
+    let missing = copies.iter().filter(|segment| !here(segment));
+    let knows_more = |segment: &SegmentId| !absent.contains(&segment.device) || !is_there(pool, copies);
+    let on: Vec<String> = missing
+        .filter(knows_more)
+        .map(|copy| copy.device.to_string())
+        .collect();
+    if copies.iter().any(is_current) || on.is_empty() && is_there(pool, copies) {
+        return Ok(());
+    }
+    let on = on.join(" and ");
+    Err(StoreError::Device(format!(
+        "the end of the log lies only on device {on}, which is missing; bring it back, or save what is left with 'terrace verify \
+         POOL --rebuild NEWPOOL'"
+    ).into()))
+}
+
 pub(crate) fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreError> {
     decode_root(pool.clone(), payload).map_err(|error| damaged(format!("root record: {error}")))
 }
 
 /// Entries that only devices have that were away are not taken for anything later.
-fn forget_given_up(pool: &Pool, sequence: u64) -> Result<(), StoreError> {
-    let past = pool.past_roots();
-    let devices: Vec<u16> = past.iter().map(|(device, _)| *device).collect();
-    for (device, payload) in past {
-        // What is no root leads nowhere.
-        let Ok(position) = position_of(&payload) else {
-            continue;
-        };
+fn forget_given_up(pool: &Pool, start: &LogPosition, sequence: u64) -> Result<(), StoreError> {
+    let devices = pool.returned();
+    if devices.is_empty() {
+        return Ok(());
+    }
+    // Where their own roots start, and where the log starts that counts: one that had no root may have some of that.
+    let roots = pool.past_roots();
+    // What is no root leads nowhere.
+    let past = roots.iter().filter_map(|(_, payload)| position_of(payload).ok());
+    for position in past.chain([*start]) {
         let erased = terrace_log::erase_given_up(pool, &position, sequence, |of| devices.contains(&of));
         let erased = erased.map_err(pool_error)?;
-        tracing::info!(device, erased, "entries of the log that were given up without it");
+        tracing::info!(
+            ?devices,
+            erased,
+            "entries of the log that were given up without them"
+        );
     }
     Ok(())
 }

@@ -68,6 +68,40 @@ impl ChunkStore {
         (content, left > self.pool.total_segments() / 8)
     }
 
+    /// Room beyond the reserve for what lies on a device that is to leave, as content, bytes of each copy; `joining_bytes`: room
+    /// on a device that takes its place. What moves is written anew with all its copies, and the other ones that it had are
+    /// brought back meanwhile.
+    pub fn room_for_leaving(&self, device: u16, joining_bytes: u64) -> u64 {
+        let segment = u64::from(self.pool.segment_bytes());
+        let devices = self.pool.devices();
+        let live = |number: u16| self.load_of(SegmentRange::whole(number)).live_bytes;
+        let leaving = devices.iter().find(|info| info.number == device);
+        let tier = leaving.map(|info| info.tier);
+        let copies = u64::from(tier.map_or(1, |tier| self.pool.copies_in(tier)));
+        let others: Vec<(u16, u64)> = devices
+            .iter()
+            .filter(|info| Some(info.tier) == tier && info.number != device)
+            .map(|info| (info.number, live(info.number)))
+            .collect();
+        let own = live(device);
+        // Which of the others have the second copies is known for sure where there are two at most.
+        let all: u64 = others.iter().map(|(_, live)| live).sum();
+        let beside = |live: u64| match (copies, others.len()) {
+            (0 | 1, _) => 0,
+            (2, 0..=2) => (own + live).saturating_sub(all - live) / 2,
+            _ => {
+                (u128::from(own) * u128::from(copies - 1) * u128::from(live) / u128::from(all.max(1))) as u64
+            }
+        };
+        let freed = |number: u16| {
+            let other = others.iter().find(|(other, _)| *other == number);
+            other.map_or(0, |(_, live)| beside(*live).min(own).min(*live) / segment)
+        };
+        let joining = (joining_bytes > 0).then_some(joining_bytes / segment);
+        let room = self.pool.for_content_leaving(device, joining, freed);
+        room.beyond(self.reserve_segments()) * segment
+    }
+
     /// What is set aside for writers, bytes of content.
     pub fn reserved_bytes(&self) -> u64 {
         self.reserved.load(Ordering::Acquire)

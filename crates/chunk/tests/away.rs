@@ -2,10 +2,13 @@
 //! never taken for anything else.
 #![allow(clippy::unwrap_used)]
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
 
 use terrace_chunk::{ChunkStore, Options};
-use terrace_device::{Device, MemoryDevice, SeededRandomness};
+use terrace_device::{Device, DeviceError, MemoryDevice, SeededRandomness};
 use terrace_pool::{CreateOptions, OpenOptions, Parallelism, Pool, TierSettings};
 use terrace_store::Batch;
 use terrace_store::Store;
@@ -126,6 +129,110 @@ fn a_copy_of_the_log_that_was_away_is_completed_before_the_log_goes_on_in_it() {
                 store.get(&key).unwrap().is_some(),
                 "{number} is not on device {left} alone"
             );
+        }
+    }
+}
+
+/// A device that remembers what was written to it, in order.
+struct Remembering {
+    below: MemoryDevice,
+    writes: Mutex<Vec<(u64, Vec<u8>)>>,
+}
+
+impl Device for Remembering {
+    fn path(&self) -> String {
+        self.below.path()
+    }
+    fn size_bytes(&self) -> u64 {
+        self.below.size_bytes()
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        self.below.read_at(offset, buffer)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.writes.lock().unwrap().push((offset, data.to_vec()));
+        self.below.write_at(offset, data)
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.below.flush()
+    }
+    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.below.discard(offset, length)
+    }
+}
+
+const SMALL: u64 = 24 << 20;
+
+fn copy_of(device: &dyn Device, name: &str) -> MemoryDevice {
+    let copy = MemoryDevice::new(name, SMALL);
+    let mut bytes = vec![0; SMALL as usize];
+    device.read_at(0, &mut bytes).unwrap();
+    copy.write_at(0, &bytes).unwrap();
+    copy
+}
+
+#[test]
+fn one_that_comes_back_after_a_start_without_it_was_cut_short_is_not_called_damaged() {
+    let devices: Vec<Arc<MemoryDevice>> = ["fast", "slow"]
+        .iter()
+        .map(|name| Arc::new(MemoryDevice::new(*name, SMALL)))
+        .collect();
+    let tiers = ["fast", "slow"].iter().zip(&devices);
+    let tiers = tiers.map(|(name, device)| {
+        let device: Arc<dyn Device> = device.clone();
+        (TierSettings::named(*name), vec![device])
+    });
+    let create = CreateOptions {
+        name: "tank".into(),
+        tiers: tiers.collect(),
+        properties: BTreeMap::new(),
+        segment_bytes: Some(1 << 20),
+        created_nanoseconds: 0,
+        force: false,
+        parallelism: Parallelism::Sequential,
+    };
+    let pool = Pool::create(create, &SeededRandomness::new(7)).unwrap();
+    let store = ChunkStore::create(Arc::new(pool), options(1)).unwrap();
+    (0..20).for_each(|number| write(&store, number));
+    store.catch_up();
+    // From here on it is on the fast device alone.
+    (20..80).for_each(|number| write(&store, number));
+    drop(store);
+    let slow = Arc::new(Remembering {
+        below: copy_of(&*devices[1], "slow"),
+        writes: Mutex::default(),
+    });
+    let before = copy_of(&*devices[1], "slow");
+    let open_options = || OpenOptions {
+        degraded: true,
+        parallelism: Parallelism::Sequential,
+        ..OpenOptions::default()
+    };
+    let pool = Pool::open(vec![slow.clone()], open_options()).unwrap();
+    drop(ChunkStore::open(Arc::new(pool), options(2)).unwrap());
+    let writes = slow.writes.lock().unwrap();
+    assert!(writes.len() > 6, "{}", writes.len());
+    for cut in 0..=writes.len() {
+        let left = copy_of(&before, "slow");
+        for (offset, data) in &writes[..cut] {
+            left.write_at(*offset, data).unwrap();
+        }
+        let both = [Arc::new(copy_of(&*devices[0], "fast")), Arc::new(left)];
+        for round in 0..3 {
+            let pool = both
+                .iter()
+                .map(|device| device.clone() as Arc<dyn Device>)
+                .collect();
+            let pool = Arc::new(Pool::open(pool, open_options()).unwrap());
+            let store = ChunkStore::open(pool, options(10 * cut as u64 + round + 3))
+                .unwrap_or_else(|error| panic!("cut {cut} of {}, round {round}: {error}", writes.len()));
+            write(&store, 1000 + round);
+            let has = |number: u64| {
+                let key = [&[0x20][..], &number.to_be_bytes()].concat();
+                store.get(&key).unwrap().is_some()
+            };
+            assert!((0..20).all(has), "cut {cut}");
+            assert!((1000..1001 + round).all(has), "cut {cut}, round {round}");
         }
     }
 }

@@ -9,7 +9,9 @@ use terrace_device::{Device, DeviceSpec, format_size};
 use terrace_mover::MoverError;
 use terrace_pool::{DeviceAdd, DeviceInfo, DeviceState, SegmentRange, TierSettings};
 
-use crate::{DamagedFile, DeviceStatus, Engine, EngineError, leaving::Goal, spec::check_name};
+use crate::{
+    DamagedFile, DeviceStatus, Engine, EngineError, leaving::Goal, resilver::is_out_of_step, spec::check_name,
+};
 
 /// Where a new tier goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -215,20 +217,13 @@ impl Engine {
         let stays = |other: &&DeviceInfo| {
             other.number != info.number && other.state == DeviceState::Online && !other.draining
         };
-        let free: u64 = devices
-            .iter()
-            .filter(stays)
-            .map(|other| u64::from(other.free_segments) * segment)
-            .sum();
         let others_leaving: u64 = devices
             .iter()
             .filter(|other| other.number != info.number && other.draining)
             .map(|other| self.chunks.load_of(SegmentRange::whole(other.number)).live_bytes)
             .sum();
-        let reserve = self.store.space().reserve_bytes;
-        let room_bytes = (free + joining_bytes)
-            .saturating_sub(reserve)
-            .saturating_sub(others_leaving);
+        let room = self.chunks.room_for_leaving(info.number, joining_bytes);
+        let room_bytes = room.saturating_sub(others_leaving);
         let live_bytes = load.live_bytes + load.metadata_bytes;
         let tiers = self.pool.tiers();
         let tier = tiers.get(usize::from(info.tier));
@@ -239,10 +234,20 @@ impl Engine {
             .filter(|other| other.tier == info.tier);
         let in_tier = in_tier.count() + usize::from(joining_bytes > 0);
         let copies = tier.map_or(1, |tier| usize::from(tier.settings.copies));
-        // Headers and the ends of segments take some more at the new place.
-        let need = load.live_bytes + load.live_bytes / 8 + load.metadata_bytes + 2 * segment;
+        // Headers and the ends of segments take some more at the new place; less where that is counted by pairs, as the other
+        // copies give back the same.
+        let more = load.live_bytes / if copies > 1 { 32 } else { 8 };
+        let need = load.live_bytes + more + load.metadata_bytes + 2 * segment;
         let mut obstacle = String::new();
-        if staying == 0 {
+        if let Some(other) = devices.iter().filter(stays).find(is_out_of_step) {
+            // It could not stand for the pool: nothing may leave that the labels, roots and log rely on.
+            let pool = self.pool.name();
+            obstacle = format!(
+                "'{}' missed something and is being brought up to date; try again when 'terrace status {pool}' says no more of \
+                 that, or after 'terrace stop {pool}' and 'terrace start {pool}' if it lasts",
+                other.path
+            );
+        } else if staying == 0 {
             let aside = self.set_aside_in_words();
             obstacle = "it is the last device of the pool that can be used; add another one first".into();
             if !aside.is_empty() {
@@ -254,11 +259,15 @@ impl Engine {
             );
         } else if live_bytes > 0 && need > room_bytes {
             obstacle = format!(
-                "it holds {}, which needs {} elsewhere, and the other devices have room for {}; add a device, or \
+                "it holds {}, which needs {} elsewhere, and the other devices have room for {}{}; add a device, or \
                  delete something and run 'terrace compact'",
                 format_size(live_bytes),
                 format_size(need),
-                format_size(room_bytes)
+                format_size(room_bytes),
+                match copies {
+                    1 => String::new(),
+                    copies => format!(" in {copies} copies, each on a device of its own"),
+                }
             );
         }
         LeavingPlan {

@@ -424,6 +424,9 @@ impl Engine {
         if let Err(error) = self.pool.note_failing() {
             self.complain("devices", &error.into());
         }
+        if let Err(error) = self.take_back_out_of_step() {
+            self.complain("devices", &error);
+        }
         let swept = self.datasets.sweep_step(SWEEP_RECORDS)? == Progress::More;
         let scrubbed = match self.scrub.step(
             &self.chunks,

@@ -16,11 +16,16 @@ use crate::{Engine, EngineError, losses::Losses};
 /// How often it is tried to find room for what has too few copies, about a second apart.
 const TRIES_MAX: u32 = 30;
 
+/// After how long it is tried again to take devices back that missed something, nanoseconds.
+const NEXT_TRY_NANOSECONDS: u64 = 10_000_000_000;
+
 /// The job that is at it.
 #[derive(Default)]
 pub(crate) struct Resilvering {
     /// Its number, and for which devices.
     running: Mutex<Option<(u64, Vec<u16>)>>,
+    /// When devices that missed something may be taken back again, nanoseconds of the clock.
+    next_try: Mutex<u64>,
 }
 
 /// The steps of the job.
@@ -93,6 +98,11 @@ impl StoreSteps for Resilver {
     }
 }
 
+/// It missed something while the pool was open, and works.
+pub(crate) fn is_out_of_step(device: &&DeviceInfo) -> bool {
+    matches!(device.presence, Presence::Absent { .. }) && device.state == DeviceState::Online
+}
+
 fn is_behind(device: &&DeviceInfo) -> bool {
     device.presence == Presence::Behind && device.state != DeviceState::Missing
 }
@@ -139,6 +149,35 @@ impl Engine {
         Ok(())
     }
 
+    /// Takes devices back that missed something of the log while the pool was open and work again: the log begins anew, and
+    /// what else they missed is brought to them as to those that were away. Cheap while there are none.
+    pub(crate) fn take_back_out_of_step(&self) -> Result<(), EngineError> {
+        let devices = self.pool.devices();
+        let numbers: Vec<u16> = devices
+            .iter()
+            .filter(is_out_of_step)
+            .map(|device| device.number)
+            .collect();
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let now = self.clock.monotonic_nanoseconds();
+        {
+            let mut next_try = self.resilvering.next_try.lock();
+            if *next_try > now {
+                return Ok(());
+            }
+            *next_try = now + NEXT_TRY_NANOSECONDS;
+        }
+        let lacks = |device: &u16| !self.chunks.has_whole_log(*device);
+        if numbers.iter().any(lacks) {
+            self.chunks.begin_log_anew()?;
+        }
+        let whole: Vec<u16> = numbers.into_iter().filter(|device| !lacks(device)).collect();
+        self.pool.take_back(&whole)?;
+        self.start_resilver()
+    }
+
     /// Notes the end of the job on the labels. Cheap while there is none.
     pub(crate) fn settle_resilver(&self) -> Result<(), EngineError> {
         let mut running = self.resilvering.running.lock();
@@ -174,6 +213,14 @@ impl Engine {
     /// What `status` says while devices are behind; empty if none is.
     pub(crate) fn behind_in_words(&self) -> String {
         let devices = self.pool.devices();
+        if let Some(device) = devices.iter().find(is_out_of_step) {
+            let pool = self.pool.name();
+            return format!(
+                "device '{}' missed something and is brought up to date as soon as there is room for it; 'terrace stop {pool}' and \
+                 'terrace start {pool}' do that too",
+                device.path
+            );
+        }
         let behind: Vec<&DeviceInfo> = devices.iter().filter(is_behind).collect();
         let Some(first) = behind.first() else {
             return String::new();

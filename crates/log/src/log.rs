@@ -22,7 +22,7 @@ use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition, behind::Du
 
 const BLOCK: usize = 4096;
 /// An entry is split rather than moved to the next segment when at least this much is left.
-const SPLIT_BYTES: usize = 64 * 1024;
+pub(crate) const SPLIT_BYTES: usize = 64 * 1024;
 
 /// What an append did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +67,8 @@ struct State {
     /// What slower copies do not have yet, in order.
     due: VecDeque<Due>,
     due_bytes: u64,
+    /// Copies that lack entries, since a write of one failed.
+    gaps: BTreeSet<SegmentId>,
 }
 
 impl State {
@@ -134,6 +136,7 @@ impl Log {
             abandoned: Vec::new(),
             due: VecDeque::new(),
             due_bytes: 0,
+            gaps: BTreeSet::new(),
         };
         let appending = Mutex::new(AlignedBuffer::with_capacity(256 * 1024));
         Self {
@@ -228,6 +231,7 @@ impl Log {
             buffer.extend_from_slice(part);
             buffer.pad_to_block();
             let mut left_working = Copies::default();
+            let mut gaps = Vec::new();
             let mut cause = None;
             let mut group = Vec::new();
             let slots: Vec<(usize, SegmentId)> = working
@@ -254,6 +258,7 @@ impl Log {
                         tracing::warn!(segment = %segment, %error, "a copy of the log failed");
                         self.pool.note_lacking(segment.device);
                         appended.failed.push(segment.device);
+                        gaps.push(segment);
                         cause = Some(error);
                     }
                 }
@@ -268,6 +273,7 @@ impl Log {
                 }
             }
             let mut state = self.state.lock();
+            state.gaps.extend(gaps);
             // It may have been given up meanwhile.
             let late = late.filter(|(slot, _)| {
                 !left_working.is_empty()
@@ -374,11 +380,23 @@ impl Log {
         let mut state = self.state.lock();
         state.due.drain(..count);
         state.due.retain(|due| !failed.contains(&due.segment));
+        state.gaps.extend(failed);
         state.due_bytes = state.due.iter().map(|due| due.bytes.len() as u64).sum();
         for copy in &mut state.working.0 {
             *copy = copy.filter(|segment| !failed.contains(segment));
         }
         failed.is_empty()
+    }
+
+    /// Copies of this log were found to lack entries, and could not be completed.
+    pub fn note_gaps(&self, copies: &BTreeSet<SegmentId>) {
+        self.state.lock().gaps.extend(copies);
+    }
+
+    /// Whether a copy of the log on this device lacks entries of what the log still holds. Once it goes on in new segments, and a
+    /// root starts there, that is over.
+    pub fn lacks(&self, device: u16) -> bool {
+        self.state.lock().gaps.iter().any(|copy| copy.device == device)
     }
 
     /// Writes an entry without a payload, and flushes it: after a replay it takes the place of whatever lies behind
@@ -458,6 +476,9 @@ impl Log {
         while state.segments.len() > 1 && state.segments[0] != position.segment {
             freed.extend(state.segments.pop_front().iter().flat_map(Copies::iter));
         }
+        freed.iter().for_each(|copy| {
+            state.gaps.remove(copy);
+        });
         freed
     }
 

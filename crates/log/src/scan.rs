@@ -4,7 +4,8 @@
 //! tried; lengths are bounded by the segment before anything is allocated. When the tail is reached, what lies behind
 //! it is looked at: an entry there that was written after a sequence behind the tail had become durable is proof of
 //! damage, not of a power cut. An entry that no later one confirms may have reached one copy only: when it was accepted,
-//! it is written where it lacks before anything relies on the other copy.
+//! it is written where it lacks before anything relies on the other copy. What a device that was away until this opening has
+//! counts only where no other device has an entry: the others went on without it.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -14,7 +15,7 @@ use std::{
 use terrace_device::AlignedBuffer;
 use terrace_pool::{Pool, PoolError, SegmentId};
 
-use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition};
+use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition, log::SPLIT_BYTES};
 
 const BLOCK: usize = 4096;
 /// How far behind the tail the scanner looks for proof of damage.
@@ -75,12 +76,18 @@ pub struct Scanner {
     unconfirmed: VecDeque<Unconfirmed>,
     /// Devices that were away: marks say nothing of their copies.
     returning: Vec<u16>,
+    /// Those of them that were so until this very opening.
+    returned: Vec<u16>,
     /// Up to here every copy has all entries: a later one says so.
     everywhere: u64,
     /// What is known of the end where a copy went with its device.
     end: Option<EndWithout>,
     /// Entries that one copy lacks, in words, when all copies are compared.
     lacking: Option<Vec<Lacking>>,
+    /// The last entry named other next segments than the one before it, in the same segment.
+    leaving: bool,
+    /// Copies that still lack an entry; see [`Scanner::complete_copies`].
+    left_behind: BTreeSet<SegmentId>,
 }
 
 /// An entry that one copy lacks.
@@ -113,6 +120,7 @@ impl Scanner {
         let returning = pool.returning();
         Ok(Self {
             returning,
+            returned: pool.returned(),
             pool,
             position,
             segments,
@@ -123,12 +131,25 @@ impl Scanner {
             everywhere: 0,
             end: None,
             lacking: None,
+            leaving: false,
+            left_behind: BTreeSet::new(),
         })
+    }
+
+    /// Copies of devices that are there and that [`complete_copies`](Self::complete_copies) could not complete.
+    pub fn left_behind(&self) -> &BTreeSet<SegmentId> {
+        &self.left_behind
     }
 
     /// The segments passed so far, in order; those of the position that a log is resumed at come last.
     pub fn segments(&self) -> &[Copies] {
         &self.segments
+    }
+
+    /// Whether what follows `tail` may lie in its next segments, which nobody looked into if they are not there.
+    pub fn may_go_on_in_next(&self, tail: &LogPosition) -> bool {
+        let room = (self.pool.segment_bytes() as usize).saturating_sub(tail.offset as usize);
+        !tail.next.is_empty() && (self.leaving || room < SPLIT_BYTES)
     }
 
     /// Whether an entry was found in one copy only although there are two.
@@ -150,6 +171,7 @@ impl Scanner {
                 let has =
                     |scanner: &mut Self, segment| scanner.read_again(segment, entry.offset).ok().flatten();
                 let Some((header, _)) = has(self, entry.good) else {
+                    self.left_behind.insert(other);
                     continue;
                 };
                 if !self.pool.has_device(other.device)
@@ -162,13 +184,19 @@ impl Scanner {
                         written += 1;
                         devices.insert(other.device);
                     }
-                    Err(error) => tracing::warn!(segment = %other, %error, "a copy of the log stays behind"),
+                    Err(error) => {
+                        tracing::warn!(segment = %other, %error, "a copy of the log stays behind");
+                        self.left_behind.insert(other);
+                    }
                 }
             }
         }
         for device in devices {
             if let Err(error) = self.pool.flush(&[device]) {
                 tracing::warn!(device, %error, "a copy of the log stays behind");
+                let copies = self.segments.iter().flat_map(Copies::iter);
+                self.left_behind
+                    .extend(copies.filter(|copy| copy.device == device));
             }
         }
         self.windows.clear();
@@ -244,6 +272,9 @@ impl Scanner {
                 let length = (HEADER_BYTES + payload.len()).next_multiple_of(BLOCK);
                 self.note_unconfirmed(copies, good, offset, length, &header);
                 let end = offset as usize + length;
+                let before = self.position;
+                self.leaving =
+                    copies == before.segment && !before.next.is_empty() && before.next != header.next;
                 self.position = LogPosition {
                     segment: copies,
                     offset: end as u32,
@@ -301,7 +332,9 @@ impl Scanner {
         let mut cause: Option<(u8, PoolError)> = None;
         let mut good = None;
         let mut bad = Vec::new();
-        for segment in copies.iter() {
+        let mut in_order: Vec<SegmentId> = copies.iter().collect();
+        in_order.sort_by_key(|segment| self.returned.contains(&segment.device));
+        for segment in in_order {
             let tier = self.pool.tier_of(segment.device).unwrap_or(u8::MAX);
             let read = match self.read_again(segment, offset) {
                 Ok(read) => {
@@ -327,7 +360,7 @@ impl Scanner {
                     if self.lacking.is_none() {
                         return Ok(Some((segment, header, payload)));
                     }
-                    good = Some((segment, header, payload));
+                    good.get_or_insert((segment, header, payload));
                 }
                 None => {
                     failed += 1;
@@ -363,7 +396,7 @@ impl Scanner {
         }
     }
 
-    /// A fence in another copy of a place: where copies differ it counts. The other entry was given up by the recovery
+    /// A fence in another copy of a place: where copies differ it counts, but on a device that was away meanwhile. The other entry was given up by the recovery
     /// that wrote the fence, and stayed because a device refused that write.
     fn fence_beside(
         &mut self,
@@ -372,7 +405,10 @@ impl Scanner {
         offset: u32,
     ) -> Option<(SegmentId, (EntryHeader, Vec<u8>))> {
         let position = self.position;
-        let mut others = copies.iter().filter(|other| *other != taken);
+        let returned = self.returned.clone();
+        let mut others = copies
+            .iter()
+            .filter(|other| *other != taken && !returned.contains(&other.device));
         others.find_map(|other| {
             let (header, payload) = self.read_copy(other, offset).ok().flatten()?;
             let follows = header.pool == self.pool.id()
@@ -480,10 +516,12 @@ impl Scanner {
         let segment_bytes = self.pool.segment_bytes() as usize;
         let mut end = self.end_in(tail.segment).or(self.end_in(tail.next));
         let mut block = AlignedBuffer::with_capacity(LOOK_AHEAD_BYTES);
+        let mut given_up = self.returned.clone();
+        given_up.retain(|device| self.lacks_the_last(*device));
         for (copies, from) in [(tail.segment, tail.offset as usize), (tail.next, 0)] {
             for segment in copies.iter() {
                 let length = segment_bytes.saturating_sub(from).min(LOOK_AHEAD_BYTES);
-                if length == 0 {
+                if length == 0 || given_up.contains(&segment.device) {
                     continue;
                 }
                 match self.pool.read(segment, from as u64, block.reuse(length)) {
@@ -517,6 +555,26 @@ impl Scanner {
         }
         self.end = end;
         Ok(())
+    }
+
+    /// Whether a device that was away lacks the last entry that was read, or none was: then the log ended without it, and what
+    /// it has from there on is of a past that was given up.
+    fn lacks_the_last(&mut self, device: u16) -> bool {
+        let Some(last) = self.unconfirmed.back() else {
+            return true;
+        };
+        let (copies, good, offset) = (last.copies, last.good, last.offset);
+        let own = copies.iter().find(|copy| copy.device == device);
+        let mut sum_in = |segment| {
+            self.read_again(segment, offset)
+                .ok()
+                .flatten()
+                .map(|(header, _)| header.sum)
+        };
+        match own.and_then(&mut sum_in) {
+            Some(sum) => sum_in(good) != Some(sum),
+            None => true,
+        }
     }
 
     /// Whether a faster copy is missing here, which alone may have had the newest entries.

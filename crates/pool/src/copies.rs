@@ -80,7 +80,7 @@ impl Pool {
             newest.push((path, own));
         }
         let best = newest.iter().filter_map(|(_, own)| *own).max();
-        for holder in self.root_holders(None) {
+        for holder in self.root_holders(&[]) {
             let path = holder.device.path();
             if best.is_some() && !newest.contains(&(path.clone(), best)) {
                 problems.push(format!("{path} does not hold the newest root"));

@@ -18,6 +18,7 @@ fn label() -> Label {
         size_bytes: 64 << 20,
         path: format!("/dev/disk{number}"),
         presence: crate::Presence::Whole,
+        begun: Vec::new(),
     };
     Label {
         pool_id: [9; 16],

@@ -26,6 +26,8 @@ const MAGIC: [u8; 8] = *b"TERRLABL";
 const VERSION: u32 = 1;
 /// Of those that do.
 const VERSION_PRESENCE: u32 = 2;
+/// Of those that list labels which a device that is away may have taken, as a power cut came while they were written.
+const VERSION_BEGUN: u32 = 3;
 const HEAD_BYTES: usize = 16;
 const SUM_BYTES: usize = 32;
 const NAME_BYTES_MAX: usize = 64;
@@ -34,6 +36,13 @@ const PATH_BYTES_MAX: usize = 200;
 const DEVICE_BYTES_MAX: u64 = 1 << 56;
 const PRESENCE_ABSENT: u8 = 1;
 const PRESENCE_BEHIND: u8 = 2;
+
+/// Labels that may be listed as begun for one device; of more than these the oldest are forgotten, and the device is refused if
+/// it took one of them.
+const BEGUN_MAX: usize = 8;
+
+/// What a label says, in short.
+pub type LabelIdentity = [u8; 16];
 
 /// Highest generation that is believed: counting on from it cannot overflow.
 pub(crate) const GENERATION_MAX: u64 = 1 << 62;
@@ -75,9 +84,33 @@ pub struct Member {
     pub path: String,
     /// Whether it has all that is to be on it.
     pub presence: Presence,
+    /// Of one that is absent: sums of labels that were begun while it was there, so that it may have taken them; at most 8.
+    pub begun: Vec<LabelIdentity>,
 }
 
 impl Member {
+    /// Says something else of it.
+    pub(crate) fn set_presence(&mut self, presence: Presence) {
+        self.presence = presence;
+        self.begun.clear();
+    }
+
+    /// It may have taken these labels too.
+    pub(crate) fn add_begun(&mut self, begun: &[LabelIdentity]) {
+        self.begun.retain(|known| !begun.contains(known));
+        self.begun.extend_from_slice(begun);
+        let surplus = self.begun.len().saturating_sub(BEGUN_MAX);
+        self.begun.drain(..surplus);
+    }
+
+    /// Whether a label that it has is one of those.
+    pub(crate) fn may_have_taken(&self, label: &Label) -> bool {
+        !self.begun.is_empty()
+            && label
+                .identity()
+                .is_some_and(|identity| self.begun.contains(&identity))
+    }
+
     /// Whether the pool is in use without it.
     pub(crate) fn is_absent(&self) -> bool {
         matches!(self.presence, Presence::Absent { .. })
@@ -154,6 +187,16 @@ impl Label {
         carried(self) == carried(other)
     }
 
+    /// A sum over what it says, whichever device carries it; `None` for one that no device could carry.
+    pub(crate) fn identity(&self) -> Option<LabelIdentity> {
+        let carried = Self {
+            number: self.members.first()?.number,
+            ..self.clone()
+        };
+        let sum = blake3::hash(&carried.encode().ok()?);
+        sum.as_bytes()[..16].try_into().ok()
+    }
+
     /// The 64 KiB for a device. `Invalid` says what a label cannot hold (too many properties, bad names).
     pub fn encode(&self) -> Result<AlignedBuffer, LabelError> {
         self.validate()?;
@@ -187,6 +230,7 @@ impl Label {
             .iter()
             .filter(|member| member.presence != Presence::Whole)
             .collect();
+        let lists_begun = marked.iter().any(|member| !member.begun.is_empty());
         if !marked.is_empty() {
             body.u16(marked.len() as u16);
             for member in &marked {
@@ -195,12 +239,18 @@ impl Label {
                     Presence::Whole | Presence::Behind => (PRESENCE_BEHIND, 0),
                 };
                 body.u16(member.number).u8(kind).u64(since);
+                if lists_begun {
+                    body.u8(member.begun.len() as u8);
+                    member.begun.iter().for_each(|begun| {
+                        body.bytes(begun);
+                    });
+                }
             }
         }
-        let version = if marked.is_empty() {
-            VERSION
-        } else {
-            VERSION_PRESENCE
+        let version = match (marked.is_empty(), lists_begun) {
+            (true, _) => VERSION,
+            (false, false) => VERSION_PRESENCE,
+            (false, true) => VERSION_BEGUN,
         };
         let mut bytes = AlignedBuffer::zeroed(LABEL_BYTES);
         if HEAD_BYTES + body.len() + SUM_BYTES > LABEL_BYTES {
@@ -229,7 +279,7 @@ impl Label {
         }
         let mut head = Reader::new(&bytes[8..HEAD_BYTES]);
         let version = head.u32("version")?;
-        if !(VERSION..=VERSION_PRESENCE).contains(&version) {
+        if !(VERSION..=VERSION_BEGUN).contains(&version) {
             return Err(LabelError::Version(version));
         }
         let length = head.u32("body length")? as usize;
@@ -268,6 +318,7 @@ impl Label {
                 size_bytes: body.u64("size")?,
                 path: text(body.string(PATH_BYTES_MAX, "path")?),
                 presence: Presence::Whole,
+                begun: Vec::new(),
             });
         }
         let mut properties = BTreeMap::new();
@@ -275,8 +326,8 @@ impl Label {
             let name = text(body.string(PROPERTIES_BYTES_MAX, "property name")?);
             properties.insert(name, text(body.string(PROPERTIES_BYTES_MAX, "property value")?));
         }
-        if version == VERSION_PRESENCE {
-            decode_presence(&mut body, &mut members)?;
+        if version >= VERSION_PRESENCE {
+            decode_presence(&mut body, &mut members, version == VERSION_BEGUN)?;
         }
         body.finish()?;
         Ok(Self {
@@ -353,7 +404,11 @@ impl Label {
 }
 
 /// What is said of devices that are or were away.
-fn decode_presence(body: &mut Reader<'_>, members: &mut [Member]) -> Result<(), LabelError> {
+fn decode_presence(
+    body: &mut Reader<'_>,
+    members: &mut [Member],
+    lists_begun: bool,
+) -> Result<(), LabelError> {
     for _ in 0..body.u16("presence count")? {
         let number = body.u16("device number")?;
         let presence = match (body.u8("presence")?, body.u64("generation")?) {
@@ -367,7 +422,16 @@ fn decode_presence(body: &mut Reader<'_>, members: &mut [Member]) -> Result<(), 
         let Some(member) = member else {
             return Err(LabelError::Invalid(format!("presence of device {number}")));
         };
-        member.presence = presence;
+        member.set_presence(presence);
+        let begun = if lists_begun { body.u8("begun labels")? } else { 0 };
+        if usize::from(begun) > BEGUN_MAX || begun > 0 && !member.is_absent() {
+            return Err(LabelError::Invalid(format!(
+                "{begun} begun labels for device {number}"
+            )));
+        }
+        for _ in 0..begun {
+            member.begun.push(body.array("begun label")?);
+        }
     }
     Ok(())
 }

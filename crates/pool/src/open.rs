@@ -168,11 +168,13 @@ impl Pool {
         for (device, copies) in found {
             let Some(own) = copies.newest() else { continue };
             generation = generation.max(own.generation);
-            if own.generation > label.generation {
-                begun.push(own.clone());
-            }
             let member = match standing(&label, &copies) {
-                Some(Standing::Current(member)) => member,
+                Some(Standing::Current(member)) => {
+                    if own.generation > label.generation {
+                        begun.push(own.clone());
+                    }
+                    member
+                }
                 Some(Standing::Returned(member)) => {
                     returned.push(member.number);
                     member
@@ -223,7 +225,8 @@ impl Pool {
                     wanted: member.size_bytes,
                 });
             }
-            complete &= copies.are_all(&label.pool_id, label.generation);
+            // One that was away gets a label when it has what that says of it.
+            complete &= returned.contains(&member.number) || copies.are_all(&label.pool_id, label.generation);
             let segments = segment_count(member.size_bytes, label.segment_bytes);
             let device = OpenDevice::new(member.number, member.tier, segments, device);
             if cut_short {
@@ -251,20 +254,20 @@ impl Pool {
             generation: generation + 1 + if missing.is_empty() { 0 } else { UNSEEN_GENERATIONS },
             ..label.clone()
         };
+        let mut changed = !missing.is_empty();
         for (member, before) in next.members.iter_mut().zip(&label.members) {
-            member.presence = if returned.contains(&member.number) {
-                Presence::Behind
-            } else if open.iter().any(|device| device.number == member.number) {
-                before.presence
-            } else {
-                presence::absent(before, &label, &begun)
-            };
+            if !open.iter().any(|device| device.number == member.number) {
+                *member = presence::absent(before, &label, &begun);
+            } else if returned.contains(&member.number) && !before.is_absent() {
+                member.set_presence(Presence::Behind);
+                changed = true;
+            }
         }
         note_paths(&mut next, &open);
         let was_active = label.state == PoolState::Active;
-        let changed = !missing.is_empty() || !returned.is_empty();
         let pool = Self::assemble(label, open, roots, options.read_only, options.parallelism);
         pool.tried_generation.store(generation, Ordering::Relaxed);
+        *pool.returned.lock() = returned;
         if !options.read_only {
             if changed {
                 // Written by whoever finds that the pool opens: what does not open without a device was not used without it.
@@ -294,6 +297,7 @@ impl Pool {
             segment_bytes: label.segment_bytes,
             tried_generation: AtomicU64::new(label.generation),
             lacking: Mutex::default(),
+            returned: Mutex::default(),
             pending: Mutex::default(),
             label: RwLock::new(label),
             open: RwLock::new(Arc::new(open)),
@@ -443,6 +447,7 @@ pub(crate) fn new_member(
         size_bytes,
         path: device.path(),
         presence: Presence::Whole,
+        begun: Vec::new(),
     })
 }
 

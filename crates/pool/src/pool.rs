@@ -58,6 +58,8 @@ pub struct Pool {
     pub(crate) tried_generation: AtomicU64,
     /// Devices that lack something that others have, which the labels do not say yet; see [`Pool::note_lacking`].
     pub(crate) lacking: Mutex<Vec<u16>>,
+    /// Devices that were away until this opening; see [`Pool::take_back`].
+    pub(crate) returned: Mutex<Vec<u16>>,
     /// What the labels are to say once the pool proved to open; see [`Pool::settle_roots`].
     pub(crate) pending: Mutex<Option<Label>>,
     /// Devices that are there, ascending by number.
@@ -195,18 +197,22 @@ impl Pool {
             .map_or(1, |settings| settings.copies)
     }
 
-    /// Devices that were away, also until this very opening, and have not got yet what they missed.
+    /// Devices that were away until this very opening: what they have of the log beyond the others was given up.
+    pub fn returned(&self) -> Vec<u16> {
+        self.returned.lock().clone()
+    }
+
+    /// These, and those that were away before and have not got yet what they missed.
     pub fn returning(&self) -> Vec<u16> {
-        let pending = self.pending.lock().clone();
-        let members = pending.map_or_else(|| self.label.read().members.clone(), |label| label.members);
-        let behind = members
+        let mut numbers = self.returned();
+        let label = self.label.read().clone();
+        let behind = label
+            .members
             .iter()
             .filter(|member| member.presence == Presence::Behind);
-        let numbers: Vec<u16> = behind.map(|member| member.number).collect();
+        numbers.extend(behind.map(|member| member.number));
+        numbers.retain(|number| self.has_device(*number));
         numbers
-            .into_iter()
-            .filter(|number| self.has_device(*number))
-            .collect()
     }
 
     /// How many devices of a tier are there and may get something new.
@@ -304,6 +310,33 @@ impl Pool {
             false => allocator.counts(number).total,
         });
         (free, all)
+    }
+
+    /// What content could get without a device, and perhaps with one more of `joining` segments in its place. `freed`: segments
+    /// that what lies on it frees on another one when it moves, as its other copies move with it.
+    pub fn for_content_leaving(
+        &self,
+        leaving: u16,
+        joining: Option<u64>,
+        freed: impl Fn(u16) -> u64,
+    ) -> ContentRoom {
+        let tier_of_leaving = self.tier_of(leaving);
+        let label = self.label.read();
+        let open = self.open.read().clone();
+        let allocator = self.allocator.lock();
+        let mut room = ContentRoom::default();
+        for (settings, tier) in label.tiers.iter().zip(0u8..) {
+            let stays = |device: &&Arc<OpenDevice>| {
+                device.number != leaving && device.tier.load(Ordering::Relaxed) == tier && device.is_usable()
+            };
+            let here = open.iter().filter(stays);
+            let mut free: Vec<u64> = here
+                .map(|device| allocator.counts(device.number).free + freed(device.number))
+                .collect();
+            free.extend(joining.filter(|_| tier_of_leaving == Some(tier)));
+            room.add(free, settings.copies);
+        }
+        room
     }
 
     fn for_content(&self, count: impl Fn(&Allocator, u16) -> u64) -> ContentRoom {

@@ -14,7 +14,8 @@ pub enum Presence {
     /// It has all that is to be on it.
     #[default]
     Whole,
-    /// The pool is in use without it. It can know of no label of this pool's past above generation `since`.
+    /// The pool is in use without it. It can know of no label of this pool's past above generation `since`, but for those that
+    /// its entry lists as begun.
     Absent {
         /// That generation.
         since: u64,
@@ -51,7 +52,9 @@ pub(crate) fn standing<'a>(label: &'a Label, copies: &LabelCopies) -> Option<Sta
     let used = copies.confirmed().unwrap_or(newest);
     let agrees = used.generation == label.generation && used.says_the_same(label);
     Some(match member.presence {
-        Presence::Absent { since } if used.generation <= since || agrees => Standing::Returned(member),
+        Presence::Absent { since } if used.generation <= since || agrees || member.may_have_taken(used) => {
+            Standing::Returned(member)
+        }
         Presence::Absent { .. } => Standing::Apart(member),
         _ if used.generation == label.generation && !agrees => Standing::Apart(member),
         _ if newest.generation < label.generation => Standing::Unknown(member),
@@ -59,14 +62,22 @@ pub(crate) fn standing<'a>(label: &'a Label, copies: &LabelCopies) -> Option<Sta
     })
 }
 
-/// What the next label says of a device that is not there. `begun`: the labels above `label` that were found, which may be
-/// in force on the device, unless they were made without it: of their generation it can only be by itself.
-pub(crate) fn absent(member: &Member, label: &Label, begun: &[Label]) -> Presence {
-    let can_know = |label: &Label| match label.member(member.number).map(|member| member.presence) {
-        Some(Presence::Absent { since }) => since,
-        Some(_) => label.generation,
-        None => 0,
+/// The entry of a device that is not there in the next label. `begun`: the labels above `label` that were found on devices that
+/// were not away: of what they are built on nothing is missing here, and they may be in force on the device, unless they were
+/// made without it. Their generations alone would not tell them from what it did by itself.
+pub(crate) fn absent(member: &Member, label: &Label, begun: &[Label]) -> Member {
+    let since = match member.presence {
+        Presence::Absent { since } => since,
+        _ => label.generation,
     };
-    let since = begun.iter().map(can_know).fold(can_know(label), u64::max);
-    Presence::Absent { since }
+    let mut next = member.clone();
+    next.presence = Presence::Absent { since };
+    for label in begun {
+        match label.member(member.number) {
+            Some(other) if other.is_absent() => next.add_begun(&other.begun),
+            Some(_) => next.add_begun(&label.identity().into_iter().collect::<Vec<_>>()),
+            None => {}
+        }
+    }
+    next
 }

@@ -2,12 +2,13 @@
 //!
 //! Invariants: changes happen one at a time, and none is visible in RAM before labels that say so are durable; a device that
 //! does not take a label is noted on the others as absent before the change is in force, so that what it knows is never
-//! taken for the newest state later; no generation is used for two labels.
+//! taken for the newest state later; no device is noted so before one that is not has the newest root, since roots of devices
+//! that were away do not count; no generation is used for two labels.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::label::Label;
+use crate::label::{Label, Member};
 use crate::labels::write_labels;
 use crate::member::OpenDevice;
 use crate::open::note_paths;
@@ -40,6 +41,29 @@ impl Pool {
         let Some(label) = pending else { return Ok(()) };
         let open = self.open.read().to_vec();
         self.relabel(label, open).map(drop)
+    }
+
+    /// Devices that the labels call absent, and which are there, have a whole copy now of what of the log is to be on them; they
+    /// get the newest root, and from here on can stand for the others; one that does not take it stays absent. What else they
+    /// missed is still to be brought to them.
+    ///
+    /// # Errors
+    /// If no device takes the root or the label.
+    pub fn take_back(&self, devices: &[u16]) -> Result<(), PoolError> {
+        let is_out = |member: &Member| devices.contains(&member.number) && member.is_absent();
+        let any = self.label.read().members.iter().any(is_out);
+        if self.read_only || !any {
+            return Ok(());
+        }
+        self.lacking.lock().retain(|number| !devices.contains(number));
+        let devices = self.carry_root_to(devices)?;
+        let is_out = |member: &Member| devices.contains(&member.number) && member.is_absent();
+        self.update(|label| {
+            for member in label.members.iter_mut().filter(|member| is_out(member)) {
+                member.set_presence(Presence::Behind);
+            }
+            Ok(())
+        })
     }
 
     /// A device did not take what another one has, and is otherwise in use: the next
@@ -80,7 +104,7 @@ impl Pool {
                 .members
                 .iter_mut()
                 .filter(|member| failing.contains(&member.number));
-            noted.for_each(|member| member.presence = Presence::Absent { since });
+            noted.for_each(|member| member.set_presence(Presence::Absent { since }));
             Ok(())
         })
     }
@@ -95,7 +119,7 @@ impl Pool {
             let behind =
                 members.find(|member| member.number == device && member.presence == Presence::Behind);
             if let Some(member) = behind {
-                member.presence = Presence::Whole;
+                member.set_presence(Presence::Whole);
             }
             Ok(())
         })
@@ -107,17 +131,27 @@ impl Pool {
         let in_force = self.label.read().clone();
         let mut everywhere = true;
         let mut out = Vec::new();
+        let is_absent = |label: &Label, number: u16| label.member(number).is_some_and(Member::is_absent);
+        let mut carrying_roots = None;
         loop {
-            let carries = |device: &&Arc<OpenDevice>| {
-                let member = label.member(device.number);
-                member.is_none_or(|member| !member.is_absent())
-            };
+            let carries = |device: &&Arc<OpenDevice>| !is_absent(&label, device.number);
             let carriers: Vec<_> = devices.iter().filter(carries).cloned().collect();
             everywhere &= carriers.len() == devices.len();
             if carriers.is_empty() {
                 return Err(PoolError::Invalid(
                     "no device of the pool can take a label".into(),
                 ));
+            }
+            let newly_noted = |device: &Arc<OpenDevice>| {
+                is_absent(&label, device.number) && !is_absent(&in_force, device.number)
+            };
+            if devices.iter().any(newly_noted) {
+                // Held until the label is in force: a root that came in between might reach those alone that it calls absent.
+                let roots = carrying_roots.get_or_insert_with(|| self.roots.lock());
+                let carry = |number: &u16| carriers.iter().any(|device| device.number == *number);
+                let mut others: Vec<u16> = self.open.read().iter().map(|device| device.number).collect();
+                others.retain(|number| !carry(number));
+                self.repeat_root_locked(roots, &others)?;
             }
             self.tried_generation
                 .fetch_max(label.generation, Ordering::Relaxed);
@@ -145,7 +179,7 @@ impl Pool {
             let number = refusing.number;
             let noted = label.members.iter_mut().find(|member| member.number == number);
             if let Some(member) = noted {
-                member.presence = Presence::Absent { since };
+                member.set_presence(Presence::Absent { since });
             }
         }
     }

@@ -118,7 +118,7 @@ impl Pool {
     }
 
     /// Writes a root to up to four devices (fastest first) and flushes them: durable when it returns. What it refers
-    /// to must be durable before. Fails when fewer than two devices took it, if the pool has two that work.
+    /// to must be durable before. Fails when fewer than two devices took it, if the pool has two that work and lack nothing.
     pub fn write_root(&self, payload: &[u8]) -> Result<(), PoolError> {
         self.check_writable()?;
         if payload.len() > ROOT_BYTES_MAX {
@@ -127,7 +127,7 @@ impl Pool {
                 "a root of {length} bytes; at most {ROOT_BYTES_MAX} fit"
             )));
         }
-        self.write_root_locked(&mut self.roots.lock(), payload, None)
+        self.write_root_locked(&mut self.roots.lock(), payload, &[])
     }
 
     /// Writes the newest root again, if there is one, passing over a device that is being removed. Read and written in
@@ -138,19 +138,50 @@ impl Pool {
         if roots.lost {
             return Err(PoolError::NoRoot(self.name()));
         }
+        self.repeat_root_locked(&mut roots, except.as_slice())
+    }
+
+    /// The same by whoever holds the roots.
+    pub(crate) fn repeat_root_locked(&self, roots: &mut Roots, except: &[u16]) -> Result<(), PoolError> {
         match roots.newest.clone() {
-            Some(payload) => self.write_root_locked(&mut roots, &payload, except),
+            Some(payload) => self.write_root_locked(roots, &payload, except),
             None => Ok(()),
         }
     }
 
-    fn write_root_locked(
-        &self,
-        roots: &mut Roots,
-        payload: &[u8],
-        except: Option<u16>,
-    ) -> Result<(), PoolError> {
+    /// Makes these devices hold the newest root, also beyond those that roots are written to; returns those that do.
+    pub(crate) fn carry_root_to(&self, devices: &[u16]) -> Result<Vec<u16>, PoolError> {
+        let mut roots = self.roots.lock();
+        let Some(payload) = roots.newest.clone() else {
+            return Ok(devices.to_vec());
+        };
+        if !devices.iter().all(|number| roots.holds_newest(*number)) {
+            // With a generation of its own: one that failed before may lie somewhere under the last one.
+            self.write_root_locked(&mut roots, &payload, &[])?;
+        }
+        let bytes = encode_root(&self.id(), roots.generation, &payload);
+        let mut holding = Vec::new();
+        for number in devices {
+            if !roots.holds_newest(*number) {
+                let (device, slot) = (self.device(*number)?, roots.next_slot(*number));
+                if let Err(error) = write_slot(&device, slot, &bytes).and_then(|()| device.flush()) {
+                    tracing::warn!(device = number, %error, "it did not take the root");
+                    continue;
+                }
+                roots.set_slot(*number, slot);
+            }
+            holding.push(*number);
+        }
+        Ok(holding)
+    }
+
+    fn write_root_locked(&self, roots: &mut Roots, payload: &[u8], except: &[u16]) -> Result<(), PoolError> {
         let holders = self.root_holders(except);
+        let mut of_the_past = self.of_the_past();
+        if holders.iter().all(|device| of_the_past.contains(&device.number)) {
+            // Where all lack something there is nothing better.
+            of_the_past.clear();
+        }
         roots.generation += 1;
         let bytes = encode_root(&self.id(), roots.generation, payload);
         let mut failure = None;
@@ -162,17 +193,19 @@ impl Pool {
                 Err(error) => failure = Some(error),
             }
         }
+        let counts = |device: &&Arc<OpenDevice>| !of_the_past.contains(&device.number);
+        let wanted = holders.iter().filter(counts).count().min(2);
         let mut holding = 0;
         for (device, slot) in written {
             match device.flush() {
                 Ok(()) => {
                     roots.set_slot(device.number, slot);
-                    holding += 1;
+                    holding += usize::from(counts(&&device));
                 }
                 Err(error) => failure = Some(error),
             }
         }
-        if holding == 0 || holding < holders.len().min(2) {
+        if holding == 0 || holding < wanted {
             return Err(failure.unwrap_or_else(|| PoolError::Invalid("no device can hold the root".into())));
         }
         roots.newest = Some(payload.to_vec());
@@ -194,7 +227,7 @@ impl Pool {
     /// If no root can be written: nothing was changed then that an older or newer root relies on.
     pub fn settle_roots(&self) -> Result<(), PoolError> {
         self.settle_label()?;
-        let holders = self.root_holders(None);
+        let holders = self.root_holders(&[]);
         let missing = self.label.read().members.len() > self.open.read().len();
         {
             let mut roots = self.roots.lock();
@@ -237,18 +270,30 @@ impl Pool {
         Ok(())
     }
 
-    /// The devices that hold the root: fastest tiers first, working ones before failing ones.
-    pub(crate) fn root_holders(&self, except: Option<u16>) -> Vec<Arc<OpenDevice>> {
+    /// Open devices whose roots the next opening takes for those of the past, or will as soon as the labels say what they lack.
+    fn of_the_past(&self) -> Vec<u16> {
+        let lacking = self.lacking.lock().clone();
+        let label = self.label.read();
+        let absent = label.members.iter().filter(|member| member.is_absent());
+        absent.map(|member| member.number).chain(lacking).collect()
+    }
+
+    /// The devices that hold the root: working ones only if there are any, those of the past last, fastest tiers first.
+    pub(crate) fn root_holders(&self, except: &[u16]) -> Vec<Arc<OpenDevice>> {
+        let of_the_past = self.of_the_past();
         let open = self.open.read().clone();
         let mut holders: Vec<_> = open
             .iter()
-            .filter(|device| Some(device.number) != except)
+            .filter(|device| !except.contains(&device.number))
             .cloned()
             .collect();
         if holders.iter().any(|device| device.state() == DeviceState::Online) {
             holders.retain(|device| device.state() == DeviceState::Online);
         }
-        holders.sort_by_key(|device| (device.tier.load(Ordering::Relaxed), device.number));
+        holders.sort_by_key(|device| {
+            let last = of_the_past.contains(&device.number);
+            (last, device.tier.load(Ordering::Relaxed), device.number)
+        });
         holders.truncate(HOLDERS_MAX);
         holders
     }

@@ -66,6 +66,7 @@ fn label() -> Label {
             size_bytes: 100 << 20,
             path: "/dev/sdb".into(),
             presence: terrace_pool::Presence::Whole,
+            begun: Vec::new(),
         }],
         properties: BTreeMap::from([("memory".into(), "1G".into())]),
     }

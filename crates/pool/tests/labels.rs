@@ -24,6 +24,7 @@ fn label(members: u16, tiers: u8) -> Label {
             2 => Presence::Behind,
             _ => Presence::Whole,
         },
+        begun: vec![[number as u8; 16]; if number % 9 == 4 { 2 } else { 0 }],
     };
     Label {
         pool_id: [7; 16],
@@ -86,9 +87,9 @@ fn the_largest_pool_fits_into_a_label() {
 #[test]
 fn a_newer_format_is_named_as_such() {
     let mut bytes = label(1, 1).encode().unwrap();
-    bytes[8] = 3;
+    bytes[8] = 4;
     sum_again(&mut bytes);
-    assert_eq!(Label::decode(&bytes), Err(LabelError::Version(3)));
+    assert_eq!(Label::decode(&bytes), Err(LabelError::Version(4)));
 }
 
 #[test]

@@ -21,6 +21,8 @@ fn settled(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Pool, 
     let pool = Pool::open(devices, options)?;
     pool.read_root()?;
     pool.settle_roots()?;
+    // They have the root now, and there is no log here.
+    pool.take_back(&pool.returned())?;
     Ok(pool)
 }
 

@@ -4,6 +4,7 @@
 //! Invariants: a run is a function of its seed, byte for byte; a fault is only planned through the seams (`Device`,
 //! `Clock`, `Randomness`), so the engine under test is the one that ships.
 
+pub mod away_level;
 pub mod content;
 pub mod damage_level;
 pub mod disk;

@@ -13,6 +13,8 @@ pub enum Level {
     Fs,
     /// Damage to what lies on the devices.
     Damage,
+    /// Devices that come and go.
+    Away,
 }
 
 impl Level {
@@ -22,6 +24,7 @@ impl Level {
             Level::All => match seed % 5 {
                 0 | 1 => Level::Store,
                 2 | 3 => Level::Fs,
+                _ if seed % 10 == 4 => Level::Away,
                 _ => Level::Damage,
             },
             one => one,
@@ -35,6 +38,7 @@ impl Level {
             Level::Store => "store",
             Level::Fs => "fs",
             Level::Damage => "damage",
+            Level::Away => "away",
         }
     }
 }

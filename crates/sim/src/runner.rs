@@ -16,7 +16,7 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
-    damage_level,
+    away_level, damage_level,
     fault::Coverage,
     fs_level,
     outcome::{Check, Level, Outcome},
@@ -49,6 +49,7 @@ pub fn run_seed(level: Level, seed: u64, print: bool, coverage: &Arc<Coverage>) 
             Level::Store | Level::All => store_level::run(seed, own.clone(), trace.clone()),
             Level::Fs => fs_level::run(seed, own.clone(), trace.clone()),
             Level::Damage => damage_level::run(seed, own.clone(), trace.clone()),
+            Level::Away => away_level::run(seed, own.clone(), trace.clone()),
         }
     }));
     coverage.add(&own);
@@ -195,6 +196,11 @@ mod tests {
     #[test]
     fn the_damage_level_does_the_same_again() {
         runs_alike(Level::Damage, 500..530);
+    }
+
+    #[test]
+    fn the_away_level_does_the_same_again() {
+        runs_alike(Level::Away, 500..530);
     }
 
     #[test]

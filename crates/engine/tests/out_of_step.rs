@@ -1,0 +1,211 @@
+//! Devices that missed something while the pool is open, and what may leave a pool whose tier keeps two copies.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering::SeqCst},
+};
+
+use terrace_dataset::NewDataset;
+use terrace_device::{Cause, Device, DeviceError, ManualClock, MemoryDevice, Operation};
+use terrace_engine::{Engine, OpenOptions, PoolSpec, TierSpec};
+use terrace_pool::{DeviceState, Presence};
+use terrace_store::Store;
+
+const MIB: u64 = 1 << 20;
+
+/// A device of which the next writes fail, as many as it is told.
+struct Stumbling {
+    below: MemoryDevice,
+    failing: AtomicU32,
+}
+
+impl Device for Stumbling {
+    fn path(&self) -> String {
+        self.below.path()
+    }
+    fn size_bytes(&self) -> u64 {
+        self.below.size_bytes()
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        self.below.read_at(offset, buffer)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        let fails = self
+            .failing
+            .fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+        if fails.is_ok() {
+            return Err(DeviceError::whole(self.path(), Operation::Write, Cause::Gone));
+        }
+        self.below.write_at(offset, data)
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.below.flush()
+    }
+    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        self.below.discard(offset, length)
+    }
+    fn truncate(&self, size_bytes: u64) -> Result<bool, DeviceError> {
+        self.below.truncate(size_bytes)
+    }
+}
+
+fn pool(sizes_mib: &[u64], copies: u8) -> (Vec<Arc<Stumbling>>, Arc<Engine>) {
+    let names: Vec<String> = (0..sizes_mib.len())
+        .map(|number| format!("/device{number}"))
+        .collect();
+    let devices: Vec<Arc<Stumbling>> = names
+        .iter()
+        .zip(sizes_mib)
+        .map(|(name, mib)| {
+            Arc::new(Stumbling {
+                below: MemoryDevice::new(name.as_str(), mib * MIB),
+                failing: AtomicU32::new(0),
+            })
+        })
+        .collect();
+    let spec = PoolSpec {
+        name: "tank".into(),
+        tiers: vec![TierSpec {
+            name: "disk".into(),
+            devices: names.iter().map(|name| name.parse().unwrap()).collect(),
+            copies,
+        }],
+        ..PoolSpec::default()
+    };
+    let options = OpenOptions::driven(Arc::new(ManualClock::new(1)), 1);
+    let opened = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
+    let engine = Engine::create_on(&spec, vec![opened.collect()], options).unwrap();
+    (devices, engine)
+}
+
+fn drive(engine: &Engine, what: &str, mut until: impl FnMut(&Engine) -> bool) {
+    for _ in 0..20_000 {
+        if until(engine) {
+            return;
+        }
+        engine.step().unwrap();
+    }
+    panic!(
+        "{what} does not come to its end: {}",
+        engine.status().state_detail
+    );
+}
+
+/// Content that neither compresses nor repeats.
+fn noise(bytes: u64, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let words = (0..bytes / 8).flat_map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.collect()
+}
+
+fn fill(engine: &Engine, mib: u64) {
+    let new = NewDataset {
+        volume_bytes: Some(mib * MIB),
+        sparse: true,
+        ..NewDataset::default()
+    };
+    engine.datasets().create("tank/v", &new).unwrap();
+    let volume = engine.datasets().volume("tank/v").unwrap();
+    for at in 0..mib {
+        volume.write(at * MIB, &noise(MIB, at)).unwrap();
+    }
+    volume.flush().unwrap();
+}
+
+fn is_filled(engine: &Engine, mib: u64) -> bool {
+    let volume = engine.datasets().volume("tank/v").unwrap();
+    (0..mib).all(|at| {
+        let mut found = vec![0; MIB as usize];
+        volume.read(at * MIB, &mut found).unwrap();
+        found == noise(MIB, at)
+    })
+}
+
+#[test]
+fn a_device_that_missed_an_entry_of_the_log_is_brought_up_to_date_while_the_pool_is_open() {
+    for copies in [1, 2] {
+        let (devices, engine) = pool(&[96, 96], copies);
+        fill(&engine, 4);
+        devices[1].failing.store(1, SeqCst);
+        engine
+            .datasets()
+            .create("tank/missed", &NewDataset::default())
+            .unwrap();
+        engine.datasets().commit_all().unwrap();
+        assert_eq!(devices[1].failing.load(SeqCst), 0, "nothing was written to it");
+        engine.pool().note_failing().unwrap();
+        let second = engine.pool().devices()[1].clone();
+        assert!(matches!(second.presence, Presence::Absent { .. }), "{second:?}");
+        assert_eq!(second.state, DeviceState::Online);
+        // Until then nothing may go that it would have to stand for, and the error says what to do.
+        let error = engine.remove_device("/device0").unwrap_err().to_string();
+        assert!(error.contains("terrace stop tank"), "{error}");
+        assert!(engine.status().state_detail.contains("terrace stop tank"));
+        drive(&engine, "bringing it up to date", |engine| {
+            engine.pool().devices()[1].presence == Presence::Whole
+        });
+        engine
+            .datasets()
+            .create("tank/after", &NewDataset::default())
+            .unwrap();
+        engine.datasets().commit_all().unwrap();
+        engine.chunks().flush(engine.chunks().newest()).unwrap();
+        // As if power went and the other one with it.
+        let copy = MemoryDevice::new("/device1", 96 * MIB);
+        let mut bytes = vec![0; 96 * MIB as usize];
+        devices[1].below.read_at(0, &mut bytes).unwrap();
+        copy.write_at(0, &bytes).unwrap();
+        if copies == 2 {
+            let options = OpenOptions {
+                degraded: true,
+                ..OpenOptions::driven(Arc::new(ManualClock::new(1)), 2)
+            };
+            let alone = Engine::open(vec![Arc::new(copy)], options).unwrap();
+            assert!(alone.datasets().get("tank/after", "type").is_ok());
+            assert!(is_filled(&alone, 4));
+        }
+        if copies == 1 {
+            let job = engine.remove_device("/device0").unwrap();
+            drive(&engine, "removing", |engine| !engine.is_leaving(job));
+            assert_eq!(engine.pool().devices().len(), 1);
+            assert!(is_filled(&engine, 4));
+        }
+        engine.close().unwrap();
+    }
+}
+
+#[test]
+fn what_leaves_a_tier_with_two_copies_must_find_two_devices_with_room() {
+    // Of the devices that would be left one is too small for a copy of everything.
+    let (_, engine) = pool(&[96, 96, 40], 2);
+    fill(&engine, 48);
+    let error = engine.remove_device("/device1").unwrap_err().to_string();
+    assert!(
+        error.contains("room for") && error.contains("2 copies"),
+        "{error}"
+    );
+    engine.evacuate_device("/device1").unwrap_err();
+    assert!(is_filled(&engine, 48));
+    // What the other copies of what moves give back counts.
+    let (_, engine) = pool(&[96, 96, 96], 2);
+    fill(&engine, 66);
+    let job = engine.remove_device("/device1").unwrap();
+    drive(&engine, "removing", |engine| !engine.is_leaving(job));
+    assert_eq!(engine.pool().devices().len(), 2);
+    assert!(is_filled(&engine, 66));
+    // One of two that are rather full is replaced by another one of its size.
+    let (_, engine) = pool(&[96, 96], 2);
+    fill(&engine, 68);
+    let new = Arc::new(MemoryDevice::new("/new", 96 * MIB));
+    let job = engine.replace_opened("/device1", new, false).unwrap();
+    drive(&engine, "replacing", |engine| !engine.is_leaving(job));
+    assert_eq!(engine.find_device("/new").unwrap().state, DeviceState::Online);
+    assert!(is_filled(&engine, 68));
+}
