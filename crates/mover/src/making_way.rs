@@ -101,8 +101,8 @@ impl Mover {
         let target = tier_name(inner, job.target);
         let left_bytes = job.total_bytes.saturating_sub(job.done_bytes);
         format!(
-            "{} of {} were moved; for more there is no room on tier '{target}' but that of what is read more often; {} ({left_bytes} \
-             bytes) stay where they were; 'terrace demote' of something that lies there makes room for them, or another device \
+            "{} of {} were moved; for more there is no room on tier '{target}' but that of what was moved there now, or is \
+             read more often; {} ({left_bytes} bytes) stay where they were; 'terrace demote' of something that lies there makes room for them, or another device \
              there ('terrace pool add')",
             format_size(job.done_bytes),
             format_size(job.total_bytes),

@@ -427,3 +427,30 @@ fn what_is_asked_for_by_hand_is_durable_when_it_is_answered() {
     );
     assert_eq!(listed.unwrap().len(), pool.mover.jobs().len());
 }
+
+#[test]
+fn a_move_of_more_than_a_tier_holds_does_not_push_down_what_it_has_brought() {
+    let pool = Pool::new();
+    let files: Vec<u64> = (0..22)
+        .map(|seed| pool.file(ROOT, &format!("f{seed}"), seed))
+        .collect();
+    pool.mover.demote(pool.number, 0).unwrap();
+    pool.settle();
+    files.iter().for_each(|file| pool.lies_on(*file, 1));
+    let mut policies = vec![TierPolicy::named("fast"), TierPolicy::named("slow")];
+    (policies[0].high_water, policies[0].low_water) = (0.4, 0.3);
+    pool.mover.set_policies(policies);
+    let id = pool.mover.promote(pool.number, 0).unwrap();
+    pool.settle();
+    // 44 MiB are asked for, and 25.6 are the mark.
+    let job = pool.job(id);
+    assert_eq!(job.state, "failed", "{job:?}");
+    assert!(
+        job.reason.contains("but that of what was moved there now"),
+        "{}",
+        job.reason
+    );
+    assert!(job.done_bytes <= 32 * MIB, "no more than once: {job:?}");
+    let up: u64 = files.iter().map(|file| pool.tier_bytes(*file)[0]).sum();
+    assert!(up >= 16 * MIB, "as much as fits is up: {up}");
+}
