@@ -21,10 +21,16 @@ use crate::region::{CHUNK_BLOCKS, REGION_BLOCKS, RegionRecord, Run};
 const DEAD_PART: u64 = 4;
 /// Dead bytes that are not worth a write.
 const DEAD_BYTES_MIN: u64 = 32 << 10;
-/// Pieces of a region from which on it is put in order, if that makes them a quarter or less: no more is written then than
-/// eight times of what was overwritten.
+/// Pieces of a region from which on it is put in order, if that makes them a quarter or less, or places at which they lie: no more
+/// is written then than eight times of what was overwritten.
 const PIECES_MIN: u32 = 64;
 const FEWER: u32 = 4;
+
+/// Requests to a device that a reader in order makes for a region, from which on it is put in order for him. (Content that
+/// was written in order takes one or two.)
+const PLACES_MIN: u32 = 32;
+/// Bytes between two chunks that are rather read than left out.
+const GAP_BYTES: u64 = 32 << 10;
 
 /// Into what a region is cut when it is written anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +56,8 @@ pub struct Layout {
     pub pieces: u32,
     /// Chunks that it would be.
     pub pieces_after: u32,
+    /// Places on the device at which its chunks lie: how often it is asked by who reads them in order.
+    pub places: u32,
     /// What its chunks take, bytes.
     pub stored_bytes: u64,
     /// What it would take, bytes, about.
@@ -144,6 +152,7 @@ impl Layout {
             tier,
             pieces: 0,
             pieces_after: 0,
+            places: 0,
             stored_bytes: 0,
             stored_after_bytes: 0,
             stretches: Vec::new(),
@@ -178,6 +187,7 @@ impl Layout {
             stretch.is_some_and(|stretch| stretch.start <= block)
         };
         let mut counted = BTreeSet::new();
+        let mut places = Vec::new();
         for (run, seen) in runs {
             if !within(run.block) {
                 continue;
@@ -185,12 +195,19 @@ impl Layout {
             layout.pieces += 1;
             if counted.insert(run.chunk) {
                 let stored = u64::from(seen.info.stored);
+                let offset = u64::from(seen.info.offset);
+                places.push((seen.info.device, seen.info.segment, offset, offset + stored));
                 layout.stored_bytes += stored;
                 layout.stored_after_bytes +=
                     stored * u64::from(seen.blocks) / u64::from(seen.blocks_in_all());
             }
         }
         layout.pieces_after = layout.stretches.len() as u32;
+        places.sort_unstable();
+        let near = |one: &(u16, u32, u64, u64), next: &(u16, u32, u64, u64)| {
+            (one.0, one.1) == (next.0, next.1) && next.2 <= one.3 + GAP_BYTES
+        };
+        layout.places = places.chunk_by(near).count() as u32;
         layout
     }
 
@@ -204,9 +221,15 @@ impl Layout {
         self.dead_bytes() >= DEAD_BYTES_MIN && self.dead_bytes() * DEAD_PART >= self.stored_bytes
     }
 
-    /// Whether it lies in so many pieces that it pays to put it in order.
+    /// Whether it lies in so many pieces, or at so many places, that it pays to put it in order.
     pub fn is_scattered(&self) -> bool {
-        self.pieces >= PIECES_MIN && self.pieces_after * FEWER <= self.pieces
+        let in_pieces = self.pieces >= PIECES_MIN && self.pieces_after * FEWER <= self.pieces;
+        in_pieces || self.places >= PIECES_MIN
+    }
+
+    /// Whether it lies at so many places that it pays to put it in order for who reads it so.
+    pub fn is_slow_in_order(&self) -> bool {
+        self.places >= PLACES_MIN
     }
 
     /// Whether anything gets better at all: for what has been begun.
