@@ -81,6 +81,8 @@ struct Inner {
     read: BTreeSet<Fragment>,
     /// Whose regions are others than the records say.
     changed: BTreeSet<Place>,
+    /// When a commit last left any in pieces.
+    noted: u64,
     /// The last one that was taken early.
     last_early: Option<Fragment>,
 }
@@ -96,6 +98,7 @@ impl Fragments {
     pub fn note(&self, fragment: Fragment, now: u64) {
         let noticed = Noticed::new(now);
         let mut inner = self.inner.lock();
+        inner.noted = now;
         inner.read.remove(&fragment);
         if let Some(known) = inner.noticed.get_mut(&fragment) {
             *known = noticed;
@@ -122,9 +125,13 @@ impl Fragments {
         }
     }
 
-    /// Whether there are regions that were read in order and that no commit has changed since `before`.
-    pub fn is_any_read(&self, before: u64) -> bool {
+    /// Whether there are regions that were read in order and that no commit has changed since `before`; `alone`: and no commit has
+    /// left any other in pieces since then.
+    pub fn is_any_read(&self, before: u64, alone: bool) -> bool {
         let inner = self.inner.lock();
+        if alone && inner.noted > before {
+            return false;
+        }
         let at = |fragment: &Fragment| inner.noticed.get(fragment).map(|noticed| noticed.at);
         inner.read.iter().filter_map(at).any(|at| at <= before)
     }
@@ -338,6 +345,8 @@ mod tests {
             .for_each(|region| fragments.note_read(at(region)));
         fragments.note(at(2), 11);
         assert_eq!(fragments.take_read(9, 5), []);
+        assert!(fragments.is_any_read(10, false) && !fragments.is_any_read(9, false));
+        assert!(fragments.is_any_read(11, true) && !fragments.is_any_read(10, true));
         let taken = fragments.take_read(20, 5);
         assert_eq!(
             taken,

@@ -3,7 +3,7 @@
 //!
 //! Invariants: content stays on its tier, and a tier that rests is left alone; a pool or a tier without room ends the round, and what was
 //! not looked at is looked at again; users are given way, but not by early regions while they write: what gives back a third of what it writes
-//! costs less than a compaction, and what sinks for it is read from below; nor, for longer than it worked, by what they read in order.
+//! costs less than a compaction, and what sinks for it is read from below; nor, on fast devices, for longer than it worked, by what they read in order.
 
 use std::{cell::RefCell, collections::BTreeMap, sync::atomic::Ordering};
 
@@ -19,8 +19,10 @@ use crate::{
     relayout_round::{Because, Resting, is_tight},
 };
 
-/// Regions that a step looks at: alone, beside users who are given way, and of early ones, whose records change in one commit.
+/// Regions that a step looks at: alone, beside users who are given way, for readers, and of early ones, whose records change in one
+/// commit.
 const STEP_REGIONS: usize = 4;
+const STEP_REGIONS_READ: usize = 8;
 const STEP_REGIONS_WATCHED: usize = 1;
 const STEP_REGIONS_EARLY: usize = 16;
 /// Content of a region that is written at once: alone, and beside users, who wait for the reads of it.
@@ -30,6 +32,10 @@ const WRITE_BYTES_WATCHED: u64 = 128 << 10;
 /// gives more room back than it takes.
 const LAST_PART: u64 = 16;
 const LAST_PART_EARLY: u64 = 32;
+
+/// A step for readers that takes longer than this, nanoseconds, is one too many beside users: on a disk that seeks it reads one piece
+/// after the other, or it waits for a commit of those who write.
+const STEP_FAST: u64 = 200_000_000;
 
 /// Of the pool, the part of what is free that a step takes at most.
 const FREE_PART: u64 = 32;
@@ -74,9 +80,11 @@ impl Mover {
         let because = inner.relayouts.next_because().unwrap_or(Because::Rests);
         let (early, tier) = (because == Because::Early, inner.relayouts.tier);
         let hurries = early && self.is_written_to(tier);
+        // Where many pieces are read in no time, who reads in order gains more than anybody loses.
+        let for_readers = because == Because::Read && !inner.relayouts.is_slow;
         let pause = match hurries {
             true => self.pace_of(inner, tier, now),
-            false if because == Because::Read => match self.rest_in_haste(inner, now) {
+            false if for_readers => match self.rest_in_haste(inner, now) {
                 0 => self.pace_of(inner, tier, now),
                 rest => rest,
             },
@@ -91,7 +99,7 @@ impl Mover {
         }
         let (regions, most) = match !hurries && inner.courtesy.is_watched(now) {
             // In parts it would take longer: who reads it waits for all of its pieces.
-            _ if because == Because::Read => (STEP_REGIONS, WRITE_BYTES),
+            _ if for_readers => (STEP_REGIONS_READ, WRITE_BYTES),
             true => (STEP_REGIONS_WATCHED, WRITE_BYTES_WATCHED),
             false if early => (STEP_REGIONS_EARLY, WRITE_BYTES),
             false => (STEP_REGIONS, WRITE_BYTES),
@@ -109,6 +117,7 @@ impl Mover {
         let looked = self.look_at_regions(inner, &batch, because, most);
         let ended = self.environment.clock.monotonic_nanoseconds();
         inner.courtesy.worked(&self.environment.foreground, began, ended);
+        inner.relayouts.is_slow |= for_readers && ended.saturating_sub(began) > STEP_FAST;
         let (written, mut failed) = self.note_results(inner, batch, looked, now);
         if inner.relayouts.ended != ended_before {
             // Somebody gave the round up meanwhile: what is left of this step goes with it.

@@ -76,6 +76,8 @@ pub(crate) struct Relayouts {
     /// The tier that was written last.
     pub(crate) tier: u8,
     pub(crate) dead_bytes: u64,
+    /// A step of this round for readers took long: the others do not hurry.
+    pub(crate) is_slow: bool,
     /// This early round brought something back.
     pub(crate) worked: bool,
     /// Since when early rounds do, one after the other.
@@ -93,6 +95,7 @@ impl Default for Relayouts {
             ended: 0,
             tier: 0,
             dead_bytes: 0,
+            is_slow: false,
             worked: false,
             working: None,
             looked: None,
@@ -228,15 +231,14 @@ impl Mover {
         Ok(())
     }
 
-    /// What is read in order comes before what rests, and before early ones while nobody needs the room that these give.
+    /// What is read in order comes before what rests, and before early ones unless users write: room is short then.
     fn find_read(&self, inner: &mut Inner, now: u64) {
         let fragments = &self.environment.fragments;
         let Some(before) = now.checked_sub(REST_FOR_READERS) else {
             return;
         };
-        let hurries = inner.relayouts.is_early() && self.is_written_to(inner.relayouts.tier);
-        let goes_on = inner.relayouts.has(Because::Read);
-        if goes_on || hurries || !fragments.is_any_read(before) {
+        let tight = self.is_any_tight(inner);
+        if inner.relayouts.has(Because::Read) || !fragments.is_any_read(before, tight) {
             return;
         }
         // Those may be read in order as well.
