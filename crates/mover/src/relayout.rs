@@ -19,10 +19,8 @@ use crate::{
     relayout_round::{Because, Resting, is_tight},
 };
 
-/// Regions that a step looks at: alone, beside users who are given way, for readers, and of early ones, whose records change in one
-/// commit.
+/// Regions that a step looks at: alone, beside users who are given way, and of early ones, whose records change in one commit.
 const STEP_REGIONS: usize = 4;
-const STEP_REGIONS_READ: usize = 8;
 const STEP_REGIONS_WATCHED: usize = 1;
 const STEP_REGIONS_EARLY: usize = 16;
 /// Content of a region that is written at once: alone, and beside users, who wait for the reads of it.
@@ -32,10 +30,6 @@ const WRITE_BYTES_WATCHED: u64 = 128 << 10;
 /// gives more room back than it takes.
 const LAST_PART: u64 = 16;
 const LAST_PART_EARLY: u64 = 32;
-
-/// A step for readers that takes longer than this, nanoseconds, is one too many beside users: on a disk that seeks it reads one piece
-/// after the other, or it waits for a commit of those who write.
-const STEP_FAST: u64 = 200_000_000;
 
 /// Of the pool, the part of what is free that a step takes at most.
 const FREE_PART: u64 = 32;
@@ -81,7 +75,7 @@ impl Mover {
         let (early, tier) = (because == Because::Early, inner.relayouts.tier);
         let hurries = early && self.is_written_to(tier);
         // Where many pieces are read in no time, who reads in order gains more than anybody loses.
-        let for_readers = because == Because::Read && !inner.relayouts.is_slow;
+        let for_readers = because == Because::Read && inner.relayouts.haste.may(now);
         let pause = match hurries {
             true => self.pace_of(inner, tier, now),
             false if for_readers => match self.rest_in_haste(inner, now) {
@@ -99,7 +93,7 @@ impl Mover {
         }
         let (regions, most) = match !hurries && inner.courtesy.is_watched(now) {
             // In parts it would take longer: who reads it waits for all of its pieces.
-            _ if for_readers => (STEP_REGIONS_READ, WRITE_BYTES),
+            _ if for_readers => (inner.relayouts.haste.regions(), WRITE_BYTES),
             true => (STEP_REGIONS_WATCHED, WRITE_BYTES_WATCHED),
             false if early => (STEP_REGIONS_EARLY, WRITE_BYTES),
             false => (STEP_REGIONS, WRITE_BYTES),
@@ -117,7 +111,9 @@ impl Mover {
         let looked = self.look_at_regions(inner, &batch, because, most);
         let ended = self.environment.clock.monotonic_nanoseconds();
         inner.courtesy.worked(&self.environment.foreground, began, ended);
-        inner.relayouts.is_slow |= for_readers && ended.saturating_sub(began) > STEP_FAST;
+        if for_readers {
+            inner.relayouts.haste.worked(ended.saturating_sub(began), ended);
+        }
         let (written, mut failed) = self.note_results(inner, batch, looked, now);
         if inner.relayouts.ended != ended_before {
             // Somebody gave the round up meanwhile: what is left of this step goes with it.

@@ -36,6 +36,12 @@ const ROUND_REGIONS: usize = 1024;
 const EARLY_REGIONS: usize = 128;
 /// Regions for readers that wait for their turn at most.
 const READERS_REGIONS: usize = 256;
+/// Of those in one step, at most; how long a step is long, and short, nanoseconds; and how many times as long as one of a single
+/// region that was long there is no haste.
+const HASTE_REGIONS: usize = 8;
+const HASTE_LONG: u64 = 100_000_000;
+const HASTE_SHORT: u64 = 40_000_000;
+const HASTE_RESTS: u64 = 20;
 /// How far below its low-water mark a tier is tight, as a part of it.
 const TIGHT_BELOW: f64 = 0.25;
 /// Between two early rounds: while they bring something back, or there are none to be looked at, and at most.
@@ -66,6 +72,47 @@ pub(crate) struct Resting {
     pub(crate) begun: bool,
 }
 
+/// How much is done at once for readers beside all users: steps are as short as users hardly notice, and where the least of them
+/// is long (a disk that seeks, beside commits of those who write) there is no haste for a while.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReadersHaste {
+    regions: usize,
+    not_before: u64,
+}
+
+impl Default for ReadersHaste {
+    fn default() -> Self {
+        Self {
+            regions: 1,
+            not_before: 0,
+        }
+    }
+}
+
+impl ReadersHaste {
+    /// Whether there is haste now.
+    pub(crate) fn may(&self, now: u64) -> bool {
+        now >= self.not_before
+    }
+
+    /// Regions of the next step.
+    pub(crate) fn regions(&self) -> usize {
+        self.regions
+    }
+
+    /// A step took so long, and ended now.
+    pub(crate) fn worked(&mut self, took: u64, now: u64) {
+        if took > HASTE_LONG {
+            if self.regions == 1 {
+                self.not_before = now + took * HASTE_RESTS;
+            }
+            self.regions = (self.regions / 2).max(1);
+        } else if took < HASTE_SHORT {
+            self.regions = (self.regions * 2).min(HASTE_REGIONS);
+        }
+    }
+}
+
 /// The regions of this round.
 pub(crate) struct Relayouts {
     pub(crate) regions: VecDeque<Resting>,
@@ -76,8 +123,7 @@ pub(crate) struct Relayouts {
     /// The tier that was written last.
     pub(crate) tier: u8,
     pub(crate) dead_bytes: u64,
-    /// A step of this round for readers took long: the others do not hurry.
-    pub(crate) is_slow: bool,
+    pub(crate) haste: ReadersHaste,
     /// This early round brought something back.
     pub(crate) worked: bool,
     /// Since when early rounds do, one after the other.
@@ -95,7 +141,7 @@ impl Default for Relayouts {
             ended: 0,
             tier: 0,
             dead_bytes: 0,
-            is_slow: false,
+            haste: ReadersHaste::default(),
             worked: false,
             working: None,
             looked: None,
@@ -133,6 +179,7 @@ impl Relayouts {
             ended: self.ended + 1,
             looked: self.looked,
             interval: self.interval,
+            haste: self.haste,
             ..Self::default()
         };
     }
@@ -330,6 +377,26 @@ mod tests {
         // Where there is none to be looked at it costs nothing.
         let mut idle = Relayouts::default();
         assert!((0..9).all(|second| idle.is_early_due(false, second * SECOND)));
+    }
+
+    #[test]
+    fn where_a_step_for_readers_takes_long_there_is_no_haste_for_a_while() {
+        let mut haste = ReadersHaste::default();
+        let step = |haste: &mut ReadersHaste, milliseconds: u64| {
+            haste.worked(milliseconds * 1_000_000, SECOND);
+            haste.regions()
+        };
+        assert_eq!(
+            [1, 20, 39, 39, 39].map(|took| step(&mut haste, took)),
+            [2, 4, 8, 8, 8]
+        );
+        assert_eq!(
+            [60, 150, 60, 150, 150].map(|took| step(&mut haste, took)),
+            [8, 4, 4, 2, 1]
+        );
+        assert!(haste.may(SECOND));
+        assert_eq!(step(&mut haste, 500), 1);
+        assert!(!haste.may(10 * SECOND) && haste.may(11 * SECOND));
     }
 
     #[test]
