@@ -203,11 +203,7 @@ impl Layout {
             }
         }
         layout.pieces_after = layout.stretches.len() as u32;
-        places.sort_unstable();
-        let near = |one: &(u16, u32, u64, u64), next: &(u16, u32, u64, u64)| {
-            (one.0, one.1) == (next.0, next.1) && next.2 <= one.3 + GAP_BYTES
-        };
-        layout.places = places.chunk_by(near).count() as u32;
+        layout.places = count_places(places);
         layout
     }
 
@@ -248,5 +244,48 @@ impl Layout {
         });
         let count = fits.count().max(1).min(self.stretches.len());
         (&self.stretches[..count], count == self.stretches.len())
+    }
+}
+
+/// How many requests fetch what lies here: device, segment, and from where to where in it. What lies near is read at once.
+fn count_places(mut stored: Vec<(u16, u32, u64, u64)>) -> u32 {
+    stored.sort_unstable();
+    let near = |one: &(u16, u32, u64, u64), next: &(u16, u32, u64, u64)| {
+        (one.0, one.1) == (next.0, next.1) && next.2 <= one.3 + GAP_BYTES
+    };
+    stored.chunk_by(near).count() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_near_is_one_place() {
+        let far = 8192 + GAP_BYTES;
+        assert_eq!(count_places(Vec::new()), 0);
+        let stored = vec![(0, 1, far, far + 4096), (0, 1, 0, 4096), (0, 1, 4096, 8192)];
+        assert_eq!(count_places(stored), 1);
+        let stored = vec![(0, 1, far + 1, far + 4096), (0, 1, 4096, 8192)];
+        assert_eq!(count_places(stored), 2);
+        let stored = vec![(0, 1, 0, 4096), (0, 2, 0, 4096), (1, 1, 4096, 8192)];
+        assert_eq!(count_places(stored), 3, "other segments and devices");
+    }
+
+    #[test]
+    fn it_is_slow_where_it_lies_at_many_places_and_not_where_it_lies_in_many_pieces() {
+        let at = |places| Layout {
+            tier: 0,
+            pieces: 128,
+            pieces_after: 64,
+            places,
+            stored_bytes: 1 << 20,
+            stored_after_bytes: 1 << 20,
+            stretches: Vec::new(),
+        };
+        let worth = |places| (at(places).is_slow_in_order(), at(places).is_scattered());
+        assert_eq!(worth(PLACES_MIN - 1), (false, false));
+        assert_eq!(worth(PLACES_MIN), (true, false));
+        assert_eq!(worth(PIECES_MIN), (true, true));
     }
 }

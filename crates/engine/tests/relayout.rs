@@ -10,6 +10,7 @@ use std::sync::{
 use terrace_dataset::{Context, FileKind, NewDataset, ROOT, Tree};
 use terrace_device::{Device, DeviceError, ManualClock, MemoryDevice};
 use terrace_engine::{Engine, OpenOptions, PoolSpec, TierSpec};
+use terrace_mover::{JobKind, JobState};
 
 const MIB: usize = 1 << 20;
 const FILE_BYTES: usize = 16 * MIB;
@@ -202,6 +203,12 @@ fn what_is_read_in_order_is_put_in_order_at_once() {
         rig.engine.tick().unwrap();
         rig.rest();
     }
+    let jobs = rig.engine.jobs();
+    let relayouts: Vec<_> = jobs.iter().filter(|job| job.kind == JobKind::Relayout).collect();
+    assert!(
+        matches!(relayouts[..], [job] if job.state == JobState::Done),
+        "{relayouts:?}"
+    );
     let (shown, reads_after) = rig.read_in_order(object);
     assert!(shown == content);
     println!("device reads {reads} -> {reads_after}");

@@ -168,7 +168,7 @@ impl Mover {
                 _ if begun(fragment) => layout.is_gain(),
                 Because::Rests => layout.is_wasteful() || layout.is_scattered(),
                 Because::Early => layout.is_wasteful() && is_tight(&tiers, &policies, at),
-                Because::Read => layout.is_slow_in_order(),
+                Because::Read => layout.is_wasteful() || layout.is_slow_in_order(),
             };
             let same_tiers = self.tiers_generation.load(Ordering::SeqCst) == generation;
             let may = self.is_enabled()
@@ -264,7 +264,11 @@ impl Mover {
                 Err(FsError::Stale) => {}
                 Err(error) => {
                     // What there was no room for is looked at again when there may be some.
-                    fragments.put_back(fragment, since, error != FsError::NoSpace);
+                    let looked = error != FsError::NoSpace;
+                    match read {
+                        true => fragments.put_back_for_readers(fragment, since, looked),
+                        false => fragments.put_back(fragment, since, looked),
+                    }
                     failed = failed.or(Some(error));
                 }
             }
@@ -285,7 +289,6 @@ impl Mover {
     ) -> Result<(), StoreError> {
         let left = inner.relayouts.regions.len() as u64;
         let tier = inner.relayouts.tier;
-        let early = because == Because::Early;
         let what = match because {
             Because::Early => "writing anew what is left",
             Because::Rests => "laying out in order",
@@ -309,8 +312,8 @@ impl Mover {
                 active.job.reason = reason;
             }
         }
-        // The next early round may follow at once, and goes on with the job.
-        match left == 0 && !(early && failed.is_none()) || failed.is_some() {
+        // The next round, early or for readers, may follow at once, and goes on with the job: who pauses it holds all of them.
+        match left == 0 && because == Because::Rests || failed.is_some() {
             true => self.end_relayouts(inner, failed),
             false => Ok(()),
         }
