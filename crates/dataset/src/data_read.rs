@@ -12,6 +12,7 @@ use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkPart, StoreError
 use crate::{
     block_device::BlockRead,
     error::FsError,
+    fragments::Fragment,
     inode::FileKind,
     keys,
     live::LiveDataset,
@@ -252,7 +253,23 @@ impl LiveDataset {
             self.plan(body, offset, &mut buffer[..length], part, &mut look.fetches)?;
         }
         look.ahead = ahead;
+        if sequential && length >= LARGE_READ_BYTES {
+            let end = offset + length as u64;
+            let region_bytes = PER_REGION * BLOCK;
+            (offset / region_bytes..end.div_ceil(region_bytes))
+                .for_each(|region| self.note_read_in_order(object, body, region));
+        }
         Ok(look)
+    }
+
+    /// A reader in order waits for the pieces of this region.
+    fn note_read_in_order(&self, object: &Object, body: u64, region: u64) {
+        self.dataset.environment().fragments.note_read(Fragment {
+            dataset: self.dataset.number(),
+            body,
+            region,
+            object: object.number,
+        });
     }
 
     /// Notes how long a user waited for a read.
@@ -362,7 +379,7 @@ impl LiveDataset {
             let mut reached = ahead.start;
             if served || !fetches.iter().all(here) {
                 let mut chunks = Vec::new();
-                reached = self.ahead(look.body, ahead.clone(), &mut chunks)?;
+                reached = self.ahead(object, look.body, ahead.clone(), &mut chunks)?;
                 if served {
                     // What it wants itself it fetches itself.
                     chunks.retain(|chunk| fetches.iter().all(|fetch| fetch.chunk != *chunk));
@@ -468,7 +485,13 @@ impl LiveDataset {
     }
 
     /// The chunks that a sequential reader wants next; returns where those that were taken end, bytes.
-    fn ahead(&self, body: u64, range: Range<u64>, chunks: &mut Vec<ChunkId>) -> Result<u64, FsError> {
+    fn ahead(
+        &self,
+        object: &Object,
+        body: u64,
+        range: Range<u64>,
+        chunks: &mut Vec<ChunkId>,
+    ) -> Result<u64, FsError> {
         let (first, last) = (range.start / BLOCK, range.end / BLOCK);
         let most = chunks.len() + AHEAD_CHUNKS;
         for region in first / PER_REGION..=(last - 1) / PER_REGION {
@@ -476,6 +499,7 @@ impl LiveDataset {
             let Some(record) = &cached.record else {
                 break;
             };
+            self.note_read_in_order(object, body, region);
             let start = region * PER_REGION;
             let (from, to) = (first.max(start) - start, last.min(start + PER_REGION) - start);
             for run in record.range(from as u32, to as u32) {

@@ -2,7 +2,8 @@
 //!
 //! Invariants: bounded: beyond [`FRAGMENTS_MAX`] nothing more is noticed until some were taken; a region that is written
 //! again waits anew; what was taken early and put back is not taken early again unless it was written in between, and the
-//! early ones go round, so that none waits for others that are written all the time; it is a hint, kept in records so that it outlasts a restart (what was noticed rests anew then): nothing is lost with it but the
+//! early ones go round, so that none waits for others that are written all the time; a reader in order counts for what lies there until
+//! the next commit changes it; it is a hint, kept in records so that it outlasts a restart (what was noticed rests anew then): nothing is lost with it but the
 //! layout of what nobody writes any more.
 
 use std::{
@@ -37,6 +38,18 @@ struct Noticed {
     at: u64,
     /// It was looked at before it had rested.
     early: bool,
+    /// The same for readers in order.
+    for_readers: bool,
+}
+
+impl Noticed {
+    fn new(at: u64) -> Self {
+        Self {
+            at,
+            early: false,
+            for_readers: false,
+        }
+    }
 }
 
 /// Dataset, body and object.
@@ -64,8 +77,12 @@ pub struct FragmentRecord {
 #[derive(Debug, Default)]
 struct Inner {
     noticed: BTreeMap<Fragment, Noticed>,
+    /// Those of them that were read in order since a commit left them.
+    read: BTreeSet<Fragment>,
     /// Whose regions are others than the records say.
     changed: BTreeSet<Place>,
+    /// When a commit last left any in pieces.
+    noted: u64,
     /// The last one that was taken early.
     last_early: Option<Fragment>,
 }
@@ -79,11 +96,10 @@ pub struct Fragments {
 impl Fragments {
     /// A commit left this region in pieces, at this time (nanoseconds of the monotonic clock).
     pub fn note(&self, fragment: Fragment, now: u64) {
-        let noticed = Noticed {
-            at: now,
-            early: false,
-        };
+        let noticed = Noticed::new(now);
         let mut inner = self.inner.lock();
+        inner.noted = now;
+        inner.read.remove(&fragment);
         if let Some(known) = inner.noticed.get_mut(&fragment) {
             *known = noticed;
         } else {
@@ -97,6 +113,40 @@ impl Fragments {
         let due = inner.noticed.iter().filter(|(_, noticed)| noticed.at <= before);
         let due: Vec<Fragment> = due.map(|(fragment, _)| *fragment).take(limit).collect();
         due.iter().for_each(|fragment| inner.remove(fragment));
+        due
+    }
+
+    /// Somebody reads this region in order: if a commit left it in pieces, he waits for each of them.
+    pub fn note_read(&self, fragment: Fragment) {
+        let mut inner = self.inner.lock();
+        let noticed = inner.noticed.get(&fragment);
+        if noticed.is_some_and(|noticed| !noticed.for_readers) {
+            inner.read.insert(fragment);
+        }
+    }
+
+    /// Whether there are regions that were read in order and that no commit has changed since `before`; `alone`: and no commit has
+    /// left any other in pieces since then.
+    pub fn is_any_read(&self, before: u64, alone: bool) -> bool {
+        let inner = self.inner.lock();
+        if alone && inner.noted > before {
+            return false;
+        }
+        let at = |fragment: &Fragment| inner.noticed.get(fragment).map(|noticed| noticed.at);
+        inner.read.iter().filter_map(at).any(|at| at <= before)
+    }
+
+    /// Takes up to `limit` regions that were read in order and that no commit has changed since `before`: each but once until it
+    /// is written again. With the time to [put it back](Self::put_back_for_readers) with.
+    pub fn take_read(&self, before: u64, limit: usize) -> Vec<(Fragment, u64)> {
+        let mut inner = self.inner.lock();
+        let at = |fragment: &Fragment| inner.noticed.get(fragment).map(|noticed| noticed.at);
+        let read = inner
+            .read
+            .iter()
+            .filter_map(|fragment| Some((*fragment, at(fragment)?)));
+        let due: Vec<_> = read.filter(|(_, at)| *at <= before).take(limit).collect();
+        due.iter().for_each(|(fragment, _)| inner.remove(fragment));
         due
     }
 
@@ -125,8 +175,27 @@ impl Fragments {
     pub fn put_back(&self, fragment: Fragment, at: u64, looked: bool) {
         let mut inner = self.inner.lock();
         if !inner.noticed.contains_key(&fragment) {
-            let early = looked;
-            inner.add(fragment, Noticed { at, early });
+            let noticed = Noticed::new(at);
+            inner.add(
+                fragment,
+                Noticed {
+                    early: looked,
+                    ..noticed
+                },
+            );
+        }
+    }
+
+    /// The same of what was taken for readers. Where it is not worth it for these, it is not for what is taken early.
+    pub fn put_back_for_readers(&self, fragment: Fragment, at: u64, looked: bool) {
+        let mut inner = self.inner.lock();
+        if !inner.noticed.contains_key(&fragment) {
+            let noticed = Noticed {
+                at,
+                early: looked,
+                for_readers: looked,
+            };
+            inner.add(fragment, noticed);
         }
     }
 
@@ -177,10 +246,7 @@ impl Fragments {
                 region,
                 object,
             };
-            let noticed = Noticed {
-                at: now,
-                early: false,
-            };
+            let noticed = Noticed::new(now);
             if inner.noticed.len() >= FRAGMENTS_MAX {
                 return;
             }
@@ -198,6 +264,7 @@ impl Fragments {
 impl Inner {
     fn remove(&mut self, fragment: &Fragment) {
         self.noticed.remove(fragment);
+        self.read.remove(fragment);
         self.changed.insert(fragment.place());
     }
 
@@ -261,6 +328,42 @@ mod tests {
             [at(1)],
             "it has rested since it was written"
         );
+    }
+
+    #[test]
+    fn what_is_read_in_order_is_taken_once_it_was_left_alone_for_a_moment() {
+        let fragments = Fragments::default();
+        let at = |region| Fragment {
+            dataset: 1,
+            body: 2,
+            region,
+            object: 2,
+        };
+        (1..=4).for_each(|region| fragments.note(at(region), 10));
+        [1, 2, 3, 7]
+            .into_iter()
+            .for_each(|region| fragments.note_read(at(region)));
+        fragments.note(at(2), 11);
+        assert_eq!(fragments.take_read(9, 5), []);
+        assert!(fragments.is_any_read(10, false) && !fragments.is_any_read(9, false));
+        assert!(fragments.is_any_read(11, true) && !fragments.is_any_read(10, true));
+        let taken = fragments.take_read(20, 5);
+        assert_eq!(
+            taken,
+            [(at(1), 10), (at(3), 10)],
+            "a commit changed one, and one is in order"
+        );
+        // Looked at in vain, it is for nobody until it is written again.
+        fragments.put_back_for_readers(at(1), 10, true);
+        fragments.put_back_for_readers(at(3), 10, false);
+        fragments.note_read(at(1));
+        fragments.note_read(at(3));
+        assert_eq!(fragments.take_read(20, 5), [(at(3), 10)]);
+        assert_eq!(fragments.take_early(20, 5), [(at(2), 11), (at(4), 10)]);
+        fragments.note(at(1), 30);
+        fragments.note_read(at(1));
+        assert_eq!(fragments.take_read(30, 5), [(at(1), 30)]);
+        assert_eq!(fragments.count(), 0);
     }
 
     #[test]

@@ -21,12 +21,18 @@ use crate::region::{CHUNK_BLOCKS, REGION_BLOCKS, RegionRecord, Run};
 const DEAD_PART: u64 = 4;
 /// Dead bytes that are not worth a write.
 const DEAD_BYTES_MIN: u64 = 32 << 10;
-/// Pieces of a region from which on it is put in order, if that makes them a quarter or less: no more is written then than
-/// eight times of what was overwritten. Below the fastest tier, where each piece may be a request of a device that serves few, sooner: there
-/// lies what was raised by itself and has sunk again.
+/// Pieces of a region from which on it is put in order, if that makes them a quarter or less, or places at which they lie: no more
+/// is written then than eight times of what was overwritten. Below the fastest tier, where each piece may be a request of a device that
+/// serves few, fewer pieces do: there lies what was raised by itself and has sunk again.
 const PIECES_MIN: u32 = 64;
 const PIECES_MIN_BELOW: u32 = 16;
 const FEWER: u32 = 4;
+
+/// Requests to a device that a reader in order makes for a region, from which on it is put in order for him. (Content that
+/// was written in order takes one or two.)
+const PLACES_MIN: u32 = 32;
+/// Bytes between two chunks that are rather read than left out.
+const GAP_BYTES: u64 = 32 << 10;
 
 /// Into what a region is cut when it is written anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +58,8 @@ pub struct Layout {
     pub pieces: u32,
     /// Chunks that it would be.
     pub pieces_after: u32,
+    /// Places on the device at which its chunks lie: how often it is asked by who reads them in order.
+    pub places: u32,
     /// What its chunks take, bytes.
     pub stored_bytes: u64,
     /// What it would take, bytes, about.
@@ -146,6 +154,7 @@ impl Layout {
             tier,
             pieces: 0,
             pieces_after: 0,
+            places: 0,
             stored_bytes: 0,
             stored_after_bytes: 0,
             stretches: Vec::new(),
@@ -180,6 +189,7 @@ impl Layout {
             stretch.is_some_and(|stretch| stretch.start <= block)
         };
         let mut counted = BTreeSet::new();
+        let mut places = Vec::new();
         for (run, seen) in runs {
             if !within(run.block) {
                 continue;
@@ -187,12 +197,15 @@ impl Layout {
             layout.pieces += 1;
             if counted.insert(run.chunk) {
                 let stored = u64::from(seen.info.stored);
+                let offset = u64::from(seen.info.offset);
+                places.push((seen.info.device, seen.info.segment, offset, offset + stored));
                 layout.stored_bytes += stored;
                 layout.stored_after_bytes +=
                     stored * u64::from(seen.blocks) / u64::from(seen.blocks_in_all());
             }
         }
         layout.pieces_after = layout.stretches.len() as u32;
+        layout.places = count_places(places);
         layout
     }
 
@@ -206,13 +219,19 @@ impl Layout {
         self.dead_bytes() >= DEAD_BYTES_MIN && self.dead_bytes() * DEAD_PART >= self.stored_bytes
     }
 
-    /// Whether it lies in so many pieces that it pays to put it in order.
+    /// Whether it lies in so many pieces, or at so many places, that it pays to put it in order.
     pub fn is_scattered(&self) -> bool {
         let least = match self.tier {
             0 => PIECES_MIN,
             _ => PIECES_MIN_BELOW,
         };
-        self.pieces >= least && self.pieces_after * FEWER <= self.pieces
+        let in_pieces = self.pieces >= least && self.pieces_after * FEWER <= self.pieces;
+        in_pieces || self.places >= PIECES_MIN
+    }
+
+    /// Whether it lies at so many places that it pays to put it in order for who reads it so.
+    pub fn is_slow_in_order(&self) -> bool {
+        self.places >= PLACES_MIN
     }
 
     /// Whether anything gets better at all: for what has been begun.
@@ -231,5 +250,48 @@ impl Layout {
         });
         let count = fits.count().max(1).min(self.stretches.len());
         (&self.stretches[..count], count == self.stretches.len())
+    }
+}
+
+/// How many requests fetch what lies here: device, segment, and from where to where in it. What lies near is read at once.
+fn count_places(mut stored: Vec<(u16, u32, u64, u64)>) -> u32 {
+    stored.sort_unstable();
+    let near = |one: &(u16, u32, u64, u64), next: &(u16, u32, u64, u64)| {
+        (one.0, one.1) == (next.0, next.1) && next.2 <= one.3 + GAP_BYTES
+    };
+    stored.chunk_by(near).count() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_near_is_one_place() {
+        let far = 8192 + GAP_BYTES;
+        assert_eq!(count_places(Vec::new()), 0);
+        let stored = vec![(0, 1, far, far + 4096), (0, 1, 0, 4096), (0, 1, 4096, 8192)];
+        assert_eq!(count_places(stored), 1);
+        let stored = vec![(0, 1, far + 1, far + 4096), (0, 1, 4096, 8192)];
+        assert_eq!(count_places(stored), 2);
+        let stored = vec![(0, 1, 0, 4096), (0, 2, 0, 4096), (1, 1, 4096, 8192)];
+        assert_eq!(count_places(stored), 3, "other segments and devices");
+    }
+
+    #[test]
+    fn it_is_slow_where_it_lies_at_many_places_and_not_where_it_lies_in_many_pieces() {
+        let at = |places| Layout {
+            tier: 0,
+            pieces: 128,
+            pieces_after: 64,
+            places,
+            stored_bytes: 1 << 20,
+            stored_after_bytes: 1 << 20,
+            stretches: Vec::new(),
+        };
+        let worth = |places| (at(places).is_slow_in_order(), at(places).is_scattered());
+        assert_eq!(worth(PLACES_MIN - 1), (false, false));
+        assert_eq!(worth(PLACES_MIN), (true, false));
+        assert_eq!(worth(PIECES_MIN), (true, true));
     }
 }

@@ -36,7 +36,7 @@ use crate::{
     versions::VersionedBatch,
 };
 
-/// Content that is read at once, bytes.
+/// Content that is read at once, bytes, if all of its chunks are as long as can be.
 const READ_BYTES: u64 = 4 << 20;
 
 /// Counts beginnings and ends of replacements: odd while one is under way.
@@ -249,7 +249,8 @@ impl LiveDataset {
         Ok(body == Some(fragment.body))
     }
 
-    /// The content of these blocks of a record, read in pieces of about `most_bytes` or a chunk.
+    /// The content of these blocks of a record, read in pieces of about `most_bytes` or a chunk; if that is all of a region, in
+    /// as large ones as memory is taken for.
     fn content(
         &self,
         record: &RegionRecord,
@@ -268,7 +269,11 @@ impl LiveDataset {
         let mut ids: Vec<ChunkId> = runs.iter().map(|run| run.chunk).collect();
         ids.sort_unstable();
         ids.dedup();
-        let at_once = (READ_BYTES.min(most_bytes) / CHUNK_BYTES_MAX as u64).max(1) as usize;
+        let bytes_at_once = match most_bytes < REGION_BYTES {
+            true => most_bytes,
+            false => READ_BYTES,
+        };
+        let at_once = (bytes_at_once / CHUNK_BYTES_MAX as u64).max(1) as usize;
         for ids in ids.chunks(at_once) {
             for (id, chunk) in ids.iter().zip(self.dataset.store().read_chunks(ids)) {
                 let runs = runs.iter().filter(|run| run.chunk == *id);

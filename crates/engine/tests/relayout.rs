@@ -89,6 +89,32 @@ impl Rig {
         }
     }
 
+    /// A file in order, and then as many writes of a block as it has blocks, anywhere: the file, and its content.
+    fn scattered(&self, random: &mut Random) -> (u64, Vec<u8>) {
+        let datasets = self.engine.datasets().clone();
+        datasets.create("tank/data", &NewDataset::default()).unwrap();
+        let filesystem = datasets.filesystem("tank/data").unwrap();
+        let root = Context::root();
+        let object = filesystem
+            .create(&root, ROOT, b"file", FileKind::File, 0o644, 0)
+            .unwrap()
+            .object;
+        let mut content = random.bytes(FILE_BYTES);
+        filesystem.write(&root, object, 0, &content, false).unwrap();
+        self.engine.tick().unwrap();
+        for count in 0..FILE_BYTES / 4096 {
+            let block = random.next() as usize % (FILE_BYTES / 4096);
+            let data = random.bytes(4096);
+            content[block * 4096..][..4096].copy_from_slice(&data);
+            let offset = block as u64 * 4096;
+            filesystem.write(&root, object, offset, &data, false).unwrap();
+            if count % 64 == 63 {
+                filesystem.commit().unwrap();
+            }
+        }
+        (object, content)
+    }
+
     fn rest(&self) {
         let mut idle = 0;
         for _ in 0..100_000 {
@@ -133,30 +159,8 @@ impl Rig {
 #[test]
 fn room_and_order_come_back_after_random_writes() {
     let mut rig = Rig::new();
-    let mut random = Random(42);
-    let datasets = rig.engine.datasets().clone();
-    datasets.create("tank/data", &NewDataset::default()).unwrap();
-    let filesystem = datasets.filesystem("tank/data").unwrap();
     let root = Context::root();
-    let object = filesystem
-        .create(&root, ROOT, b"file", FileKind::File, 0o644, 0)
-        .unwrap()
-        .object;
-    let mut content = random.bytes(FILE_BYTES);
-    filesystem.write(&root, object, 0, &content, false).unwrap();
-    rig.engine.tick().unwrap();
-    // As many blocks as the file has, anywhere.
-    for count in 0..FILE_BYTES / 4096 {
-        let block = random.next() as usize % (FILE_BYTES / 4096);
-        let data = random.bytes(4096);
-        content[block * 4096..][..4096].copy_from_slice(&data);
-        let offset = block as u64 * 4096;
-        filesystem.write(&root, object, offset, &data, false).unwrap();
-        if count % 64 == 63 {
-            filesystem.commit().unwrap();
-        }
-    }
-    drop((filesystem, datasets));
+    let (object, mut content) = rig.scattered(&mut Random(42));
     rig.wait(60);
     let scattered = rig.live_bytes();
     let (shown, reads) = rig.read_in_order(object);
@@ -180,6 +184,33 @@ fn room_and_order_come_back_after_random_writes() {
     let file = FILE_BYTES as u64;
     assert!(scattered > file / 2 * 3, "{scattered} bytes");
     assert!(laid_out < file + file / 16, "{laid_out} bytes");
+    assert!(reads > 500, "{reads} reads");
+    assert!(
+        reads_after * 8 < reads,
+        "{reads_after} reads after it, {reads} before"
+    );
+}
+
+#[test]
+fn what_is_read_in_order_is_put_in_order_at_once() {
+    let mut rig = Rig::new();
+    let (object, content) = rig.scattered(&mut Random(43));
+    let (shown, reads) = rig.read_in_order(object);
+    assert!(shown == content);
+    for _ in 0..6 {
+        rig.clock.advance(1_000_000_000);
+        rig.engine.tick().unwrap();
+        rig.rest();
+    }
+    let jobs = rig.engine.jobs();
+    let relayouts: Vec<_> = jobs.iter().filter(|job| job.kind == "relayout").collect();
+    assert!(
+        matches!(relayouts[..], [job] if job.state == "done"),
+        "{relayouts:?}"
+    );
+    let (shown, reads_after) = rig.read_in_order(object);
+    assert!(shown == content);
+    println!("device reads {reads} -> {reads_after}");
     assert!(reads > 500, "{reads} reads");
     assert!(
         reads_after * 8 < reads,

@@ -3,7 +3,7 @@
 //!
 //! Invariants: content stays on its tier, and a tier that rests is left alone; a pool or a tier without room ends the round, and what was
 //! not looked at is looked at again; users are given way, but not by early regions while they write: what gives back a third of what it writes
-//! costs less than a compaction, and what sinks for it is read from below.
+//! costs less than a compaction, and what sinks for it is read from below; nor, on fast devices, for longer than it worked, by what they read in order.
 
 use std::{cell::RefCell, collections::BTreeMap, sync::atomic::Ordering};
 
@@ -16,7 +16,7 @@ use crate::{
     mover::{Guard, Inner, Mover, in_window, tier_name},
     plan::Found,
     policy::minute_of_day,
-    relayout_round::{Resting, is_tight},
+    relayout_round::{Because, Resting, is_tight},
 };
 
 /// Regions that a step looks at: alone, beside users who are given way, and of early ones, whose records change in one commit.
@@ -71,10 +71,17 @@ impl Mover {
             }
             _ => {}
         }
-        let (early, tier) = (inner.relayouts.is_early(), inner.relayouts.tier);
+        let because = inner.relayouts.next_because().unwrap_or(Because::Rests);
+        let (early, tier) = (because == Because::Early, inner.relayouts.tier);
         let hurries = early && self.is_written_to(tier);
+        // Where many pieces are read in no time, who reads in order gains more than anybody loses.
+        let for_readers = because == Because::Read && inner.relayouts.haste.may(now);
         let pause = match hurries {
             true => self.pace_of(inner, tier, now),
+            false if for_readers => match self.rest_in_haste(inner, now) {
+                0 => self.pace_of(inner, tier, now),
+                rest => rest,
+            },
             // What it brings back is room for what they read.
             false => {
                 let haste = early && inner.exchange.is_wanting();
@@ -85,6 +92,8 @@ impl Mover {
             return Ok(pause);
         }
         let (regions, most) = match !hurries && inner.courtesy.is_watched(now) {
+            // In parts it would take longer: who reads it waits for all of its pieces.
+            _ if for_readers => (inner.relayouts.haste.regions(), WRITE_BYTES),
             true => (STEP_REGIONS_WATCHED, WRITE_BYTES_WATCHED),
             false if early => (STEP_REGIONS_EARLY, WRITE_BYTES),
             false => (STEP_REGIONS, WRITE_BYTES),
@@ -94,14 +103,17 @@ impl Mover {
         let free = space.size_bytes.saturating_sub(space.used_bytes);
         let regions = regions.min((free / FREE_PART / REGION_BYTES).max(1) as usize);
         let alike = inner.relayouts.regions.iter();
-        let alike = alike.take_while(|next| next.early.is_some() == early);
+        let alike = alike.take_while(|next| next.because == because);
         let count = alike.take(regions).count();
         let batch: Vec<Resting> = inner.relayouts.regions.drain(..count).collect();
         let ended_before = inner.relayouts.ended;
         let began = self.environment.clock.monotonic_nanoseconds();
-        let looked = self.look_at_regions(inner, &batch, early, most);
+        let looked = self.look_at_regions(inner, &batch, because, most);
         let ended = self.environment.clock.monotonic_nanoseconds();
         inner.courtesy.worked(&self.environment.foreground, began, ended);
+        if for_readers {
+            inner.relayouts.haste.worked(ended.saturating_sub(began), ended);
+        }
         let (written, mut failed) = self.note_results(inner, batch, looked, now);
         if inner.relayouts.ended != ended_before {
             // Somebody gave the round up meanwhile: what is left of this step goes with it.
@@ -114,7 +126,7 @@ impl Mover {
         inner.paces.entry(tier).or_default().take(limit, written);
         if failed.is_some() {
             for resting in inner.relayouts.regions.drain(..) {
-                let since = resting.early.unwrap_or(now);
+                let since = resting.since.unwrap_or(now);
                 self.environment
                     .fragments
                     .put_back(resting.fragment, since, false);
@@ -124,7 +136,7 @@ impl Mover {
             inner.relayouts.look_soon();
             failed = None;
         }
-        self.count_relayout(inner, early, written, failed, now)?;
+        self.count_relayout(inner, because, written, failed, now)?;
         Ok(0)
     }
 
@@ -133,16 +145,16 @@ impl Mover {
         &self,
         inner: &mut Guard<'_>,
         batch: &[Resting],
-        early: bool,
+        because: Because,
         most: u64,
     ) -> Vec<(Result<Relaid, FsError>, Look)> {
         let resting_from = self.resting_from(inner);
         let minute = minute_of_day(self.environment.clock.now_nanoseconds());
         let (policies, generation) = (inner.policies.clone(), inner.generation);
         let tiers = self.environment.store.space().tiers;
-        let (last_part, cut) = match early {
-            true => (LAST_PART_EARLY, Cut::Survivors),
-            false => (LAST_PART, Cut::InOrder),
+        let (last_part, cut) = match because {
+            Because::Early => (LAST_PART_EARLY, Cut::Survivors),
+            Because::Rests | Because::Read => (LAST_PART, Cut::InOrder),
         };
         let begun = |fragment: &Fragment| {
             let mut batch = batch.iter();
@@ -152,10 +164,11 @@ impl Mover {
         let taken = RefCell::new(vec![0; tiers.len()]);
         let wanted = |fragment: &Fragment, layout: &Layout| {
             let at = usize::from(layout.tier);
-            let worth = match (begun(fragment), early) {
-                (true, _) => layout.is_gain(),
-                (false, false) => layout.is_wasteful() || layout.is_scattered(),
-                (false, true) => layout.is_wasteful() && is_tight(&tiers, &policies, at),
+            let worth = match because {
+                _ if begun(fragment) => layout.is_gain(),
+                Because::Rests => layout.is_wasteful() || layout.is_scattered(),
+                Because::Early => layout.is_wasteful() && is_tight(&tiers, &policies, at),
+                Because::Read => layout.is_wasteful() || layout.is_slow_in_order(),
             };
             let same_tiers = self.tiers_generation.load(Ordering::SeqCst) == generation;
             let may = (early || self.is_enabled())
@@ -203,7 +216,11 @@ impl Mover {
         let (mut written, mut failed, mut unfinished) = (0, None, Vec::new());
         for (resting, (done, look)) in batch.into_iter().zip(looked) {
             let fragment = resting.fragment;
-            let since = resting.early.unwrap_or(now);
+            let since = resting.since.unwrap_or(now);
+            let (early, read) = (
+                resting.because == Because::Early,
+                resting.because == Because::Read,
+            );
             match done {
                 Ok(Relaid::Done {
                     tier,
@@ -213,7 +230,7 @@ impl Mover {
                 }) => {
                     written += written_bytes;
                     inner.relayouts.tier = tier;
-                    inner.relayouts.worked |= resting.early.is_some();
+                    inner.relayouts.worked |= early;
                     if !resting.begun {
                         inner.relayouts.dead_bytes += dead_bytes;
                     }
@@ -223,7 +240,7 @@ impl Mover {
                             ..resting
                         }),
                         // It is to be put in order once it rests.
-                        true if resting.early.is_some() => fragments.put_back(fragment, since, true),
+                        true if early => fragments.put_back(fragment, since, true),
                         true => {}
                     }
                 }
@@ -234,18 +251,24 @@ impl Mover {
                     fragments.put_back(fragment, since, false);
                     failed = failed.or(Some(FsError::NoSpace));
                 }
-                Ok(Relaid::Left) if resting.early.is_some() => {
+                Ok(Relaid::Left) if read => fragments.put_back_for_readers(fragment, since, !look.later),
+                Ok(Relaid::Busy) if read => fragments.put_back_for_readers(fragment, since, false),
+                Ok(Relaid::Left) if early => {
                     let again = look.later || look.if_tight && !resting.begun;
                     fragments.put_back(fragment, since, !again);
                 }
                 Ok(Relaid::Left) if !look.later => {}
-                Ok(Relaid::Busy) if resting.early.is_some() => fragments.put_back(fragment, since, true),
+                Ok(Relaid::Busy) if early => fragments.put_back(fragment, since, true),
                 // It rests anew.
                 Ok(Relaid::Left | Relaid::Busy) => fragments.note(fragment, now),
                 Err(FsError::Stale) => {}
                 Err(error) => {
                     // What there was no room for is looked at again when there may be some.
-                    fragments.put_back(fragment, since, error != FsError::NoSpace);
+                    let looked = error != FsError::NoSpace;
+                    match read {
+                        true => fragments.put_back_for_readers(fragment, since, looked),
+                        false => fragments.put_back(fragment, since, looked),
+                    }
                     failed = failed.or(Some(error));
                 }
             }
@@ -259,16 +282,17 @@ impl Mover {
     fn count_relayout(
         &self,
         inner: &mut Inner,
-        early: bool,
+        because: Because,
         written: u64,
         failed: Option<FsError>,
         now: u64,
     ) -> Result<(), StoreError> {
         let left = inner.relayouts.regions.len() as u64;
         let tier = inner.relayouts.tier;
-        let what = match early {
-            true => "writing anew what is left",
-            false => "laying out in order",
+        let what = match because {
+            Because::Early => "writing anew what is left",
+            Because::Rests => "laying out in order",
+            Because::Read => "laying out in order, for those who read it so,",
         };
         let name = tier_name(inner, tier).to_owned();
         let dead_bytes = inner.relayouts.dead_bytes;
@@ -288,8 +312,8 @@ impl Mover {
                 active.job.reason = reason;
             }
         }
-        // The next early round may follow at once, and goes on with the job.
-        match left == 0 && !(early && failed.is_none()) || failed.is_some() {
+        // The next round, early or for readers, may follow at once, and goes on with the job: who pauses it holds all of them.
+        match left == 0 && because == Because::Rests || failed.is_some() {
             true => self.end_relayouts(inner, failed),
             false => Ok(()),
         }

@@ -10,10 +10,14 @@
 //! is left of their chunks is cut so small that nothing dead is left behind (`Cut::Survivors`); they are put in order once they
 //! rest. That goes before what rests, and before anything sinks (`migrate.rs`). As long as looks win nothing they become more
 //! and more rare.
+//!
+//! What somebody reads in order, over and over perhaps, is put in order *for readers*, as soon as commits have left it alone for
+//! [`REST_FOR_READERS`]: each request to the device that this saves him he pays for now, not in five minutes. It goes before what
+//! rests, and rests beside users no longer than it worked.
 
 use std::collections::VecDeque;
 
-use terrace_dataset::Fragment;
+use terrace_dataset::{Fragment, Fragments};
 use terrace_store::{StoreError, TierUsage};
 
 use crate::{
@@ -25,9 +29,19 @@ use crate::{
 
 /// How long no commit has changed a region before it is put in order.
 pub(crate) const REST: u64 = 300 * SECOND;
+/// The same before it is put in order for readers.
+const REST_FOR_READERS: u64 = SECOND;
 /// Regions of a round, and of an early one: the sooner are those looked at that changed meanwhile.
 const ROUND_REGIONS: usize = 1024;
 const EARLY_REGIONS: usize = 128;
+/// Regions for readers that wait for their turn at most.
+const READERS_REGIONS: usize = 256;
+/// Of those in one step, at most; how long a step is long, and short, nanoseconds; and how many times as long as one of a single
+/// region that was long there is no haste.
+const HASTE_REGIONS: usize = 8;
+const HASTE_LONG: u64 = 100_000_000;
+const HASTE_SHORT: u64 = 40_000_000;
+const HASTE_RESTS: u64 = 20;
 /// How far below its low-water mark a tier is tight, as a part of it.
 const TIGHT_BELOW: f64 = 0.25;
 /// Between two early rounds: while they bring something back, or there are none to be looked at, and at most.
@@ -36,14 +50,67 @@ const EARLY_INTERVAL_MAX: u64 = 16 * SECOND;
 /// How long what would sink waits for early rounds that bring something back, one after the other.
 const SINKING_WAITS: u64 = 30 * SECOND;
 
+/// Why a region is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Because {
+    /// It has rested.
+    Rests,
+    /// Its tier is tight.
+    Early,
+    /// It is read in order.
+    Read,
+}
+
 /// A region of a round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resting {
     pub(crate) fragment: Fragment,
-    /// It has not rested long: since when, nanoseconds.
-    pub(crate) early: Option<u64>,
+    pub(crate) because: Because,
+    /// Since when no commit has changed it, nanoseconds, if it has not rested long.
+    pub(crate) since: Option<u64>,
     /// It was written in part.
     pub(crate) begun: bool,
+}
+
+/// How much is done at once for readers beside all users: steps are as short as users hardly notice, and where the least of them
+/// is long (a disk that seeks, beside commits of those who write) there is no haste for a while.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReadersHaste {
+    regions: usize,
+    not_before: u64,
+}
+
+impl Default for ReadersHaste {
+    fn default() -> Self {
+        Self {
+            regions: 1,
+            not_before: 0,
+        }
+    }
+}
+
+impl ReadersHaste {
+    /// Whether there is haste now.
+    pub(crate) fn may(&self, now: u64) -> bool {
+        now >= self.not_before
+    }
+
+    /// Regions of the next step.
+    pub(crate) fn regions(&self) -> usize {
+        self.regions
+    }
+
+    /// A step took so long, and ended now.
+    pub(crate) fn worked(&mut self, took: u64, now: u64) {
+        if took > HASTE_LONG {
+            if self.regions == 1 {
+                self.not_before = now + took * HASTE_RESTS;
+            }
+            self.regions = (self.regions / 2).max(1);
+        } else if took < HASTE_SHORT {
+            self.regions = (self.regions * 2).min(HASTE_REGIONS);
+        }
+    }
 }
 
 /// The regions of this round.
@@ -56,6 +123,7 @@ pub(crate) struct Relayouts {
     /// The tier that was written last.
     pub(crate) tier: u8,
     pub(crate) dead_bytes: u64,
+    pub(crate) haste: ReadersHaste,
     /// This early round brought something back.
     pub(crate) worked: bool,
     /// Since when early rounds do, one after the other.
@@ -73,6 +141,7 @@ impl Default for Relayouts {
             ended: 0,
             tier: 0,
             dead_bytes: 0,
+            haste: ReadersHaste::default(),
             worked: false,
             working: None,
             looked: None,
@@ -90,9 +159,18 @@ impl Relayouts {
         self.job
     }
 
-    /// Whether the regions that come next are early ones.
+    /// Whether early regions are to be looked at.
     pub(crate) fn is_early(&self) -> bool {
-        self.regions.front().is_some_and(|next| next.early.is_some())
+        self.has(Because::Early)
+    }
+
+    fn has(&self, because: Because) -> bool {
+        self.regions.iter().any(|next| next.because == because)
+    }
+
+    /// Why the regions that come next are looked at.
+    pub(crate) fn next_because(&self) -> Option<Because> {
+        self.regions.front().map(|next| next.because)
     }
 
     /// The round is over, or given up.
@@ -101,6 +179,7 @@ impl Relayouts {
             ended: self.ended + 1,
             looked: self.looked,
             interval: self.interval,
+            haste: self.haste,
             ..Self::default()
         };
     }
@@ -148,7 +227,8 @@ impl Mover {
             let found = self.environment.fragments.take(before, ROUND_REGIONS);
             let found = found.into_iter().map(|fragment| Resting {
                 fragment,
-                early: None,
+                because: Because::Rests,
+                since: None,
                 begun: false,
             });
             inner.relayouts.regions = found.collect();
@@ -158,8 +238,11 @@ impl Mover {
 
     /// The early ones alone, where a tier is tight.
     pub(crate) fn find_early(&self, inner: &mut Inner, now: u64) -> Result<(), StoreError> {
-        let paused = self.relayout_state(inner) == Some(JobState::Paused);
-        if paused || inner.relayouts.is_early() {
+        if self.relayout_state(inner) == Some(JobState::Paused) {
+            return Ok(());
+        }
+        self.find_read(inner, now);
+        if inner.relayouts.is_early() {
             return Ok(());
         }
         let fragments = &self.environment.fragments;
@@ -176,18 +259,15 @@ impl Mover {
             if !early.is_empty() {
                 inner.relayouts.look_later();
                 let regions = &mut inner.relayouts.regions;
-                // Those that rest go on resting.
-                for resting in regions.iter().filter(|resting| !resting.begun) {
-                    fragments.put_back(resting.fragment, now.saturating_sub(REST), false);
-                }
-                regions.retain(|resting| resting.begun);
+                put_back(regions, fragments, now, |because| because == Because::Rests);
             }
             inner
                 .relayouts
                 .regions
                 .extend(early.into_iter().map(|(fragment, since)| Resting {
                     fragment,
-                    early: Some(since),
+                    because: Because::Early,
+                    since: Some(since),
                     begun: false,
                 }));
         }
@@ -196,6 +276,30 @@ impl Mover {
             self.end_relayouts(inner, None)?;
         }
         Ok(())
+    }
+
+    /// What is read in order comes before what rests, and before early ones unless users write: room is short then.
+    fn find_read(&self, inner: &mut Inner, now: u64) {
+        let fragments = &self.environment.fragments;
+        let Some(before) = now.checked_sub(REST_FOR_READERS) else {
+            return;
+        };
+        let tight = self.is_any_tight(inner);
+        if inner.relayouts.has(Because::Read) || !fragments.is_any_read(before, tight) {
+            return;
+        }
+        // Those may be read in order as well.
+        put_back(&mut inner.relayouts.regions, fragments, now, |_| true);
+        let read = fragments.take_read(before, READERS_REGIONS);
+        let regions = &mut inner.relayouts.regions;
+        for (fragment, since) in read.into_iter().rev() {
+            regions.push_front(Resting {
+                fragment,
+                because: Because::Read,
+                since: Some(since),
+                begun: false,
+            });
+        }
     }
 
     /// Whether dead blocks are being brought back where room is short, or were a moment ago: what would sink for them can
@@ -214,6 +318,23 @@ impl Mover {
         let tiers = self.environment.store.space().tiers;
         (0..tiers.len()).any(|tier| is_tight(&tiers, &inner.policies, tier))
     }
+}
+
+/// Gives back what was not begun of these kinds: it goes on resting.
+fn put_back(
+    regions: &mut VecDeque<Resting>,
+    fragments: &Fragments,
+    now: u64,
+    kinds: impl Fn(Because) -> bool,
+) {
+    regions.retain(|resting| {
+        let stays = resting.begun || !kinds(resting.because);
+        if !stays {
+            let since = resting.since.unwrap_or(now.saturating_sub(REST));
+            fragments.put_back(resting.fragment, since, false);
+        }
+        stays
+    });
 }
 
 /// Whether dead blocks of this tier keep content below, or will: there is a slower one, and it is filled to near its low-water mark.
@@ -256,6 +377,26 @@ mod tests {
         // Where there is none to be looked at it costs nothing.
         let mut idle = Relayouts::default();
         assert!((0..9).all(|second| idle.is_early_due(false, second * SECOND)));
+    }
+
+    #[test]
+    fn where_a_step_for_readers_takes_long_there_is_no_haste_for_a_while() {
+        let mut haste = ReadersHaste::default();
+        let step = |haste: &mut ReadersHaste, milliseconds: u64| {
+            haste.worked(milliseconds * 1_000_000, SECOND);
+            haste.regions()
+        };
+        assert_eq!(
+            [1, 20, 39, 39, 39].map(|took| step(&mut haste, took)),
+            [2, 4, 8, 8, 8]
+        );
+        assert_eq!(
+            [60, 150, 60, 150, 150].map(|took| step(&mut haste, took)),
+            [8, 4, 4, 2, 1]
+        );
+        assert!(haste.may(SECOND));
+        assert_eq!(step(&mut haste, 500), 1);
+        assert!(!haste.may(10 * SECOND) && haste.may(11 * SECOND));
     }
 
     #[test]
