@@ -171,7 +171,7 @@ impl Mover {
                 Because::Read => layout.is_wasteful() || layout.is_slow_in_order(),
             };
             let same_tiers = self.tiers_generation.load(Ordering::SeqCst) == generation;
-            let may = (early || self.is_enabled())
+            let may = (because == Because::Early || self.is_enabled())
                 && same_tiers
                 && layout.tier < resting_from
                 && in_window(&policies, layout.tier, minute);

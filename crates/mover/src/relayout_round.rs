@@ -281,7 +281,8 @@ impl Mover {
     /// What is read in order comes before what rests, and before early ones unless users write: room is short then.
     fn find_read(&self, inner: &mut Inner, now: u64) {
         let fragments = &self.environment.fragments;
-        let Some(before) = now.checked_sub(REST_FOR_READERS) else {
+        let before = now.checked_sub(REST_FOR_READERS);
+        let Some(before) = before.filter(|_| self.is_enabled()) else {
             return;
         };
         let tight = self.is_any_tight(inner);
