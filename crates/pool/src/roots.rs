@@ -178,7 +178,8 @@ impl Pool {
     fn write_root_locked(&self, roots: &mut Roots, payload: &[u8], except: &[u16]) -> Result<(), PoolError> {
         let holders = self.root_holders(except);
         let mut of_the_past = self.of_the_past();
-        if holders.iter().all(|device| of_the_past.contains(&device.number)) {
+        let can_count = |number: u16| !except.contains(&number) && !of_the_past.contains(&number);
+        if !self.open.read().iter().any(|device| can_count(device.number)) {
             // Where all lack something there is nothing better.
             of_the_past.clear();
         }
@@ -278,7 +279,8 @@ impl Pool {
         absent.map(|member| member.number).chain(lacking).collect()
     }
 
-    /// The devices that hold the root: working ones only if there are any, those of the past last, fastest tiers first.
+    /// The devices that hold the root: working ones only if there are any, those of the past last, fastest tiers first. Where all
+    /// that work are of the past, those that fail and are not hold it too: it is by their labels and roots that the next opening goes.
     pub(crate) fn root_holders(&self, except: &[u16]) -> Vec<Arc<OpenDevice>> {
         let of_the_past = self.of_the_past();
         let open = self.open.read().clone();
@@ -287,8 +289,12 @@ impl Pool {
             .filter(|device| !except.contains(&device.number))
             .cloned()
             .collect();
-        if holders.iter().any(|device| device.state() == DeviceState::Online) {
-            holders.retain(|device| device.state() == DeviceState::Online);
+        let works = |device: &Arc<OpenDevice>| device.state() == DeviceState::Online;
+        let counts = |device: &Arc<OpenDevice>| !of_the_past.contains(&device.number);
+        if holders.iter().any(|device| works(device) && counts(device)) {
+            holders.retain(works);
+        } else if holders.iter().any(works) {
+            holders.retain(|device| works(device) || counts(device));
         }
         holders.sort_by_key(|device| {
             let last = of_the_past.contains(&device.number);

@@ -183,3 +183,25 @@ fn one_that_comes_back_stands_for_the_others_only_when_it_has_what_they_have() {
     }
     assert!(taken > 0, "it never counts");
 }
+
+#[test]
+fn a_root_that_only_an_absent_device_took_does_not_count_while_another_fails() {
+    let shelf = Shelf::new(&[16, 16]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    pool.write_root(b"old").unwrap();
+    pool.note_lacking(1);
+    pool.note_failing().unwrap();
+    *shelf.media[0].failing_flushes.lock().unwrap() = 1;
+    pool.flush(&[0]).unwrap_err();
+    // Both fail or lack something: no label can say so.
+    pool.note_failing().unwrap();
+    *shelf.media[0].failing_writes.lock().unwrap() = 2;
+    pool.write_root(b"on one of the past").unwrap_err();
+    *shelf.media[0].failing_flushes.lock().unwrap() = 1;
+    pool.write_root(b"perhaps not durable").unwrap_err();
+    // It works again: the next opening goes by its label and its root.
+    pool.write_root(b"new").unwrap();
+    drop(pool);
+    let pool = settled(shelf.all(), sequential()).unwrap();
+    assert_eq!(String::from_utf8(root_of(&pool)).unwrap(), "new");
+}
