@@ -382,26 +382,33 @@ fn check_log_is_there(pool: &Pool, copies: Copies) -> Result<(), StoreError> {
     let here = |segment: &SegmentId| pool.has_segment(*segment);
     let is_current = |segment: SegmentId| here(&segment) && !returned.contains(&segment.device);
     // One that was away may lack what one knows that is missing now and was in use meanwhile.
-    let absent: Vec<u16> = pool
-        .devices()
-        .into_iter()
+    let devices = pool.devices();
+    let absent: Vec<u16> = devices
+        .iter()
         .filter(|device| matches!(device.presence, Presence::Absent { .. }))
         .map(|device| device.number)
         .collect();
+    let describe = |number: u16| match devices.iter().find(|device| device.number == number) {
+        Some(device) => format!("device {number} (last seen as {})", device.path),
+        None => format!("device {number}"),
+    };
     let missing = copies.iter().filter(|segment| !here(segment));
     let knows_more = |segment: &SegmentId| !absent.contains(&segment.device) || !is_there(pool, copies);
     let on: Vec<String> = missing
         .filter(knows_more)
-        .map(|copy| copy.device.to_string())
+        .map(|copy| describe(copy.device))
         .collect();
     if copies.iter().any(is_current) || on.is_empty() && is_there(pool, copies) {
         return Ok(());
     }
-    let on = on.join(" and ");
-    Err(StoreError::Device(format!(
-        "the end of the log lies only on device {on}, which is missing; bring it back, or save what is left with 'terrace verify \
-         POOL --rebuild NEWPOOL'"
-    ).into()))
+    let (on, name) = (on.join(" and "), pool.name());
+    Err(StoreError::Device(
+        format!(
+            "the end of the log of pool '{name}' lies only on {on}, which is missing; nothing was changed: bring it back and type \
+             'terrace start {name}', or save what is left with 'terrace verify {name} --rebuild NEWPOOL'"
+        )
+        .into(),
+    ))
 }
 
 pub(crate) fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreError> {

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use terrace_pool::SegmentRange;
+use terrace_pool::{Presence, SegmentRange};
 use terrace_store::{DeviceUsage, Reservation, Space, StoreError, StoreMemory, TierUsage};
 
 use crate::store::ChunkStore;
@@ -93,7 +93,14 @@ impl ChunkStore {
                 (u128::from(own) * u128::from(copies - 1) * u128::from(live) / u128::from(all.max(1))) as u64
             }
         };
+        // A copy that is alone gives nothing back; where some are, nobody knows how many.
+        let is_alone_possible = devices.iter().filter(|info| Some(info.tier) == tier).any(|info| {
+            info.presence == Presence::Behind || info.number != device && info.presence != Presence::Whole
+        });
         let freed = |number: u16| {
+            if is_alone_possible {
+                return 0;
+            }
             let other = others.iter().find(|(other, _)| *other == number);
             other.map_or(0, |(_, live)| beside(*live).min(own).min(*live) / segment)
         };

@@ -236,3 +236,57 @@ fn one_that_comes_back_after_a_start_without_it_was_cut_short_is_not_called_dama
         }
     }
 }
+
+#[test]
+fn without_the_end_of_the_log_nothing_is_noted_and_the_error_says_which_device_is_needed() {
+    let mut refused = 0;
+    // From well before the end of a segment until behind it: the next one lies on other devices of the three.
+    for written in (225..=258).step_by(3).chain(235..=243) {
+        let devices: Vec<Arc<MemoryDevice>> = ["/a", "/b", "/c"]
+            .iter()
+            .map(|name| Arc::new(MemoryDevice::new(*name, SMALL)))
+            .collect();
+        let all = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
+        let create = CreateOptions {
+            name: "tank".into(),
+            tiers: vec![(TierSettings::named("only"), all.collect())],
+            properties: BTreeMap::new(),
+            segment_bytes: Some(1 << 20),
+            created_nanoseconds: 0,
+            force: false,
+            parallelism: Parallelism::Sequential,
+        };
+        let pool = Pool::create(create, &SeededRandomness::new(7)).unwrap();
+        let store = ChunkStore::create(Arc::new(pool), options(1)).unwrap();
+        (0..written).for_each(|number| write(&store, number));
+        drop(store);
+        for alone in &devices {
+            let open_options = OpenOptions {
+                degraded: true,
+                parallelism: Parallelism::Sequential,
+                ..OpenOptions::default()
+            };
+            let pool = Arc::new(Pool::open(vec![alone.clone() as Arc<dyn Device>], open_options).unwrap());
+            let before = pool.generation();
+            let Err(error) = ChunkStore::open(pool.clone(), options(2)) else {
+                continue;
+            };
+            refused += 1;
+            let error = error.to_string();
+            assert_eq!(
+                pool.generation(),
+                before,
+                "{written} on {}: {error}",
+                alone.path()
+            );
+            for words in [
+                "end of the log of pool 'tank'",
+                "(last seen as /",
+                "terrace start tank",
+            ] {
+                assert!(error.contains(words), "{written} on {}: {error}", alone.path());
+            }
+        }
+    }
+    assert!(refused > 0);
+}

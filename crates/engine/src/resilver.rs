@@ -175,6 +175,9 @@ impl Engine {
         }
         let whole: Vec<u16> = numbers.into_iter().filter(|device| !lacks(device)).collect();
         self.pool.take_back(&whole)?;
+        // What came between the question and the answer was forgotten with what had been noted before.
+        let lacking = whole.iter().filter(|device| lacks(device));
+        lacking.for_each(|device| self.pool.note_lacking(*device));
         self.start_resilver()
     }
 

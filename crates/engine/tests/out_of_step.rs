@@ -209,3 +209,61 @@ fn what_leaves_a_tier_with_two_copies_must_find_two_devices_with_room() {
     assert_eq!(engine.find_device("/new").unwrap().state, DeviceState::Online);
     assert!(is_filled(&engine, 68));
 }
+
+#[test]
+fn a_copy_of_the_log_that_the_opening_could_not_complete_is_noted_and_brought_up_to_date() {
+    let (devices, engine) = pool(&[96, 96], 2);
+    fill(&engine, 40);
+    engine.chunks().flush(engine.chunks().newest()).unwrap();
+    let copy_of = |device: &Stumbling| {
+        let copy = MemoryDevice::new(device.path(), 96 * MIB);
+        let mut bytes = vec![0; 96 * MIB as usize];
+        device.below.read_at(0, &mut bytes).unwrap();
+        copy.write_at(0, &bytes).unwrap();
+        copy
+    };
+    let lacks_it = copy_of(&devices[1]);
+    engine
+        .datasets()
+        .create("tank/missed", &NewDataset::default())
+        .unwrap();
+    engine.datasets().commit_all().unwrap();
+    // As if power had come between the two copies.
+    let left = [copy_of(&devices[0]), lacks_it].map(|below| {
+        Arc::new(Stumbling {
+            below,
+            failing: AtomicU32::new(0),
+        })
+    });
+    drop(engine);
+    left[1].failing.store(1, SeqCst);
+    let options = OpenOptions::driven(Arc::new(ManualClock::new(1)), 3);
+    let opened = left.iter().map(|device| device.clone() as Arc<dyn Device>);
+    let engine = Engine::open(opened.collect(), options).unwrap();
+    assert_eq!(left[1].failing.load(SeqCst), 0, "nothing was written to it");
+    assert!(engine.datasets().get("tank/missed", "type").is_ok());
+    let room_for_leaving = |engine: &Engine| engine.chunks().room_for_leaving(0, 96 * MIB);
+    let with_what_is_freed = room_for_leaving(&engine);
+    engine.pool().note_failing().unwrap();
+    let second = engine.pool().devices()[1].clone();
+    assert!(matches!(second.presence, Presence::Absent { .. }), "{second:?}");
+    assert_eq!(second.state, DeviceState::Online);
+    // Copies of what lies on it may be alone: it is not counted on that others give some back.
+    let counted = room_for_leaving(&engine);
+    assert!(
+        counted + 20 * MIB < with_what_is_freed,
+        "{counted} {with_what_is_freed}"
+    );
+    drive(&engine, "bringing it up to date", |engine| {
+        engine.pool().devices()[1].presence == Presence::Whole
+    });
+    assert!(room_for_leaving(&engine) > counted + 20 * MIB);
+    let alone = OpenOptions {
+        degraded: true,
+        ..OpenOptions::driven(Arc::new(ManualClock::new(1)), 4)
+    };
+    let alone = Engine::open(vec![Arc::new(copy_of(&left[1]))], alone).unwrap();
+    assert!(alone.datasets().get("tank/missed", "type").is_ok());
+    assert!(is_filled(&alone, 40));
+    engine.close().unwrap();
+}

@@ -86,7 +86,6 @@ impl Log {
             }
             if let Err(error) = self.pool.write(first.segment, first.offset.into(), &joined) {
                 tracing::warn!(segment = %first.segment, %error, "a copy of the log failed");
-                self.pool.note_lacking(first.segment.device);
                 failed.insert(first.segment);
             }
         }
@@ -106,7 +105,6 @@ impl Log {
             let flushed = self.pool.flush(&[*device]);
             flushed.is_err_and(|error| {
                 tracing::warn!(device, %error, "a copy of the log failed");
-                self.pool.note_lacking(*device);
                 true
             })
         });

@@ -231,7 +231,7 @@ impl Log {
             buffer.extend_from_slice(part);
             buffer.pad_to_block();
             let mut left_working = Copies::default();
-            let mut gaps = Vec::new();
+            let mut gaps = BTreeSet::new();
             let mut cause = None;
             let mut group = Vec::new();
             let slots: Vec<(usize, SegmentId)> = working
@@ -256,9 +256,8 @@ impl Log {
                     }
                     Err(error) => {
                         tracing::warn!(segment = %segment, %error, "a copy of the log failed");
-                        self.pool.note_lacking(segment.device);
                         appended.failed.push(segment.device);
-                        gaps.push(segment);
+                        gaps.insert(segment);
                         cause = Some(error);
                     }
                 }
@@ -272,8 +271,8 @@ impl Log {
                     group.push(segment.device);
                 }
             }
+            self.note_gaps(&gaps);
             let mut state = self.state.lock();
-            state.gaps.extend(gaps);
             // It may have been given up meanwhile.
             let late = late.filter(|(slot, _)| {
                 !left_working.is_empty()
@@ -377,10 +376,11 @@ impl Log {
 
     /// The oldest `count` that were due are where they belong, but for copies that failed: they are given up.
     pub(crate) fn caught_up(&self, count: usize, failed: &BTreeSet<SegmentId>) -> bool {
+        // First: nothing may count as being in every copy in between.
+        self.note_gaps(failed);
         let mut state = self.state.lock();
         state.due.drain(..count);
         state.due.retain(|due| !failed.contains(&due.segment));
-        state.gaps.extend(failed);
         state.due_bytes = state.due.iter().map(|due| due.bytes.len() as u64).sum();
         for copy in &mut state.working.0 {
             *copy = copy.filter(|segment| !failed.contains(segment));
@@ -388,9 +388,11 @@ impl Log {
         failed.is_empty()
     }
 
-    /// Copies of this log were found to lack entries, and could not be completed.
+    /// Copies of this log were found to lack entries, and could not be completed: their devices cannot stand for the others.
     pub fn note_gaps(&self, copies: &BTreeSet<SegmentId>) {
         self.state.lock().gaps.extend(copies);
+        // Afterwards: who forgets a note because a copy is whole looks for gaps once more.
+        copies.iter().for_each(|copy| self.pool.note_lacking(copy.device));
     }
 
     /// Whether a copy of the log on this device lacks entries of what the log still holds. Once it goes on in new segments, and a

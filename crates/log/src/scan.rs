@@ -146,10 +146,12 @@ impl Scanner {
         &self.segments
     }
 
-    /// Whether what follows `tail` may lie in its next segments, which nobody looked into if they are not there.
+    /// Whether what follows `tail` may lie in its next segments, or will after its fence; nobody looked into them if they are not
+    /// there.
     pub fn may_go_on_in_next(&self, tail: &LogPosition) -> bool {
         let room = (self.pool.segment_bytes() as usize).saturating_sub(tail.offset as usize);
-        !tail.next.is_empty() && (self.leaving || room < SPLIT_BYTES)
+        // The fence at the tail takes a block, and what follows it must fit as well.
+        !tail.next.is_empty() && (self.leaving || room < SPLIT_BYTES + BLOCK)
     }
 
     /// Whether an entry was found in one copy only although there are two.

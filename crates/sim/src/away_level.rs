@@ -2,16 +2,18 @@
 //! moment, loses a disk while it is in use, and gets one more.
 //!
 //! What must hold: whoever opens it with a disk that knew of something acknowledged sees that, or is refused, unless too many of
-//! the disks are missing that had it; disks of which each was used without the other are never taken together in silence; and as
-//! long as every opening had a disk that knew of the one before, all of them are one pool, and any one of them can be missing.
+//! the disks are missing that had it; an opening that is refused has noted nothing on labels; disks of which each was used
+//! without the other are never taken together in silence; and as long as every opening had a disk that knew of the one before,
+//! all of them are one pool, and any one of them can be missing.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use terrace_chunk::ChunkStore;
-use terrace_pool::{DeviceAdd, OpenOptions};
+use terrace_pool::{DeviceAdd, LABEL_BYTES, OpenOptions};
 use terrace_store::{Batch, Store, StoreError};
 
 use crate::{
+    disk::PAGE_BYTES,
     ensure,
     fault::{Coverage, FaultKind},
     outcome::{Check, Violation},
@@ -153,6 +155,21 @@ impl Run {
         self.rig.shape.tiers.len() > 1 && self.rig.shape.copies[0] == 1
     }
 
+    /// The first page of both label copies in front of each disk: what an opening that is refused must not have changed.
+    fn labels(&self) -> Vec<Vec<u8>> {
+        let machine = &self.rig.machine;
+        let copies = [0, LABEL_BYTES / PAGE_BYTES];
+        let of_disk = |disk| {
+            machine.with_disk(disk, |state, _| {
+                copies
+                    .iter()
+                    .flat_map(|page| state.page(*page).to_vec())
+                    .collect()
+            })
+        };
+        (0..machine.disk_count()).map(of_disk).collect()
+    }
+
     fn open_once(&mut self) -> Check {
         let there: Disks = match self.random.chance(2, 5) {
             true => self.members.clone(),
@@ -183,6 +200,7 @@ impl Run {
             degraded,
             ..OpenOptions::default()
         };
+        let labels = self.labels();
         let knows_nothing = |newest: &Disks| newest.is_disjoint(&there);
         let comes_apart = self.newest.iter().any(knows_nothing);
         match self.rig.open_with(options) {
@@ -233,6 +251,10 @@ impl Run {
             Err(error) => {
                 trace!(self.trace, "refused: {error}");
                 machine.kill();
+                ensure!(
+                    self.labels() == labels,
+                    "an opening with {there:?} was refused, and labels were changed by it: {error}"
+                );
                 ensure!(
                     degraded || self.apart,
                     "all disks are there, none was used apart, and the pool does not open: {error}"
