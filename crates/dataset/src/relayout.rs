@@ -21,6 +21,7 @@ use std::{
     },
 };
 
+use terrace_cache::LONG_BLOCKS;
 use terrace_store::{
     BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Owner, Piece, Placement, Reservation, StoreError, Written,
 };
@@ -157,6 +158,7 @@ impl LiveDataset {
             Ok(replaced) => {
                 for ((at, anew), _) in written.iter().zip(replaced).filter(|(_, replaced)| *replaced) {
                     results[*at] = Ok(anew.done);
+                    self.inherit_heat(anew);
                 }
             }
             Err(error) => written
@@ -164,6 +166,20 @@ impl LiveDataset {
                 .for_each(|(at, _)| results[*at] = Err(error.clone())),
         }
         results
+    }
+
+    /// What was read often is read as often at its new place: else what lies up would look cold there.
+    fn inherit_heat(&self, anew: &Anew) {
+        let heat = &self.dataset.environment().chunk_heat;
+        let Some(record) = &anew.seen.record else { return };
+        for (blocks, chunk) in &anew.places {
+            for (at, block) in blocks.clone().enumerate() {
+                let long = at == 0 && blocks.len() as u32 >= LONG_BLOCKS;
+                if let Some(old) = record.lookup(block).filter(|(id, _)| *id != chunk.id) {
+                    heat.inherit(old, (chunk.id, at as u32), long);
+                }
+            }
+        }
     }
 
     /// Writes new chunks for a region; `None` if there is nothing to be done, or nothing that can be.

@@ -39,7 +39,7 @@ mod relayout;
 mod relayout_round;
 mod retry;
 mod room;
-mod shared;
+mod shared_with_pinned;
 mod status;
 mod store_work;
 mod subtree;

@@ -34,7 +34,7 @@ use crate::{
     promote::Candidates,
     relayout_round::Relayouts,
     retry::{Reason, Retry, is_for_pin},
-    shared::SharedWithPinned,
+    shared_with_pinned::SharedWithPinned,
     store_work::{StoreSteps, Work, store_step},
     subtree::Subtree,
 };
