@@ -77,7 +77,7 @@ fn the_same_of_chunks_of_16_kib() {
     let ([before, after, scanned, restart, warm], _) = trained("16K");
     // It was 0.141.
     assert!(before > 0.2 && after < 0.115, "{before} {after}");
-    assert!(scanned < after * 1.1 && restart < after * 1.2 && warm < after * 1.1);
+    assert!(scanned < after * 1.2 && restart < after * 1.2 && warm < after * 1.1);
 }
 
 /// What of the volume lies on the fast tier, in chunks that are shorter than those that were written.
