@@ -65,19 +65,28 @@ impl LiveDataset {
         let end = offset + data.len() as u64;
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
         let mut bases: [Option<Base>; 2] = [None, None];
-        let mut taken = 0u64;
+        // Of what was taken, what stands in the place of mapped blocks.
+        let (mut taken, mut over_taken) = (0u64, 0u64);
         loop {
             // Room first: an upper bound of what becomes dirty; the rest is given back.
             let need = (last - first) * BLOCK;
             let clean = { object.state.lock().data.clean_blocks(first, last) * BLOCK };
             let want = clean.min(need);
             if want > taken {
-                let mut over = || self.mapped_bytes(object, first, last);
-                if let Err(error) = self.take_room_over(want - taken, &mut over) {
+                let (more, paid) = (want - taken, taken - over_taken);
+                let mut over_now = 0;
+                let mut over = || {
+                    // A commit may have made more blocks clean since they were counted: what is new is paid for first.
+                    let mapped = self.mapped_bytes(object, first, last);
+                    let clean = object.state.lock().data.clean_blocks(first, last) * BLOCK;
+                    over_now = more.saturating_sub(clean.saturating_sub(mapped).saturating_sub(paid));
+                    over_now
+                };
+                if let Err(error) = self.take_room_over(more, &mut over) {
                     self.rooms.give(taken);
                     return Err(error);
                 }
-                taken = want;
+                (taken, over_taken) = (want, over_taken + over_now);
             }
             let gate = self.enter();
             let mut state = object.state.lock();

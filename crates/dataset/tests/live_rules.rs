@@ -496,6 +496,26 @@ fn a_quota_is_an_error_of_the_writer() {
     fs.write(&root, object, 0, &vec![1; 900 << 10], false).unwrap();
 }
 
+/// The last block is dirty when the room is counted that a write over its end needs, and mapped when it is asked for again.
+#[test]
+fn at_a_quota_what_is_written_over_is_no_excuse_for_what_is_new() {
+    let World { fs, datasets, .. } = world();
+    let root = Context::root();
+    datasets.set("pool/a", "quota", "1M").unwrap();
+    fs.sync().unwrap();
+    let object = file(&fs, &root, ROOT, "a", 0o644);
+    let end = (1 << 20) - 4096 + 100;
+    fs.write(&root, object, 0, &vec![1; end], false).unwrap();
+    let beyond = fs.write(&root, object, end as u64, &[2; 4096], false);
+    assert_eq!(beyond, Err(FsError::QuotaExceeded));
+    // As far as it goes, also of what is dirty.
+    fs.write(&root, object, end as u64, &[3; 4096 - 100], false)
+        .unwrap();
+    fs.write(&root, object, end as u64 - 50, &[4; 100], false)
+        .unwrap();
+    assert_eq!(datasets.info("pool/a").unwrap().used_bytes, 1 << 20);
+}
+
 #[test]
 fn shared_content_counts_against_a_quota_too() {
     let World { fs, datasets, .. } = world();
