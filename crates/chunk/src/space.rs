@@ -109,6 +109,13 @@ impl ChunkStore {
         room.beyond(self.reserve_segments()) * segment
     }
 
+    /// What is set aside for writers, as far as there is room for it now, as [`room_for_leaving`](Self::room_for_leaving) counts
+    /// room: to be left when a device goes.
+    pub fn backed_promises(&self) -> u64 {
+        let promised = Self::allowance(self.reserved.load(Ordering::Acquire));
+        promised.min(self.room_for_content())
+    }
+
     /// What is set aside for writers, bytes of content.
     pub fn reserved_bytes(&self) -> u64 {
         self.reserved.load(Ordering::Acquire)

@@ -223,7 +223,15 @@ impl Engine {
             .map(|other| self.chunks.load_of(SegmentRange::whole(other.number)).live_bytes)
             .sum();
         let room = self.chunks.room_for_leaving(info.number, joining_bytes);
-        let room_bytes = room.saturating_sub(others_leaving);
+        let room = room.saturating_sub(others_leaving);
+        // What was promised stays so, but for the sake of a device that does not work; and one that is as large in its place
+        // takes nothing from anybody.
+        let shrinks = joining_bytes < self.joining_bytes(info.size_bytes);
+        let promised = match shrinks && info.state == DeviceState::Online {
+            true => self.chunks.backed_promises(),
+            false => 0,
+        };
+        let room_bytes = room.saturating_sub(promised);
         let live_bytes = load.live_bytes + load.metadata_bytes;
         let tiers = self.pool.tiers();
         let tier = tiers.get(usize::from(info.tier));
@@ -257,17 +265,24 @@ impl Engine {
             obstacle = format!(
                 "its tier keeps {copies} copies, and only {in_tier} device(s) would be left; add one to the tier first"
             );
-        } else if live_bytes > 0 && need > room_bytes {
+        } else if live_bytes > 0 && need > room_bytes || promised > room {
+            let copies = match copies {
+                1 => String::new(),
+                copies => format!(" in {copies} copies, each on a device of its own"),
+            };
+            let promised = match promised {
+                0 => String::new(),
+                promised => format!(
+                    ", beside {} that are set aside for reservations",
+                    format_size(promised)
+                ),
+            };
             obstacle = format!(
-                "it holds {}, which needs {} elsewhere, and the other devices have room for {}{}; add a device, or \
+                "it holds {}, which needs {} elsewhere, and the other devices have room for {}{copies}{promised}; add a device, or \
                  delete something and run 'terrace compact'",
                 format_size(live_bytes),
                 format_size(need),
                 format_size(room_bytes),
-                match copies {
-                    1 => String::new(),
-                    copies => format!(" in {copies} copies, each on a device of its own"),
-                }
             );
         }
         LeavingPlan {

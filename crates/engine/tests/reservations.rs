@@ -339,3 +339,32 @@ fn writers_to_whom_room_is_promised_find_some_beside_one_another_and_a_greedy_ne
     let report = terrace_engine::verify(devices.collect(), &mut |_, _| {}).unwrap();
     assert!(report.clean, "{:?}", report.problems);
 }
+
+/// Found by the simulator: a device went although the others had no room for what was promised, and a write to a volume with a
+/// reservation was refused.
+#[test]
+fn a_device_that_what_is_promised_needs_does_not_leave() {
+    let mut rig = Rig::new(&[128 * MIB, 96 * MIB]);
+    let mut volume = Modelled::new(rig.thick("tank/v", 100 * MIB));
+    for _ in 0..3 {
+        rig.tick();
+    }
+    let refused = rig.engine.remove_device("/disk1").unwrap_err().to_string();
+    assert!(
+        refused.contains("set aside for reservations") && refused.contains("add a device"),
+        "{refused}"
+    );
+    assert!(rig.engine.evacuate_device("/disk1").is_err());
+    volume.write_all(&mut rig.random);
+    volume.verify();
+    // What nobody is promised any more is in nobody's way.
+    drop(volume);
+    rig.engine
+        .datasets()
+        .destroy("tank/v", true, true, false)
+        .unwrap();
+    for _ in 0..5 {
+        rig.tick();
+    }
+    rig.engine.remove_device("/disk1").unwrap();
+}
