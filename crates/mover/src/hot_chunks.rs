@@ -246,7 +246,7 @@ impl Mover {
             places.collect::<Result<Vec<_>, StoreError>>()
         })?;
         let tiers = self.usage(inner);
-        let resting = self.resting_from(inner);
+        let (resting, may_cut) = (self.resting_from(inner), self.may_cut());
         let mut planned = vec![0; tiers.len()];
         if let Some(fastest) = planned.first_mut() {
             *fastest = inner.exchange.kept_bytes(now);
@@ -266,7 +266,7 @@ impl Mover {
             let Some(least) = least.filter(|_| may) else {
                 continue;
             };
-            let Some(rising) = self.as_hot(&hot, moving, least) else {
+            let Some(rising) = self.as_hot(&hot, moving, least, may_cut) else {
                 continue;
             };
             let target = (0..usize::from(info.tier)).find(|at| {

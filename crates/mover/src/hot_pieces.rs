@@ -123,16 +123,21 @@ impl HotPieces {
 }
 
 impl Mover {
-    /// What of a hot chunk is to move up: all of it, or those of its blocks that its reads go to.
-    pub(crate) fn as_hot(&self, hot: &HotChunk, moving: Moving, least: u8) -> Option<Hot> {
+    /// Whether the pool has room for what pieces leave behind.
+    pub(crate) fn may_cut(&self) -> bool {
+        let space = self.environment.store.space();
+        space.size_bytes.saturating_sub(space.used_bytes) >= space.size_bytes / FREE_PART
+    }
+
+    /// What of a hot chunk is to move up: all of it, or those of its blocks that its reads go to, if it may be cut.
+    pub(crate) fn as_hot(&self, hot: &HotChunk, moving: Moving, least: u8, may_cut: bool) -> Option<Hot> {
         let heat = &self.environment.chunk_heat;
         let (id, blocks) = (moving.id(), moving.blocks());
         if !heat.is_concentrated(id, blocks) {
             // What is wanted for one block of it is not hot as a whole.
             return (heat.reads(id, blocks) >= least).then_some(Hot::Chunk(moving));
         }
-        let space = self.environment.store.space();
-        if space.size_bytes.saturating_sub(space.used_bytes) < space.size_bytes / FREE_PART {
+        if !may_cut {
             return None;
         }
         let fragment = Fragment {

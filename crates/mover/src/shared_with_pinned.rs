@@ -6,7 +6,8 @@
 //! be equal; not for a hundred times as long as it took.
 //!
 //! Invariants: a look changes nothing; of a chunk that content pinned to several tiers has, the fastest counts; after a change
-//! of pins nothing that was known before keeps a chunk anywhere; memory is bounded: what is beyond that is not spared.
+//! of pins nothing that was known before keeps a chunk anywhere; memory is bounded by a part of the budget: what is beyond that is not
+//! spared.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -20,8 +21,11 @@ use crate::{
 
 /// Region records that one step looks at.
 const STEP_RECORDS: usize = 8;
-/// Chunks that are known at most.
-const CHUNKS_MAX: usize = 1 << 20;
+/// Chunks that are known at most, and of the memory budget the part that they may take: what one takes, with the next look's beside
+/// it, bytes.
+const CHUNKS_MAX: u64 = 1 << 20;
+const MEMORY_PART: u64 = 64;
+const CHUNK_MEMORY_BYTES: u64 = 64;
 /// Shortest and longest time between two looks, and how much longer than the last one took it is.
 const LOOK_INTERVAL: (u64, u64) = (60 * SECOND, 3600 * SECOND);
 const LOOK_REST: u64 = 100;
@@ -159,7 +163,11 @@ impl Mover {
             let pin = self.pin_of(inner, found.dataset, found.body);
             let tier = pin.and_then(|pin| inner.policies.iter().position(|policy| policy.name == pin));
             if let Some(tier) = tier {
-                MutexGuard::unlocked(inner, || note_shared(store, found, tier as u8, &mut look.found))?;
+                let most = self.environment.budget.limit_bytes() / MEMORY_PART / CHUNK_MEMORY_BYTES;
+                let most = most.min(CHUNKS_MAX) as usize;
+                MutexGuard::unlocked(inner, || {
+                    note_shared(store, found, tier as u8, most, &mut look.found)
+                })?;
             }
         }
         match page.next {
@@ -187,6 +195,7 @@ fn note_shared(
     store: &dyn Store,
     region: &plan::Found,
     tier: u8,
+    most: usize,
     known: &mut HashMap<ChunkId, u8>,
 ) -> Result<(), StoreError> {
     let mut blocks: BTreeMap<ChunkId, i64> = BTreeMap::new();
@@ -197,7 +206,7 @@ fn note_shared(
         let shared = store
             .chunk_info(chunk)?
             .is_some_and(|info| info.references > blocks);
-        if shared && (known.len() < CHUNKS_MAX || known.contains_key(&chunk)) {
+        if shared && (known.len() < most || known.contains_key(&chunk)) {
             let fastest = known.entry(chunk).or_insert(tier);
             *fastest = tier.min(*fastest);
         }
