@@ -39,11 +39,11 @@ fn open(devices: &[Arc<MemoryDevice>], nonce: u64) -> Arc<ChunkStore> {
     ChunkStore::open(Arc::new(pool), options(nonce)).unwrap()
 }
 
-#[test]
-fn entries_of_a_past_that_was_given_up_prove_no_damage() {
+/// A store on a device in each of two tiers.
+fn two_tiers(device_bytes: u64) -> (Vec<Arc<MemoryDevice>>, Arc<ChunkStore>) {
     let devices: Vec<Arc<MemoryDevice>> = ["fast", "slow"]
         .iter()
-        .map(|name| Arc::new(MemoryDevice::new(*name, 64 << 20)))
+        .map(|name| Arc::new(MemoryDevice::new(*name, device_bytes)))
         .collect();
     let tiers = ["fast", "slow"].iter().zip(&devices);
     let tiers = tiers.map(|(name, device)| {
@@ -61,6 +61,12 @@ fn entries_of_a_past_that_was_given_up_prove_no_damage() {
     };
     let pool = Pool::create(create, &SeededRandomness::new(7)).unwrap();
     let store = ChunkStore::create(Arc::new(pool), options(1)).unwrap();
+    (devices, store)
+}
+
+#[test]
+fn entries_of_a_past_that_was_given_up_prove_no_damage() {
+    let (devices, store) = two_tiers(64 << 20);
     store.catch_up();
     // All of it is on the fast device alone, and goes with it.
     (0..150).for_each(|number| write(&store, number));
@@ -173,26 +179,7 @@ fn copy_of(device: &dyn Device, name: &str) -> MemoryDevice {
 
 #[test]
 fn one_that_comes_back_after_a_start_without_it_was_cut_short_is_not_called_damaged() {
-    let devices: Vec<Arc<MemoryDevice>> = ["fast", "slow"]
-        .iter()
-        .map(|name| Arc::new(MemoryDevice::new(*name, SMALL)))
-        .collect();
-    let tiers = ["fast", "slow"].iter().zip(&devices);
-    let tiers = tiers.map(|(name, device)| {
-        let device: Arc<dyn Device> = device.clone();
-        (TierSettings::named(*name), vec![device])
-    });
-    let create = CreateOptions {
-        name: "tank".into(),
-        tiers: tiers.collect(),
-        properties: BTreeMap::new(),
-        segment_bytes: Some(1 << 20),
-        created_nanoseconds: 0,
-        force: false,
-        parallelism: Parallelism::Sequential,
-    };
-    let pool = Pool::create(create, &SeededRandomness::new(7)).unwrap();
-    let store = ChunkStore::create(Arc::new(pool), options(1)).unwrap();
+    let (devices, store) = two_tiers(SMALL);
     (0..20).for_each(|number| write(&store, number));
     store.catch_up();
     // From here on it is on the fast device alone.

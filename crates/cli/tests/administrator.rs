@@ -7,24 +7,10 @@ mod harness;
 
 use std::{fs, os::unix::fs::FileExt, process::Command};
 
-use harness::{Machine, can_mount};
+use harness::{Machine, can_mount, noise};
 use serde_json::{Value, json};
 
 const MIB: usize = 1 << 20;
-
-/// Content that neither compresses nor repeats.
-fn noise(bytes: usize, seed: u64) -> Vec<u8> {
-    let mut content = Vec::with_capacity(bytes + 8);
-    let mut state = seed;
-    while content.len() < bytes {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        content.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
-    }
-    content.truncate(bytes);
-    content
-}
 
 fn put(machine: &Machine, name: &str, bytes: usize, seed: u64) {
     fs::write(machine.path("content"), noise(bytes, seed)).unwrap();

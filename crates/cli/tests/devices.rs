@@ -7,22 +7,8 @@ mod harness;
 
 use std::fs;
 
-use harness::Machine;
+use harness::{Machine, noise};
 use serde_json::Value;
-
-/// Content that neither compresses nor repeats.
-fn noise(bytes: usize, seed: u64) -> Vec<u8> {
-    let mut content = Vec::with_capacity(bytes + 8);
-    let mut state = seed;
-    while content.len() < bytes {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        content.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
-    }
-    content.truncate(bytes);
-    content
-}
 
 /// A pool of one tier with two devices and some content; returns the content.
 fn filled(machine: &Machine) -> Vec<u8> {

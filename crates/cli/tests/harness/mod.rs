@@ -13,6 +13,20 @@ use serde_json::Value;
 /// Longest that one command may take.
 const DEADLINE: Duration = Duration::from_secs(120);
 
+/// Content that neither compresses nor repeats.
+pub fn noise(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut content = Vec::with_capacity(bytes + 8);
+    let mut state = seed;
+    while content.len() < bytes {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        content.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
+    }
+    content.truncate(bytes);
+    content
+}
+
 /// A machine of its own: state directory, devices, mounts.
 pub struct Machine {
     directory: tempfile::TempDir,
