@@ -47,6 +47,11 @@ impl Mover {
         }
     }
 
+    /// Whether work that gives way to users, unless it is in haste, does little at a time.
+    pub(crate) fn is_gentle(&self, inner: &Inner, haste: bool, now: u64) -> bool {
+        inner.courtesy.is_watched(now) && !(haste && self.is_read_below(inner, now))
+    }
+
     /// Whether regions come up in haste: the next one was read so often that it is worth it, and of those before some came up.
     pub(crate) fn promotes_in_haste(&self, inner: &Inner) -> bool {
         let next = inner.candidates.next_reads();

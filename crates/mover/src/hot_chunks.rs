@@ -174,14 +174,11 @@ impl Mover {
         if !may_rise_now(&is_open) {
             return Ok(60 * SECOND);
         }
+        // Blocks of long chunks are in RAM already.
+        let dense = inner.hot_chunks.is_dense || inner.hot_chunks.chunks.is_empty();
         let pause = match inner.hot_chunks.is_granted() && !looks {
             true => self.pace_of(inner, 0, now),
-            false => {
-                // Blocks of long chunks are in RAM already.
-                let dense = inner.hot_chunks.is_dense || inner.hot_chunks.chunks.is_empty();
-                let haste = looks || dense;
-                self.pause_in_haste(inner, haste, 0, now)
-            }
+            false => self.pause_in_haste(inner, looks || dense, 0, now),
         };
         if pause > 0 {
             return Ok(pause);
@@ -208,11 +205,12 @@ impl Mover {
         let mut moved = 0;
         if has_room {
             self.show_hot_chunks(inner, target)?;
-            let batch = match inner.courtesy.is_watched(now) {
+            let gentle = self.is_gentle(inner, inner.hot_chunks.is_dense, now);
+            let batch = match gentle {
                 true => request_of(&mut rest),
                 false => slice_of(&mut rest),
             };
-            match self.rewrite(inner, target, &batch) {
+            match self.rewrite(inner, target, &batch, gentle) {
                 Ok(done) => moved = done.bytes,
                 Err(StoreError::NoSpace) => rest.clear(),
                 Err(error) => return Err(error),

@@ -166,7 +166,9 @@ impl Mover {
         })?;
         let mut chunks = Chosen::default();
         let mut looked_at = 0;
-        let mut step_bytes = self.step_bytes_at(inner, now).min(room_bytes);
+        // Small requests to a device that counts them make it last the longer.
+        let gentle = inner.courtesy.is_watched(now) && !self.presses_on(inner, job, now);
+        let mut step_bytes = self.step_bytes_at(gentle).min(room_bytes);
         if job.room.is_some() {
             // No more than was asked for: what is moved down may be as warm as what comes up in its place.
             step_bytes = step_bytes.min(job.total_bytes.saturating_sub(job.done_bytes).max(1));
@@ -230,7 +232,7 @@ impl Mover {
         chunks.cut(room_bytes);
         let in_history =
             job.kind == JobKind::Demote && !matches!(job.cursor.first(), Some(&keys::TABLE_REGION));
-        let done = self.rewrite(inner, job.target, chunks.chunks())?;
+        let done = self.rewrite(inner, job.target, chunks.chunks(), gentle)?;
         let moved = done.bytes;
         work.moved = moved;
         if !done.whole {
@@ -368,9 +370,9 @@ impl Mover {
     }
 
     /// What a step does at most now, about.
-    pub(crate) fn step_bytes_at(&self, inner: &Inner, now: u64) -> u64 {
+    pub(crate) fn step_bytes_at(&self, gentle: bool) -> u64 {
         let most = self.step_bytes.load(Ordering::Relaxed);
-        match inner.courtesy.is_watched(now) {
+        match gentle {
             true => most.min(STEP_BYTES_WATCHED),
             false => most,
         }
@@ -401,12 +403,13 @@ impl Mover {
         pinned.is_some() && pinned.as_ref() == name
     }
 
-    /// Moves chunks to a tier.
+    /// Moves chunks to a tier: beside users, if it is to be gentle, what one request brings.
     pub(crate) fn rewrite(
         &self,
         inner: &mut Guard<'_>,
         target: u8,
         chunks: &[Moving],
+        gentle: bool,
     ) -> Result<Rewritten, StoreError> {
         let mut result = Rewritten {
             whole: true,
@@ -425,17 +428,16 @@ impl Mover {
         let generation = inner.generation;
         let (clock, foreground) = (&self.environment.clock, &self.environment.foreground);
         let began = clock.monotonic_nanoseconds();
-        let watched = inner.courtesy.is_watched(began);
         let done = MutexGuard::unlocked(inner, || {
             let _disturbed = foreground.disturb();
             // In slices, so that 'migration=off' acts at once also on slow devices.
             let mut rest = chunks;
             while !rest.is_empty() {
-                if watched && result.bytes > 0 {
+                if gentle && result.bytes > 0 {
                     result.whole = false;
                     break;
                 }
-                let slice = match watched {
+                let slice = match gentle {
                     true => plan::request_of(&mut rest),
                     false => plan::slice_of(&mut rest),
                 };

@@ -397,7 +397,7 @@ impl Mover {
         let result = if work.job.kind.migrates() {
             self.migrate(inner, &mut work, now)
         } else {
-            let step_bytes = self.step_bytes_at(inner, now);
+            let step_bytes = self.step_bytes_at(inner.courtesy.is_watched(now));
             let (clock, foreground) = (&self.environment.clock, &self.environment.foreground);
             let done = MutexGuard::unlocked(inner, || {
                 let _disturbed = foreground.disturb();

@@ -157,10 +157,10 @@ impl Mover {
         let mut by_target: BTreeMap<u8, Chosen> = BTreeMap::new();
         // Room that was made for something is not for others.
         let mut planned = inner.exchange.kept_bytes(now) + inner.hot_chunks.bytes_for(0);
-        let watched = inner.courtesy.is_watched(now);
+        let gentle = self.is_gentle(inner, haste, now);
         let mut last = None;
         for _ in 0..STEP_REGIONS {
-            if watched && by_target.values().any(|chosen| chosen.bytes() > 0) {
+            if gentle && by_target.values().any(|chosen| chosen.bytes() > 0) {
                 break;
             }
             let Some(candidate) = inner.candidates.regions.pop_front() else {
@@ -246,12 +246,12 @@ impl Mover {
         let found = by_target.into_iter().filter(|(_, chosen)| chosen.bytes() > 0);
         for (target, chosen) in found {
             self.show_promotion(inner, target)?;
-            match self.rewrite(inner, target, chosen.chunks()) {
+            match self.rewrite(inner, target, chosen.chunks(), gentle) {
                 Ok(done) => {
                     moved += done.bytes;
                     // Its turn again: users come first.
                     if !done.whole
-                        && let Some(candidate) = last.take().filter(|_| watched)
+                        && let Some(candidate) = last.take().filter(|_| gentle)
                     {
                         inner.candidates.regions.push_front(candidate);
                     }

@@ -66,6 +66,12 @@ impl Mover {
         }
     }
 
+    /// Whether a demotion does much at a time also beside users: those who write have no room, or some read below what has none above.
+    pub(crate) fn presses_on(&self, inner: &Inner, job: &Job, now: u64) -> bool {
+        self.makes_room_for_readers(inner, job, now)
+            || self.is_pressing(inner, job) && self.is_written_to(job.source)
+    }
+
     /// Whether what users have written, and nothing has landed of yet, is much beside the room for it.
     pub(crate) fn is_written_to(&self, tier: u8) -> bool {
         let tiers = self.environment.store.space().tiers;
