@@ -135,7 +135,9 @@ impl Mover {
             .chunks()
             .chunks((STEP_BYTES / CHUNK_BYTES_MAX as u64) as usize)
         {
-            let gentle = inner.courtesy.is_watched(self.environment.clock.monotonic_nanoseconds());
+            let gentle = inner
+                .courtesy
+                .is_watched(self.environment.clock.monotonic_nanoseconds());
             match self.rewrite(inner, round.target, piece, gentle) {
                 Ok(done) => (moved, whole) = (moved + done.bytes, done.whole),
                 Err(error) => failed = Some(error),
