@@ -33,6 +33,13 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
 
 /// Prints rows under a heading, columns aligned; `right` are the columns of numbers.
 pub fn table(heading: &[&str], rows: &[Vec<String>], right: &[usize]) -> Result<(), Failure> {
+    aligned(heading, rows, right)
+        .iter()
+        .try_for_each(|text| line(text))
+}
+
+/// The lines of such a table.
+pub fn aligned(heading: &[&str], rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
     let width = |text: &str| text.chars().count();
     let mut widths: Vec<usize> = heading.iter().map(|text| width(text)).collect();
     for row in rows {
@@ -40,7 +47,7 @@ pub fn table(heading: &[&str], rows: &[Vec<String>], right: &[usize]) -> Result<
             widths[column] = widths[column].max(width(cell));
         }
     }
-    let print = |cells: Vec<&str>| {
+    let align = |cells: Vec<&str>| {
         let mut text = String::new();
         for (column, cell) in cells.iter().enumerate().take(widths.len()) {
             if column > 0 {
@@ -55,13 +62,10 @@ pub fn table(heading: &[&str], rows: &[Vec<String>], right: &[usize]) -> Result<
                 text.push_str(&fill);
             }
         }
-        line(text.trim_end())
+        text.trim_end().to_owned()
     };
-    print(heading.to_vec())?;
-    for row in rows {
-        print(row.iter().map(String::as_str).collect())?;
-    }
-    Ok(())
+    let rows = rows.iter().map(|row| row.iter().map(String::as_str).collect());
+    [heading.to_vec()].into_iter().chain(rows).map(align).collect()
 }
 
 /// Asks before something that cannot be undone; without a terminal and without `--yes` it refuses.
