@@ -16,6 +16,7 @@ use terrace_dataset::read_region;
 use terrace_store::StoreError;
 
 use crate::{
+    by_hand::ByHand,
     exchange::{Exchange, Place},
     grace::Grace,
     hot_chunks::reads_wanted,
@@ -284,6 +285,8 @@ impl Mover {
         inner.hot_chunks.forget();
         inner.exchange = Exchange::default();
         inner.grace = Grace::default();
+        // How often it was read before somebody moved it down is forgotten as well.
+        inner.by_hand = ByHand::default();
         for id in rounds.into_iter().flatten() {
             if let Some(active) = inner.jobs.get_mut(&id)
                 && !active.job.state.is_over()

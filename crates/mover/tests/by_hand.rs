@@ -162,3 +162,18 @@ fn what_is_moved_by_hand_takes_the_place_of_what_is_colder_and_of_nothing_else()
     assert_eq!(busy.fast_bytes(other, 18), 0, "nobody reads it");
     busy.is_there_as_far_as_it_fits(cold, id);
 }
+
+#[test]
+fn what_was_moved_down_by_hand_comes_up_as_usual_once_the_heat_is_cleared() {
+    let mut busy = Busy::new();
+    busy.pool.mover.move_to(busy.hot(), 0, "slow").unwrap();
+    busy.pool.pass(SECOND);
+    assert_eq!(busy.fast_bytes(busy.hot(), 8), 0);
+    let stays = busy.read(15);
+    assert!(stays > 5000, "it was read much before the move: {stays}");
+    busy.pool.environment().chunk_heat.clear();
+    busy.pool.environment().heat.clear();
+    busy.pool.mover.forget_hot().unwrap();
+    busy.read(14);
+    assert_eq!(busy.read(1), 0);
+}
