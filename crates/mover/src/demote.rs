@@ -123,11 +123,17 @@ impl Mover {
 
     /// A job has ended: if it made room, what it was made for comes up.
     pub(crate) fn room_was_made(&self, inner: &mut Inner, id: u64, now: u64) {
-        let Some(job) = inner.jobs.get(&id).map(|active| &active.job) else {
+        let Some(active) = inner.jobs.get(&id) else {
             return;
         };
+        let unused = inner.exchange.is_for_unused(id);
+        let moved_bytes = match unused {
+            true => active.moved,
+            false => active.job.done_bytes,
+        };
         let answered = self.environment.chunk_heat.answered();
-        if inner.exchange.ended(id, job.done_bytes, answered, now) {
+        // What is used, and clearly colder, is sought next.
+        if inner.exchange.ended(id, moved_bytes, answered, now) || unused {
             // What else waits need not wait for the next look as well.
             inner.next_policy = now;
         }

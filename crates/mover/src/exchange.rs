@@ -5,6 +5,7 @@
 //! a part of the tier; what the room was made for gets it, and nothing else does meanwhile. Between two exchanges passes
 //! ever more time while they do not lower the part of reads that slower tiers answer, less while they do, and the least
 //! again once that part grows: so what is as hot as each other comes to rest, and a hot set that moves is followed.
+//! What is not used at all makes way for regions that are without such pauses, and more of it at once: nothing there comes back for it.
 //! Memory is bounded; all of it is lost with the process, and found again.
 
 use std::collections::BTreeMap;
@@ -37,6 +38,10 @@ const CHUNKS_MAX: usize = 4096;
 const REGIONS_MAX: usize = 1024;
 /// At once, one part in so many of the tier changes.
 pub(crate) const EXCHANGED_PART: u64 = 16;
+/// And one part in so many of what is not used.
+const UNUSED_PART: u64 = 4;
+/// How long nothing of that is sought once there was no more.
+const WITHOUT_UNUSED: u64 = 60 * SECOND;
 /// Samples of reads of slower tiers, or reads, that make a judgement.
 const JUDGED_SAMPLES: u64 = 128;
 const JUDGED_READS: u64 = 1 << 17;
@@ -74,6 +79,8 @@ struct UnderWay {
     bytes: u64,
     total_bytes: u64,
     wanted: For,
+    /// Of what is not used.
+    unused: bool,
 }
 
 /// See the module.
@@ -83,6 +90,7 @@ pub(crate) struct Exchange {
     regions: BTreeMap<Place, (f32, u64)>,
     /// What the next demotion is for.
     planned: Option<For>,
+    plans_unused: bool,
     under_way: Option<UnderWay>,
     /// Room was made for these, which may have to be compacted first; until when it is kept, and when to look next.
     ready_chunks: Vec<Hot>,
@@ -97,6 +105,8 @@ pub(crate) struct Exchange {
     next: u64,
     next_chunks: u64,
     next_regions: u64,
+    /// Before this time nothing that is not used is left.
+    next_unused: u64,
     interval: u64,
     /// Several judgements in a row were that exchanges do not help: what comes up must be read twice as often.
     vain_judgements: u32,
@@ -115,6 +125,7 @@ impl Default for Exchange {
             chunks: BTreeMap::new(),
             regions: BTreeMap::new(),
             planned: None,
+            plans_unused: false,
             under_way: None,
             ready_chunks: Vec::new(),
             ready_regions: Vec::new(),
@@ -125,6 +136,7 @@ impl Default for Exchange {
             next: 0,
             next_chunks: 0,
             next_regions: 0,
+            next_unused: 0,
             interval: INTERVAL_MIN,
             vain_judgements: 0,
             since: (0, 0),
@@ -158,6 +170,11 @@ impl Exchange {
         }
     }
 
+    /// Whether regions come up for what is not used, which needs no knowledge of what else is.
+    pub(crate) fn takes_unused(&self, now: u64) -> bool {
+        now >= self.next_unused
+    }
+
     /// Whether something was found below that has no room.
     pub(crate) fn is_wanting(&self) -> bool {
         !self.chunks.is_empty() || !self.regions.is_empty()
@@ -182,7 +199,9 @@ impl Exchange {
             return None;
         }
         let most_bytes = (size_bytes / EXCHANGED_PART).max(1);
+        self.plans_unused = false;
         let wish = self.wish_for_chunks(heat, least, most_bytes, now);
+        let wish = wish.or_else(|| self.wish_for_unused(heat, (size_bytes / UNUSED_PART).max(1), now));
         let wish = wish.or_else(|| self.wish_for_regions(heat, most_bytes, now));
         if wish.is_none() {
             self.next = now + UNFOUNDED;
@@ -227,16 +246,40 @@ impl Exchange {
         Some(Wish { room, bytes })
     }
 
-    fn wish_for_regions(&mut self, heat: &ChunkHeat, most_bytes: u64, now: u64) -> Option<Wish> {
-        // Where chunks tell, a region is as hot as those of its chunks that lie below.
-        if heat.is_telling() || now < self.next_regions {
+    /// Regions in the place of what is not used, as long as there may be any.
+    fn wish_for_unused(&mut self, heat: &ChunkHeat, most_bytes: u64, now: u64) -> Option<Wish> {
+        if heat.is_telling() || now < self.next_unused || self.regions.is_empty() {
             return None;
         }
+        let mut wanted = self.hottest_regions();
+        let fit = first_of(&wanted, most_bytes, |(_, _, bytes)| *bytes).len();
+        wanted.truncate(fit.max(1));
+        let bytes = wanted.iter().map(|(_, _, bytes)| bytes).sum();
+        self.planned = Some(For::Regions(wanted));
+        self.plans_unused = true;
+        let room = Room {
+            colder: clearly_colder(0.0),
+            gives_way: None,
+        };
+        Some(Wish { room, bytes })
+    }
+
+    /// The regions that wait, hottest first.
+    fn hottest_regions(&self) -> Vec<(Place, f32, u64)> {
         let all = self.regions.iter();
         let mut wanted: Vec<(Place, f32, u64)> = all
             .map(|(place, (reads, bytes))| (*place, *reads, *bytes))
             .collect();
         wanted.sort_unstable_by_key(|(place, reads, _)| (std::cmp::Reverse(reads.to_bits()), *place));
+        wanted
+    }
+
+    fn wish_for_regions(&mut self, heat: &ChunkHeat, most_bytes: u64, now: u64) -> Option<Wish> {
+        // Where chunks tell, a region is as hot as those of its chunks that lie below.
+        if heat.is_telling() || now < self.next_regions {
+            return None;
+        }
+        let mut wanted = self.hottest_regions();
         let hottest = wanted.first()?.1;
         // What is much less hot waits: for it, less is clearly colder.
         wanted.retain(|(_, reads, _)| *reads * 2.0 >= hottest);
@@ -260,12 +303,19 @@ impl Exchange {
             bytes,
             total_bytes,
             wanted,
+            unused: self.plans_unused,
         });
     }
 
     /// The job that makes room, if there is one.
     pub(crate) fn job(&self) -> Option<u64> {
         self.under_way.as_ref().map(|under_way| under_way.job)
+    }
+
+    /// Whether this job moves what is not used out of the way.
+    pub(crate) fn is_for_unused(&self, job: u64) -> bool {
+        let under_way = self.under_way.as_ref();
+        under_way.is_some_and(|under_way| under_way.job == job && under_way.unused)
     }
 
     /// It is not worked on any more.
@@ -281,19 +331,34 @@ impl Exchange {
         if now > self.next + FORGOTTEN {
             (self.interval, self.vain_judgements) = (INTERVAL_MIN, 0);
         }
+        if ended.unused && moved_bytes < ended.total_bytes {
+            self.next_unused = now + WITHOUT_UNUSED;
+        }
         if moved_bytes == 0 {
             match ended.wanted {
+                // What is used may be colder than what waits.
+                For::Regions(regions) if ended.unused => {
+                    let again = regions
+                        .into_iter()
+                        .map(|(place, reads, bytes)| (place, (reads, bytes)));
+                    self.regions.extend(again);
+                }
                 For::Chunks(_) => self.next_chunks = now + VAIN_CHUNKS,
                 For::Regions(_) => self.next_regions = now + VAIN_REGIONS,
             }
             return false;
         }
-        self.next = now + self.interval;
-        if self.interval < INTERVAL_UNKNOWN {
-            self.interval = (self.interval / 4 * 5).min(INTERVAL_UNKNOWN);
+        self.since = answered;
+        if ended.unused {
+            self.next = now;
+        } else {
+            self.next = now + self.interval;
+            if self.interval < INTERVAL_UNKNOWN {
+                self.interval = (self.interval / 4 * 5).min(INTERVAL_UNKNOWN);
+            }
+            self.exchanged = true;
+            self.exchanges += 1;
         }
-        (self.exchanged, self.since) = (true, answered);
-        self.exchanges += 1;
         let left = (moved_bytes + ended.bytes).saturating_sub(ended.total_bytes);
         match ended.wanted {
             For::Chunks(chunks) => self.ready_chunks = first_of(&chunks, left, Hot::bytes).to_vec(),
@@ -422,6 +487,14 @@ fn first_of<T>(all: &[T], most_bytes: u64, bytes_of: impl Fn(&T) -> u64) -> &[T]
 mod tests {
     use super::*;
 
+    /// Where all that lies on the fast tier is used.
+    fn where_all_is_used() -> Exchange {
+        Exchange {
+            next_unused: u64::MAX,
+            ..Exchange::default()
+        }
+    }
+
     /// An exchange of one region, and reads after it, of which slower tiers answer this part; until when none is sought.
     fn exchange(exchange: &mut Exchange, answered: &mut (u64, u64), slow_part: f64) -> u64 {
         let heat = ChunkHeat::new(0);
@@ -456,7 +529,7 @@ mod tests {
 
     #[test]
     fn what_does_not_help_is_done_ever_more_seldom_until_what_is_hot_moves() {
-        let (mut pool, mut answered) = (Exchange::default(), (0, 0));
+        let (mut pool, mut answered) = (where_all_is_used(), (0, 0));
         read(&mut pool, &mut answered, 0.5);
         // It helps.
         for at in 0..9 {
@@ -487,7 +560,7 @@ mod tests {
 
     #[test]
     fn what_is_read_before_it_came_up_is_not_held_against_it() {
-        let (mut pool, heat, mut answered) = (Exchange::default(), ChunkHeat::new(0), (0, 0));
+        let (mut pool, heat, mut answered) = (where_all_is_used(), ChunkHeat::new(0), (0, 0));
         read(&mut pool, &mut answered, 0.5);
         for round in 0..2 * TRIED {
             let now = pool.next;
@@ -523,7 +596,7 @@ mod tests {
 
     #[test]
     fn a_search_in_vain_is_not_repeated_soon() {
-        let (mut pool, heat) = (Exchange::default(), ChunkHeat::new(0));
+        let (mut pool, heat) = (where_all_is_used(), ChunkHeat::new(0));
         pool.want_region((1, 2, 3), 100.0, 1 << 20);
         let wish = pool.wish(&heat, 3, 1 << 30, 5).unwrap();
         pool.begin(7, wish.bytes, wish.bytes);
@@ -540,5 +613,37 @@ mod tests {
         assert!(pool.ended(8, (1 << 20) + 700, (0, 0), now) && pool.may_come(now));
         assert_eq!(pool.come(4 << 20, now), (vec![], vec![((1, 2, 3), 100.0)]));
         assert_eq!((pool.kept_bytes(now), pool.kept_bytes(now + KEPT)), (1 << 20, 0));
+    }
+
+    #[test]
+    fn what_is_not_used_makes_way_without_pauses_until_there_is_no_more() {
+        let (mut pool, heat) = (Exchange::default(), ChunkHeat::new(0));
+        let (tier_bytes, mib) = (64 << 20, 1 << 20);
+        let mut now = 5;
+        for round in 0..2 * TRIED {
+            (0..20).for_each(|region| pool.want_region((1, 2, region), 3.0 + region as f32, mib));
+            let wish = pool.wish(&heat, 3, tier_bytes, now).unwrap();
+            assert_eq!((wish.bytes, wish.room.colder), (16 * mib, clearly_colder(0.0)));
+            pool.begin(u64::from(round), wish.bytes, wish.bytes);
+            assert!(pool.ended(u64::from(round), wish.bytes, (0, 0), now) && pool.may_come(now));
+            let (_, regions) = pool.come(tier_bytes, now);
+            assert_eq!((regions.len(), regions[0].1), (16, 22.0));
+            regions.iter().for_each(|(place, _)| drop(pool.is_here(*place)));
+            assert!(pool.seeks(now), "no pause");
+            now += 1;
+        }
+        // There was less of it: what is clearly colder is sought next, with all its pauses.
+        let seek = |pool: &mut Exchange, now| {
+            pool.want_region((1, 2, 3), 100.0, mib);
+            pool.wish(&heat, 3, tier_bytes, now).unwrap().room.colder
+        };
+        assert_eq!(seek(&mut pool, now), clearly_colder(0.0));
+        pool.begin(99, mib, mib);
+        assert!(
+            !pool.ended(99, 0, (0, 0), now) && pool.is_due(now),
+            "it waits still"
+        );
+        assert_eq!(seek(&mut pool, now), 49.0);
+        assert_eq!(seek(&mut pool, now + WITHOUT_UNUSED), clearly_colder(0.0));
     }
 }

@@ -391,7 +391,7 @@ impl Mover {
     /// A round is over: what found no room need not wait for the next look at the tiers, nor what may wait for more.
     fn look_for_room(&self, inner: &mut Inner, now: u64) {
         // After a start little is known yet of what lies up: what others read meanwhile tells.
-        if !self.environment.chunk_heat.is_informed() {
+        if !self.environment.chunk_heat.is_informed() && !inner.exchange.takes_unused(now) {
             return;
         }
         let again = inner.exchange.looks_again();

@@ -189,3 +189,51 @@ fn room_for_what_readers_wait_for_is_made_in_large_pieces() {
     assert!(slow[3] < 0.35 && slow[4] < 0.12, "{slow:.3?}");
     pool.check();
 }
+
+#[test]
+fn what_was_read_takes_the_place_of_what_was_not_also_when_readers_have_gone() {
+    let pool = Pool::new(
+        Shape {
+            volume_bytes: 160 * MIB,
+            fast_bytes: 64 * MIB,
+            memory_bytes: 4 * MIB,
+            chunk_size: "128K",
+            reads_per_quarter: 38,
+            pattern: Pattern::Contiguous,
+        },
+        "compression",
+        "off",
+    );
+    let mut state = 1_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state >> 33
+    };
+    let mut piece = vec![0; MIB as usize];
+    for at in 0..52 {
+        piece.iter_mut().for_each(|byte| *byte = next() as u8);
+        pool.volume.write(at * MIB, &piece).unwrap();
+        pool.volume.commit().unwrap();
+    }
+    pool.settle();
+    pool.environment().heat.clear();
+    pool.environment().chunk_heat.clear();
+    pool.mover.forget_hot().unwrap();
+    let mut buffer = vec![0; BLOCK as usize];
+    let slow = || pool.store.reads[1].load(Relaxed);
+    for _ in 0..48 {
+        for _ in 0..9 {
+            let block = 100 * MIB / BLOCK + next() % (32 * MIB / BLOCK);
+            pool.volume.read(block * BLOCK, &mut buffer).unwrap();
+        }
+        pool.pass(SECOND / 4);
+    }
+    pool.pass(60 * SECOND);
+    let before = slow();
+    for at in 0..32 {
+        pool.volume.read((100 + at) * MIB, &mut buffer).unwrap();
+    }
+    // It was 28 after this time: a sixteenth of the tier each 20 s, the first after half a minute.
+    assert_eq!(slow() - before, 0, "of 32 regions still below");
+    pool.check();
+}
