@@ -628,7 +628,7 @@ mod tests {
             assert!(pool.ended(u64::from(round), wish.bytes, (0, 0), now) && pool.may_come(now));
             let (_, regions) = pool.come(tier_bytes, now);
             assert_eq!((regions.len(), regions[0].1), (16, 22.0));
-            regions.iter().for_each(|(place, _)| drop(pool.is_here(*place)));
+            assert!(regions.iter().all(|(place, _)| pool.is_here(*place).is_some()));
             assert!(pool.seeks(now), "no pause");
             now += 1;
         }
