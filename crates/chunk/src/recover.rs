@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use terrace_codec::Writer;
 use terrace_log::{Copies, Log, LogError, LogPosition, Scanned, Scanner};
 use terrace_meta::{Tree, decode_count};
-use terrace_pool::{Pool, PoolError, Presence, SegmentId};
+use terrace_pool::{DeviceState, Pool, PoolError, Presence, SegmentId};
 use terrace_store::{ChunkId, StoreError};
 
 use crate::{
@@ -118,9 +118,7 @@ impl ChunkStore {
     /// number of segments, not to the data.
     pub fn open(pool: Arc<Pool>, options: Options) -> Result<Arc<Self>, StoreError> {
         let payload = pool.read_root().map_err(pool_error)?;
-        let payload = payload.ok_or_else(|| {
-            damaged("the pool has no root record: it was never finished, or its roots were erased")
-        })?;
+        let payload = payload.ok_or_else(|| without_a_root(&pool))?;
         let root = read_root(&pool, &payload)?;
         let meta = Arc::new(root.meta);
         let tree = Tree::open(meta.clone(), Some(&root.manifest), tree_options(&options, &pool))
@@ -409,6 +407,27 @@ fn check_log_is_there(pool: &Pool, copies: Copies) -> Result<(), StoreError> {
         )
         .into(),
     ))
+}
+
+/// Roots are written to some devices only: one of these may be what is missing.
+fn without_a_root(pool: &Pool) -> StoreError {
+    let devices = pool.devices();
+    let missing = devices
+        .iter()
+        .filter(|device| device.state == DeviceState::Missing);
+    let on: Vec<String> = missing
+        .map(|device| format!("device {} (last seen as {})", device.number, device.path))
+        .collect();
+    if on.is_empty() {
+        return damaged("the pool has no root record: it was never finished, or its roots were erased");
+    }
+    let (on, name) = (on.join(", "), pool.name());
+    StoreError::Device(
+        format!(
+            "no device that is there has a root record of pool '{name}'; missing: {on}; nothing was changed: bring one of these back that              has it (the fastest four have) and type 'terrace start {name}', or save what is left with 'terrace verify {name}              --rebuild NEWPOOL'"
+        )
+        .into(),
+    )
 }
 
 pub(crate) fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreError> {

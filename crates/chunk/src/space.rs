@@ -46,10 +46,13 @@ impl ChunkStore {
         self.room_beyond(self.reserve_segments())
     }
 
-    /// Room beyond so many segments, of each copy, bytes.
+    /// Room beyond so many segments, of each copy, bytes. Where these are not free, what is missing of them goes before what
+    /// open segments have room for: who fills these takes what compaction would have to write to.
     fn room_beyond(&self, leave_free: u64) -> u64 {
         let segment = u64::from(self.pool.segment_bytes());
-        self.pool.content_room().beyond(leave_free) * segment + self.open_room()
+        let room = self.pool.content_room();
+        let open = self.open_room();
+        (room.beyond(leave_free) * segment + open).saturating_sub(room.missing(leave_free) * segment)
     }
 
     /// As [`available`](Self::available), if a device ended before these segments; negative room is none. And whether the
@@ -226,6 +229,7 @@ impl ChunkStore {
             metadata_bytes,
             pending_free_bytes: positive(self.pending_free.load(Ordering::Relaxed)) + emptied * segment,
             reserve_bytes: self.reserve_segments() * segment,
+            segment_bytes: segment,
             room_bytes: self.content_room(),
             set_aside_bytes: self.reserved.load(Ordering::Acquire),
             available_bytes: self.available(),

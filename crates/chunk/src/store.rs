@@ -218,7 +218,8 @@ impl Store for ChunkStore {
     }
 
     fn reserve_promised(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
-        self.set_aside(bytes, own, self.eighths(6))
+        // More than what gives room back may take: who writes leaves something to work in.
+        self.set_aside(bytes, own, self.eighths(7))
     }
 
     fn reserve_to_gain(&self, bytes: u64) -> Result<Reservation, StoreError> {

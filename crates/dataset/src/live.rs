@@ -313,8 +313,11 @@ impl LiveDataset {
             let environment = self.dataset.environment();
             let now = environment.clock.monotonic_nanoseconds();
             if environment.relief.is_time(now) {
-                let mut enough = || !usage.is_short_of_working_room();
-                environment.relief.make_room(&self.dataset, bytes, &mut enough);
+                // Garbage comes back first: what is written anew makes more of it, and needs room before it gives any.
+                let mut enough = || !usage.is_short_of_working_room() || usage.brings_working_room_back();
+                if !enough() {
+                    environment.relief.make_room(&self.dataset, bytes, &mut enough);
+                }
             }
         }
     }

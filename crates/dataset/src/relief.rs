@@ -24,6 +24,7 @@ use terrace_store::{Reservation, Sequence, StoreError};
 use crate::{
     dataset_error::DatasetError,
     datasets::Datasets,
+    error::FsError,
     fragments::Fragment,
     keys,
     layout::{Cut, Layout},
@@ -43,6 +44,8 @@ const SWEEP_STEPS: usize = 16;
 const REGIONS: usize = 64;
 /// Of the pool's reserve, the part that is written at once: what it replaces comes back afterwards.
 const WRITTEN_PART: u64 = 8;
+/// What is written at once of a region where there is no room for all of it, bytes.
+const PIECE_BYTES: u64 = REGION_BYTES / 8;
 /// The part that must have come back before it is asked whether there is enough: room comes back in whole segments.
 const GAINED_PART: u64 = 4;
 /// How long after a look through the whole pool that won nothing the next one may be made for those to whom nothing is
@@ -253,8 +256,18 @@ impl Datasets {
                 continue;
             }
             self.open_those(fragments);
-            for result in self.relayout(fragments, Cut::ForRoom, &wanted, REGION_BYTES) {
+            for (fragment, mut result) in
+                fragments
+                    .iter()
+                    .zip(self.relayout(fragments, Cut::ForRoom, &wanted, REGION_BYTES))
+            {
                 whole.push(true);
+                if matches!(result, Err(FsError::NoSpace)) {
+                    // There is not even as much room as that for a moment: a piece of it.
+                    let piece = std::slice::from_ref(fragment);
+                    let mut results = self.relayout(piece, Cut::ForRoom, &wanted, PIECE_BYTES);
+                    result = results.pop().unwrap_or(result);
+                }
                 match result {
                     Ok(Relaid::Done { dead_bytes, .. }) => won += dead_bytes,
                     Ok(Relaid::Left | Relaid::Busy) => {}

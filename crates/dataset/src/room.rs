@@ -26,6 +26,9 @@ const UNLIMITED: u64 = u64::MAX;
 const WORKING_PART: u64 = 32;
 /// Least working room, as a part of the pool's reserve.
 const WORKING_RESERVE_PART: u64 = 2;
+/// Segments of it for each tier, and of all: what is written there, moved there and written anew there fills one each, and what is
+/// left in them, and in the tables and the log of either device, is no room for anybody else.
+const WORKING_SEGMENTS: (u64, u64) = (2, 2);
 
 /// On which terms room is asked for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -134,6 +137,13 @@ impl Usage {
         let space = self.store.space();
         let half = self.working_bytes.load(Ordering::Relaxed) / 2;
         space.room_bytes.saturating_add(half) < space.set_aside_bytes
+    }
+
+    /// Lets the store bring garbage back until half of the working room is there; whether it is.
+    pub(crate) fn brings_working_room_back(&self) -> bool {
+        let half = self.working_bytes.load(Ordering::Relaxed) / 2;
+        // Beside what is set aside but for that half.
+        self.store.reserve_beside(1, &|| 1 + half).is_ok()
     }
 
     /// What is reserved for it, bytes.
@@ -375,7 +385,12 @@ impl Drop for Taking<'_> {
 pub(crate) fn working_bytes_of(store: &Arc<dyn Store>, reservation_bytes: u64) -> u64 {
     match reservation_bytes {
         0 => 0,
-        bytes => (bytes / WORKING_PART).max(store.space().reserve_bytes / WORKING_RESERVE_PART),
+        bytes => {
+            let space = store.space();
+            let (of_tier, of_all) = WORKING_SEGMENTS;
+            let segments = space.segment_bytes * (of_tier * space.tiers.len() as u64 + of_all);
+            (bytes / WORKING_PART + segments).max(space.reserve_bytes / WORKING_RESERVE_PART)
+        }
     }
 }
 

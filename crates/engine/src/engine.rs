@@ -217,7 +217,7 @@ impl Engine {
             closed: AtomicBool::new(false),
             saved: Mutex::new(false),
             last_complaint: Mutex::new(String::new()),
-            scrub: Scrub::default(),
+            scrub: Scrub::of(&*store),
             leaving: Leaving::default(),
             resilvering: Resilvering::default(),
             losses: Arc::default(),
@@ -427,6 +427,9 @@ impl Engine {
         if let Err(error) = self.take_back_out_of_step() {
             self.complain("devices", &error);
         }
+        if let Err(error) = self.resilver_with_more_room() {
+            self.complain("devices", &error);
+        }
         let swept = self.datasets.sweep_step(SWEEP_RECORDS)? == Progress::More;
         let scrubbed = match self.scrub.step(
             &self.chunks,
@@ -443,10 +446,12 @@ impl Engine {
                     );
                     self.event("scrub", &text);
                 }
+                self.scrub
+                    .keep(&*self.store, &self.pool.devices(), self.clock.now_nanoseconds());
                 // What it found is in its own list.
                 self.losses.look_again();
                 if self.scrub.status().is_some_and(|status| status.state == "done") {
-                    self.scrubbed_all()?;
+                    self.scrubbed_all(self.scrub.is_short())?;
                 }
                 true
             }
@@ -593,6 +598,7 @@ impl Engine {
             self.clock.now_nanoseconds(),
             self.clock.monotonic_nanoseconds(),
             total,
+            &self.pool.devices(),
         );
         if started {
             self.event("scrub", "scrub started");

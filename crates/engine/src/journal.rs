@@ -128,7 +128,7 @@ fn decode(key: &[u8], value: &[u8]) -> Option<Entry> {
     })
 }
 
-fn cut(text: &str, limit: usize) -> &str {
+pub(crate) fn cut(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;

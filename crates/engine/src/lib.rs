@@ -20,6 +20,7 @@ mod rebuild;
 mod report;
 mod resilver;
 mod scrub;
+mod scrub_record;
 mod spec;
 mod status;
 mod verify;
@@ -36,7 +37,7 @@ pub use rebuild::{RebuildOptions, RebuildReport, RebuiltDataset, RebuiltFile, re
 pub use report::{durability_in_words, loss_window};
 pub use spec::{PoolSpec, TierSpec};
 pub use status::{
-    DatasetStatus, DeviceStatus, IoCounters, JobStatus, LostStatus, MemoryStatus, ScrubStatus, Status,
-    TierStatus,
+    DatasetStatus, DeviceStatus, IoCounters, JobStatus, LostStatus, MemoryStatus, ScrubStatus,
+    ScrubbedDevice, Status, TierStatus,
 };
 pub use verify::{VerifyReport, verify};

@@ -194,7 +194,7 @@ impl Engine {
     /// Work in the background.
     pub fn jobs(&self) -> Vec<JobStatus> {
         let mut jobs = Vec::new();
-        if let Some(scrub) = self.scrub.status() {
+        if let Some(scrub) = self.scrub.status().filter(|_| !self.scrub.is_from_before()) {
             jobs.push(JobStatus {
                 id: SCRUB_JOB,
                 kind: "scrub".into(),

@@ -2,14 +2,18 @@
 //!
 //! Invariants: which devices are behind stands on the labels until it was looked at everything that may concern them, so that
 //! a crash or a restart at any moment begins anew; a copy on such a device is read and verified like any other meanwhile.
+//! Where room for the copies that it lacks ran out, it stays behind, and is looked at again when there is more room.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use parking_lot::Mutex;
 use terrace_chunk::{ChunkStore, ScrubCursor};
 use terrace_mover::{JobKind, JobState, StoreSteps, StoreWork};
 use terrace_pool::{DeviceInfo, DeviceState, Presence};
-use terrace_store::StoreError;
+use terrace_store::{Store, StoreError};
 
 use crate::{Engine, EngineError, losses::Losses};
 
@@ -19,6 +23,22 @@ const TRIES_MAX: u32 = 30;
 /// After how long it is tried again to take devices back that missed something, nanoseconds.
 const NEXT_TRY_NANOSECONDS: u64 = 10_000_000_000;
 
+/// After how long it is tried again at first to find room for what has too few copies, nanoseconds; twice that after each
+/// try in vain.
+const FIRST_PAUSE_NANOSECONDS: u64 = 60_000_000_000;
+/// And at most.
+const PAUSE_NANOSECONDS_MAX: u64 = 3_600_000_000_000;
+/// Segments that there must be room for beyond what was left when the last try ended: each try reads all that the devices
+/// have.
+const MORE_ROOM_SEGMENTS: u64 = 2;
+
+/// Room ran out, so that the devices stay behind.
+struct Short {
+    /// What writers could get then, bytes.
+    available_bytes: u64,
+    next_try: u64,
+}
+
 /// The job that is at it.
 #[derive(Default)]
 pub(crate) struct Resilvering {
@@ -26,6 +46,12 @@ pub(crate) struct Resilvering {
     running: Mutex<Option<(u64, Vec<u16>)>>,
     /// When devices that missed something may be taken back again, nanoseconds of the clock.
     next_try: Mutex<u64>,
+    /// The last look ended short of room.
+    short: Mutex<Option<Short>>,
+    /// The pause before the next try for room, nanoseconds; 0: the first one.
+    pause: Mutex<u64>,
+    /// The job that runs, or the last one, could not give everything its copies.
+    is_short: Arc<AtomicBool>,
 }
 
 /// The steps of the job.
@@ -41,6 +67,7 @@ struct Resilver {
     repaired: u64,
     damaged: u64,
     short: u64,
+    is_short: Arc<AtomicBool>,
     tries: u32,
 }
 
@@ -56,7 +83,7 @@ impl Resilver {
         if self.short > 0 {
             text.push_str(&format!(
                 ", {} chunks still have fewer copies than their tier keeps, since there is no room: add a device or delete \
-                 something, then run 'terrace scrub'",
+                 something, then they get them",
                 self.short
             ));
         }
@@ -91,6 +118,8 @@ impl StoreSteps for Resilver {
             (work.finished, work.waits) = (false, true);
         }
         if work.finished {
+            self.is_short
+                .store(!mirrored || self.short > 0, Ordering::Release);
             work.note = Some(self.in_words());
             self.losses.look_again();
         }
@@ -141,10 +170,13 @@ impl Engine {
             repaired: 0,
             damaged: 0,
             short: 0,
+            is_short: self.resilvering.is_short.clone(),
             tries: 0,
         };
+        self.resilvering.is_short.store(false, Ordering::Release);
         let job = self.mover.run(JobKind::Resilver, &reason, Box::new(steps))?;
         *running = Some((job, numbers));
+        *self.resilvering.short.lock() = None;
         self.event("device", &format!("{reason} (job {job})"));
         Ok(())
     }
@@ -188,7 +220,12 @@ impl Engine {
             return Ok(());
         };
         match self.mover.state_of(*job) {
+            Some((JobState::Done, found)) if self.resilvering.is_short.load(Ordering::Acquire) => {
+                self.note_short_of_room();
+                self.event("device", &format!("not all is up to date yet: {found}"));
+            }
             Some((JobState::Done, found)) => {
+                *self.resilvering.pause.lock() = 0;
                 for device in devices {
                     self.pool.note_whole(*device)?;
                     let path = self.device_path(*device);
@@ -203,13 +240,47 @@ impl Engine {
         Ok(())
     }
 
-    /// A scrub of everything has ended, and did what the job would have done.
-    pub(crate) fn scrubbed_all(&self) -> Result<(), EngineError> {
+    /// Room ran out before everything had its copies: it is tried again when there is more.
+    fn note_short_of_room(&self) {
+        let mut pause = self.resilvering.pause.lock();
+        *pause = (*pause * 2).clamp(FIRST_PAUSE_NANOSECONDS, PAUSE_NANOSECONDS_MAX);
+        let next_try = self.clock.monotonic_nanoseconds().saturating_add(*pause);
+        *self.resilvering.short.lock() = Some(Short {
+            available_bytes: self.chunks.space().available_bytes,
+            next_try,
+        });
+    }
+
+    /// Begins anew where room ran out, once there is more. Cheap while there is nothing of that.
+    pub(crate) fn resilver_with_more_room(&self) -> Result<(), EngineError> {
+        let now = self.clock.monotonic_nanoseconds();
+        {
+            let mut guard = self.resilvering.short.lock();
+            let Some(short) = guard.as_mut().filter(|short| short.next_try <= now) else {
+                return Ok(());
+            };
+            short.next_try = now.saturating_add(NEXT_TRY_NANOSECONDS);
+            let more = MORE_ROOM_SEGMENTS * u64::from(self.pool.segment_bytes());
+            if self.chunks.space().available_bytes < short.available_bytes.saturating_add(more) {
+                return Ok(());
+            }
+        }
+        self.start_resilver()
+    }
+
+    /// A scrub of everything has ended, and did what the job would have done; `is_short`: but for some copies for which
+    /// there was no room.
+    pub(crate) fn scrubbed_all(&self, is_short: bool) -> Result<(), EngineError> {
         if self.resilvering.running.lock().is_some() {
             return Ok(());
         }
         let devices = self.pool.devices();
-        let mut behind = devices.iter().filter(is_behind);
+        let mut behind = devices.iter().filter(is_behind).peekable();
+        if is_short && behind.peek().is_some() {
+            self.note_short_of_room();
+            return Ok(());
+        }
+        *self.resilvering.short.lock() = None;
         behind.try_for_each(|device| Ok(self.pool.note_whole(device.number)?))
     }
 
@@ -239,6 +310,11 @@ impl Engine {
             }
             Some((job, state)) if !state.is_over() => {
                 format!("job {job} brings it up to date, until then some content has one copy less")
+            }
+            _ if self.resilvering.short.lock().is_some() => {
+                "some content still has one copy less, since there was no room for \
+                 it: add a device or delete something, then it is brought up to date by itself"
+                    .into()
             }
             _ => format!("'terrace scrub {}' brings it up to date", self.pool.name()),
         };

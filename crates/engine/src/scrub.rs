@@ -1,18 +1,20 @@
 //! The scrub: everything is read and verified, in bounded steps, with progress.
 //!
 //! Invariants: one scrub at a time; a step holds no lock of the engine while it reads; what it found stays readable
-//! until the next scrub starts.
+//! until the next scrub starts, and what one found that ended until the next one ends, also after a restart.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use terrace_chunk::{ChunkStore, ScrubCursor};
-use terrace_store::{ChunkId, StoreError};
+use terrace_pool::DeviceInfo;
+use terrace_store::{Batch, ChunkId, Store, StoreError};
 
 use crate::{
-    ScrubStatus,
+    ScrubStatus, ScrubbedDevice,
     damage::{DamageWalk, Damaged, DamagedFile},
     journal::rfc3339,
+    scrub_record::{self, Outcome},
 };
 
 /// How much one step reads, bytes.
@@ -37,6 +39,12 @@ struct Run {
     /// The files of what has no good copy, as far as they are named, and whether these are all.
     damaged: Vec<DamagedFile>,
     all_named: bool,
+    /// Chunks for whose missing copies there was no room.
+    short: u64,
+    /// Failed reads and checksum errors of each device when it began.
+    errors_before: BTreeMap<u16, (u64, u64)>,
+    /// It ended before the pool was opened.
+    from_record: bool,
 }
 
 impl Run {
@@ -53,8 +61,78 @@ pub(crate) struct Scrub {
 }
 
 impl Scrub {
+    /// The last one that ended, as the pool has it. A record that cannot be read is none: it is a report, not data.
+    pub(crate) fn of(store: &dyn Store) -> Self {
+        let record = store.get(&scrub_record::KEY).ok().flatten();
+        let outcome = record.and_then(|bytes| Outcome::decode(&bytes).ok());
+        let run = outcome.map(|outcome| Run {
+            cursor: None,
+            started_monotonic: 0,
+            paused_monotonic: None,
+            status: outcome.status,
+            lost: BTreeSet::new(),
+            naming: None,
+            damaged: outcome.damaged,
+            all_named: outcome.all_named,
+            short: 0,
+            errors_before: BTreeMap::new(),
+            from_record: true,
+        });
+        Self { run: Mutex::new(run) }
+    }
+
+    /// It has just ended: keeps in the pool what it found, if it read everything. Durable with the next flush.
+    pub(crate) fn keep(&self, store: &dyn Store, devices: &[DeviceInfo], now_nanoseconds: u64) {
+        let record = {
+            let mut guard = self.run.lock();
+            let Some(run) = guard.as_mut().filter(|run| run.status.state == "done") else {
+                return;
+            };
+            run.status.ended = rfc3339(now_nanoseconds);
+            run.status.devices = devices
+                .iter()
+                .map(|device| {
+                    let (reads, sums) = run.errors_before.get(&device.number).copied().unwrap_or_default();
+                    ScrubbedDevice {
+                        path: device.path.clone(),
+                        read_errors: device.counters.read_errors.saturating_sub(reads),
+                        checksum_errors: device.counters.checksum_errors.saturating_sub(sums),
+                    }
+                })
+                .filter(|device| device.read_errors + device.checksum_errors > 0)
+                .collect();
+            let outcome = Outcome {
+                status: run.status.clone(),
+                damaged: run.damaged.clone(),
+                all_named: run.all_named,
+            };
+            outcome.encode()
+        };
+        let mut batch = Batch::new();
+        batch.put(scrub_record::KEY.to_vec(), record);
+        if let Err(error) = store.commit(batch) {
+            tracing::warn!("what the scrub found could not be kept for after a restart: {error}");
+        }
+    }
+
+    /// Whether it could not give everything the copies that its tier keeps, for want of room.
+    pub(crate) fn is_short(&self) -> bool {
+        self.run.lock().as_ref().is_some_and(|run| run.short > 0)
+    }
+
+    /// Whether the last one ended before the pool was opened.
+    pub(crate) fn is_from_before(&self) -> bool {
+        self.run.lock().as_ref().is_some_and(|run| run.from_record)
+    }
+
     /// Starts one; false if one is running already.
-    pub(crate) fn start(&self, now_nanoseconds: u64, monotonic_nanoseconds: u64, total_bytes: u64) -> bool {
+    pub(crate) fn start(
+        &self,
+        now_nanoseconds: u64,
+        monotonic_nanoseconds: u64,
+        total_bytes: u64,
+        devices: &[DeviceInfo],
+    ) -> bool {
         let mut run = self.run.lock();
         if run.as_ref().is_some_and(Run::is_under_way) {
             return false;
@@ -73,6 +151,15 @@ impl Scrub {
             naming: None,
             damaged: Vec::new(),
             all_named: true,
+            short: 0,
+            errors_before: devices
+                .iter()
+                .map(|device| {
+                    let counters = &device.counters;
+                    (device.number, (counters.read_errors, counters.checksum_errors))
+                })
+                .collect(),
+            from_record: false,
         });
         true
     }
@@ -183,6 +270,7 @@ impl Scrub {
                 run.lost.insert(chunk.id);
             }
         }
+        run.short += progress.short;
         let status = &mut run.status;
         status.chunks += progress.copies;
         status.done_bytes = progress.done_bytes;

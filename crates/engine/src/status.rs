@@ -54,7 +54,7 @@ pub struct Status {
     pub jobs: Vec<JobStatus>,
     /// Filesystems and volumes.
     pub datasets: Vec<DatasetStatus>,
-    /// The last or running scrub, if there was one since the pool was opened.
+    /// The running scrub, or the last one that ended, also before the pool was opened.
     pub scrub: Option<ScrubStatus>,
     /// What was lost with devices, if anything; also while it is being found out whether anything was.
     #[serde(default)]
@@ -201,6 +201,9 @@ pub struct ScrubStatus {
     pub state: String,
     /// When it started.
     pub started: String,
+    /// When it was done; empty if it was not.
+    #[serde(default)]
+    pub ended: String,
     /// Chunks read.
     pub chunks: u64,
     /// Bytes read.
@@ -220,6 +223,20 @@ pub struct ScrubStatus {
     /// Files with damaged content: `POOL/DATASET/PATH`, at most 1000.
     #[serde(default)]
     pub files: Vec<String>,
+    /// Devices on which reading met errors while it ran; those that readers met meanwhile are counted too.
+    #[serde(default)]
+    pub devices: Vec<ScrubbedDevice>,
+}
+
+/// What a scrub met on a device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubbedDevice {
+    /// Where it was opened.
+    pub path: String,
+    /// Failed reads.
+    pub read_errors: u64,
+    /// Content that did not match its checksum.
+    pub checksum_errors: u64,
 }
 
 /// Counters of a device since the pool was opened: `terrace iostat` shows their differences.

@@ -51,7 +51,7 @@ fn scrub_errors(engine: &Engine, clock: &ManualClock) -> u64 {
         clock.advance(1_000_000_000);
         engine.step().unwrap();
         let scrub = engine.status().scrub.unwrap();
-        if scrub.state == "done" {
+        if scrub.state == "done" && !scrub.ended.is_empty() {
             return scrub.errors;
         }
     }
@@ -147,5 +147,85 @@ fn a_flipped_bit_costs_its_block_alone() {
         "what nobody refers to is nobody's loss"
     );
     drop((volume, filesystem));
+    engine.close().unwrap();
+}
+
+#[test]
+fn what_a_scrub_found_is_told_after_a_restart_until_one_finds_nothing() {
+    let spec = PoolSpec {
+        name: "tank".into(),
+        tiers: vec![TierSpec {
+            name: "disk".into(),
+            devices: Vec::new(),
+            copies: 1,
+        }],
+        ..PoolSpec::default()
+    };
+    let clock = Arc::new(ManualClock::new(1_800_000_000_000_000_000));
+    let device = Arc::new(MemoryDevice::new("disk", 96 * MIB as u64));
+    let options = OpenOptions::driven(clock.clone(), 1);
+    let engine = Engine::create_on(&spec, vec![vec![device.clone() as Arc<dyn Device>]], options).unwrap();
+    engine
+        .datasets()
+        .create("tank/files", &NewDataset::default())
+        .unwrap();
+    let content = noise();
+    let root = Context::root();
+    let filesystem = engine.datasets().filesystem("tank/files").unwrap();
+    let file = filesystem
+        .create(&root, ROOT, b"file", FileKind::File, 0o644, 0)
+        .unwrap();
+    filesystem.write(&root, file.object, 0, &content, false).unwrap();
+    filesystem.sync().unwrap();
+    assert_eq!(engine.status().scrub, None);
+    drop(filesystem);
+    engine.close().unwrap();
+    flip(&device, &content[BAD * BLOCK..]);
+
+    let open = |seed| {
+        let options = OpenOptions::driven(clock.clone(), seed);
+        Engine::open(vec![device.clone() as Arc<dyn Device>], options).unwrap()
+    };
+    let engine = open(2);
+    assert_eq!(scrub_errors(&engine, &clock), 1);
+    let found = engine.status().scrub.unwrap();
+    assert_eq!(found.files, ["tank/files/file"]);
+    assert_eq!(found.devices.len(), 1, "{found:?}");
+    assert!(found.devices[0].path == "disk" && found.devices[0].checksum_errors > 0);
+    let named = engine.lost_files(0, 10);
+    engine.close().unwrap();
+
+    // Also after one that was begun since and did not end.
+    for seed in 3..5 {
+        let engine = open(seed);
+        let status = engine.status();
+        let told = status.scrub.clone().unwrap();
+        let counts = |scrub: &terrace_engine::ScrubStatus| (scrub.errors, scrub.repaired, scrub.done_bytes);
+        assert_eq!(counts(&told), counts(&found));
+        assert_eq!((&told.started, &told.ended), (&found.started, &found.ended));
+        assert_eq!((&told.files, &told.damage), (&found.files, &found.damage));
+        assert_eq!(told.devices, found.devices);
+        assert_eq!(engine.lost_files(0, 10), named);
+        assert!(status.state == "degraded" && status.state_detail.contains("tank/files/file"));
+        assert_eq!(engine.jobs(), [], "it is no job of this opening");
+        assert!(engine.start_scrub().unwrap());
+        engine.step().unwrap();
+        engine.close().unwrap();
+    }
+
+    let engine = open(5);
+    let filesystem = engine.datasets().filesystem("tank/files").unwrap();
+    filesystem.write(&root, file.object, 0, &content, false).unwrap();
+    filesystem.sync().unwrap();
+    filesystem.unlink(&root, ROOT, b"file").unwrap();
+    filesystem.sync().unwrap();
+    assert_eq!(scrub_errors(&engine, &clock), 0);
+    drop(filesystem);
+    engine.close().unwrap();
+    let engine = open(6);
+    let status = engine.status();
+    let told = status.scrub.unwrap();
+    assert_eq!((told.errors, told.files.len(), told.devices.len()), (0, 0, 0));
+    assert_eq!(status.state, "online");
     engine.close().unwrap();
 }

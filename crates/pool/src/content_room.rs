@@ -32,8 +32,16 @@ impl ContentRoom {
 
     /// Segments' worth of content if so many segments stay free, wherever these lie in the end.
     pub fn beyond(&self, reserve: u64) -> u64 {
-        self.sets
-            .saturating_sub(reserve.div_ceil(self.fewest_copies.max(1)))
+        self.sets.saturating_sub(self.sets_of(reserve))
+    }
+
+    /// Segments' worth of content that is missing for so many segments to stay free.
+    pub fn missing(&self, reserve: u64) -> u64 {
+        self.sets_of(reserve).saturating_sub(self.sets)
+    }
+
+    fn sets_of(&self, reserve: u64) -> u64 {
+        reserve.div_ceil(self.fewest_copies.max(1))
     }
 }
 
@@ -86,6 +94,8 @@ mod tests {
         room.add(vec![100, 100], 2);
         room.add(vec![], 1);
         assert_eq!((room.beyond(0), room.beyond(9)), (100, 95));
+        assert_eq!((room.missing(200), room.missing(205)), (0, 3));
         assert_eq!(ContentRoom::default().beyond(3), 0);
+        assert_eq!(ContentRoom::default().missing(3), 3);
     }
 }

@@ -23,6 +23,8 @@ pub struct Space {
     pub pending_free_bytes: u64,
     /// Never given to writers.
     pub reserve_bytes: u64,
+    /// Room is free, or is not, in pieces of this size; 0: byte by byte.
+    pub segment_bytes: u64,
     /// Room beyond the reserve, set aside or not.
     pub room_bytes: u64,
     /// Set aside: for what is being written, and for reservations. May be more than there is room for, until what was freed is

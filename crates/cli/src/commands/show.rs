@@ -134,6 +134,15 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
                 scrub.repaired
             ),
         )?;
+        for device in &scrub.devices {
+            line(
+                "",
+                format!(
+                    "on '{}': {} checksum errors, {} failed reads",
+                    device.path, device.checksum_errors, device.read_errors
+                ),
+            )?;
+        }
         // One screen: 'scrub --wait' and '--json' say it all.
         let rest = |shown: usize, all: usize, where_all: &str| match all.saturating_sub(shown) {
             0 => Ok(()),
