@@ -238,14 +238,17 @@ impl Screen {
 
     /// Waits for the next look; whether somebody ended it meanwhile.
     fn is_ended_within(&self, time: Duration) -> bool {
-        match self.keys.recv_timeout(time) {
-            Ok(Key::Char('q' | 'Q') | Key::Escape | Key::CtrlC) => true,
-            // Any other key: look at once.
-            Ok(_) | Err(RecvTimeoutError::Timeout) => false,
-            // Nobody can end it so.
-            Err(RecvTimeoutError::Disconnected) => {
-                std::thread::sleep(time);
-                false
+        let until = Instant::now() + time;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.keys.recv_timeout(left) {
+                Ok(Key::Char('q' | 'Q') | Key::Escape | Key::CtrlC) => return true,
+                // Any other key: look at once.
+                Ok(_) | Err(RecvTimeoutError::Timeout) => return false,
+                Err(RecvTimeoutError::Disconnected) => {
+                    std::thread::sleep(left);
+                    return false;
+                }
             }
         }
     }
