@@ -190,17 +190,6 @@ pub enum Command {
         #[arg(short, long)]
         count: Option<u64>,
     },
-    /// Watch pools as they work: tiers, devices and jobs; 'q' ends it. Not on a terminal, or with --json, it shows one look
-    Top {
-        /// The pool; else all of them. None is started for it
-        pool: Option<String>,
-        /// Seconds between two looks
-        #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0)]
-        interval: f64,
-        /// How many looks to show, one below the other
-        #[arg(short, long)]
-        count: Option<u64>,
-    },
     /// Show what happened in a pool
     Events {
         /// The pool

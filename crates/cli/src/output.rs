@@ -33,13 +33,6 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
 
 /// Prints rows under a heading, columns aligned; `right` are the columns of numbers.
 pub fn table(heading: &[&str], rows: &[Vec<String>], right: &[usize]) -> Result<(), Failure> {
-    aligned(heading, rows, right)
-        .iter()
-        .try_for_each(|text| line(text))
-}
-
-/// The lines of such a table.
-pub fn aligned(heading: &[&str], rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
     let width = |text: &str| text.chars().count();
     let mut widths: Vec<usize> = heading.iter().map(|text| width(text)).collect();
     for row in rows {
@@ -47,7 +40,7 @@ pub fn aligned(heading: &[&str], rows: &[Vec<String>], right: &[usize]) -> Vec<S
             widths[column] = widths[column].max(width(cell));
         }
     }
-    let align = |cells: Vec<&str>| {
+    let print = |cells: Vec<&str>| {
         let mut text = String::new();
         for (column, cell) in cells.iter().enumerate().take(widths.len()) {
             if column > 0 {
@@ -62,10 +55,13 @@ pub fn aligned(heading: &[&str], rows: &[Vec<String>], right: &[usize]) -> Vec<S
                 text.push_str(&fill);
             }
         }
-        text.trim_end().to_owned()
+        line(text.trim_end())
     };
-    let rows = rows.iter().map(|row| row.iter().map(String::as_str).collect());
-    [heading.to_vec()].into_iter().chain(rows).map(align).collect()
+    print(heading.to_vec())?;
+    for row in rows {
+        print(row.iter().map(String::as_str).collect())?;
+    }
+    Ok(())
 }
 
 /// Asks before something that cannot be undone; without a terminal and without `--yes` it refuses.

@@ -121,40 +121,6 @@ fn scrub_where_and_lists_have_their_keys() {
 }
 
 #[test]
-fn top_shows_what_devices_do_and_starts_nothing() {
-    let machine = Machine::new();
-    machine.make_pool();
-    machine.ok(&["start", "tank"]);
-    machine.run_with(&["fs", "create", "tank/data"], b"");
-    machine.run_with(&["put", "tank/data/file"], &b"abc".repeat(100_000));
-    let rows = machine.json(&["top", "--interval", "0.1"]);
-    keys(
-        &rows[0],
-        "pool state daemon_pid interval_seconds size_bytes used_bytes memory tiers jobs",
-    );
-    assert!(rows[0]["interval_seconds"].as_f64().unwrap() >= 0.1, "{rows}");
-    let tier = &rows[0]["tiers"][0];
-    keys(
-        tier,
-        "name size_bytes used_bytes live_bytes reads writes read_bytes written_bytes devices",
-    );
-    keys(
-        &tier["devices"][0],
-        "path state size_bytes used_bytes reads writes read_bytes written_bytes read_errors",
-    );
-    let text = machine.ok(&["top", "tank", "--interval", "0.1", "--count", "2"]);
-    assert_eq!(text.matches("tank: online").count(), 2, "{text}");
-    assert!(text.contains("WRITTEN/S") && text.contains("fast"), "{text}");
-    machine.ok(&["stop", "tank"]);
-    let text = machine.ok(&["top", "--interval", "0.1"]);
-    assert!(text.contains("tank: stopped; 'terrace start tank'"), "{text}");
-    assert_eq!(machine.json(&["top", "--interval", "0.1"])[0]["state"], "stopped");
-    assert_eq!(machine.json(&["pool", "list"])[0]["state"], "stopped");
-    let error = machine.error(&["top", "--interval", "0"], 2);
-    assert!(error.contains("0.1 to 86400"), "{error}");
-}
-
-#[test]
 fn properties_are_numbers_where_they_are_numbers() {
     let machine = Machine::new();
     machine.make_pool();

@@ -10,7 +10,6 @@ mod devices;
 mod doctor;
 mod files;
 mod heat;
-mod iostat;
 mod lost;
 pub mod mount_helper;
 mod mounts;
@@ -19,7 +18,6 @@ mod rebuild;
 mod scratch;
 mod shell;
 mod show;
-mod top;
 mod upkeep;
 mod verify;
 
@@ -139,12 +137,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Stop { pool, force } => done(pools::stop(&session, &pool, force)),
         Command::Status { pool, lost: true } => done(lost::lost(&session, pool.as_deref())),
         Command::Status { pool, .. } => done(show::status(&session, pool.as_deref())),
-        Command::Iostat { words, count } => done(iostat::iostat(&session, &words, count)),
-        Command::Top {
-            pool,
-            interval,
-            count,
-        } => done(top::top(&session, pool.as_deref(), interval, count)),
+        Command::Iostat { words, count } => done(show::iostat(&session, &words, count)),
         Command::Events { pool, follow } => done(show::events(&session, pool.as_deref(), follow)),
         Command::Log { pool } => done(show::command_log(&session, &pool)),
         Command::Where {
