@@ -50,7 +50,7 @@ fn top_reports_once_where_there_is_no_terminal() {
             .as_array()
             .unwrap()
             .iter()
-            .any(|job| job["kind"] == "demote")
+            .any(|job| job["kind"] == "move")
     );
     let text = machine.ok(&["top", "-n", "2", "-i", "50ms", "tank"]);
     assert_eq!(text.matches("TIER / DEVICE").count(), 2, "{text}");
@@ -297,7 +297,11 @@ fn readonly_takes_effect_under_whoever_writes() {
         std::os::unix::fs::FileExt::write_all_at(&writer, &[8; 4096], 0).and_then(|()| writer.sync_all());
     assert!(written.is_err(), "a write was taken");
     drop(writer);
-    assert!(std::fs::OpenOptions::new().write(true).open(&device).is_err());
+    // The kernel refuses who comes later before anything is sent.
+    let later = std::fs::OpenOptions::new().write(true).open(&device).unwrap();
+    let refused = std::os::unix::fs::FileExt::write_all_at(&later, &[9; 4096], 0).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    drop(later);
     machine.ok(&["inherit", "readonly", "tank/disk"]);
     assert_eq!(shown(), "0");
     machine.ok(&["detach", "tank/disk"]);
