@@ -12,7 +12,8 @@ use crate::{
 
 /// One pool of fast and slow storage: tiers, dedup, compression, checksums, snapshots.
 ///
-/// Sizes are written 512M or 1.5T (binary), times 30s, 5m, 60d. Exit status: 0 done, 1 failed, 2 wrong usage.
+/// Sizes are written 512M or 1.5T (binary), times 30s, 5m, 60d. Exit status: 0 done, 1 failed, 2 wrong
+/// usage: words, options, names and values of properties that are wrong wherever they are used.
 #[derive(Debug, Parser)]
 #[command(
     name = "terrace",
@@ -174,8 +175,11 @@ pub enum Command {
         force: bool,
     },
     /// Show a pool: health, space, tiers, jobs, datasets
+    ///
+    /// A pool that is named is started if it is not running. Without a name all that this machine knows are shown, and none is
+    /// started: those that no daemon holds are 'stopped'.
     Status {
-        /// The pool; all of them if left out
+        /// The pool; all of them, as they are, if left out
         pool: Option<String>,
         /// Instead list every file that lost content with a device, and the snapshots that hold it
         #[arg(long)]
@@ -188,6 +192,21 @@ pub enum Command {
         words: Vec<String>,
         /// How many reports to show
         #[arg(short, long)]
+        count: Option<u64>,
+    },
+    /// Watch all pools that run: tiers, devices, caches, the warmest datasets, jobs
+    ///
+    /// On a terminal the screen is drawn anew each second until 'q' is typed. Elsewhere, and with --json, one report is printed,
+    /// of what goes on during one interval; -n N prints N of them (JSON: one object a line), on a terminal too. No pool is
+    /// started, unless it is named.
+    Top {
+        /// The pool; all that run if left out
+        pool: Option<String>,
+        /// Time between two reports
+        #[arg(short, long, default_value = "1s", value_name = "TIME")]
+        interval: String,
+        /// How many reports to print
+        #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         count: Option<u64>,
     },
     /// Show what happened in a pool
@@ -303,6 +322,9 @@ pub enum Command {
     Compact {
         /// The pool
         pool: String,
+        /// Only say how much that could be
+        #[arg(short = 'n', long)]
+        dry_run: bool,
         #[command(flatten)]
         waiting: Waiting,
     },
@@ -502,6 +524,9 @@ pub enum TierCommand {
     ClearHeat {
         /// The pool
         pool: String,
+        /// Only say of how much
+        #[arg(short = 'n', long)]
+        dry_run: bool,
     },
     /// Set how a tier is used: promote_after, demote_after, high_water, low_water, landing, rate_limit, window, hold
     Set {

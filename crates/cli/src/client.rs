@@ -108,6 +108,11 @@ impl Client {
                 io::Error::other("given up")
             })
         });
+        if let (None, Ok(value)) = (&own_failure, &outcome)
+            && !matches!(value["state"].as_str(), Some("cancelled" | "failed"))
+        {
+            display.complete();
+        }
         display.finish();
         match (own_failure, outcome) {
             (Some(failure), _) => Err(failure),

@@ -33,6 +33,13 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
 
 /// Prints rows under a heading, columns aligned; `right` are the columns of numbers.
 pub fn table(heading: &[&str], rows: &[Vec<String>], right: &[usize]) -> Result<(), Failure> {
+    columns(heading, rows, right)
+        .iter()
+        .try_for_each(|text| line(text))
+}
+
+/// The lines of such a table.
+pub fn columns(heading: &[&str], rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
     let width = |text: &str| text.chars().count();
     let mut widths: Vec<usize> = heading.iter().map(|text| width(text)).collect();
     for row in rows {
@@ -40,7 +47,7 @@ pub fn table(heading: &[&str], rows: &[Vec<String>], right: &[usize]) -> Result<
             widths[column] = widths[column].max(width(cell));
         }
     }
-    let print = |cells: Vec<&str>| {
+    let aligned = |cells: Vec<&str>| {
         let mut text = String::new();
         for (column, cell) in cells.iter().enumerate().take(widths.len()) {
             if column > 0 {
@@ -55,13 +62,12 @@ pub fn table(heading: &[&str], rows: &[Vec<String>], right: &[usize]) -> Result<
                 text.push_str(&fill);
             }
         }
-        line(text.trim_end())
+        text.trim_end().to_owned()
     };
-    print(heading.to_vec())?;
-    for row in rows {
-        print(row.iter().map(String::as_str).collect())?;
-    }
-    Ok(())
+    let rows = rows
+        .iter()
+        .map(|row| aligned(row.iter().map(String::as_str).collect()));
+    std::iter::once(aligned(heading.to_vec())).chain(rows).collect()
 }
 
 /// Asks before something that cannot be undone; without a terminal and without `--yes` it refuses.
@@ -93,6 +99,7 @@ pub struct ProgressDisplay {
     bar: Option<ProgressBar>,
     started: Instant,
     last_line: Option<Instant>,
+    last: Option<Progress>,
     ended: bool,
 }
 
@@ -103,6 +110,7 @@ impl ProgressDisplay {
             bar: None,
             started: Instant::now(),
             last_line: None,
+            last: None,
             ended: false,
         }
     }
@@ -127,6 +135,7 @@ impl ProgressDisplay {
         // The end is always said, and once.
         let ended = progress.total_bytes > 0 && progress.done_bytes >= progress.total_bytes;
         let soon = |last: Instant| last.elapsed() < Duration::from_secs(5);
+        self.last = Some(progress.clone());
         if (!ended && self.last_line.is_some_and(soon)) || (ended && self.ended) {
             return;
         }
@@ -155,6 +164,18 @@ impl ProgressDisplay {
                 format_size(rate)
             );
         }
+    }
+
+    /// Says that it is done, where that was not to be seen: there was nothing to do, or less than was thought.
+    pub fn complete(&mut self) {
+        let Some(last) = self.last.take() else { return };
+        if self.ended || io::stderr().is_terminal() {
+            return;
+        }
+        self.ended = true;
+        // Without what kept it waiting, if it did.
+        let what = last.what.split(", ").next().unwrap_or_default();
+        eprintln!("{what}: 100% ({})", format_size(last.done_bytes));
     }
 
     /// Takes the bar away.

@@ -249,7 +249,7 @@ fn a_refused_change_of_a_tier_or_pool_changed_nothing() {
         listed.lines().nth(1).unwrap().contains("never  never"),
         "{listed}"
     );
-    machine.error(&["pool", "set", "comment=x", "migration=maybe", "tank"], 1);
+    machine.error(&["pool", "set", "comment=x", "migration=maybe", "tank"], 2);
     assert_eq!(machine.json(&["pool", "get", "comment", "tank"])[0]["value"], "");
 }
 

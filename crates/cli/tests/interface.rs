@@ -187,7 +187,7 @@ fn mistakes_get_one_line_and_the_right_status() {
     assert!(machine.error(&["fs", "create", "tank/a/b"], 1).contains("tank/a"));
     assert!(
         machine
-            .error(&["set", "nonsense=1", "tank"], 1)
+            .error(&["set", "nonsense=1", "tank"], 2)
             .contains("compression")
     );
     assert!(

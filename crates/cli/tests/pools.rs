@@ -142,17 +142,17 @@ fn properties_of_pools_are_checked_and_kept() {
     assert_eq!(row[1]["value"], "32M");
     assert!(
         machine
-            .error(&["pool", "set", "migration=maybe", "tank"], 1)
+            .error(&["pool", "set", "migration=maybe", "tank"], 2)
             .contains("on or off")
     );
     assert!(
         machine
-            .error(&["pool", "set", "nonsense=1", "tank"], 1)
+            .error(&["pool", "set", "nonsense=1", "tank"], 2)
             .contains("commit_interval")
     );
     assert!(
         machine
-            .error(&["pool", "get", "nonsense", "tank"], 1)
+            .error(&["pool", "get", "nonsense", "tank"], 2)
             .contains("memory")
     );
     assert!(

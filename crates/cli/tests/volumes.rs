@@ -463,7 +463,7 @@ fn blocks_of_512_bytes_on_request() {
         "512",
     ]);
     assert!(machine.ok(&["get", "block_size", "tank/small"]).contains("512"));
-    machine.error(&["fs", "create", "tank/fs", "-o", "block_size=512"], 1);
+    machine.error(&["fs", "create", "tank/fs", "-o", "block_size=512"], 2);
     machine.error(&["set", "block_size=512", "tank"], 1);
     let socket = machine.path("s");
     machine.ok(&["set", "block_size=4K", "tank/small"]);

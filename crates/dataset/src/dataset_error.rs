@@ -34,9 +34,12 @@ pub enum DatasetError {
         /// As given.
         size_bytes: u64,
     },
-    /// A property or its value is wrong.
+    /// There is no such property, or it takes no such value.
     #[error("{0}")]
     InvalidProperty(String),
+    /// A value that the property takes, and not here and now.
+    #[error("{0}")]
+    PropertyRefused(String),
     /// A volume where a filesystem is needed, or the other way round.
     #[error("'{name}' is a {is}, not a {wanted}; {}", way_of(is))]
     WrongKind {

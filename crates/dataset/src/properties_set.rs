@@ -44,25 +44,40 @@ impl Datasets {
         Ok(figures.into_iter().chain(found).collect())
     }
 
-    /// Sets a property; in force at once for it and what inherits it.
-    pub fn set(&self, name: &str, property: &str, value: &str) -> Result<(), DatasetError> {
-        let _admin = self.admin.lock();
+    /// Whether [`set`](Self::set) would find the property and the value right; changes nothing.
+    ///
+    /// # Errors
+    /// As of `set`, but for those of room, reservations and quotas.
+    pub fn check_set(&self, name: &str, property: &str, value: &str) -> Result<(), DatasetError> {
         let node = self.node(name)?;
+        self.checked(&node, property, value).map(drop)
+    }
+
+    /// The value as it is kept.
+    fn checked(&self, node: &Node, property: &str, value: &str) -> Result<String, DatasetError> {
         if property == "size" || property == "volsize" {
             return Err(DatasetError::InvalidProperty(
                 "use 'terrace volume resize' to change a size".into(),
             ));
         }
         let value = self.check_property(property, value)?;
-        let mut record = node.record.read().clone();
-        if property == "block_size" && !record.kind.is_volume() {
-            return Err(DatasetError::InvalidProperty(
+        if property == "block_size" && !node.record.read().kind.is_volume() {
+            return Err(DatasetError::PropertyRefused(
                 "'block_size' is a property of volumes".into(),
             ));
         }
+        Ok(value)
+    }
+
+    /// Sets a property; in force at once for it and what inherits it.
+    pub fn set(&self, name: &str, property: &str, value: &str) -> Result<(), DatasetError> {
+        let _admin = self.admin.lock();
+        let node = self.node(name)?;
+        let value = self.checked(&node, property, value)?;
+        let mut record = node.record.read().clone();
         record.properties.insert(property.to_owned(), value);
         if record.properties.len() > crate::dataset_record::PROPERTIES_MAX {
-            return Err(DatasetError::InvalidProperty(format!(
+            return Err(DatasetError::PropertyRefused(format!(
                 "'{name}' has too many properties already"
             )));
         }
@@ -162,7 +177,7 @@ impl Datasets {
             }
         };
         match left {
-            Some(left) if more > left => Err(DatasetError::InvalidProperty(format!(
+            Some(left) if more > left => Err(DatasetError::PropertyRefused(format!(
                 "the reservation of '{name}' would take {} more of the quotas of it and of the datasets above, which leave {}; \
                  reserve less, or raise the quota",
                 format_size(more),
@@ -209,7 +224,7 @@ impl Datasets {
 }
 
 pub(crate) fn above_quota(name: &str, reservation_bytes: u64, at: &str, quota_bytes: u64) -> DatasetError {
-    DatasetError::InvalidProperty(format!(
+    DatasetError::PropertyRefused(format!(
         "the reservation of '{name}', {}, would be above the quota of '{at}', {}; reserve less ('terrace set \
          reservation={} {name}', or --sparse for a new volume) or raise the quota",
         format_size(reservation_bytes),

@@ -23,7 +23,8 @@ impl Engine {
     pub fn status(&self) -> Status {
         let space = self.store.space();
         let budget = &self.environment.budget;
-        let cached = self.environment.cache.counters().bytes;
+        let cache = self.environment.cache.counters();
+        let cached = cache.bytes;
         let mut status = Status {
             pool: self.pool.name(),
             pool_id: terrace_pool::format_id(&self.pool.id()),
@@ -51,6 +52,8 @@ impl Engine {
                 table_bytes: space.memory.table_bytes,
                 append_bytes: space.memory.append_bytes,
                 resident_bytes: resident_bytes(),
+                cache_hits: cache.hits,
+                cache_misses: cache.misses,
             },
             migration: self.migration(),
             tiers: self.tier_status(),
@@ -269,6 +272,11 @@ impl Engine {
                 writes: device.counters.writes,
                 read_bytes: device.counters.read_bytes,
                 written_bytes: device.counters.write_bytes,
+                read_errors: device.counters.read_errors,
+                write_errors: device.counters.write_errors,
+                checksum_errors: device.counters.checksum_errors,
+                read_seconds: device.counters.read_nanoseconds as f64 / 1e9,
+                write_seconds: device.counters.write_nanoseconds as f64 / 1e9,
             })
             .collect()
     }

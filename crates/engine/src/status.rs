@@ -10,7 +10,8 @@ pub struct Status {
     pub pool: String,
     /// Its id, as on the labels.
     pub pool_id: String,
-    /// `online`, `degraded` (a device failing, missing, or not yet up to date after that), `stopped` (writes refused after an error).
+    /// `online`, `degraded` (a device failing, missing, or not yet up to date after that), `stopped` (no daemon holds it; with a
+    /// `daemon_pid`: writes are refused after an error).
     pub state: String,
     /// What the state means and what to do, in words; empty if there is nothing to say.
     pub state_detail: String,
@@ -100,6 +101,12 @@ pub struct MemoryStatus {
     /// What the process holds, the program included.
     #[serde(default)]
     pub resident_bytes: u64,
+    /// Chunks that readers found in memory since the pool was opened.
+    #[serde(default)]
+    pub cache_hits: u64,
+    /// Chunks that had to be read from devices for them.
+    #[serde(default)]
+    pub cache_misses: u64,
 }
 
 /// One tier.
@@ -258,4 +265,19 @@ pub struct IoCounters {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
+    /// Failed reads.
+    #[serde(default)]
+    pub read_errors: u64,
+    /// Failed writes and flushes.
+    #[serde(default)]
+    pub write_errors: u64,
+    /// Content that did not match its checksum.
+    #[serde(default)]
+    pub checksum_errors: u64,
+    /// How long was waited for all reads together, seconds.
+    #[serde(default)]
+    pub read_seconds: f64,
+    /// The same of writes.
+    #[serde(default)]
+    pub write_seconds: f64,
 }

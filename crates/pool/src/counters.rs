@@ -1,6 +1,7 @@
 //! What happened on a device since the pool was opened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Whether a device can be relied on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,6 +53,10 @@ pub struct CounterValues {
     pub write_errors: u64,
     /// Content that did not match its checksum, as told by the floors above.
     pub checksum_errors: u64,
+    /// How long whoever asked waited for all reads together, nanoseconds.
+    pub read_nanoseconds: u64,
+    /// The same of writes.
+    pub write_nanoseconds: u64,
 }
 
 #[derive(Debug, Default)]
@@ -64,6 +69,14 @@ pub(crate) struct Counters {
     pub(crate) read_errors: AtomicU64,
     pub(crate) write_errors: AtomicU64,
     pub(crate) checksum_errors: AtomicU64,
+    pub(crate) read_nanoseconds: AtomicU64,
+    pub(crate) write_nanoseconds: AtomicU64,
+}
+
+/// Counts the time since `begun` for each of `requests` that were under way together.
+pub(crate) fn count_time(counter: &AtomicU64, begun: Instant, requests: u64) {
+    let nanoseconds = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    count(counter, nanoseconds.saturating_mul(requests));
 }
 
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
@@ -82,6 +95,8 @@ impl Counters {
             read_errors: get(&self.read_errors),
             write_errors: get(&self.write_errors),
             checksum_errors: get(&self.checksum_errors),
+            read_nanoseconds: get(&self.read_nanoseconds),
+            write_nanoseconds: get(&self.write_nanoseconds),
         }
     }
 }

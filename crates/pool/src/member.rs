@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::time::Instant;
 
 use terrace_device::{Cause, Device, DeviceError, Operation, ReadRequest, WriteRequest};
 
-use crate::counters::{Counters, count};
+use crate::counters::{Counters, count, count_time};
 use crate::layout::SEGMENT_AREA_OFFSET;
 use crate::{CounterValues, DeviceState, PoolError, Presence, SegmentId, SegmentRead, SegmentWrite};
 
@@ -129,7 +130,10 @@ impl OpenDevice {
         )?;
         count(&self.counters.reads, 1);
         count(&self.counters.read_bytes, buffer.len() as u64);
-        if let Err(first) = self.device.read_at(at, buffer) {
+        let begun = Instant::now();
+        let first = self.device.read_at(at, buffer);
+        count_time(&self.counters.read_nanoseconds, begun, 1);
+        if let Err(first) = first {
             count(&self.counters.read_errors, 1);
             tracing::warn!(error = %first, "read failed, trying again");
             if let Err(second) = self.device.read_at(at, buffer) {
@@ -158,8 +162,11 @@ impl OpenDevice {
                 .zip(reads.iter_mut())
                 .map(|(at, read)| ReadRequest::new(at, &mut *read.buffer))
                 .collect();
+            let begun = Instant::now();
             self.device.read_many(&mut requests);
             done.extend(requests.iter().map(|request| request.outcome.is_ok()));
+            let whole = done.iter().filter(|done| **done).count() as u64;
+            count_time(&self.counters.read_nanoseconds, begun, whole);
         }
         for (number, read) in reads.iter_mut().enumerate() {
             if done.get(number) == Some(&true) {
@@ -184,10 +191,12 @@ impl OpenDevice {
         let at = self.place(segment, offset, length, segment_bytes, Operation::Write)?;
         count(&self.counters.writes, 1);
         count(&self.counters.write_bytes, length);
+        let begun = Instant::now();
         let written = match parts {
             [whole] => self.device.write_at(at, whole),
             parts => self.device.write_vectored_at(at, parts),
         };
+        count_time(&self.counters.write_nanoseconds, begun, 1);
         written.map_err(|error| self.write_failed(error))
     }
 
@@ -212,7 +221,9 @@ impl OpenDevice {
             count(&self.counters.writes, 1);
             count(&self.counters.write_bytes, request.data.len() as u64);
         }
+        let begun = Instant::now();
         self.device.write_many(&mut requests);
+        count_time(&self.counters.write_nanoseconds, begun, requests.len() as u64);
         for (number, request) in numbers.into_iter().zip(requests) {
             if let Some(write) = writes.get_mut(number) {
                 write.outcome = Some(request.outcome.map_err(|error| self.write_failed(error)));
@@ -234,9 +245,10 @@ impl OpenDevice {
     pub(crate) fn write_front(&self, offset: u64, bytes: &[u8]) -> Result<(), PoolError> {
         count(&self.counters.writes, 1);
         count(&self.counters.write_bytes, bytes.len() as u64);
-        self.device
-            .write_at(offset, bytes)
-            .map_err(|error| self.write_failed(error))
+        let begun = Instant::now();
+        let written = self.device.write_at(offset, bytes);
+        count_time(&self.counters.write_nanoseconds, begun, 1);
+        written.map_err(|error| self.write_failed(error))
     }
 
     pub(crate) fn discard(&self, segment: SegmentId, segment_bytes: u32) -> Result<(), PoolError> {

@@ -398,7 +398,10 @@ pub fn snapshot(session: &Session, name: &str, recursive: bool, note: &str) -> R
 /// `terrace prune`.
 pub fn prune(session: &Session, dataset: &str, dry_run: bool) -> Result<(), Failure> {
     let arguments = json!({ "name": dataset, "dry_run": dry_run });
-    let report = session.change(dataset, "prune", arguments)?;
+    let report = match dry_run {
+        true => session.client_for(dataset)?.call("prune", arguments)?,
+        false => session.change(dataset, "prune", arguments)?,
+    };
     if session.json {
         return output::json(&report);
     }

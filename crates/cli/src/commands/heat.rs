@@ -130,10 +130,20 @@ pub fn what_if(session: &Session, pool: &str, sizes: &[String]) -> Result<(), Fa
 }
 
 /// `terrace tier clear-heat`.
-pub fn clear(session: &Session, pool: &str) -> Result<(), Failure> {
-    let done: Value = Client::open(&session.places, pool)?.call("clear_heat", logged(json!({})))?;
+pub fn clear(session: &Session, pool: &str, dry_run: bool) -> Result<(), Failure> {
+    let mut client = Client::open(&session.places, pool)?;
+    let done: Value = match dry_run {
+        true => client.call("plan_clear_heat", json!({}))?,
+        false => client.call("clear_heat", logged(json!({})))?,
+    };
     if session.json {
         return output::json(&done);
     }
-    output::line(&format!("forgot the heat of {} objects", done["objects"]))
+    output::line(&match dry_run {
+        true => format!(
+            "would forget the heat of {} objects; nothing was changed",
+            done["objects"]
+        ),
+        false => format!("forgot the heat of {} objects", done["objects"]),
+    })
 }

@@ -18,6 +18,8 @@ mod rebuild;
 mod scratch;
 mod shell;
 mod show;
+mod top;
+mod top_screen;
 mod upkeep;
 mod verify;
 
@@ -138,6 +140,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Status { pool, lost: true } => done(lost::lost(&session, pool.as_deref())),
         Command::Status { pool, .. } => done(show::status(&session, pool.as_deref())),
         Command::Iostat { words, count } => done(show::iostat(&session, &words, count)),
+        Command::Top {
+            pool,
+            interval,
+            count,
+        } => done(top::run(&session, pool.as_deref(), &interval, count)),
         Command::Events { pool, follow } => done(show::events(&session, pool.as_deref(), follow)),
         Command::Log { pool } => done(show::command_log(&session, &pool)),
         Command::Where {
@@ -199,7 +206,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Jobs(arguments) => done(upkeep::jobs(&session, arguments)),
         Command::Verify(arguments) => verify::verify(&session, &arguments),
         Command::Scrub { pool, waiting } => upkeep::scrub(&session, &pool, waiting),
-        Command::Compact { pool, waiting } => done(upkeep::compact(&session, &pool, waiting)),
+        Command::Compact {
+            pool,
+            dry_run,
+            waiting,
+        } => done(upkeep::compact(&session, &pool, dry_run, waiting)),
         Command::Ls {
             paths,
             long,

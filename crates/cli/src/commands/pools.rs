@@ -449,7 +449,8 @@ fn get(session: &Session, property: &str, pool: &str) -> Result<(), Failure> {
                 format!("get {name} of pool '{pool}'"),
                 "there is no such property",
                 format!("there are {}", names.join(", ")),
-            ));
+            )
+            .as_usage());
         }
         wanted.extend(found.into_iter().cloned());
     }

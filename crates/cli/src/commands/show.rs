@@ -44,7 +44,15 @@ pub fn status(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
     let pools = chosen_pools(session, pool)?;
     let mut rows: Vec<Value> = Vec::new();
     for known in &pools {
-        rows.push(Client::open(&session.places, &known.name)?.call("status", json!({}))?);
+        // Who names a pool wants it; a look at all of them starts none.
+        let client = match pool {
+            Some(_) => Some(Client::open(&session.places, &known.name)?),
+            None => Client::open_running(&session.places, &known.name)?,
+        };
+        rows.push(match client {
+            Some(mut client) => client.call("status", json!({}))?,
+            None => stopped(session, known)?,
+        });
     }
     if session.json {
         return match rows.as_slice() {
@@ -66,6 +74,30 @@ pub fn status(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What is known of a pool that nobody holds, in the form of a status.
+pub fn stopped(session: &Session, known: &KnownPool) -> Result<Value, Failure> {
+    let registry = Registry::new(&session.places);
+    let blocks = registry.blocks(&known.name)?;
+    let waits =
+        !registry.mounts(&known.name)?.is_empty() || !blocks.attached.is_empty() || !blocks.served.is_empty();
+    let start = format!("'terrace start {}'", known.name);
+    let status = Status {
+        pool: known.name.clone(),
+        pool_id: known.id.clone(),
+        state: "stopped".into(),
+        state_detail: match waits {
+            true => format!(
+                "its daemon has ended without 'terrace stop': {start} brings back what was mounted, attached and served"
+            ),
+            false => format!("no daemon holds it; the figures are those of the last time; {start} opens it"),
+        },
+        size_bytes: known.size_bytes,
+        used_bytes: known.used_bytes,
+        ..Status::default()
+    };
+    serde_json::to_value(status).map_err(|error| Failure::new("print as JSON", error, ""))
+}
+
 /// A pool's status for people.
 pub fn print_status(status: &Status) -> Result<(), Failure> {
     let size = format_size;
@@ -74,6 +106,12 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
     line("state", status.state.clone())?;
     if !status.state_detail.is_empty() {
         line("", status.state_detail.clone())?;
+    }
+    if status.daemon_pid == 0 {
+        return line(
+            "space",
+            format!("{} used of {}", size(status.used_bytes), size(status.size_bytes)),
+        );
     }
     line(
         "daemon",
@@ -307,6 +345,11 @@ pub fn iostat(session: &Session, words: &[String], count: Option<u64>) -> Result
     Ok(())
 }
 
+/// How long each of some requests took, if there were any.
+pub fn latency(seconds: f64, requests: u64) -> Option<f64> {
+    (requests > 0).then(|| seconds.max(0.0) / requests as f64)
+}
+
 fn print_iostat(
     session: &Session,
     now: &[(String, IoCounters)],
@@ -332,6 +375,10 @@ fn print_iostat(
             "pool": pool, "tier": counters.tier, "path": counters.path, "size_bytes": counters.size_bytes,
             "used_bytes": counters.used_bytes, "reads": reads, "writes": writes, "read_bytes": read_bytes,
             "written_bytes": written_bytes, "interval_seconds": seconds,
+            "read_latency_seconds": latency(counters.read_seconds - old.read_seconds, counters.reads - old.reads.min(counters.reads)),
+            "write_latency_seconds": latency(counters.write_seconds - old.write_seconds, counters.writes - old.writes.min(counters.writes)),
+            "read_errors": counters.read_errors, "write_errors": counters.write_errors,
+            "checksum_errors": counters.checksum_errors,
         }));
         rows.push(vec![
             pool.clone(),
@@ -563,7 +610,7 @@ pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
         }
         TierCommand::Devices { pool } => super::heat::devices(session, &pool),
         TierCommand::WhatIf { pool, fast } => super::heat::what_if(session, &pool, &fast),
-        TierCommand::ClearHeat { pool } => super::heat::clear(session, &pool),
+        TierCommand::ClearHeat { pool, dry_run } => super::heat::clear(session, &pool, dry_run),
         TierCommand::Set { properties, tier } => {
             let properties = parse_properties(&properties)?;
             let (pool, name) = split_pool(&tier)?;

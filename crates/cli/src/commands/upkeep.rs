@@ -77,8 +77,21 @@ pub fn scrub(session: &Session, pool: &str, waiting: Waiting) -> Result<ExitCode
 }
 
 /// `terrace compact`.
-pub fn compact(session: &Session, pool: &str, waiting: Waiting) -> Result<(), Failure> {
+pub fn compact(session: &Session, pool: &str, dry_run: bool, waiting: Waiting) -> Result<(), Failure> {
     let mut client = Client::open(&session.places, pool)?;
+    if dry_run {
+        let plan = client.call("plan_compact", json!({}))?;
+        if session.json {
+            return output::json(&plan);
+        }
+        let bytes = |key: &str| format_size(plan[key].as_u64().unwrap_or(0));
+        return output::line(&format!(
+            "would give back at most {} of {} used, of which {} are being freed anyway; nothing was changed",
+            bytes("garbage_bytes_max"),
+            bytes("used_bytes"),
+            bytes("pending_free_bytes")
+        ));
+    }
     let done = client.call("compact", logged(json!({ "wait": waiting.waits() })))?;
     if session.json {
         return output::json(&done);

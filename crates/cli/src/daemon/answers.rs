@@ -87,7 +87,9 @@ pub fn encode(value: &impl Serialize) -> Result<Value, Failure> {
 pub fn refused(what: &str, error: &DatasetError) -> Failure {
     let failure = failed(what, error);
     match error {
-        DatasetError::InvalidName { .. } | DatasetError::InvalidSize { .. } => failure.as_usage(),
+        DatasetError::InvalidName { .. }
+        | DatasetError::InvalidSize { .. }
+        | DatasetError::InvalidProperty(_) => failure.as_usage(),
         _ => failure,
     }
 }

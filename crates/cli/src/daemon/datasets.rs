@@ -219,7 +219,7 @@ impl Daemon {
                 if rows.len() == before {
                     let names: Vec<_> = facts.iter().map(|(fact, _)| *fact).collect();
                     let why = format!("a snapshot has no property '{property}'");
-                    return Err(Failure::new(what, why, format!("it has {}", names.join(", "))));
+                    return Err(Failure::new(what, why, format!("it has {}", names.join(", "))).as_usage());
                 }
             }
             return Ok(Value::Array(rows));
@@ -235,7 +235,7 @@ impl Daemon {
             for property in &wanted {
                 for found in datasets
                     .get(&name, property)
-                    .map_err(|error| failed(&what, &error))?
+                    .map_err(|error| refused(&what, &error))?
                 {
                     let value = property_json(&found.name, &found.value);
                     rows.push(json!({
@@ -251,12 +251,21 @@ impl Daemon {
     pub(super) fn set_properties(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let name = parameters.text("name")?;
         let properties: Vec<(String, String)> = parameters.value("properties")?;
+        let datasets = self.engine.datasets();
+        // A mistake in one of them leaves the others as they are too.
         for (property, value) in &properties {
+            let checked = datasets.check_set(&name, property, value);
+            checked.map_err(|error| refused(&format!("set {property} of '{name}'"), &error))?;
             self.refuse_other_sectors(&name, property)?;
-            let outcome = self.engine.datasets().set(&name, property, value);
-            outcome.map_err(|error| failed(&format!("set {property} of '{name}'"), &error))?;
+        }
+        for (property, value) in &properties {
+            let outcome = datasets.set(&name, property, value);
+            outcome.map_err(|error| refused(&format!("set {property} of '{name}'"), &error))?;
             if property == "pin" {
                 self.pin_changed(&name);
+            }
+            if property == "readonly" {
+                self.blocks.readonly_changed();
             }
         }
         Ok(Value::Null)
@@ -274,9 +283,11 @@ impl Daemon {
         let (name, property) = (parameters.text("name")?, parameters.text("property")?);
         self.refuse_other_sectors(&name, &property)?;
         let outcome = self.engine.datasets().inherit(&name, &property);
-        outcome.map_err(|error| failed(&format!("inherit {property} for '{name}'"), &error))?;
-        if property == "pin" {
-            self.pin_changed(&name);
+        outcome.map_err(|error| refused(&format!("inherit {property} for '{name}'"), &error))?;
+        match property.as_str() {
+            "pin" => self.pin_changed(&name),
+            "readonly" => self.blocks.readonly_changed(),
+            _ => {}
         }
         Ok(Value::Null)
     }

@@ -1,6 +1,6 @@
 //! Requests about heat: the regions of a file, what devices hold and how warm it is, other sizes of the fast tier.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
@@ -156,6 +156,47 @@ impl Daemon {
         Ok(json!({ "pool": self.pool, "reads": reuse.reads(), "sizes": rows }))
     }
 
+    /// What `clear_heat` would forget; an operation of its own, so that no daemon takes the question for the order.
+    pub(super) fn plan_clear_heat(&self) -> Value {
+        let mut objects = HashSet::new();
+        let mut regions = 0u64;
+        let heat = &self.engine.environment().heat;
+        heat.for_each(self.minutes(), |dataset, body, _, _| {
+            objects.insert((dataset, body));
+            regions += 1;
+        });
+        json!({ "objects": objects.len(), "regions": regions, "cleared": false })
+    }
+
+    /// How warm each dataset is, the warmest first: its regions' reads and writes, added up.
+    pub(super) fn dataset_heat(&self) -> Result<Value, Failure> {
+        let mut by_number: HashMap<u32, (f64, f64)> = HashMap::new();
+        let heat = &self.engine.environment().heat;
+        heat.for_each(self.minutes(), |dataset, _, _, heat| {
+            let sums = by_number.entry(dataset).or_default();
+            sums.0 += f64::from(heat.reads);
+            sums.1 += f64::from(heat.writes);
+        });
+        let datasets = self.engine.datasets().list(None);
+        let datasets =
+            datasets.map_err(|error| failed(&format!("list the datasets of '{}'", self.pool), &error))?;
+        let mut warm: Vec<(String, f64, f64)> = datasets
+            .into_iter()
+            .filter_map(|info| {
+                let (reads, writes) = by_number.get(&info.number)?;
+                Some((info.name, *reads, *writes))
+            })
+            .collect();
+        warm.sort_by(|one, other| {
+            let sum = |row: &(String, f64, f64)| row.1 + row.2;
+            sum(other).total_cmp(&sum(one)).then_with(|| one.0.cmp(&other.0))
+        });
+        let rows = warm
+            .into_iter()
+            .map(|(name, reads, writes)| json!({ "name": name, "reads": reads, "writes": writes }));
+        Ok(Value::Array(rows.collect()))
+    }
+
     /// Forgets all heat.
     pub(super) fn clear_heat(&self) -> Result<Value, Failure> {
         let environment = self.engine.environment();
@@ -179,6 +220,6 @@ impl Daemon {
         }
         // What was forgotten is not to come back with a crash.
         self.sync()?;
-        Ok(json!({ "objects": objects.len() }))
+        Ok(json!({ "objects": objects.len(), "cleared": true }))
     }
 }

@@ -24,7 +24,8 @@ impl Daemon {
         // All of them or none.
         for (name, value) in &properties {
             let checked = terrace_engine::properties::canonical(name, value);
-            checked.map_err(|error| failed(&format!("set {name} of pool '{}'", self.pool), &error))?;
+            checked
+                .map_err(|error| failed(&format!("set {name} of pool '{}'", self.pool), &error).as_usage())?;
         }
         for (name, value) in &properties {
             let outcome = self.engine.set_property(name, value);
@@ -88,8 +89,7 @@ impl Daemon {
                 what,
                 "low_water would be above high_water",
                 "set both in one command",
-            )
-            .as_usage());
+            ));
         }
         // All of it or nothing.
         let level = hold.unwrap_or_else(|| self.engine.hold_of(&name));

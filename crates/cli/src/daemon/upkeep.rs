@@ -43,6 +43,21 @@ impl Daemon {
         encode(&self.engine.status().scrub)
     }
 
+    /// What `compact` could give back; an operation of its own, so that no daemon takes the question for the order.
+    pub(super) fn plan_compact(&self) -> Result<Value, Failure> {
+        // What was deleted a moment ago counts as well.
+        self.sync()?;
+        let status = self.engine.status();
+        let live: u64 = status.tiers.iter().map(|tier| tier.live_bytes).sum();
+        let kept = live.saturating_add(status.metadata_bytes);
+        Ok(json!({
+            "used_bytes": status.used_bytes,
+            "pending_free_bytes": status.pending_free_bytes,
+            "garbage_bytes_max": status.used_bytes.saturating_sub(kept),
+            "compacted": false,
+        }))
+    }
+
     pub(super) fn compact(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
         let what = format!("compact pool '{}'", self.pool);
         let before = self.engine.store().space();
@@ -74,7 +89,15 @@ impl Daemon {
             }
         }
         let after = self.engine.store().space();
+        if parameters.flag("wait")? && after.pending_free_bytes == 0 {
+            exchange.progress(Progress {
+                what: "compact".into(),
+                done_bytes: before.pending_free_bytes,
+                total_bytes: before.pending_free_bytes,
+            })?;
+        }
         Ok(json!({
+            "compacted": true,
             "used_bytes_before": before.used_bytes,
             "used_bytes": after.used_bytes,
             "pending_free_bytes": after.pending_free_bytes,

@@ -3,6 +3,8 @@
 //! Invariants: a device in use is not taken away unless forced; what was written to it is durable once it is.
 
 use std::{
+    fs::File,
+    os::fd::AsRawFd,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -84,6 +86,9 @@ impl Source {
     }
 }
 
+/// `_IO(0x12, 93)` of linux/fs.h: sets whether a block device is for reading alone.
+const BLKROSET: libc::c_ulong = 0x125d;
+
 enum Face {
     Loop(LoopFace),
     Ublk(UblkFace),
@@ -95,6 +100,8 @@ pub struct Attached {
     face: Face,
     /// Absent for a snapshot.
     volume: Option<Arc<Volume>>,
+    /// It was made for reading alone, and stays so.
+    made_read_only: bool,
 }
 
 impl Attached {
@@ -147,7 +154,9 @@ impl Attached {
             Source::Live(volume) => Some(volume),
             Source::Past(_) => None,
         };
+        let is_read_only = |volume: &Arc<Volume>| volume.dataset().settings().readonly;
         let attached = Self {
+            made_read_only: known.read_only || volume.as_ref().is_some_and(is_read_only),
             known: known.clone(),
             face,
             volume,
@@ -232,6 +241,25 @@ impl Attached {
         };
         remove_link(places, &link_of(places, &self.known.volume), self.device());
         Ok(lazily)
+    }
+
+    /// Tells the kernel whether 'readonly' is set now: who opens the device then knows. Who has it open is refused each write
+    /// by the volume itself.
+    pub fn show_read_only(&self) {
+        let Some(volume) = self.volume.as_ref().filter(|_| !self.made_read_only) else {
+            return;
+        };
+        let read_only = libc::c_int::from(volume.dataset().settings().readonly);
+        let told = File::open(self.device()).and_then(|device| {
+            // SAFETY: BLKROSET reads one int, which lives as long as the call; the descriptor is open.
+            match unsafe { libc::ioctl(device.as_raw_fd(), BLKROSET as _, &raw const read_only) } {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+        if let Err(error) = told {
+            tracing::warn!("tell {} of 'readonly': {error}", self.device().display());
+        }
     }
 
     /// Makes what was written durable.

@@ -427,6 +427,12 @@ impl Blocks {
         }
     }
 
+    /// The property 'readonly' may be another one now.
+    pub fn readonly_changed(&self) {
+        let attached = self.state.lock().attached.clone();
+        attached.iter().for_each(|attached| attached.show_read_only());
+    }
+
     fn find(&self, wanted: impl Fn(&Attached) -> bool) -> Option<Arc<Attached>> {
         let state = self.state.lock();
         state.attached.iter().find(|attached| wanted(attached)).cloned()
