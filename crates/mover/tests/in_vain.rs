@@ -1,4 +1,4 @@
-//! What finds nothing to move: a search for room on a full tier is not repeated soon, and a move by hand ends.
+//! A move by hand that finds little room, and before it what is not to be moved, ends.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,7 +6,7 @@ mod emulated;
 
 use std::sync::Arc;
 
-use emulated::{BLOCK, MIB, Pattern, Pool, SECOND, Shape};
+use emulated::{MIB, Pattern, Pool, SECOND, Shape};
 use terrace_dataset::{NewDataset, Volume, read_region};
 use terrace_mover::Step;
 use terrace_store::{Placement, Store};
@@ -55,34 +55,6 @@ fn content(bytes: u64, seed: u64) -> Vec<u8> {
         (state >> 33) as u8
     };
     (0..bytes).map(|_| next()).collect()
-}
-
-#[test]
-fn where_nothing_can_make_way_none_is_sought_again_for_long() {
-    let pool = Pool::new(SHAPE, "compression", "off");
-    let (_, _pinned) = volume(&pool, "pool/pinned", &content(26 * MIB, 1), 0, Some("fast"));
-    let demotions = || {
-        let jobs = pool.mover.jobs();
-        let jobs = jobs.iter().filter(|job| job.kind == "demote");
-        jobs.map(|job| (job.id, job.done_bytes, job.total_bytes))
-            .collect::<Vec<_>>()
-    };
-    let mut buffer = vec![0; BLOCK as usize];
-    let mut state = 1u64;
-    // Two minutes of reads of what lies below, while the fast tier is full of what is pinned there.
-    for at in 0..120_000u64 {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let block = (state >> 33) % (4 * MIB / BLOCK);
-        pool.volume.read(block * BLOCK, &mut buffer).unwrap();
-        if at % SHAPE.reads_per_quarter == 0 {
-            pool.pass(SECOND / 4);
-        }
-    }
-    let demotions = demotions();
-    assert!(
-        (1..=2).contains(&demotions.len()) && demotions.iter().all(|job| (job.1, job.2) == (0, 0)),
-        "(job, done, of): {demotions:?}"
-    );
 }
 
 #[test]
