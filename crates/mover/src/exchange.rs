@@ -323,6 +323,11 @@ impl Exchange {
         self.under_way = None;
     }
 
+    /// Marks or pins changed: what was sought in vain may be found now.
+    pub(crate) fn seek_again(&mut self) {
+        (self.next_chunks, self.next_regions) = (0, 0);
+    }
+
     /// The demotion has ended, and has moved so much; whether it made room.
     pub(crate) fn ended(&mut self, job: u64, moved_bytes: u64, answered: (u64, u64), now: u64) -> bool {
         let Some(ended) = self.under_way.take_if(|under_way| under_way.job == job) else {
@@ -603,6 +608,9 @@ mod tests {
         assert!(!pool.ended(7, 0, (0, 0), 5));
         pool.want_region((1, 2, 3), 100.0, 1 << 20);
         assert!(!pool.is_due(5 + VAIN_REGIONS - 1) && pool.is_due(5 + VAIN_REGIONS));
+        // Unless something changed by which it may be found.
+        pool.seek_again();
+        assert!(pool.is_due(5 + VAIN_REGIONS - 1));
         // Less room than was wanted: for the hottest alone.
         pool.want_region((1, 2, 4), 90.0, 1 << 20);
         pool.want_region((1, 2, 5), 9.0, 1 << 20);

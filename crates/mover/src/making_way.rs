@@ -70,8 +70,10 @@ impl Mover {
         if demotion.is_some() {
             return Ok(Way::Waits("waiting until what is colder has made way"));
         }
-        let before = inner.made_way.remove(&job.target).map(|id| inner.jobs.get(&id));
-        if before.is_some_and(|before| before.is_none_or(|before| before.moved == 0)) {
+        // One that nobody remembers any more was long ago: it says nothing of what lies there now.
+        let before = inner.made_way.remove(&job.target);
+        let before = before.and_then(|id| inner.jobs.get(&id));
+        if before.is_some_and(|before| before.moved == 0) {
             return Ok(Way::Full);
         }
         let wanted = job.total_bytes.saturating_sub(job.done_bytes);

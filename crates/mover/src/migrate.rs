@@ -50,6 +50,17 @@ pub(crate) struct Rewritten {
     pub(crate) failed: Vec<ChunkId>,
 }
 
+impl Rewritten {
+    /// What was rewritten next.
+    fn add(&mut self, next: Self) {
+        self.bytes += next.bytes;
+        self.whole = next.whole;
+        self.kept_bytes += next.kept_bytes;
+        self.busy += next.busy;
+        self.failed.extend(next.failed);
+    }
+}
+
 /// Counts what of these regions could not be read, or is not there at all; what a commit replaced meanwhile is neither.
 fn note_unread(
     store: &dyn Store,
@@ -228,11 +239,18 @@ impl Mover {
         if job.room.is_some() {
             chunks.cut(job.total_bytes.saturating_sub(job.done_bytes));
         }
-        let is_cut = chunks.bytes() > room_bytes;
-        chunks.cut(room_bytes);
         let in_history =
             job.kind == JobKind::Demote && !matches!(job.cursor.first(), Some(&keys::TABLE_REGION));
-        let done = self.rewrite(inner, job.target, chunks.chunks(), gentle)?;
+        // What stays where it is, as it cannot be read or a pin keeps it, takes no room: the next has that.
+        let mut done = Rewritten::default();
+        let is_cut = loop {
+            let rest = chunks.cut(room_bytes.max(1));
+            done.add(self.rewrite(inner, job.target, chunks.chunks(), gentle)?);
+            chunks = rest;
+            if chunks.is_empty() || done.bytes > 0 || done.busy > 0 || !done.whole {
+                break !chunks.is_empty();
+            }
+        };
         let moved = done.bytes;
         work.moved = moved;
         if !done.whole {
@@ -240,13 +258,13 @@ impl Mover {
             job.done_bytes = job.done_bytes.saturating_add(if by_hand { 0 } else { moved });
             return Ok(0);
         }
-        if is_cut {
-            // No more fits: the same page again, if room is made.
-            return Ok(0);
-        }
         if by_hand && done.busy > 0 {
             // Compaction has some of them in hand and leaves them on their tier: the same page again.
             return Ok(BUSY_PAUSE);
+        }
+        if is_cut {
+            // No more fits: the same page again, if room is made.
+            return Ok(0);
         }
         if by_hand {
             job.left.pinned(pinned_bytes.saturating_add(done.kept_bytes));

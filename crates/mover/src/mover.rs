@@ -262,6 +262,7 @@ impl Mover {
         inner.policies = policies;
         inner.next_policy = 0;
         inner.left_alone.clear();
+        inner.exchange.seek_again();
         self.tell_pins(&inner);
         // By number it is known on which tier it is to lie.
         inner.beneath.look_again();

@@ -251,15 +251,28 @@ impl Chosen {
         self.bytes = self.chunks.iter().map(|moving| moving.bytes).sum();
     }
 
-    /// Leaves those out that are not needed to come to so many bytes.
-    pub(crate) fn cut(&mut self, bytes: u64) {
+    /// Leaves those out that are not needed to come to so many bytes, and returns them.
+    pub(crate) fn cut(&mut self, bytes: u64) -> Self {
         let mut before = 0;
-        self.chunks.retain(|moving| {
+        let needed = self.chunks.iter().take_while(|moving| {
             let needed = before < bytes;
             before += moving.bytes;
             needed
         });
-        self.bytes = self.chunks.iter().map(|moving| moving.bytes).sum();
+        let needed = needed.count();
+        let mut rest = Self {
+            chunks: self.chunks.split_off(needed),
+            ..Self::default()
+        };
+        for chosen in [self, &mut rest] {
+            chosen.bytes = chosen.chunks.iter().map(|moving| moving.bytes).sum();
+        }
+        rest
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
     }
 
     /// The chunks.

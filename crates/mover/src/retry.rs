@@ -133,6 +133,7 @@ impl Mover {
 
     /// A pin has changed, or is gone: the moves that it had begun end.
     pub(crate) fn end_moves_of_pins(&self, inner: &mut Inner) -> Result<(), StoreError> {
+        inner.exchange.seek_again();
         if !self.knows_tiers(inner) {
             // Each job sees it when its turn comes.
             return Ok(());

@@ -205,3 +205,29 @@ fn a_root_that_only_an_absent_device_took_does_not_count_while_another_fails() {
     let pool = settled(shelf.all(), sequential()).unwrap();
     assert_eq!(String::from_utf8(root_of(&pool)).unwrap(), "new");
 }
+
+#[test]
+fn what_is_noted_of_a_device_while_it_is_taken_back_holds() {
+    let shelf = Shelf::new(&[16; 2]);
+    let pool = Arc::new(create("tank", 1, vec![("only", shelf.all())]));
+    pool.write_root(b"first").unwrap();
+    let is_absent = || matches!(pool.devices()[1].presence, Presence::Absent { .. });
+    pool.note_lacking(1);
+    pool.note_failing().unwrap();
+    assert!(is_absent());
+    // What it lacked before is there now; while it gets the root it misses something else.
+    let other = Arc::downgrade(&pool);
+    let happens = move || other.upgrade().unwrap().note_lacking(1);
+    *shelf.media[1].before_write.lock().unwrap() = Some(Box::new(happens));
+    pool.take_back(&[1]).unwrap();
+    assert!(
+        shelf.media[1].before_write.lock().unwrap().is_none(),
+        "it got none"
+    );
+    pool.note_failing().unwrap();
+    assert!(is_absent());
+    // Nothing came in between.
+    pool.take_back(&[1]).unwrap();
+    pool.note_failing().unwrap();
+    assert_eq!(pool.devices()[1].presence, Presence::Behind);
+}

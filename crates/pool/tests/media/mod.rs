@@ -48,7 +48,11 @@ pub struct Medium {
     pub unreadable: Mutex<Vec<(u64, u32)>>,
     /// Writes at or behind this offset fail.
     pub unwritable_from: Mutex<u64>,
+    /// What happens meanwhile, once, before the next write.
+    pub before_write: Mutex<Option<Happens>>,
 }
+
+pub type Happens = Box<dyn FnOnce() + Send>;
 
 impl Medium {
     fn fails(&self, counter: &Mutex<u32>, operation: Operation) -> Result<(), DeviceError> {
@@ -81,6 +85,10 @@ impl Device for Medium {
         self.memory.read_at(offset, buffer)
     }
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        let happens = self.before_write.lock().unwrap().take();
+        if let Some(happens) = happens {
+            happens();
+        }
         self.fails(&self.failing_writes, Operation::Write)?;
         if offset >= *self.unwritable_from.lock().unwrap() {
             return Err(DeviceError::whole(&self.name, Operation::Write, Cause::System(5)));
@@ -152,6 +160,7 @@ impl Shelf {
             failing_flushes: Mutex::new(0),
             unreadable: Mutex::default(),
             unwritable_from: Mutex::new(u64::MAX),
+            before_write: Mutex::default(),
         })
     }
 
