@@ -93,8 +93,13 @@ impl Batch {
         self.writes.push(*request);
     }
 
+    /// How many requests there are.
+    pub fn len(&self) -> usize {
+        self.reads.len() + self.writes.len()
+    }
+
     /// Bytes of data in all.
-    fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.read_bytes as usize + self.written.len()
     }
 

@@ -116,14 +116,6 @@ pub fn accept(
 }
 
 impl Incoming {
-    /// Whether something has come already that was not read.
-    pub fn is_waiting(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_waiting(),
-            Self::Tls(tls) => !tls.left.is_empty() || tls.socket.is_waiting(),
-        }
-    }
-
     /// See [`Stream::set_deadline`].
     pub fn set_deadline(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         match self {

@@ -14,10 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    net::sockopt,
-};
+use rustix::net::sockopt;
 
 /// A silent TCP client is asked whether it is still there after this time.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
@@ -75,18 +72,6 @@ impl Stream {
             }
         }
         Ok(())
-    }
-
-    /// Whether a read would return at once.
-    pub fn is_waiting(&self) -> bool {
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        matches!(
-            poll(&mut [PollFd::new(&*self.socket, PollFlags::IN)], Some(&now)),
-            Ok(1..)
-        )
     }
 
     /// Ends both directions; blocked reads return.

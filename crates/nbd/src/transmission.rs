@@ -3,8 +3,8 @@
 //! Workers take turns at the socket: whoever holds the read lock reads one request with its payload, lets go, and
 //! serves it while the next worker reads on (the leader/followers pattern, Schmidt et al. 2000). So requests are
 //! served out of order, with no queue between threads. A worker is added when a request is read and none is free.
-//! While a client has asked for one small thing at a time for a while, the worker keeps the socket as it serves: handing
-//! it over would wake a thread for each request.
+//! While few small things are asked for at a time, and answered soon, the worker keeps the socket as it serves: handing it over
+//! would wake a thread for each request, which takes longer than the request.
 //!
 //! Small reads and writes that were received together are served together ([`Batch`]).
 //!
@@ -20,6 +20,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::{self, Scope},
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, MutexGuard};
@@ -42,11 +43,19 @@ use crate::{
 const WORKERS_MAX: usize = 8;
 /// Most workers of all connections together, beside the one that each has.
 const WORKERS_SHARED_MAX: usize = 1024;
-/// After so many requests that came alone, the next is served without handing the socket over.
-const ALONE_MIN: usize = 16;
-/// And only if it has no more data than this: its answer then fits into the socket's buffer, so that a client that does not
-/// take it at once cannot keep us from hearing what it says meanwhile.
-const ALONE_BYTES_MAX: u64 = 64 << 10;
+/// What is served sooner than this may be served without handing the socket over: what comes meanwhile need not wait for long.
+const SOON: Duration = Duration::from_micros(250);
+/// So many must have been served so soon,
+const SOON_MIN: usize = 16;
+/// as the balance of those against the others, each of which counts as so many;
+const LATE_COUNTS: usize = 16;
+/// a longer balance is not carried.
+const SOON_MAX: usize = 64;
+/// More requests than this that came together are for several workers.
+const KEPT_REQUESTS_MAX: usize = 8;
+/// And more data as well: the answer is to fit into the socket's buffer, so that a client that does not take it at once cannot
+/// keep us from hearing what it says meanwhile.
+const KEPT_BYTES_MAX: u64 = 64 << 10;
 /// Requests that come together are received together, up to this size: fifteen writes of 4 KiB.
 const RECEIVE_BYTES: usize = 64 << 10;
 /// Most stretches in one block status reply.
@@ -72,10 +81,8 @@ struct Transmission<'a> {
     workers: AtomicUsize,
     /// Workers that wait for the read lock.
     free: AtomicUsize,
-    /// Requests that are being served.
-    busy: AtomicUsize,
-    /// How many requests in a row came while nothing else was asked for.
-    alone: AtomicUsize,
+    /// How many requests were served soon of late, less those that were not.
+    soon: AtomicUsize,
     resources: &'a Resources,
 }
 
@@ -104,8 +111,7 @@ pub fn transmit(
         closing,
         workers: AtomicUsize::new(1),
         free: AtomicUsize::new(0),
-        busy: AtomicUsize::new(0),
-        alone: AtomicUsize::new(0),
+        soon: AtomicUsize::new(0),
         resources,
     };
     thread::scope(|scope| transmission.work(scope));
@@ -125,43 +131,54 @@ impl<'a> Transmission<'a> {
                     reader
                 }
             };
-            let comes_alone = self.busy.load(Ordering::Acquire) == 0
-                && reader.buffer().is_empty()
-                && !reader.get_ref().is_waiting();
             let Some(request) = self.next(&mut reader) else {
                 return;
             };
-            self.busy.fetch_add(1, Ordering::AcqRel);
-            // Only whoever holds the read lock counts.
-            let alone = match comes_alone {
-                true => self.alone.load(Ordering::Relaxed).saturating_add(1),
-                false => 0,
-            };
-            self.alone.store(alone, Ordering::Relaxed);
-            let keeps = alone >= ALONE_MIN
-                && matches!(request.command, CMD_READ | CMD_WRITE)
-                && request.length <= ALONE_BYTES_MAX
-                && request.flags & CMD_FLAG_FUA == 0;
-            if !keeps && self.free.load(Ordering::Acquire) == 0 {
-                self.call_another(scope);
-            }
+            let begun = Instant::now();
             let batch = Batch::collect(&request, &mut reader, self.terms.extended, |request| {
                 self.refusal(request).is_none()
             });
+            let keeps = self.keeps(&request, batch.as_ref());
+            if !keeps && self.free.load(Ordering::Acquire) == 0 {
+                self.call_another(scope);
+            }
             let mut reader = Some(reader);
             let served = match batch {
                 Some(batch) => {
-                    reader = None;
+                    if !keeps {
+                        reader = None;
+                    }
                     self.serve_batch(&batch)
                 }
                 None => self.serve(&request, &mut reader, keeps),
             };
-            self.busy.fetch_sub(1, Ordering::AcqRel);
             if served.is_err() {
                 self.close();
             }
+            self.note(begun.elapsed());
             kept = reader;
         }
+    }
+
+    /// Whether these are served without handing the socket over.
+    fn keeps(&self, request: &Request, batch: Option<&Batch>) -> bool {
+        let (requests, bytes) =
+            batch.map_or((1, request.length), |batch| (batch.len(), batch.bytes() as u64));
+        self.soon.load(Ordering::Relaxed) >= SOON_MIN
+            && matches!(request.command, CMD_READ | CMD_WRITE)
+            && request.flags & CMD_FLAG_FUA == 0
+            && requests <= KEPT_REQUESTS_MAX
+            && bytes <= KEPT_BYTES_MAX
+    }
+
+    /// Notes how long something took. Workers that note at once may lose a count; nothing hangs on one.
+    fn note(&self, took: Duration) {
+        let soon = self.soon.load(Ordering::Relaxed);
+        let now = match took < SOON {
+            true => (soon + 1).min(SOON_MAX),
+            false => soon.saturating_sub(LATE_COUNTS),
+        };
+        self.soon.store(now, Ordering::Relaxed);
     }
 
     /// Adds a worker, where the limits allow; without one the others serve all the same.
