@@ -13,7 +13,7 @@ pub enum PoolError {
     Device(#[from] DeviceError),
     /// No valid label on a device.
     #[error(
-        "{path} is not a device of a pool: {error}; put the right device there, or do without what was on it: --degraded"
+        "{path} cannot be used as a device of a pool: {error}; put the right device there, or do without what was on it: --degraded"
     )]
     NoLabel {
         /// The device.

@@ -147,6 +147,9 @@ pub struct Label {
 /// Why bytes are not a label.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LabelError {
+    /// The device does not give it: its error.
+    #[error("its label cannot be read: {0}")]
+    Unreadable(String),
     /// No magic.
     #[error("there is no Terrace label on it")]
     NotALabel,

@@ -30,7 +30,7 @@ impl LabelCopies {
             // What is no label at all is the rule where pools are looked for.
             let is_final = |error: &LabelError| matches!(error, LabelError::NotALabel);
             read_patiently(device, offset, &mut buffer, LABEL_BYTES, Label::decode, is_final)
-                .unwrap_or_else(|error| Err(LabelError::Invalid(error.to_string())))
+                .unwrap_or_else(|error| Err(LabelError::Unreadable(error.to_string())))
         };
         let size_bytes = device.size_bytes();
         if size_bytes < 2 * LABEL_BYTES as u64 {

@@ -326,3 +326,21 @@ fn looking_for_pools_tells_what_was_away_from_what_was_used_apart() {
         (paths.clone(), 0, true)
     );
 }
+
+#[test]
+fn a_device_that_cannot_be_read_is_not_said_to_hold_nonsense() {
+    let shelf = Shelf::new(&[64, 64]);
+    let tiers = vec![("fast", shelf.all())];
+    drop(create("tank", 1, tiers));
+    shelf.remember();
+    *shelf.media[1].failing_reads.lock().unwrap() = u32::MAX;
+    let Err(error) = open(shelf.all()) else {
+        panic!("a pool was opened with a device of which nothing can be read");
+    };
+    let said = error.to_string();
+    assert!(said.contains("its label cannot be read"), "{said}");
+    assert!(
+        said.contains("/medium/1") && said.contains("--degraded"),
+        "{said}"
+    );
+}
