@@ -451,7 +451,7 @@ fn blocks_of_512_bytes_on_request() {
             "--block-size",
             "1K",
         ],
-        1,
+        2,
     );
     machine.ok(&[
         "volume",
