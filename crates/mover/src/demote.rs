@@ -126,6 +126,7 @@ impl Mover {
         let Some(active) = inner.jobs.get(&id) else {
             return;
         };
+        // A job that has ended counts as whole, also if it moved nothing; here that is told apart.
         let unused = inner.exchange.is_for_unused(id);
         let moved_bytes = match unused {
             true => active.moved,

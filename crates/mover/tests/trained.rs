@@ -11,31 +11,59 @@ use terrace_device::Clock;
 use emulated::{BLOCK, MIB, Pattern, Pool, SECOND, Shape};
 use terrace_mover::TierPolicy;
 
-#[test]
-fn what_is_cold_makes_way_within_a_minute() {
-    let pool = Pool::new(
-        Shape {
-            volume_bytes: 64 * MIB,
-            fast_bytes: 24 * MIB,
-            memory_bytes: 4 * MIB,
-            chunk_size: "128K",
-            reads_per_quarter: 38,
-            pattern: Pattern::Contiguous,
-        },
-        "compression",
-        "off",
-    );
+/// A volume on the slow tier, which is read 38 times each quarter of a second.
+fn pool_of(volume_bytes: u64, fast_bytes: u64, chunk_size: &'static str) -> Pool {
+    let shape = Shape {
+        volume_bytes,
+        fast_bytes,
+        memory_bytes: 4 * MIB,
+        chunk_size,
+        reads_per_quarter: 38,
+        pattern: Pattern::Contiguous,
+    };
+    Pool::new(shape, "compression", "off")
+}
+
+/// Numbers that look like chance, the same each time.
+fn chance() -> impl FnMut() -> u64 {
     let mut state = 1_u64;
-    let mut next = || {
+    move || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         state >> 33
-    };
+    }
+}
+
+/// Writes over the first so many MiB, which land on the fast tier, and nobody reads them.
+fn fill(pool: &Pool, mebibytes: u64, next: &mut impl FnMut() -> u64) {
     let mut piece = vec![0; MIB as usize];
-    for at in 0..22 {
+    for at in 0..mebibytes {
         piece.iter_mut().for_each(|byte| *byte = next() as u8);
         pool.volume.write(at * MIB, &piece).unwrap();
         pool.volume.commit().unwrap();
     }
+}
+
+/// Reads 12 MiB from this one on at random for a time; the part of the reads that reached the slow tier.
+fn read(pool: &Pool, seconds: u64, from_mebibyte: u64, next: &mut impl FnMut() -> u64) -> f64 {
+    let (before, mut reads) = (pool.store.reads[1].load(Relaxed), 0);
+    let until = pool.clock.monotonic_nanoseconds() + seconds * SECOND;
+    let mut buffer = vec![0; BLOCK as usize];
+    while pool.clock.monotonic_nanoseconds() < until {
+        for _ in 0..pool.shape.reads_per_quarter {
+            let block = from_mebibyte * MIB / BLOCK + next() % (12 * MIB / BLOCK);
+            pool.volume.read(block * BLOCK, &mut buffer).unwrap();
+            reads += 1;
+        }
+        pool.pass(SECOND / 4);
+    }
+    (pool.store.reads[1].load(Relaxed) - before) as f64 / f64::from(reads)
+}
+
+#[test]
+fn what_is_cold_makes_way_within_a_minute() {
+    let pool = pool_of(64 * MIB, 24 * MIB, "128K");
+    let mut next = chance();
+    fill(&pool, 22, &mut next);
     pool.settle();
     let cold = pool.store.space_of_fast();
     assert!(cold > 16 * MIB, "{cold}");
@@ -105,37 +133,11 @@ fn what_is_forgotten_comes_up_no_more() {
 
 #[test]
 fn what_readers_wait_for_does_not_give_way_to_them() {
-    let pool = Pool::new(
-        Shape {
-            volume_bytes: 64 * MIB,
-            fast_bytes: 24 * MIB,
-            memory_bytes: 4 * MIB,
-            chunk_size: "16K",
-            reads_per_quarter: 38,
-            pattern: Pattern::Contiguous,
-        },
-        "compression",
-        "off",
-    );
+    let pool = pool_of(64 * MIB, 24 * MIB, "16K");
     // Each request that moves something waits behind those of users.
     pool.store.move_nanoseconds.store(60_000_000, Relaxed);
-    let mut state = 1_u64;
-    let mut read = |seconds: u64| {
-        let (before, mut reads) = (pool.store.reads[1].load(Relaxed), 0);
-        let until = pool.clock.monotonic_nanoseconds() + seconds * SECOND;
-        let mut buffer = vec![0; BLOCK as usize];
-        while pool.clock.monotonic_nanoseconds() < until {
-            for _ in 0..38 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let block = (state >> 33) % (12 * MIB / BLOCK);
-                pool.volume.read(block * BLOCK, &mut buffer).unwrap();
-                reads += 1;
-            }
-            pool.pass(SECOND / 4);
-        }
-        (pool.store.reads[1].load(Relaxed) - before) as f64 / f64::from(reads)
-    };
-    let slow: Vec<f64> = (0..4).map(|_| read(5)).collect();
+    let mut next = chance();
+    let slow: Vec<f64> = (0..4).map(|_| read(&pool, 5, 0, &mut next)).collect();
     println!("reads of the slow tier, by five seconds: {slow:.3?}");
     // It was 0.0 when each of them rested twenty times as long as it took.
     assert!(slow[2] < 0.1 && slow[3] == 0.0, "{slow:.3?}");
@@ -144,46 +146,11 @@ fn what_readers_wait_for_does_not_give_way_to_them() {
 
 #[test]
 fn room_for_what_readers_wait_for_is_made_in_large_pieces() {
-    let pool = Pool::new(
-        Shape {
-            volume_bytes: 128 * MIB,
-            fast_bytes: 96 * MIB,
-            memory_bytes: 4 * MIB,
-            chunk_size: "16K",
-            reads_per_quarter: 38,
-            pattern: Pattern::Contiguous,
-        },
-        "compression",
-        "off",
-    );
-    let mut state = 1_u64;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        state >> 33
-    };
-    // The fast tier is full of what nobody reads.
-    let mut piece = vec![0; MIB as usize];
-    for at in 0..92 {
-        piece.iter_mut().for_each(|byte| *byte = next() as u8);
-        pool.volume.write(at * MIB, &piece).unwrap();
-        pool.volume.commit().unwrap();
-    }
+    let pool = pool_of(128 * MIB, 96 * MIB, "16K");
+    let mut next = chance();
+    fill(&pool, 92, &mut next);
     pool.store.move_nanoseconds.store(60_000_000, Relaxed);
-    let mut read = |seconds: u64| {
-        let (before, mut reads) = (pool.store.reads[1].load(Relaxed), 0);
-        let until = pool.clock.monotonic_nanoseconds() + seconds * SECOND;
-        let mut buffer = vec![0; BLOCK as usize];
-        while pool.clock.monotonic_nanoseconds() < until {
-            for _ in 0..38 {
-                let block = 100 * MIB / BLOCK + next() % (12 * MIB / BLOCK);
-                pool.volume.read(block * BLOCK, &mut buffer).unwrap();
-                reads += 1;
-            }
-            pool.pass(SECOND / 4);
-        }
-        (pool.store.reads[1].load(Relaxed) - before) as f64 / f64::from(reads)
-    };
-    let slow: Vec<f64> = (0..6).map(|_| read(5)).collect();
+    let slow: Vec<f64> = (0..6).map(|_| read(&pool, 5, 100, &mut next)).collect();
     println!("reads of the slow tier, by five seconds: {slow:.3?}");
     // It was 0.48 and 0.18 when each request brought 128 KiB of the 20 MiB that had to sink first.
     assert!(slow[3] < 0.35 && slow[4] < 0.12, "{slow:.3?}");
@@ -192,29 +159,9 @@ fn room_for_what_readers_wait_for_is_made_in_large_pieces() {
 
 #[test]
 fn what_was_read_takes_the_place_of_what_was_not_also_when_readers_have_gone() {
-    let pool = Pool::new(
-        Shape {
-            volume_bytes: 160 * MIB,
-            fast_bytes: 64 * MIB,
-            memory_bytes: 4 * MIB,
-            chunk_size: "128K",
-            reads_per_quarter: 38,
-            pattern: Pattern::Contiguous,
-        },
-        "compression",
-        "off",
-    );
-    let mut state = 1_u64;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        state >> 33
-    };
-    let mut piece = vec![0; MIB as usize];
-    for at in 0..52 {
-        piece.iter_mut().for_each(|byte| *byte = next() as u8);
-        pool.volume.write(at * MIB, &piece).unwrap();
-        pool.volume.commit().unwrap();
-    }
+    let pool = pool_of(160 * MIB, 64 * MIB, "128K");
+    let mut next = chance();
+    fill(&pool, 52, &mut next);
     pool.settle();
     pool.environment().heat.clear();
     pool.environment().chunk_heat.clear();
@@ -228,12 +175,12 @@ fn what_was_read_takes_the_place_of_what_was_not_also_when_readers_have_gone() {
         }
         pool.pass(SECOND / 4);
     }
-    pool.pass(60 * SECOND);
+    pool.pass(15 * SECOND);
     let before = slow();
     for at in 0..32 {
         pool.volume.read((100 + at) * MIB, &mut buffer).unwrap();
     }
-    // It was 28 after this time: a sixteenth of the tier each 20 s, the first after half a minute.
+    // A sixteenth of the tier each 20 s came up before, the first after half a minute.
     assert_eq!(slow() - before, 0, "of 32 regions still below");
     pool.check();
 }
