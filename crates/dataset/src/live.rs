@@ -312,7 +312,7 @@ impl LiveDataset {
         if usage.is_short_of_working_room() {
             let environment = self.dataset.environment();
             let now = environment.clock.monotonic_nanoseconds();
-            if environment.relief.is_time(now) {
+            if environment.relief.is_time(now, bytes, usage.working_bytes()) {
                 // Garbage comes back first: what is written anew makes more of it, and needs room before it gives any.
                 let mut enough = || !usage.is_short_of_working_room() || usage.brings_working_room_back();
                 if !enough() {

@@ -51,8 +51,9 @@ const GAINED_PART: u64 = 4;
 /// How long after a look through the whole pool that won nothing the next one may be made for those to whom nothing is
 /// promised, nanoseconds.
 const BARREN_REST: u64 = 10_000_000_000;
-/// Between two works in time, nanoseconds.
+/// Between two works in time, nanoseconds; unless so large a part of the working room was taken since the last one.
 const IN_TIME_REST: u64 = 200_000_000;
+const IN_TIME_PART: u64 = 8;
 
 /// See the module.
 #[derive(Default)]
@@ -60,6 +61,8 @@ pub struct Relief {
     by: OnceLock<Weak<Datasets>>,
     /// When somebody last worked here in time.
     in_time: AtomicU64,
+    /// What was asked for since then by who is short of working room, bytes.
+    asked_bytes: AtomicU64,
     turn: Mutex<Turn>,
 }
 
@@ -82,15 +85,22 @@ struct Asking<'a> {
 }
 
 impl Relief {
-    /// Whether it is time to work before it must be, which is once in a while only: it may be in vain.
-    pub(crate) fn is_time(&self, now: u64) -> bool {
+    /// Whether it is time to work before it must be, for one who asks for so many bytes and shares so much working room. It may be
+    /// in vain, so it is once in a while only; but who writes quickly has taken all that is left long before that.
+    pub(crate) fn is_time(&self, now: u64, bytes: u64, working_bytes: u64) -> bool {
+        let asked = self.asked_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let last = self.in_time.load(Ordering::Relaxed);
-        let is_time = last == 0 || now >= last.saturating_add(IN_TIME_REST);
-        is_time
+        let is_time =
+            last == 0 || now >= last.saturating_add(IN_TIME_REST) || asked >= working_bytes / IN_TIME_PART;
+        let is_first = is_time
             && self
                 .in_time
-                .compare_exchange(last, now.max(1), Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
+                .compare_exchange(last, now.max(last + 1), Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if is_first {
+            self.asked_bytes.store(0, Ordering::Relaxed);
+        }
+        is_first
     }
 
     /// Works until there is `enough`, or nothing more can be had.

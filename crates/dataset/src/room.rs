@@ -129,6 +129,11 @@ impl Usage {
         space.available_beside(own).saturating_sub(working)
     }
 
+    /// Working room that it shares, bytes.
+    pub(crate) fn working_bytes(&self) -> u64 {
+        self.working_bytes.load(Ordering::Relaxed)
+    }
+
     /// Whether less than half of the working room that it shares is left of the store's room.
     pub(crate) fn is_short_of_working_room(&self) -> bool {
         if self.reservation_bytes() == 0 || self.store.available_bytes() > 0 {

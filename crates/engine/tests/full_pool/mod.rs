@@ -44,8 +44,14 @@ pub struct Rig {
 impl Rig {
     /// A pool with one device in each tier.
     pub fn new(tiers_bytes: &[u64]) -> Self {
+        let tiers: Vec<_> = tiers_bytes.iter().map(|bytes| (vec![*bytes], 1)).collect();
+        Self::of(&tiers)
+    }
+
+    /// A pool with these devices in each tier, of which each keeps so many copies.
+    pub fn of(tiers: &[(Vec<u64>, u8)]) -> Self {
         let clock = Arc::new(ManualClock::new(1_800_000_000_000_000_000));
-        Self::with(tiers_bytes, OpenOptions::driven(clock.clone(), 1), clock)
+        Self::with(tiers, OpenOptions::driven(clock.clone(), 1), clock)
     }
 
     /// The same with all threads of its own.
@@ -54,27 +60,35 @@ impl Rig {
             memory_bytes: Some(64 << 20),
             ..OpenOptions::default()
         };
-        Self::with(tiers_bytes, options, Arc::new(ManualClock::new(0)))
+        let tiers: Vec<_> = tiers_bytes.iter().map(|bytes| (vec![*bytes], 1)).collect();
+        Self::with(&tiers, options, Arc::new(ManualClock::new(0)))
     }
 
-    fn with(tiers_bytes: &[u64], options: OpenOptions, clock: Arc<ManualClock>) -> Self {
-        let devices: Vec<_> = (0..tiers_bytes.len())
-            .map(|tier| Arc::new(MemoryDevice::new(format!("/disk{tier}"), tiers_bytes[tier])))
-            .collect();
-        let tiers = (0..tiers_bytes.len()).map(|tier| TierSpec {
-            name: format!("tier{tier}"),
-            devices: vec![format!("/disk{tier}").parse().unwrap()],
-            copies: 1,
-        });
+    fn with(tiers: &[(Vec<u64>, u8)], options: OpenOptions, clock: Arc<ManualClock>) -> Self {
+        let (mut devices, mut specs, mut given) = (Vec::new(), Vec::new(), Vec::new());
+        for (tier, (sizes, copies)) in tiers.iter().enumerate() {
+            let own: Vec<_> = (devices.len()..)
+                .zip(sizes)
+                .map(|(number, bytes)| Arc::new(MemoryDevice::new(format!("/disk{number}"), *bytes)))
+                .collect();
+            specs.push(TierSpec {
+                name: format!("tier{tier}"),
+                devices: own.iter().map(|device| device.path().parse().unwrap()).collect(),
+                copies: *copies,
+            });
+            given.push(
+                own.iter()
+                    .map(|device| device.clone() as Arc<dyn Device>)
+                    .collect(),
+            );
+            devices.extend(own);
+        }
         let spec = PoolSpec {
             name: "tank".into(),
-            tiers: tiers.collect(),
+            tiers: specs,
             ..PoolSpec::default()
         };
-        let given = devices
-            .iter()
-            .map(|device| vec![device.clone() as Arc<dyn Device>]);
-        let engine = Engine::create_on(&spec, given.collect(), options).unwrap();
+        let engine = Engine::create_on(&spec, given, options).unwrap();
         Self {
             devices,
             clock,
