@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES};
+
 use crate::layout::ROOT_OFFSETS;
 use crate::member::OpenDevice;
 use crate::root::{ROOT_BYTES_MAX, encode_root, read_root_slots};
@@ -211,7 +213,39 @@ impl Pool {
         }
         roots.newest = Some(payload.to_vec());
         roots.lost = false;
+        self.erase_outlived(roots, &holders, except);
         Ok(())
+    }
+
+    /// Erases the roots of devices that held them until faster ones came: opened without these, they would show what the pool was
+    /// then, out of segments that were written over since. Without any root they say that others have it. What fails here is
+    /// tried again with the next root; those of devices that were away do not count, but tell where their entries of the log lie.
+    fn erase_outlived(&self, roots: &mut Roots, holders: &[Arc<OpenDevice>], except: &[u16]) {
+        let of_the_past = self.of_the_past();
+        let open = self.open.read().clone();
+        let outlived = open.iter().filter(|device| {
+            let number = device.number;
+            let holds = holders.iter().any(|holder| holder.number == number);
+            let is_current = device.state() == DeviceState::Online && !of_the_past.contains(&number);
+            is_current && !holds && !except.contains(&number)
+        });
+        for device in outlived {
+            let Some((_, newest, _)) = roots.slots.iter().find(|(number, ..)| *number == device.number)
+            else {
+                continue;
+            };
+            // The older one first: it must not become the newest.
+            let erased = erase_slot(device, 1 - newest).and_then(|()| erase_slot(device, *newest));
+            match erased {
+                Ok(()) => {
+                    let number = device.number;
+                    roots.slots.retain(|(device, ..)| *device != number);
+                    roots.halves.retain(|device| *device != number);
+                    roots.unsure.retain(|(device, ..)| *device != number);
+                }
+                Err(error) => tracing::warn!(%error, "an old root could not be erased"),
+            }
+        }
     }
 
     /// Makes the root that [`read_root`](Self::read_root) gave the one that every later opening finds. To be called by
@@ -303,6 +337,15 @@ impl Pool {
         holders.truncate(HOLDERS_MAX);
         holders
     }
+}
+
+/// Empties both copies of a slot, durably.
+fn erase_slot(device: &OpenDevice, slot: usize) -> Result<(), PoolError> {
+    let zeroes = AlignedBuffer::zeroed(DEVICE_BLOCK_BYTES);
+    for offset in ROOT_OFFSETS[slot] {
+        device.write_front(offset, &zeroes)?;
+    }
+    device.flush()
 }
 
 /// Writes both copies of a slot. One that a device refuses is as one that cannot be read later: the other is enough.
