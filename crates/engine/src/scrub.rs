@@ -339,3 +339,84 @@ impl Scrub {
         true
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Arc;
+
+    use terrace_dataset::{Context, FileKind, NewDataset, ROOT};
+    use terrace_device::{AlignedBuffer, Device, ManualClock, MemoryDevice};
+
+    use crate::{Engine, OpenOptions, PoolSpec, TierSpec};
+
+    const BLOCK: usize = 4096;
+
+    /// Content that is found by its first bytes.
+    fn content(seed: u8) -> Vec<u8> {
+        let bytes = (0..BLOCK).map(|at| (at as u8).wrapping_mul(seed) ^ (at >> 5) as u8 ^ seed);
+        bytes.collect()
+    }
+
+    fn flip(device: &MemoryDevice, content: &[u8]) {
+        let length = device.size_bytes() as usize;
+        let mut bytes = AlignedBuffer::with_capacity(length);
+        device.read_at(0, bytes.reuse(length)).unwrap();
+        let found = bytes.windows(content.len()).position(|here| here == content);
+        let at = found.unwrap() + 100;
+        let page = at / BLOCK * BLOCK;
+        bytes[at] ^= 4;
+        let mut written = AlignedBuffer::with_capacity(BLOCK);
+        written.reuse(BLOCK).copy_from_slice(&bytes[page..page + BLOCK]);
+        device.write_at(page as u64, &written).unwrap();
+    }
+
+    /// Scrubs while nothing else is done: what was deleted is not freed meanwhile.
+    fn scrub(engine: &Engine) -> (u64, Vec<String>) {
+        assert!(engine.scrub.start(0, 0, 0, &[]));
+        while engine.scrub.step(&engine.chunks, "tank", 1).unwrap() == Some(false) {}
+        let status = engine.scrub.status().unwrap();
+        assert_eq!(status.state, "done");
+        (status.errors, status.files)
+    }
+
+    #[test]
+    fn damage_that_nobody_refers_to_any_more_is_none() {
+        let spec = PoolSpec {
+            name: "tank".into(),
+            tiers: vec![TierSpec {
+                name: "disk".into(),
+                devices: Vec::new(),
+                copies: 1,
+            }],
+            ..PoolSpec::default()
+        };
+        let device = Arc::new(MemoryDevice::new("disk", 96 << 20));
+        let options = OpenOptions::driven(Arc::new(ManualClock::new(1)), 1);
+        let engine =
+            Engine::create_on(&spec, vec![vec![device.clone() as Arc<dyn Device>]], options).unwrap();
+        let new = NewDataset {
+            properties: vec![("compression".into(), "off".into())],
+            ..NewDataset::default()
+        };
+        engine.datasets().create("tank/files", &new).unwrap();
+        let files = engine.datasets().filesystem("tank/files").unwrap();
+        let root = Context::root();
+        for (name, seed) in [(&b"kept"[..], 3), (b"deleted", 5)] {
+            let file = files.create(&root, ROOT, name, FileKind::File, 0o600, 0).unwrap();
+            files.write(&root, file.object, 0, &content(seed), false).unwrap();
+        }
+        files.sync().unwrap();
+        assert_eq!(scrub(&engine), (0, Vec::new()));
+        flip(&device, &content(5));
+        assert_eq!(scrub(&engine), (1, vec!["tank/files/deleted".to_owned()]));
+        files.unlink(&root, ROOT, b"deleted").unwrap();
+        files.sync().unwrap();
+        engine.datasets().commit_all().unwrap();
+        while engine.datasets().sweep_step(1000).unwrap() == terrace_dataset::Progress::More {}
+        // It is still there to be read, and nobody will.
+        assert_eq!(scrub(&engine), (0, Vec::new()));
+        flip(&device, &content(3));
+        assert_eq!(scrub(&engine), (1, vec!["tank/files/kept".to_owned()]));
+    }
+}
