@@ -151,6 +151,37 @@ fn what_is_hot_and_lies_below_comes_up_before_what_is_moved_by_hand() {
     busy.is_there_as_far_as_it_fits(cold, id);
 }
 
+/// Above the middle of the marks there is room for the one or the other: it is not given to who is quicker.
+#[test]
+fn a_move_by_hand_leaves_the_room_that_is_awaited_by_what_is_hot_and_lies_below() {
+    let mut busy = Busy::new();
+    let (_, _other) = busy.cold("pool/other", 22 * MIB, 0);
+    let (cold, _volume) = busy.cold("pool/cold", 18 * MIB, 1);
+    busy.pool.mover.set_enabled(false);
+    busy.put(busy.hot(), 0..4, 1);
+    busy.pool.store.move_nanoseconds.store(10_000_000, Relaxed);
+    let below = busy.read(3);
+    assert!(below > 500, "{below}");
+    let waits = |busy: &Busy, id| busy.job(id).reason.contains("read more often has come up");
+    busy.pool.mover.set_enabled(true);
+    let id = busy.pool.mover.move_to(cold, 0, "fast").unwrap();
+    let mut waited = false;
+    for _ in 0..400 {
+        if matches!(busy.pool.mover.step().unwrap(), terrace_mover::Step::Idle { .. }) {
+            break;
+        }
+        waited |= waits(&busy, id);
+    }
+    let slow: Vec<u64> = (0..20)
+        .map(|_| {
+            waited |= waits(&busy, id);
+            busy.read(1)
+        })
+        .collect();
+    assert!(waited, "it never waited: {slow:?} {:?}", busy.job(id));
+    assert_eq!(slow.last(), Some(&0), "{slow:?}");
+}
+
 #[test]
 fn what_is_moved_by_hand_takes_the_place_of_what_is_colder_and_of_nothing_else() {
     let mut busy = Busy::new();
