@@ -657,22 +657,31 @@ impl LiveDataset {
         to: u64,
     ) -> Result<Option<RegionRecord>, FsError> {
         let region = from / PER_REGION;
-        let body = object.state.lock().inode.body;
-        let cached = self.region(body, region)?;
         let mut record = RegionRecord::new();
-        let state = object.state.lock();
-        for block in from..to {
-            let at = (block % PER_REGION) as u32;
-            let source = match look(&state, block) {
-                Look::Ram => return Ok(None),
-                Look::Void => continue,
-                // Only this object holds what was written ahead: nobody else may refer to it before the commit.
-                Look::Source(Source::Chunk { chunk, .. }) if is_ahead(&state, chunk) => return Ok(None),
-                Look::Source(Source::Chunk { chunk, index }) => Some((chunk, index)),
-                Look::Source(Source::Below) => cached.record.as_ref().and_then(|record| record.lookup(at)),
-            };
-            if let Some((chunk, index)) = source {
-                record.overwrite(at, 1, chunk, index);
+        let mut below = Vec::new();
+        let body = {
+            let state = object.state.lock();
+            for block in from..to {
+                let at = (block % PER_REGION) as u32;
+                match look(&state, block) {
+                    Look::Ram => return Ok(None),
+                    Look::Void => {}
+                    // Only this object holds what was written ahead: nobody else may refer to it before the commit.
+                    Look::Source(Source::Chunk { chunk, .. }) if is_ahead(&state, chunk) => return Ok(None),
+                    Look::Source(Source::Chunk { chunk, index }) => record.overwrite(at, 1, chunk, index),
+                    Look::Source(Source::Below) => below.push(at),
+                }
+            }
+            state.inode.body
+        };
+        // After the look at what is in RAM: a commit puts its records here before it lets that go, and what an older one maps is
+        // not the content any more, nor anybody's.
+        let cached = self.region(body, region)?;
+        if let Some(recorded) = &cached.record {
+            for at in below {
+                if let Some((chunk, index)) = recorded.lookup(at) {
+                    record.overwrite(at, 1, chunk, index);
+                }
             }
         }
         Ok(Some(record))
