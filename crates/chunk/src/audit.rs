@@ -228,6 +228,23 @@ impl ChunkStore {
         self.meta.out_of_reach()
     }
 
+    /// What is to be said where the pool cannot be opened for want of these segments; `None` if all are there.
+    pub fn metadata_is_away(&self) -> Option<StoreError> {
+        crate::recover::metadata_is_away(&self.pool, &self.meta)
+    }
+
+    /// Where records cannot be looked up, since their tables have no copy on a device that is there: the first and the last key of
+    /// each such table. From memory.
+    pub fn keys_out_of_reach(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        if self.meta.out_of_reach() == 0 {
+            return Vec::new();
+        }
+        self.tree.keys_in(|extent| {
+            let mut copies = self.meta.copies_of(extent).0.into_iter().flatten();
+            !copies.any(|copy| self.pool.has_segment(copy))
+        })
+    }
+
     /// What still counts on a device, in words: nothing, once it has left the pool in good order.
     pub fn claims_on(&self, device: u16) -> Result<Vec<String>, StoreError> {
         let payload = self.pool.read_root().map_err(pool_error)?.unwrap_or_default();

@@ -246,6 +246,11 @@ impl ChunkStore {
         self.end_without
     }
 
+    /// Why the end of the log was given up when the store was opened, if it was ([`Options::rewind`](crate::Options::rewind)).
+    pub fn given_up(&self) -> Option<&str> {
+        self.given_up.as_deref()
+    }
+
     /// Bytes of the log that its copy on a slower device does not have yet.
     pub fn behind_bytes(&self) -> u64 {
         self.log.due_bytes()

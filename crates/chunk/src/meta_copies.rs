@@ -105,6 +105,22 @@ impl MetaStorage {
         gone.count() as u64
     }
 
+    /// The devices that are not there and have the only copies of metadata in use, ascending.
+    pub fn devices_out_of_reach(&self) -> Vec<u16> {
+        let state = self.state.lock();
+        let mut devices: Vec<u16> = state
+            .segments
+            .values()
+            .filter(|segment| segment.live > 0)
+            .map(|segment| segment.copies)
+            .filter(|copies| !copies.iter().any(|copy| self.pool.has_segment(copy)))
+            .flat_map(|copies| copies.0.into_iter().flatten().map(|copy| copy.device))
+            .collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices
+    }
+
     /// Forgets the copy of the root if it lies in `range`: the next checkpoint makes another.
     pub fn forget_root_copy(&self, range: SegmentRange) {
         let forgotten = {

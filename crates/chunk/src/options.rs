@@ -21,6 +21,9 @@ pub struct Options {
     /// How much of a hash the dedup index keeps, bytes, at most 16. Less makes other content meet under one hint, which
     /// is how the simulator sees what nobody will ever see with 16.
     pub hint_bytes: usize,
+    /// Where the end of the log lies only on devices that are not there, or the log is damaged: give up what came after the last
+    /// state that can be read, instead of refusing to open.
+    pub rewind: bool,
 }
 
 impl Default for Options {
@@ -37,6 +40,7 @@ impl Default for Options {
             nonce,
             checkpoint_log_bytes: 32 << 20,
             hint_bytes: HINT_BYTES_MAX,
+            rewind: false,
         }
     }
 }

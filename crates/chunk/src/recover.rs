@@ -13,6 +13,7 @@ use std::{
     },
 };
 
+use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use terrace_codec::Writer;
 use terrace_log::{Copies, Log, LogError, LogPosition, Scanned, Scanner};
@@ -37,6 +38,9 @@ use crate::{
 
 /// Records of the segment table read at once.
 const SCAN: usize = 4096;
+
+/// How far sequences jump where the end of the log was given up: over all that it can have held.
+const GIVEN_UP_SEQUENCES: u64 = 1 << 40;
 
 /// Totals of the replay as it goes.
 struct Replay {
@@ -140,8 +144,17 @@ impl ChunkStore {
             lacking,
             confirmed,
         } = replay_log(&pool, &crew, root.position, &mut replay)?;
+        if !meta.devices_out_of_reach().is_empty() {
+            // Before the labels say that the pool is used without what is missing.
+            for table in [TABLE_SEGMENTS, TABLE_LIVE] {
+                scan_table(&replay.tree, table, |_| Ok(()))
+                    .map_err(|error| metadata_is_away(&pool, &meta).unwrap_or(error))?;
+            }
+        }
+        let rewind = options.rewind && !pool.is_read_only();
+        let mut given_up = None;
         if let Some(cause) = broken {
-            return Err(cause);
+            given_up = Some(give_up(cause, rewind)?);
         }
         if replay.tree.newest_sequence() > replay.sequence {
             return Err(damaged(format!(
@@ -153,10 +166,12 @@ impl ChunkStore {
         // What was accepted may still be in a device's cache when only the process died.
         if !pool.is_read_only() {
             if position.offset < pool.segment_bytes() || position.next.is_empty() {
-                check_log_is_there(&pool, position.segment)?;
+                check_log_is_there(&pool, position.segment)
+                    .or_else(|cause| give_up(cause, rewind).map(|cause| given_up = Some(cause)))?;
             }
             if scanner.may_go_on_in_next(&position) {
-                check_log_is_there(&pool, position.next)?;
+                check_log_is_there(&pool, position.next)
+                    .or_else(|cause| give_up(cause, rewind).map(|cause| given_up = Some(cause)))?;
             }
             pool.flush_all().map_err(pool_error)?;
             forget_given_up(&pool, &root.position, replay.sequence)?;
@@ -177,8 +192,13 @@ impl ChunkStore {
             returned.retain(|device| !lacks(device));
             pool.take_back(&returned).map_err(pool_error)?;
         }
-        let marks = VecDeque::from([start, (replay.sequence, replay.counters)]);
         let log = Log::resume(pool.clone(), root.position, position, segments, options.nonce);
+        if given_up.is_some() {
+            // Nothing is appended there before a root says where the log goes on.
+            replay.sequence += GIVEN_UP_SEQUENCES;
+            log.begin_elsewhere(replay.sequence).map_err(log_error)?;
+        }
+        let marks = VecDeque::from([start, (replay.sequence, replay.counters)]);
         log.note_gaps(scanner.left_behind());
         let mut store = Self::assemble(pool, options, crew, meta, log, replay, marks);
         store.end_without = scanner.end_without();
@@ -189,7 +209,11 @@ impl ChunkStore {
             );
         }
         store.claim_data()?;
-        if !store.pool.is_read_only() {
+        store.given_up = given_up;
+        if store.given_up.is_some() {
+            store.checkpoint()?;
+            store.complete_chunks(lacking)?;
+        } else if !store.pool.is_read_only() {
             // As long as a copy is lacking the tail is looked at again by the next opening.
             let flushed = if lacking.is_empty() {
                 store.log.position().sequence
@@ -324,20 +348,16 @@ impl ChunkStore {
             scratch: Mutex::default(),
             unlogged_bytes: AtomicU64::new(0),
             end_without: None,
+            given_up: None,
         }
     }
 
     /// Claims the data segments of the segment table and counts what is live in them.
     fn claim_data(&self) -> Result<(), StoreError> {
         for (table, counted) in [(TABLE_SEGMENTS, false), (TABLE_LIVE, true)] {
-            let mut from = vec![table];
-            loop {
-                let records = self.tree.scan(&from, &[table + 1], SCAN).map_err(meta_error)?;
-                let Some((last, _)) = records.last() else { break };
-                from = last.to_vec();
-                from.push(0);
+            scan_table(&self.tree, table, |records| {
                 let mut books = self.keeper.lock();
-                for (key, value) in &records {
+                for (key, value) in records {
                     let segment = segment_of_key(key).ok_or_else(|| damaged("a key of the segment table"))?;
                     if counted {
                         let live =
@@ -348,13 +368,52 @@ impl ChunkStore {
                         books.open_segment(segment);
                     }
                 }
-            }
+                Ok(())
+            })?;
         }
         let mut books = self.keeper.lock();
         let all: Vec<SegmentId> = books.segments.keys().copied().collect();
         all.into_iter().for_each(|segment| books.close_segment(segment));
         Ok(())
     }
+}
+
+/// Gives all records of a table to `each`, a page at a time.
+fn scan_table(
+    tree: &Tree,
+    table: u8,
+    mut each: impl FnMut(&[(Bytes, Bytes)]) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let mut from = vec![table];
+    loop {
+        let records = tree.scan(&from, &[table + 1], SCAN).map_err(meta_error)?;
+        let Some((last, _)) = records.last() else {
+            return Ok(());
+        };
+        from = last.to_vec();
+        from.push(0);
+        each(&records)?;
+    }
+}
+
+/// What is to be said where the pool cannot be opened without the metadata that missing devices alone have; `None` if they have none.
+pub(crate) fn metadata_is_away(pool: &Pool, meta: &MetaStorage) -> Option<StoreError> {
+    let devices = pool.devices();
+    let describe = |number: u16| match devices.iter().find(|device| device.number == number) {
+        Some(device) => format!("device {number} (last seen as {})", device.path),
+        None => format!("device {number}"),
+    };
+    let on: Vec<String> = meta.devices_out_of_reach().into_iter().map(describe).collect();
+    let (on, name) = (on.join(" and "), pool.name());
+    (!on.is_empty()).then(|| {
+        StoreError::Device(
+            format!(
+                "metadata that pool '{name}' cannot be opened without lies only on {on}, which is missing; no content was changed: bring it \
+                 back and type 'terrace start {name}', or save what is left with 'terrace verify {name} --rebuild NEWPOOL'"
+            )
+            .into(),
+        )
+    })
 }
 
 /// Claims a segment; one of a missing device cannot be, and needs not.
@@ -366,6 +425,15 @@ fn claim(pool: &Pool, segment: SegmentId) -> Result<(), StoreError> {
             "a segment is used twice or does not exist: {error}"
         ))),
     }
+}
+
+/// What keeps the log from going on where it was left is accepted by who wants to go back behind it; it is said then.
+fn give_up(cause: StoreError, rewind: bool) -> Result<String, StoreError> {
+    if !rewind {
+        return Err(cause);
+    }
+    tracing::warn!(%cause, "the end of the log is given up, as was asked for");
+    Ok(cause.to_string())
 }
 
 /// Whether a copy is on a device that is there.
@@ -403,7 +471,8 @@ fn check_log_is_there(pool: &Pool, copies: Copies) -> Result<(), StoreError> {
     Err(StoreError::Device(
         format!(
             "the end of the log of pool '{name}' lies only on {on}, which is missing; nothing was changed: bring it back and type \
-             'terrace start {name}', or save what is left with 'terrace verify {name} --rebuild NEWPOOL'"
+             'terrace start {name}'; or give up for good what came after the last state that the others have with 'terrace start {name} \
+             --rewind', or save what is left with 'terrace verify {name} --rebuild NEWPOOL'"
         )
         .into(),
     ))
@@ -424,7 +493,9 @@ fn without_a_root(pool: &Pool) -> StoreError {
     let (on, name) = (on.join(", "), pool.name());
     StoreError::Device(
         format!(
-            "no device that is there has a root record of pool '{name}'; missing: {on}; nothing was changed: bring one of these back that              has it (the fastest four have) and type 'terrace start {name}', or save what is left with 'terrace verify {name}              --rebuild NEWPOOL'"
+            "no device that is there has a root record of pool '{name}'; missing: {on}; nothing was changed: bring one of these back that \
+             has it (the fastest four have) and type 'terrace start {name}', or save what is left with 'terrace verify {name} \
+             --rebuild NEWPOOL'"
         )
         .into(),
     )

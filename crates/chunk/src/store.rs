@@ -96,6 +96,8 @@ pub struct ChunkStore {
     pub(crate) crew: Crew,
     /// The end of the log may have gone with a device that was not there at the opening.
     pub(crate) end_without: Option<terrace_log::EndWithout>,
+    /// Why the end of the log was given up when the store was opened, if it was.
+    pub(crate) given_up: Option<String>,
 }
 
 impl ChunkStore {

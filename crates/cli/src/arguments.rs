@@ -165,6 +165,13 @@ pub enum Command {
         /// Start although devices are missing
         #[arg(long)]
         degraded: bool,
+        /// Where the end of the log is damaged, or lies only on devices that are missing: open the last state that can be read, and
+        /// give up for good what came later (implies --degraded)
+        #[arg(long)]
+        rewind: bool,
+        /// Do not ask, with --rewind
+        #[arg(short, long)]
+        yes: bool,
     },
     /// Unmount, detach and stop serving everything of a pool, close it and end its daemon
     Stop {
@@ -475,6 +482,13 @@ pub enum PoolCommand {
         /// Also a pool of which devices are missing; what has no copy elsewhere cannot be read then
         #[arg(long)]
         degraded: bool,
+        /// Where the end of the log is damaged, or lies only on devices that are missing: open the last state that can be read, and
+        /// give up for good what came later (implies --degraded)
+        #[arg(long)]
+        rewind: bool,
+        /// Do not ask, with --rewind
+        #[arg(short, long)]
+        yes: bool,
         /// Only say what would be taken up
         #[arg(short = 'n', long)]
         dry_run: bool,

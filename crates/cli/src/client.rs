@@ -24,12 +24,12 @@ impl Client {
         if let Some(client) = Self::open_running(places, pool)? {
             return Ok(client);
         }
-        Self::start(places, pool, false)
+        Self::start(places, pool, launch::Accepted::default())
     }
 
     /// Starts the daemon and connects. Another command may be faster: then its daemon serves this one too.
-    pub fn start(places: &Places, pool: &str, degraded: bool) -> Result<Self, Failure> {
-        let started = launch::start_daemon(places, pool, degraded);
+    pub fn start(places: &Places, pool: &str, accepted: launch::Accepted) -> Result<Self, Failure> {
+        let started = launch::start_daemon(places, pool, accepted);
         if let Some(client) = Self::open_running(places, pool)? {
             return Ok(client);
         }

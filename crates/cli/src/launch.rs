@@ -31,8 +31,27 @@ const READINESS_BYTES_MAX: u64 = 64 << 10;
 /// How long a daemon may take to stop, or to be made by another command.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What a pool is opened in spite of.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Accepted {
+    /// Devices are missing.
+    pub degraded: bool,
+    /// The log cannot be read to its end: what came there is given up.
+    pub rewind: bool,
+}
+
+impl Accepted {
+    /// As the options of a command say it.
+    pub fn of(degraded: bool, rewind: bool) -> Self {
+        Self {
+            degraded: degraded || rewind,
+            rewind,
+        }
+    }
+}
+
 /// Starts the daemon and waits until it serves.
-pub fn start_daemon(places: &Places, pool: &str, degraded: bool) -> Result<u32, Failure> {
+pub fn start_daemon(places: &Places, pool: &str, accepted: Accepted) -> Result<u32, Failure> {
     let what = format!("start pool '{pool}'");
     let fail = |why: &dyn std::fmt::Display, remedy: &str| Failure::new(what.clone(), why, remedy);
     let log_path = places.log_file(pool);
@@ -56,7 +75,15 @@ pub fn start_daemon(places: &Places, pool: &str, degraded: bool) -> Result<u32, 
     let mut command = Command::new(program);
     command
         .args(["start", pool, "--foreground"])
-        .args(degraded.then_some("--degraded"))
+        .args(accepted.degraded.then_some("--degraded"))
+        // Who accepted that was asked.
+        .args(
+            accepted
+                .rewind
+                .then_some(["--rewind", "--yes"])
+                .into_iter()
+                .flatten(),
+        )
         .env("TERRACE_READY", "1")
         .current_dir("/")
         .stdin(Stdio::null())

@@ -123,6 +123,29 @@ impl Datasets {
         Ok(())
     }
 
+    /// Keeps datasets of which records lie between such keys (first and last) from being changed until the pool is opened again:
+    /// these cannot be looked up, so that a change that meets one could not be committed, nor anything that was changed with it.
+    /// Returns their names.
+    pub fn keep_from_changes(&self, keys: &[(Vec<u8>, Vec<u8>)]) -> Vec<String> {
+        let tables = [
+            keys::TABLE_COUNTERS,
+            keys::TABLE_INODE,
+            keys::TABLE_ENTRY,
+            keys::TABLE_XATTR,
+            keys::TABLE_REGION,
+            keys::TABLE_HISTORY,
+        ];
+        let has_some = |dataset: u32| {
+            tables.iter().any(|table| {
+                let (from, to) = keys::dataset_range(*table, dataset);
+                keys.iter().any(|(first, last)| *first < to && *last >= from)
+            })
+        };
+        let nodes = self.nodes_where(|node| has_some(node.state.number()));
+        nodes.iter().for_each(|node| node.state.keep_from_changes());
+        nodes.iter().map(|node| node.state.name().to_string()).collect()
+    }
+
     pub(crate) fn nodes_where(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Arc<Node>> {
         self.registry
             .read()

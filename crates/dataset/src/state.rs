@@ -148,6 +148,8 @@ pub struct DatasetState {
     usage: Arc<Usage>,
     orphans: AtomicBool,
     gone: AtomicBool,
+    /// A part of its records is out of reach: what is changed now could not be committed.
+    is_kept_from_changes: AtomicBool,
     committed_nanoseconds: AtomicU64,
     /// Changed under the commit lock.
     recount: Mutex<Option<Recount>>,
@@ -192,6 +194,7 @@ impl DatasetState {
             usage,
             orphans: AtomicBool::new(true),
             gone: AtomicBool::new(false),
+            is_kept_from_changes: AtomicBool::new(false),
             committed_nanoseconds: AtomicU64::new(0),
             recount: Mutex::new(None),
         }
@@ -241,7 +244,15 @@ impl DatasetState {
     }
 
     pub(crate) fn set_settings(&self, settings: Settings) {
-        *self.settings.write() = Arc::new(settings);
+        let readonly = settings.readonly || self.is_kept_from_changes.load(Ordering::SeqCst);
+        *self.settings.write() = Arc::new(Settings { readonly, ..settings });
+    }
+
+    /// As if `readonly` were set, whatever it is set to, until the pool is opened again.
+    pub(crate) fn keep_from_changes(&self) {
+        self.is_kept_from_changes.store(true, Ordering::SeqCst);
+        let settings = Settings::clone(&self.settings());
+        self.set_settings(settings);
     }
 
     /// A number that no object or body of this dataset had before.

@@ -54,8 +54,17 @@ impl Damaged {
     fn contains(&self, id: ChunkId) -> Result<bool, StoreError> {
         match self {
             Self::Chunks(chunks) => Ok(chunks.contains(&id)),
-            Self::Gone(chunks) => chunks.is_gone(id),
+            // Whose record cannot be looked up cannot be read either.
+            Self::Gone(chunks) => Ok(chunks.is_gone(id).unwrap_or(true)),
         }
+    }
+
+    /// The next keys from `from` on, up to `end`, whose records are out of reach: first and last.
+    fn gap(&self, from: &[u8], end: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+        let Self::Gone(chunks) = self else { return None };
+        let gaps = chunks.keys_out_of_reach().into_iter();
+        let ahead = gaps.filter(|(first, last)| &last[..] >= from && &first[..] < end);
+        ahead.min()
     }
 }
 
@@ -143,7 +152,28 @@ impl DamageWalk {
         } else {
             std::mem::take(&mut self.from)
         };
-        match store.scan(&from, &end, records.max(1)) {
+        let found = match store.scan(&from, &end, records.max(1)) {
+            Err(error) => match self.damaged.gap(&from, &end) {
+                Some((first, last)) => {
+                    self.whole = false;
+                    // Up to where records are out of reach, and then on behind them.
+                    let before = first > from;
+                    let found = before.then(|| store.scan(&from, &first, records.max(1)));
+                    match found {
+                        Some(Ok(found)) if !found.is_empty() => Ok(found),
+                        Some(Err(error)) => Err(error),
+                        _ => {
+                            self.from = last;
+                            self.from.push(0);
+                            return true;
+                        }
+                    }
+                }
+                None => Err(error),
+            },
+            found => found,
+        };
+        match found {
             Ok(found) => {
                 for (key, value) in &found {
                     if self.record(store, phase, key, value).is_err() {

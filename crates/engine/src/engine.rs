@@ -27,6 +27,7 @@ use crate::{
     leisure::Standing,
     losses::Losses,
     parse_duration, properties,
+    report::given_up_in_words,
     resilver::Resilvering,
     scrub::Scrub,
     workers::Workers,
@@ -57,6 +58,8 @@ pub struct Engine {
     commit_interval_milliseconds: AtomicU64,
     /// Since when the copy of the log on a slower device is behind, as far as was seen; 0: it is not.
     behind_since_nanoseconds: AtomicU64,
+    /// Datasets of which metadata was out of reach when the pool was opened.
+    pub(crate) kept_from_changes: Vec<String>,
     turn: AtomicU64,
     workers: Workers,
     closed: AtomicBool,
@@ -190,6 +193,7 @@ impl Engine {
                 0
             },
             nonce: options.nonce.unwrap_or(defaults.nonce),
+            rewind: options.rewind,
             ..defaults
         };
         let chunks = if new {
@@ -202,16 +206,19 @@ impl Engine {
             owner: options.owner,
             ..Environment::with_budget(store.clone(), options.clock.clone(), budget)
         });
-        let datasets = Arc::new(Datasets::open(environment.clone(), &pool.name())?);
+        let told = |error: EngineError| chunks.metadata_is_away().map_or(error, EngineError::Store);
+        let datasets = Datasets::open(environment.clone(), &pool.name());
+        let datasets = Arc::new(datasets.map_err(|error| told(error.into()))?);
         datasets.relieve();
-        let mover = Arc::new(Mover::open(datasets.clone())?);
-        let journal = Journal::open(&*store)?;
-        let engine = Arc::new(Self {
+        let mover = Arc::new(Mover::open(datasets.clone()).map_err(|error| told(error.into()))?);
+        let journal = Journal::open(&*store).map_err(|error| told(error.into()))?;
+        let mut engine = Self {
             opened_nanoseconds: options.clock.now_nanoseconds(),
             clock: options.clock,
             memory_override: options.memory_bytes,
             commit_interval_milliseconds: AtomicU64::new(5000),
             behind_since_nanoseconds: AtomicU64::new(0),
+            kept_from_changes: Vec::new(),
             turn: AtomicU64::new(0),
             workers: Workers::default(),
             closed: AtomicBool::new(false),
@@ -229,12 +236,17 @@ impl Engine {
             environment,
             mover,
             journal,
-        });
+        };
+        engine.keep_what_is_out_of_reach();
+        let engine = Arc::new(engine);
         engine.apply_tiers();
         engine.apply_properties();
         engine.resume_leaving();
         if let Err(error) = engine.start_resilver() {
             engine.complain("devices", &error);
+        }
+        if let Some(cause) = engine.chunks.given_up() {
+            engine.event("lost", &given_up_in_words(cause));
         }
         if engine.chunks.end_without().is_some() {
             engine.event("lost", crate::devices::END_WITHOUT_IN_WORDS);

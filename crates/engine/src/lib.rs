@@ -15,6 +15,7 @@ mod leaving;
 mod leisure;
 mod losses;
 mod options;
+mod out_of_reach;
 pub mod properties;
 mod rebuild;
 mod report;

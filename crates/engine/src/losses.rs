@@ -21,8 +21,9 @@ const NAMED_MAX: usize = 20;
 #[derive(Default)]
 struct State {
     walk: Option<DamageWalk>,
-    /// Live bytes on absent devices when the last look began; `None`: look again, whatever they are.
-    looked_for: Option<u64>,
+    /// Live bytes on absent devices when the last look began, and whether records are out of reach; `None`: look again, whatever
+    /// they are.
+    looked_for: Option<(u64, bool)>,
     next_look: u64,
     /// What could not be read of a device that was to be emptied, and how much that is; until the next look.
     unreadable_bytes: u64,
@@ -62,13 +63,16 @@ impl Losses {
         if now < self.state.lock().next_look {
             return false;
         }
-        let gone_bytes = chunks.live_on_absent_devices();
+        let gone = (
+            chunks.live_on_absent_devices(),
+            chunks.metadata_out_of_reach() > 0,
+        );
         let mut state = self.state.lock();
         state.next_look = now + LOOK_INTERVAL;
-        if state.looked_for.replace(gone_bytes) == Some(gone_bytes) {
+        if state.looked_for.replace(gone) == Some(gone) {
             return false;
         }
-        if gone_bytes == 0 {
+        if gone == (0, false) {
             (state.files, state.known, state.unreadable_bytes) = (Vec::new(), false, 0);
             return false;
         }
@@ -82,7 +86,7 @@ impl Losses {
         (state.files, state.whole, state.known) = (files, whole, true);
         state.unreadable_bytes = unreadable_bytes;
         // This holds until something is known better.
-        state.looked_for.get_or_insert(0);
+        state.looked_for.get_or_insert((0, false));
     }
 
     /// A device is gone for good, or everything was read: the next step looks again.
@@ -100,7 +104,10 @@ impl Losses {
         }
         Some(LostStatus {
             state: if looking { "looking" } else { "known" }.into(),
-            bytes: state.looked_for.unwrap_or(0).max(state.unreadable_bytes),
+            bytes: state
+                .looked_for
+                .map_or(0, |(bytes, _)| bytes)
+                .max(state.unreadable_bytes),
             files: state.files.len() as u64,
             complete: state.whole && !looking,
             names: state
@@ -142,7 +149,7 @@ mod tests {
         assert_eq!(losses.status(false), None);
         let state = losses.status(true).map(|status| (status.state, status.complete));
         assert_eq!(state, Some(("looking".to_owned(), false)));
-        losses.state.lock().looked_for = Some(0);
+        losses.state.lock().looked_for = Some((0, false));
         assert_eq!(losses.status(true), None);
         losses.look_again();
         assert!(losses.status(true).is_some());

@@ -24,6 +24,8 @@ pub struct OpenOptions {
     pub nonce: Option<u64>,
     /// Open although devices are missing.
     pub degraded: bool,
+    /// Where the log cannot be read to its end, open the last state that can be, and give up what came later.
+    pub rewind: bool,
     /// Open an exported pool, and make it active.
     pub exported: bool,
     /// Open a destroyed pool, and make it active.
@@ -41,6 +43,7 @@ impl Default for OpenOptions {
             memory_bytes: None,
             nonce: None,
             degraded: false,
+            rewind: false,
             exported: false,
             destroyed: false,
             owner: (0, 0),

@@ -139,10 +139,10 @@ impl Engine {
             if let Some(lost) = &status.lost {
                 detail.push_str(&format!("; {}", lost_in_words(&status.pool, lost)));
             }
-            detail.push_str(&out_of_reach_in_words(
-                &status.pool,
-                self.chunks.metadata_out_of_reach(),
-            ));
+            if let Some(cause) = self.chunks.given_up() {
+                detail.push_str(&format!("; {}", given_up_in_words(cause)));
+            }
+            detail.push_str(&self.out_of_reach_in_words());
             return ("degraded".into(), detail);
         }
         let behind = self.behind_in_words();
@@ -176,6 +176,7 @@ impl Engine {
             );
         }
         let words = [
+            self.chunks.given_up().map(given_up_in_words).unwrap_or_default(),
             errors_in_words(status),
             self.set_aside_in_words(),
             self.metadata_in_words(),
@@ -365,15 +366,12 @@ fn lost_in_words(pool: &str, lost: &LostStatus) -> String {
 const ALONE: &str = "part of the metadata lies on one device only, since no other had room: it gets its second copy once there is room \
                      (delete files, destroy snapshots or 'terrace pool add' a device)";
 
-/// What is said of a degraded pool besides, if part of its metadata is gone with a device.
-fn out_of_reach_in_words(pool: &str, segments: u64) -> String {
-    match segments {
-        0 => String::new(),
-        _ => format!(
-            "; {segments} segments of metadata lay on it alone, since no other device had room: bring it back, or save what is \
-             left with 'terrace verify {pool} --rebuild NEWPOOL'"
-        ),
-    }
+/// What is said where the end of the log was given up.
+pub(crate) fn given_up_in_words(cause: &str) -> String {
+    format!(
+        "the pool was opened in the last whole state that can be read, and what came after it was given up, as was asked for: {}",
+        cause.split("; nothing was changed").next().unwrap_or(cause)
+    )
 }
 
 /// From three quarters of the limit on.

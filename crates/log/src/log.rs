@@ -509,6 +509,40 @@ impl Log {
         Ok(())
     }
 
+    /// Goes on in new segments at once, without an entry that names them: for who gives up what lay behind the position, on devices
+    /// that are not there, or damaged. Only a root says so: one must be durable that starts there before anything is appended. The old
+    /// segments come back from [`release_until`](Self::release_until) then. Sequences go on at `sequence`, above all that can have been
+    /// given up: entries that lie about would look like proof that something later was durable.
+    ///
+    /// # Errors
+    /// `NoSpace` if there is no segment.
+    pub fn begin_elsewhere(&self, sequence: u64) -> Result<(), LogError> {
+        let _appending = self.appending.lock();
+        let segment = allocate(&self.pool)?;
+        let next = allocate_if_any(&self.pool)?;
+        let mut state = self.state.lock();
+        let given_up = std::mem::replace(&mut state.position.next, next);
+        // Entries that follow the position elsewhere follow nothing here.
+        let mut previous = blake3::Hasher::new();
+        previous
+            .update(&state.position.previous)
+            .update(&self.nonce.to_le_bytes());
+        state.position.previous = *previous.finalize().as_bytes();
+        state.position.sequence = sequence;
+        state.position.segment = segment;
+        state.position.offset = 0;
+        state.abandoned.push(given_up);
+        state.segments.push_back(segment);
+        state.working = segment;
+        state.named = true;
+        state.leaving = Leaving::No;
+        state.marks = VecDeque::from([state.position]);
+        state.due.clear();
+        state.due_bytes = 0;
+        state.gaps.clear();
+        Ok(())
+    }
+
     /// Position and working copies, with a next segment chosen if there can be one.
     fn ready(&self) -> Result<(LogPosition, Copies), LogError> {
         let (position, working) = {

@@ -424,6 +424,15 @@ impl Tree {
         tables.chain(pieces.iter().map(|piece| piece.extent)).collect()
     }
 
+    /// The first and the last key of each table of the current state whose extent is one of these.
+    pub fn keys_in(&self, is_one: impl Fn(Extent) -> bool) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let state = self.current();
+        let tables = state.version.tables().filter(|table| is_one(table.facts.extent));
+        tables
+            .map(|table| (table.facts.first.to_vec(), table.facts.last.to_vec()))
+            .collect()
+    }
+
     /// What the tree takes. Counts the tables: not for hot paths.
     pub fn usage(&self) -> Usage {
         let bytes_of = |extents: &[Extent]| extents.iter().map(|extent| u64::from(extent.bytes)).sum::<u64>();

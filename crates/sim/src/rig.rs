@@ -114,6 +114,7 @@ impl Rig {
             nonce: self.random.next(),
             checkpoint_log_bytes: self.shape.checkpoint_log_bytes,
             hint_bytes: self.shape.hint_bytes,
+            rewind: false,
         }
     }
 

@@ -31,7 +31,9 @@ use terrace_control::Failure;
 use crate::{
     arguments::{Arguments, Command},
     client::Client,
-    daemon, names,
+    daemon,
+    launch::Accepted,
+    names,
     places::Places,
 };
 
@@ -130,11 +132,15 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             pool,
             foreground,
             degraded,
+            rewind,
+            yes,
         } => {
+            let accepted = Accepted::of(degraded, rewind);
+            pools::confirm_rewind(accepted, &format!("pool '{pool}'"), yes)?;
             if foreground {
-                return done(daemon::run(session.places, &pool, degraded));
+                return done(daemon::run(session.places, &pool, accepted));
             }
-            pools::start(&session, &pool, degraded)
+            pools::start(&session, &pool, accepted)
         }
         Command::Stop { pool, force } => done(pools::stop(&session, &pool, force)),
         Command::Status { pool, lost: true } => done(lost::lost(&session, pool.as_deref())),

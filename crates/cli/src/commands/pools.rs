@@ -13,7 +13,7 @@ use crate::{
     arguments::{Consent, PoolCommand},
     client::Client,
     daemon::{describe_pool, open_pool},
-    launch,
+    launch::{self, Accepted},
     names::split_property,
     output,
     places::check_pool_name,
@@ -49,16 +49,23 @@ pub fn run(session: &Session, command: PoolCommand) -> Result<(), Failure> {
             pool,
             destroyed,
             degraded,
+            rewind,
+            yes,
             dry_run,
-        } => import(
-            session,
-            &search,
-            &devices,
-            pool.as_deref(),
-            destroyed,
-            degraded,
-            dry_run,
-        ),
+        } => {
+            let accepted = Accepted::of(degraded, rewind);
+            if !dry_run {
+                confirm_rewind(
+                    accepted,
+                    &pool
+                        .as_ref()
+                        .map_or("all pools found".into(), |pool| format!("pool '{pool}'")),
+                    yes,
+                )?;
+            }
+            let only = pool.as_deref();
+            import(session, &search, &devices, only, destroyed, accepted, dry_run)
+        }
         PoolCommand::Devices(command) => super::devices::run(session, command),
         PoolCommand::Get { property, pool } => get(session, &property, &pool),
         PoolCommand::Set { properties, pool } => {
@@ -284,7 +291,7 @@ fn import(
     devices: &[PathBuf],
     only: Option<&str>,
     destroyed: bool,
-    degraded: bool,
+    accepted: Accepted,
     dry_run: bool,
 ) -> Result<(), Failure> {
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
@@ -320,7 +327,7 @@ fn import(
         if !found.missing.is_empty() {
             row["reason"] = json!(why);
         }
-        if !found.missing.is_empty() && !degraded && !found.is_apart() {
+        if !found.missing.is_empty() && !accepted.degraded && !found.is_apart() {
             failures.push(Failure::new(
                 format!("import pool '{}'", found.name),
                 why,
@@ -367,7 +374,8 @@ fn import(
                 threads: false,
                 exported: true,
                 destroyed,
-                degraded,
+                degraded: accepted.degraded,
+                rewind: accepted.rewind,
                 ..OpenOptions::default()
             };
             let outcome = open_pool(&candidate, options).and_then(|engine| {
@@ -457,15 +465,32 @@ fn get(session: &Session, property: &str, pool: &str) -> Result<(), Failure> {
     super::datasets::print_properties(session, &wanted)
 }
 
+/// What is given up for good is asked about.
+pub fn confirm_rewind(accepted: Accepted, of: &str, yes: bool) -> Result<(), Failure> {
+    if !accepted.rewind {
+        return Ok(());
+    }
+    let question = format!("give up what came after the last state of {of} that can be read");
+    output::confirm(&question, yes).map_err(|failure| {
+        match std::io::IsTerminal::is_terminal(&std::io::stdin()) {
+            true => failure,
+            false => Failure {
+                remedy: "add --yes to do it".into(),
+                ..failure
+            },
+        }
+    })
+}
+
 /// `terrace start`.
-pub fn start(session: &Session, pool: &str, degraded: bool) -> Result<ExitCode, Failure> {
+pub fn start(session: &Session, pool: &str, accepted: Accepted) -> Result<ExitCode, Failure> {
     Registry::new(&session.places).require(pool)?;
     let running = Client::open_running(&session.places, pool)?;
     // What a daemon that runs could not bring back, it tries again.
     let retry = running.is_some();
     let mut client = match running {
         Some(client) => client,
-        None => Client::start(&session.places, pool, degraded)?,
+        None => Client::start(&session.places, pool, accepted)?,
     };
     let answer = client.call("ping", json!({ "retry": retry }))?;
     let not_restored = failures_of(&answer["not_restored"]);
@@ -476,6 +501,14 @@ pub fn start(session: &Session, pool: &str, degraded: bool) -> Result<ExitCode, 
     }
     for failure in &not_restored {
         eprintln!("terrace: {failure}");
+    }
+    if accepted.degraded && !retry {
+        // What it does without is known now, and not only to who asks.
+        let status = client.call("status", json!({}))?;
+        if let (Some("degraded"), Some(detail)) = (status["state"].as_str(), status["state_detail"].as_str())
+        {
+            eprintln!("terrace: pool '{pool}' is degraded: {detail}");
+        }
     }
     Ok(match not_restored.is_empty() {
         true => ExitCode::SUCCESS,

@@ -40,7 +40,7 @@ use terrace_pool::{DeviceState, PoolError};
 use terrace_store::StoreError;
 
 use crate::{
-    launch::Readiness,
+    launch::{Accepted, Readiness},
     places::Places,
     registry::{KnownPool, Registry},
 };
@@ -67,10 +67,10 @@ pub struct Daemon {
 }
 
 /// Runs the daemon in this process until it is told to stop.
-pub fn run(places: Places, pool: &str, degraded: bool) -> Result<(), Failure> {
+pub fn run(places: Places, pool: &str, accepted: Accepted) -> Result<(), Failure> {
     allocator::give_memory_back();
     let background = std::env::var_os("TERRACE_READY").is_some();
-    let started = start(places, pool, degraded);
+    let started = start(places, pool, accepted);
     let tell = |readiness: &Readiness| {
         if background && let Ok(mut text) = serde_json::to_string(readiness) {
             text.push('\n');
@@ -96,7 +96,7 @@ pub fn run(places: Places, pool: &str, degraded: bool) -> Result<(), Failure> {
 
 type Started = (Arc<Daemon>, Arc<Server>, RunLock);
 
-fn start(places: Places, pool: &str, degraded: bool) -> Result<Started, Failure> {
+fn start(places: Places, pool: &str, accepted: Accepted) -> Result<Started, Failure> {
     let what = format!("start pool '{pool}'");
     start_log();
     let known = Registry::new(&places).require(pool)?;
@@ -113,7 +113,8 @@ fn start(places: Places, pool: &str, degraded: bool) -> Result<Started, Failure>
             Failure::new(what.clone(), format!("{holder} holds it already"), remedy)
         })?;
     let options = OpenOptions {
-        degraded,
+        degraded: accepted.degraded,
+        rewind: accepted.rewind,
         owner: crate::places::own_ids(),
         ..OpenOptions::default()
     };
