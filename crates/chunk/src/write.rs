@@ -8,7 +8,6 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Piece, Placement, StoreError, Written};
 
@@ -175,7 +174,7 @@ impl ChunkStore {
             Some(hint) => hint,
             None => self.tree.get(&key).map_err(meta_error)?,
         };
-        match self.equal_of(hint, hash)? {
+        match self.equal_of(hint.as_deref(), hash)? {
             Some((id, pin)) => Ok(Written::new(id, true, pin)),
             None => self.store_piece(piece, *hash, scratch),
         }
@@ -193,7 +192,7 @@ impl ChunkStore {
         let flushed = self.tree.flushed_sequence();
         let hints = self.tree.get_many(&keys).ok()?;
         let found = hints.into_iter().zip(hashes);
-        let found = found.map(|(hint, hash)| self.equal_of(hint, hash).ok());
+        let found = found.map(|(hint, hash)| self.equal_of(hint.as_deref(), hash).ok());
         Some(Looked {
             flushed,
             found: found.collect::<Option<_>>()?,
@@ -201,8 +200,8 @@ impl ChunkStore {
     }
 
     /// The committed chunk to which a hint leads, held, if it has this hash.
-    fn equal_of(&self, hint: Option<Bytes>, hash: &[u8; 32]) -> Result<Option<Equal>, StoreError> {
-        let Some(id) = hint.and_then(|hint| <[u8; 8]>::try_from(&hint[..]).ok()) else {
+    fn equal_of(&self, hint: Option<&[u8]>, hash: &[u8; 32]) -> Result<Option<Equal>, StoreError> {
+        let Some(id) = hint.and_then(|hint| <[u8; 8]>::try_from(hint).ok()) else {
             return Ok(None);
         };
         let id = ChunkId(u64::from_le_bytes(id));

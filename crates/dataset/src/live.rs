@@ -40,6 +40,9 @@ pub(crate) const METADATA_BYTES: u64 = 512;
 pub(crate) const METADATA_MEMORY_FACTOR: u64 = 3;
 /// Part of the dirty share that buffers kept for reuse may take.
 const BUFFERS_KEPT_PART: u64 = 16;
+/// The same of single pages, and how many they are at most.
+const PAGES_KEPT_PART: u64 = 4;
+const PAGES_KEPT_MAX: u64 = 4096;
 /// About how much an object takes in RAM.
 const OBJECT_BYTES: u64 = 1024;
 /// About how much a cached name takes in RAM.
@@ -104,12 +107,13 @@ impl LiveDataset {
         let budget = &dataset.environment().budget;
         let objects = objects_limit(budget);
         let kept = budget.dirty_limit_bytes() / BUFFERS_KEPT_PART / CHUNK_BYTES_MAX as u64;
+        let pages = budget.dirty_limit_bytes() / PAGES_KEPT_PART / BLOCK_BYTES as u64;
         Self {
             gate: RwLock::new(()),
             objects: ClockMap::new(objects),
             regions: ClockMap::new(objects),
             dirty: Mutex::new(Vec::new()),
-            buffers: Buffers::new(kept.clamp(4, 128) as usize),
+            buffers: Buffers::new(kept.clamp(4, 128) as usize, pages.min(PAGES_KEPT_MAX) as usize),
             rooms: RoomPool::default(),
             metadata_bytes: AtomicU64::new(0),
             shared: Mutex::new(None),

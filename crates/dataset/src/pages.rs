@@ -3,7 +3,7 @@
 //!
 //! Invariants: a block is dirty, or mapped, or neither, never both; a dirty or mapped block hides a void range under
 //! it, a void range hides everything below the layer; a page is zero behind the end of the file. Pages of sequential
-//! data lie in buffers of 128 KiB that are reused; scattered ones are 4 KiB each. A buffer that somebody else reads
+//! data lie in buffers of 128 KiB, scattered ones are 4 KiB each; some of both are reused. A buffer that somebody else reads
 //! (it is on its way to the store) is never changed: a writer goes on in a copy. A chunk that was written ahead is
 //! held by the layer until the commit that refers to it is done, or the layer is dropped.
 
@@ -24,19 +24,38 @@ pub(crate) type Page = Box<[u8; BLOCK_BYTES]>;
 /// Shared with whoever stores its content at the moment.
 pub(crate) type Buffer = Arc<[u8; CHUNK_BYTES_MAX]>;
 
-/// Large buffers waiting to be used again.
+/// Large buffers and single pages waiting to be used again.
 pub(crate) struct Buffers {
     free: Mutex<Vec<Buffer>>,
     limit: usize,
+    free_pages: Mutex<Vec<Page>>,
+    pages_limit: usize,
 }
 
 impl Buffers {
-    /// Keeps at most `limit` buffers.
-    pub(crate) fn new(limit: usize) -> Self {
+    /// Keeps at most `limit` buffers, and `pages_limit` pages.
+    pub(crate) fn new(limit: usize, pages_limit: usize) -> Self {
         Self {
             free: Mutex::new(Vec::new()),
             limit,
+            free_pages: Mutex::new(Vec::new()),
+            pages_limit,
         }
+    }
+
+    /// A page with whatever content: it is asked for under a lock that all writers of an object share, and the C library's
+    /// allocator, with its own lock and the clearing, took longer than all else there.
+    fn take_page(&self) -> Page {
+        let free = self.free_pages.lock().pop();
+        free.unwrap_or_else(|| Box::new([0; BLOCK_BYTES]))
+    }
+
+    fn give_pages(&self, mut pages: Vec<Page>) {
+        let mut free = self.free_pages.lock();
+        let room = self.pages_limit.saturating_sub(free.len());
+        let too_many = pages.split_off(room.min(pages.len()));
+        free.append(&mut pages);
+        drop((free, too_many));
     }
 
     fn take(&self) -> Buffer {
@@ -127,8 +146,8 @@ impl Slot {
         }
     }
 
-    /// The page to write to; made (with undefined content if `fresh` is returned) when it is not dirty yet.
-    fn page_mut(&mut self, index: u32) -> &mut [u8] {
+    /// The page to write to; made, with whatever content, when it is not dirty yet.
+    fn page_mut(&mut self, index: u32, buffers: &Buffers) -> &mut [u8] {
         self.dirty |= 1 << index;
         match &mut self.pages {
             Pages::Whole(buffer) => {
@@ -140,7 +159,7 @@ impl Slot {
                     .iter()
                     .position(|(at, _)| u32::from(*at) == index)
                     .unwrap_or_else(|| {
-                        pages.push((index as u8, Box::new([0; BLOCK_BYTES])));
+                        pages.push((index as u8, buffers.take_page()));
                         pages.len() - 1
                     });
                 &mut pages[place].1[..]
@@ -415,7 +434,7 @@ impl Layer {
                 let (from, to) = (index * BLOCK_BYTES, (index + 1) * BLOCK_BYTES);
                 let covered = within <= from && within + data.len() >= to;
                 if !covered && slot.dirty & (1 << index) == 0 {
-                    let page = slot.page_mut(index as u32);
+                    let page = slot.page_mut(index as u32, buffers);
                     match base(number * SLOT_BLOCKS + index as u64) {
                         Some(content) => page.copy_from_slice(content),
                         None => page.fill(0),
@@ -431,12 +450,12 @@ impl Layer {
                 let from = (index * BLOCK_BYTES).max(within);
                 let to = ((index + 1) * BLOCK_BYTES).min(within + data.len());
                 let fresh = slot.dirty & (1 << index) == 0;
-                let page = slot.page_mut(index as u32);
-                if fresh
-                    && to - from < BLOCK_BYTES
-                    && let Some(content) = base(number * SLOT_BLOCKS + index as u64)
-                {
-                    page.copy_from_slice(content);
+                let page = slot.page_mut(index as u32, buffers);
+                if fresh && to - from < BLOCK_BYTES {
+                    match base(number * SLOT_BLOCKS + index as u64) {
+                        Some(content) => page.copy_from_slice(content),
+                        None => page.fill(0),
+                    }
                 }
                 let start = from - index * BLOCK_BYTES;
                 page[start..start + to - from].copy_from_slice(&data[from - within..to - within]);
@@ -605,10 +624,15 @@ impl Layer {
 
     /// Gives the buffers back.
     pub(crate) fn drop_into(self, buffers: &Buffers) {
+        let mut scattered = Vec::new();
         for slot in self.slots.into_values() {
-            if let Pages::Whole(buffer) = slot.pages {
-                buffers.give(buffer);
+            match slot.pages {
+                Pages::Whole(buffer) => buffers.give(buffer),
+                Pages::Scattered(pages) => scattered.extend(pages.into_iter().map(|(_, page)| page)),
             }
+        }
+        if !scattered.is_empty() {
+            buffers.give_pages(scattered);
         }
     }
 }
@@ -634,7 +658,7 @@ mod tests {
 
     #[test]
     fn scattered_pages_become_a_buffer_and_keep_their_content() {
-        let buffers = Buffers::new(4);
+        let buffers = Buffers::new(4, 64);
         let mut layer = Layer::default();
         for block in 0..32u64 {
             assert_eq!(
@@ -653,7 +677,7 @@ mod tests {
 
     #[test]
     fn partial_blocks_start_from_their_base_and_reused_buffers_do_not_show() {
-        let buffers = Buffers::new(4);
+        let buffers = Buffers::new(4, 64);
         buffers.give(Arc::new([9; CHUNK_BYTES_MAX]));
         let mut layer = Layer::default();
         let base = [7u8; 4096];
@@ -672,8 +696,28 @@ mod tests {
     }
 
     #[test]
+    fn pages_are_used_again_and_nothing_of_what_they_held_shows() {
+        let buffers = Buffers::new(4, 3);
+        let mut layer = Layer::default();
+        for block in 0..5 {
+            layer.write(block * 4096, &[9; 4096], false, &buffers, |_| None);
+        }
+        layer.drop_into(&buffers);
+        assert_eq!(buffers.free_pages.lock().len(), 3, "no more are kept");
+        let mut layer = Layer::default();
+        layer.write(100, &[1; 10], false, &buffers, |_| None);
+        layer.write(4096, &[2; 4096], false, &buffers, |_| None);
+        assert_eq!(buffers.free_pages.lock().len(), 1);
+        let Block::Dirty(page) = layer.block(0) else {
+            panic!()
+        };
+        assert!(page[..100].iter().chain(&page[110..]).all(|byte| *byte == 0));
+        assert!(matches!(layer.block(1), Block::Dirty(page) if *page == [2; 4096]));
+    }
+
+    #[test]
     fn a_slot_written_as_a_whole_is_the_new_content_alone() {
-        let buffers = Buffers::new(4);
+        let buffers = Buffers::new(4, 64);
         buffers.give(Arc::new([9; CHUNK_BYTES_MAX]));
         let mut layer = Layer::default();
         layer.write(5 * 4096, &[1; 100], false, &buffers, |_| None);
@@ -703,7 +747,7 @@ mod tests {
 
     #[test]
     fn holes_join_and_hide() {
-        let buffers = Buffers::new(4);
+        let buffers = Buffers::new(4, 64);
         let mut layer = Layer::default();
         layer.write(0, &[1; 64 * 4096], false, &buffers, |_| None);
         assert_eq!(layer.punch(10, 20, &buffers), 10);

@@ -133,7 +133,7 @@ impl Volume {
             match through {
                 Some(through) => {
                     self.live
-                        .put_through(&self.object, offset, data.len() as u64, through, after)?;
+                        .put_through(&self.object, offset, data, through, after)?;
                 }
                 None => self.live.write_object(&self.object, offset, data, after)?,
             }

@@ -1,12 +1,14 @@
-//! Writing through: a large write of a stream that consists of whole chunks goes to the store from where it came, and never
-//! becomes pages. Copied into pages first, it would be out of the processor's caches when it is hashed, and the copy alone costs
-//! half as much as the hash.
+//! Writing through: the whole chunks of a large write of a stream go to the store from where they came, and never become
+//! pages. Copied into pages first, they would be out of the processor's caches when they are hashed, and the copy alone costs
+//! half as much as the hash. What such a write has before its first whole chunk and behind its last becomes pages, and meets
+//! there what the writes beside it have of those chunks: a kernel cuts the requests for a block device where their memory
+//! happens to lie, not where chunks begin.
 //!
 //! Invariants: as for what is written ahead (`write_ahead.rs`): the layer holds the chunks until the commit that refers to
-//! them. The content is stored under no lock, and takes its place in the layer at one moment, like that of any other write;
-//! room for all of it was taken before. What cannot be written so is written as pages, which says why.
+//! them. The content is stored under no lock, and takes its place in the layer at one moment, with what becomes pages, like
+//! that of any other write; room for all of it was taken before. What cannot be written so is written as pages, which says why.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use terrace_store::BLOCK_BYTES;
 
@@ -26,10 +28,13 @@ const BYTES_MIN: usize = 128 << 10;
 /// Of larger ones a freeze would wait too long for what is put in its place at a time.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Content that is stored, on its way into the layer; the room that was taken for it comes back when this is dropped.
+/// Content that is stored, on its way into the layer; the room that was taken for the whole write comes back when this is
+/// dropped.
 pub(crate) struct Through<'a> {
     live: &'a LiveDataset,
     room_bytes: u64,
+    /// Which bytes of the write are stored.
+    inner: Range<usize>,
     stored: Stored,
 }
 
@@ -48,12 +53,12 @@ impl LiveDataset {
         data: &[u8],
     ) -> Result<Option<Through<'_>>, FsError> {
         let settings = self.settings();
-        let chunk = u64::from(blocks_of(settings.chunk_bytes)) * BLOCK;
-        let suits = (BYTES_MIN..=BYTES_MAX).contains(&data.len())
-            && offset.is_multiple_of(chunk)
-            && (data.len() as u64).is_multiple_of(chunk)
+        let suits = data.len() <= BYTES_MAX
+            && offset.is_multiple_of(BLOCK)
+            && data.len().is_multiple_of(BLOCK_BYTES)
             && settings.durability != Durability::Ram;
-        if !suits {
+        let inner = whole_chunks(offset, data.len(), blocks_of(settings.chunk_bytes));
+        if !suits || inner.len() < BYTES_MIN {
             return Ok(None);
         }
         let mut writes = object.state.lock().writes;
@@ -71,8 +76,11 @@ impl LiveDataset {
         let mut through = Through {
             live: self,
             room_bytes: data.len() as u64,
+            inner: inner.clone(),
             stored: Vec::new(),
         };
+        let first = (offset + inner.start as u64) / BLOCK;
+        let data = &data[inner];
         let mut parts = Vec::new();
         for run in runs_of_data(data, settings.chunk_bytes) {
             let block = first + u64::from(run.index);
@@ -103,13 +111,13 @@ impl LiveDataset {
         Ok(Some(through))
     }
 
-    /// Puts what was stored in its place, as [`write_object`](Self::write_object) does with content. The caller holds the
-    /// object's inode lock.
+    /// Puts what was stored in its place, and the rest beside it, as [`write_object`](Self::write_object) does with content.
+    /// The caller holds the object's inode lock.
     pub(crate) fn put_through(
         &self,
         object: &Arc<Object>,
         offset: u64,
-        length: u64,
+        data: &[u8],
         mut through: Through<'_>,
         after: &mut dyn FnMut(&mut State),
     ) -> Result<(), FsError> {
@@ -118,15 +126,54 @@ impl LiveDataset {
         if state.freed {
             return Err(FsError::Stale);
         }
-        state.writes.note(offset, length);
-        let blocks = offset / BLOCK..(offset + length) / BLOCK;
+        let (end, inner) = (offset + data.len() as u64, through.inner.clone());
+        state.writes.note(offset, data.len() as u64);
+        // Of what was dirty before room had been taken then.
+        let mut was_dirty = 0;
+        for part in [0..inner.start, inner.end..data.len()] {
+            let from = offset + part.start as u64;
+            let became = state
+                .data
+                .write(from, &data[part.clone()], false, &self.buffers, |_| None);
+            self.add_dirty(became * BLOCK);
+            was_dirty += part.len() as u64 - became * BLOCK;
+        }
+        let blocks = (offset + inner.start as u64) / BLOCK..(offset + inner.end as u64) / BLOCK;
         let gone = self.put_ahead(&mut state, blocks, std::mem::take(&mut through.stored));
-        state.inode.size = state.inode.size.max(offset + length);
+        state.inode.size = state.inode.size.max(end);
         after(&mut state);
         self.mark_inode(object, &mut state);
-        // For what was dirty room had been taken before.
-        through.room_bytes = gone * BLOCK;
+        through.room_bytes = gone * BLOCK + was_dirty;
         drop((state, gate));
         Ok(())
+    }
+}
+
+/// Which bytes of a write of whole blocks are whole chunks of so many blocks; none: an empty range within it.
+fn whole_chunks(offset: u64, length: usize, chunk_blocks: u32) -> Range<usize> {
+    let chunk = u64::from(chunk_blocks) * BLOCK;
+    let end = offset.saturating_add(length as u64);
+    let first = offset.checked_next_multiple_of(chunk).unwrap_or(end).min(end);
+    let last = (end - end % chunk).max(first);
+    (first - offset) as usize..(last - offset) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_chunks_lie_between_the_first_and_the_last_boundary() {
+        const KIB: usize = 1 << 10;
+        let chunks = |offset: usize, length: usize| {
+            let found = whole_chunks((offset * KIB) as u64, length * KIB, 4);
+            (found.start / KIB, found.end / KIB)
+        };
+        assert_eq!(chunks(0, 64), (0, 64));
+        assert_eq!(chunks(4, 64), (12, 60));
+        assert_eq!(chunks(16, 20), (0, 16));
+        assert_eq!(chunks(12, 20), (4, 20));
+        assert_eq!(chunks(4, 24), (12, 12), "between two boundaries none is whole");
+        assert_eq!(chunks(4, 8), (8, 8));
     }
 }

@@ -438,6 +438,50 @@ fn a_stream_to_a_volume_never_becomes_dirty() {
     rig.end(&volume, &third);
 }
 
+/// A kernel cuts large requests for a block device where their memory happens to lie, and has both parts under way at once.
+#[test]
+fn what_is_cut_between_chunks_is_written_through_but_for_its_ends() {
+    const CUTS: [usize; 8] = [129, 127, 141, 115, 128, 128, 133, 123];
+    let rig = Rig::new(1 << 30);
+    let volume = rig.volume();
+    for (seed, swapped) in [(31, false), (32, true)] {
+        let data = content(24 * MIB, seed);
+        let mut parts = Vec::new();
+        let mut at = 0;
+        for blocks in CUTS.iter().cycle() {
+            if at == data.len() {
+                break;
+            }
+            let end = (at + blocks * 4096).min(data.len());
+            parts.push((at, &data[at..end]));
+            at = end;
+        }
+        for pair in parts.chunks_mut(2) {
+            if swapped {
+                pair.reverse();
+            }
+            for (at, part) in pair {
+                volume.write(*at as u64, part).unwrap();
+            }
+        }
+        let (dirty, ahead) = (rig.environment.budget.dirty_bytes(), rig.datasets.ahead_bytes());
+        assert!(dirty < 5 * MIB as u64, "{dirty} bytes");
+        assert!(ahead >= 20 * MIB as u64, "{ahead} bytes");
+        // Once more over two ends that met: dirty already, and in part.
+        volume.write(128 * 4096, &data[128 * 4096..130 * 4096]).unwrap();
+        volume
+            .write(129 * 4096 + 7, &data[129 * 4096 + 7..129 * 4096 + 99])
+            .unwrap();
+        rig.end(&volume, &data);
+        let chunks = rig.store.space().chunks;
+        assert_eq!(
+            chunks,
+            24 * MIB as u64 / (16 << 10),
+            "ends that met are one chunk"
+        );
+    }
+}
+
 #[test]
 fn what_is_written_through_and_what_is_not_take_turns() {
     let rig = Rig::new(1 << 30);
@@ -454,7 +498,7 @@ fn what_is_written_through_and_what_is_not_take_turns() {
     volume.discard(14 * MIB as u64 + 4096, 300_000).unwrap();
     data[14 * MIB + 4096..14 * MIB + 304_096].fill(0);
     rig.end(&volume, &data);
-    // What does not consist of whole chunks is pages, as before.
+    // What does not begin and end where chunks do.
     let tail = content(6 * MIB, 16);
     for (at, piece) in tail.chunks(MIB - 4096).enumerate() {
         let at = 24 * MIB + at * (MIB - 4096);

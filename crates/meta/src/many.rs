@@ -11,7 +11,7 @@ use crate::stretch::Stretch;
 use crate::table::TableReader;
 use crate::tree::{State, Tree};
 use crate::version::{Layer, Version};
-use crate::{MetaError, Operation, decode_count};
+use crate::{MetaError, Operation, Value, decode_count};
 
 /// One key on its way through the layers.
 pub(crate) struct Wanted<'a> {
@@ -88,12 +88,12 @@ fn look(
     Ok(())
 }
 
-/// Values by the place of their keys.
-struct Answers(Vec<Option<Bytes>>);
+/// What is set, by the place of the keys.
+struct Answers(Vec<Option<Value>>);
 
 impl Answers {
     fn take(&mut self, wanted: &mut Wanted<'_>) {
-        self.0[wanted.place] = wanted.found.take().and_then(Operation::into_value);
+        self.0[wanted.place] = wanted.found.take().and_then(Operation::into_set);
     }
 }
 
@@ -124,7 +124,7 @@ fn recent_of(state: &State, key: &[u8]) -> Option<Option<Bytes>> {
 impl Tree {
     /// The newest values of `keys`, in their order; as [`Tree::get`] of each, but what neighbouring keys share is looked
     /// into once. A read that fails fails them all: who can use the others asks for each by itself then.
-    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Bytes>>, MetaError> {
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, MetaError> {
         let mut wanted: Vec<Wanted<'_>> = keys
             .iter()
             .enumerate()

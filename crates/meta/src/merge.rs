@@ -137,6 +137,9 @@ pub(crate) struct MergeCursor<'a> {
     sources: Vec<Source<'a>>,
     /// The sources that stand at the smallest key, newest first.
     least: Vec<usize>,
+    /// The source that stands at the smallest key above that, as far as is known: as long as the only one of `least` stays
+    /// below it, it goes on to be the only one, which in tables whose keys ascend as they are made is nearly always so.
+    next: Option<usize>,
     key: Vec<u8>,
     value: Vec<u8>,
 }
@@ -148,6 +151,7 @@ impl<'a> MergeCursor<'a> {
         Self {
             sources,
             least,
+            next: None,
             key: Vec::new(),
             value: Vec::new(),
         }
@@ -165,19 +169,32 @@ impl<'a> MergeCursor<'a> {
 
     /// Finds which sources stand at the smallest key. False at the end of all.
     pub(crate) fn find_least(&mut self) -> bool {
+        if let ([one], Some(next)) = (&self.least[..], self.next)
+            && let (Some(key), Some(next)) = (self.sources[*one].key(), self.sources[next].key())
+            && key < next
+        {
+            return true;
+        }
         self.least.clear();
+        self.next = None;
         let mut smallest: Option<&[u8]> = None;
+        let mut above: Option<&[u8]> = None;
         for (index, source) in self.sources.iter().enumerate() {
             let Some(key) = source.key() else { continue };
             let order = smallest.map_or(std::cmp::Ordering::Less, |smallest| key.cmp(smallest));
             match order {
                 std::cmp::Ordering::Less => {
+                    (above, self.next) = (smallest, self.least.first().copied());
                     smallest = Some(key);
                     self.least.clear();
                     self.least.push(index);
                 }
                 std::cmp::Ordering::Equal => self.least.push(index),
-                std::cmp::Ordering::Greater => {}
+                std::cmp::Ordering::Greater => {
+                    if above.is_none_or(|above| key < above) {
+                        (above, self.next) = (Some(key), Some(index));
+                    }
+                }
             }
         }
         !self.least.is_empty()

@@ -44,10 +44,15 @@ impl Operation {
 
     /// What a reader sees when nothing older exists.
     pub(crate) fn into_value(self) -> Option<Bytes> {
+        self.into_set().map(Value::into_bytes)
+    }
+
+    /// The same, as it is held.
+    pub(crate) fn into_set(self) -> Option<Value> {
         match self {
-            Operation::Put(value) => Some(value.into_bytes()),
+            Operation::Put(value) => Some(value),
             Operation::Delete | Operation::Add(0) => None,
-            Operation::Add(sum) => Some(encode_count(sum)),
+            Operation::Add(sum) => Some(Value::of_count(sum)),
         }
     }
 }
