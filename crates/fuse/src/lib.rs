@@ -36,7 +36,7 @@ mod hostile_bytes;
 pub use dataset_past::DatasetPast;
 pub use error::FuseError;
 pub use files::Files;
-pub use loop_device::{LoopDevice, LoopError};
+pub use loop_device::{LoopDevice, LoopError, tell_read_only};
 pub use mount::{MOUNT_KIND, UnmountMode, check_available, clear_stale};
 pub use mount_table::{MountEntry, mount_at, mounts};
 pub use options::MountOptions;

@@ -17,6 +17,8 @@ const LOOP_CLEAR: libc::c_ulong = 0x4C01;
 const LOOP_SET_CAPACITY: libc::c_ulong = 0x4C07;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
 const LOOP_GET_FREE: libc::c_ulong = 0x4C82;
+/// `_IO(0x12, 93)` of linux/fs.h: sets whether a block device is for reading alone.
+const BLKROSET: libc::c_ulong = 0x125d;
 
 const FLAG_READ_ONLY: u32 = 1;
 /// Partitions become devices of their own, as those of any disk do: /dev/loopNpM.
@@ -121,6 +123,17 @@ fn configure(device: &File, backing: RawFd, block_bytes: u32, read_only: bool, n
     }
 }
 
+/// Tells the kernel whether a block device, of whatever kind, is for reading alone from now on. It holds until it is told
+/// otherwise: a loop device keeps it over its detaching, for whoever takes that device next.
+pub fn tell_read_only(device: &File, read_only: bool) -> io::Result<()> {
+    let read_only = libc::c_int::from(read_only);
+    // SAFETY: BLKROSET reads one int, which lives as long as the call; the descriptor is open.
+    match unsafe { libc::ioctl(device.as_raw_fd(), BLKROSET as _, &raw const read_only) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The N of `/dev/loopN`.
 fn number_of(path: &Path) -> Option<u32> {
     path.to_str()?.strip_prefix("/dev/loop")?.parse().ok()
@@ -158,6 +171,14 @@ impl LoopDevice {
             let device = device.map_err(|cause| failed("open", path, cause))?;
             let name = backing.display().to_string();
             match configure(&device, file.as_raw_fd(), block_bytes, read_only, &name) {
+                // Who had the device before may have left it for reading alone.
+                Ok(()) if !read_only => match tell_read_only(&device, false) {
+                    Ok(()) => Ok(true),
+                    Err(cause) => {
+                        let _ = control(&device, LOOP_CLEAR, 0);
+                        Err(failed("make writable", path, cause))
+                    }
+                },
                 Ok(()) => Ok(true),
                 Err(cause) if cause.raw_os_error() == Some(libc::EBUSY) => Ok(false),
                 Err(cause) => Err(failed("set up", path, cause)),
@@ -225,9 +246,12 @@ impl LoopDevice {
             .map_err(|cause| failed("resize", &self.path, cause))
     }
 
-    /// Lets go of the file; while something still uses the device, it goes with its last user.
+    /// Lets go of the file; while something still uses the device, it goes with its last user. What the kernel was told of
+    /// reading alone does not stay behind.
     pub fn detach(&self) -> Result<(), LoopError> {
         let device = File::open(&self.path).map_err(|cause| failed("open", &self.path, cause))?;
+        // Refused to none who may detach; and who takes the device next would be told of it by a refused write only.
+        let _ = tell_read_only(&device, false);
         control(&device, LOOP_CLEAR, 0)
             .map(drop)
             .map_err(|cause| failed("detach", &self.path, cause))

@@ -4,7 +4,6 @@
 
 use std::{
     fs::File,
-    os::fd::AsRawFd,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -85,9 +84,6 @@ impl Source {
         }
     }
 }
-
-/// `_IO(0x12, 93)` of linux/fs.h: sets whether a block device is for reading alone.
-const BLKROSET: libc::c_ulong = 0x125d;
 
 enum Face {
     Loop(LoopFace),
@@ -249,14 +245,9 @@ impl Attached {
         let Some(volume) = self.volume.as_ref().filter(|_| !self.made_read_only) else {
             return;
         };
-        let read_only = libc::c_int::from(volume.dataset().settings().readonly);
-        let told = File::open(self.device()).and_then(|device| {
-            // SAFETY: BLKROSET reads one int, which lives as long as the call; the descriptor is open.
-            match unsafe { libc::ioctl(device.as_raw_fd(), BLKROSET as _, &raw const read_only) } {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            }
-        });
+        let read_only = volume.dataset().settings().readonly;
+        let told =
+            File::open(self.device()).and_then(|device| terrace_fuse::tell_read_only(&device, read_only));
         if let Err(error) = told {
             tracing::warn!("tell {} of 'readonly': {error}", self.device().display());
         }

@@ -1,0 +1,57 @@
+//! Attached devices as whoever comes after finds them.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness;
+
+use std::{fs::OpenOptions, os::unix::fs::FileExt, path::Path};
+
+use harness::{Machine, can_mount};
+use terrace_fuse::{LoopDevice, tell_read_only};
+
+fn write_to(device: &Path) -> std::io::Result<()> {
+    let file = OpenOptions::new().read(true).write(true).open(device)?;
+    file.write_all_at(&[5; 4096], 0)?;
+    file.sync_all()
+}
+
+#[test]
+fn reading_alone_does_not_outlive_the_attachment() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["volume", "create", "tank/disk", "--size", "16M"]);
+    let attached = machine.run(&["attach", "tank/disk", "--via", "loop"]);
+    if !can_mount() || !attached.status.success() {
+        eprintln!("skipped: {}", String::from_utf8_lossy(&attached.stderr));
+        return;
+    }
+    let device = String::from_utf8(attached.stdout).unwrap();
+    let device = Path::new(device.trim());
+    let shown = Path::new("/sys/block").join(device.file_name().unwrap()).join("ro");
+    machine.ok(&["set", "readonly=on", "tank/disk"]);
+    assert_eq!(std::fs::read_to_string(&shown).unwrap().trim(), "1");
+    machine.ok(&["detach", "tank/disk"]);
+    assert_eq!(std::fs::read_to_string(&shown).unwrap().trim(), "0");
+}
+
+#[test]
+fn a_device_that_somebody_left_for_reading_alone_can_be_written() {
+    let machine = Machine::new();
+    let first = machine.path("first.img");
+    std::fs::write(&first, vec![0; 1 << 20]).unwrap();
+    let device = match LoopDevice::attach(&first, 512, false) {
+        Ok(device) => device,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let left = device.path().to_owned();
+    write_to(&left).unwrap();
+    tell_read_only(&std::fs::File::open(&left).unwrap(), true).unwrap();
+    assert!(write_to(&left).is_err());
+    // As a daemon that was killed leaves it: detached by another hand.
+    let done = std::process::Command::new("losetup").arg("-d").arg(&left).status();
+    assert!(done.unwrap().success());
+    let second = LoopDevice::attach_as(&first, 512, false, Some(&left)).unwrap();
+    let written = write_to(second.path());
+    second.detach().unwrap();
+    written.unwrap();
+}
