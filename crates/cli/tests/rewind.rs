@@ -68,6 +68,7 @@ fn the_end_of_a_log_that_is_gone_is_given_up_only_by_who_says_so() {
             let error = String::from_utf8_lossy(&started.stderr).into_owned();
             if started.status.success() {
                 rewound += 1;
+                assert!(error.contains("came after it was given up"), "{error}");
                 let files = machine.ok(&["ls", "tank/data"]);
                 assert!(files.contains("file0") && !files.contains("file8"), "{files}");
                 let status = machine.json(&["status", "tank"]);

@@ -504,6 +504,7 @@ pub fn start(session: &Session, pool: &str, accepted: Accepted) -> Result<ExitCo
     }
     if accepted.degraded && !retry {
         // What it does without is known now, and not only to who asks.
+        let mut client = Client::open(&session.places, pool)?;
         let status = client.call("status", json!({}))?;
         if let (Some("degraded"), Some(detail)) = (status["state"].as_str(), status["state_detail"].as_str())
         {
