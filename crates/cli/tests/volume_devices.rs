@@ -27,7 +27,9 @@ fn reading_alone_does_not_outlive_the_attachment() {
     }
     let device = String::from_utf8(attached.stdout).unwrap();
     let device = Path::new(device.trim());
-    let shown = Path::new("/sys/block").join(device.file_name().unwrap()).join("ro");
+    let shown = Path::new("/sys/block")
+        .join(device.file_name().unwrap())
+        .join("ro");
     machine.ok(&["set", "readonly=on", "tank/disk"]);
     assert_eq!(std::fs::read_to_string(&shown).unwrap().trim(), "1");
     machine.ok(&["detach", "tank/disk"]);
@@ -48,7 +50,10 @@ fn a_device_that_somebody_left_for_reading_alone_can_be_written() {
     tell_read_only(&std::fs::File::open(&left).unwrap(), true).unwrap();
     assert!(write_to(&left).is_err());
     // As a daemon that was killed leaves it: detached by another hand.
-    let done = std::process::Command::new("losetup").arg("-d").arg(&left).status();
+    let done = std::process::Command::new("losetup")
+        .arg("-d")
+        .arg(&left)
+        .status();
     assert!(done.unwrap().success());
     let second = LoopDevice::attach_as(&first, 512, false, Some(&left)).unwrap();
     let written = write_to(second.path());
