@@ -42,6 +42,11 @@ pub(crate) fn runs_of_data(data: &[u8], chunk_bytes: u32) -> impl Iterator<Item 
     runs_of((data.len() / BLOCK_BYTES) as u32, chunk_bytes, page)
 }
 
+/// Whether whole blocks hold nothing but zeroes.
+pub(crate) fn is_zero(blocks: &[u8]) -> bool {
+    blocks.chunks(BLOCK_BYTES).all(|block| *block == ZERO)
+}
+
 /// Blocks of a chunk.
 pub(crate) fn blocks_of(chunk_bytes: u32) -> u32 {
     ((chunk_bytes as usize).clamp(BLOCK_BYTES, CHUNK_BYTES_MAX) / BLOCK_BYTES) as u32

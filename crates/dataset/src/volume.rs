@@ -14,6 +14,7 @@ use crate::{
     layout::Cut,
     live::LiveDataset,
     object::{Object, State},
+    pieces::is_zero,
     region::REGION_BYTES,
     state::{Accepts, DatasetState, Live, Paused, Relaid},
     tree::{ROOT, SeekTarget},
@@ -113,8 +114,25 @@ impl Volume {
         }
     }
 
-    /// Writes; `NoSpace` beyond the end or when the pool is full.
+    /// Writes; `NoSpace` beyond the end or when the pool is full. Zeroes find room always, as they need none: who fills what is
+    /// unused with them, to make an image small, can do so on a full pool.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {
+        match self.write_content(offset, data) {
+            Err(full @ (FsError::NoSpace | FsError::QuotaExceeded))
+                if offset.is_multiple_of(BLOCK)
+                    && (data.len() as u64).is_multiple_of(BLOCK)
+                    && is_zero(data) =>
+            {
+                match self.discard(offset, data.len() as u64) {
+                    Err(FsError::Invalid) => Err(full),
+                    done => done,
+                }
+            }
+            done => done,
+        }
+    }
+
+    fn write_content(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {
         self.live.writable()?;
         let _admitted = self.live.throttle(data.len() as u64)?;
         let through = self.live.store_through(&self.object, offset, data)?;

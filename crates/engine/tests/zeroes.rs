@@ -1,0 +1,52 @@
+//! Zeroes written to a volume on a full pool: they need no room and give some back.
+
+#![allow(clippy::unwrap_used)]
+
+mod full_pool;
+
+use full_pool::{MIB, Modelled, Rig};
+use terrace_dataset::{FsError, NewDataset};
+
+#[test]
+fn zeroes_are_taken_on_a_full_pool_and_give_room_back() {
+    let mut rig = Rig::new(&[128 * MIB]);
+    let new = NewDataset {
+        volume_bytes: Some(512 * MIB),
+        sparse: true,
+        properties: vec![("compression".into(), "off".into())],
+        ..NewDataset::default()
+    };
+    rig.engine.datasets().create("tank/v", &new).unwrap();
+    let mut volume = Modelled::new(rig.engine.datasets().volume("tank/v").unwrap());
+    let mut at = 0;
+    while volume.write(&mut rig.random, at, MIB / 4).is_ok() {
+        at += MIB / 4;
+    }
+    assert!(at > 32 * MIB, "{at}");
+    volume.volume.flush().unwrap();
+    let data = rig.filesystem("tank/data");
+    assert_eq!(rig.is_room_for(&data, "none", 16 * MIB), Err(FsError::NoSpace));
+
+    // What a guest does that has no trim: all that is free in it, in order, never flushed.
+    let zeroes = vec![0; MIB as usize];
+    for offset in (MIB..at - MIB).step_by(MIB as usize) {
+        volume
+            .volume
+            .write(offset, &zeroes)
+            .unwrap_or_else(|error| panic!("at {} MiB: {error}", offset / MIB));
+        volume.model[offset as usize..(offset + MIB) as usize].fill(0);
+    }
+    volume.verify();
+    rig.is_room_for(&data, "new", 16 * MIB).unwrap();
+    volume.write(&mut rig.random, 3 * MIB, MIB).unwrap();
+    volume.verify();
+    let model = std::mem::take(&mut volume.model);
+    volume.volume.flush().unwrap();
+    drop((volume, data));
+    rig.reopen(false);
+    let volume = rig.engine.datasets().volume("tank/v").unwrap();
+    Modelled { volume, model }.verify();
+    // No more than before is taken behind the end.
+    let volume = rig.engine.datasets().volume("tank/v").unwrap();
+    assert_eq!(volume.write(512 * MIB, &zeroes), Err(FsError::NoSpace));
+}
