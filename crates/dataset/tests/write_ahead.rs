@@ -474,11 +474,9 @@ fn what_is_cut_between_chunks_is_written_through_but_for_its_ends() {
             .unwrap();
         rig.end(&volume, &data);
         let chunks = rig.store.space().chunks;
-        assert_eq!(
-            chunks,
-            24 * MIB as u64 / (16 << 10),
-            "ends that met are one chunk"
-        );
+        // One of them would be all zeroes.
+        let whole = 24 * MIB as u64 / (16 << 10) - 1;
+        assert_eq!(chunks, whole, "ends that met are one chunk");
     }
 }
 
