@@ -456,11 +456,12 @@ fn what_is_cut_between_chunks_is_written_through_but_for_its_ends() {
             parts.push((at, &data[at..end]));
             at = end;
         }
-        for pair in parts.chunks_mut(2) {
-            if swapped {
-                pair.reverse();
-            }
-            for (at, part) in pair {
+        if swapped {
+            parts.chunks_mut(2).for_each(<[_]>::reverse);
+        }
+        // The second time over ends that are dirty, for which room was taken before.
+        for _ in 0..2 {
+            for (at, part) in &parts {
                 volume.write(*at as u64, part).unwrap();
             }
         }
@@ -474,11 +475,9 @@ fn what_is_cut_between_chunks_is_written_through_but_for_its_ends() {
             .unwrap();
         rig.end(&volume, &data);
         let chunks = rig.store.space().chunks;
-        assert_eq!(
-            chunks,
-            24 * MIB as u64 / (16 << 10),
-            "ends that met are one chunk"
-        );
+        // One of them would be all zeroes.
+        let whole = 24 * MIB as u64 / (16 << 10) - 1;
+        assert_eq!(chunks, whole, "ends that met are one chunk");
     }
 }
 
