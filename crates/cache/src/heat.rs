@@ -4,6 +4,8 @@
 //! Invariants: 12 bytes a region; counts halve every [`HALF_LIFE_MINUTES`] and are brought up to date only when they
 //! are touched or asked for; the number of regions is bounded, the least recently touched object goes first.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
@@ -67,6 +69,8 @@ struct Shard {
 pub struct Heat {
     shards: Box<[Mutex<Shard>]>,
     cells_per_shard: usize,
+    /// Where what changed is looked for first: so what changes again and again keeps nothing else from its turn.
+    next_shard: AtomicUsize,
 }
 
 impl Heat {
@@ -76,6 +80,7 @@ impl Heat {
         Self {
             shards,
             cells_per_shard: (regions / SHARDS).max(16),
+            next_shard: AtomicUsize::new(0),
         }
     }
 
@@ -238,8 +243,13 @@ impl Heat {
     /// Up to `limit` objects whose heat changed since they were last taken, encoded to be kept as records.
     pub fn take_changed(&self, limit: usize) -> Vec<(u32, u64, Vec<u8>)> {
         let mut taken = Vec::new();
-        for shard in &self.shards {
-            let mut shard = shard.lock();
+        let first = self.next_shard.load(Ordering::Relaxed);
+        for number in (first..first + SHARDS).map(|number| number % SHARDS) {
+            if taken.len() == limit {
+                self.next_shard.store(number, Ordering::Relaxed);
+                break;
+            }
+            let mut shard = self.shards[number].lock();
             let mut changed: Vec<_> = shard
                 .objects
                 .iter_mut()

@@ -543,11 +543,9 @@ impl Engine {
 
     /// What `status` says of a device that is not well.
     pub(crate) fn bad_device_in_words(&self, device: &DeviceStatus) -> String {
-        let known = self.pool.devices().into_iter();
-        let cut_off = known
-            .filter(|known| known.number == device.number)
-            .map(|known| known.cut_off_bytes)
-            .sum();
+        let mut known = self.pool.devices().into_iter();
+        let known = known.find(|known| known.number == device.number);
+        let cut_off = known.as_ref().map_or(0, |known| known.cut_off_bytes);
         if device.state != "missing" && cut_off > 0 {
             return format!(
                 "device '{}' was cut short, its last {} are not there: what lay in them and has no other copy cannot be \
@@ -560,9 +558,11 @@ impl Engine {
             );
         }
         if device.state != "missing" {
+            let why = known.and_then(|known| known.failure);
+            let why = why.map_or_else(String::new, |why| format!(" ({why})"));
             return format!(
-                "device '{}' is {}; 'terrace pool replace {pool} {path} NEW', or 'terrace pool remove {pool} {path}', moves what can \
-                 be read off it and names the rest",
+                "device '{}' is {}{why}; 'terrace pool replace {pool} {path} NEW', or 'terrace pool remove {pool} {path}', moves what \
+                 can be read off it and names the rest",
                 device.path,
                 device.state,
                 pool = self.pool.name(),

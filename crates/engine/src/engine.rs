@@ -22,6 +22,7 @@ use terrace_store::Store;
 
 use crate::{
     EngineError, OpenOptions, PoolSpec,
+    alarms::Alarms,
     journal::{Entry, Journal, Ring},
     leaving::Leaving,
     leisure::Standing,
@@ -66,6 +67,7 @@ pub struct Engine {
     /// Whether everything was saved; held while that is tried.
     saved: Mutex<bool>,
     last_complaint: Mutex<String>,
+    pub(crate) alarms: Alarms,
 }
 
 impl Engine {
@@ -224,6 +226,7 @@ impl Engine {
             closed: AtomicBool::new(false),
             saved: Mutex::new(false),
             last_complaint: Mutex::new(String::new()),
+            alarms: Alarms::default(),
             scrub: Scrub::of(&*store),
             leaving: Leaving::default(),
             resilvering: Resilvering::default(),
@@ -251,14 +254,7 @@ impl Engine {
         if engine.chunks.end_without().is_some() {
             engine.event("lost", crate::devices::END_WITHOUT_IN_WORDS);
         }
-        engine.event(
-            "opened",
-            if new {
-                "the pool was made"
-            } else {
-                "the pool was opened"
-            },
-        );
+        engine.tell_opened(new);
         if options.threads {
             engine
                 .workers
@@ -436,6 +432,7 @@ impl Engine {
         if let Err(error) = self.pool.note_failing() {
             self.complain("devices", &error.into());
         }
+        self.tell_failing();
         if let Err(error) = self.take_back_out_of_step() {
             self.complain("devices", &error);
         }

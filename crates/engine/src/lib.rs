@@ -5,6 +5,7 @@
 //! [`Engine::tick`]), so that the simulator can drive a whole engine without threads; nothing here knows how chunks
 //! or records are laid out; [`Engine::close`] leaves every acknowledged write durable.
 
+mod alarms;
 mod damage;
 mod devices;
 mod duration;

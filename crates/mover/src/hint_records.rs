@@ -19,7 +19,7 @@ impl Mover {
         Ok(())
     }
 
-    /// Keeps some of what changed, so that it survives a restart; whether there was any.
+    /// Keeps some of what changed, so that it survives a restart; whether there may be more.
     pub(crate) fn keep_hints(&self) -> Result<bool, StoreError> {
         let mut batch = Batch::new();
         let is_known = |dataset| {
@@ -28,7 +28,7 @@ impl Mover {
         };
         let heat = self.environment.heat.take_changed(OBJECTS);
         let fragments = self.environment.fragments.take_changed(OBJECTS);
-        let any = !heat.is_empty() || !fragments.is_empty();
+        let more = heat.len() == OBJECTS || fragments.len() == OBJECTS;
         for (dataset, body, encoded) in heat {
             if is_known(dataset) && encoded.len() <= HEAT_BYTES_MAX {
                 batch.put(keys::heat(dataset, body), encoded);
@@ -43,12 +43,12 @@ impl Mover {
             }
         }
         if batch.is_empty() {
-            return Ok(any);
+            return Ok(more);
         }
         match self.environment.store.commit(batch) {
             // They are hints: a full pool does without.
             Err(StoreError::NoSpace) => Ok(false),
-            other => other.map(|_| any),
+            other => other.map(|_| more),
         }
     }
 }

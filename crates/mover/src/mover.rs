@@ -100,6 +100,12 @@ impl Active {
         }
     }
 
+    /// It goes on after it stood still: how fast it is then is not known yet.
+    pub(crate) fn goes_on(&mut self, now: u64) {
+        self.rate = 0.0;
+        self.window = (now, 0);
+    }
+
     /// Counts bytes into the rate.
     pub(crate) fn count(&mut self, bytes: u64, now: u64) {
         self.window.1 += bytes;
@@ -276,6 +282,8 @@ impl Mover {
             // What landed below meanwhile, and is read from there, waits for no look that is due later.
             let mut inner = self.inner.lock();
             (inner.next_policy, inner.next_urgency) = (0, 0);
+            let now = self.environment.clock.monotonic_nanoseconds();
+            inner.jobs.values_mut().for_each(|active| active.goes_on(now));
         }
     }
 
@@ -305,9 +313,10 @@ impl Mover {
     fn step_locked(&self, inner: &mut Guard<'_>) -> Result<Step, StoreError> {
         let now = self.environment.clock.monotonic_nanoseconds();
         inner.courtesy.look(&self.environment.foreground, now);
-        if now >= inner.next_heat {
+        // All that changed, some with each step.
+        let keeps = now >= inner.next_heat && self.keep_hints()?;
+        if now >= inner.next_heat && !keeps {
             inner.next_heat = now + HEAT_INTERVAL;
-            self.keep_hints()?;
         }
         self.environment.chunk_heat.age(self.minutes());
         if now >= inner.next_policy {
@@ -345,7 +354,7 @@ impl Mover {
             0 => return Ok(Step::More),
             pause => wait = wait.min(pause),
         }
-        if looks {
+        if looks || keeps {
             return Ok(Step::More);
         }
         Ok(Step::Idle { wait })

@@ -117,7 +117,18 @@ impl Mover {
         let takes_some = devices
             .iter()
             .any(|device| !device.draining && device.state == "online");
+        let bad = devices
+            .iter()
+            .find(|device| !device.draining && device.state != "online");
         match aside {
+            None if !takes_some && bad.is_some() => {
+                let (path, state) = bad.map_or(("", ""), |bad| (&bad.path, &bad.state));
+                let pool = self.datasets.pool();
+                format!(
+                    "tier '{name}' takes nothing new, since its device '{path}' is {state}; 'terrace pool replace {pool} {path} NEW', or \
+                     add another one with 'terrace pool add {pool} {name}=DEVICE'"
+                )
+            }
             Some(aside) if !takes_some => format!(
                 "tier '{name}' takes nothing new, since its device '{}' was to be emptied; 'terrace evacuate {} {} --undo' puts it \
                  to use again",

@@ -59,6 +59,7 @@ impl Mover {
     }
 
     fn change_state(&self, id: u64, state: JobState) -> Result<(), MoverError> {
+        let now = self.environment.clock.monotonic_nanoseconds();
         let mut inner = self.inner.lock();
         let active = inner.jobs.get_mut(&id).ok_or(MoverError::NoJob(id))?;
         if active.job.state.is_over() {
@@ -66,6 +67,9 @@ impl Mover {
                 id,
                 state: active.job.state.name(),
             });
+        }
+        if active.job.state == JobState::Paused && state == JobState::Running {
+            active.goes_on(now);
         }
         active.job.state = state;
         if let Some(retry) = active.retry.as_mut().filter(|_| state == JobState::Running) {
@@ -76,7 +80,6 @@ impl Mover {
             inner.candidates.clear();
         }
         if state.is_over() && inner.hot_chunks.job() == Some(id) {
-            let now = self.environment.clock.monotonic_nanoseconds();
             inner.hot_chunks.cancel(now);
         }
         if state.is_over() && inner.relayouts.job() == Some(id) {

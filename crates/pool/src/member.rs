@@ -3,8 +3,9 @@
 //! Invariants: counters and state change with atomics only, never under a lock; a device that failed to write or
 //! flush is not given new segments.
 
-use std::sync::Arc;
+use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use terrace_device::{Cause, Device, DeviceError, Operation, ReadRequest, WriteRequest};
@@ -40,6 +41,8 @@ pub struct DeviceInfo {
     pub free_segments: u32,
     /// Counts since the pool was opened.
     pub counters: CounterValues,
+    /// Why it counts as failing.
+    pub failure: Option<String>,
 }
 
 /// Failed writes after which a device counts as failing.
@@ -54,7 +57,8 @@ pub(crate) struct OpenDevice {
     pub(crate) tier: AtomicU8,
     pub(crate) segments: AtomicU32,
     pub(crate) draining: AtomicBool,
-    failing: AtomicBool,
+    /// Why nothing new is put on it any more, once that is so.
+    failure: OnceLock<String>,
     failed_reads: AtomicU32,
     pub(crate) counters: Counters,
 }
@@ -67,14 +71,14 @@ impl OpenDevice {
             tier: AtomicU8::new(tier),
             segments: AtomicU32::new(segments),
             draining: AtomicBool::new(false),
-            failing: AtomicBool::new(false),
+            failure: OnceLock::new(),
             failed_reads: AtomicU32::new(0),
             counters: Counters::default(),
         }
     }
 
     pub(crate) fn state(&self) -> DeviceState {
-        if self.failing.load(Ordering::Relaxed) {
+        if self.failure.get().is_some() {
             DeviceState::Failing
         } else {
             DeviceState::Online
@@ -83,7 +87,7 @@ impl OpenDevice {
 
     /// Whether new segments may be put on it.
     pub(crate) fn is_usable(&self) -> bool {
-        !self.failing.load(Ordering::Relaxed) && !self.draining.load(Ordering::Relaxed)
+        self.failure.get().is_none() && !self.draining.load(Ordering::Relaxed)
     }
 
     fn place(
@@ -272,8 +276,10 @@ impl OpenDevice {
 
     /// Its backing has less than the `size_bytes` that the pool gave it: what is left can be read, nothing new is put on it.
     pub(crate) fn mark_cut_short(&self, size_bytes: u64) {
-        self.failing.store(true, Ordering::Relaxed);
         let (device, has) = (self.device.path(), self.device.size_bytes());
+        let _ = self
+            .failure
+            .set(format!("it was cut short: it has {has} bytes of {size_bytes}"));
         tracing::error!(
             device,
             has,
@@ -290,14 +296,17 @@ impl OpenDevice {
 
     /// It refused what a device of the pool must take.
     pub(crate) fn give_up(&self, error: &PoolError) {
-        if !self.failing.swap(true, Ordering::Relaxed) {
+        self.mark_failing(error);
+    }
+
+    fn mark_failing(&self, error: &dyn Display) {
+        if self.failure.set(error.to_string()).is_ok() {
             tracing::error!(%error, "the device is failing; nothing new is put on it");
         }
     }
 
-    fn mark_failing(&self, error: &DeviceError) {
-        if !self.failing.swap(true, Ordering::Relaxed) {
-            tracing::error!(%error, "the device is failing; nothing new is put on it");
-        }
+    /// Why it counts as failing, if it does.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.get().cloned()
     }
 }

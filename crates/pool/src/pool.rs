@@ -167,9 +167,19 @@ impl Pool {
                 segments: counts.total as u32,
                 free_segments: counts.free as u32,
                 counters: device.map_or_else(CounterValues::default, |device| device.counters.values()),
+                failure: device.and_then(|device| device.failure()),
             }
         });
         devices.collect()
+    }
+
+    /// Devices that count as failing since the pool was opened: number, path, and why.
+    pub fn failing(&self) -> Vec<(u16, String, String)> {
+        let open = self.open.read().clone();
+        let failing = open.iter().filter_map(|device| Some((device, device.failure()?)));
+        failing
+            .map(|(device, why)| (device.number, device.device.path(), why))
+            .collect()
     }
 
     /// Whether this device is part of the pool and there.

@@ -14,10 +14,10 @@ use crate::{
 pub fn lost(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
     let mut rows: Vec<DamagedFile> = Vec::new();
     for known in chosen_pools(session, pool)? {
-        let mut client = Client::open(&session.places, &known.name)?;
         let mut from = 0;
         loop {
-            let page = client.call("lost", json!({ "from": from }))?;
+            // A connection carries one request.
+            let page = Client::open(&session.places, &known.name)?.call("lost", json!({ "from": from }))?;
             let files: Vec<DamagedFile> = decode(page["files"].clone())?;
             from += files.len();
             for file in files {

@@ -208,6 +208,18 @@ pub fn open_pool(known: &KnownPool, options: OpenOptions) -> Result<Arc<Engine>,
             }
         }
     }
+    if devices.is_empty() {
+        let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        return Err(Failure::new(
+            what,
+            format!("none of its devices can be opened: {}", paths.join(", ")),
+            format!(
+                "connect one of them and type 'terrace start {} --degraded', or say where they are now: 'terrace pool import --search \
+                 DIRECTORY'",
+                known.name
+            ),
+        ));
+    }
     let engine = Engine::open(devices, options).map_err(|error| {
         let mut failure = failed(&what, &error);
         let damaged = matches!(
@@ -218,6 +230,13 @@ pub fn open_pool(known: &KnownPool, options: OpenOptions) -> Result<Arc<Engine>,
             failure.remedy = format!(
                 "'terrace verify {name}' says what is damaged and changes nothing, 'terrace verify {name} --rebuild NEWPOOL' saves what can \
                  be saved",
+                name = known.name
+            );
+        } else if degraded && failure.remedy.is_empty() {
+            // What is there is too little.
+            failure.remedy = format!(
+                "bring the devices back and type 'terrace start {name}', or save what is left with 'terrace verify {name} --rebuild \
+                 NEWPOOL'",
                 name = known.name
             );
         }

@@ -1,0 +1,45 @@
+//! What goes wrong with devices while a pool is open, told in its events.
+//!
+//! Invariants: each device is told of once per opening; what cannot be written down stops nothing.
+
+use std::collections::BTreeSet;
+
+use parking_lot::Mutex;
+use terrace_pool::DeviceState;
+
+use crate::Engine;
+
+/// What was told since the pool was opened.
+#[derive(Default)]
+pub(crate) struct Alarms {
+    /// Devices that fail.
+    failing: Mutex<BTreeSet<u16>>,
+}
+
+impl Engine {
+    /// Tells of devices that began to fail.
+    pub(crate) fn tell_failing(&self) {
+        for (number, path, why) in self.pool.failing() {
+            if self.alarms.failing.lock().insert(number) {
+                let pool = self.pool.name();
+                let text = format!(
+                    "'{path}' is failing, nothing new is put on it: {why}; 'terrace status {pool}' says what to do"
+                );
+                self.event("device", &text);
+            }
+        }
+    }
+
+    /// That the pool was opened, and without which of its devices.
+    pub(crate) fn tell_opened(&self, new: bool) {
+        let devices = self.pool.devices().into_iter();
+        let missing = devices.filter(|device| device.state == DeviceState::Missing);
+        let missing: Vec<String> = missing.map(|device| format!("'{}'", device.path)).collect();
+        let text = match (new, missing.is_empty()) {
+            (true, _) => "the pool was made".to_owned(),
+            (false, true) => "the pool was opened".to_owned(),
+            (false, false) => format!("the pool was opened without {}", missing.join(", ")),
+        };
+        self.event("opened", &text);
+    }
+}

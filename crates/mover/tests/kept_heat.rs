@@ -1,0 +1,46 @@
+//! Heat outlasts a crash: all that changed is kept within a minute, however many objects that were.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use terrace_cache::Access;
+use terrace_dataset::{Datasets, Environment, NewDataset};
+use terrace_device::ManualClock;
+use terrace_mover::{Mover, Step};
+use terrace_store::{MemoryStore, Store};
+
+const SECOND: u64 = 1_000_000_000;
+const OBJECTS: u64 = 3000;
+
+fn open(memory: &Arc<MemoryStore>, clock: &Arc<ManualClock>) -> (Arc<Datasets>, Mover) {
+    let store: Arc<dyn Store> = memory.clone();
+    let environment = Arc::new(Environment::new(store, clock.clone()));
+    let datasets = Arc::new(Datasets::open(environment, "pool").unwrap());
+    let mover = Mover::open(datasets.clone()).unwrap();
+    (datasets, mover)
+}
+
+#[test]
+fn what_was_read_a_minute_ago_is_known_after_a_crash() {
+    let memory = Arc::new(MemoryStore::new(1 << 30));
+    let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));
+    let (datasets, mover) = open(&memory, &clock);
+    datasets.create("pool/a", &NewDataset::default()).unwrap();
+    let number = datasets.info("pool/a").unwrap().number;
+    let minutes = 1_800_000_000 / 60;
+    for object in 1..=OBJECTS {
+        let heat = &datasets.environment().heat;
+        heat.record(number, object, 0, Access::Read, 5.0, minutes);
+    }
+    clock.advance(61 * SECOND);
+    // As the thread that drives it does: on and on, as long as there may be more.
+    let resting = (0..10_000).find(|_| matches!(mover.step().unwrap(), Step::Idle { .. }));
+    assert!(resting.is_some(), "it comes to rest");
+    drop((datasets, mover));
+    // Nothing was saved at the end.
+    let (datasets, _mover) = open(&memory, &clock);
+    let heat = &datasets.environment().heat;
+    let known = (1..=OBJECTS).filter(|object| heat.of(number, *object, 0, minutes).reads == 5.0);
+    assert_eq!(known.count() as u64, OBJECTS);
+}
