@@ -1,20 +1,27 @@
 //! `Heat`: how often each region (1 MiB of an object) is read and written, so that the mover knows what to raise and
 //! what to sink. The idea is TIER's heat per 1 MiB block, with exponential decay instead of sweeps.
 //!
-//! Invariants: 12 bytes a region; counts halve every [`HALF_LIFE_MINUTES`] and are brought up to date only when they
-//! are touched or asked for; the number of regions is bounded, the least recently touched object goes first.
+//! Invariants: at most 16 bytes a region, also of files that have but one, and nothing for what is not known to be warm; counts
+//! halve every [`HALF_LIFE_MINUTES`] and are brought up to date only when they are touched or asked for; what all of it takes is
+//! bounded, as its allocations count, and where there is no more room the coldest goes first.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use hashbrown::HashMap;
 use parking_lot::Mutex;
+
+use crate::heat_pages::{Counts, HeatPages, Key};
 
 /// Minutes in which a count halves.
 pub const HALF_LIFE_MINUTES: u32 = 60;
 const SHARDS: usize = 16;
 /// Counts are kept in units of 1/16.
 const SCALE: f32 = 16.0;
+/// Bytes of a region in a record.
 const CELL_BYTES: usize = 12;
+/// Bytes of a region in RAM at most.
+const REGION_MEMORY_BYTES: usize = 16;
+/// By so many steps of a quarter of a half-life what goes first is told apart.
+const RANKS: usize = 256;
 
 /// What was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,50 +43,46 @@ pub struct RegionHeat {
     pub touched_minutes: u32,
 }
 
-#[derive(Clone, Copy)]
-struct Cell {
-    region: u32,
-    minutes: u32,
-    reads: u16,
-    writes: u16,
-}
-
-impl Cell {
-    fn at(&self, minutes: u32) -> (f32, f32) {
-        let halvings = minutes.saturating_sub(self.minutes) as f32 / HALF_LIFE_MINUTES as f32;
-        let factor = 0.5f32.powf(halvings) / SCALE;
-        (f32::from(self.reads) * factor, f32::from(self.writes) * factor)
+impl RegionHeat {
+    fn of(counts: &Counts, minutes: u32) -> Self {
+        let halvings = minutes.saturating_sub(counts.minutes()) as f32 / HALF_LIFE_MINUTES as f32;
+        let factor = match halvings > 0.0 {
+            true => 0.5f32.powf(halvings) / SCALE,
+            false => 1.0 / SCALE,
+        };
+        Self {
+            reads: f32::from(counts.reads) * factor,
+            writes: f32::from(counts.writes) * factor,
+            touched_minutes: counts.minutes(),
+        }
     }
 }
 
 #[derive(Default)]
-struct ObjectHeat {
-    cells: Vec<Cell>,
-    touched: u32,
-    changed: bool,
-}
-
-#[derive(Default)]
 struct Shard {
-    objects: HashMap<(u32, u64), ObjectHeat>,
-    cells: usize,
+    pages: HeatPages,
+    /// What it counts for in the whole.
+    counted_bytes: usize,
 }
 
 /// Heat of all regions.
 pub struct Heat {
     shards: Box<[Mutex<Shard>]>,
-    cells_per_shard: usize,
+    memory_bytes: AtomicUsize,
+    limit_bytes: usize,
+    shrinking: Mutex<()>,
     /// Where what changed is looked for first: so what changes again and again keeps nothing else from its turn.
     next_shard: AtomicUsize,
 }
 
 impl Heat {
-    /// At most `regions` regions, 12 bytes each and about 64 bytes per object.
+    /// Room for so many regions, at 16 bytes each.
     pub fn new(regions: usize) -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Self {
-            shards,
-            cells_per_shard: (regions / SHARDS).max(16),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            memory_bytes: AtomicUsize::new(0),
+            limit_bytes: regions.saturating_mul(REGION_MEMORY_BYTES),
+            shrinking: Mutex::new(()),
             next_shard: AtomicUsize::new(0),
         }
     }
@@ -89,144 +92,106 @@ impl Heat {
         &self.shards[(hash >> 60) as usize % SHARDS]
     }
 
+    /// Changes what is known of an object, and forgets what is too much then.
+    fn change<R>(&self, dataset: u32, object: u64, change: impl FnOnce(&mut HeatPages) -> R) -> R {
+        let mut shard = self.shard(dataset, object).lock();
+        let outcome = change(&mut shard.pages);
+        self.count(&mut shard);
+        drop(shard);
+        if self.memory_bytes() > self.limit_bytes {
+            self.shrink();
+        }
+        outcome
+    }
+
+    fn count(&self, shard: &mut Shard) {
+        let bytes = shard.pages.memory_bytes();
+        self.memory_bytes.fetch_add(bytes, Relaxed);
+        self.memory_bytes.fetch_sub(shard.counted_bytes, Relaxed);
+        shard.counted_bytes = bytes;
+    }
+
     /// Counts `amount` accesses (1 for one request; a fraction for a request that covers the region partly).
     pub fn record(&self, dataset: u32, object: u64, region: u32, access: Access, amount: f32, minutes: u32) {
-        let mut shard = self.shard(dataset, object).lock();
-        let Shard { objects, cells } = &mut *shard;
-        let heat = objects.entry((dataset, object)).or_default();
-        heat.touched = minutes;
-        heat.changed = true;
-        let place = match heat.cells.last() {
-            Some(last) if last.region < region => Err(heat.cells.len()),
-            _ => heat.cells.binary_search_by_key(&region, |cell| cell.region),
+        let count = |before: Option<Counts>| {
+            let now = before.map(|counts| RegionHeat::of(&counts, minutes));
+            let RegionHeat {
+                mut reads,
+                mut writes,
+                ..
+            } = now.unwrap_or_default();
+            match access {
+                Access::Read => reads += amount,
+                Access::Write => writes += amount,
+            }
+            let pack = |count: f32| (count * SCALE).round().clamp(0.0, f32::from(u16::MAX)) as u16;
+            Counts::new(minutes, pack(reads), pack(writes)).changed()
         };
-        let place = place.unwrap_or_else(|place| {
-            heat.cells.insert(
-                place,
-                Cell {
-                    region,
-                    minutes,
-                    reads: 0,
-                    writes: 0,
-                },
-            );
-            *cells += 1;
-            place
+        self.change(dataset, object, |pages| {
+            pages.put((dataset, object, region), count);
         });
-        let cell = &mut heat.cells[place];
-        let (mut reads, mut writes) = if cell.minutes == minutes {
-            (f32::from(cell.reads) / SCALE, f32::from(cell.writes) / SCALE)
-        } else {
-            cell.at(minutes)
-        };
-        match access {
-            Access::Read => reads += amount,
-            Access::Write => writes += amount,
-        }
-        let pack = |count: f32| (count * SCALE).round().clamp(0.0, f32::from(u16::MAX)) as u16;
-        *cell = Cell {
-            region,
-            minutes,
-            reads: pack(reads),
-            writes: pack(writes),
-        };
-        if shard.cells > self.cells_per_shard {
-            shrink(&mut shard, self.cells_per_shard);
-        }
     }
 
     /// Takes back reads that were counted, and turned out to be none that count.
     pub fn take_back(&self, dataset: u32, object: u64, region: u32, amount: f32, minutes: u32) {
+        let key = (dataset, object, region);
         let mut shard = self.shard(dataset, object).lock();
-        if let Some(heat) = shard.objects.get_mut(&(dataset, object))
-            && let Ok(place) = heat.cells.binary_search_by_key(&region, |cell| cell.region)
-        {
-            heat.changed = true;
-            let cell = &mut heat.cells[place];
-            let since = minutes.saturating_sub(cell.minutes) as f32 / HALF_LIFE_MINUTES as f32;
-            // As if it had been taken back when the cell was touched last.
+        if let Some(counts) = shard.pages.get(key) {
+            let since = minutes.saturating_sub(counts.minutes()) as f32 / HALF_LIFE_MINUTES as f32;
+            // As if it had been taken back when the region was touched last.
             let then = amount * 2f32.powf(since) * SCALE;
-            cell.reads = cell.reads.saturating_sub(then.round() as u16);
+            let reads = counts.reads.saturating_sub(then.round() as u16);
+            shard.pages.replace(key, counts.with_reads(reads));
         }
     }
 
     /// Heat of a region at a time; zero if nothing is known.
     pub fn of(&self, dataset: u32, object: u64, region: u32, minutes: u32) -> RegionHeat {
-        let shard = self.shard(dataset, object).lock();
-        let cell = shard.objects.get(&(dataset, object)).and_then(|heat| {
-            heat.cells
-                .binary_search_by_key(&region, |cell| cell.region)
-                .ok()
-                .map(|place| heat.cells[place])
-        });
-        cell.map_or_else(RegionHeat::default, |cell| {
-            let (reads, writes) = cell.at(minutes);
-            RegionHeat {
-                reads,
-                writes,
-                touched_minutes: cell.minutes,
-            }
-        })
+        let counts = self
+            .shard(dataset, object)
+            .lock()
+            .pages
+            .get((dataset, object, region));
+        counts.map_or_else(RegionHeat::default, |counts| RegionHeat::of(&counts, minutes))
     }
 
     /// Reads of all regions of an object, decayed.
     pub fn reads_of(&self, dataset: u32, object: u64, minutes: u32) -> f32 {
+        let mut reads = 0.0;
         let shard = self.shard(dataset, object).lock();
-        let cells = shard.objects.get(&(dataset, object)).map(|heat| &heat.cells[..]);
-        cells
-            .unwrap_or_default()
-            .iter()
-            .map(|cell| cell.at(minutes).0)
-            .sum()
+        shard.pages.visit_object(dataset, object, |_, counts| {
+            reads += RegionHeat::of(counts, minutes).reads;
+        });
+        reads
     }
 
     /// Forgets the reads of a region; returns how many that were, decayed. When it was touched stays known.
     pub fn forget_reads(&self, dataset: u32, object: u64, region: u32, minutes: u32) -> f32 {
+        let key = (dataset, object, region);
         let mut shard = self.shard(dataset, object).lock();
-        let Some(heat) = shard.objects.get_mut(&(dataset, object)) else {
+        let Some(counts) = shard.pages.get(key) else {
             return 0.0;
         };
-        let Ok(place) = heat.cells.binary_search_by_key(&region, |cell| cell.region) else {
-            return 0.0;
-        };
-        heat.changed = true;
-        let cell = &mut heat.cells[place];
-        let (reads, _) = cell.at(minutes);
-        cell.reads = 0;
-        reads
+        shard.pages.replace(key, counts.with_reads(0));
+        RegionHeat::of(&counts, minutes).reads
     }
 
     /// Calls `visit(dataset, object, region, heat)` for every known region, in an order that does not depend on
     /// chance. One shard is locked at a time.
     pub fn for_each(&self, minutes: u32, mut visit: impl FnMut(u32, u64, u32, RegionHeat)) {
         for shard in &self.shards {
-            let shard = shard.lock();
-            let mut objects: Vec<_> = shard.objects.iter().collect();
-            objects.sort_unstable_by_key(|(key, _)| **key);
-            for ((dataset, object), heat) in objects {
-                for cell in &heat.cells {
-                    let (reads, writes) = cell.at(minutes);
-                    visit(
-                        *dataset,
-                        *object,
-                        cell.region,
-                        RegionHeat {
-                            reads,
-                            writes,
-                            touched_minutes: cell.minutes,
-                        },
-                    );
-                }
-            }
+            shard
+                .lock()
+                .pages
+                .visit(|(dataset, object, region): Key, counts| {
+                    visit(dataset, object, region, RegionHeat::of(counts, minutes));
+                });
         }
     }
 
     /// Drops what is known of an object (it was deleted).
     pub fn forget(&self, dataset: u32, object: u64) {
-        let mut shard = self.shard(dataset, object).lock();
-        if let Some(heat) = shard.objects.remove(&(dataset, object)) {
-            shard.cells -= heat.cells.len();
-        }
+        self.change(dataset, object, |pages| pages.remove_object(dataset, object));
     }
 
     /// Forgets everything; returns the objects that something was known of, so that their records can be dropped.
@@ -234,115 +199,134 @@ impl Heat {
         let mut known = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
-            known.extend(shard.objects.drain().map(|(place, _)| place));
-            shard.cells = 0;
+            shard
+                .pages
+                .visit(|(dataset, object, _), _| known.push((dataset, object)));
+            shard.pages.clear();
+            self.count(&mut shard);
         }
+        known.dedup();
         known
     }
 
     /// Up to `limit` objects whose heat changed since they were last taken, encoded to be kept as records.
     pub fn take_changed(&self, limit: usize) -> Vec<(u32, u64, Vec<u8>)> {
         let mut taken = Vec::new();
-        let first = self.next_shard.load(Ordering::Relaxed);
+        let first = self.next_shard.load(Relaxed);
         for number in (first..first + SHARDS).map(|number| number % SHARDS) {
             if taken.len() == limit {
-                self.next_shard.store(number, Ordering::Relaxed);
+                self.next_shard.store(number, Relaxed);
                 break;
             }
-            let mut shard = self.shards[number].lock();
-            let mut changed: Vec<_> = shard
-                .objects
-                .iter_mut()
-                .filter(|(_, heat)| heat.changed)
-                .collect();
-            changed.sort_unstable_by_key(|(key, _)| **key);
-            for ((dataset, object), heat) in changed.into_iter().take(limit - taken.len()) {
-                heat.changed = false;
-                taken.push((*dataset, *object, encode(&heat.cells)));
+            let pages = &mut self.shards[number].lock().pages;
+            let mut from = (0, 0, 0);
+            while taken.len() < limit
+                && let Some((dataset, object)) = pages.next_changed(from)
+            {
+                let mut bytes = Vec::new();
+                pages.visit_object(dataset, object, |region, counts| {
+                    bytes.extend_from_slice(&region.to_le_bytes());
+                    bytes.extend_from_slice(&counts.minutes().to_le_bytes());
+                    bytes.extend_from_slice(&counts.reads.to_le_bytes());
+                    bytes.extend_from_slice(&counts.writes.to_le_bytes());
+                });
+                pages.settle(dataset, object);
+                taken.push((dataset, object, bytes));
+                from = (dataset, object, u32::MAX);
             }
         }
         taken
     }
 
-    /// Takes back what [`take_changed`](Self::take_changed) encoded; damaged bytes are ignored (heat is a hint).
-    pub fn load(&self, dataset: u32, object: u64, encoded: &[u8]) {
-        let mut loaded: Vec<Cell> = Vec::with_capacity(encoded.len() / CELL_BYTES);
+    /// Takes back what [`take_changed`](Self::take_changed) encoded, at a time; damaged bytes are ignored (heat is a hint).
+    pub fn load(&self, dataset: u32, object: u64, encoded: &[u8], minutes: u32) {
+        let mut before = None;
+        self.change(dataset, object, |pages| pages.remove_object(dataset, object));
         for bytes in encoded.as_chunks::<CELL_BYTES>().0 {
             let word =
                 |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
             let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-            let cell = Cell {
-                region: word(0),
-                minutes: word(4),
-                reads: half(8),
-                writes: half(10),
-            };
-            if loaded.last().is_none_or(|last| last.region < cell.region) {
-                loaded.push(cell);
+            let region = word(0);
+            // Nothing was touched in times to come.
+            let counts = Counts::new(word(4).min(minutes), half(8), half(10));
+            if before.is_none_or(|before| before < region) {
+                before = Some(region);
+                self.change(dataset, object, |pages| {
+                    pages.put((dataset, object, region), |_| counts);
+                });
             }
-        }
-        let touched = loaded.iter().map(|cell| cell.minutes).max().unwrap_or(0);
-        let mut shard = self.shard(dataset, object).lock();
-        let count = loaded.len();
-        let before = shard.objects.insert(
-            (dataset, object),
-            ObjectHeat {
-                cells: loaded,
-                touched,
-                changed: false,
-            },
-        );
-        shard.cells = shard.cells + count - before.map_or(0, |heat| heat.cells.len());
-        if shard.cells > self.cells_per_shard {
-            shrink(&mut shard, self.cells_per_shard);
         }
     }
 
     /// Regions known.
     pub fn regions(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().cells).sum()
+        self.shards.iter().map(|shard| shard.lock().pages.len()).sum()
     }
-}
 
-fn encode(cells: &[Cell]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(cells.len() * CELL_BYTES);
-    for cell in cells {
-        bytes.extend_from_slice(&cell.region.to_le_bytes());
-        bytes.extend_from_slice(&cell.minutes.to_le_bytes());
-        bytes.extend_from_slice(&cell.reads.to_le_bytes());
-        bytes.extend_from_slice(&cell.writes.to_le_bytes());
+    /// What it takes of RAM now, by what is allocated.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory_bytes.load(Relaxed)
     }
-    bytes
-}
 
-/// Forgets the least recently touched objects until a quarter of the room is free again; when one object alone is
-/// too large, every second of its regions.
-fn shrink(shard: &mut Shard, limit: usize) {
-    let mut ages: Vec<(u32, (u32, u64))> = shard
-        .objects
-        .iter()
-        .map(|(key, heat)| (heat.touched, *key))
-        .collect();
-    ages.sort_unstable();
-    let newest = ages.pop().map(|(_, key)| key);
-    for (_, key) in ages {
-        if shard.cells <= limit / 4 * 3 {
+    /// Forgets a quarter, the coldest, until the rest is within the bounds.
+    fn shrink(&self) {
+        // Somebody else does.
+        let Some(_shrinking) = self.shrinking.try_lock() else {
             return;
-        }
-        if let Some(heat) = shard.objects.remove(&key) {
-            shard.cells -= heat.cells.len();
+        };
+        while self.memory_bytes() > self.limit_bytes {
+            let regions = self.regions();
+            self.forget_coldest(regions.div_ceil(4));
+            if regions == 0 {
+                return;
+            }
         }
     }
-    if shard.cells > limit
-        && let Some(heat) = newest.and_then(|key| shard.objects.get_mut(&key))
-    {
-        let mut keep = false;
-        heat.cells.retain(|_| {
-            keep = !keep;
-            keep
-        });
-        shard.cells = heat.cells.len();
+
+    /// Forgets so many regions, the coldest; among those that are as cold as each other, evenly.
+    fn forget_coldest(&self, regions: usize) {
+        let mut highest = 0;
+        let visit = |visit: &mut dyn FnMut(&Counts)| {
+            for shard in &self.shards {
+                shard.lock().pages.visit(|_, counts| visit(counts));
+            }
+        };
+        visit(&mut |counts| highest = highest.max(rank(counts)));
+        let below = |counts: &Counts| (highest.saturating_sub(rank(counts)) as usize).min(RANKS - 1);
+        let mut by_rank = [0usize; RANKS];
+        visit(&mut |counts| by_rank[below(counts)] += 1);
+        let (mut left, mut goes_in_part) = (regions, 0);
+        for (rank, known) in by_rank.iter().enumerate().rev() {
+            goes_in_part = rank;
+            if *known >= left {
+                break;
+            }
+            left -= known;
+        }
+        let known = by_rank[goes_in_part];
+        let mut due = 0;
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.pages.retain(|counts| {
+                let rank = below(counts);
+                if rank != goes_in_part {
+                    return rank < goes_in_part;
+                }
+                due += left;
+                let goes = due >= known;
+                due -= if goes { known } else { 0 };
+                !goes
+            });
+            self.count(&mut shard);
+        }
     }
+}
+
+/// How warm a region is, in steps of which four are a half-life: comparable at any time, as all decay alike.
+fn rank(counts: &Counts) -> u32 {
+    let counted = u32::from(counts.reads) + u32::from(counts.writes);
+    let halvings = (counted.max(1) as f32).log2();
+    counts.minutes() / (HALF_LIFE_MINUTES / 4) + (halvings * 4.0) as u32
 }
 
 #[cfg(test)]
@@ -384,16 +368,106 @@ mod tests {
         assert_eq!(heat.regions(), 1);
     }
 
+    /// Bytes of a region, by what is allocated.
+    fn each(heat: &Heat) -> f64 {
+        heat.memory_bytes() as f64 / heat.regions() as f64
+    }
+
+    /// Numbers below a power of two in an order without order.
+    fn scattered(count: u64) -> impl Iterator<Item = u64> {
+        (0..count).map(move |at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15) % count.next_power_of_two())
+    }
+
+    #[test]
+    fn sixteen_bytes_a_region_whatever_it_belongs_to() {
+        const MANY: u64 = 1 << 16;
+        let touch = |heat: &Heat, object: u64, region: u64| {
+            heat.record(1, object, region as u32, Access::Read, 1.0, 29_000_000)
+        };
+        let heat = || Heat::new(4 << 20);
+        // Files of one region, in the order in which they were made and in any other.
+        let files = heat();
+        (0..MANY).for_each(|object| touch(&files, object, 0));
+        assert!(each(&files) <= 16.0, "{}", each(&files));
+        let files = heat();
+        scattered(MANY).for_each(|object| touch(&files, 1000 + 7 * object, 0));
+        assert_eq!(files.regions() as u64, MANY);
+        assert!(each(&files) <= 16.0, "{}", each(&files));
+        // When most of them are gone again.
+        (0..MANY).for_each(|object| {
+            if object % 8 != 3 {
+                files.forget(1, 1000 + 7 * object);
+            }
+        });
+        assert_eq!(files.regions() as u64, MANY / 8);
+        assert!(each(&files) <= 16.0, "{}", each(&files));
+        // A volume, in order and by chance; large files of which little is warm.
+        let volume = heat();
+        (0..MANY).for_each(|region| touch(&volume, 5, region));
+        assert!(each(&volume) <= 16.0, "{}", each(&volume));
+        let volume = heat();
+        scattered(MANY).for_each(|region| touch(&volume, 5, region * 3));
+        assert!(each(&volume) <= 16.0, "{}", each(&volume));
+        let large = heat();
+        scattered(MANY).for_each(|object| touch(&large, object, object * 31 % 20_000));
+        assert!(each(&large) <= 16.0, "{}", each(&large));
+        // A quarter was forgotten, and all of it is counted.
+        let full = Heat::new(MANY as usize / 2);
+        scattered(MANY).for_each(|object| touch(&full, object, 0));
+        assert!(full.memory_bytes() <= MANY as usize * 8);
+        assert!(full.regions() as u64 > MANY / 3, "{}", full.regions());
+        assert!(each(&full) <= 16.0, "{}", each(&full));
+    }
+
+    #[test]
+    fn the_bound_counts_what_is_allocated_where_regions_have_nothing_in_common() {
+        let heat = Heat::new(4096);
+        (0..20_000u64).for_each(|at| {
+            heat.record(
+                at as u32 % 7000,
+                at << 40,
+                u32::MAX - at as u32,
+                Access::Read,
+                1.0,
+                5,
+            )
+        });
+        assert!(heat.memory_bytes() <= 4096 * 16 && heat.regions() > 300);
+        let mut bytes = 0;
+        for shard in &heat.shards {
+            shard.lock().pages.check();
+            bytes += shard.lock().pages.memory_bytes();
+        }
+        assert_eq!(bytes, heat.memory_bytes());
+    }
+
+    #[test]
+    fn what_is_coldest_is_forgotten_first_and_one_object_may_have_all_the_room() {
+        let heat = Heat::new(4096);
+        for region in 0..2000 {
+            heat.record(1, 9, region, Access::Read, 50.0, 600);
+            heat.record(2, u64::from(region), 0, Access::Read, 1.0, 400);
+        }
+        for region in 0..2000 {
+            heat.record(1, 9, 2000 + region, Access::Read, 2.0, 600);
+        }
+        let known = (0..2000).filter(|region| heat.of(1, 9, *region, 600).reads > 40.0);
+        assert_eq!(known.count(), 2000);
+        let old = (0..2000).filter(|object| heat.of(2, *object, 0, 600).reads > 0.0);
+        assert!(old.count() < 1500);
+        assert!(heat.memory_bytes() <= 4096 * 16);
+    }
+
     #[test]
     fn it_is_bounded() {
         let heat = Heat::new(320);
         for at in 0..5000 {
             heat.record(1, at % 50, at as u32, Access::Write, 1.0, at as u32);
         }
-        assert!(heat.regions() <= 320);
+        assert!(heat.regions() > 100 && heat.memory_bytes() <= 320 * 16);
         let one = Heat::new(320);
         (0..5000).for_each(|at| one.record(1, 1, at, Access::Write, 1.0, 1));
-        assert!(one.regions() <= 320);
+        assert!(one.regions() > 200 && one.memory_bytes() <= 320 * 16);
     }
 
     #[test]
@@ -409,7 +483,7 @@ mod tests {
             None,
             &mut |bytes| {
                 let heat = Heat::new(100);
-                heat.load(1, 2, bytes);
+                heat.load(1, 2, bytes, 1 << 20);
                 // As seen from before and after the times that it claims.
                 for minutes in [0, 5, u32::MAX] {
                     let _ = heat.of(1, 2, 7, minutes);
@@ -428,8 +502,11 @@ mod tests {
         let taken = heat.take_changed(10);
         assert!(heat.take_changed(10).is_empty());
         let again = Heat::new(1000);
-        again.load(taken[0].0, taken[0].1, &taken[0].2);
-        again.load(7, 7, &[1; 13]);
+        again.load(taken[0].0, taken[0].1, &taken[0].2, 5);
+        again.load(7, 7, &[1; 13], 5);
+        // A record of nothing takes no room.
+        (0..1000).for_each(|object| again.load(9, object, &[], 5));
+        assert_eq!(again.regions(), 3);
         assert_eq!(again.of(1, 2, 9, 5), heat.of(1, 2, 9, 5));
         heat.forget(1, 2);
         assert_eq!(heat.regions(), 0);

@@ -12,6 +12,7 @@ mod budget;
 mod chunk_heat;
 mod foreground;
 mod heat;
+mod heat_pages;
 mod read_ahead;
 mod read_cache;
 mod rescue;

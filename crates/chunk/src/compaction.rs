@@ -6,7 +6,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use terrace_pool::{SegmentId, TierInfo};
+use terrace_pool::{SegmentId, TierInfo, landing_tier};
 use terrace_store::{CHUNK_BYTES_MAX, Placement, StoreError};
 
 use crate::{
@@ -217,9 +217,10 @@ impl ChunkStore {
 
     /// The tier on which a stream is to land, if it is one that new content lands by.
     pub(crate) fn landing_tier(&self, key: StreamKey, tiers: &[TierInfo]) -> Option<usize> {
+        let of = |sequential| landing_tier(tiers.iter().map(|tier| &tier.settings), sequential);
         match key {
-            StreamKey::Random => Some(0),
-            StreamKey::Sequential => Some(tiers.iter().position(|tier| tier.settings.landing).unwrap_or(0)),
+            StreamKey::Random => Some(of(false)),
+            StreamKey::Sequential => Some(of(true)),
             StreamKey::Tier(..) => None,
         }
     }

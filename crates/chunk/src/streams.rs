@@ -64,7 +64,7 @@ impl StreamKey {
 
     fn choice(self) -> TierChoice {
         match self {
-            Self::Random => TierChoice::Fastest,
+            Self::Random => TierChoice::Random,
             Self::Sequential => TierChoice::Sequential,
             Self::Tier(tier, strict) => TierChoice::Tier { tier, strict },
         }
@@ -333,6 +333,33 @@ impl ChunkStore {
         }
         self.wait_landed(open)?;
         self.forget_if_done(open);
+        Ok(())
+    }
+
+    /// New content lands elsewhere from now on: what a stream goes on with on another tier than its own gets no more.
+    ///
+    /// # Errors
+    /// What was appended to it could not be written.
+    pub fn land_anew(&self) -> Result<(), StoreError> {
+        let tiers = self.pool.tiers();
+        for key in [StreamKey::Random, StreamKey::Sequential] {
+            let wanted = self.landing_tier(key, &tiers);
+            let is_elsewhere = |open: &mut Arc<OpenSegment>| {
+                let tier = open
+                    .copies
+                    .first()
+                    .and_then(|copy| self.pool.tier_of(copy.device));
+                tier.map(usize::from) != wanted
+            };
+            let stream = self.stream(key);
+            let elsewhere = {
+                let mut slot = stream.slot.lock();
+                [slot.open.take_if(is_elsewhere), slot.aside.take_if(is_elsewhere)]
+            };
+            for open in elsewhere.into_iter().flatten() {
+                self.close_open(&open)?;
+            }
+        }
         Ok(())
     }
 

@@ -542,7 +542,8 @@ pub enum TierCommand {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
-    /// Set how a tier is used: promote_after, demote_after, high_water, low_water, landing, rate_limit, window, hold
+    /// Set how a tier is used: promote_after, demote_after, high_water, low_water, landing (off, sequential, random, all: which
+    /// new writes land on it), rate_limit, window, hold
     Set {
         /// PROPERTY=VALUE, any number of them
         #[arg(required = true, value_name = "PROPERTY=VALUE")]

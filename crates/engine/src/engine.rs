@@ -17,7 +17,7 @@ use terrace_chunk::{ChunkStore, Step};
 use terrace_dataset::{Datasets, Environment, Progress};
 use terrace_device::{Clock, Device, Randomness, SystemRandomness};
 use terrace_mover::{Mover, TierPolicy};
-use terrace_pool::{CreateOptions, Parallelism, Pool, PoolState, TierSettings};
+use terrace_pool::{CreateOptions, Landing, Parallelism, Pool, PoolState, TierSettings, landing_tier};
 use terrace_store::Store;
 
 use crate::{
@@ -493,15 +493,29 @@ impl Engine {
         }
     }
 
-    /// Changes the settings of a tier; in force at once.
+    /// Changes the settings of a tier; in force at once. Returns the tiers on which something lands no more, as it lands on this
+    /// one now.
     ///
     /// # Errors
     /// `Pool` if there is no such tier or the labels cannot be written.
-    pub fn set_tier(&self, name: &str, settings: TierSettings) -> Result<(), EngineError> {
+    pub fn set_tier(
+        &self,
+        name: &str,
+        settings: TierSettings,
+    ) -> Result<Vec<(String, Landing)>, EngineError> {
         self.check_open()?;
-        self.pool.set_tier(name, settings)?;
+        let lands = || -> [usize; 2] {
+            let tiers = self.pool.tiers();
+            [true, false].map(|sequential| landing_tier(tiers.iter().map(|tier| &tier.settings), sequential))
+        };
+        let before = lands();
+        let taken = self.pool.set_tier(name, settings)?;
         self.apply_tiers();
-        Ok(())
+        // Not only once the segments that are begun are full.
+        if lands() != before {
+            self.chunks.land_anew()?;
+        }
+        Ok(taken)
     }
 
     pub(crate) fn apply_tiers(&self) {

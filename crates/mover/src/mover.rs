@@ -184,6 +184,7 @@ impl Mover {
         let environment = datasets.environment().clone();
         let store = environment.store.as_ref();
         let now = environment.clock.monotonic_nanoseconds();
+        let minutes = (environment.clock.now_nanoseconds() / (60 * SECOND)) as u32;
         let mut jobs = BTreeMap::new();
         scan_table(store, keys::TABLE_JOB, |key, value| {
             let mut reader = Reader::new(key);
@@ -199,7 +200,7 @@ impl Mover {
         })?;
         scan_table(store, keys::TABLE_HEAT, |key, value| {
             if let Ok((dataset, body)) = keys::parse_pin(key) {
-                environment.heat.load(dataset, body, value);
+                environment.heat.load(dataset, body, value, minutes);
             }
         })?;
         scan_table(store, keys::TABLE_FRAGMENTS, |key, value| {

@@ -6,6 +6,7 @@
 //! the log, metadata and compaction, and these leave compaction the last: without a segment to write to it could bring none back.
 
 use crate::content_room::{ContentRoom, must_give};
+use crate::landing::landing_tier;
 use crate::{PoolError, SegmentId, SegmentKind, TierSettings};
 
 /// From which tier a segment is wanted.
@@ -14,8 +15,10 @@ pub enum TierChoice {
     /// The fastest tier below its high-water mark; when all are above, the fastest with a segment beyond its floor, then
     /// with any.
     Fastest,
-    /// The tier whose `landing` setting is on (else as `Fastest`), overflowing to slower, then to faster ones.
+    /// The tier on which long streams in order land, or else the fastest, overflowing to slower, then to faster ones.
     Sequential,
+    /// The same for small and scattered writes.
+    Random,
     /// This tier; overflows to slower, then faster ones unless `strict`.
     Tier {
         /// Index, 0 is the fastest.
@@ -303,7 +306,7 @@ impl Allocator {
         }
         let mut order = tier_order(request.choice, tiers);
         if request.kind == SegmentKind::Data {
-            if let TierChoice::Sequential = request.choice {
+            if let TierChoice::Sequential | TierChoice::Random = request.choice {
                 // A tier that holds keeps what would land below it.
                 let holding = (0..order[0]).find(|tier| {
                     holds.get(usize::from(*tier)).is_some_and(Option::is_some)
@@ -453,7 +456,8 @@ fn tier_order(choice: TierChoice, tiers: &[TierSettings]) -> Vec<u8> {
     let count = tiers.len() as u8;
     let first = match choice {
         TierChoice::Fastest => 0,
-        TierChoice::Sequential => tiers.iter().position(|tier| tier.landing).unwrap_or(0) as u8,
+        TierChoice::Sequential => landing_tier(tiers, true) as u8,
+        TierChoice::Random => landing_tier(tiers, false) as u8,
         TierChoice::Tier { tier, .. } => tier.min(count.saturating_sub(1)),
     };
     // From there to slower ones, then back up from the nearest faster one.

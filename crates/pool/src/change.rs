@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use terrace_device::{AlignedBuffer, Device, Randomness};
 
 use crate::label::{Label, MEMBERS_MAX, TIERS_MAX};
+use crate::landing::{Landing, take_from_others};
 use crate::layout::{SEGMENT_AREA_OFFSET, SEGMENTS_MIN, end_label_offset, segment_count};
 use crate::member::OpenDevice;
 use crate::open::{check_unused, new_member, wipe_front};
@@ -43,17 +44,18 @@ impl Pool {
         })
     }
 
-    /// Replaces the settings of the tier of this name; durable when it returns.
-    pub fn set_tier(&self, name: &str, settings: TierSettings) -> Result<(), PoolError> {
+    /// Replaces the settings of the tier of this name; durable when it returns. What lands there does not land on others any
+    /// more: returns the names of those, and what each took until now.
+    pub fn set_tier(&self, name: &str, settings: TierSettings) -> Result<Vec<(String, Landing)>, PoolError> {
+        let mut taken = Vec::new();
         self.update(|label| {
-            let tier = label
-                .tiers
-                .iter_mut()
-                .find(|tier| tier.name == name)
-                .ok_or_else(|| no_tier(name))?;
-            *tier = settings;
+            let at = label.tiers.iter().position(|tier| tier.name == name);
+            let at = at.ok_or_else(|| no_tier(name))?;
+            label.tiers[at] = settings;
+            taken = take_from_others(&mut label.tiers, at);
             Ok(())
-        })
+        })?;
+        Ok(taken)
     }
 
     /// Changes the state in the labels; durable when it returns. The caller stops using the pool after `Exported`

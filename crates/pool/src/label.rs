@@ -28,6 +28,8 @@ const VERSION: u32 = 1;
 const VERSION_PRESENCE: u32 = 2;
 /// Of those that list labels which a device that is away may have taken, as a power cut came while they were written.
 const VERSION_BEGUN: u32 = 3;
+/// Of those by which random writes land on a tier of their own: older programs would take that for sequential ones.
+const VERSION_LANDING: u32 = 4;
 const HEAD_BYTES: usize = 16;
 const SUM_BYTES: usize = 32;
 const NAME_BYTES_MAX: usize = 64;
@@ -233,8 +235,9 @@ impl Label {
             .iter()
             .filter(|member| member.presence != Presence::Whole)
             .collect();
-        let lists_begun = marked.iter().any(|member| !member.begun.is_empty());
-        if !marked.is_empty() {
+        let lands_random = self.tiers.iter().any(|tier| tier.landing.random);
+        let lists_begun = lands_random || marked.iter().any(|member| !member.begun.is_empty());
+        if lands_random || !marked.is_empty() {
             body.u16(marked.len() as u16);
             for member in &marked {
                 let (kind, since) = match member.presence {
@@ -251,6 +254,7 @@ impl Label {
             }
         }
         let version = match (marked.is_empty(), lists_begun) {
+            _ if lands_random => VERSION_LANDING,
             (true, _) => VERSION,
             (false, false) => VERSION_PRESENCE,
             (false, true) => VERSION_BEGUN,
@@ -282,7 +286,7 @@ impl Label {
         }
         let mut head = Reader::new(&bytes[8..HEAD_BYTES]);
         let version = head.u32("version")?;
-        if !(VERSION..=VERSION_BEGUN).contains(&version) {
+        if !(VERSION..=VERSION_LANDING).contains(&version) {
             return Err(LabelError::Version(version));
         }
         let length = head.u32("body length")? as usize;
@@ -330,7 +334,7 @@ impl Label {
             properties.insert(name, text(body.string(PROPERTIES_BYTES_MAX, "property value")?));
         }
         if version >= VERSION_PRESENCE {
-            decode_presence(&mut body, &mut members, version == VERSION_BEGUN)?;
+            decode_presence(&mut body, &mut members, version >= VERSION_BEGUN)?;
         }
         body.finish()?;
         Ok(Self {

@@ -187,6 +187,12 @@ impl Pool {
         self.device(device).is_ok()
     }
 
+    /// Whether this device is there and gave errors.
+    pub fn is_failing(&self, device: u16) -> bool {
+        self.device(device)
+            .is_ok_and(|device| device.state() == DeviceState::Failing)
+    }
+
     /// Whether this segment is there: its device is, and was not cut short before it.
     pub fn has_segment(&self, segment: SegmentId) -> bool {
         self.device(segment.device)

@@ -5,6 +5,8 @@
 
 use terrace_codec::{DecodeError, Reader, Writer};
 
+use crate::landing::Landing;
+
 /// Longest name of a tier, bytes.
 const NAME_BYTES_MAX: usize = 64;
 /// Longest window, bytes.
@@ -21,8 +23,8 @@ pub struct TierSettings {
     pub high_water: f64,
     /// Fill level (0.0–1.0) down to which the mover sinks what is cold.
     pub low_water: f64,
-    /// Whether long sequential writes land here.
-    pub landing: bool,
+    /// Which kinds of new writes land here.
+    pub landing: Landing,
     /// Reads of a region, decayed, from which it is moved up into a faster tier; 0: never.
     pub promote_after: u32,
     /// Seconds without use after which a region sinks although there is room; 0: never.
@@ -42,7 +44,7 @@ impl TierSettings {
             name: name.into(),
             high_water: 0.85,
             low_water: 0.75,
-            landing: false,
+            landing: Landing::OFF,
             promote_after: 3,
             demote_after_seconds: 0,
             rate_limit: 0,
@@ -82,7 +84,7 @@ impl TierSettings {
         writer
             .u64(self.high_water.to_bits())
             .u64(self.low_water.to_bits());
-        writer.u8(u8::from(self.landing)).u32(self.promote_after);
+        writer.u8(self.landing.bits()).u32(self.promote_after);
         writer.u64(self.demote_after_seconds).u64(self.rate_limit);
         writer.string(self.window.as_bytes()).u8(self.copies);
     }
@@ -91,7 +93,7 @@ impl TierSettings {
         let name = text(reader.string(NAME_BYTES_MAX, "tier name")?);
         let high_water = f64::from_bits(reader.u64("high_water")?);
         let low_water = f64::from_bits(reader.u64("low_water")?);
-        let landing = reader.u8("landing")? != 0;
+        let landing = Landing::from_bits(reader.u8("landing")?)?;
         let promote_after = reader.u32("promote_after")?;
         let demote_after_seconds = reader.u64("demote_after")?;
         let rate_limit = reader.u64("rate_limit")?;

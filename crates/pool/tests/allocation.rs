@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use media::{Shelf, create, open};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use terrace_pool::{Pool, PoolError, Request, SegmentId, SegmentKind, TierChoice, TierSettings};
+use terrace_pool::{Landing, Pool, PoolError, Request, SegmentId, SegmentKind, TierChoice, TierSettings};
 
 fn pool() -> Pool {
     let shelf = Shelf::new(&[12, 16, 40]);
@@ -233,62 +233,89 @@ fn the_reserve_stays_free() {
     assert!(pool.allocate(&request(TierChoice::Fastest)).is_ok());
 }
 
+/// A kind of writes, how a tier takes it, and how one takes the other kind.
+const KINDS: [(TierChoice, Landing, Landing); 2] = [
+    (TierChoice::Sequential, Landing::SEQUENTIAL, Landing::RANDOM),
+    (TierChoice::Random, Landing::RANDOM, Landing::SEQUENTIAL),
+];
+
 #[test]
-fn sequential_data_lands_where_the_tier_says_so() {
-    let pool = pool();
-    assert_eq!(
-        pool.allocate(&request(TierChoice::Sequential)).unwrap().device / 2,
-        0
-    );
-    pool.set_tier(
-        "slow",
-        TierSettings {
-            landing: true,
-            ..TierSettings::named("slow")
-        },
-    )
-    .unwrap();
-    assert_eq!(pool.allocate(&request(TierChoice::Sequential)).unwrap().device, 2);
-    while pool
-        .allocate(&request(TierChoice::Tier {
-            tier: 1,
-            strict: true,
-        }))
-        .is_ok()
-    {}
-    let overflow = pool.allocate(&request(TierChoice::Sequential)).unwrap();
-    assert_eq!(pool.tier_of(overflow.device), Some(0));
+fn data_lands_where_the_tier_says_so() {
+    for (choice, takes, other) in KINDS {
+        let pool = pool();
+        let tier_of = |segment: SegmentId| pool.tier_of(segment.device);
+        let set = |name: &str, landing| {
+            let settings = TierSettings {
+                landing,
+                ..TierSettings::named(name)
+            };
+            pool.set_tier(name, settings).unwrap()
+        };
+        for landing in [Landing::OFF, other] {
+            set("slow", landing);
+            assert_eq!(tier_of(pool.allocate(&request(choice)).unwrap()), Some(0));
+        }
+        for landing in [takes, Landing::ALL] {
+            set("slow", landing);
+            assert_eq!(tier_of(pool.allocate(&request(choice)).unwrap()), Some(1));
+        }
+        // What is for no kind of content stays fast.
+        let log = Request {
+            kind: SegmentKind::Log,
+            ..request(TierChoice::Fastest)
+        };
+        assert_eq!(tier_of(pool.allocate(&log).unwrap()), Some(0));
+        // It lands on one tier alone.
+        assert_eq!(set("fast", takes), [("slow".to_owned(), takes)]);
+        assert_eq!(pool.tiers()[1].settings.landing, other);
+        assert_eq!(tier_of(pool.allocate(&request(choice)).unwrap()), Some(0));
+        assert_eq!(set("slow", Landing::ALL), [("fast".to_owned(), takes)]);
+        assert!(set("slow", Landing::ALL).is_empty());
+        while pool
+            .allocate(&request(TierChoice::Tier {
+                tier: 1,
+                strict: true,
+            }))
+            .is_ok()
+        {}
+        assert_eq!(tier_of(pool.allocate(&request(choice)).unwrap()), Some(0));
+    }
 }
 
 #[test]
 fn a_tier_that_holds_keeps_what_would_land_below() {
-    let pool = pool();
-    let landing = |name: &str, landing| TierSettings {
-        landing,
-        high_water: 0.5,
-        low_water: 0.25,
-        ..TierSettings::named(name)
-    };
-    pool.set_tier("fast", landing("fast", false)).unwrap();
-    pool.set_tier("slow", landing("slow", true)).unwrap();
-    pool.set_holds(vec![Some(0.75), None]);
-    let total = pool.tiers()[0].segments;
-    let mut on_fast = 0;
-    for choice in [TierChoice::Sequential, TierChoice::Fastest].into_iter().cycle() {
-        let segment = pool.allocate(&request(choice)).unwrap();
-        if pool.tier_of(segment.device) != Some(0) {
-            break;
+    for (choice, takes, _) in KINDS {
+        let pool = pool();
+        let set = |name: &str, landing| {
+            let settings = TierSettings {
+                landing,
+                high_water: 0.5,
+                low_water: 0.25,
+                ..TierSettings::named(name)
+            };
+            pool.set_tier(name, settings).unwrap();
+        };
+        set("fast", Landing::OFF);
+        set("slow", takes);
+        pool.set_holds(vec![Some(0.75), None]);
+        let total = pool.tiers()[0].segments;
+        let mut on_fast = 0;
+        for choice in [choice, TierChoice::Fastest].into_iter().cycle() {
+            let segment = pool.allocate(&request(choice)).unwrap();
+            if pool.tier_of(segment.device) != Some(0) {
+                break;
+            }
+            on_fast += 1;
         }
-        on_fast += 1;
+        assert_eq!(
+            on_fast,
+            total * 3 / 4,
+            "up to the level that is held, whatever its marks"
+        );
+        pool.set_holds(vec![None, None]);
+        let segment = pool.allocate(&request(choice)).unwrap();
+        assert_eq!(pool.tier_of(segment.device), Some(1));
     }
-    assert_eq!(
-        on_fast,
-        total * 3 / 4,
-        "up to the level that is held, whatever its marks"
-    );
-    pool.set_holds(vec![None, None]);
-    let segment = pool.allocate(&request(TierChoice::Sequential)).unwrap();
-    assert_eq!(pool.tier_of(segment.device), Some(1));
 }
 
 #[test]

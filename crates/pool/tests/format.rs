@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use media::{MIB, Shelf, create, open};
 use terrace_device::Device;
-use terrace_pool::{LABEL_BYTES, Label, Member, PoolState, TierSettings};
+use terrace_pool::{LABEL_BYTES, Label, Landing, Member, PoolState, TierSettings};
 
 /// The body of a label, by hand from the table in docs/format.md.
 fn body() -> Vec<u8> {
@@ -52,7 +52,7 @@ fn label() -> Label {
         segment_bytes: 1 << 20,
         created_nanoseconds: 1_700_000_000_000_000_000,
         tiers: vec![TierSettings {
-            landing: true,
+            landing: Landing::SEQUENTIAL,
             demote_after_seconds: 60,
             rate_limit: 1_000_000,
             window: "01:00-05:00".into(),
@@ -83,6 +83,35 @@ fn a_label_has_the_bytes_that_the_manual_says() {
     bytes.extend(sum.as_bytes());
     assert_eq!(Label::decode(&bytes).unwrap(), label());
     assert!(label().encode().unwrap()[..] == bytes[..]);
+}
+
+#[test]
+fn a_tier_of_random_writes_makes_it_a_label_that_older_programs_refuse() {
+    let mut wanted = label();
+    for (landing, bits) in [(Landing::RANDOM, 2), (Landing::ALL, 3)] {
+        wanted.tiers[0].landing = landing;
+        let mut body = body();
+        body[68] = bits;
+        // Nothing is said of devices that are away.
+        body.extend(0u16.to_le_bytes());
+        let mut bytes = b"TERRLABL\x04\0\0\0".to_vec();
+        bytes.extend((body.len() as u32).to_le_bytes());
+        bytes.extend(body);
+        bytes.resize(LABEL_BYTES - 32, 0);
+        let sum = blake3::hash(&bytes);
+        bytes.extend(sum.as_bytes());
+        assert!(wanted.encode().unwrap()[..] == bytes[..]);
+        assert_eq!(Label::decode(&bytes).unwrap(), wanted);
+    }
+    // And of those that are, as ever.
+    wanted.members[0].presence = terrace_pool::Presence::Absent { since: 3 };
+    for begun in [vec![], vec![[9; 16]]] {
+        wanted.members[0].begun = begun;
+        assert_eq!(Label::decode(&wanted.encode().unwrap()).unwrap(), wanted);
+    }
+    wanted.tiers[0].landing = Landing::OFF;
+    wanted.members[0].begun.clear();
+    assert_eq!(wanted.encode().unwrap()[8], 2);
 }
 
 #[test]

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use terrace_device::AlignedBuffer;
-use terrace_pool::{LABEL_BYTES, Label, LabelError, Member, PoolState, Presence, TierSettings};
+use terrace_pool::{LABEL_BYTES, Label, LabelError, Landing, Member, PoolState, Presence, TierSettings};
 
 fn label(members: u16, tiers: u8) -> Label {
     let tier = |index| TierSettings {
-        landing: index == 1,
+        landing: [Landing::OFF, Landing::SEQUENTIAL][usize::from(index == 1)],
         ..TierSettings::named(format!("tier{index}"))
     };
     let member = |number: u16| Member {
@@ -87,9 +87,9 @@ fn the_largest_pool_fits_into_a_label() {
 #[test]
 fn a_newer_format_is_named_as_such() {
     let mut bytes = label(1, 1).encode().unwrap();
-    bytes[8] = 4;
+    bytes[8] = 5;
     sum_again(&mut bytes);
-    assert_eq!(Label::decode(&bytes), Err(LabelError::Version(4)));
+    assert_eq!(Label::decode(&bytes), Err(LabelError::Version(5)));
 }
 
 #[test]

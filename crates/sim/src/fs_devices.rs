@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use terrace_chunk::ScrubCursor;
 use terrace_engine::{Engine, EngineError, TierPlace};
+use terrace_pool::Landing;
 
 use crate::{
     ensure,
@@ -305,12 +306,15 @@ impl Run {
         settings.high_water = *self.random.pick(&[0.02, 0.1, 0.5, 0.85]);
         settings.low_water = settings.high_water / 2.0;
         settings.promote_after = self.random.between(0, 3) as u32;
-        settings.landing = self.random.chance(1, 2);
+        settings.landing =
+            *self
+                .random
+                .pick(&[Landing::OFF, Landing::SEQUENTIAL, Landing::RANDOM, Landing::ALL]);
         trace!(self.trace, "tier {settings:?}");
         let set = engine.set_tier(&settings.name.clone(), settings.clone());
         self.settings.tier(settings, set.is_ok());
         match set {
-            Ok(()) => Ok(()),
+            Ok(_) => Ok(()),
             Err(error) => self.excuse("set a tier", &error.to_string()),
         }
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use terrace_engine::Engine;
-use terrace_pool::{DeviceState, TierSettings};
+use terrace_pool::{DeviceState, Landing, TierSettings};
 
 use crate::{ensure, fs_level::Run, outcome::Check};
 
@@ -27,12 +27,24 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// A tier was set otherwise, or that failed.
+    /// A tier was set otherwise, or that failed. What lands there does not land on others any more.
     pub(crate) fn tier(&mut self, settings: TierSettings, done: bool) {
         let name = settings.name.clone();
+        let lands = settings.landing;
         match done {
-            true => drop(self.tiers.insert(name, settings)),
-            false => drop(self.tiers.remove(&name)),
+            true => {
+                for other in self.tiers.values_mut() {
+                    other.landing.sequential &= !lands.sequential;
+                    other.landing.random &= !lands.random;
+                }
+                self.tiers.insert(name, settings);
+            }
+            false => {
+                self.tiers.remove(&name);
+                // It may have been taken from them, or not.
+                let is_sure = |other: &TierSettings| other.landing.and(lands) == Landing::OFF;
+                self.tiers.retain(|_, other| is_sure(other));
+            }
         }
     }
 
@@ -74,6 +86,17 @@ impl Run {
                 wanted.is_none_or(|wanted| *wanted == tier.settings),
                 "a tier is set to {:?} after opening, and was set to {wanted:?}",
                 tier.settings
+            );
+        }
+        let tiers = engine.pool().tiers();
+        for takes in [
+            |landing: Landing| landing.sequential,
+            |landing: Landing| landing.random,
+        ] {
+            let taking = tiers.iter().filter(|tier| takes(tier.settings.landing));
+            ensure!(
+                taking.count() < 2,
+                "writes of a kind land on two tiers: {tiers:?}"
             );
         }
         let migration = engine.pool().property("migration");

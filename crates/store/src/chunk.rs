@@ -41,10 +41,10 @@ pub enum Compression {
 /// What kind of stream a write belongs to; chooses the landing tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Flow {
-    /// Small or scattered writes: the fastest tier with room.
+    /// Small or scattered writes: the tier that takes these by `landing`, else the fastest with room.
     #[default]
     Random,
-    /// A long sequential stream: the tier that the `landing` property names, else as `Random`.
+    /// A long sequential stream: the tier that takes these by `landing`, else the fastest with room.
     Sequential,
 }
 

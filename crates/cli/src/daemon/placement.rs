@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_engine::parse_duration;
-use terrace_pool::{TierInfo, TierSettings};
+use terrace_pool::{Landing, TierInfo, TierSettings, landing_tier};
 
 use super::{
     Daemon,
@@ -48,6 +48,15 @@ impl Daemon {
                 usage.live_bytes,
             );
             row["hold"] = json!(self.engine.hold_of(&tier.settings.name));
+            let lands =
+                |sequential| landing_tier(tiers.iter().map(|tier| &tier.settings), sequential) == number;
+            row["lands"] = json!(
+                Landing {
+                    sequential: lands(true),
+                    random: lands(false),
+                }
+                .as_str()
+            );
             row
         });
         Value::Array(rows.collect())
@@ -111,11 +120,15 @@ impl Daemon {
             None => Ok(()),
         };
         set_hold(first)?;
-        self.engine
+        let taken = self
+            .engine
             .set_tier(&name, settings)
             .map_err(|error| failed(&what, &error))?;
         set_hold(hold.filter(|_| first.is_none()))?;
-        Ok(Value::Null)
+        let taken = taken
+            .iter()
+            .map(|(tier, landing)| json!({ "tier": tier, "landing": landing.as_str() }));
+        Ok(json!({ "landing_taken_from": taken.collect::<Vec<_>>() }))
     }
 
     /// Why nothing more goes to the tier of a pin, if so.
@@ -142,7 +155,8 @@ fn tier_json(pool: &str, number: usize, tier: &TierInfo, size: u64, used: u64, l
         "copies": settings.copies,
         "high_water": settings.high_water,
         "low_water": settings.low_water,
-        "landing": settings.landing,
+        "landing": settings.landing.sequential,
+        "landing_writes": settings.landing.as_str(),
         "promote_after": settings.promote_after,
         "demote_after": settings.demote_after_seconds,
         "rate_limit": settings.rate_limit,
@@ -163,11 +177,9 @@ fn change_tier(settings: &mut TierSettings, property: &str, value: &str) -> Resu
                 parse_level(value).ok_or_else(|| wrong("a fill level such as 75% or 0.75"))?
         }
         "landing" => {
-            settings.landing = match value {
-                "on" => true,
-                "off" => false,
-                _ => return Err(wrong("on (long sequential writes land here) or off")),
-            }
+            settings.landing = Landing::parse(value).ok_or_else(|| {
+                wrong("sequential (long streams land here), random (all other writes do), all, or off")
+            })?
         }
         "promote_after" => {
             settings.promote_after = match value {
@@ -236,6 +248,9 @@ mod tests {
             ("high_water", "90%"),
             ("low_water", "0.5"),
             ("landing", "on"),
+            ("landing", "all"),
+            ("landing", "off"),
+            ("landing", "random"),
             ("promote_after", "7"),
             ("demote_after", "1d"),
             ("rate_limit", "50M"),
