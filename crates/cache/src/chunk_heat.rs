@@ -31,6 +31,11 @@ const RESOLVED_PLACES: u64 = 4;
 const SAMPLE_READS: u64 = 4;
 /// A chunk of so many blocks is long: one hot block of it need not take the others along.
 pub const LONG_BLOCKS: u32 = 4;
+/// Reads from which it is known whether they go to single blocks, and of which the newest tell; and how many of them go to what was read before, for one
+/// that goes to a block beside it.
+const SINGLE_READS: u64 = 128;
+const SINGLE_WINDOW: u64 = 8192;
+const SINGLE_PART: u64 = 4;
 const BLOCKS_MAX: u32 = (CHUNK_BYTES_MAX / BLOCK_BYTES) as u32;
 
 /// Blocks of a chunk that a read wants.
@@ -109,6 +114,12 @@ pub struct ChunkHeat {
     informed: AtomicBool,
     /// From this many reads on a chunk is wanted; 0: none is.
     least: AtomicU8,
+    /// The same of blocks of long chunks.
+    least_of_piece: AtomicU8,
+    /// Of late, reads of blocks that were read before, and first reads of blocks of long chunks of which others were: of what does not lie on the
+    /// fastest tier as one of many.
+    again: AtomicU64,
+    beside: AtomicU64,
     /// What was wanted since the mover asked last, each at a place that its number names.
     wanted: Mutex<Box<[Option<HotChunk>]>>,
     /// What lies on the fastest tier, as far as the mover has seen: need not be wanted. Hashes, 0: none.
@@ -148,6 +159,9 @@ impl ChunkHeat {
             slow_samples: AtomicU64::new(0),
             informed: AtomicBool::new(false),
             least: AtomicU8::new(0),
+            least_of_piece: AtomicU8::new(0),
+            again: AtomicU64::new(0),
+            beside: AtomicU64::new(0),
             wanted: Mutex::new((0..wanted).map(|_| None).collect()),
             raised: (0..raised).map(|_| AtomicU32::new(0)).collect(),
         };
@@ -177,9 +191,15 @@ impl ChunkHeat {
         self.chunks.limit_window(reads);
     }
 
-    /// From how many reads on a chunk that does not lie on the fastest tier is wanted; 0: none is.
-    pub fn set_least(&self, reads: u8) {
+    /// From how many reads on a chunk that does not lie on the fastest tier is wanted, and a block of a long one; 0: none is.
+    pub fn set_least(&self, reads: u8, of_piece: u8) {
         self.least.store(reads.min(COUNT_MAX), Relaxed);
+        self.least_of_piece.store(of_piece.min(COUNT_MAX), Relaxed);
+    }
+
+    /// See [`set_least`](Self::set_least).
+    pub fn least_of_piece(&self) -> u8 {
+        self.least_of_piece.load(Relaxed)
     }
 
     /// Reads of late of a chunk of so many blocks, however many of them each wanted; [`COUNT_MAX`] may be any more.
@@ -227,6 +247,13 @@ impl ChunkHeat {
             .fold(0, |bits, (block, _)| bits | 1 << block)
     }
 
+    /// Whether what is read again is single blocks: most reads go to blocks that were read before, and few to others of the same long chunks. What was
+    /// read once is worth a place then, by itself.
+    pub fn goes_to_single_blocks(&self) -> bool {
+        let (again, beside) = (self.again.load(Relaxed), self.beside.load(Relaxed));
+        again >= SINGLE_READS && again >= beside * SINGLE_PART
+    }
+
     /// Counts a read of a chunk, for an object; `fetched`: RAM did not have it. Whether the caller is to say which tier had
     /// it ([`lay_on`](Self::lay_on)).
     pub fn note(&self, read: ChunkRead, at: ReadAt, fetched: bool) -> bool {
@@ -264,14 +291,22 @@ impl ChunkHeat {
         self.chunks.note_read();
         let least = self.least.load(Relaxed);
         let mut wanted = fetched && reads >= least;
+        let (of_block, raised) = (reads, self.is_raised(hash));
         if read.is_long() {
             // What RAM has rises too, as it costs nothing then, and a restart finds it there; it is told now and then.
-            let of_block = reads_of_piece(least);
-            wanted = reads >= of_block && (fetched || reads == of_block || reads.is_power_of_two());
+            let enough = self.least_of_piece.load(Relaxed);
+            wanted = reads >= enough && (fetched || reads == enough || reads.is_power_of_two());
             reads = reads.max(self.chunks.add(hash));
             wanted |= fetched && reads >= least;
         }
-        if !wanted || least == 0 || self.is_raised(hash) {
+        let kind = match of_block > 1 {
+            true => Some(&self.again),
+            false => (reads > 1).then_some(&self.beside),
+        };
+        if let Some(kind) = kind.filter(|_| !read.is_long() || !raised) {
+            kind.store(kind.load(Relaxed) + 1, Relaxed);
+        }
+        if !wanted || least == 0 || raised {
             return;
         }
         // Who finds it taken comes again.
@@ -327,6 +362,11 @@ impl ChunkHeat {
         self.informed.load(SeqCst)
     }
 
+    /// Whether there are counters for most of the chunks that have a place on the faster tiers.
+    pub fn resolves(&self) -> bool {
+        self.resolves.load(SeqCst)
+    }
+
     /// Whether that holds of what is worth a place as well: there are counters for most of the chunks that have one.
     pub fn is_telling(&self) -> bool {
         self.is_informed() && self.resolves.load(SeqCst)
@@ -334,6 +374,11 @@ impl ChunkHeat {
 
     /// Halves the counts if it is time: when enough was read, or with the heat of regions. To be called now and then.
     pub fn age(&self, minutes: u32) {
+        if self.again.load(Relaxed) + self.beside.load(Relaxed) >= SINGLE_WINDOW {
+            for count in [&self.again, &self.beside] {
+                count.store(count.load(Relaxed) / 2, Relaxed);
+            }
+        }
         let (counted, window) = self.chunks.counted();
         if counted >= window / INFORMED_PART {
             self.informed.store(true, SeqCst);
@@ -376,6 +421,9 @@ impl ChunkHeat {
     /// Forgets everything.
     pub fn clear(&self) {
         self.informed.store(false, SeqCst);
+        for count in [&self.again, &self.beside] {
+            count.store(0, Relaxed);
+        }
         self.blocks.clear();
         self.chunks.clear();
         for slot in &self.raised {
@@ -465,7 +513,7 @@ mod tests {
         let heat = ChunkHeat::new(512 << 10);
         let window = heat.blocks.counted().1;
         let hot = window / 20;
-        heat.set_least(4);
+        heat.set_least(4, 3);
         for round in 0..10 {
             for id in 0..hot {
                 heat.note(small(1 + id), at(), false);
@@ -490,7 +538,7 @@ mod tests {
             [],
             "nothing is wanted unless somebody says from when on"
         );
-        heat.set_least(3);
+        heat.set_least(3, 2);
         read(&heat, 8, 2);
         assert_eq!(wanted(), []);
         read(&heat, 8, 1);
@@ -594,9 +642,42 @@ mod tests {
     }
 
     #[test]
+    fn whether_single_blocks_are_read_again_or_others_beside_them_is_told_apart() {
+        let heat = ChunkHeat::new(1 << 20);
+        let all = 32 * 64;
+        // All blocks of some chunks, at random and several times.
+        for round in 0..2 * all {
+            let block_at = round * 1_327 % all;
+            heat.note(block(1 + block_at as u64 / 32, block_at % 32), at(), true);
+            assert!(!heat.goes_to_single_blocks(), "{round}");
+        }
+        heat.clear();
+        // One block in each of many, and of one in ten of them another.
+        for round in 0..1000 {
+            heat.note(block(1 + round % 100, 3), at(), true);
+            if round % 10 == 0 {
+                heat.note(block(1 + round % 100, 4 + (round / 100) as usize), at(), true);
+            }
+        }
+        assert!(heat.goes_to_single_blocks());
+        // What lies on the fastest tier as a whole says nothing.
+        (1..=100).for_each(|id| heat.rose(ChunkId(id)));
+        for round in 0..20_000 {
+            heat.note(block(1 + round % 100, (round / 100 % 32) as usize), at(), true);
+            heat.note(
+                block(200 + round % 1000, (round / 1000 % 32) as usize),
+                at(),
+                true,
+            );
+            heat.age(1);
+        }
+        assert!(!heat.goes_to_single_blocks());
+    }
+
+    #[test]
     fn hot_blocks_of_long_chunks_are_wanted_also_while_ram_has_them() {
         let heat = ChunkHeat::new(1 << 20);
-        heat.set_least(3);
+        heat.set_least(3, 2);
         let mut wanted = Vec::new();
         for round in 1..40 {
             heat.note(block(7, 3), at(), false);

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Reads of a region, decayed, from which bringing it up saves far more requests than it takes.
-const REGION_READS: f32 = 16.0;
+pub(crate) const REGION_READS: f32 = 16.0;
 /// After so many looks in a row that brought nothing up it goes on at leisure: they cost the processor's time.
 const IN_VAIN: u32 = 4;
 /// What a request must bring of single chunks, about.

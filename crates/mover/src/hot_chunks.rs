@@ -9,7 +9,7 @@
 use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed};
 
 use parking_lot::MutexGuard;
-use terrace_cache::HotChunk;
+use terrace_cache::{HotChunk, reads_of_piece};
 use terrace_store::{BLOCK_BYTES, Space, StoreError};
 
 use crate::{
@@ -147,12 +147,28 @@ pub(crate) fn places(space: &Space) -> (u64, u64) {
 }
 
 impl Mover {
-    /// Says from how many reads on chunks are wanted: at each look at the tiers.
+    /// Says from how many reads on chunks are wanted, and blocks of long ones: at each look at the tiers, or at what is wanted.
     pub(crate) fn want_chunks(&self, inner: &Inner) {
         let below = usize::from(self.resting_from(inner)).saturating_sub(1);
         let tiers = inner.policies.iter().skip(1).take(below);
         let least = tiers.filter_map(reads_wanted).min();
-        self.environment.chunk_heat.set_least(least.unwrap_or(0));
+        let least = least.unwrap_or(0);
+        let heat = &self.environment.chunk_heat;
+        let of_piece = match heat.goes_to_single_blocks() && self.has_room_for_pieces(inner) {
+            true => least.min(1),
+            false => reads_of_piece(least),
+        };
+        heat.set_least(least, of_piece);
+    }
+
+    /// Whether blocks come up at their first read: the fastest tier is not near its marks, so that nothing has to make way for them.
+    fn has_room_for_pieces(&self, inner: &Inner) -> bool {
+        let tiers = self.environment.store.space().tiers;
+        let (Some(tier), Some(policy)) = (tiers.first(), inner.policies.first()) else {
+            return false;
+        };
+        let filled = filled_bytes(tier) + inner.hot_chunks.bytes_for(0);
+        (filled as f64) < policy.low_water * tier.size_bytes as f64 && self.may_cut()
     }
 
     /// Moves some of what is wanted; returns 0, or for how long to wait.
@@ -185,6 +201,7 @@ impl Mover {
         }
         if looks {
             inner.hot_chunks.next_look = now + self.look_interval();
+            self.want_chunks(inner);
             self.take_wanted(inner, &is_open, now)?;
         }
         let Some((target, mut rest)) = inner.hot_chunks.chunks.pop_first() else {

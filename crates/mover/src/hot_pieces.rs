@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use parking_lot::MutexGuard;
-use terrace_cache::{ChunkHeat, HotChunk, reads_of_piece};
+use terrace_cache::{ChunkHeat, HotChunk, LONG_BLOCKS, reads_of_piece};
 use terrace_dataset::{Fragment, HotPiece};
 use terrace_store::{ChunkId, StoreError};
 
@@ -24,6 +24,8 @@ const STEP_PIECES: usize = 64;
 const PIECES_MAX: usize = 4096;
 /// Of the pool, one part in so many is left free.
 const FREE_PART: u64 = 16;
+/// Of a chunk, one part in so many of its blocks is many.
+const MANY_PART: u32 = 4;
 
 /// What is to move up.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -134,8 +136,14 @@ impl Mover {
         let heat = &self.environment.chunk_heat;
         let (id, blocks) = (moving.id(), moving.blocks());
         if !heat.is_concentrated(id, blocks) {
-            // What is wanted for one block of it is not hot as a whole.
-            return (heat.reads(id, blocks) >= least).then_some(Hot::Chunk(moving));
+            let is_hot = heat.reads(id, blocks) >= least;
+            // Reads that are too few to tell, where most go to single blocks: so do these, until many of its blocks were read.
+            let read = heat.hot_blocks(id, blocks, 1).count_ones();
+            let few = read == 1 || read * MANY_PART < blocks;
+            if blocks < LONG_BLOCKS || !few || !heat.goes_to_single_blocks() {
+                // What is wanted for one block of it is not hot as a whole.
+                return is_hot.then_some(Hot::Chunk(moving));
+            }
         }
         if !may_cut {
             return None;
@@ -146,7 +154,8 @@ impl Mover {
             region: u64::from(hot.region),
             object: hot.object,
         };
-        let hot_blocks = heat.hot_blocks(id, blocks, reads_of_piece(least));
+        let least = reads_of_piece(least).min(heat.least_of_piece().max(1));
+        let hot_blocks = heat.hot_blocks(id, blocks, least);
         if hot_blocks.count_ones() == blocks {
             return Some(Hot::Chunk(moving));
         }

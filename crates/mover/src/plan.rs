@@ -245,6 +245,29 @@ impl Chosen {
         small
     }
 
+    /// Takes out all but the first so many.
+    pub(crate) fn split_off(&mut self, count: usize) -> Self {
+        let chunks = self.chunks.split_off(count.min(self.chunks.len()));
+        for moving in &chunks {
+            self.seen.remove(&moving.id);
+            self.bytes -= moving.bytes;
+        }
+        Self {
+            bytes: chunks.iter().map(|moving| moving.bytes).sum(),
+            chunks,
+            ..Self::default()
+        }
+    }
+
+    /// Puts back what was taken out, as far as `keep` does not refuse it.
+    pub(crate) fn append(&mut self, taken: Self, keep: impl Fn(&Moving) -> bool) {
+        for moving in taken.chunks.into_iter().filter(keep) {
+            self.seen.insert(moving.id);
+            self.bytes += moving.bytes;
+            self.chunks.push(moving);
+        }
+    }
+
     /// Leaves those out that `keep` refuses.
     pub(crate) fn retain(&mut self, keep: impl Fn(&Moving) -> bool) {
         self.chunks.retain(keep);

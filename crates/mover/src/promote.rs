@@ -12,6 +12,7 @@ use std::{
 };
 
 use parking_lot::MutexGuard;
+use terrace_cache::LONG_BLOCKS;
 use terrace_dataset::read_region;
 use terrace_store::StoreError;
 
@@ -19,12 +20,13 @@ use crate::{
     by_hand::ByHand,
     exchange::{Exchange, Place},
     grace::Grace,
+    haste::REGION_READS,
     hot_chunks::reads_wanted,
     hot_pieces::Hot,
     job::{JobKind, JobState},
-    marks::may_rise,
+    marks::{filled_bytes, may_rise},
     mover::{Guard, Inner, Mover, SECOND, in_window},
-    plan::{Chosen, Found},
+    plan::{Chosen, Found, Moving},
     policy::minute_of_day,
 };
 
@@ -32,6 +34,8 @@ const CANDIDATES_MAX: usize = 1024;
 /// Regions looked at in one step; beside users it ends with the first of which something is to be moved.
 const STEP_REGIONS: usize = 8;
 const REGION_BYTES: u64 = 1 << 20;
+/// One part in so many of the fastest tier, below its low-water mark, is left to single blocks.
+const BLOCKS_PART: u64 = 8;
 
 /// Hot regions that may lie too low, hottest first.
 #[derive(Default)]
@@ -207,7 +211,7 @@ impl Mover {
                 inner.grace.note(run.chunk, minutes, reads);
             }
             let policies = inner.policies.clone();
-            let hot_enough = |tier: u8| {
+            let hot_enough = |tier: u8, reads: f32| {
                 let after = policies
                     .get(usize::from(tier))
                     .map_or(0, |policy| policy.promote_after);
@@ -224,8 +228,30 @@ impl Mover {
                 self.want_room(inner, place, reads, below);
             }
             let chunks = by_target.entry(target).or_default();
-            let before = chunks.bytes();
-            MutexGuard::unlocked(inner, || chunks.add(store, &found.record, hot_enough))?;
+            let (before, count) = (chunks.bytes(), chunks.chunks().len());
+            MutexGuard::unlocked(inner, || {
+                chunks.add(store, &found.record, |tier| hot_enough(tier, reads))
+            })?;
+            if kept.is_none() {
+                let added = chunks.split_off(count);
+                let below = self.reads_below(reads, added.chunks());
+                let is_hot = added
+                    .chunks()
+                    .iter()
+                    .any(|moving| hot_enough(moving.tier(), below));
+                if is_hot && below < REGION_READS {
+                    if haste {
+                        // Others first: for it readers need not give way.
+                        inner.candidates.regions.push_back((dataset, body, region, below));
+                        continue;
+                    }
+                    let long = added.chunks().iter().any(|moving| moving.blocks() >= LONG_BLOCKS);
+                    if target == 0 && long && !self.is_left_by_blocks(inner, planned + added.bytes()) {
+                        continue;
+                    }
+                }
+                chunks.append(added, |moving| hot_enough(moving.tier(), below));
+            }
             if kept.is_none() && self.only_used_rise(inner, target, planned) {
                 let heat = &self.environment.chunk_heat;
                 // What only a few blocks of a long chunk are read for comes up by itself (`hot_pieces.rs`).
@@ -306,9 +332,33 @@ impl Mover {
             .grant(tiers.first().map_or(0, |tier| tier.size_bytes));
     }
 
+    /// How often a region that was read so often was read for these chunks of it, which lie below: where reads go to single blocks it is hot because
+    /// of a few, and what of them is up already asks for nothing. After a start the counts begin anew.
+    fn reads_below(&self, reads: f32, below: &[Moving]) -> f32 {
+        let heat = &self.environment.chunk_heat;
+        if !heat.resolves() || !heat.goes_to_single_blocks() {
+            return reads;
+        }
+        let counts = below
+            .iter()
+            .map(|moving| u32::from(heat.reads(moving.id(), moving.blocks())));
+        reads.min(counts.sum::<u32>() as f32)
+    }
+
+    /// Whether the fastest tier has so much room for whole regions: where reads go to single blocks, these get the last of it.
+    fn is_left_by_blocks(&self, inner: &Inner, bytes: u64) -> bool {
+        let tiers = self.environment.store.space().tiers;
+        let (Some(tier), Some(policy)) = (tiers.first(), inner.policies.first()) else {
+            return true;
+        };
+        let most = policy.low_water * tier.size_bytes as f64 - (tier.size_bytes / BLOCKS_PART) as f64;
+        !self.environment.chunk_heat.goes_to_single_blocks() || ((filled_bytes(tier) + bytes) as f64) < most
+    }
+
     /// This of a hot region lies below, and the fastest tier has no room.
     fn want_room(&self, inner: &mut Inner, place: Place, reads: f32, below: Chosen) {
         let heat = &self.environment.chunk_heat;
+        let reads = self.reads_below(reads, below.chunks());
         if !heat.is_telling() {
             let least = inner.policies.iter().skip(1).map(|policy| policy.promote_after);
             let least = least.filter(|after| *after > 0).min();

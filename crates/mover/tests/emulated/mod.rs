@@ -59,6 +59,10 @@ pub struct Devices {
     pub moved_bytes: AtomicU64,
     /// How long a move takes, nanoseconds.
     pub move_nanoseconds: AtomicU64,
+    /// How long the slow tier takes for a request, nanoseconds, and the fast one; and requests that moves made of the slow one.
+    pub slow_nanoseconds: AtomicU64,
+    pub fast_nanoseconds: AtomicU64,
+    pub move_requests: AtomicU64,
     clock: Arc<ManualClock>,
     /// What segments take on the fast tier.
     pub taken_bytes: AtomicU64,
@@ -80,6 +84,8 @@ impl Store for Devices {
     fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
         let tier = self.below.chunk_info(id)?.map_or(0, |info| info.tier);
         self.reads[usize::from(tier)].fetch_add(1, Relaxed);
+        let took = [&self.fast_nanoseconds, &self.slow_nanoseconds];
+        self.clock.advance(took[usize::from(tier)].load(Relaxed));
         self.below.read_chunk(id)
     }
     fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
@@ -116,7 +122,10 @@ impl Store for Devices {
     }
     fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
         *self.space.lock() = None;
+        let requests = self.slow_requests(ids, &placement)?;
         let outcome = self.below.rewrite(ids, placement)?;
+        self.move_requests.fetch_add(requests, Relaxed);
+        self.clock.advance(requests * self.slow_nanoseconds.load(Relaxed));
         self.moved_bytes.fetch_add(outcome.moved_bytes, Relaxed);
         self.clock.advance(self.move_nanoseconds.load(Relaxed));
         Ok(outcome)
@@ -124,6 +133,22 @@ impl Store for Devices {
 }
 
 impl Devices {
+    /// Requests of the slow tier that a move makes, of half a mebibyte at most: chunks that were written one after the other lie side by side.
+    fn slow_requests(&self, ids: &[ChunkId], placement: &Placement) -> Result<u64, StoreError> {
+        let (mut requests, mut bytes) = (std::collections::BTreeSet::new(), 0);
+        for id in ids {
+            let Some(info) = self.below.chunk_info(*id)? else {
+                continue;
+            };
+            if info.tier == 1 {
+                requests.insert(id.0 / 4);
+            } else if matches!(placement, Placement::Tier { tier: 1, .. }) {
+                bytes += u64::from(info.stored);
+            }
+        }
+        Ok(requests.len() as u64 + bytes.div_ceil(512 << 10))
+    }
+
     /// Content on the fast tier, bytes.
     pub fn space_of_fast(&self) -> u64 {
         self.space().tiers[0].live_bytes
@@ -153,6 +178,9 @@ impl Pool {
             reads: Default::default(),
             moved_bytes: AtomicU64::new(0),
             move_nanoseconds: AtomicU64::new(0),
+            slow_nanoseconds: AtomicU64::new(0),
+            fast_nanoseconds: AtomicU64::new(0),
+            move_requests: AtomicU64::new(0),
             clock: clock.clone(),
             taken_bytes: AtomicU64::new(0),
             space: Mutex::new(None),
