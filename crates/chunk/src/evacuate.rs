@@ -12,7 +12,7 @@ use terrace_store::{ChunkId, Placement, StoreError};
 
 use crate::{
     DeviceLoad, EvacuateProgress,
-    record::{ChunkRecord, TABLE_CHUNKS, chunk_of_key},
+    record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_of_key},
     store::{ChunkStore, meta_error},
 };
 
@@ -32,6 +32,15 @@ pub struct EvacuateCursor {
     moved: u64,
     unreadable: BTreeSet<ChunkId>,
     unreadable_count: u64,
+}
+
+/// What is wrong with all devices that a chunk lies on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Plight {
+    /// None of them is there, or reaches as far: their numbers.
+    Gone(Vec<u16>),
+    /// Those that are there gave errors: their numbers. What of it can be read, only reading tells.
+    Failing(Vec<u16>),
 }
 
 impl ChunkStore {
@@ -195,11 +204,27 @@ impl ChunkStore {
 
     /// Whether a chunk has no copy on any device that is there.
     pub fn is_gone(&self, id: ChunkId) -> Result<bool, StoreError> {
-        let record = self.record(id)?;
-        Ok(record.is_some_and(|record| {
-            let mut locations = record.locations.iter();
-            !locations.any(|location| self.pool.has_segment(location.segment))
-        }))
+        Ok(matches!(self.plight_of(id)?, Some(Plight::Gone(_))))
+    }
+
+    /// What is wrong with the devices that a chunk lies on; `None` if one that has a copy is well. Reads no content.
+    pub fn plight_of(&self, id: ChunkId) -> Result<Option<Plight>, StoreError> {
+        let Some(record) = self.record(id)? else {
+            return Ok(None);
+        };
+        let is_there = |location: &&Location| self.pool.has_segment(location.segment);
+        let devices = |locations: &mut dyn Iterator<Item = &Location>| {
+            let mut devices: Vec<u16> = locations.map(|location| location.segment.device).collect();
+            devices.sort_unstable();
+            devices.dedup();
+            devices
+        };
+        let there = devices(&mut record.locations.iter().filter(is_there));
+        if there.is_empty() {
+            return Ok(Some(Plight::Gone(devices(&mut record.locations.iter()))));
+        }
+        let fails = there.iter().all(|device| self.pool.is_failing(*device));
+        Ok(fails.then_some(Plight::Failing(there)))
     }
 
     /// What lies on a device, or the end of one, from memory.

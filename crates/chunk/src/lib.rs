@@ -58,7 +58,7 @@ mod write;
 #[cfg(test)]
 mod hostile_bytes;
 
-pub use evacuate::EvacuateCursor;
+pub use evacuate::{EvacuateCursor, Plight};
 pub use options::{Options, Step};
 pub use reports::{
     AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress, VerifyProgress,

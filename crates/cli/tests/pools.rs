@@ -28,7 +28,7 @@ fn a_pool_lives_its_life() {
 
     machine.ok(&["stop", "tank"]);
     assert_eq!(machine.json(&["pool", "list"])[0]["daemon_pid"], json!(null));
-    let names = machine.json(&["list"]);
+    let names = machine.json(&["list", "-r", "tank"]);
     let names: Vec<_> = names
         .as_array()
         .unwrap()

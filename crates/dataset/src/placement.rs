@@ -19,7 +19,8 @@ pub struct TierBytes {
     pub by_tier: Vec<u64>,
     /// What that takes on devices, bytes, by tier: the object's share of each chunk, by blocks.
     pub stored_by_tier: Vec<u64>,
-    /// Chunks that have no record: lost; and the content that they were, bytes.
+    /// Pieces of chunks that are lost, as they have no record or lie on nothing that is there; and the content that they were,
+    /// bytes.
     pub missing: u64,
     /// See [`missing`](Self::missing).
     pub missing_bytes: u64,
@@ -53,6 +54,17 @@ impl TierBytes {
         record: &RegionRecord,
         most: u64,
     ) -> Result<(), StoreError> {
+        self.add_region_but(store, record, most, &mut |_, _| Ok(false))
+    }
+
+    /// The same; what `is_lost` says of a chunk, asked with the bytes of content, counts as missing.
+    pub fn add_region_but(
+        &mut self,
+        store: &dyn Store,
+        record: &RegionRecord,
+        most: u64,
+        is_lost: &mut dyn FnMut(ChunkId, u64) -> Result<bool, StoreError>,
+    ) -> Result<(), StoreError> {
         let mut known: HashMap<ChunkId, Option<(u8, u64, u64)>> = HashMap::new();
         for run in record.runs() {
             let info = match known.get(&run.chunk) {
@@ -66,7 +78,11 @@ impl TierBytes {
             };
             let first = u64::from(run.block) * BLOCK_BYTES as u64;
             let content = (u64::from(run.count) * BLOCK_BYTES as u64).min(most.saturating_sub(first));
-            match info {
+            let readable = match info {
+                Some(_) if is_lost(run.chunk, content)? => None,
+                info => info,
+            };
+            match readable {
                 Some((tier, length, stored)) => {
                     let blocks = length.div_ceil(BLOCK_BYTES as u64).max(1);
                     self.count(tier, content, stored * u64::from(run.count) / blocks);

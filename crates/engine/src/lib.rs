@@ -42,4 +42,5 @@ pub use status::{
     DatasetStatus, DeviceStatus, IoCounters, JobStatus, LostStatus, MemoryStatus, ScrubStatus,
     ScrubbedDevice, Status, TierStatus,
 };
+pub use terrace_chunk::Plight;
 pub use verify::{VerifyReport, verify};

@@ -4,10 +4,9 @@ use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_device::{format_size, parse_size};
 
-use super::{Session, logged, pools::parse_properties};
+use super::{Session, logged, pools::parse_properties, running::running_pools};
 use crate::{
     arguments::{Consent, FsCommand, GetArguments, ListArguments, ListKind, VolumeCommand},
-    client::Client,
     names::split_pool,
     output,
     registry::Registry,
@@ -153,11 +152,11 @@ pub fn list(session: &Session, arguments: &ListArguments) -> Result<(), Failure>
     let mut rows: Vec<Value> = Vec::new();
     match &arguments.target {
         Some(target) => rows.extend(session.client_for(target)?.ask::<Vec<Value>>("list", request)?),
+        // A machine without pools has no datasets.
+        None if Registry::new(&session.places).pools()?.is_empty() => {}
         None => {
-            for pool in Registry::new(&session.places).pools()? {
-                rows.extend(
-                    Client::open(&session.places, &pool.name)?.ask::<Vec<Value>>("list", request.clone())?,
-                );
+            for (_, mut client) in running_pools(session, None)? {
+                rows.extend(client.ask::<Vec<Value>>("list", request.clone())?);
             }
         }
     }

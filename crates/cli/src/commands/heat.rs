@@ -28,9 +28,12 @@ pub fn regions(session: &Session, path: &str, from: u64, limit: u64) -> Result<(
     let text = |row: &Value| {
         let tiers = row["bytes_by_tier"].as_object().into_iter().flatten();
         let tiers = tiers.filter(|(_, bytes)| bytes.as_u64() != Some(0));
-        let tiers: Vec<_> = tiers
+        let mut tiers: Vec<_> = tiers
             .map(|(tier, bytes)| format!("{tier} {}", size(bytes)))
             .collect();
+        if row["lost_bytes"].as_u64().is_some_and(|lost| lost > 0) {
+            tiers.push(format!("lost {}", size(&row["lost_bytes"])));
+        }
         vec![
             match row["path"].as_str() {
                 Some(path) => format!("{path}:{}", row["region"]),
@@ -52,6 +55,7 @@ pub fn regions(session: &Session, path: &str, from: u64, limit: u64) -> Result<(
         .map(text)
         .collect();
     output::table(&["REGION", "READS", "WRITES", "LIES ON"], &rows, &[0, 1, 2])?;
+    super::lost::say_where(&found)?;
     match found["next"].as_u64() {
         Some(next) => output::line(&format!("more: --from {next}")),
         None => Ok(()),

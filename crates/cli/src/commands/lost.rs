@@ -1,10 +1,11 @@
-//! `terrace status --lost`: every file that lost content with a device.
+//! `terrace status --lost`: every file that lost content with a device; and what `terrace where` says of that.
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
+use terrace_device::format_size;
 use terrace_engine::DamagedFile;
 
-use super::{Session, show::chosen_pools};
+use super::{Session, running::running_pools};
 use crate::{
     client::{Client, decode},
     output,
@@ -13,11 +14,16 @@ use crate::{
 /// Asks for page after page, so that lists of any length pass.
 pub fn lost(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
     let mut rows: Vec<DamagedFile> = Vec::new();
-    for known in chosen_pools(session, pool)? {
+    for (known, client) in running_pools(session, pool)? {
+        let mut first = Some(client);
         let mut from = 0;
         loop {
             // A connection carries one request.
-            let page = Client::open(&session.places, &known.name)?.call("lost", json!({ "from": from }))?;
+            let mut client = match first.take() {
+                Some(client) => client,
+                None => Client::open(&session.places, &known.name)?,
+            };
+            let page = client.call("lost", json!({ "from": from }))?;
             let files: Vec<DamagedFile> = decode(page["files"].clone())?;
             from += files.len();
             for file in files {
@@ -36,6 +42,32 @@ pub fn lost(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
         }
     }
     if session.json { output::json(&rows) } else { Ok(()) }
+}
+
+/// Which devices that are gone, or fail, content lies on: a line each.
+pub fn say_where(found: &Value) -> Result<(), Failure> {
+    let rows = |key: &str| found[key].as_array().cloned().unwrap_or_default();
+    let describe = |row: &Value| {
+        let device = match row["device"].as_str() {
+            Some(path) => format!("'{path}'"),
+            None => format!("device number {}", row["number"]),
+        };
+        let state = match row["state"].as_str() {
+            Some("removed") | None => "which has left the pool",
+            Some("missing") => "which is missing",
+            Some("cut short") => "which has become too short",
+            Some(_) => "which gives errors",
+        };
+        let bytes = format_size(row["bytes"].as_u64().unwrap_or(0));
+        (bytes, format!("{device}, {state}"))
+    };
+    for (bytes, device) in rows("lost_on").iter().map(describe) {
+        output::line(&format!("  lost: {bytes} cannot be read: on {device}"))?;
+    }
+    for (bytes, device) in rows("failing_on").iter().map(describe) {
+        output::line(&format!("  at risk: {bytes} only on {device}"))?;
+    }
+    Ok(())
 }
 
 fn describe(file: &DamagedFile) -> String {

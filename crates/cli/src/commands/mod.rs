@@ -15,6 +15,7 @@ pub mod mount_helper;
 mod mounts;
 mod pools;
 mod rebuild;
+mod running;
 mod scratch;
 mod shell;
 mod show;

@@ -7,7 +7,11 @@ use terrace_control::{Answer, Failure};
 use terrace_device::format_size;
 use terrace_engine::{Entry, IoCounters, Status};
 
-use super::{Session, pools::parse_properties};
+use super::{
+    Session,
+    pools::parse_properties,
+    running::{chosen_pools, running_pools, running_pools_of},
+};
 use crate::{
     arguments::TierCommand,
     client::{Client, decode},
@@ -19,25 +23,6 @@ use crate::{
 /// Lines of damage and damaged files that the status shows: it is to fit on a screen.
 const DAMAGE_SHOWN: usize = 3;
 const FILES_SHOWN: usize = 8;
-
-/// The pools that a command without a pool is about.
-pub fn chosen_pools(session: &Session, pool: Option<&str>) -> Result<Vec<KnownPool>, Failure> {
-    let registry = Registry::new(&session.places);
-    match pool {
-        Some(pool) => Ok(vec![registry.require(pool)?]),
-        None => {
-            let pools = registry.pools()?;
-            if pools.is_empty() {
-                return Err(Failure::new(
-                    "find a pool",
-                    "this machine knows none",
-                    "make one with 'terrace pool create', or find one with 'terrace pool import'",
-                ));
-            }
-            Ok(pools)
-        }
-    }
-}
 
 /// `terrace status`.
 pub fn status(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
@@ -329,9 +314,12 @@ pub fn iostat(session: &Session, words: &[String], count: Option<u64>) -> Result
             std::thread::sleep(Duration::from_secs_f64(interval.unwrap_or(1.0)));
         }
         let mut now: Vec<(String, IoCounters)> = Vec::new();
-        for known in chosen_pools(session, pool)? {
-            let counters: Vec<IoCounters> =
-                Client::open(&session.places, &known.name)?.ask("io_counters", json!({}))?;
+        let mut pools = running_pools_of(session, pool)?;
+        if report == 0 {
+            pools.say_stopped();
+        }
+        for (known, client) in &mut pools.running {
+            let counters: Vec<IoCounters> = client.ask("io_counters", json!({}))?;
             now.extend(
                 counters
                     .into_iter()
@@ -410,8 +398,12 @@ fn print_iostat(
 
 /// `terrace events [POOL] [-f]`.
 pub fn events(session: &Session, pool: Option<&str>, follow: bool) -> Result<(), Failure> {
-    let pools = chosen_pools(session, pool)?;
-    if follow && pools.len() > 1 {
+    let pools = running_pools(session, pool)?;
+    if follow && pools.len() != 1 {
+        if pools.is_empty() {
+            let remedy = "name one: 'terrace events -f POOL' starts it";
+            return Err(Failure::new("follow events", "no pool is running", remedy));
+        }
         return Err(Failure::new(
             "follow events",
             "there is more than one pool",
@@ -420,8 +412,7 @@ pub fn events(session: &Session, pool: Option<&str>, follow: bool) -> Result<(),
         .as_usage());
     }
     let mut rows = Vec::new();
-    for known in pools {
-        let mut client = Client::open(&session.places, &known.name)?;
+    for (known, mut client) in pools {
         client.call_with("events", json!({ "follow": follow }), &mut |answer| {
             let Answer::Item(item) = answer else { return Ok(()) };
             let entry: Entry = decode(item)?;
@@ -479,6 +470,7 @@ pub fn where_is(session: &Session, path: &str) -> Result<(), Failure> {
     for (tier, bytes) in found["bytes_by_tier"].as_object().into_iter().flatten() {
         output::line(&format!("  {tier}: {}", format_size(bytes.as_u64().unwrap_or(0))))?;
     }
+    super::lost::say_where(&found)?;
     output::line(&format!(
         "  heat: {:.1} reads, {:.1} writes",
         found["heat"]["reads"].as_f64().unwrap_or(0.0),
@@ -542,6 +534,19 @@ pub fn dataset_path(session: &Session, path: &str) -> Result<String, Failure> {
     }
 }
 
+/// What lands on a tier; in brackets, since it is the fastest and none was set for it.
+fn landing_in_words(row: &Value) -> String {
+    let set = row["landing_writes"].as_str().unwrap_or("off");
+    let lands = row["lands"].as_str().unwrap_or(set);
+    match (set, lands) {
+        (_, "off") => set.to_owned(),
+        ("off", lands) => format!("({lands})"),
+        ("sequential", "all") => "sequential (random)".into(),
+        ("random", "all") => "random (sequential)".into(),
+        _ => set.to_owned(),
+    }
+}
+
 /// `terrace tier list|set`.
 pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
     match command {
@@ -561,11 +566,7 @@ pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
                         row["copies"].to_string(),
                         percent(&row["high_water"]),
                         percent(&row["low_water"]),
-                        if row["landing"] == json!(true) {
-                            "on".into()
-                        } else {
-                            "off".into()
-                        },
+                        landing_in_words(row),
                         match row["promote_after"].as_u64() {
                             Some(0) => "never".into(),
                             _ => row["promote_after"].to_string(),
@@ -622,13 +623,21 @@ pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
                 )
                 .as_usage());
             }
-            session
-                .change(
-                    pool,
-                    "tier_set",
-                    json!({ "tier": name, "properties": properties }),
-                )
-                .map(drop)
+            let set = json!({ "tier": name, "properties": properties });
+            let answer = session.change(pool, "tier_set", set)?;
+            let taken = answer["landing_taken_from"].as_array();
+            for taken in taken.filter(|_| !session.json).into_iter().flatten() {
+                let writes = match taken["landing"].as_str() {
+                    Some("all") => "all writes land",
+                    Some("random") => "random writes land",
+                    _ => "sequential writes land",
+                };
+                let before = taken["tier"].as_str().unwrap_or_default();
+                output::line(&format!(
+                    "{writes} on tier '{name}' now, and no more on '{before}'"
+                ))?;
+            }
+            Ok(())
         }
     }
 }

@@ -13,7 +13,8 @@ use terrace_engine::{IoCounters, JobStatus, Status};
 
 use super::{
     Session,
-    show::{chosen_pools, latency, stopped},
+    running::chosen_pools,
+    show::{latency, stopped},
     top_screen::Screen,
 };
 use crate::{

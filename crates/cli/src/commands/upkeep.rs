@@ -10,7 +10,10 @@ use terrace_control::{Failure, RunLock};
 use terrace_device::format_size;
 use terrace_engine::{JobStatus, ScrubStatus};
 
-use super::{Session, logged, show::chosen_pools};
+use super::{
+    Session, logged,
+    running::{chosen_pools, running_pools},
+};
 use crate::{
     arguments::{JobAction, JobChoice, JobsArguments, Waiting},
     client::{Client, decode},
@@ -118,8 +121,8 @@ pub fn jobs(session: &Session, arguments: JobsArguments) -> Result<(), Failure> 
 fn list(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
     let mut rows: Vec<Value> = Vec::new();
     let mut table = Vec::new();
-    for known in chosen_pools(session, pool)? {
-        let jobs: Vec<JobStatus> = Client::open(&session.places, &known.name)?.ask("jobs", json!({}))?;
+    for (known, mut client) in running_pools(session, pool)? {
+        let jobs: Vec<JobStatus> = client.ask("jobs", json!({}))?;
         for job in jobs {
             let percent = match job.total_bytes {
                 // Nothing to do, or not known yet how much.

@@ -10,12 +10,13 @@ use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_dataset::{FileKind, REGION_BYTES, TierBytes, decode_region, keys};
 use terrace_device::format_size;
-use terrace_pool::TierInfo;
+use terrace_pool::{TierInfo, landing_tier};
 use terrace_store::{ChunkId, StoreError};
 
 use super::{
     Daemon,
     answers::{Parameters, failed},
+    loss::Loss,
     subject::{Content, Subject},
 };
 
@@ -38,6 +39,7 @@ pub(super) struct Found {
     /// Stored bytes by tier, each chunk once, of what has no other pin: what moving all of it would write.
     pub(super) chunks_by_tier: BTreeMap<u8, u64>,
     seen: HashSet<ChunkId>,
+    loss: Loss,
 }
 
 /// The pin that something has, and the directory that it is the pin of, if it is not its own.
@@ -65,13 +67,10 @@ impl Daemon {
         if let Some(directory) = &directory {
             reason = format!("{reason}; the pin is that of directory '{directory}'");
         }
-        if found.bytes.missing_bytes > 0 {
-            reason = format!(
-                "{reason}; {} bytes of it are on no device",
-                found.bytes.missing_bytes
-            );
+        if let Some(lost) = self.loss_in_words(&found.loss, found.bytes.missing_bytes) {
+            reason = format!("{reason}; {lost}");
         }
-        Ok(json!({
+        let mut answer = json!({
             "path": name,
             "bytes_by_tier": self.by_name(&found.bytes.by_tier),
             "stored_bytes_by_tier": self.by_name(&found.bytes.stored_by_tier),
@@ -83,7 +82,9 @@ impl Daemon {
             "next_move": next_move,
             "files": found.files,
             "size_bytes": found.size_bytes,
-        }))
+        });
+        self.say_loss(&found.loss, &mut answer);
+        Ok(answer)
     }
 
     /// Bytes by number of tier as bytes by its name.
@@ -131,7 +132,10 @@ impl Daemon {
         // What is still in memory has no place yet.
         self.sync()?;
         let tiers = self.engine.pool().tiers();
-        let mut found = Found::default();
+        let mut found = Found {
+            loss: self.loss(),
+            ..Found::default()
+        };
         let mover = self.engine.mover();
         let is_single = matches!(subject.kind, FileKind::File | FileKind::Volume);
         subject.contents(|content| {
@@ -173,7 +177,11 @@ impl Daemon {
                 let record = decode_region(value)?.record;
                 let mut bytes = TierBytes::default();
                 let most = content.size_bytes.saturating_sub(region * REGION_BYTES);
-                bytes.add_region(&**store, &record, most)?;
+                let engine = &self.engine;
+                let loss = &mut found.loss;
+                bytes.add_region_but(&**store, &record, most, &mut |id, bytes| {
+                    loss.count(engine, id, bytes)
+                })?;
                 let unused_seconds = u64::from(minutes.saturating_sub(heat.touched_minutes)) * 60;
                 for (tier, bytes) in (0u8..).zip(&bytes.by_tier).filter(|(_, bytes)| **bytes > 0) {
                     let Some(policy) = tiers.get(usize::from(tier)).map(|tier| &tier.settings) else {
@@ -221,10 +229,11 @@ impl Daemon {
         let by_tier = (0u8..).zip(found.bytes.by_tier.iter().copied());
         let by_tier: Vec<(u8, u64)> = by_tier.filter(|(_, bytes)| *bytes > 0).collect();
         let Some((most, _)) = by_tier.iter().max_by_key(|(_, bytes)| *bytes).copied() else {
-            return (
-                "it has no data on a device yet: it is empty, or still in memory".into(),
-                None,
-            );
+            let why = match found.bytes.missing_bytes {
+                0 => "it has no data on a device yet: it is empty, or still in memory",
+                _ => "nothing of it is on a device that is there",
+            };
+            return (why.into(), None);
         };
         let (number, object) = (subject.number, subject.for_mover());
         let above = || {
@@ -306,9 +315,16 @@ impl Daemon {
             }
         }
         let warm = (found.reads + found.writes) / found.files.max(1) as f64;
-        let why = match most {
-            0 => "new data lands on this tier".to_owned(),
-            _ => "it is read rarely".to_owned(),
+        let lands = |sequential| {
+            let at = landing_tier(tiers.iter().map(|tier| &tier.settings), sequential);
+            at == usize::from(most)
+        };
+        let why = match (lands(true), lands(false)) {
+            (true, true) => "new data lands on this tier",
+            (true, false) => "long streams land on this tier",
+            (false, true) => "small and scattered writes land on this tier",
+            (false, false) if most == 0 => "it rose to this tier, or landed there before 'landing' was set",
+            (false, false) => "it is read rarely",
         };
         let why = format!("{why}, and most of it lies on tier '{}'", name(most));
         if usize::from(most) + 1 == tiers.len() {

@@ -10,6 +10,7 @@ use terrace_store::{Batch, StoreError};
 use super::{
     Daemon,
     answers::{Parameters, failed},
+    loss::Loss,
     subject::Subject,
 };
 
@@ -36,6 +37,7 @@ impl Daemon {
         self.sync()?;
         let single = matches!(subject.kind, FileKind::File | FileKind::Volume);
         let (mut rows, mut total) = (Vec::new(), 0u64);
+        let mut loss = self.loss();
         subject.contents(|content| {
             let regions = content.size_bytes.div_ceil(REGION_BYTES);
             let wanted = from.max(total)..from.saturating_add(limit).min(total + regions);
@@ -44,7 +46,7 @@ impl Daemon {
                 .unwrap_or(content.object);
             for at in wanted {
                 let mut row = self
-                    .region_row(subject.number, body, at - total, content.size_bytes)
+                    .region_row(subject.number, body, at - total, content.size_bytes, &mut loss)
                     .map_err(|error| failed(&what, &error))?;
                 if !single {
                     row["path"] = json!(String::from_utf8_lossy(&content.path));
@@ -55,10 +57,20 @@ impl Daemon {
             Ok(true)
         })?;
         let last = from.saturating_add(limit);
-        Ok(json!({ "path": name, "total": total, "regions": rows, "next": (last < total).then_some(last) }))
+        let next = (last < total).then_some(last);
+        let mut answer = json!({ "path": name, "total": total, "regions": rows, "next": next });
+        self.say_loss(&loss, &mut answer);
+        Ok(answer)
     }
 
-    fn region_row(&self, dataset: u32, body: u64, region: u64, size_bytes: u64) -> Result<Value, StoreError> {
+    fn region_row(
+        &self,
+        dataset: u32,
+        body: u64,
+        region: u64,
+        size_bytes: u64,
+        loss: &mut Loss,
+    ) -> Result<Value, StoreError> {
         let store = self.engine.store();
         let short = u32::try_from(region).unwrap_or(u32::MAX);
         let heat = &self.engine.environment().heat;
@@ -66,7 +78,10 @@ impl Daemon {
         let mut bytes = TierBytes::default();
         if let Some(found) = read_region(&**store, dataset, body, region)? {
             let most = size_bytes.saturating_sub(region.saturating_mul(REGION_BYTES));
-            bytes.add_region(&**store, &found.record, most)?;
+            let engine = &self.engine;
+            bytes.add_region_but(&**store, &found.record, most, &mut |id, bytes| {
+                loss.count(engine, id, bytes)
+            })?;
         }
         Ok(json!({
             "region": region, "reads": heat.reads, "writes": heat.writes, "bytes_by_tier": self.by_name(&bytes.by_tier),

@@ -13,6 +13,7 @@ mod device_users;
 mod devices;
 mod files;
 mod heat;
+mod loss;
 mod mounting;
 mod moves;
 mod paths;

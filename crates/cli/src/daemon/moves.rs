@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Progress};
 use terrace_dataset::FileKind;
+use terrace_device::format_size;
 
 use super::{
     Daemon,
@@ -77,6 +78,12 @@ impl Daemon {
                 "done" => break,
                 // The pin holds all the same.
                 _ if job.fails => {
+                    if let Some(tier) = parameters.optional_text("tier")?
+                        && action == "pin"
+                        && self.pin_has_no_room(&tier).is_some()
+                    {
+                        self.refuse_if_not_all_fits(&subject, &tier, &what)?;
+                    }
                     let advice = format!("the pin holds, and 'terrace jobs resume {id}' tries at once");
                     return Err(Failure::new(what, job.reason, advice));
                 }
@@ -92,14 +99,54 @@ impl Daemon {
             }
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
-        let full = parameters
-            .optional_text("tier")?
-            .filter(|_| action == "pin")
-            .and_then(|tier| Some(format!("tier '{tier}', {}", self.pin_has_no_room(&tier)?)));
+        let pinned_to = parameters.optional_text("tier")?.filter(|_| action == "pin");
+        let full = pinned_to.and_then(|tier| Some((self.pin_has_no_room(&tier)?, tier)));
+        if let Some((_, tier)) = full.as_ref().filter(|_| parameters.flag("wait").unwrap_or(false)) {
+            self.refuse_if_not_all_fits(&subject, tier, &what)?;
+            return Ok(json!({ "path": name, "job": job, "warning": Value::Null }));
+        }
+        let full = full.map(|(why, tier)| format!("tier '{tier}', {why}"));
         let warning = full.map(|full| {
             format!("it is pinned to {full}: what has no room there lies on other tiers; make room, then pin it again")
         });
         Ok(json!({ "path": name, "job": job, "warning": warning }))
+    }
+
+    /// Whoever waited for a pin is told how much found no room.
+    fn refuse_if_not_all_fits(&self, subject: &Subject, tier: &str, what: &str) -> Result<(), Failure> {
+        let found = self.found(subject, Some(tier))?;
+        let tiers = self.engine.status().tiers;
+        let at = tiers.iter().position(|other| other.name == tier);
+        let sum = |wanted: &dyn Fn(usize) -> bool| -> u64 {
+            let by_tier = found.chunks_by_tier.iter();
+            by_tier
+                .filter(|(on, _)| wanted(usize::from(**on)))
+                .map(|(_, bytes)| bytes)
+                .sum()
+        };
+        let (left, all) = (sum(&|on| Some(on) != at), sum(&|_| true));
+        if left == 0 {
+            return Ok(());
+        }
+        let (size, free) = at.and_then(|at| tiers.get(at)).map_or((0, 0), |tier| {
+            (tier.size_bytes, tier.size_bytes.saturating_sub(tier.used_bytes))
+        });
+        Err(Failure::new(
+            what,
+            format!(
+                "{} of {} found no room on tier '{tier}' and stay on other tiers: {} of its {} are free, which writes and \
+                 metadata need",
+                format_size(left),
+                format_size(all),
+                format_size(free),
+                format_size(size)
+            ),
+            format!(
+                "the pin holds; make room ('terrace pool add', or 'terrace demote' and 'terrace unpin' of other content), \
+                 then 'terrace pin {} {tier} --wait' again",
+                subject.name
+            ),
+        ))
     }
 
     /// A pin wins over what is asked for by hand: the command says so, and what takes the pin away.

@@ -1,0 +1,75 @@
+//! Which pools a command is about: the one that it names, which is started, or all that run.
+//!
+//! Invariant: a command that names no pool starts none; the pools that it passes over are named on standard error.
+
+use terrace_control::Failure;
+
+use super::Session;
+use crate::{
+    client::Client,
+    registry::{KnownPool, Registry},
+};
+
+/// The pools that a command without a pool is about.
+pub fn chosen_pools(session: &Session, pool: Option<&str>) -> Result<Vec<KnownPool>, Failure> {
+    let registry = Registry::new(&session.places);
+    match pool {
+        Some(pool) => Ok(vec![registry.require(pool)?]),
+        None => {
+            let pools = registry.pools()?;
+            if pools.is_empty() {
+                return Err(Failure::new(
+                    "find a pool",
+                    "this machine knows none",
+                    "make one with 'terrace pool create', or find one with 'terrace pool import'",
+                ));
+            }
+            Ok(pools)
+        }
+    }
+}
+
+/// Pools that run, and the names of those that do not.
+pub struct RunningPools {
+    /// Each with its daemon.
+    pub running: Vec<(KnownPool, Client)>,
+    stopped: Vec<String>,
+}
+
+impl RunningPools {
+    /// Tells people which pools are left out; what programs read stays as it is.
+    pub fn say_stopped(&self) {
+        let (noun, names) = match self.stopped.as_slice() {
+            [] => return,
+            [one] => ("pool", format!("'{one}' is")),
+            all => ("pools", format!("'{}' are", all.join("', '"))),
+        };
+        eprintln!("terrace: {noun} {names} stopped and left out; 'terrace start POOL' opens one");
+    }
+}
+
+/// The pool that is named, started if need be, or else those that run.
+pub fn running_pools_of(session: &Session, pool: Option<&str>) -> Result<RunningPools, Failure> {
+    let mut pools = RunningPools {
+        running: Vec::new(),
+        stopped: Vec::new(),
+    };
+    for known in chosen_pools(session, pool)? {
+        let client = match pool {
+            Some(_) => Some(Client::open(&session.places, &known.name)?),
+            None => Client::open_running(&session.places, &known.name)?,
+        };
+        match client {
+            Some(client) => pools.running.push((known, client)),
+            None => pools.stopped.push(known.name),
+        }
+    }
+    Ok(pools)
+}
+
+/// The same; which ones are left out is said.
+pub fn running_pools(session: &Session, pool: Option<&str>) -> Result<Vec<(KnownPool, Client)>, Failure> {
+    let pools = running_pools_of(session, pool)?;
+    pools.say_stopped();
+    Ok(pools.running)
+}

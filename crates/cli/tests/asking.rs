@@ -1,0 +1,156 @@
+//! What users are told when they ask: where content is that cannot be read, what a pin had no room for, and which pools are
+//! stopped. Asking starts nothing.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness;
+
+use std::fs;
+
+use harness::{Machine, noise};
+use serde_json::{Value, json};
+
+const MIB: usize = 1 << 20;
+
+fn put(machine: &Machine, name: &str, bytes: usize, seed: u64) {
+    fs::write(machine.path("content"), noise(bytes, seed)).unwrap();
+    machine.ok(&["put", &format!("tank/data/{name}"), "content"]);
+}
+
+#[test]
+fn who_waits_for_a_pin_without_room_gets_an_error_with_figures() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    put(&machine, "large", 90 * MIB, 1);
+    let error = machine.error_last(&["pin", "tank/data/large", "fast", "--wait"], 1);
+    for words in [
+        "tier 'fast'",
+        "found no room",
+        "of 90",
+        "the pin holds",
+        "terrace pool add",
+    ] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    let found = machine.json(&["where", "tank/data/large"]);
+    assert_eq!(found["pin"], "fast");
+    assert!(
+        found["bytes_by_tier"]["fast"].as_u64().unwrap() > 40 * MIB as u64,
+        "{found}"
+    );
+    // Where all of it is there, a tier that is nearly full is no reason to fail.
+    machine.ok(&["unpin", "tank/data/large"]);
+    put(&machine, "small", MIB, 2);
+    machine.ok(&["pin", "tank/data/small", "fast"]);
+    let place = machine.json(&["where", "tank/data/small"]);
+    if place["bytes_by_tier"]["fast"] == json!(MIB) {
+        machine.ok(&["pin", "tank/data/small", "fast", "--wait"]);
+    }
+}
+
+#[test]
+fn content_on_a_device_that_is_gone_is_told_with_the_device() {
+    let machine = Machine::new();
+    machine.ok(&[
+        "pool",
+        "create",
+        "tank",
+        "--tier",
+        "fast=a.img:128M,b.img:128M",
+        "--tier",
+        "slow=c.img:128M",
+    ]);
+    machine.ok(&["pool", "set", "migration=off", "tank"]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    put(&machine, "part", 40 * MIB, 1);
+    let whole = machine.json(&["where", "tank/data/part"]);
+    assert_eq!(
+        (&whole["lost_bytes"], &whole["lost_on"], &whole["failing_bytes"]),
+        (&json!(0), &json!([]), &json!(0))
+    );
+    assert!(!machine.ok(&["where", "tank/data/part"]).contains("lost"));
+    machine.ok(&["stop", "tank"]);
+    fs::rename(machine.path("b.img"), machine.path("b.away")).unwrap();
+    machine.ok(&["start", "tank", "--degraded"]);
+    let found = machine.json(&["where", "tank/data/part"]);
+    let lost = found["lost_bytes"].as_u64().unwrap();
+    assert!(lost > MIB as u64 && lost < 40 * MIB as u64, "{found}");
+    // What is lost is no part of any tier's.
+    let tiers = found["bytes_by_tier"].as_object().unwrap().values();
+    let there: u64 = tiers.map(|bytes| bytes.as_u64().unwrap()).sum();
+    assert_eq!(there + lost, 40 * MIB as u64, "{found}");
+    let device = &found["lost_on"][0];
+    assert_eq!(
+        (&device["bytes"], &device["state"]),
+        (&json!(lost), &json!("missing"))
+    );
+    assert!(device["device"].as_str().unwrap().ends_with("b.img"), "{found}");
+    let said = machine.ok(&["where", "tank/data/part"]);
+    assert!(
+        said.contains("b.img', which is missing") && said.contains("cannot be read"),
+        "{said}"
+    );
+    // Region by region it comes to the same.
+    let rows = machine.json(&["where", "tank/data/part", "--regions"]);
+    let regions = rows["regions"].as_array().unwrap().iter();
+    let sum: u64 = regions.map(|row| row["lost_bytes"].as_u64().unwrap()).sum();
+    assert_eq!((sum, &rows["lost_on"]), (lost, &found["lost_on"]));
+    assert!(
+        machine
+            .ok(&["where", "tank/data/part", "--regions"])
+            .contains("lost ")
+    );
+    // The device leaves for good, and the loss is still told.
+    machine.ok(&["pool", "remove", "tank", "b.img", "--lost", "--yes"]);
+    let found = machine.json(&["where", "tank/data/part"]);
+    assert_eq!(
+        (&found["lost_bytes"], &found["lost_on"][0]["state"]),
+        (&json!(lost), &json!("removed")),
+        "{found}"
+    );
+}
+
+#[test]
+fn asking_about_all_pools_starts_none_and_names_those_that_are_stopped() {
+    let machine = Machine::new();
+    machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:64M"]);
+    machine.ok(&["pool", "create", "lake", "--tier", "only=b.img:64M"]);
+    machine.ok(&["fs", "create", "tank/data"]);
+    machine.ok(&["stop", "lake"]);
+    let is_stopped = |pool: &str| {
+        let status = machine.json(&["status"]);
+        let rows = status.as_array().unwrap();
+        rows.iter()
+            .any(|row| row["pool"] == pool && row["state"] == "stopped")
+    };
+    for words in [
+        &["jobs"][..],
+        &["iostat"],
+        &["events"],
+        &["list"],
+        &["status", "--lost"],
+    ] {
+        let output = machine.run(words);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.success() && said.contains("'lake' is stopped") && !said.contains("tank"),
+            "{words:?}: {said}"
+        );
+        assert!(is_stopped("lake") && !is_stopped("tank"), "{words:?}");
+    }
+    let pools = |rows: Value| -> Vec<String> {
+        let rows = rows.as_array().unwrap().iter();
+        rows.map(|row| row["pool"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(pools(machine.json(&["iostat"])), ["tank"]);
+    // Who names a pool wants it.
+    assert_eq!(pools(machine.json(&["iostat", "lake"])), ["lake"]);
+    assert!(!is_stopped("lake"));
+    machine.ok(&["stop", "lake"]);
+    machine.ok(&["stop", "tank"]);
+    assert_eq!(machine.json(&["list"]), json!([]));
+    let error = machine.error_last(&["events", "-f"], 1);
+    assert!(error.contains("no pool is running"), "{error}");
+    assert!(is_stopped("lake") && is_stopped("tank"));
+}
