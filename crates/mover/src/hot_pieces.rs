@@ -4,6 +4,7 @@
 //! Invariants: those of hot chunks (`hot_chunks.rs`), in whose rounds and jobs they come up: marks, exchanges, pins, windows, rates, the
 //! courtesy to users. The chunk that they were cut out of is left where it is with their blocks in it, so it costs room: no more than what
 //! they take on the faster tiers, and none where the pool is nearly full. Nothing is cut out of what lies on the fastest tier.
+//! What was read once comes up only where reads go to single blocks, and nothing has to make way for it.
 
 use std::collections::BTreeMap;
 

@@ -5,6 +5,7 @@
 //! is moved up into a tier above its high-water mark, so that promotion never causes the demotion that undoes it at once. After a
 //! burst of random writes, and after a start, small chunks are left to [`hot_chunks`](crate::hot_chunks), which moves those of all
 //! regions in the order in which they lie: what landed below since the burst was too much is there side by side.
+//! Where reads go to single blocks, a region is as hot as what of it lies below, and leaves such blocks some room.
 
 use std::{
     cmp::Reverse,
