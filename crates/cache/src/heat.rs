@@ -209,8 +209,9 @@ impl Heat {
         known
     }
 
-    /// Up to `limit` objects whose heat changed since they were last taken, encoded to be kept as records.
-    pub fn take_changed(&self, limit: usize) -> Vec<(u32, u64, Vec<u8>)> {
+    /// Up to `limit` objects whose heat changed since they were last taken, encoded to be kept as records of at most `most_bytes`:
+    /// of those that have more, the hottest regions.
+    pub fn take_changed(&self, limit: usize, most_bytes: usize) -> Vec<(u32, u64, Vec<u8>)> {
         let mut taken = Vec::new();
         let first = self.next_shard.load(Relaxed);
         for number in (first..first + SHARDS).map(|number| number % SHARDS) {
@@ -223,15 +224,10 @@ impl Heat {
             while taken.len() < limit
                 && let Some((dataset, object)) = pages.next_changed(from)
             {
-                let mut bytes = Vec::new();
-                pages.visit_object(dataset, object, |region, counts| {
-                    bytes.extend_from_slice(&region.to_le_bytes());
-                    bytes.extend_from_slice(&counts.minutes().to_le_bytes());
-                    bytes.extend_from_slice(&counts.reads.to_le_bytes());
-                    bytes.extend_from_slice(&counts.writes.to_le_bytes());
-                });
+                let mut regions = Vec::new();
+                pages.visit_object(dataset, object, |region, counts| regions.push((region, *counts)));
                 pages.settle(dataset, object);
-                taken.push((dataset, object, bytes));
+                taken.push((dataset, object, encode(hottest(regions, most_bytes / CELL_BYTES))));
                 from = (dataset, object, u32::MAX);
             }
         }
@@ -327,6 +323,37 @@ fn rank(counts: &Counts) -> u32 {
     let counted = u32::from(counts.reads) + u32::from(counts.writes);
     let halvings = (counted.max(1) as f32).log2();
     counts.minutes() / (HALF_LIFE_MINUTES / 4) + (halvings * 4.0) as u32
+}
+
+/// The hottest of an object's regions, so many at most, in order.
+fn hottest(mut regions: Vec<(u32, Counts)>, most: usize) -> Vec<(u32, Counts)> {
+    if regions.len() <= most {
+        return regions;
+    }
+    let newest = regions
+        .iter()
+        .map(|(_, counts)| counts.minutes())
+        .max()
+        .unwrap_or(0);
+    let heat = |counts: &Counts| {
+        let heat = RegionHeat::of(counts, newest);
+        heat.reads + heat.writes
+    };
+    regions.sort_by(|(_, one), (_, other)| heat(other).total_cmp(&heat(one)));
+    regions.truncate(most);
+    regions.sort_unstable_by_key(|(region, _)| *region);
+    regions
+}
+
+fn encode(regions: Vec<(u32, Counts)>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(regions.len() * CELL_BYTES);
+    for (region, counts) in regions {
+        bytes.extend_from_slice(&region.to_le_bytes());
+        bytes.extend_from_slice(&counts.minutes().to_le_bytes());
+        bytes.extend_from_slice(&counts.reads.to_le_bytes());
+        bytes.extend_from_slice(&counts.writes.to_le_bytes());
+    }
+    bytes
 }
 
 #[cfg(test)]
@@ -499,8 +526,8 @@ mod tests {
         let heat = Heat::new(1000);
         heat.record(1, 2, 9, Access::Write, 2.0, 5);
         heat.record(1, 2, 3, Access::Read, 1.0, 5);
-        let taken = heat.take_changed(10);
-        assert!(heat.take_changed(10).is_empty());
+        let taken = heat.take_changed(10, usize::MAX);
+        assert!(heat.take_changed(10, usize::MAX).is_empty());
         let again = Heat::new(1000);
         again.load(taken[0].0, taken[0].1, &taken[0].2, 5);
         again.load(7, 7, &[1; 13], 5);

@@ -54,8 +54,11 @@ impl Damaged {
     fn contains(&self, id: ChunkId) -> Result<bool, StoreError> {
         match self {
             Self::Chunks(chunks) => Ok(chunks.contains(&id)),
-            // Whose record cannot be looked up cannot be read either.
-            Self::Gone(chunks) => Ok(chunks.is_gone(id).unwrap_or(true)),
+            Self::Gone(chunks) => match chunks.is_gone(id) {
+                // Whose record is out of reach cannot be read either.
+                Err(_) if chunks.metadata_out_of_reach() > 0 => Ok(true),
+                told => told,
+            },
         }
     }
 

@@ -1,13 +1,14 @@
 //! The records in which heat, and which regions lie in pieces, outlast a restart.
 //!
-//! Invariants: both are hints: what cannot be kept, with the pool full or of an object that has too much of it, is in RAM only.
+//! Invariants: both are hints: what cannot be kept, with the pool full or of an object that has too much of it, is in RAM only;
+//! of an object's heat that are its coldest regions.
 
 use terrace_dataset::keys;
 use terrace_store::{Batch, StoreError};
 
 use crate::mover::Mover;
 
-/// Records that are kept: larger objects' heat is only in RAM.
+/// Of an object's heat so much is kept: the hottest 5,461 regions.
 const HEAT_BYTES_MAX: usize = 64 << 10;
 /// Objects whose records are written at once.
 const OBJECTS: usize = 256;
@@ -26,11 +27,11 @@ impl Mover {
             let state = self.datasets.state_by_number(dataset);
             state.is_some_and(|state| !state.is_gone())
         };
-        let heat = self.environment.heat.take_changed(OBJECTS);
+        let heat = self.environment.heat.take_changed(OBJECTS, HEAT_BYTES_MAX);
         let fragments = self.environment.fragments.take_changed(OBJECTS);
         let more = heat.len() == OBJECTS || fragments.len() == OBJECTS;
         for (dataset, body, encoded) in heat {
-            if is_known(dataset) && encoded.len() <= HEAT_BYTES_MAX {
+            if is_known(dataset) {
                 batch.put(keys::heat(dataset, body), encoded);
             }
         }
