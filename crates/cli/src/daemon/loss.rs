@@ -13,6 +13,9 @@ use terrace_store::{ChunkId, StoreError};
 
 use super::Daemon;
 
+/// Chunks of which it is known at a time: those of neighbouring regions are asked for again, and a dataset may have any number.
+const KNOWN_MAX: usize = 1 << 16;
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct Loss {
@@ -34,6 +37,9 @@ impl Loss {
         let plight = match self.known.get(&id) {
             Some(known) => known,
             None => {
+                if self.known.len() >= KNOWN_MAX {
+                    self.known.clear();
+                }
                 let plight = engine.chunks().plight_of(id)?;
                 self.known.entry(id).or_insert(plight)
             }
