@@ -60,3 +60,29 @@ fn a_device_that_somebody_left_for_reading_alone_can_be_written() {
     second.detach().unwrap();
     written.unwrap();
 }
+
+#[test]
+fn a_device_whose_mount_somebody_took_away_is_detached() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["volume", "create", "tank/disk", "--size", "16M"]);
+    let attached = machine.run(&["attach", "tank/disk", "--via", "loop"]);
+    if !can_mount() || !attached.status.success() {
+        eprintln!("skipped: {}", String::from_utf8_lossy(&attached.stderr));
+        return;
+    }
+    let device = String::from_utf8(attached.stdout).unwrap();
+    let device = Path::new(device.trim());
+    write_to(device).unwrap();
+    let sys = Path::new("/sys/block").join(device.file_name().unwrap());
+    let backing = sys.join("loop/backing_file");
+    let file = std::fs::read_to_string(&backing).unwrap();
+    let directory = Path::new(file.trim()).parent().unwrap();
+    let done = std::process::Command::new("umount")
+        .arg("-l")
+        .arg(directory)
+        .status();
+    assert!(done.unwrap().success());
+    machine.ok(&["detach", "tank/disk"]);
+    assert!(!backing.exists(), "{:?}", std::fs::read_to_string(&backing));
+}

@@ -224,13 +224,24 @@ impl LoopDevice {
         })
     }
 
-    /// Whether the device shows `backing` (and nobody has detached it, or taken it for something else).
+    /// Whether the device shows `backing` (and nobody has detached it, or taken it for something else). Where the filesystem
+    /// that had the file was taken out of the tree, the kernel knows the file by its path in that filesystem: by its name alone,
+    /// as it lies at the top.
     pub fn shows(&self, backing: &Path) -> bool {
         let Some(name) = self.path.file_name().filter(|_| number_of(&self.path).is_some()) else {
             return false;
         };
         let place = Path::new("/sys/block").join(name).join("loop/backing_file");
-        std::fs::read_to_string(place).is_ok_and(|shown| Path::new(shown.trim_end()) == backing)
+        let Ok(shown) = std::fs::read_to_string(place) else {
+            return false;
+        };
+        let shown = Path::new(shown.trim_end());
+        let is_at_the_top = || {
+            backing
+                .file_name()
+                .is_some_and(|name| shown == Path::new("/").join(name))
+        };
+        shown == backing || is_at_the_top() && !backing.exists()
     }
 
     /// `/dev/loopN`.
