@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use terrace_chunk::{ChunkStore, Options};
 use terrace_device::{Device, FileDevice, SystemRandomness};
 use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
-use terrace_store::{Batch, ChunkId, Compression, Flow, Owner, Piece, Placement, Store};
+use terrace_store::{Batch, ChunkId, Compression, Flow, Owner, Piece, Placement, Store, Trial};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -14,6 +14,7 @@ fn piece(content: &[u8]) -> Piece<'_> {
     Piece {
         content,
         compression: Compression::Lz4,
+        trial: Trial::Untried,
         dedup: true,
         placement: Placement::Landing(Flow::Random),
         owner: Owner::default(),

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 
 use bytes::Bytes;
-use terrace_store::{CHUNK_BYTES_MAX, Compression};
+use terrace_store::{CHUNK_BYTES_MAX, Compression, Trial};
 
 use crate::frames;
 
@@ -20,29 +20,42 @@ pub const ZSTD: u8 = 2;
 /// How much of a large chunk is tried, at three places, before all of it is compressed; of smaller ones a sixteenth.
 const PROBE_BYTES_MAX: usize = 4096;
 const PROBE_PART: usize = 16;
+/// Less is never compressed.
+const BYTES_MIN: usize = 64;
 /// Chunks below this are compressed without a probe.
 const PROBE_FROM_BYTES: usize = 16 * 1024;
 
-/// Compresses `content` into the output of `scratch` if that saves at least an eighth; returns the code of what
-/// is to be stored ([`RAW`]: store the content itself).
-pub fn compress(content: &[u8], wanted: Compression, scratch: &mut Scratch) -> u8 {
-    if wanted == Compression::Off || content.len() < 64 {
-        return RAW;
+/// Whether it pays to compress `content`, as far as that can be told without doing it: three small samples tell data that
+/// does not compress (media, archives, ciphertext) at a fraction of the cost.
+pub fn try_samples(content: &[u8], wanted: Compression, scratch: &mut Scratch) -> Trial {
+    if wanted == Compression::Off || content.len() < BYTES_MIN {
+        return Trial::Vain;
     }
-    // Three small samples tell data that does not compress (media, archives, ciphertext) at a fraction of the cost.
-    if content.len() >= PROBE_FROM_BYTES {
-        let probe = (content.len() / PROBE_PART).min(PROBE_BYTES_MAX);
-        // Tried together: clearing the tables of the compressor costs as much as a sample.
-        let Scratch { output, samples, .. } = scratch;
-        samples.clear();
-        for start in [0, content.len() / 2, content.len() - probe] {
-            samples.extend_from_slice(&content[start..start + probe]);
-        }
-        let promising =
-            lz4_into(samples, output).is_some_and(|length| length < samples.len() - probe / PROBE_PART);
-        if !promising {
-            return RAW;
-        }
+    if content.len() < PROBE_FROM_BYTES {
+        return Trial::Untried;
+    }
+    let probe = (content.len() / PROBE_PART).min(PROBE_BYTES_MAX);
+    // Tried together: clearing the tables of the compressor costs as much as a sample.
+    let Scratch { output, samples, .. } = scratch;
+    samples.clear();
+    for start in [0, content.len() / 2, content.len() - probe] {
+        samples.extend_from_slice(&content[start..start + probe]);
+    }
+    match lz4_into(samples, output).is_some_and(|length| length < samples.len() - probe / PROBE_PART) {
+        true => Trial::Pays,
+        false => Trial::Vain,
+    }
+}
+
+/// Compresses `content` into the output of `scratch` if that saves at least an eighth; returns the code of what
+/// is to be stored ([`RAW`]: store the content itself). `trial`: what is known of it already.
+pub fn compress(content: &[u8], wanted: Compression, trial: Trial, scratch: &mut Scratch) -> u8 {
+    let trial = match trial {
+        Trial::Untried => try_samples(content, wanted, scratch),
+        known => known,
+    };
+    if wanted == Compression::Off || trial == Trial::Vain {
+        return RAW;
     }
     let (code, length) = match wanted {
         Compression::Zstd(level) => (ZSTD, zstd_into(content, level, scratch)),
@@ -136,14 +149,21 @@ mod tests {
         blake3::Hasher::new().finalize_xof().fill(&mut noise);
         let mut scratch = Scratch::default();
         for wanted in [Compression::Lz4, Compression::Zstd(3)] {
-            let code = compress(&text, wanted, &mut scratch);
+            let code = compress(&text, wanted, Trial::Untried, &mut scratch);
             assert_ne!(code, RAW);
             assert!(scratch.output.len() < text.len() / 2);
             assert_eq!(decompress(&scratch.output, code, text.len()).unwrap(), text);
             assert!(decompress(&scratch.output, code, text.len() - 1).is_none());
             assert!(decompress(&scratch.output[..scratch.output.len() / 2], code, text.len()).is_none());
-            assert_eq!(compress(&noise, wanted, &mut scratch), RAW);
+            assert_eq!(compress(&noise, wanted, Trial::Untried, &mut scratch), RAW);
+            assert_eq!(try_samples(&text, wanted, &mut scratch), Trial::Pays);
+            assert_eq!(try_samples(&noise, wanted, &mut scratch), Trial::Vain);
+            assert_eq!(compress(&text, wanted, Trial::Pays, &mut scratch), code);
+            assert_eq!(compress(&text, wanted, Trial::Vain, &mut scratch), RAW);
         }
-        assert_eq!(compress(&text, Compression::Off, &mut scratch), RAW);
+        assert_eq!(
+            compress(&text, Compression::Off, Trial::Untried, &mut scratch),
+            RAW
+        );
     }
 }

@@ -7,7 +7,7 @@ use terrace_device::{MemoryDevice, SeededRandomness};
 use terrace_fuzz::fuzz;
 use terrace_meta::{Key, Operation};
 use terrace_pool::{CreateOptions, Parallelism, Pool, SegmentId, TierSettings};
-use terrace_store::{ChunkId, Owner};
+use terrace_store::{ChunkId, Owner, Trial};
 
 use crate::{
     ChunkStore, Options, compress,
@@ -116,7 +116,10 @@ fn compressed_content() {
     ]
     .map(|kind| {
         let mut scratch = compress::Scratch::default();
-        assert_ne!(compress::compress(&content, kind, &mut scratch), compress::RAW);
+        assert_ne!(
+            compress::compress(&content, kind, Trial::Untried, &mut scratch),
+            compress::RAW
+        );
         scratch.output
     })
     .to_vec();

@@ -18,8 +18,8 @@ use terrace_log::Log;
 use terrace_meta::{MetaError, Tree};
 use terrace_pool::{Pool, PoolError};
 use terrace_store::{
-    Batch, ChunkId, ChunkInfo, ChunkPart, Piece, Placement, Reservation, RewriteOutcome, Sequence, Space,
-    Store, StoreError, Written,
+    Batch, ChunkId, ChunkInfo, ChunkPart, Compression, Piece, Placement, Reservation, RewriteOutcome,
+    Sequence, Space, Store, StoreError, Trial, Written,
 };
 
 use crate::{
@@ -172,6 +172,10 @@ impl Store for ChunkStore {
 
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
         self.tree.scan(from, to, limit).map_err(meta_error)
+    }
+
+    fn try_compression(&self, content: &[u8], compression: Compression) -> Trial {
+        self.try_samples(content, compression)
     }
 
     fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {

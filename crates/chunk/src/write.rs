@@ -9,7 +9,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Piece, Placement, StoreError, Written};
+use terrace_store::{
+    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Compression, Piece, Placement, StoreError, Trial, Written,
+};
 
 use crate::{
     books::{Claim, PinGuard},
@@ -93,6 +95,13 @@ impl ChunkStore {
             .into_iter()
             .map(|slot| slot.into_inner().unwrap_or(Err(StoreError::NoSpace)))
             .collect()
+    }
+
+    pub(crate) fn try_samples(&self, content: &[u8], compression: Compression) -> Trial {
+        let mut scratch = self.scratch.lock().pop().unwrap_or_default();
+        let trial = compress::try_samples(content, compression, &mut scratch);
+        self.scratch.lock().push(scratch);
+        trial
     }
 
     /// Writes pieces one after the other; after one that fails no more.
@@ -220,7 +229,7 @@ impl ChunkStore {
         scratch: &mut Scratch,
     ) -> Result<Written, StoreError> {
         let content = piece.content;
-        let code = compress::compress(content, piece.compression, scratch);
+        let code = compress::compress(content, piece.compression, piece.trial, scratch);
         let payload = if code == compress::RAW {
             content
         } else {
@@ -310,6 +319,7 @@ mod tests {
             .map(|content| Piece {
                 content,
                 compression: Compression::Lz4,
+                trial: Trial::Untried,
                 dedup: true,
                 placement: Placement::Landing(Flow::Random),
                 owner: Owner::default(),

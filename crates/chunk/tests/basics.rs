@@ -5,7 +5,7 @@ mod fixture;
 
 use fixture::{audit, make_pool, noise, open_pool, options, piece, settle, small};
 use terrace_chunk::ChunkStore;
-use terrace_store::{Batch, ChunkId, Compression, Piece, Sequence, Store, StoreError};
+use terrace_store::{Batch, ChunkId, Compression, Piece, Sequence, Store, StoreError, Trial};
 
 fn put(store: &ChunkStore, key: &[u8], contents: &[&[u8]]) -> (Vec<ChunkId>, Sequence) {
     let pieces: Vec<Piece<'_>> = contents.iter().map(|content| piece(content)).collect();
@@ -376,6 +376,7 @@ fn bounds_of_the_contract_are_kept() {
     ));
     let zstd = Piece {
         compression: Compression::Zstd(3),
+        trial: Trial::Untried,
         ..piece(&[7; 100_000])
     };
     let written = store.write_chunks(&[zstd]).unwrap();

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use terrace_chunk::{ChunkStore, Options};
 use terrace_device::{Device, MemoryDevice, SeededRandomness};
 use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
-use terrace_store::{Batch, Compression, Flow, Owner, Piece, Placement, Store};
+use terrace_store::{Batch, Compression, Flow, Owner, Piece, Placement, Store, Trial};
 
 fn store() -> Arc<ChunkStore> {
     let device = |name: &str| Arc::new(MemoryDevice::new(name, 64 << 20)) as Arc<dyn Device>;
@@ -42,6 +42,7 @@ fn write(store: &ChunkStore, number: u64, placement: Placement) {
     let piece = Piece {
         content: &content,
         compression: Compression::Off,
+        trial: Trial::Untried,
         dedup: false,
         placement,
         owner: Owner::default(),
@@ -147,6 +148,7 @@ fn no_segment_is_free_while_the_slow_copy_does_not_know_that_it_was_given_up() {
         let piece = Piece {
             content: &content,
             compression: Compression::Off,
+            trial: Trial::Untried,
             dedup: false,
             placement: below,
             owner: Owner::default(),

@@ -5,12 +5,13 @@
 //! file ends where the file ends.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 use terrace_cache::{Access, LONG_BLOCKS};
-use terrace_store::{BLOCK_BYTES, ChunkId, Sequence, Written};
+use terrace_store::{BLOCK_BYTES, ChunkId, Sequence, Trial, Written};
 
 use crate::{
     entry::{EntryRecord, OrphanRecord},
@@ -21,8 +22,8 @@ use crate::{
     keys,
     live::{CachedRegion, LiveDataset},
     object::HAS_XATTRS,
-    pages::{Layer, SLOT_BLOCKS},
-    pieces::{Part, Run, runs},
+    pages::{Layer, SLOT_BLOCKS, Slot},
+    pieces::{Part, Run, joined, runs},
     region::{REGION_BLOCKS, REGION_BYTES, RegionRecord},
     settings::Settings,
     versions::{Old, VersionedBatch},
@@ -81,35 +82,27 @@ struct Placed {
     chunk: Option<ChunkId>,
 }
 
-enum Content<'a> {
-    Direct(&'a [u8]),
-    Packed(Vec<u8>),
-}
-
-impl Content<'_> {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Content::Direct(bytes) => bytes,
-            Content::Packed(bytes) => bytes,
-        }
-    }
-}
-
 /// Collects pieces and hands them to the store in groups.
 struct Writer<'a> {
     live: &'a LiveDataset,
     settings: Arc<Settings>,
     checkpoint: u64,
-    waiting: Vec<(Placed, Content<'a>, &'a FrozenObject)>,
+    waiting: Vec<(Placed, Cow<'a, [u8]>, Trial, &'a FrozenObject)>,
     waiting_bytes: usize,
     placed: Vec<Placed>,
     written: Vec<Written>,
 }
 
 impl<'a> Writer<'a> {
-    fn add(&mut self, place: Placed, content: Content<'a>, frozen: &'a FrozenObject) -> Result<(), FsError> {
-        self.waiting_bytes += content.bytes().len();
-        self.waiting.push((place, content, frozen));
+    fn add(
+        &mut self,
+        place: Placed,
+        content: Cow<'a, [u8]>,
+        trial: Trial,
+        frozen: &'a FrozenObject,
+    ) -> Result<(), FsError> {
+        self.waiting_bytes += content.len();
+        self.waiting.push((place, content, trial, frozen));
         if self.waiting_bytes >= WRITE_BYTES || self.waiting.len() >= WRITE_PIECES {
             self.write()?;
         }
@@ -123,8 +116,9 @@ impl<'a> Writer<'a> {
         let parts: Vec<Part<'_>> = self
             .waiting
             .iter()
-            .map(|(place, content, frozen)| Part {
-                content: content.bytes(),
+            .map(|(place, content, trial, frozen)| Part {
+                content,
+                trial: *trial,
                 object: frozen.object.number,
                 block: place.block,
                 flow: frozen.flow,
@@ -132,7 +126,7 @@ impl<'a> Writer<'a> {
             .collect();
         let written = self.live.store_parts(&self.settings, self.checkpoint, &parts)?;
         drop(parts);
-        for ((mut place, _, _), chunk) in self.waiting.drain(..).zip(written) {
+        for ((mut place, ..), chunk) in self.waiting.drain(..).zip(written) {
             place.chunk = Some(chunk.id);
             self.placed.push(place);
             self.written.push(chunk);
@@ -143,9 +137,19 @@ impl<'a> Writer<'a> {
 
     /// The dirty blocks of one object.
     fn object(&mut self, at: usize, frozen: &'a FrozenObject, layer: &'a Layer) -> Result<(), FsError> {
-        let chunk_bytes = self.settings.chunk_bytes;
+        let settings = self.settings.clone();
+        let size = frozen.inode.size;
         for (number, slot) in layer.slots() {
-            for Run { index, count, zero } in runs(slot, chunk_bytes) {
+            let content_of =
+                |run: &Run| content(slot, run, size.saturating_sub(number * SLOT_BLOCKS * BLOCK));
+            let store = self.live.dataset.store().as_ref();
+            for run in joined(store, &settings, runs(slot, settings.chunk_bytes), content_of) {
+                let Run {
+                    index,
+                    count,
+                    zero,
+                    trial,
+                } = run;
                 let block = number * SLOT_BLOCKS + u64::from(index);
                 let place = Placed {
                     object: at,
@@ -153,28 +157,35 @@ impl<'a> Writer<'a> {
                     count,
                     chunk: None,
                 };
-                let end = frozen.inode.size.saturating_sub(block * BLOCK);
-                let length = (u64::from(count) * BLOCK).min(end) as usize;
-                if zero || length == 0 {
+                let content = if zero {
+                    Cow::Borrowed(&[][..])
+                } else {
+                    content_of(&run)
+                };
+                if content.is_empty() {
                     self.placed.push(place);
                     continue;
                 }
-                let content = match slot.run(index, count) {
-                    Some(bytes) => Content::Direct(&bytes[..length]),
-                    None => {
-                        let mut packed = Vec::with_capacity(count as usize * BLOCK_BYTES);
-                        (index..index + count)
-                            .filter_map(|at| slot.page(at))
-                            .for_each(|page| packed.extend_from_slice(page));
-                        packed.truncate(length);
-                        Content::Packed(packed)
-                    }
-                };
-                self.add(place, content, frozen)?;
+                self.add(place, content, trial, frozen)?;
             }
         }
         Ok(())
     }
+}
+
+/// The content of a run of a slot, of which so many bytes belong to the file.
+fn content<'a>(slot: &'a Slot, run: &Run, file_bytes: u64) -> Cow<'a, [u8]> {
+    let (index, count) = (run.index, run.count);
+    let end = file_bytes.saturating_sub(u64::from(index) * BLOCK);
+    let length = (u64::from(count) * BLOCK).min(end) as usize;
+    if let Some(bytes) = slot.run(index, count) {
+        return Cow::Borrowed(&bytes[..length]);
+    }
+    let mut packed = Vec::with_capacity(count as usize * BLOCK_BYTES);
+    let pages = (index..index + count).filter_map(|at| slot.page(at));
+    pages.for_each(|page| packed.extend_from_slice(page));
+    packed.truncate(length);
+    Cow::Owned(packed)
 }
 
 impl LiveDataset {

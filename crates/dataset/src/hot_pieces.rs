@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use terrace_store::{BLOCK_BYTES, ChunkId, ChunkPart, Owner, Piece, Placement, StoreError};
+use terrace_store::{BLOCK_BYTES, ChunkId, ChunkPart, Owner, Piece, Placement, StoreError, Trial};
 
 use crate::{
     error::FsError,
@@ -133,6 +133,7 @@ impl LiveDataset {
             Piece {
                 content: bytes,
                 compression: settings.compression,
+                trial: Trial::Untried,
                 dedup: settings.dedup,
                 placement: Placement::Tier { tier, strict: true },
                 owner: Owner {

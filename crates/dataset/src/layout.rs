@@ -5,16 +5,20 @@
 //! that the record maps, each once), so that what is written anew sets the old chunk free as a whole: content that a snapshot, a
 //! retained past, a reflink or an equal file needs as well is left where it is, since a second copy of it would take room
 //! and give none back. A chunk is written anew with all of its blocks that are mapped, or not at all. Content stays on the
-//! tier where it lies. Holes stay holes. What is cut to leave no dead blocks behind ([`Cut::Survivors`]) touches no chunk that has none.
+//! tier where it lies. Holes stay holes. A whole chunk at its place that is no longer than the dataset has them lies as well as can be. What is cut to leave no dead blocks behind ([`Cut::Survivors`]) touches no chunk that has none.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
 };
 
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkInfo, Store, StoreError};
+use terrace_store::{BLOCK_BYTES, ChunkId, ChunkInfo, Store, StoreError};
 
-use crate::region::{CHUNK_BLOCKS, REGION_BLOCKS, RegionRecord, Run};
+use crate::{
+    pieces::blocks_of,
+    region::{CHUNK_BLOCKS, REGION_BLOCKS, RegionRecord, Run},
+    settings::Settings,
+};
 
 /// The part of the stored bytes that must be dead, one in this many: as with garbage in segments, what comes back is at
 /// least a third of what is written.
@@ -112,11 +116,11 @@ impl Seen {
 }
 
 impl Layout {
-    /// What could be written anew in chunks of at most `chunk_bytes`, by tier; none if a chunk is not there any more.
+    /// What could be written anew in the chunks that the dataset has, by tier; none if a chunk is not there any more.
     pub fn of(
         store: &dyn Store,
         record: &RegionRecord,
-        chunk_bytes: u32,
+        settings: &Settings,
         cut: Cut,
     ) -> Result<Vec<Self>, StoreError> {
         let mut seen: BTreeMap<ChunkId, Seen> = BTreeMap::new();
@@ -134,7 +138,7 @@ impl Layout {
         let tiers: BTreeSet<u8> = meant.map(|seen| seen.info.tier).collect();
         let layouts = tiers
             .into_iter()
-            .map(|tier| Self::on(tier, record, &seen, chunk_bytes, cut));
+            .map(|tier| Self::on(tier, record, &seen, settings, cut));
         Ok(layouts.filter(|layout| !layout.stretches.is_empty()).collect())
     }
 
@@ -142,14 +146,15 @@ impl Layout {
         tier: u8,
         record: &RegionRecord,
         seen: &BTreeMap<ChunkId, Seen>,
-        chunk_bytes: u32,
+        settings: &Settings,
         cut: Cut,
     ) -> Self {
-        let chunk_bytes = match cut {
-            Cut::InOrder => chunk_bytes,
-            Cut::Survivors | Cut::ForRoom => chunk_bytes.min(SURVIVORS_BYTES),
+        // As with what is written: cut as if it compressed, and joined afterwards where it does not.
+        let (chunk_bytes, longest) = match cut {
+            Cut::InOrder => (settings.chunk_bytes, blocks_of(settings.raw_chunk_bytes)),
+            Cut::Survivors | Cut::ForRoom => (settings.chunk_bytes.min(SURVIVORS_BYTES), 0),
         };
-        let longest = (chunk_bytes as usize).clamp(BLOCK_BYTES, CHUNK_BYTES_MAX) / BLOCK_BYTES;
+        let usual = blocks_of(chunk_bytes);
         let mut layout = Self {
             tier,
             pieces: 0,
@@ -167,9 +172,20 @@ impl Layout {
         for (run, _) in runs.clone() {
             taken[run.block as usize..run.end() as usize].fill(true);
         }
+        let longer = |from: u32| {
+            let run = record.runs().iter().find(|run| run.block == from)?;
+            let seen = seen.get(&run.chunk).filter(|seen| !seen.has_dead_blocks())?;
+            let is_whole = run.index == 0 && run.count == seen.blocks && run.count > usual;
+            let lies_within = from % longest.max(1) + run.count <= longest;
+            (is_whole && lies_within && from.is_multiple_of(usual)).then(|| run.end())
+        };
         let mut next = 0;
         while let Some(from) = (next..REGION_BLOCKS).find(|block| taken[*block as usize]) {
-            let limit = ((from / longest as u32 + 1) * longest as u32).min(REGION_BLOCKS);
+            if let Some(end) = longer(from) {
+                next = end;
+                continue;
+            }
+            let limit = ((from / usual + 1) * usual).min(REGION_BLOCKS);
             let to = (from..limit).find(|block| !taken[*block as usize]);
             next = to.unwrap_or(limit);
             let mut here = record.range(from, next);

@@ -1,10 +1,14 @@
 //! Pieces: how dirty pages are cut into chunks, and their way to the store.
 //!
 //! Invariants: contiguous dirty blocks of an aligned 128 KiB become one chunk (or several, if the dataset wants smaller
-//! ones), a lone page its own small chunk; zero blocks become holes. Chunks are written with the right to the reserve,
+//! ones), a lone page its own small chunk; zero blocks become holes. Where the dataset has longer chunks for what does not
+//! compress, neighbours among the chunks of an aligned stretch of that length become one if none of them compresses: how equal content is
+//! cut hangs on the content alone, so that it is found again. Chunks are written with the right to the reserve,
 //! because room for them was taken when the data was accepted.
 
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Flow, Owner, Piece, Placement, Written};
+use std::{borrow::Cow, iter::Peekable};
+
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Flow, Owner, Piece, Placement, Store, Trial, Written};
 
 use crate::{
     error::FsError,
@@ -19,6 +23,7 @@ const DEPTH_MAX: usize = 4096;
 static ZERO: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 /// Dirty blocks of a slot that belong together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     /// The first, within the slot.
     pub(crate) index: u32,
@@ -26,6 +31,8 @@ pub(crate) struct Run {
     pub(crate) count: u32,
     /// They hold nothing but zeroes.
     pub(crate) zero: bool,
+    /// Whether it pays to compress them, if that was tried.
+    pub(crate) trial: Trial,
 }
 
 /// Cuts the dirty blocks of a slot into runs for chunks of at most `chunk_bytes`, ascending.
@@ -75,14 +82,70 @@ fn runs_of<'a>(
             index,
             count: next - index,
             zero,
+            trial: Trial::Untried,
         })
     })
+}
+
+/// Joins runs as they are cut for [`Settings::chunk_bytes`] where none of them compresses, up to [`Settings::raw_chunk_bytes`]:
+/// whole ones, the first block of which is numbered from where a chunk may begin. `content_of` gives the content of a run.
+pub(crate) fn joined<'a, C: Fn(&Run) -> Cow<'a, [u8]>>(
+    store: &'a dyn Store,
+    settings: &Settings,
+    runs: impl Iterator<Item = Run>,
+    content_of: C,
+) -> impl Iterator<Item = Run> {
+    let (usual, longest) = (
+        blocks_of(settings.chunk_bytes),
+        blocks_of(settings.raw_chunk_bytes),
+    );
+    let compression = settings.compression;
+    let tried = runs.map(move |mut run| {
+        if longest > usual && !run.zero && run.count == usual {
+            let content = content_of(&run);
+            if content.len() == usual as usize * BLOCK_BYTES {
+                run.trial = store.try_compression(&content, compression);
+            }
+        }
+        run
+    });
+    Joined {
+        runs: tried.peekable(),
+        longest,
+    }
+}
+
+struct Joined<I: Iterator<Item = Run>> {
+    runs: Peekable<I>,
+    longest: u32,
+}
+
+impl<I: Iterator<Item = Run>> Iterator for Joined<I> {
+    type Item = Run;
+
+    fn next(&mut self) -> Option<Run> {
+        let mut run = self.runs.next()?;
+        if run.trial == Trial::Vain {
+            let (window, longest) = (run.index / self.longest, self.longest);
+            let goes_on = |run: &Run, next: &Run| {
+                next.trial == Trial::Vain
+                    && next.index == run.index + run.count
+                    && next.index / longest == window
+            };
+            while let Some(next) = self.runs.next_if(|next| goes_on(&run, next)) {
+                run.count += next.count;
+            }
+        }
+        Some(run)
+    }
 }
 
 /// Content for one chunk, and where it belongs.
 pub(crate) struct Part<'a> {
     /// Not empty, not all zero.
     pub(crate) content: &'a [u8],
+    /// Whether it pays to compress it, if that was tried.
+    pub(crate) trial: Trial,
     /// The object it is of.
     pub(crate) object: u64,
     /// Its first block.
@@ -150,6 +213,7 @@ impl LiveDataset {
             .map(|part| Piece {
                 content: part.content,
                 compression: settings.compression,
+                trial: part.trial,
                 dedup: settings.dedup,
                 placement: match self.pinned_tier(part.object).or(settings.pin_tier) {
                     Some(tier) => Placement::Tier { tier, strict: false },

@@ -50,8 +50,12 @@ pub struct PropertyValue {
     pub source: Source,
 }
 
-/// The `chunk_size` that a volume is made with, unless it is given or inherited (docs/decisions/0014).
-pub(crate) const VOLUME_CHUNK_SIZE: &str = "16K";
+/// The `chunk_size` that a volume is made with, unless it is given or inherited (docs/decisions/0014, 0051).
+pub(crate) const VOLUME_CHUNK_SIZE: &str = AUTO;
+/// A `chunk_size` that goes by the content: [`AUTO_BYTES`], or [`AUTO_RAW_BYTES`] of what does not compress.
+const AUTO: &str = "auto";
+const AUTO_BYTES: u32 = 16 << 10;
+const AUTO_RAW_BYTES: u32 = 64 << 10;
 
 struct Definition {
     name: &'static str,
@@ -81,7 +85,7 @@ const DEFINITIONS: [Definition; 16] = [
         "chunk_size",
         "128K",
         true,
-        "4K, 8K, 16K, 32K, 64K or 128K (volumes are made with 16K)",
+        "4K, 8K, 16K, 32K, 64K or 128K, or auto: 16K of what compresses, 64K of the rest (volumes are made with auto)",
     ),
     define(
         "block_size",
@@ -204,6 +208,7 @@ pub fn canonical(name: &str, value: &str, tiers: &[String]) -> Result<String, St
             "on" | "off" => value.to_owned(),
             _ => return Err(wrong()),
         },
+        "chunk_size" if value == AUTO => value.to_owned(),
         "chunk_size" => {
             let bytes = size_of(value)?;
             if !bytes.is_power_of_two() || !(4096..=128 * 1024).contains(&bytes) {
@@ -323,8 +328,13 @@ pub fn settings(chain: &[(String, BTreeMap<String, String>)], tiers: &[String]) 
             _ => Compression::Lz4,
         },
     };
-    let chunk_bytes =
-        size("chunk_size").filter(|bytes| bytes.is_power_of_two() && (4096..=131_072).contains(bytes));
+    let chunk_bytes = size("chunk_size")
+        .filter(|bytes| bytes.is_power_of_two() && (4096..=131_072).contains(bytes))
+        .map_or(defaults.chunk_bytes, |bytes| bytes as u32);
+    let (chunk_bytes, raw_chunk_bytes) = match text("chunk_size") == AUTO {
+        true => (AUTO_BYTES, AUTO_RAW_BYTES),
+        false => (chunk_bytes, chunk_bytes),
+    };
     let pin = Some(text("pin")).filter(|tier| tier != "none");
     let retention = if text("snapshots") == "off" {
         "none".to_owned()
@@ -334,7 +344,8 @@ pub fn settings(chain: &[(String, BTreeMap<String, String>)], tiers: &[String]) 
     Settings {
         compression,
         dedup: text("dedup") != "off",
-        chunk_bytes: chunk_bytes.map_or(defaults.chunk_bytes, |bytes| bytes as u32),
+        chunk_bytes,
+        raw_chunk_bytes,
         block_bytes: size("block_size")
             .filter(|bytes| *bytes == 512)
             .map_or(defaults.block_bytes, |bytes| bytes as u32),

@@ -14,6 +14,7 @@
 //! is full (`relief.rs`), a little at a time.
 
 use std::{
+    borrow::Cow,
     ops::Range,
     sync::{
         Arc,
@@ -23,7 +24,7 @@ use std::{
 
 use terrace_cache::LONG_BLOCKS;
 use terrace_store::{
-    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Owner, Piece, Placement, Reservation, StoreError, Written,
+    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Owner, Piece, Placement, Reservation, StoreError, Trial, Written,
 };
 
 use crate::{
@@ -31,6 +32,7 @@ use crate::{
     fragments::Fragment,
     layout::{Cut, Layout},
     live::{CachedRegion, LiveDataset},
+    pieces::{Run, joined},
     placement::body_of_object,
     region::{REGION_BLOCKS, REGION_BYTES, RegionRecord},
     state::{Accepts, Relaid},
@@ -198,7 +200,7 @@ impl LiveDataset {
             return Ok(None);
         };
         let (store, settings) = (self.dataset.store(), self.settings());
-        let layouts = Layout::of(store.as_ref(), record, settings.chunk_bytes, cut)?;
+        let layouts = Layout::of(store.as_ref(), record, &settings, cut)?;
         let Some(layout) = layouts.iter().find(|layout| wanted(fragment, layout)) else {
             return Ok(None);
         };
@@ -217,15 +219,31 @@ impl LiveDataset {
             Err(error) => return Err(error.into()),
         };
         let there = stretches.iter().filter(|blocks| content.has(blocks));
-        let pieces = there.map(|blocks| (blocks, content.of(blocks)));
         // Zeroes make no chunk: they stay where they are.
-        let pieces = pieces.filter(|(_, bytes)| bytes.iter().any(|byte| *byte != 0));
-        let (places, pieces): (Vec<_>, Vec<_>) = pieces
-            .map(|(blocks, bytes)| {
+        let there = there.filter(|blocks| content.of(blocks).iter().any(|byte| *byte != 0));
+        let runs = there.map(|blocks| Run {
+            index: blocks.start,
+            count: blocks.len() as u32,
+            zero: false,
+            trial: Trial::Untried,
+        });
+        let bytes_of = |run: &Run| content.of(&(run.index..run.index + run.count));
+        let runs: Vec<Run> = match cut {
+            Cut::InOrder => joined(store.as_ref(), &settings, runs, |run| {
+                Cow::Borrowed(bytes_of(run))
+            })
+            .collect(),
+            Cut::Survivors | Cut::ForRoom => runs.collect(),
+        };
+        let (places, pieces): (Vec<_>, Vec<_>) = runs
+            .iter()
+            .map(|run| {
+                let (blocks, bytes) = (run.index..run.index + run.count, bytes_of(run));
                 let first = fragment.region * u64::from(REGION_BLOCKS) + u64::from(blocks.start);
                 let piece = Piece {
                     content: bytes,
                     compression: settings.compression,
+                    trial: run.trial,
                     dedup: settings.dedup,
                     placement: Placement::Tier {
                         tier: layout.tier,
@@ -240,7 +258,7 @@ impl LiveDataset {
                     },
                     privileged: true,
                 };
-                (blocks.clone(), piece)
+                (blocks, piece)
             })
             .unzip();
         let written = store.write_chunks(&pieces)?;

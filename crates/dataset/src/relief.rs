@@ -243,7 +243,7 @@ impl Datasets {
         let (dataset, body, region) = keys::parse_region(key).ok()?;
         let state = self.state_by_number(dataset).filter(|state| !state.is_gone())?;
         let record = decode_region(value).ok()?.record;
-        may_have_dead_blocks(&record, state.settings().chunk_bytes).then_some(Fragment {
+        may_have_dead_blocks(&record, state.settings().raw_chunk_bytes).then_some(Fragment {
             dataset,
             body,
             region,
@@ -327,11 +327,32 @@ impl Datasets {
 }
 
 /// Whether chunks of this record may hold more than the record maps of them: all do of which it maps not a whole one of
-/// the usual length.
+/// the longest length: of a shorter one only its own record tells.
 fn may_have_dead_blocks(record: &RegionRecord, chunk_bytes: u32) -> bool {
     let blocks = (chunk_bytes / terrace_store::BLOCK_BYTES as u32).max(1);
     record
         .runs()
         .iter()
         .any(|run| run.index > 0 || run.count % blocks != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_store::ChunkId;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_a_whole_chunk_of_the_longest_may_have_dead_blocks() {
+        let suspect = |count, index| {
+            let mut record = RegionRecord::new();
+            record.overwrite(0, 16, ChunkId(1), 0);
+            record.overwrite(16, count, ChunkId(2), index);
+            may_have_dead_blocks(&record, 64 << 10)
+        };
+        assert!(!suspect(16, 0));
+        assert!(suspect(4, 0), "the head of a long one, or a whole short one");
+        assert!(suspect(12, 4));
+        assert!(suspect(16, 16));
+    }
 }

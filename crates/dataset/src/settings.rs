@@ -27,6 +27,8 @@ pub struct Settings {
     pub dedup: bool,
     /// Most content of one chunk, bytes: a power of two, 4096 to 131072.
     pub chunk_bytes: u32,
+    /// The same for content that does not compress: not less. Such chunks are read by blocks, others as a whole.
+    pub raw_chunk_bytes: u32,
     /// Logical block of a volume, bytes: 4096 or 512.
     pub block_bytes: u32,
     /// When a write is durable.
@@ -57,6 +59,7 @@ impl Default for Settings {
             compression: Compression::default(),
             dedup: true,
             chunk_bytes: 128 * 1024,
+            raw_chunk_bytes: 128 * 1024,
             block_bytes: 4096,
             durability: Durability::default(),
             commit_interval_seconds: None,

@@ -8,6 +8,7 @@
 //! Large writes of a stream that consist of whole chunks never become pages (`write_through.rs`).
 
 use std::{
+    borrow::Cow,
     collections::VecDeque,
     ops::Range,
     sync::{
@@ -24,7 +25,7 @@ use crate::{
     live::LiveDataset,
     object::{Object, State},
     pages::{Buffer, Layer, SLOT_BLOCKS, Slot},
-    pieces::{Part, runs},
+    pieces::{Part, Run, joined, runs},
     settings::Durability,
 };
 
@@ -140,15 +141,18 @@ impl LiveDataset {
             .iter()
             .map(|candidate| Slot::complete(candidate.content.clone()))
             .collect();
+        let store = self.dataset.store().as_ref();
         let mut places = Vec::new();
         let mut parts = Vec::new();
         for (at, (candidate, slot)) in candidates.iter().zip(&slots).enumerate() {
             let first = candidate.number * SLOT_BLOCKS;
-            for run in runs(slot, settings.chunk_bytes) {
+            let content_of = |run: &Run| Cow::Borrowed(slot.run(run.index, run.count).unwrap_or_default());
+            for run in joined(store, &settings, runs(slot, settings.chunk_bytes), content_of) {
                 let block = first + u64::from(run.index);
                 if let Some(content) = slot.run(run.index, run.count).filter(|_| !run.zero) {
                     parts.push(Part {
                         content,
+                        trial: run.trial,
                         object: candidate.object.number,
                         block,
                         flow: candidate.flow,

@@ -8,7 +8,7 @@
 //! them. The content is stored under no lock, and takes its place in the layer at one moment, with what becomes pages, like
 //! that of any other write; room for all of it was taken before. What cannot be written so is written as pages, which says why.
 
-use std::{ops::Range, sync::Arc};
+use std::{borrow::Cow, ops::Range, sync::Arc};
 
 use terrace_store::BLOCK_BYTES;
 
@@ -17,7 +17,7 @@ use crate::{
     freeze::STREAM_BYTES,
     live::LiveDataset,
     object::{Object, State},
-    pieces::{Part, blocks_of, runs_of_data},
+    pieces::{Part, Run, blocks_of, joined, runs_of_data},
     settings::Durability,
     write_ahead::Stored,
 };
@@ -57,7 +57,7 @@ impl LiveDataset {
             && offset.is_multiple_of(BLOCK)
             && data.len().is_multiple_of(BLOCK_BYTES)
             && settings.durability != Durability::Ram;
-        let inner = whole_chunks(offset, data.len(), blocks_of(settings.chunk_bytes));
+        let inner = whole_chunks(offset, data.len(), blocks_of(settings.raw_chunk_bytes));
         if !suits || inner.len() < BYTES_MIN {
             return Ok(None);
         }
@@ -82,12 +82,18 @@ impl LiveDataset {
         let first = (offset + inner.start as u64) / BLOCK;
         let data = &data[inner];
         let mut parts = Vec::new();
-        for run in runs_of_data(data, settings.chunk_bytes) {
+        let content_of = |run: &Run| {
+            let from = run.index as usize * BLOCK_BYTES;
+            &data[from..from + run.count as usize * BLOCK_BYTES]
+        };
+        let store = self.dataset.store().as_ref();
+        let runs = runs_of_data(data, settings.chunk_bytes);
+        for run in joined(store, &settings, runs, |run| Cow::Borrowed(content_of(run))) {
             let block = first + u64::from(run.index);
             if !run.zero {
-                let from = run.index as usize * BLOCK_BYTES;
                 parts.push(Part {
-                    content: &data[from..from + run.count as usize * BLOCK_BYTES],
+                    content: content_of(&run),
+                    trial: run.trial,
                     object: object.number,
                     block,
                     flow,

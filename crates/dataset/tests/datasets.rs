@@ -395,10 +395,10 @@ fn properties_are_inherited_set_and_reset() {
     assert_eq!(again.get("pool/a/b", "pin").unwrap()[0].value, "slow");
 }
 
-/// Volumes are made with chunks of 16 KiB, unless it is said otherwise for them or above them; what was made without a word
-/// of it keeps those of 128 KiB.
+/// Volumes are made with chunks that go by the content, unless it is said otherwise for them or above them; what was made without a
+/// word of it keeps those of 128 KiB.
 #[test]
-fn volumes_are_made_with_small_chunks() {
+fn volumes_are_made_with_chunks_that_go_by_the_content() {
     let pool = Pool::new();
     let make = |name: &str, chunk_size: Option<&str>| {
         let chunk_size = chunk_size.map(|value| ("chunk_size".to_owned(), value.to_owned()));
@@ -410,11 +410,19 @@ fn volumes_are_made_with_small_chunks() {
         };
         pool.datasets.create(name, &new).unwrap();
     };
-    let chunk_bytes = |name: &str| pool.datasets.state(name).unwrap().settings().chunk_bytes;
+    let both = |name: &str| {
+        let settings = pool.datasets.state(name).unwrap().settings();
+        (settings.chunk_bytes, settings.raw_chunk_bytes)
+    };
+    let chunk_bytes = |name: &str| {
+        let (usual, raw) = both(name);
+        assert_eq!(usual, raw);
+        usual
+    };
     make("pool/v", None);
-    assert_eq!(chunk_bytes("pool/v"), 16 << 10);
+    assert_eq!(both("pool/v"), (16 << 10, 64 << 10));
     let value = &pool.datasets.get("pool/v", "chunk_size").unwrap()[0];
-    assert_eq!((value.value.as_str(), &value.source), ("16K", &Source::Local));
+    assert_eq!((value.value.as_str(), &value.source), ("auto", &Source::Local));
     make("pool/w", Some("64K"));
     assert_eq!(chunk_bytes("pool/w"), 64 << 10);
     pool.create("pool/a");

@@ -19,7 +19,7 @@ use terrace_dataset::{
 use terrace_device::ManualClock;
 use terrace_store::{
     Batch, ChunkId, ChunkInfo, Compression, MemoryStore, Owner, Piece, Placement, Reservation,
-    RewriteOutcome, Sequence, Space, Store, StoreError, Written,
+    RewriteOutcome, Sequence, Space, Store, StoreError, Trial, Written,
 };
 
 const NAMES: u8 = 8;
@@ -141,6 +141,7 @@ impl World {
         let piece = Piece {
             content: &bytes,
             compression: Compression::Off,
+            trial: Trial::Untried,
             dedup: true,
             placement: Placement::Landing(Default::default()),
             owner: Owner::default(),

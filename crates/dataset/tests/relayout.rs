@@ -12,7 +12,7 @@ use std::{
 
 use terrace_dataset::{
     AllocateMode, At, Context, Cut, Datasets, Environment, FileKind, Filesystem, Fragment, FsError, Layout,
-    NewDataset, ROOT, RegionRecord, Relaid, SeekTarget, Tree, check, read_region,
+    NewDataset, ROOT, RegionRecord, Relaid, SeekTarget, Settings, Tree, check, read_region,
 };
 use terrace_device::ManualClock;
 use terrace_store::{MemoryStore, Store};
@@ -235,7 +235,7 @@ fn what_is_worth_it_is_what_is_half_dead_or_in_very_many_pieces() {
     let world = world();
     let layout = |object: u64| {
         let record = world.record(object, 0).1;
-        let found = Layout::of(world.memory.as_ref(), &record, 128 << 10, Cut::InOrder).unwrap();
+        let found = Layout::of(world.memory.as_ref(), &record, &Settings::default(), Cut::InOrder).unwrap();
         found.into_iter().next()
     };
     let mut content = noise(1, MIB as usize);

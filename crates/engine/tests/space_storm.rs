@@ -70,7 +70,7 @@ impl Storm {
         self.made += 1;
         let name = format!("tank/v{}", self.made);
         let size = (2 + self.rig.random.below(14)) * MIB;
-        let chunk_size = ["4K", "16K", "16K", "128K"][self.rig.random.below(4) as usize];
+        let chunk_size = ["4K", "auto", "auto", "128K"][self.rig.random.below(4) as usize];
         let new = NewDataset {
             volume_bytes: Some(size),
             properties: vec![

@@ -12,7 +12,7 @@ use std::{
 };
 
 use terrace_chunk::{ChunkStore, ScrubCursor, Step};
-use terrace_store::{ChunkId, Compression, Flow, Owner, Piece, Placement, Store};
+use terrace_store::{ChunkId, Compression, Flow, Owner, Piece, Placement, Store, Trial};
 
 use crate::{
     content::Content,
@@ -310,6 +310,7 @@ fn restore(run: &Run, store: &ChunkStore, lost: &BTreeSet<ChunkId>) -> Check {
         let piece = Piece {
             content: &content,
             compression: Compression::Lz4,
+            trial: Trial::Untried,
             dedup: true,
             placement: Placement::Landing(Flow::Random),
             owner: Owner::default(),

@@ -18,7 +18,7 @@ use std::{
 
 use terrace_chunk::{ChunkStore, Step};
 use terrace_store::{
-    Batch, ChunkId, Compression, Flow, Owner, Piece, Placement, Sequence, Store, StoreError, Written,
+    Batch, ChunkId, Compression, Flow, Owner, Piece, Placement, Sequence, Store, StoreError, Trial, Written,
 };
 
 use self::again::{RECENT_MAX, Recent};
@@ -291,6 +291,7 @@ impl Run {
             .map(|content| Piece {
                 content,
                 compression,
+                trial: Trial::Untried,
                 dedup,
                 placement,
                 owner: Owner::default(),

@@ -76,6 +76,18 @@ pub struct Owner {
     pub checkpoint: u64,
 }
 
+/// What is known of whether it pays to compress some content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Trial {
+    /// Nothing: whoever stores it tries.
+    #[default]
+    Untried,
+    /// It seems to.
+    Pays,
+    /// It does not.
+    Vain,
+}
+
 /// Data to be stored as one chunk: 1 to [`CHUNK_BYTES_MAX`] bytes, not all zero (holes are the caller's matter).
 #[derive(Debug, Clone, Copy)]
 pub struct Piece<'a> {
@@ -83,6 +95,8 @@ pub struct Piece<'a> {
     pub content: &'a [u8],
     /// How to compress it.
     pub compression: Compression,
+    /// What is known of whether that pays.
+    pub trial: Trial,
     /// Whether an equal chunk may be used instead.
     pub dedup: bool,
     /// Where it should lie.

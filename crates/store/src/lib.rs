@@ -18,7 +18,7 @@ mod space;
 pub use batch::Batch;
 pub use chunk::{
     BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkInfo, ChunkPart, Compression, Flow, Owner, Piece, Placement,
-    RewriteOutcome, Written,
+    RewriteOutcome, Trial, Written,
 };
 pub use error::StoreError;
 pub use memory::MemoryStore;
@@ -51,6 +51,12 @@ pub trait Store: Send + Sync {
     /// survives a crash until a batch that refers to it was flushed. Fails with `NoSpace` when no device has room
     /// beyond the reserve; `privileged` pieces (the mover, metadata of deletions) may use the reserve.
     fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError>;
+
+    /// Whether it would pay to compress some content, by samples: for who cuts what compresses into other chunks than the
+    /// rest ([`Piece::trial`] passes the answer on). Equal content always has the same answer.
+    fn try_compression(&self, _content: &[u8], _compression: Compression) -> Trial {
+        Trial::Untried
+    }
 
     /// The whole content of a chunk, verified against its hash.
     fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError>;

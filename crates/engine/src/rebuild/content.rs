@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use terrace_chunk::{ChunkStore, Salvaged, Step};
 use terrace_dataset::RegionRecord;
-use terrace_store::{Batch, ChunkId, Compression, Flow, Owner, Piece, Placement, Store};
+use terrace_store::{Batch, ChunkId, Compression, Flow, Owner, Piece, Placement, Store, Trial};
 
 use super::Progress;
 use crate::EngineError;
@@ -113,6 +113,7 @@ impl<'a> Content<'a> {
                     .map(|waiting| Piece {
                         content: &waiting.2,
                         compression,
+                        trial: Trial::Untried,
                         dedup: true,
                         placement: Placement::Landing(Flow::Sequential),
                         owner: piece(waiting).0,
