@@ -93,8 +93,11 @@ fn numbers_and_places_for_programs() {
     let rows = machine.json(&["get", "block_size,chunk_size", "tank/vm"]);
     assert_eq!(
         (&rows[0]["value"], &rows[1]["value"]),
-        (&json!(4096), &json!(16384))
+        (&json!(4096), &json!("auto"))
     );
+    machine.ok(&["set", "chunk_size=16K", "tank/vm"]);
+    let rows = machine.json(&["get", "chunk_size", "tank/vm"]);
+    assert_eq!(rows[0]["value"], json!(16384));
     machine.ok(&["snapshot", "tank/vm@one"]);
     machine.ok(&["snapshot", "tank/vm@two"]);
     machine.ok(&["serve", "tank/vm@one", "--nbd", "unix:nbd.sock"]);
