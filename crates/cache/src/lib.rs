@@ -18,6 +18,7 @@ mod read_cache;
 mod rescue;
 mod reuse;
 mod sketch;
+mod touches;
 mod visits;
 
 pub use budget::{Admitted, Budget};
@@ -25,6 +26,9 @@ pub use chunk_heat::{ChunkHeat, ChunkRead, HotChunk, LONG_BLOCKS, ReadAt, reads_
 pub use foreground::{Background, Foreground, Service, Waiting};
 pub use heat::{Access, HALF_LIFE_MINUTES, Heat, RegionHeat};
 pub use read_ahead::ReadAhead;
-pub use read_cache::{Coming, Fetched, Filled, ReadCache, ReadCacheCounters};
+pub use read_cache::{
+    Filled, ReadCache, ReadCacheCounters,
+    in_order::{Coming, Fetched},
+};
 pub use reuse::ReuseSampler;
 pub use visits::{Counted, PASSING_READS, Visit, Visits, WALK};

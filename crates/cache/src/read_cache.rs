@@ -3,16 +3,15 @@
 //! Invariants: chunks are immutable, so nothing is ever invalidated; weight is bounded in bytes and the eviction
 //! (S3-FIFO, of `quick_cache`) resists scans. A small read of a large chunk that is not cached fetches and keeps only the
 //! blocks asked for; the whole chunk is admitted when it is asked for again while there is room, or for most of its
-//! blocks, so that random reads over much data neither amplify reads nor push out what is hot. What was read ahead has a
-//! share of its own (`ahead.rs`) until its reader comes.
+//! blocks, so that random reads over much data neither amplify reads nor push out what is hot (`touches.rs`). What was
+//! read ahead has a share of its own (`ahead.rs`) until its reader comes.
+
+pub(crate) mod in_order;
 
 use std::{
-    hash::{BuildHasherDefault, Hasher},
+    hash::BuildHasherDefault,
     ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use bytes::Bytes;
@@ -20,25 +19,19 @@ use quick_cache::{
     OptionsBuilder, Weighter,
     sync::{Cache, DefaultLifecycle},
 };
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkPart, Store, StoreError};
+use terrace_codec::NumberHasher;
+use terrace_store::{BLOCK_BYTES, ChunkId, ChunkPart, Store, StoreError};
 
 use crate::{
     ahead::{Ahead, Used},
     rescue::rescue,
+    touches::Touches,
 };
 
 /// Tails of files up to this size are fetched whole at once, bytes.
 const SMALL_BYTES: usize = 16 * 1024;
 /// A read of this much of a chunk fetches all of it, bytes.
 const LARGE_PART_BYTES: usize = 32 * 1024;
-/// Counters of recent touches.
-const TOUCH_SLOTS: usize = 1 << 16;
-/// Touches after which a large chunk is fetched whole while there is room.
-const TOUCHES_WITH_ROOM: u8 = 2;
-/// The same when the cache is full: three quarters of the blocks of a chunk of 128 KiB.
-const TOUCHES_WHEN_FULL: u8 = 24;
-/// Touches after which all counters are halved.
-const AGING_INTERVAL: u64 = 4 * TOUCH_SLOTS as u64;
 
 /// Part of the cache that is for what was read ahead, and the most of that, bytes.
 const AHEAD_PART: u64 = 8;
@@ -80,33 +73,6 @@ impl Weighter<Key, Bytes> for Size {
 /// Shards, on every machine the same: what is evicted is a function of what was read, as the simulator needs it.
 const SHARDS: usize = 16;
 
-/// Mixes a chunk's number (splitmix64). Numbers are the store's own, so no secret is needed.
-#[derive(Clone, Default)]
-struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.write_u64(u64::from(number));
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        let mut mixed = (self.0 ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        self.0 = mixed ^ (mixed >> 31);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 /// What the cache did so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReadCacheCounters {
@@ -127,32 +93,6 @@ pub struct Filled {
     pub fetched: bool,
 }
 
-/// A chunk, or some blocks of it, that was fetched.
-struct Piece {
-    id: ChunkId,
-    /// Where in the chunk it begins.
-    start: usize,
-    whole: bool,
-    content: Bytes,
-}
-
-/// What was fetched together, ascending.
-#[derive(Default)]
-pub struct Fetched(Vec<Piece>);
-
-impl Fetched {
-    /// As [`ReadCache::part`], if that is among it.
-    pub fn part(&self, id: ChunkId, offset: usize, target: &mut [u8]) -> Option<usize> {
-        let after = self
-            .0
-            .partition_point(|piece| (piece.id, piece.start) <= (id, offset));
-        let piece = self.0[..after].last().filter(|piece| piece.id == id)?;
-        let from = offset - piece.start;
-        let there = piece.whole || from + target.len() <= piece.content.len();
-        there.then(|| cut(&piece.content, from, target))
-    }
-}
-
 /// Fills `target` with the content from `offset` on, up to its end; returns how much there was.
 fn cut(content: &[u8], offset: usize, target: &mut [u8]) -> usize {
     let from = offset.min(content.len());
@@ -169,37 +109,6 @@ fn is_wanted_whole(chunk_bytes: usize, length: usize) -> bool {
     large || tail
 }
 
-/// Chunks that are about to be fetched for readers in order: until it is dropped, those wait for them.
-pub struct Coming {
-    cache: Arc<ReadCache>,
-    ids: Vec<ChunkId>,
-}
-
-impl Coming {
-    /// There is nothing to fetch.
-    pub fn is_empty(&self) -> bool {
-        self.ids.is_empty()
-    }
-
-    /// All of the chunks, to be fetched together with others.
-    pub fn parts(&self) -> impl Iterator<Item = ChunkPart> {
-        self.ids.iter().map(|id| ChunkPart { id: *id, range: None })
-    }
-
-    /// Fetches them.
-    pub fn fetch(self, store: &dyn Store) {
-        self.cache.fetch(store, self.parts().collect());
-    }
-}
-
-impl Drop for Coming {
-    fn drop(&mut self) {
-        if !self.ids.is_empty() {
-            self.cache.ahead.ended(&self.ids);
-        }
-    }
-}
-
 /// What is for content that was read ahead, and what is left, bytes.
 fn shares(capacity_bytes: u64) -> (u64, u64) {
     let ahead = (capacity_bytes / AHEAD_PART).min(AHEAD_BYTES_MAX);
@@ -211,8 +120,7 @@ pub struct ReadCache {
     chunks: Cache<Key, Bytes, Size, BuildHasherDefault<NumberHasher>>,
     ahead: Ahead,
     capacity_bytes: AtomicU64,
-    touches: Box<[AtomicU8]>,
-    touched: AtomicU64,
+    touches: Touches,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -238,8 +146,7 @@ impl ReadCache {
             chunks,
             ahead: Ahead::new(ahead_bytes),
             capacity_bytes: AtomicU64::new(capacity_bytes),
-            touches: (0..TOUCH_SLOTS).map(|_| AtomicU8::new(0)).collect(),
-            touched: AtomicU64::new(0),
+            touches: Touches::new(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
@@ -263,23 +170,6 @@ impl ReadCache {
         found
     }
 
-    /// How much content may be read ahead, bytes.
-    pub fn ahead_bytes(&self) -> u64 {
-        // Of the least chunks a sixteenth is what they take beside their content, and of large ones the first and the last
-        // may reach beyond what is to be read.
-        (self.ahead.capacity_bytes() / 16 * 15).saturating_sub(2 * CHUNK_BYTES_MAX as u64)
-    }
-
-    /// Whether the content is on its way to readers in order, or here for them.
-    pub fn is_coming(&self, id: ChunkId) -> bool {
-        self.ahead.knows(id)
-    }
-
-    /// Who fetched it has read of it: if it waits apart, it belongs to the cache afterwards.
-    pub fn note_use(&self, id: ChunkId) {
-        self.ahead.get(id);
-    }
-
     /// A block of a chunk, if it is here; does not count as a use. Shorter than a block where the chunk ends in it.
     pub fn block(&self, id: ChunkId, block: usize) -> Option<Bytes> {
         if let Some(content) = self.chunks.peek(&Key::whole(id)) {
@@ -296,18 +186,6 @@ impl ReadCache {
         self.insert(new, content);
     }
 
-    /// Announces that those of `ids` that are neither here nor on their way will be fetched for readers in order.
-    pub fn expect(self: &Arc<Self>, mut ids: Vec<ChunkId>) -> Coming {
-        ids.retain(|id| self.chunks.peek(&Key::whole(*id)).is_none());
-        if !ids.is_empty() {
-            self.ahead.expect(&mut ids);
-        }
-        Coming {
-            cache: self.clone(),
-            ids,
-        }
-    }
-
     /// Whether the content is here; does not count as a use.
     pub fn contains(&self, id: ChunkId) -> bool {
         self.chunks.peek(&Key::whole(id)).is_some() || self.ahead.has(id)
@@ -316,14 +194,6 @@ impl ReadCache {
     /// Keeps content that was just read or written.
     pub fn insert(&self, id: ChunkId, content: Bytes) {
         self.chunks.insert(Key::whole(id), content);
-    }
-
-    /// Keeps content that was fetched: apart if a reader in order expects it.
-    fn insert_whole(&self, id: ChunkId, content: &Bytes) {
-        match self.ahead.arrive(id, content) {
-            Some(used) => self.insert_all(used),
-            None => self.insert(id, content.clone()),
-        }
     }
 
     /// What was read ahead, and then read, belongs to the cache.
@@ -466,86 +336,6 @@ impl ReadCache {
         true
     }
 
-    /// As [`part`](Self::part), for readers in order: waits for a chunk that is on its way, fetches all of it if it is not
-    /// here, and keeps it until they have passed.
-    pub fn part_of_whole(
-        self: &Arc<Self>,
-        store: &dyn Store,
-        id: ChunkId,
-        offset: usize,
-        target: &mut [u8],
-    ) -> Result<Filled, StoreError> {
-        let here = self
-            .get(id)
-            .or_else(|| self.ahead.wait_for(id))
-            // It may have gone over meanwhile.
-            .or_else(|| self.chunks.get(&Key::whole(id)));
-        if let Some(content) = here {
-            return Ok(Filled {
-                bytes: cut(&content, offset, target),
-                fetched: false,
-            });
-        }
-        let coming = self.expect(vec![id]);
-        self.misses.fetch_add(1, Relaxed);
-        let bytes = match store.read_chunk(id) {
-            Ok(content) => {
-                self.insert_whole(id, &content);
-                cut(&content, offset, target)
-            }
-            Err(error) => rescue(store, id, offset, target, error)?,
-        };
-        drop(coming);
-        Ok(Filled { bytes, fetched: true })
-    }
-
-    /// Brings chunks in, as [`fetch`](Self::fetch), those of `ids` that are not here.
-    pub fn read_ahead(&self, store: &dyn Store, ids: Vec<ChunkId>) -> Fetched {
-        let missing = ids.into_iter().filter(|id| !self.contains(*id));
-        self.fetch(store, missing.map(|id| ChunkPart { id, range: None }).collect())
-    }
-
-    /// Fetches parts of chunks in one call, so that neighbours on a device are read together. Returns them, as a full
-    /// cache may not keep them until they are looked for. Errors are left to the read that really needs the chunk.
-    pub fn fetch(&self, store: &dyn Store, mut parts: Vec<ChunkPart>) -> Fetched {
-        // All of a chunk before its parts: those are not needed then.
-        parts.sort_unstable_by_key(|part| {
-            let range = part.range.as_ref();
-            (
-                part.id,
-                range.map(|range| (range.start, std::cmp::Reverse(range.end))),
-            )
-        });
-        parts.dedup_by(|part, kept| {
-            part.id == kept.id
-                && match (&part.range, &kept.range) {
-                    (_, None) => true,
-                    (None, _) => false,
-                    (Some(part), Some(kept)) => part.end <= kept.end,
-                }
-        });
-        if parts.is_empty() {
-            return Fetched::default();
-        }
-        self.misses.fetch_add(parts.len() as u64, Relaxed);
-        let mut fetched = Vec::with_capacity(parts.len());
-        let contents = store.read_chunk_parts(&parts);
-        for (ChunkPart { id, range }, content) in parts.into_iter().zip(contents) {
-            let Ok(content) = content else { continue };
-            match &range {
-                None => self.insert_whole(id, &content),
-                Some(range) => self.insert_blocks(id, range.start, &content),
-            }
-            fetched.push(Piece {
-                id,
-                start: range.as_ref().map_or(0, |range| range.start),
-                whole: range.is_none(),
-                content,
-            });
-        }
-        Fetched(fetched)
-    }
-
     /// Hits, misses, bytes.
     pub fn counters(&self) -> ReadCacheCounters {
         ReadCacheCounters {
@@ -557,35 +347,23 @@ impl ReadCache {
 
     /// Counts a touch; whether the chunk has earned its place.
     fn touch(&self, id: ChunkId) -> bool {
-        let slot = (id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize % TOUCH_SLOTS;
-        if self.touched.fetch_add(1, Relaxed) % AGING_INTERVAL == AGING_INTERVAL - 1 {
-            self.touches
-                .iter()
-                .for_each(|count| count.store(count.load(Relaxed) / 2, Relaxed));
-        }
-        let count = self.touches[slot].load(Relaxed).saturating_add(1);
         // Each shard evicts for itself: a cache that is full is so on average, not to the last byte.
         let room = self.chunks.weight() < self.capacity_bytes.load(Relaxed) / 4 * 3;
-        let earned = count
-            >= if room {
-                TOUCHES_WITH_ROOM
-            } else {
-                TOUCHES_WHEN_FULL
-            };
-        self.touches[slot].store(if earned { 0 } else { count }, Relaxed);
-        earned
+        self.touches.count(id, room)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_store::{Compression, MemoryStore, Owner, Piece, Placement, Written};
+    use crate::touches::TOUCHES_WHEN_FULL;
+    use terrace_store::{Compression, MemoryStore, Owner, Piece, Placement, Trial, Written};
 
     fn chunk(store: &MemoryStore, content: &[u8]) -> Written {
         let piece = Piece {
             content,
             compression: Compression::Off,
+            trial: Trial::Untried,
             dedup: false,
             placement: Placement::Landing(Default::default()),
             owner: Owner::default(),

@@ -2,66 +2,22 @@
 //! never taken for anything else.
 #![allow(clippy::unwrap_used)]
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-};
+mod numbered;
 
-use terrace_chunk::{ChunkStore, Options};
-use terrace_device::{Device, DeviceError, MemoryDevice, SeededRandomness};
-use terrace_pool::{CreateOptions, OpenOptions, Parallelism, Pool, TierSettings};
-use terrace_store::Batch;
+use std::sync::{Arc, Mutex};
+
+use numbered::{copy_of, create, has, open_pool, options, write};
+use terrace_chunk::ChunkStore;
+use terrace_device::{Device, DeviceError, MemoryDevice};
 use terrace_store::Store;
 
-fn options(nonce: u64) -> Options {
-    Options {
-        threads: 0,
-        nonce,
-        ..Options::default()
-    }
-}
-
-fn write(store: &ChunkStore, number: u64) {
-    let mut batch = Batch::new();
-    batch.put([&[0x20][..], &number.to_be_bytes()].concat(), vec![1; 300]);
-    let sequence = store.commit(batch).unwrap();
-    store.flush(sequence).unwrap();
-}
-
 fn open(devices: &[Arc<MemoryDevice>], nonce: u64) -> Arc<ChunkStore> {
-    let devices = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
-    let open = OpenOptions {
-        degraded: true,
-        parallelism: Parallelism::Sequential,
-        ..OpenOptions::default()
-    };
-    let pool = Pool::open(devices.collect(), open).unwrap();
-    ChunkStore::open(Arc::new(pool), options(nonce)).unwrap()
+    ChunkStore::open(open_pool(devices), options(nonce)).unwrap()
 }
 
 /// A store on a device in each of two tiers.
 fn two_tiers(device_bytes: u64) -> (Vec<Arc<MemoryDevice>>, Arc<ChunkStore>) {
-    let devices: Vec<Arc<MemoryDevice>> = ["fast", "slow"]
-        .iter()
-        .map(|name| Arc::new(MemoryDevice::new(*name, device_bytes)))
-        .collect();
-    let tiers = ["fast", "slow"].iter().zip(&devices);
-    let tiers = tiers.map(|(name, device)| {
-        let device: Arc<dyn Device> = device.clone();
-        (TierSettings::named(*name), vec![device])
-    });
-    let create = CreateOptions {
-        name: "tank".into(),
-        tiers: tiers.collect(),
-        properties: BTreeMap::new(),
-        segment_bytes: Some(1 << 20),
-        created_nanoseconds: 0,
-        force: false,
-        parallelism: Parallelism::Sequential,
-    };
-    let pool = Pool::create(create, &SeededRandomness::new(7)).unwrap();
-    let store = ChunkStore::create(Arc::new(pool), options(1)).unwrap();
-    (devices, store)
+    create(&[("fast", &["fast"]), ("slow", &["slow"])], device_bytes)
 }
 
 #[test]
@@ -85,32 +41,14 @@ fn entries_of_a_past_that_was_given_up_prove_no_damage() {
             assert!(store.mirror_now().unwrap());
             store.checkpoint().unwrap();
         }
-        let kept = (0..round + 1).all(|number| {
-            let key = [&[0x20][..], &(2000 + number).to_be_bytes()].concat();
-            store.get(&key).unwrap().is_some()
-        });
+        let kept = (0..round + 1).all(|number| has(&store, 2000 + number));
         assert!(kept, "round {round}");
     }
 }
 
 #[test]
 fn a_copy_of_the_log_that_was_away_is_completed_before_the_log_goes_on_in_it() {
-    let devices: Vec<Arc<MemoryDevice>> = ["one", "two"]
-        .iter()
-        .map(|name| Arc::new(MemoryDevice::new(*name, 64 << 20)))
-        .collect();
-    let all = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
-    let create = CreateOptions {
-        name: "tank".into(),
-        tiers: vec![(TierSettings::named("only"), all.collect())],
-        properties: BTreeMap::new(),
-        segment_bytes: Some(1 << 20),
-        created_nanoseconds: 0,
-        force: false,
-        parallelism: Parallelism::Sequential,
-    };
-    let pool = Pool::create(create, &SeededRandomness::new(7)).unwrap();
-    let store = ChunkStore::create(Arc::new(pool), options(1)).unwrap();
+    let (devices, store) = create(&[("only", &["one", "two"])], 64 << 20);
     write(&store, 1);
     drop(store);
     for away in [0, 1] {
@@ -124,17 +62,9 @@ fn a_copy_of_the_log_that_was_away_is_completed_before_the_log_goes_on_in_it() {
         drop(store);
     }
     for left in [0, 1] {
-        let copy = Arc::new(MemoryDevice::new("copy", 64 << 20));
-        let mut bytes = vec![0; 64 << 20];
-        devices[left].read_at(0, &mut bytes).unwrap();
-        copy.write_at(0, &bytes).unwrap();
-        let store = open(&[copy], 100);
-        for number in [1u64, 10, 11, 20, 21] {
-            let key = [&[0x20][..], &number.to_be_bytes()].concat();
-            assert!(
-                store.get(&key).unwrap().is_some(),
-                "{number} is not on device {left} alone"
-            );
+        let store = open(&[Arc::new(copy_of(&*devices[left]))], 100);
+        for number in [1, 10, 11, 20, 21] {
+            assert!(has(&store, number), "{number} is not on device {left} alone");
         }
     }
 }
@@ -169,14 +99,6 @@ impl Device for Remembering {
 
 const SMALL: u64 = 24 << 20;
 
-fn copy_of(device: &dyn Device, name: &str) -> MemoryDevice {
-    let copy = MemoryDevice::new(name, SMALL);
-    let mut bytes = vec![0; SMALL as usize];
-    device.read_at(0, &mut bytes).unwrap();
-    copy.write_at(0, &bytes).unwrap();
-    copy
-}
-
 #[test]
 fn one_that_comes_back_after_a_start_without_it_was_cut_short_is_not_called_damaged() {
     let (devices, store) = two_tiers(SMALL);
@@ -186,38 +108,24 @@ fn one_that_comes_back_after_a_start_without_it_was_cut_short_is_not_called_dama
     (20..80).for_each(|number| write(&store, number));
     drop(store);
     let slow = Arc::new(Remembering {
-        below: copy_of(&*devices[1], "slow"),
+        below: copy_of(&*devices[1]),
         writes: Mutex::default(),
     });
-    let before = copy_of(&*devices[1], "slow");
-    let open_options = || OpenOptions {
-        degraded: true,
-        parallelism: Parallelism::Sequential,
-        ..OpenOptions::default()
-    };
-    let pool = Pool::open(vec![slow.clone()], open_options()).unwrap();
-    drop(ChunkStore::open(Arc::new(pool), options(2)).unwrap());
+    let before = copy_of(&*devices[1]);
+    drop(ChunkStore::open(open_pool(std::slice::from_ref(&slow)), options(2)).unwrap());
     let writes = slow.writes.lock().unwrap();
     assert!(writes.len() > 6, "{}", writes.len());
     for cut in 0..=writes.len() {
-        let left = copy_of(&before, "slow");
+        let left = copy_of(&before);
         for (offset, data) in &writes[..cut] {
             left.write_at(*offset, data).unwrap();
         }
-        let both = [Arc::new(copy_of(&*devices[0], "fast")), Arc::new(left)];
+        let both = [Arc::new(copy_of(&*devices[0])), Arc::new(left)];
         for round in 0..3 {
-            let pool = both
-                .iter()
-                .map(|device| device.clone() as Arc<dyn Device>)
-                .collect();
-            let pool = Arc::new(Pool::open(pool, open_options()).unwrap());
-            let store = ChunkStore::open(pool, options(10 * cut as u64 + round + 3))
+            let store = ChunkStore::open(open_pool(&both), options(10 * cut as u64 + round + 3))
                 .unwrap_or_else(|error| panic!("cut {cut} of {}, round {round}: {error}", writes.len()));
             write(&store, 1000 + round);
-            let has = |number: u64| {
-                let key = [&[0x20][..], &number.to_be_bytes()].concat();
-                store.get(&key).unwrap().is_some()
-            };
+            let has = |number| has(&store, number);
             assert!((0..20).all(has), "cut {cut}");
             assert!((1000..1001 + round).all(has), "cut {cut}, round {round}");
         }
@@ -229,31 +137,11 @@ fn without_the_end_of_the_log_nothing_is_noted_and_the_error_says_which_device_i
     let mut refused = 0;
     // From well before the end of a segment until behind it: the next one lies on other devices of the three.
     for written in (225..=258).step_by(3).chain(235..=243) {
-        let devices: Vec<Arc<MemoryDevice>> = ["/a", "/b", "/c"]
-            .iter()
-            .map(|name| Arc::new(MemoryDevice::new(*name, SMALL)))
-            .collect();
-        let all = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
-        let create = CreateOptions {
-            name: "tank".into(),
-            tiers: vec![(TierSettings::named("only"), all.collect())],
-            properties: BTreeMap::new(),
-            segment_bytes: Some(1 << 20),
-            created_nanoseconds: 0,
-            force: false,
-            parallelism: Parallelism::Sequential,
-        };
-        let pool = Pool::create(create, &SeededRandomness::new(7)).unwrap();
-        let store = ChunkStore::create(Arc::new(pool), options(1)).unwrap();
+        let (devices, store) = create(&[("only", &["/a", "/b", "/c"])], SMALL);
         (0..written).for_each(|number| write(&store, number));
         drop(store);
         for alone in &devices {
-            let open_options = OpenOptions {
-                degraded: true,
-                parallelism: Parallelism::Sequential,
-                ..OpenOptions::default()
-            };
-            let pool = Arc::new(Pool::open(vec![alone.clone() as Arc<dyn Device>], open_options).unwrap());
+            let pool = open_pool(std::slice::from_ref(alone));
             let before = pool.generation();
             let Err(error) = ChunkStore::open(pool.clone(), options(2)) else {
                 continue;

@@ -1,31 +1,15 @@
 //! What a flush costs the slower of two devices, by counts.
 #![allow(clippy::unwrap_used)]
 
-use std::{collections::BTreeMap, sync::Arc};
+mod numbered;
 
-use terrace_chunk::{ChunkStore, Options};
-use terrace_device::{Device, MemoryDevice, SeededRandomness};
-use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
+use std::sync::Arc;
+
+use terrace_chunk::ChunkStore;
 use terrace_store::{Batch, Compression, Flow, Owner, Piece, Placement, Store, Trial};
 
 fn store() -> Arc<ChunkStore> {
-    let device = |name: &str| Arc::new(MemoryDevice::new(name, 64 << 20)) as Arc<dyn Device>;
-    let tiers = ["fast", "slow"].map(|name| (TierSettings::named(name), vec![device(name)]));
-    let options = CreateOptions {
-        name: "tank".into(),
-        tiers: tiers.into(),
-        properties: BTreeMap::new(),
-        segment_bytes: Some(1 << 20),
-        created_nanoseconds: 0,
-        force: false,
-        parallelism: Parallelism::Sequential,
-    };
-    let pool = Pool::create(options, &SeededRandomness::new(7)).unwrap();
-    let options = Options {
-        threads: 0,
-        ..Options::default()
-    };
-    ChunkStore::create(Arc::new(pool), options).unwrap()
+    numbered::create(&[("fast", &["fast"]), ("slow", &["slow"])], 64 << 20).1
 }
 
 /// Writes and flushes of the slow device.

@@ -2,86 +2,30 @@
 //! gone on with, and what was given up does not come back with the devices that had it.
 #![allow(clippy::unwrap_used)]
 
-use std::{collections::BTreeMap, sync::Arc};
+mod numbered;
 
+use std::sync::Arc;
+
+use numbered::{copy_of, create, numbers, open_pool, options, write};
 use terrace_chunk::{ChunkStore, Options};
-use terrace_device::{AlignedBuffer, Device, MemoryDevice, SeededRandomness};
-use terrace_pool::{CreateOptions, OpenOptions, Parallelism, Pool, TierSettings};
-use terrace_store::{Batch, Store, StoreError};
+use terrace_device::MemoryDevice;
+use terrace_store::StoreError;
 
 const DEVICE_BYTES: u64 = 17 << 20;
 
-fn copy_of(device: &MemoryDevice) -> Arc<MemoryDevice> {
-    let copy = MemoryDevice::new(device.path(), device.size_bytes());
-    let mut piece = AlignedBuffer::zeroed(1 << 20);
-    for offset in (0..device.size_bytes()).step_by(1 << 20) {
-        let length = (device.size_bytes() - offset).min(1 << 20) as usize;
-        device.read_at(offset, &mut piece[..length]).unwrap();
-        copy.write_at(offset, &piece[..length]).unwrap();
-    }
-    Arc::new(copy)
-}
-
 fn open(devices: &[Arc<MemoryDevice>], nonce: u64, rewind: bool) -> Result<Arc<ChunkStore>, StoreError> {
-    let devices = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
-    let degraded = OpenOptions {
-        degraded: true,
-        parallelism: Parallelism::Sequential,
-        ..OpenOptions::default()
-    };
-    let pool = Pool::open(devices.collect(), degraded).unwrap();
     let options = Options {
-        threads: 0,
-        nonce,
         rewind,
-        ..Options::default()
+        ..options(nonce)
     };
-    ChunkStore::open(Arc::new(pool), options)
+    ChunkStore::open(open_pool(devices), options)
 }
 
 /// Three devices of one tier, on two of which each segment of the log lies, with so many batches.
 fn three_with(batches: u64) -> Vec<Arc<MemoryDevice>> {
-    let devices: Vec<Arc<MemoryDevice>> = ["/a", "/b", "/c"]
-        .iter()
-        .map(|name| Arc::new(MemoryDevice::new(*name, DEVICE_BYTES)))
-        .collect();
-    let all = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
-    let create = CreateOptions {
-        name: "tank".into(),
-        tiers: vec![(TierSettings::named("only"), all.collect())],
-        properties: BTreeMap::new(),
-        segment_bytes: Some(1 << 20),
-        created_nanoseconds: 0,
-        force: false,
-        parallelism: Parallelism::Sequential,
-    };
-    let pool = Pool::create(create, &SeededRandomness::new(7)).unwrap();
-    let options = Options {
-        threads: 0,
-        nonce: 1,
-        ..Options::default()
-    };
-    let store = ChunkStore::create(Arc::new(pool), options).unwrap();
+    let (devices, store) = create(&[("only", &["/a", "/b", "/c"])], DEVICE_BYTES);
     (0..batches).for_each(|number| write(&store, number));
     devices
-}
-
-fn key(number: u64) -> Vec<u8> {
-    [&[0x20][..], &number.to_be_bytes()].concat()
-}
-
-fn write(store: &ChunkStore, number: u64) {
-    let mut batch = Batch::new();
-    batch.put(key(number), vec![1; 300]);
-    let sequence = store.commit(batch).unwrap();
-    store.flush(sequence).unwrap();
-}
-
-/// What the store has, ascending.
-fn numbers(store: &ChunkStore) -> Vec<u64> {
-    let found = store.scan(&[0x20], &[0x21], 10_000).unwrap();
-    let number = |key: &[u8]| u64::from_be_bytes(key[1..].try_into().unwrap());
-    found.iter().map(|(key, _)| number(key)).collect()
 }
 
 #[test]
@@ -90,7 +34,10 @@ fn the_last_state_that_can_be_read_is_opened_when_that_is_asked_for_and_the_rest
     for written in [20, 225, 235, 237, 239, 240, 243, 258, 300, 480, 500, 700] {
         let devices = three_with(written);
         for alone in 0..3 {
-            let copies: Vec<_> = devices.iter().map(|device| copy_of(device)).collect();
+            let copies: Vec<_> = devices
+                .iter()
+                .map(|device| Arc::new(copy_of(&**device)))
+                .collect();
             let one = &copies[alone..=alone];
             let Err(error) = open(one, 2, false) else { continue };
             refused += 1;

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use crate::arguments::Waiting;
+use crate::flags::Waiting;
 
 /// Those below `terrace pool`.
 #[derive(Debug, Subcommand)]

@@ -5,14 +5,19 @@
 //! without `--yes` or a question answered.
 
 mod arguments;
+mod bench_arguments;
 mod client;
 mod commands;
 mod daemon;
+mod dataset_arguments;
 mod device_arguments;
+mod flags;
+mod job_arguments;
 mod launch;
 mod names;
 mod output;
 mod places;
+mod pool_arguments;
 mod registry;
 mod tree_copy;
 mod verify_arguments;

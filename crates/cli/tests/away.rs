@@ -6,22 +6,10 @@ mod harness;
 
 use std::{fs, time::Duration, time::Instant};
 
-use harness::Machine;
+use harness::{Machine, noise};
 use serde_json::{Value, json};
 
 const MIB: usize = 1 << 20;
-
-/// Content that neither compresses nor repeats.
-fn noise(bytes: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let words = (0..bytes / 8).flat_map(|_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    words.collect()
-}
 
 fn put(machine: &Machine, name: &str, seed: u64) {
     fs::write(machine.path("content"), noise(4 * MIB, seed)).unwrap();

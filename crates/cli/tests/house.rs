@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const LINES_MAX: usize = 900;
+const LINES_MAX: usize = 800;
 const EMPTY_NAMES: [&str; 6] = ["common", "helpers", "misc", "shared", "util", "utils"];
 /// Pairs on the same floor that may depend on one another, (user, used): the contract and its implementations.
 const SAME_FLOOR: [(&str, &str); 4] = [

@@ -11,23 +11,9 @@ use std::{
     process::Command,
 };
 
-use harness::{Machine, can_mount};
+use harness::{Machine, can_mount, noise};
 
 const BLOCK: usize = 4096;
-
-/// Content that does not compress and occurs once.
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed;
-    let mut content = Vec::with_capacity(length + 8);
-    while content.len() < length {
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        content.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
-    }
-    content.truncate(length);
-    content
-}
 
 /// What there is below a directory: `path mode links size content`.
 fn listing(directory: &Path) -> Vec<String> {
@@ -65,12 +51,12 @@ fn listing(directory: &Path) -> Vec<String> {
 
 fn tree(machine: &Machine) {
     fs::create_dir_all(machine.path("tree/deep/empty")).unwrap();
-    fs::write(machine.path("tree/big"), noise(1, 2_000_003)).unwrap();
+    fs::write(machine.path("tree/big"), noise(2_000_003, 1)).unwrap();
     fs::write(machine.path("tree/deep/text"), b"some text\n".repeat(5000)).unwrap();
     for number in 0..40 {
         fs::write(
             machine.path(&format!("tree/deep/{number}")),
-            noise(number + 10, 700),
+            noise(700, number + 10),
         )
         .unwrap();
     }
@@ -229,8 +215,8 @@ fn a_pool_without_roots_and_tables_gives_what_is_left() {
         .flatten()
         .map(|file| fs::read(file.path()).unwrap())
         .collect();
-    assert!(contents.contains(&noise(1, 2_000_003)));
-    assert!(contents.contains(&noise(15, 700)));
+    assert!(contents.contains(&noise(2_000_003, 1)));
+    assert!(contents.contains(&noise(700, 15)));
     // The devices alone do as well as a known pool, and nothing is written to them.
     for (name, image) in ["fast.img", "slow.img"].iter().zip(&whole) {
         fs::write(machine.path(name), image).unwrap();
@@ -254,7 +240,7 @@ fn hard_links_and_attributes_of_a_mounted_pool_come_back() {
     }
     machine.ok(&["mount", "tank/data", &machine.text("old")]);
     fs::create_dir_all(machine.path("old/a/b")).unwrap();
-    fs::write(machine.path("old/a/file"), noise(3, 400_000)).unwrap();
+    fs::write(machine.path("old/a/file"), noise(400_000, 3)).unwrap();
     fs::hard_link(machine.path("old/a/file"), machine.path("old/a/b/link")).unwrap();
     fs::set_permissions(machine.path("old/a/b"), fs::Permissions::from_mode(0o711)).unwrap();
     let named = machine.text("old/a/file");

@@ -7,26 +7,10 @@ mod harness;
 
 use std::fs;
 
-use harness::Machine;
+use harness::{Machine, noise};
 use serde_json::{Value, json};
 
 const MIB: usize = 1 << 20;
-
-/// Content that neither compresses nor repeats.
-fn noise(bytes: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let words = std::iter::repeat_with(|| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        state ^ (state >> 29)
-    });
-    words
-        .take(bytes.div_ceil(8))
-        .flat_map(u64::to_le_bytes)
-        .take(bytes)
-        .collect()
-}
 
 fn put(machine: &Machine, name: &str, content: &[u8]) {
     fs::write(machine.path("content"), content).unwrap();

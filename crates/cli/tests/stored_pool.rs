@@ -10,7 +10,7 @@ mod harness;
 
 use std::{fs, os::unix::fs::symlink, path::PathBuf};
 
-use harness::Machine;
+use harness::{Machine, noise};
 
 /// Of the images, as in the label.
 const VERSION: u32 = 1;
@@ -20,20 +20,6 @@ fn stored(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("tests/stored_pool")
         .join(format!("version-{VERSION}-{name}.zst"))
-}
-
-/// Content that does not compress and occurs once (a small image needs little of it).
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed;
-    let mut content = Vec::with_capacity(length + 8);
-    while content.len() < length {
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        content.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
-    }
-    content.truncate(length);
-    content
 }
 
 fn text(lines: usize) -> String {
@@ -47,7 +33,7 @@ fn make(machine: &Machine) {
     machine.make_pool();
     let tree = machine.path("tree");
     fs::create_dir_all(tree.join("deep/deeper")).unwrap();
-    fs::write(tree.join("noise"), noise(1, 70_001)).unwrap();
+    fs::write(tree.join("noise"), noise(70_001, 1)).unwrap();
     fs::write(tree.join("text"), text(20_000)).unwrap();
     fs::write(tree.join("deep/again"), text(20_000)).unwrap();
     fs::write(tree.join("deep/deeper/small"), "small").unwrap();
@@ -65,7 +51,7 @@ fn make(machine: &Machine) {
     machine.ok(&["snapshot", "tank/data@before", "-m", "a note"]);
     // A clean stop and a start lie between, then changes that only the log has.
     machine.ok(&["stop", "tank"]);
-    fs::write(tree.join("noise"), noise(2, 40_000)).unwrap();
+    fs::write(tree.join("noise"), noise(40_000, 2)).unwrap();
     fs::write(tree.join("later"), "later").unwrap();
     machine.ok(&["put", "tank/data", "tree"]);
     machine.kill_daemon("tank");
@@ -104,18 +90,18 @@ fn has_everything(machine: &Machine) {
     assert_eq!(report["clean"], true, "{report}");
 
     let cat = |path: &str| machine.run(&["cat", path]).stdout;
-    assert!(cat("tank/data/tree/noise") == noise(2, 40_000));
+    assert!(cat("tank/data/tree/noise") == noise(40_000, 2));
     assert!(cat("tank/data/tree/later") == b"later");
     let snapshot = machine.ok(&["get", "tank/data@before", "past"]);
     assert!(
-        fs::read(machine.path("past/tree/noise")).unwrap() == noise(1, 70_001),
+        fs::read(machine.path("past/tree/noise")).unwrap() == noise(70_001, 1),
         "{snapshot}"
     );
     assert!(!machine.path("past/tree/later").exists());
     machine.ok(&["get", "tank/tight/tree", "tight"]);
     for (tree, first) in [("past/tree", 1), ("tight", 1)] {
         let tree = machine.path(tree);
-        assert!(fs::read(tree.join("noise")).unwrap() == noise(first, 70_001));
+        assert!(fs::read(tree.join("noise")).unwrap() == noise(70_001, first));
         assert!(fs::read(tree.join("text")).unwrap() == text(20_000).as_bytes());
         assert!(fs::read(tree.join("second")).unwrap() == text(20_000).as_bytes());
         assert!(fs::read(tree.join("deep/again")).unwrap() == text(20_000).as_bytes());

@@ -6,21 +6,7 @@ mod harness;
 
 use std::fs;
 
-use harness::Machine;
-
-/// Content that does not compress and occurs once.
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed;
-    let mut content = Vec::with_capacity(length + 8);
-    while content.len() < length {
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        content.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
-    }
-    content.truncate(length);
-    content
-}
+use harness::{Machine, noise};
 
 fn pool_with_files(machine: &Machine) -> Vec<u8> {
     machine.make_pool();
@@ -28,10 +14,10 @@ fn pool_with_files(machine: &Machine) -> Vec<u8> {
 }
 
 fn put_files(machine: &Machine) -> Vec<u8> {
-    let content = noise(5, 300_000);
+    let content = noise(300_000, 5);
     fs::create_dir_all(machine.path("tree/deep")).unwrap();
     fs::write(machine.path("tree/deep/broken"), &content).unwrap();
-    fs::write(machine.path("tree/whole"), noise(6, 200_000)).unwrap();
+    fs::write(machine.path("tree/whole"), noise(200_000, 6)).unwrap();
     machine.ok(&["fs", "create", "tank/data"]);
     machine.ok(&["put", "tank/data", "tree"]);
     content

@@ -4,21 +4,10 @@
 
 mod harness;
 
-use std::{
-    io::{Read, Write},
-    os::unix::net::UnixStream,
-    path::Path,
-};
+use std::{os::unix::net::UnixStream, path::Path};
 
-use harness::{Machine, can_mount};
+use harness::{Machine, can_mount, nbd::Client};
 use serde_json::json;
-
-fn machine() -> Machine {
-    let machine = Machine::new();
-    machine.make_pool();
-    machine.ok(&["volume", "create", "tank/vm", "--size", "64M", "--sparse"]);
-    machine
-}
 
 fn size_of(machine: &Machine, volume: &str) -> u64 {
     let rows = machine.json(&["get", "size", volume]);
@@ -27,7 +16,7 @@ fn size_of(machine: &Machine, volume: &str) -> u64 {
 
 #[test]
 fn a_dry_run_tells_and_changes_nothing() {
-    let machine = machine();
+    let machine = Machine::with_volume();
     let told = machine.ok(&["volume", "resize", "tank/vm", "80M", "-n"]);
     assert_eq!(told, "would change the size of 'tank/vm' from 64M to 80M\n");
     let plan = machine.json(&["volume", "resize", "tank/vm", "16M", "--dry-run"]);
@@ -52,7 +41,7 @@ fn a_dry_run_tells_and_changes_nothing() {
 
 #[test]
 fn who_makes_a_volume_smaller_is_told_who_uses_it() {
-    let machine = machine();
+    let machine = Machine::with_volume();
     machine.ok(&["serve", "tank/vm", "--nbd", "unix:nbd.sock"]);
     let line = machine.error(&["volume", "resize", "tank/vm", "16M"], 1);
     for part in [
@@ -71,7 +60,7 @@ fn who_makes_a_volume_smaller_is_told_who_uses_it() {
 
 #[test]
 fn a_refusal_says_what_helps() {
-    let machine = machine();
+    let machine = Machine::with_volume();
     machine.ok(&["volume", "create", "tank/thick", "--size", "16M"]);
     machine.ok(&["set", "readonly=on", "tank/thick"]);
     let available = || machine.json(&["list", "tank/vm"])[0]["available_bytes"].clone();
@@ -89,7 +78,7 @@ fn a_refusal_says_what_helps() {
 /// What is used of a snapshot alone is told of that snapshot too.
 #[test]
 fn numbers_and_places_for_programs() {
-    let machine = machine();
+    let machine = Machine::with_volume();
     let rows = machine.json(&["get", "block_size,chunk_size", "tank/vm"]);
     assert_eq!(
         (&rows[0]["value"], &rows[1]["value"]),
@@ -113,7 +102,7 @@ fn numbers_and_places_for_programs() {
 /// A machine may be running from it: like a mount in use it is not pulled away by a word that asks for no more.
 #[test]
 fn a_pool_is_not_destroyed_under_its_clients() {
-    let machine = machine();
+    let machine = Machine::with_volume();
     machine.ok(&["serve", "tank/vm", "--nbd", "unix:nbd.sock"]);
     let client = UnixStream::connect(machine.path("nbd.sock")).unwrap();
     let line = machine.error(&["pool", "destroy", "tank", "--yes"], 1);
@@ -126,31 +115,14 @@ fn a_pool_is_not_destroyed_under_its_clients() {
     machine.error(&["list", "tank"], 1);
 }
 
-/// Writes at the start of a volume that is served at `socket`, as a client of the smallest kind.
-fn write_over_nbd(socket: &Path, volume: &str, offset: u64, data: &[u8]) {
-    let mut stream = UnixStream::connect(socket).unwrap();
-    let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap().to_be_bytes();
-    let mut words = b"\0\0\0\x03IHAVEOPT\0\0\0\x01".to_vec();
-    words.extend_from_slice(&length(volume.as_bytes()));
-    words.extend_from_slice(volume.as_bytes());
-    words.extend_from_slice(&0x2560_9513_u32.to_be_bytes());
-    words.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7]);
-    words.extend_from_slice(&offset.to_be_bytes());
-    words.extend_from_slice(&length(data));
-    words.extend_from_slice(data);
-    stream.write_all(&words).unwrap();
-    let mut answer = [0; 18 + 10 + 16];
-    stream.read_exact(&mut answer).unwrap();
-    assert_eq!(answer[32..36], [0; 4], "written");
-}
-
 /// An image of a whole disk, as they are made everywhere, on a volume with the sectors that volumes have by default.
 #[test]
 fn a_partition_table_for_other_sectors_is_told() {
-    let machine = machine();
+    let machine = Machine::with_volume();
     machine.ok(&["serve", "tank/vm", "--nbd", "unix:nbd.sock"]);
     // Where the header of a GPT is.
-    write_over_nbd(&machine.path("nbd.sock"), "tank/vm", 512, b"EFI PART");
+    let mut client = Client::connect(&machine.path("nbd.sock"), "tank/vm");
+    assert_eq!(client.write(512, b"EFI PART"), 0);
     machine.ok(&["unserve", "tank/vm"]);
     let serve = ["serve", "tank/vm", "--vhost-user", "disk.sock"];
     let output = machine.run(&serve);
@@ -167,7 +139,7 @@ fn a_partition_table_for_other_sectors_is_told() {
 
 #[test]
 fn status_tells_how_much_time_a_crash_may_cost() {
-    let machine = machine();
+    let machine = Machine::with_volume();
     for (name, options) in [
         ("ram", &["durability=ram"][..]),
         ("timed", &["durability=timed", "commit_interval=20s"]),
@@ -201,7 +173,7 @@ fn status_tells_how_much_time_a_crash_may_cost() {
 /// The kernel is asked to; which tables it reads is its own affair.
 #[test]
 fn partitions_of_an_attached_volume_are_looked_for() {
-    let machine = machine();
+    let machine = Machine::with_volume();
     let attached = machine.run(&["attach", "tank/vm", "--via", "loop"]);
     if !can_mount() || !attached.status.success() {
         eprintln!("skipped: no loop device can be had");
@@ -217,7 +189,7 @@ fn partitions_of_an_attached_volume_are_looked_for() {
 
 #[test]
 fn a_device_that_was_taken_away_by_force_is_forgotten_with_its_last_user() {
-    let machine = machine();
+    let machine = Machine::with_volume();
     let attached = machine.run(&["attach", "tank/vm", "--via", "loop"]);
     if !can_mount() || !attached.status.success() {
         eprintln!("skipped: no loop device can be had");

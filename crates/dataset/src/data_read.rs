@@ -4,52 +4,29 @@
 //! the store is asked. A chunk that went away between the record and the read was replaced by a commit: everything
 //! is looked up again.
 
+mod ahead;
+mod extents;
+mod layers;
+
 use std::{ops::Range, sync::Arc};
 
-use terrace_cache::{Access, ChunkRead, Coming, Fetched, Filled, ReadAt, Service, Waiting};
+use terrace_cache::{Access, ChunkRead, Fetched, Filled, ReadAt, Service, Waiting};
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkPart, StoreError};
 
+use self::{
+    ahead::{LARGE_READ_BYTES, next_stretch},
+    layers::{Source, Wanted, copy_pages},
+};
 use crate::{
-    block_device::BlockRead,
-    error::FsError,
-    fragments::Fragment,
-    inode::FileKind,
-    keys,
-    live::LiveDataset,
-    object::{Object, State},
-    pages::Block,
-    region::{REGION_BLOCKS, RegionRecord},
-    tree::SeekTarget,
+    block_device::BlockRead, error::FsError, live::LiveDataset, object::Object, region::REGION_BLOCKS,
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const PER_REGION: u64 = REGION_BLOCKS as u64;
-/// Reads from this size on need nobody to read ahead of them.
-const LARGE_READ_BYTES: usize = 256 << 10;
-/// The most that is fetched ahead of a sequential reader at a time, bytes and chunks: where they are small there are many.
-const AHEAD_BYTES: u64 = 2 << 20;
-const AHEAD_CHUNKS: usize = 64;
-/// A chunk of which a read wants this part or more is fetched whole together with the others.
-const WHOLE_PART: usize = 4;
 /// A read counts a chunk once, unless so many pieces of others lie between two of its own.
 const PIECES_BACK: usize = 32;
 /// How often a lookup is repeated when chunks go away under it.
 const RETRIES: usize = 100;
-
-/// Where the content of some blocks is.
-#[derive(Clone, Copy)]
-enum Source {
-    Chunk { chunk: ChunkId, index: u32 },
-    Below,
-}
-
-/// `count` blocks from `block` on that are not in RAM.
-#[derive(Clone, Copy)]
-struct Wanted {
-    block: u64,
-    count: u64,
-    source: Source,
-}
 
 /// A piece to copy out of a chunk: `at..at + length` of the buffer from `from` of the chunk on.
 struct Fetch {
@@ -262,16 +239,6 @@ impl LiveDataset {
         Ok(look)
     }
 
-    /// A reader in order waits for the pieces of this region.
-    fn note_read_in_order(&self, object: &Object, body: u64, region: u64) {
-        self.dataset.environment().fragments.note_read(Fragment {
-            dataset: self.dataset.number(),
-            body,
-            region,
-            object: object.number,
-        });
-    }
-
     /// Notes how long a user waited for a read.
     fn waited(&self, look: &Lookup) {
         let environment = self.dataset.environment();
@@ -349,89 +316,6 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// Whether others read ahead of a sequential reader, and how far at a time, bytes.
-    fn stretch(&self) -> (bool, u64) {
-        let environment = self.dataset.environment();
-        let served = environment.read_ahead.is_served();
-        // Beside the stretch that is being used there is room for the one that is being fetched.
-        let stretch = environment.cache.ahead_bytes() / if served { 2 } else { 1 };
-        (served, (stretch / BLOCK * BLOCK).clamp(BLOCK, AHEAD_BYTES))
-    }
-
-    /// What is to be fetched for a read, and ahead of it if nobody else does that: then until the fetch has ended what it
-    /// returns is to be held, and not longer.
-    fn parts(
-        &self,
-        object: &Arc<Object>,
-        look: &Lookup,
-        parts: &mut Vec<ChunkPart>,
-    ) -> Result<Option<Coming>, FsError> {
-        let environment = self.dataset.environment();
-        let cache = &environment.cache;
-        let fetches = &look.fetches;
-        // Of a reader in order: what it wants itself, and what it fetches ahead.
-        let mut expected: Vec<ChunkId> = Vec::new();
-        if let Some(ahead) = &look.ahead {
-            let served = environment.read_ahead.is_served();
-            // Who reads ahead for itself does when it reaches something that is not here: a batch at a time, not a chunk
-            // at a time.
-            let here = |fetch: &Fetch| cache.contains(fetch.chunk) || cache.is_coming(fetch.chunk);
-            let mut reached = ahead.start;
-            if served || !fetches.iter().all(here) {
-                let mut chunks = Vec::new();
-                reached = self.ahead(object, look.body, ahead.clone(), &mut chunks)?;
-                if served {
-                    // What it wants itself it fetches itself.
-                    chunks.retain(|chunk| fetches.iter().all(|fetch| fetch.chunk != *chunk));
-                    if !self.is_fetched_by_others(chunks) {
-                        reached = ahead.start;
-                    }
-                } else {
-                    expected = chunks;
-                }
-            }
-            // Where chunks are many, or nothing was lacking, the stretch that was announced is not all fetched.
-            if reached < ahead.end {
-                let mut state = object.state.lock();
-                if state.ahead_to == ahead.end {
-                    state.ahead_to = reached;
-                }
-            }
-        }
-        if look.sequential && look.length < LARGE_READ_BYTES {
-            expected.extend(fetches.iter().map(|fetch| fetch.chunk));
-            let coming = cache.expect(expected);
-            parts.extend(coming.parts());
-            return Ok(Some(coming));
-        }
-        let mut whole = Vec::new();
-        if look.sequential {
-            // So large a read uses them up at once: nobody need keep them for what comes after it.
-            whole.extend(fetches.iter().map(|fetch| fetch.chunk));
-            whole.sort_unstable();
-            whole.dedup();
-        } else if fetches.len() > 1 {
-            whole.extend(fetched_whole(fetches));
-        }
-        for fetch in fetches {
-            if whole.binary_search(&fetch.chunk).is_err() {
-                parts.extend(cache.missing(fetch.chunk, fetch.from, fetch.chunk_bytes, fetch.length));
-            }
-        }
-        let here = |id: &ChunkId| cache.contains(*id) || (look.sequential && cache.is_coming(*id));
-        let whole = whole.into_iter().filter(|id| !here(id));
-        parts.extend(whole.map(|id| ChunkPart { id, range: None }));
-        Ok(None)
-    }
-
-    /// Has others fetch chunks ahead; false if nobody is free to.
-    fn is_fetched_by_others(&self, chunks: Vec<ChunkId>) -> bool {
-        let environment = self.dataset.environment();
-        let coming = environment.cache.expect(chunks);
-        let store = self.dataset.store().clone();
-        coming.is_empty() || environment.read_ahead.offer(move || coming.fetch(&*store))
-    }
-
     /// Fills what RAM did not know of a read, from what was fetched for it or else through the cache.
     fn fill(&self, look: &Lookup, fetched: &Fetched, buffer: &mut [u8]) -> Result<(), ReadError> {
         let environment = self.dataset.environment();
@@ -484,37 +368,6 @@ impl LiveDataset {
         }
     }
 
-    /// The chunks that a sequential reader wants next; returns where those that were taken end, bytes.
-    fn ahead(
-        &self,
-        object: &Object,
-        body: u64,
-        range: Range<u64>,
-        chunks: &mut Vec<ChunkId>,
-    ) -> Result<u64, FsError> {
-        let (first, last) = (range.start / BLOCK, range.end / BLOCK);
-        let most = chunks.len() + AHEAD_CHUNKS;
-        for region in first / PER_REGION..=(last - 1) / PER_REGION {
-            let cached = self.region(body, region)?;
-            let Some(record) = &cached.record else {
-                break;
-            };
-            self.note_read_in_order(object, body, region);
-            let start = region * PER_REGION;
-            let (from, to) = (first.max(start) - start, last.min(start + PER_REGION) - start);
-            for run in record.range(from as u32, to as u32) {
-                if chunks.len() >= most {
-                    return Ok((start + u64::from(run.block)) * BLOCK);
-                }
-                // Cut up by what was written over, or moved up by itself, it comes in many runs.
-                if !chunks.contains(&run.chunk) {
-                    chunks.push(run.chunk);
-                }
-            }
-        }
-        Ok(last * BLOCK)
-    }
-
     /// One whole block as it is now, zero behind the end of the file; `None` if it is a hole. For changes of a part
     /// of it: the caller holds the object's inode lock.
     pub(crate) fn read_block(
@@ -529,214 +382,6 @@ impl LiveDataset {
         self.read_object(object, block * BLOCK, &mut page[..])?;
         Ok(Some(page))
     }
-
-    fn is_hole(&self, object: &Arc<Object>, block: u64) -> Result<bool, FsError> {
-        let body = {
-            let state = object.state.lock();
-            match look(&state, block) {
-                Look::Ram => return Ok(false),
-                Look::Void => return Ok(true),
-                Look::Source(Source::Chunk { .. }) => return Ok(false),
-                Look::Source(Source::Below) => state.inode.body,
-            }
-        };
-        let cached = self.region(body, block / PER_REGION)?;
-        Ok(cached
-            .record
-            .as_ref()
-            .is_none_or(|record| record.lookup((block % PER_REGION) as u32).is_none()))
-    }
-
-    /// SEEK_DATA and SEEK_HOLE in units of blocks.
-    pub(crate) fn seek_object(
-        &self,
-        object: &Arc<Object>,
-        offset: u64,
-        target: SeekTarget,
-    ) -> Result<u64, FsError> {
-        let size = object.state.lock().inode.size;
-        if offset >= size {
-            return Err(FsError::NoData);
-        }
-        let end = size.div_ceil(BLOCK);
-        let mut block = offset / BLOCK;
-        while block < end {
-            let region = block / PER_REGION;
-            let mapped = self.mapped_blocks(object, region)?;
-            let first = (block % PER_REGION) as usize;
-            let want = target == SeekTarget::Data;
-            if let Some(found) = mapped[first..].iter().position(|is_mapped| *is_mapped == want) {
-                let at = (block + found as u64) * BLOCK;
-                return match target {
-                    _ if at < size => Ok(at.max(offset)),
-                    SeekTarget::Data => Err(FsError::NoData),
-                    SeekTarget::Hole => Ok(size),
-                };
-            }
-            block = match target {
-                SeekTarget::Hole => (region + 1) * PER_REGION,
-                SeekTarget::Data => match self.next_region(object, region + 1, end.div_ceil(PER_REGION))? {
-                    Some(next) => next * PER_REGION,
-                    None => return Err(FsError::NoData),
-                },
-            };
-        }
-        if target == SeekTarget::Data {
-            Err(FsError::NoData)
-        } else {
-            Ok(size)
-        }
-    }
-
-    /// Which blocks of a region are not holes.
-    pub(crate) fn mapped_blocks(
-        &self,
-        object: &Arc<Object>,
-        region: u64,
-    ) -> Result<[bool; PER_REGION as usize], FsError> {
-        let mut mapped = [false; PER_REGION as usize];
-        let mut below = Vec::new();
-        let body = {
-            let state = object.state.lock();
-            for at in 0..PER_REGION {
-                match look(&state, region * PER_REGION + at) {
-                    Look::Ram | Look::Source(Source::Chunk { .. }) => mapped[at as usize] = true,
-                    Look::Void => {}
-                    Look::Source(Source::Below) => below.push(at as usize),
-                }
-            }
-            state.inode.body
-        };
-        if !below.is_empty() {
-            let cached = self.region(body, region)?;
-            if let Some(record) = &cached.record {
-                for at in below {
-                    mapped[at] = record.lookup(at as u32).is_some();
-                }
-            }
-        }
-        Ok(mapped)
-    }
-
-    /// The first region from `from` up to `to` in which something may be mapped.
-    pub(crate) fn next_region(
-        &self,
-        object: &Arc<Object>,
-        from: u64,
-        to: u64,
-    ) -> Result<Option<u64>, FsError> {
-        let (live, frozen, body) = {
-            let state = object.state.lock();
-            let frozen = state.frozen.as_ref().and_then(|layer| layer.next_region(from));
-            (state.data.next_region(from), frozen, state.inode.body)
-        };
-        let dataset = self.dataset.number();
-        let start = keys::region(dataset, body, from);
-        let end = keys::region(dataset, body, to);
-        let found = if start < end {
-            self.dataset.store().scan(&start, &end, 1)?
-        } else {
-            Vec::new()
-        };
-        let recorded = match found.first() {
-            Some((key, _)) => Some(keys::parse_region(key)?.2),
-            None => None,
-        };
-        Ok([live, frozen, recorded]
-            .into_iter()
-            .flatten()
-            .filter(|region| *region < to)
-            .min())
-    }
-
-    /// The mapping of a region if nothing of it is in RAM only: for sharing chunks. `None`: it has dirty pages.
-    pub(crate) fn sharable(
-        &self,
-        object: &Arc<Object>,
-        from: u64,
-        to: u64,
-    ) -> Result<Option<RegionRecord>, FsError> {
-        let region = from / PER_REGION;
-        let mut record = RegionRecord::new();
-        let mut below = Vec::new();
-        let body = {
-            let state = object.state.lock();
-            for block in from..to {
-                let at = (block % PER_REGION) as u32;
-                match look(&state, block) {
-                    Look::Ram => return Ok(None),
-                    Look::Void => {}
-                    // Only this object holds what was written ahead: nobody else may refer to it before the commit.
-                    Look::Source(Source::Chunk { chunk, .. }) if is_ahead(&state, chunk) => return Ok(None),
-                    Look::Source(Source::Chunk { chunk, index }) => record.overwrite(at, 1, chunk, index),
-                    Look::Source(Source::Below) => below.push(at),
-                }
-            }
-            state.inode.body
-        };
-        // After the look at what is in RAM: a commit puts its records here before it lets that go, and what an older one maps is
-        // not the content any more, nor anybody's.
-        let cached = self.region(body, region)?;
-        if let Some(recorded) = &cached.record {
-            for at in below {
-                if let Some((chunk, index)) = recorded.lookup(at) {
-                    record.overwrite(at, 1, chunk, index);
-                }
-            }
-        }
-        Ok(Some(record))
-    }
-
-    /// The chunks that a region maps, as of the newest commit.
-    pub(crate) fn chunks(&self, object: &Arc<Object>, region: u64) -> Result<Vec<ChunkId>, FsError> {
-        if !matches!(object.kind, FileKind::File | FileKind::Volume) {
-            return Ok(Vec::new());
-        }
-        let body = object.state.lock().inode.body;
-        let cached = self.region(body, region)?;
-        let mut chunks: Vec<ChunkId> = cached
-            .record
-            .iter()
-            .flat_map(|record| record.runs().iter().map(|run| run.chunk))
-            .collect();
-        chunks.sort_unstable();
-        chunks.dedup();
-        Ok(chunks)
-    }
-}
-
-/// The chunks of which a read wants a good part, each once. (Overwritten here and there, a chunk is wanted in many small
-/// pieces.)
-fn fetched_whole(fetches: &[Fetch]) -> Vec<ChunkId> {
-    let mut pieces: Vec<(ChunkId, usize, usize)> = fetches
-        .iter()
-        .map(|fetch| (fetch.chunk, fetch.length, fetch.chunk_bytes))
-        .collect();
-    pieces.sort_unstable_by_key(|(chunk, ..)| *chunk);
-    pieces
-        .chunk_by(|(one, ..), (other, ..)| one == other)
-        .filter(|pieces| {
-            let wanted: usize = pieces.iter().map(|(_, length, _)| length).sum();
-            let whole = pieces.iter().map(|(.., bytes)| *bytes).max();
-            whole.is_some_and(|whole| wanted * WHOLE_PART >= whole)
-        })
-        .map(|pieces| pieces[0].0)
-        .collect()
-}
-
-/// What to read ahead of a sequential read, if anything, when everything up to `ahead_to` is here or on its way. `served`:
-/// others do it, so that the next stretch is fetched while the last one is used.
-fn next_stretch(ahead_to: u64, read: Range<u64>, stretch: u64, served: bool) -> Option<Range<u64>> {
-    // Who reads with several requests at a time is not to fetch a stretch several times.
-    let reach = if served { 2 * stretch } else { stretch };
-    let under_way = (read.start..=read.start + reach).contains(&ahead_to);
-    let from = match (under_way, served) {
-        (true, true) => ahead_to.max(read.end),
-        (true, false) if ahead_to != read.start => return None,
-        _ => read.end,
-    };
-    let is_near = from - read.end < stretch;
-    is_near.then(|| from..(from / BLOCK * BLOCK).saturating_add(stretch))
 }
 
 enum ReadError {
@@ -747,94 +392,6 @@ enum ReadError {
 impl From<FsError> for ReadError {
     fn from(error: FsError) -> Self {
         ReadError::Failed(error)
-    }
-}
-
-enum Look {
-    Ram,
-    Void,
-    Source(Source),
-}
-
-fn is_ahead(state: &State, chunk: ChunkId) -> bool {
-    let layers = [Some(&state.data), state.frozen.as_deref()];
-    layers
-        .into_iter()
-        .flatten()
-        .any(|layer| layer.ahead().contains_key(&chunk))
-}
-
-fn look(state: &State, block: u64) -> Look {
-    for layer in [Some(&state.data), state.frozen.as_deref()].into_iter().flatten() {
-        match layer.block(block) {
-            Block::Dirty(_) => return Look::Ram,
-            Block::Mapped(chunk, index) => return Look::Source(Source::Chunk { chunk, index }),
-            Block::Void => return Look::Void,
-            Block::Below => {}
-        }
-    }
-    Look::Source(Source::Below)
-}
-
-/// Copies what is in RAM; collects the rest. Neighbours are joined.
-fn copy_pages(state: &State, offset: u64, buffer: &mut [u8], wanted: &mut Vec<Wanted>) {
-    let end = offset + buffer.len() as u64;
-    let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
-    if state.data.is_empty() && state.frozen.is_none() {
-        wanted.push(Wanted {
-            block: first,
-            count: last - first,
-            source: Source::Below,
-        });
-        return;
-    }
-    for block in first..last {
-        let (from, to) = ((block * BLOCK).max(offset), ((block + 1) * BLOCK).min(end));
-        let target = &mut buffer[(from - offset) as usize..(to - offset) as usize];
-        let mut found = state.data.block(block);
-        if let (Block::Below, Some(frozen)) = (&found, &state.frozen) {
-            found = frozen.block(block);
-        }
-        match found {
-            Block::Dirty(page) => {
-                let start = (from - block * BLOCK) as usize;
-                target.copy_from_slice(&page[start..start + target.len()]);
-            }
-            Block::Void => target.fill(0),
-            Block::Mapped(chunk, index) => match wanted.last_mut() {
-                Some(Wanted {
-                    block: start,
-                    count,
-                    source:
-                        Source::Chunk {
-                            chunk: open,
-                            index: at,
-                        },
-                }) if *open == chunk
-                    && *start + *count == block
-                    && u64::from(*at) + *count == u64::from(index) =>
-                {
-                    *count += 1;
-                }
-                _ => wanted.push(Wanted {
-                    block,
-                    count: 1,
-                    source: Source::Chunk { chunk, index },
-                }),
-            },
-            Block::Below => match wanted.last_mut() {
-                Some(Wanted {
-                    block: start,
-                    count,
-                    source: Source::Below,
-                }) if *start + *count == block => *count += 1,
-                _ => wanted.push(Wanted {
-                    block,
-                    count: 1,
-                    source: Source::Below,
-                }),
-            },
-        }
     }
 }
 

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use terrace_device::{Clock, Randomness, SeededRandomness, SystemClock};
-
-use crate::engine::system_randomness;
+use terrace_device::{Clock, Randomness, SeededRandomness, SystemClock, SystemRandomness};
 
 /// How an engine is run; none of it is written to the pool.
 #[derive(Clone)]
@@ -39,7 +37,7 @@ impl Default for OpenOptions {
         Self {
             threads: true,
             clock: Arc::new(SystemClock::new()),
-            randomness: system_randomness(),
+            randomness: Arc::new(SystemRandomness),
             memory_bytes: None,
             nonce: None,
             degraded: false,

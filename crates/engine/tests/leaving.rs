@@ -2,56 +2,18 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::SeqCst},
-};
+mod failing_device;
 
-use terrace_device::{Cause, Device, DeviceError, ManualClock, MemoryDevice, Operation};
+use std::sync::Arc;
+
+use failing_device::FailingDevice;
+use terrace_device::{Device, ManualClock, MemoryDevice};
 use terrace_engine::{Engine, EngineError, OpenOptions, PoolSpec, TierSpec};
 
 const MIB: u64 = 1 << 20;
 
-/// A device whose writes fail while it is told so.
-struct Failing {
-    below: MemoryDevice,
-    fails: AtomicBool,
-}
-
-impl Device for Failing {
-    fn path(&self) -> String {
-        self.below.path()
-    }
-    fn size_bytes(&self) -> u64 {
-        self.below.size_bytes()
-    }
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
-        self.below.read_at(offset, buffer)
-    }
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        if self.fails.load(SeqCst) {
-            return Err(DeviceError::whole(self.path(), Operation::Write, Cause::Gone));
-        }
-        self.below.write_at(offset, data)
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.below.flush()
-    }
-    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
-        self.below.discard(offset, length)
-    }
-    fn truncate(&self, size_bytes: u64) -> Result<bool, DeviceError> {
-        self.below.truncate(size_bytes)
-    }
-}
-
-fn pool() -> (Vec<Arc<Failing>>, Arc<Engine>) {
-    let device = |name: &str| {
-        Arc::new(Failing {
-            below: MemoryDevice::new(name, 96 * MIB),
-            fails: AtomicBool::new(false),
-        })
-    };
+fn pool() -> (Vec<Arc<FailingDevice>>, Arc<Engine>) {
+    let device = |name: &str| FailingDevice::new(Arc::new(MemoryDevice::new(name, 96 * MIB)));
     let devices = vec![device("/first"), device("/second")];
     let spec = PoolSpec {
         name: "tank".into(),
@@ -90,11 +52,9 @@ fn what_cannot_begin_leaves_the_device_in_use() {
     for (number, begin) in begins.into_iter().enumerate() {
         let (devices, engine) = pool();
         let free = engine.pool().free_segments();
-        devices.iter().for_each(|device| device.fails.store(true, SeqCst));
+        devices.iter().for_each(|device| device.fail());
         begin(&engine).unwrap_err();
-        devices
-            .iter()
-            .for_each(|device| device.fails.store(false, SeqCst));
+        devices.iter().for_each(|device| device.work());
         let second = &engine.pool().devices()[1];
         assert!(!second.draining, "{number}: it takes nothing new");
         assert_eq!(engine.pool().free_segments(), free, "{number}: its end is closed");

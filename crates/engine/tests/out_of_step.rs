@@ -2,68 +2,27 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering::SeqCst},
-};
+mod failing_device;
 
+use std::sync::Arc;
+
+use failing_device::FailingDevice;
 use terrace_dataset::NewDataset;
-use terrace_device::{Cause, Device, DeviceError, ManualClock, MemoryDevice, Operation};
+use terrace_device::{Device, ManualClock, MemoryDevice};
 use terrace_engine::{Engine, OpenOptions, PoolSpec, TierSpec};
 use terrace_pool::{DeviceState, Presence};
 use terrace_store::Store;
 
 const MIB: u64 = 1 << 20;
 
-/// A device of which the next writes fail, as many as it is told.
-struct Stumbling {
-    below: MemoryDevice,
-    failing: AtomicU32,
-}
-
-impl Device for Stumbling {
-    fn path(&self) -> String {
-        self.below.path()
-    }
-    fn size_bytes(&self) -> u64 {
-        self.below.size_bytes()
-    }
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
-        self.below.read_at(offset, buffer)
-    }
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        let fails = self
-            .failing
-            .fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
-        if fails.is_ok() {
-            return Err(DeviceError::whole(self.path(), Operation::Write, Cause::Gone));
-        }
-        self.below.write_at(offset, data)
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.below.flush()
-    }
-    fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
-        self.below.discard(offset, length)
-    }
-    fn truncate(&self, size_bytes: u64) -> Result<bool, DeviceError> {
-        self.below.truncate(size_bytes)
-    }
-}
-
-fn pool(sizes_mib: &[u64], copies: u8) -> (Vec<Arc<Stumbling>>, Arc<Engine>) {
+fn pool(sizes_mib: &[u64], copies: u8) -> (Vec<Arc<FailingDevice>>, Arc<Engine>) {
     let names: Vec<String> = (0..sizes_mib.len())
         .map(|number| format!("/device{number}"))
         .collect();
-    let devices: Vec<Arc<Stumbling>> = names
+    let devices: Vec<Arc<FailingDevice>> = names
         .iter()
         .zip(sizes_mib)
-        .map(|(name, mib)| {
-            Arc::new(Stumbling {
-                below: MemoryDevice::new(name.as_str(), mib * MIB),
-                failing: AtomicU32::new(0),
-            })
-        })
+        .map(|(name, mib)| FailingDevice::new(Arc::new(MemoryDevice::new(name.as_str(), mib * MIB))))
         .collect();
     let spec = PoolSpec {
         name: "tank".into(),
@@ -133,13 +92,13 @@ fn a_device_that_missed_an_entry_of_the_log_is_brought_up_to_date_while_the_pool
     for copies in [1, 2] {
         let (devices, engine) = pool(&[96, 96], copies);
         fill(&engine, 4);
-        devices[1].failing.store(1, SeqCst);
+        devices[1].fail_next(1);
         engine
             .datasets()
             .create("tank/missed", &NewDataset::default())
             .unwrap();
         engine.datasets().commit_all().unwrap();
-        assert_eq!(devices[1].failing.load(SeqCst), 0, "nothing was written to it");
+        assert_eq!(devices[1].left(), 0, "nothing was written to it");
         engine.pool().note_failing().unwrap();
         let second = engine.pool().devices()[1].clone();
         assert!(matches!(second.presence, Presence::Absent { .. }), "{second:?}");
@@ -215,7 +174,7 @@ fn a_copy_of_the_log_that_the_opening_could_not_complete_is_noted_and_brought_up
     let (devices, engine) = pool(&[96, 96], 2);
     fill(&engine, 40);
     engine.chunks().flush(engine.chunks().newest()).unwrap();
-    let copy_of = |device: &Stumbling| {
+    let copy_of = |device: &FailingDevice| {
         let copy = MemoryDevice::new(device.path(), 96 * MIB);
         let mut bytes = vec![0; 96 * MIB as usize];
         device.below.read_at(0, &mut bytes).unwrap();
@@ -229,18 +188,13 @@ fn a_copy_of_the_log_that_the_opening_could_not_complete_is_noted_and_brought_up
         .unwrap();
     engine.datasets().commit_all().unwrap();
     // As if power had come between the two copies.
-    let left = [copy_of(&devices[0]), lacks_it].map(|below| {
-        Arc::new(Stumbling {
-            below,
-            failing: AtomicU32::new(0),
-        })
-    });
+    let left = [copy_of(&devices[0]), lacks_it].map(|below| FailingDevice::new(Arc::new(below)));
     drop(engine);
-    left[1].failing.store(1, SeqCst);
+    left[1].fail_next(1);
     let options = OpenOptions::driven(Arc::new(ManualClock::new(1)), 3);
     let opened = left.iter().map(|device| device.clone() as Arc<dyn Device>);
     let engine = Engine::open(opened.collect(), options).unwrap();
-    assert_eq!(left[1].failing.load(SeqCst), 0, "nothing was written to it");
+    assert_eq!(left[1].left(), 0, "nothing was written to it");
     assert!(engine.datasets().get("tank/missed", "type").is_ok());
     let room_for_leaving = |engine: &Engine| engine.chunks().room_for_leaving(0, 96 * MIB);
     let with_what_is_freed = room_for_leaving(&engine);

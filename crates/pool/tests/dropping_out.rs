@@ -6,29 +6,9 @@ mod media;
 
 use std::sync::Arc;
 
-use media::{Shelf, create, open, sequential};
-use terrace_device::{Device, SeededRandomness};
-use terrace_pool::{DeviceAdd, OpenOptions, Pool, PoolError, Presence};
-
-fn degraded() -> OpenOptions {
-    OpenOptions {
-        degraded: true,
-        ..sequential()
-    }
-}
-
-/// Opened as the floors above do: the root, then what else the devices that were away must have before they count.
-fn settled(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Pool, PoolError> {
-    let pool = Pool::open(devices, options)?;
-    pool.read_root()?;
-    pool.settle_roots()?;
-    pool.take_back(&pool.returned())?;
-    Ok(pool)
-}
-
-fn root_of(pool: &Pool) -> Vec<u8> {
-    pool.read_root().unwrap().unwrap()
-}
+use media::{Shelf, create, degraded, open, root_of, sequential, settled};
+use terrace_device::SeededRandomness;
+use terrace_pool::{DeviceAdd, Pool, PoolError, Presence};
 
 /// Four fast devices that have the newest root, and a slow one with an older one.
 fn with_an_old_root_on_the_slow_one() -> (Shelf, Pool) {

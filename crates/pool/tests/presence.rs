@@ -3,28 +3,9 @@
 
 mod media;
 
-use std::sync::Arc;
-
-use media::{Shelf, create, open, sequential};
-use terrace_device::{Device, SeededRandomness};
-use terrace_pool::{DeviceAdd, DeviceState, OpenOptions, Pool, PoolError, Presence, TierSettings, scan};
-
-fn degraded() -> OpenOptions {
-    OpenOptions {
-        degraded: true,
-        ..sequential()
-    }
-}
-
-/// Opened as the floors above do, which read the root before they settle it.
-fn settled(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Pool, PoolError> {
-    let pool = Pool::open(devices, options)?;
-    pool.read_root()?;
-    pool.settle_roots()?;
-    // They have the root now, and there is no log here.
-    pool.take_back(&pool.returned())?;
-    Ok(pool)
-}
+use media::{Shelf, create, degraded, open, root_of, sequential, settled};
+use terrace_device::SeededRandomness;
+use terrace_pool::{DeviceAdd, DeviceState, Pool, PoolError, Presence, TierSettings, scan};
 
 fn made(count: usize) -> Shelf {
     let shelf = Shelf::new(&vec![16; count]);
@@ -35,10 +16,6 @@ fn made(count: usize) -> Shelf {
 
 fn presences(pool: &Pool) -> Vec<Presence> {
     pool.devices().into_iter().map(|device| device.presence).collect()
-}
-
-fn root_of(pool: &Pool) -> Vec<u8> {
-    pool.read_root().unwrap().unwrap()
 }
 
 #[test]

@@ -5,7 +5,7 @@ use terrace_dataset::{AttributeMode, Context, SetAttributes, SetTime, Time};
 use crate::{
     fs_level::Run,
     fs_model::Body,
-    fs_workload::{Change, Done, show},
+    fs_workload::call::{Change, Done, show},
     outcome::Check,
 };
 

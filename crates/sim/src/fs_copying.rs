@@ -10,7 +10,7 @@ use terrace_dataset::{AllocateMode, Context};
 use crate::{
     fs_level::Run,
     fs_model::TreeModel,
-    fs_workload::{Change, Done},
+    fs_workload::call::{Change, Done},
     outcome::Check,
 };
 

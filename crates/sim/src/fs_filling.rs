@@ -11,7 +11,7 @@ use crate::{
     fs_level::Run,
     fs_model::{BlocksModel, Body, ROOT, UNKNOWN_OBJECT},
     fs_state::Promise,
-    fs_workload::Done,
+    fs_workload::call::Done,
     outcome::Check,
     trace,
 };

@@ -5,7 +5,7 @@ use terrace_dataset::Context;
 use crate::{
     fs_level::Run,
     fs_model::UNKNOWN_OBJECT,
-    fs_workload::{Change, Done, show},
+    fs_workload::call::{Change, Done, show},
     outcome::Check,
     trace,
 };

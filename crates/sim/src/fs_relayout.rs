@@ -21,7 +21,7 @@ use crate::{
     fs_copying::copied_in_part,
     fs_level::Run,
     fs_model::{Body, Refused, TreeModel},
-    fs_workload::Done,
+    fs_workload::call::Done,
     outcome::Check,
     random::Random,
     trace,

@@ -10,10 +10,25 @@ use std::collections::{BTreeMap, VecDeque};
 
 use terrace_store::{ChunkId, Sequence};
 
-use crate::{content::Content, outcome::Check};
+use crate::{
+    content::Content,
+    outcome::{Check, Violation},
+};
 
 /// The key that every batch writes its number under.
 pub const MARKER_KEY: &[u8] = &[0x20, 0];
+
+/// The number of the newest batch, as its marker says; zero where there is none.
+pub(crate) fn marker_number(value: Option<&[u8]>) -> Check<u64> {
+    match value {
+        None => Ok(0),
+        Some(bytes) => bytes
+            .get(1..9)
+            .and_then(|number| number.try_into().ok())
+            .map(u64::from_le_bytes)
+            .ok_or_else(|| Violation("the marker has a wrong length".into())),
+    }
+}
 
 /// A chunk that a record refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

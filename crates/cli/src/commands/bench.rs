@@ -14,7 +14,7 @@ use super::{
     scratch::Scratch,
 };
 use crate::{
-    arguments::{BenchArguments, Suite},
+    bench_arguments::{BenchArguments, Suite},
     output,
 };
 

@@ -7,7 +7,8 @@ use terrace_control::Failure;
 
 use super::{Session, logged};
 use crate::{
-    arguments::ServeArguments, client::Client, names::split_pool, output, registry::Registry, via::Via,
+    client::Client, dataset_arguments::ServeArguments, names::split_pool, output, registry::Registry,
+    via::Via,
 };
 
 /// `terrace attach VOLUME`: prints the block device.

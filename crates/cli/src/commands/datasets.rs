@@ -6,7 +6,8 @@ use terrace_device::{format_size, parse_size};
 
 use super::{Session, logged, pools::parse_properties, running::running_pools};
 use crate::{
-    arguments::{Consent, FsCommand, GetArguments, ListArguments, ListKind, VolumeCommand},
+    dataset_arguments::{FsCommand, GetArguments, ListArguments, ListKind, VolumeCommand},
+    flags::Consent,
     names::split_pool,
     output,
     registry::Registry,

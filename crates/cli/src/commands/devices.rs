@@ -8,9 +8,9 @@ use terrace_device::{DeviceSpec, format_size, parse_size};
 
 use super::{Session, logged};
 use crate::{
-    arguments::Waiting,
     client::Client,
     device_arguments::{DeviceCommand, EvacuateArguments},
+    flags::Waiting,
     output,
 };
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_device::{format_size, parse_size};
 
-use super::{Session, logged, show::dataset_path};
+use super::{Session, logged, whereabouts::dataset_path};
 use crate::{client::Client, output};
 
 fn size(value: &Value) -> String {

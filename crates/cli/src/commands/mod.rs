@@ -8,8 +8,10 @@ mod demo;
 mod demo_checks;
 mod devices;
 mod doctor;
+mod events;
 mod files;
 mod heat;
+mod iostat;
 mod lost;
 pub mod mount_helper;
 mod mounts;
@@ -18,11 +20,13 @@ mod rebuild;
 mod running;
 mod scratch;
 mod shell;
-mod show;
+mod status;
+mod tiers;
 mod top;
 mod top_screen;
 mod upkeep;
 mod verify;
+mod whereabouts;
 
 use std::process::ExitCode;
 
@@ -92,7 +96,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let done = |outcome: Result<(), Failure>| outcome.map(|()| ExitCode::SUCCESS);
     match arguments.command {
         Command::Pool(command) => done(pools::run(&session, command)),
-        Command::Tier(command) => done(show::tier(&session, command)),
+        Command::Tier(command) => done(tiers::tier(&session, command)),
         Command::Fs(command) => done(datasets::fs(&session, command)),
         Command::Volume(command) => done(datasets::volume(&session, command)),
         Command::List(arguments) => done(datasets::list(&session, &arguments)),
@@ -145,22 +149,22 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         }
         Command::Stop { pool, force } => done(pools::stop(&session, &pool, force)),
         Command::Status { pool, lost: true } => done(lost::lost(&session, pool.as_deref())),
-        Command::Status { pool, .. } => done(show::status(&session, pool.as_deref())),
-        Command::Iostat { words, count } => done(show::iostat(&session, &words, count)),
+        Command::Status { pool, .. } => done(status::status(&session, pool.as_deref())),
+        Command::Iostat { words, count } => done(iostat::iostat(&session, &words, count)),
         Command::Top {
             pool,
             interval,
             count,
         } => done(top::run(&session, pool.as_deref(), &interval, count)),
-        Command::Events { pool, follow } => done(show::events(&session, pool.as_deref(), follow)),
-        Command::Log { pool } => done(show::command_log(&session, &pool)),
+        Command::Events { pool, follow } => done(events::events(&session, pool.as_deref(), follow)),
+        Command::Log { pool } => done(events::command_log(&session, &pool)),
         Command::Where {
             path,
             regions: true,
             from,
             limit,
         } => done(heat::regions(&session, &path, from, limit)),
-        Command::Where { path, .. } => done(show::where_is(&session, &path)),
+        Command::Where { path, .. } => done(whereabouts::where_is(&session, &path)),
         Command::Pin {
             path,
             tier,

@@ -10,13 +10,14 @@ use terrace_pool::PoolState;
 
 use super::{Session, logged};
 use crate::{
-    arguments::{Consent, PoolCommand},
     client::Client,
     daemon::{describe_pool, open_pool},
+    flags::Consent,
     launch::{self, Accepted},
     names::split_property,
     output,
     places::check_pool_name,
+    pool_arguments::PoolCommand,
     registry::{KnownPool, Registry},
 };
 

@@ -11,12 +11,7 @@ use terrace_control::Failure;
 use terrace_device::format_size;
 use terrace_engine::{IoCounters, JobStatus, Status};
 
-use super::{
-    Session,
-    running::chosen_pools,
-    show::{latency, stopped},
-    top_screen::Screen,
-};
+use super::{Session, iostat::latency, running::chosen_pools, status::stopped, top_screen::Screen};
 use crate::{
     client::{Client, decode},
     output,

@@ -15,8 +15,9 @@ use super::{
     running::{chosen_pools, running_pools},
 };
 use crate::{
-    arguments::{JobAction, JobChoice, JobsArguments, Waiting},
     client::{Client, decode},
+    flags::Waiting,
+    job_arguments::{JobAction, JobChoice, JobsArguments},
     output,
     registry::KnownPool,
 };
@@ -211,7 +212,7 @@ pub fn place(
     dry_run: bool,
     wait: bool,
 ) -> Result<(), Failure> {
-    let name = super::show::dataset_path(session, path)?;
+    let name = super::whereabouts::dataset_path(session, path)?;
     let arguments = json!({ "action": action, "path": name, "tier": tier, "dry_run": dry_run, "wait": wait });
     let done = match dry_run {
         true => session.client_for(&name)?.call("placement", arguments)?,

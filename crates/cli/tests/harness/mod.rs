@@ -2,6 +2,8 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod nbd;
+
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
@@ -27,6 +29,11 @@ pub fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     content
 }
 
+/// Content that repeats every 251 bytes.
+pub fn pattern(seed: u8, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at % 251) as u8 ^ seed).collect()
+}
+
 /// A machine of its own: state directory, devices, mounts.
 pub struct Machine {
     directory: tempfile::TempDir,
@@ -37,6 +44,14 @@ impl Machine {
         Self {
             directory: tempfile::Builder::new().prefix("terrace").tempdir().unwrap(),
         }
+    }
+
+    /// With the pool `tank` and the volume `tank/vm`, 64 MiB.
+    pub fn with_volume() -> Self {
+        let machine = Self::new();
+        machine.make_pool();
+        machine.ok(&["volume", "create", "tank/vm", "--size", "64M", "--sparse"]);
+        machine
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -181,6 +196,29 @@ impl Machine {
         let pid = self.daemon_pid(pool);
         kill_and_wait(pid);
     }
+}
+
+/// Whether a program is there.
+pub fn runs(program: &str) -> bool {
+    Command::new(program)
+        .arg("-V")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok()
+}
+
+/// Runs a program, must succeed.
+#[track_caller]
+pub fn must(program: &str, words: &[&str]) {
+    let output = Command::new(program).args(words).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{program} {}: {}{}",
+        words.join(" "),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// Whether mounts can be made here.

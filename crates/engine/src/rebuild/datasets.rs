@@ -18,7 +18,8 @@ use terrace_dataset::{
 use terrace_store::{Batch, Compression};
 
 use super::{
-    LINES_MAX, Progress, RebuildOptions, RebuildReport, RebuiltDataset, content::Content, namespace, regions,
+    LINES_MAX, Progress, RebuildOptions, RebuildReport, RebuiltDataset, content::Content, objects::Objects,
+    regions,
 };
 use crate::{Engine, EngineError};
 
@@ -101,7 +102,7 @@ pub(super) fn run<'a>(
             batch.put(keys::held(known.number, held), record.encode());
         }
         content.commit(batch)?;
-        let mut objects = namespace::Objects::read(salvaged, known, report)?;
+        let mut objects = Objects::read(salvaged, known, report)?;
         let placed = regions::place(salvaged, known, &objects, &mut content, report)?;
         let counted = objects.place(salvaged, known, &placed, &tiers, options, &mut content, report)?;
         checkpoint = checkpoint

@@ -12,6 +12,7 @@
 mod content;
 mod datasets;
 mod namespace;
+mod objects;
 mod regions;
 
 use std::{collections::BTreeSet, sync::Arc};

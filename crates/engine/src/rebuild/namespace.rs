@@ -1,11 +1,13 @@
-//! `Objects`: inodes, names, attributes and pins of one dataset, put together so that they agree with each other.
+//! Names, attributes and pins of one dataset, put together so that they agree with each other and with its objects.
 //!
 //! Invariants: every entry names an object that exists and every object has a name (or is unlinked and open, as it was);
 //! directories form a tree below the root; links, sizes of directories, mapped blocks and numbers of attributes are
 //! counted; what lost its name lies in `lost+found`, under its number; an object whose inode is lost gets one that only
 //! its owner (root) can use.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod findings;
+
+use std::collections::{BTreeSet, HashMap};
 
 use terrace_chunk::Salvaged;
 use terrace_dataset::{
@@ -13,10 +15,12 @@ use terrace_dataset::{
 };
 use terrace_store::Batch;
 
+use self::findings::{damage, note};
 use super::{
-    LINES_MAX, RebuildOptions, RebuildReport, RebuiltFile,
+    RebuildOptions, RebuildReport,
     content::Content,
     datasets::{Known, each},
+    objects::{Object, Objects, object_at},
     regions::{Body, Placed},
 };
 use crate::EngineError;
@@ -26,36 +30,6 @@ const RECORDS: usize = 1024;
 /// Where things go that lost their name.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// What is known of an object, and what was counted of it.
-#[derive(Debug, Clone, Default)]
-struct Object {
-    kind: FileKind,
-    body: u64,
-    /// Mapped blocks, as the inode says.
-    blocks: u64,
-    /// The inode is lost: this one is made up.
-    made_up: bool,
-    orphan: bool,
-    links: u32,
-    entries: u64,
-    directories: u32,
-    attributes: u32,
-    attributes_said: u32,
-    entries_said: u64,
-    /// The directory in which a directory lies.
-    parent: u64,
-}
-
-/// The objects of one dataset.
-pub(super) struct Objects {
-    all: BTreeMap<u64, Object>,
-    /// Body → object, where they differ.
-    owners: HashMap<u64, u64>,
-    /// Bodies that are being freed.
-    freed: BTreeSet<u64>,
-    unreadable: BTreeSet<u64>,
-}
-
 /// What was counted.
 pub(super) struct Counted {
     pub(super) objects: u64,
@@ -63,91 +37,6 @@ pub(super) struct Counted {
 }
 
 impl Objects {
-    /// Reads the inodes.
-    pub(super) fn read(
-        salvaged: &Salvaged,
-        known: &Known,
-        report: &mut RebuildReport,
-    ) -> Result<Self, EngineError> {
-        let mut objects = Self {
-            all: BTreeMap::new(),
-            owners: HashMap::new(),
-            freed: BTreeSet::new(),
-            unreadable: BTreeSet::new(),
-        };
-        each(
-            salvaged,
-            keys::dataset_range(keys::TABLE_INODE, known.number),
-            |key, value| {
-                let Some(number) = object_at(key) else {
-                    return Ok(());
-                };
-                let Ok(inode) = split_value(value).and_then(|(_, payload)| InodeRecord::decode(payload))
-                else {
-                    objects.unreadable.insert(number);
-                    return Ok(());
-                };
-                if inode.body != number {
-                    objects.owners.insert(inode.body, number);
-                }
-                let object = Object {
-                    kind: inode.kind,
-                    body: inode.body,
-                    blocks: inode.blocks,
-                    attributes_said: inode.xattrs,
-                    entries_said: if inode.kind == FileKind::Directory {
-                        inode.size
-                    } else {
-                        0
-                    },
-                    ..Object::default()
-                };
-                objects.all.insert(number, object);
-                Ok(())
-            },
-        )?;
-        each(
-            salvaged,
-            keys::dataset_range(keys::TABLE_ORPHAN, known.number),
-            |key, value| {
-                let Ok((_, number)) = keys::parse_orphan(key) else {
-                    return Ok(());
-                };
-                match OrphanRecord::decode(value) {
-                    Ok(OrphanRecord::Open) => {
-                        if let Some(object) = objects.all.get_mut(&number) {
-                            object.orphan = true;
-                        }
-                    }
-                    Ok(OrphanRecord::Freed { .. }) => drop(objects.freed.insert(number)),
-                    Err(_) => {}
-                }
-                Ok(())
-            },
-        )?;
-        if !objects.unreadable.is_empty() {
-            report.problems.push(format!(
-                "{} inodes of '{}' cannot be read",
-                objects.unreadable.len(),
-                known.path("")
-            ));
-        }
-        Ok(objects)
-    }
-
-    /// The object that a body belongs to.
-    pub(super) fn object_of(&self, body: u64) -> u64 {
-        self.owners.get(&body).copied().unwrap_or(body)
-    }
-
-    /// The body of an object, and the blocks that its inode says it has (`None`: there is no inode).
-    pub(super) fn content_of(&self, object: u64) -> (u64, Option<u64>) {
-        match self.all.get(&object) {
-            Some(known) => (known.body, Some(known.blocks)),
-            None => (object, None),
-        }
-    }
-
     /// Places all records but regions.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn place(
@@ -189,44 +78,6 @@ impl Objects {
             objects: self.all.len() as u64,
             next_object: last.max(body).saturating_add(1),
         })
-    }
-
-    /// Makes objects up for content without an inode, and the root if it is lost.
-    fn make_up(&mut self, known: &Known, placed: &Placed) {
-        let bodies: BTreeSet<u64> = self.all.values().map(|object| object.body).collect();
-        let homeless = placed.bodies.iter().filter(|(body, facts)| {
-            facts.mapped > facts.lost && !bodies.contains(body) && !self.freed.contains(body)
-        });
-        let homeless: Vec<u64> = homeless.map(|(body, _)| *body).collect();
-        for body in homeless {
-            let next = self
-                .all
-                .keys()
-                .next_back()
-                .map_or(2, |last| last.saturating_add(1));
-            let taken = self.all.contains_key(&body);
-            let number = if taken { next.max(known.next_object) } else { body };
-            self.all.insert(
-                number,
-                Object {
-                    body,
-                    made_up: true,
-                    ..Object::default()
-                },
-            );
-        }
-        let volume = known.record.kind.is_volume();
-        let root = self.all.entry(keys::ROOT_OBJECT).or_insert_with(|| Object {
-            body: keys::ROOT_OBJECT,
-            made_up: true,
-            ..Object::default()
-        });
-        root.kind = if volume {
-            FileKind::Volume
-        } else {
-            FileKind::Directory
-        };
-        root.orphan = false;
     }
 }
 
@@ -574,138 +425,4 @@ impl Pass<'_, '_> {
             _ => inode.links = object.links,
         }
     }
-
-    /// Says what became of each object.
-    fn tell(&mut self, objects: &Objects) {
-        for (number, object) in &objects.all {
-            let body = self.body(object);
-            let damaged = damage(object, &body);
-            if let Some((reason, missing_blocks)) = damaged
-                && !self.found.contains(number)
-            {
-                let path = self.path(*number);
-                let lists_complete = &mut self.report.lists_complete;
-                if let Some(file) = note(&mut self.report.damaged, lists_complete, path, reason) {
-                    file.missing_blocks = missing_blocks;
-                }
-                continue;
-            }
-            if self.found.contains(number) || object.orphan {
-                continue;
-            }
-            if body.lost_in_history > 0 {
-                let path = self.path(*number);
-                let reason = "older versions of its content are not whole".to_owned();
-                if let Some(file) = note(
-                    &mut self.report.damaged,
-                    &mut self.report.lists_complete,
-                    path,
-                    reason,
-                ) {
-                    (file.missing_blocks, file.only_history) = (body.lost_in_history, true);
-                }
-            }
-            self.report.saved += 1;
-            if self.options.list_saved {
-                let path = self.path(*number);
-                self.report.saved_files.push(RebuiltFile {
-                    path,
-                    ..RebuiltFile::default()
-                });
-            }
-        }
-        for number in objects
-            .unreadable
-            .iter()
-            .filter(|number| !objects.all.contains_key(number))
-        {
-            let path = self.path(*number);
-            let reason = "its inode and its content are lost".to_owned();
-            note(
-                &mut self.report.lost,
-                &mut self.report.lists_complete,
-                path,
-                reason,
-            );
-        }
-        let gone = self.placed.bodies.iter().filter(|(body, facts)| {
-            facts.lost_in_history > 0 && !objects.all.contains_key(&objects.object_of(**body))
-        });
-        for (body, facts) in gone {
-            let path = self
-                .known
-                .path(&format!("(deleted object {})", objects.object_of(*body)));
-            let reason = "older versions of its content are not whole".to_owned();
-            if let Some(file) = note(
-                &mut self.report.damaged,
-                &mut self.report.lists_complete,
-                path,
-                reason,
-            ) {
-                (file.missing_blocks, file.only_history) = (facts.lost_in_history, true);
-            }
-        }
-    }
-
-    fn path(&self, number: u64) -> String {
-        let mut parts = Vec::new();
-        let mut at = number;
-        while at != keys::ROOT_OBJECT && parts.len() < 4096 {
-            let Some((directory, name)) = self.names.get(&at) else {
-                parts.push(format!("(object {at})"));
-                break;
-            };
-            parts.push(String::from_utf8_lossy(name).into_owned());
-            at = *directory;
-        }
-        parts.reverse();
-        self.known.path(&parts.join("/"))
-    }
-}
-
-/// What is wrong with an object, and how many blocks are missing; `None`: nothing.
-fn damage(object: &Object, body: &Body) -> Option<(String, u64)> {
-    let unmapped = if object.made_up {
-        0
-    } else {
-        object.blocks.saturating_sub(body.mapped)
-    };
-    let missing = body.lost + unmapped;
-    let reason = if missing > 0 {
-        "parts of its content are lost: they read as zeroes"
-    } else if body.made_up > 0 {
-        "parts of its content are put together from single chunks and may be older"
-    } else if object.made_up {
-        "its owner, mode, times and size are lost"
-    } else if object.attributes < object.attributes_said {
-        "extended attributes of it are lost"
-    } else if object.entries < object.entries_said {
-        "names in it are lost"
-    } else {
-        return None;
-    };
-    Some((reason.into(), missing))
-}
-
-fn object_at(key: &[u8]) -> Option<u64> {
-    let number: [u8; 8] = key.get(5..13)?.try_into().ok()?;
-    Some(u64::from_be_bytes(number))
-}
-
-fn note<'a>(
-    list: &'a mut Vec<RebuiltFile>,
-    complete: &mut bool,
-    path: String,
-    reason: String,
-) -> Option<&'a mut RebuiltFile> {
-    if list.len() >= LINES_MAX {
-        *complete = false;
-        return None;
-    }
-    list.push(RebuiltFile {
-        path,
-        reason,
-        ..RebuiltFile::default()
-    });
-    list.last_mut()
 }

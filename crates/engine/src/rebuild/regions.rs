@@ -10,7 +10,7 @@ use terrace_chunk::{ChunkPlace, Salvaged};
 use terrace_dataset::{REGION_BLOCKS, REGION_BYTES, RegionRecord, Run, join_value, keys, split_value};
 use terrace_store::{BLOCK_BYTES, Batch, ChunkId, Owner};
 
-use super::{RebuildReport, content::Content, datasets::Known, namespace::Objects};
+use super::{RebuildReport, content::Content, datasets::Known, objects::Objects};
 use crate::EngineError;
 
 /// Region records that are placed in one batch.

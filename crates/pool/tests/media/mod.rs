@@ -2,9 +2,10 @@
 //! made; errors can be asked for.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
 
 use terrace_device::{Cause, Device, DeviceError, MemoryDevice, Operation, Randomness, SeededRandomness};
 use terrace_pool::{CreateOptions, OpenOptions, Parallelism, Pool, PoolError, TierSettings};
@@ -285,4 +286,26 @@ pub fn sequential() -> OpenOptions {
         parallelism: Parallelism::Sequential,
         ..OpenOptions::default()
     }
+}
+
+/// Devices may be missing.
+pub fn degraded() -> OpenOptions {
+    OpenOptions {
+        degraded: true,
+        ..sequential()
+    }
+}
+
+/// Opened as the floors above do: the root, then what else the devices that were away must have before they count. (There is
+/// no log here.)
+pub fn settled(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Pool, PoolError> {
+    let pool = Pool::open(devices, options)?;
+    pool.read_root()?;
+    pool.settle_roots()?;
+    pool.take_back(&pool.returned())?;
+    Ok(pool)
+}
+
+pub fn root_of(pool: &Pool) -> Vec<u8> {
+    pool.read_root().unwrap().unwrap()
 }

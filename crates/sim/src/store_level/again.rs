@@ -55,7 +55,7 @@ impl Run {
         let store = self.store()?;
         trace!(self.trace, "scrub");
         let mut cursor = ScrubCursor::default();
-        for _ in 0..super::STEPS_MAX {
+        for _ in 0..super::background::STEPS_MAX {
             match store.scrub_step(&mut cursor, 1 << 20) {
                 Ok(progress) => {
                     ensure!(

@@ -10,13 +10,13 @@
 use terrace_pool::OpenOptions;
 use terrace_store::{Batch, ChunkId, Store};
 
-use super::{Run, marker_number};
+use super::Run;
 use crate::{
     ensure,
     fault::FaultKind,
     outcome::{Check, Violation},
     rig::Rig,
-    store_model::{MARKER_KEY, StoreModel, Value},
+    store_model::{MARKER_KEY, StoreModel, Value, marker_number},
     trace, violation,
 };
 

@@ -3,12 +3,12 @@
 use terrace_pool::DeviceState;
 use terrace_store::{Store, StoreError};
 
-use super::{Run, marker_number};
+use super::Run;
 use crate::{
     ensure,
     fault::FaultKind,
     outcome::{Check, Violation},
-    store_model::MARKER_KEY,
+    store_model::{MARKER_KEY, marker_number},
     trace, violation,
 };
 

@@ -1,0 +1,274 @@
+//! `terrace status`: a pool as it is, on one screen.
+//!
+//! Invariants: a look at all pools starts none; a stopped pool is shown as it was when last seen.
+
+use serde_json::{Value, json};
+use terrace_control::Failure;
+use terrace_device::format_size;
+use terrace_engine::Status;
+
+use super::{Session, running::chosen_pools};
+use crate::{
+    client::{Client, decode},
+    output,
+    registry::{KnownPool, Registry},
+};
+
+/// Lines of damage and damaged files that the status shows: it is to fit on a screen.
+const DAMAGE_SHOWN: usize = 3;
+const FILES_SHOWN: usize = 8;
+
+/// `terrace status`.
+pub fn status(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
+    let pools = chosen_pools(session, pool)?;
+    let mut rows: Vec<Value> = Vec::new();
+    for known in &pools {
+        // Who names a pool wants it; a look at all of them starts none.
+        let client = match pool {
+            Some(_) => Some(Client::open(&session.places, &known.name)?),
+            None => Client::open_running(&session.places, &known.name)?,
+        };
+        rows.push(match client {
+            Some(mut client) => client.call("status", json!({}))?,
+            None => stopped(session, known)?,
+        });
+    }
+    if session.json {
+        return match rows.as_slice() {
+            [one] => output::json(one),
+            all => output::json(&all),
+        };
+    }
+    for (index, mut row) in rows.into_iter().enumerate() {
+        if index > 0 {
+            output::line("")?;
+        }
+        super::blocks::beside_mounts(&mut row["datasets"]);
+        let not_restored = super::pools::failures_of(&row["not_restored"]);
+        print_status(&decode(row)?)?;
+        for failure in not_restored {
+            output::line(&format!("{:>12}: {failure}", "not back"))?;
+        }
+    }
+    Ok(())
+}
+
+/// What is known of a pool that nobody holds, in the form of a status.
+pub fn stopped(session: &Session, known: &KnownPool) -> Result<Value, Failure> {
+    let registry = Registry::new(&session.places);
+    let blocks = registry.blocks(&known.name)?;
+    let waits =
+        !registry.mounts(&known.name)?.is_empty() || !blocks.attached.is_empty() || !blocks.served.is_empty();
+    let start = format!("'terrace start {}'", known.name);
+    let status = Status {
+        pool: known.name.clone(),
+        pool_id: known.id.clone(),
+        state: "stopped".into(),
+        state_detail: match waits {
+            true => format!(
+                "its daemon has ended without 'terrace stop': {start} brings back what was mounted, attached and served"
+            ),
+            false => format!("no daemon holds it; the figures are those of the last time; {start} opens it"),
+        },
+        size_bytes: known.size_bytes,
+        used_bytes: known.used_bytes,
+        ..Status::default()
+    };
+    serde_json::to_value(status).map_err(|error| Failure::new("print as JSON", error, ""))
+}
+
+/// A pool's status for people.
+pub fn print_status(status: &Status) -> Result<(), Failure> {
+    let size = format_size;
+    let line = |name: &str, value: String| output::line(&format!("{name:>12}: {value}"));
+    line("pool", status.pool.clone())?;
+    line("state", status.state.clone())?;
+    if !status.state_detail.is_empty() {
+        line("", status.state_detail.clone())?;
+    }
+    if status.daemon_pid == 0 {
+        return line(
+            "space",
+            format!("{} used of {}", size(status.used_bytes), size(status.size_bytes)),
+        );
+    }
+    line(
+        "daemon",
+        format!("process {}, checkpoint {}", status.daemon_pid, status.checkpoint),
+    )?;
+    line(
+        "space",
+        format!(
+            "{} used of {}, {} available, {} reserve",
+            size(status.used_bytes),
+            size(status.size_bytes),
+            size(status.available_bytes),
+            size(status.reserve_bytes)
+        ),
+    )?;
+    line(
+        "data",
+        format!(
+            "{} written, {} unique (dedup {:.2}x), {} stored (compression {:.2}x), {} metadata",
+            size(status.logical_bytes),
+            size(status.unique_bytes),
+            status.dedup_ratio,
+            size(status.stored_bytes),
+            status.compression_ratio,
+            size(status.metadata_bytes)
+        ),
+    )?;
+    if status.pending_free_bytes > 0 {
+        line(
+            "pending",
+            format!("{} being freed", size(status.pending_free_bytes)),
+        )?;
+    }
+    line(
+        "memory",
+        format!(
+            "{} of {}: {} dirty, {} for readers, {} records, {} tables, {} on its way; the process holds {}",
+            size(status.memory.used_bytes),
+            size(status.memory.budget_bytes),
+            size(status.memory.dirty_bytes),
+            size(status.memory.cache_bytes),
+            size(status.memory.record_bytes),
+            size(status.memory.table_bytes),
+            size(status.memory.append_bytes),
+            size(status.memory.resident_bytes)
+        ),
+    )?;
+    if let Some(scrub) = &status.scrub {
+        line(
+            "scrub",
+            format!(
+                "{} since {}: {} of {} read, {} errors, {} repaired",
+                scrub.state,
+                scrub.started,
+                size(scrub.done_bytes),
+                size(scrub.total_bytes),
+                scrub.errors,
+                scrub.repaired
+            ),
+        )?;
+        for device in &scrub.devices {
+            line(
+                "",
+                format!(
+                    "on '{}': {} checksum errors, {} failed reads",
+                    device.path, device.checksum_errors, device.read_errors
+                ),
+            )?;
+        }
+        // One screen: 'scrub --wait' and '--json' say it all.
+        let rest = |shown: usize, all: usize, where_all: &str| match all.saturating_sub(shown) {
+            0 => Ok(()),
+            more => line("", format!("and {more} more: {where_all}")),
+        };
+        for damage in scrub.damage.iter().take(DAMAGE_SHOWN) {
+            line("", damage.clone())?;
+        }
+        rest(DAMAGE_SHOWN, scrub.damage.len(), "'terrace status --json'")?;
+        for file in scrub.files.iter().take(FILES_SHOWN) {
+            line("damaged", file.clone())?;
+        }
+        let all = format!("'terrace status {} --lost'", status.pool);
+        rest(FILES_SHOWN, scrub.files.len(), &all)?;
+    }
+    if !status.migration {
+        let on = format!("'terrace pool set migration=on {}'", status.pool);
+        line(
+            "migration",
+            format!("off: nothing moves between tiers until {on}"),
+        )?;
+    }
+    output::line("")?;
+    let mut rows = Vec::new();
+    for tier in &status.tiers {
+        rows.push(vec![
+            tier.name.clone(),
+            String::new(),
+            size(tier.size_bytes),
+            size(tier.used_bytes),
+            String::new(),
+            String::new(),
+            String::new(),
+        ]);
+        for device in &tier.devices {
+            rows.push(vec![
+                format!("  {}", device.path),
+                device.state.clone(),
+                size(device.size_bytes),
+                size(device.used_bytes),
+                device.read_errors.to_string(),
+                device.write_errors.to_string(),
+                device.checksum_errors.to_string(),
+            ]);
+        }
+    }
+    output::table(
+        &[
+            "TIER / DEVICE",
+            "STATE",
+            "SIZE",
+            "USED",
+            "READ",
+            "WRITE",
+            "CHECKSUM",
+        ],
+        &rows,
+        &[2, 3, 4, 5, 6],
+    )?;
+    output::line("")?;
+    let rows: Vec<Vec<String>> = status
+        .datasets
+        .iter()
+        .map(|dataset| {
+            vec![
+                dataset.name.clone(),
+                dataset.kind.clone(),
+                size(dataset.used_bytes),
+                dataset.objects.to_string(),
+                dataset.durability.clone(),
+                if dataset.mounts.is_empty() {
+                    "-".into()
+                } else {
+                    dataset.mounts.join(",")
+                },
+            ]
+        })
+        .collect();
+    output::table(
+        &["DATASET", "TYPE", "USED", "OBJECTS", "DURABILITY", "MOUNTED AT"],
+        &rows,
+        &[2, 3],
+    )?;
+    for dataset in status
+        .datasets
+        .iter()
+        .filter(|dataset| dataset.durability != "barrier")
+    {
+        line(&dataset.name, dataset.durability_detail.clone())?;
+    }
+    let running: Vec<_> = status
+        .jobs
+        .iter()
+        .filter(|job| matches!(job.state.as_str(), "running" | "waiting" | "paused"))
+        .collect();
+    for job in running {
+        line(
+            "job",
+            format!(
+                "{} {} {}: {} of {}, {}/s; {}",
+                job.id,
+                job.kind,
+                job.state,
+                size(job.done_bytes),
+                size(job.total_bytes),
+                size(job.rate as u64),
+                job.reason
+            ),
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! The bounded steps that drive an engine, from its threads or from a simulation: commits that are due, background work of
+//! the store, upkeep, the mover, flushes.
+//!
+//! Invariants: a step of a closed engine is refused; a tick that returned has made durable all that came before it; what
+//! goes wrong beside the users is complained of once, not at every step.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use terrace_chunk::Step;
+use terrace_dataset::Progress;
+
+use super::Engine;
+use crate::EngineError;
+
+/// Most records that one step of background freeing changes.
+const SWEEP_RECORDS: usize = 1000;
+
+/// Bytes written ahead after which they are committed.
+const AHEAD_BYTES_MAX: u64 = 128 << 20;
+
+impl Engine {
+    /// One commit interval: commits all datasets at one moment and makes that durable, so that nothing older than the
+    /// interval can be lost; returns the checkpoint that it closed.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn tick(&self) -> Result<u64, EngineError> {
+        self.check_open()?;
+        let checkpoint = self.datasets.commit_all()?;
+        self.store.flush(self.store.newest())?;
+        self.chunks.catch_up();
+        Ok(checkpoint)
+    }
+
+    /// Commits and makes durable what is due by the `commit_interval` of its dataset or of the pool, and brings the copy of
+    /// the log on a slower device up to date before it is behind for as long as that of the pool. Returns for how long nothing
+    /// will be due.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn commit_due(&self) -> Result<Duration, EngineError> {
+        self.check_open()?;
+        let interval = self.commit_interval_milliseconds.load(Ordering::Relaxed) * 1_000_000;
+        let wait = self.datasets.commit_due(interval)?;
+        Ok(Duration::from_nanos(wait.min(self.catch_up_due(interval))))
+    }
+
+    /// Who looks at least every half `interval` sees what is behind within that, and ends it after another half.
+    fn catch_up_due(&self, interval: u64) -> u64 {
+        let now = self.clock.monotonic_nanoseconds().max(1);
+        let since = match self.chunks.behind_bytes() {
+            0 => 0,
+            _ => match self.behind_since_nanoseconds.load(Ordering::Relaxed) {
+                0 => now,
+                since if now.saturating_sub(since) < interval / 2 => since,
+                _ => {
+                    self.chunks.catch_up();
+                    0
+                }
+            },
+        };
+        self.behind_since_nanoseconds.store(since, Ordering::Relaxed);
+        interval / 2
+    }
+
+    /// One bounded step of background work: store, history and scrub, mover, writing ahead in turn. Returns whether
+    /// there was any.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn step(&self) -> Result<bool, EngineError> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let mut worked = false;
+        for kind in 0..4 {
+            worked = match (turn + kind) % 4 {
+                0 => self.store_step()?,
+                1 => self.upkeep_step()?,
+                2 => self.mover_step()?.is_none(),
+                _ => self.datasets.write_ahead_step(),
+            };
+            if worked {
+                break;
+            }
+        }
+        Ok(worked)
+    }
+
+    pub(crate) fn store_step(&self) -> Result<bool, EngineError> {
+        self.check_open()?;
+        Ok(self.chunks.step()? == Step::More)
+    }
+
+    pub(crate) fn upkeep_step(&self) -> Result<bool, EngineError> {
+        self.check_open()?;
+        if let Err(error) = self.pool.note_failing() {
+            self.complain("devices", &error.into());
+        }
+        self.tell_failing();
+        if let Err(error) = self.take_back_out_of_step() {
+            self.complain("devices", &error);
+        }
+        if let Err(error) = self.resilver_with_more_room() {
+            self.complain("devices", &error);
+        }
+        let swept = self.datasets.sweep_step(SWEEP_RECORDS)? == Progress::More;
+        let scrubbed = match self.scrub.step(
+            &self.chunks,
+            &self.pool.name(),
+            self.clock.monotonic_nanoseconds(),
+        )? {
+            None => false,
+            Some(false) => true,
+            Some(true) => {
+                if let Some(status) = self.scrub.status() {
+                    let text = format!(
+                        "scrub {}: {} errors, {} repaired",
+                        status.state, status.errors, status.repaired
+                    );
+                    self.event("scrub", &text);
+                }
+                self.scrub
+                    .keep(&*self.store, &self.pool.devices(), self.clock.now_nanoseconds());
+                // What it found is in its own list.
+                self.losses.look_again();
+                if self.scrub.status().is_some_and(|status| status.state == "done") {
+                    self.scrubbed_all(self.scrub.is_short())?;
+                }
+                true
+            }
+        };
+        let now = self.clock.monotonic_nanoseconds();
+        let looked = self.losses.step(&self.chunks, &self.pool.name(), now);
+        Ok(swept || scrubbed || looked)
+    }
+
+    /// One step of the mover; `None`: there may be more to do, else for how long there is not.
+    pub(crate) fn mover_step(&self) -> Result<Option<Duration>, EngineError> {
+        self.check_open()?;
+        let asked = self.chunks.sinking_asked();
+        if asked.is_some() {
+            self.mover.look_for_room_at_once();
+        }
+        let step = self.mover.step()?;
+        self.chunks.set_sinking(self.mover.sinking_tiers(), asked);
+        self.chunks.set_resting_from(self.mover.resting_tiers());
+        let now = self.environment.clock.monotonic_nanoseconds();
+        for tier in 0..self.pool.tiers().len() as u8 {
+            let spacing = self.environment.foreground.spacing(Some(tier), now);
+            self.chunks.set_spacing(tier, spacing);
+        }
+        self.settle_leaving()?;
+        self.settle_resilver()?;
+        match step {
+            terrace_mover::Step::More => Ok(None),
+            terrace_mover::Step::Idle { wait } => Ok(Some(Duration::from_nanos(wait))),
+        }
+    }
+
+    /// Writes ahead what streams have written; commits ahead of the interval when much else is dirty, so that writers
+    /// need not wait, or when much was written ahead, so that a recovery has little to verify.
+    pub(crate) fn flush_step(&self) -> Result<bool, EngineError> {
+        self.check_open()?;
+        if self.datasets.write_ahead_step() {
+            if self.datasets.ahead_bytes() > AHEAD_BYTES_MAX {
+                self.datasets.commit_all()?;
+            }
+            return Ok(true);
+        }
+        if !self.datasets.wants_flush() {
+            return Ok(false);
+        }
+        self.datasets.commit_all()?;
+        Ok(true)
+    }
+
+    /// Says an error of a worker once.
+    pub(crate) fn complain(&self, worker: &str, error: &EngineError) {
+        if matches!(error, EngineError::Closed) {
+            return;
+        }
+        let text = format!("{worker}: {error}");
+        let mut last = self.last_complaint.lock();
+        if *last != text {
+            tracing::error!("{text}");
+            last.clone_from(&text);
+            drop(last);
+            self.event("error", &text);
+        }
+    }
+}
