@@ -9,7 +9,7 @@ use std::{
 
 use terrace_chunk::{ChunkStore, Options};
 use terrace_device::{Device, DeviceError, MemoryDevice, SeededRandomness};
-use terrace_pool::{CreateOptions, OpenOptions, Parallelism, Pool, TierSettings};
+use terrace_pool::{CreateOptions, DeviceAdd, OpenOptions, Parallelism, Pool, TierSettings};
 use terrace_store::Batch;
 use terrace_store::Store;
 
@@ -280,4 +280,42 @@ fn without_the_end_of_the_log_nothing_is_noted_and_the_error_says_which_device_i
         }
     }
     assert!(refused > 0);
+}
+
+fn content_of(device: &MemoryDevice) -> Vec<u8> {
+    let mut bytes = vec![0; device.size_bytes() as usize];
+    device.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn of_two_that_were_away_the_one_that_was_in_use_longer_knows_how_the_log_went_on() {
+    let (mut devices, store) = two_tiers(24 << 20);
+    let joins = Arc::new(MemoryDevice::new("joins", 24 << 20));
+    let place = DeviceAdd::Tier("fast".into());
+    let number = store
+        .pool()
+        .add_device(joins.clone(), place, false, &SeededRandomness::new(8))
+        .unwrap();
+    devices.push(joins);
+    // Only the fast one has it: it goes with that.
+    write(&store, 1);
+    drop(store);
+    // The slow one writes where that was, names segments that the log goes on in, and drops out.
+    let store = open(&devices[1..], 2);
+    let (slow, as_it_was) = (&devices[1], content_of(&devices[1]));
+    store.pool().note_lacking(1);
+    store.pool().note_failing().unwrap();
+    write(&store, 2);
+    drop(store);
+    slow.write_at(0, &as_it_was).unwrap();
+    let store = open(&devices, 3);
+    assert_eq!(store.pool().returned(), [1, 0]);
+    assert!(store.pool().has_device(number));
+    let has = |number: u64| {
+        let key = [&[0x20][..], &number.to_be_bytes()].concat();
+        store.get(&key).unwrap().is_some()
+    };
+    assert!(has(2), "what was acknowledged last is not there");
+    assert!(!has(1), "what was given up came back");
 }

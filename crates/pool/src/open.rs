@@ -6,6 +6,7 @@
 //! was away, gets a new generation that says so, before anything is changed and only after it proved to open at all.
 //! A device that was cut short is taken as it is where devices may be missing: nothing new is put on it.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -235,6 +236,8 @@ impl Pool {
             open.push(Arc::new(device));
         }
         open.sort_by_key(|device| device.number);
+        // Who was in use longest knows best: what one that left before it has besides was given up without that.
+        returned.sort_by_key(|number| Reverse(label.member(*number).and_then(Member::absent_since)));
         let absent = |member: &&Member| !open.iter().any(|device| device.number == member.number);
         let missing: Vec<String> = label
             .members
