@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use terrace_meta::{Tree, decode_count};
@@ -12,6 +12,7 @@ use terrace_store::{ChunkId, StoreError};
 use crate::{
     AuditReport, ChunkStore,
     counters::Counters,
+    pending_free::estimate_of,
     record::{
         ChunkRecord, TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_LIVE, TABLE_REFERENCES, TABLE_SEGMENTS,
         candidate_of_key, chunk_of_key, segment_of_key,
@@ -39,9 +40,16 @@ impl ChunkStore {
             }
         })?;
         let mut candidates = BTreeSet::new();
-        self.each(TABLE_CANDIDATES, |key, _| {
-            candidates.extend(candidate_of_key(key))
+        let mut pending = 0;
+        self.each(TABLE_CANDIDATES, |key, value| {
+            candidates.extend(candidate_of_key(key));
+            pending += estimate_of(value);
         })?;
+        let counted_all = self.maintenance.lock().reclaim.inherited.is_none();
+        let says = self.pending_free.load(Ordering::Relaxed);
+        if counted_all && says != pending {
+            wrong.push(format!("{pending} bytes are to be freed, memory says {says}"));
+        }
         let mut claimed = BTreeSet::new();
         self.each(TABLE_SEGMENTS, |key, _| claimed.extend(segment_of_key(key)))?;
         let mut live = BTreeMap::new();

@@ -30,6 +30,7 @@ mod moves;
 mod options;
 mod packing;
 mod payload;
+mod pending_free;
 mod places;
 mod read;
 mod reclaim;
