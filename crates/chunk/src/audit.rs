@@ -10,7 +10,7 @@ use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, StoreError};
 
 use crate::{
-    AuditReport, ChunkStore,
+    AuditReport, ChunkStore, UnreadableMetadata,
     counters::Counters,
     pending_free::estimate_of,
     record::{
@@ -229,6 +229,20 @@ impl ChunkStore {
     /// not.
     pub fn is_mirrored(&self) -> bool {
         self.log.is_mirrored() && self.meta.is_mirrored()
+    }
+
+    /// Segments of metadata of which readers met a part that no copy gives, on devices that are there.
+    pub fn unreadable_metadata(&self) -> Vec<UnreadableMetadata> {
+        let mut found: Vec<UnreadableMetadata> = Vec::new();
+        for part in self.tree.known_unreadable() {
+            let copies: Vec<SegmentId> = self.meta.copies_of(part.extent).iter().collect();
+            let is_there = copies.iter().any(|copy| self.pool.has_segment(*copy));
+            if is_there && !found.iter().any(|other| other.copies == copies) {
+                let cause = part.cause;
+                found.push(UnreadableMetadata { copies, cause });
+            }
+        }
+        found
     }
 
     /// Segments of metadata that have no copy on a device that is there: what they tell of cannot be found.

@@ -62,7 +62,8 @@ mod hostile_bytes;
 pub use evacuate::{EvacuateCursor, Plight};
 pub use options::{Options, Step};
 pub use reports::{
-    AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress, VerifyProgress,
+    AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress, UnreadableMetadata,
+    VerifyProgress,
 };
 pub use salvage::{How, Salvaged};
 pub use store::ChunkStore;
