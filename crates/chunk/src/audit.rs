@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use terrace_meta::{Tree, decode_count};
@@ -10,8 +10,9 @@ use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, StoreError};
 
 use crate::{
-    AuditReport, ChunkStore,
+    AuditReport, ChunkStore, UnreadableMetadata,
     counters::Counters,
+    pending_free::estimate_of,
     record::{
         ChunkRecord, TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_LIVE, TABLE_REFERENCES, TABLE_SEGMENTS,
         candidate_of_key, chunk_of_key, segment_of_key,
@@ -39,9 +40,16 @@ impl ChunkStore {
             }
         })?;
         let mut candidates = BTreeSet::new();
-        self.each(TABLE_CANDIDATES, |key, _| {
-            candidates.extend(candidate_of_key(key))
+        let mut pending = 0;
+        self.each(TABLE_CANDIDATES, |key, value| {
+            candidates.extend(candidate_of_key(key));
+            pending += estimate_of(value);
         })?;
+        let counted_all = self.maintenance.lock().reclaim.inherited.is_none();
+        let says = self.pending_free.load(Ordering::Relaxed);
+        if counted_all && says != pending {
+            wrong.push(format!("{pending} bytes are to be freed, memory says {says}"));
+        }
         let mut claimed = BTreeSet::new();
         self.each(TABLE_SEGMENTS, |key, _| claimed.extend(segment_of_key(key)))?;
         let mut live = BTreeMap::new();
@@ -221,6 +229,20 @@ impl ChunkStore {
     /// not.
     pub fn is_mirrored(&self) -> bool {
         self.log.is_mirrored() && self.meta.is_mirrored()
+    }
+
+    /// Segments of metadata of which readers met a part that no copy gives, on devices that are there.
+    pub fn unreadable_metadata(&self) -> Vec<UnreadableMetadata> {
+        let mut found: Vec<UnreadableMetadata> = Vec::new();
+        for part in self.tree.known_unreadable() {
+            let copies: Vec<SegmentId> = self.meta.copies_of(part.extent).iter().collect();
+            let is_there = copies.iter().any(|copy| self.pool.has_segment(*copy));
+            if is_there && !found.iter().any(|other| other.copies == copies) {
+                let cause = part.cause;
+                found.push(UnreadableMetadata { copies, cause });
+            }
+        }
+        found
     }
 
     /// Segments of metadata that have no copy on a device that is there: what they tell of cannot be found.

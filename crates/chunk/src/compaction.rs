@@ -70,6 +70,12 @@ impl ChunkStore {
                 state.without_room.insert(segment);
                 return Ok(true);
             }
+            // What tells of its chunks cannot be read: the other segments are compacted all the same.
+            Err(StoreError::DamagedMetadata(cause) | StoreError::Device(cause)) => {
+                tracing::error!(%segment, %cause, "a segment cannot be compacted");
+                state.stuck.insert(segment);
+                return Ok(true);
+            }
             Err(error) => return Err(error),
         };
         if !outcome.failed.is_empty() {

@@ -30,6 +30,7 @@ mod moves;
 mod options;
 mod packing;
 mod payload;
+mod pending_free;
 mod places;
 mod read;
 mod reclaim;
@@ -61,7 +62,8 @@ mod hostile_bytes;
 pub use evacuate::{EvacuateCursor, Plight};
 pub use options::{Options, Step};
 pub use reports::{
-    AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress, VerifyProgress,
+    AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress, UnreadableMetadata,
+    VerifyProgress,
 };
 pub use salvage::{How, Salvaged};
 pub use store::ChunkStore;

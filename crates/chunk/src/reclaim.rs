@@ -13,7 +13,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use terrace_codec::Reader;
 use terrace_meta::{Key, Operation};
 use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, StoreError};
@@ -22,6 +21,7 @@ use crate::{
     commit::{Operations, add_live},
     counters::Counters,
     maintenance::Maintenance,
+    pending_free::{Inherited, estimate_of},
     record::{
         ChunkRecord, TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_REFERENCES, candidate_of_key, chunk_key, dedup_key,
     },
@@ -30,6 +30,8 @@ use crate::{
 
 /// Candidates looked at in one step.
 const CANDIDATES: usize = 1024;
+/// Calls that do nothing after the list could not be read.
+const UNREADABLE_REST: u32 = 1000;
 
 /// What the look for dead chunks carries on from one step to the next.
 #[derive(Default)]
@@ -40,20 +42,41 @@ pub(crate) struct Reclaim {
     left_behind: bool,
     /// Up to this sequence there are none: while nothing is committed nobody looks again.
     none_until: Option<u64>,
+    /// The list could not be read: so many calls do nothing.
+    rest: u32,
+    /// What was on the list when the store was opened, as far as nobody knows yet how many bytes that is.
+    pub(crate) inherited: Option<Inherited>,
 }
 
 /// An entry of the list: its key, the chunk, and the estimate of bytes that it frees.
 type Candidate<'a> = (&'a Bytes, ChunkId, i64);
 
 impl ChunkStore {
-    /// Frees chunks that nothing refers to; `false` when there was nothing to do.
+    /// Frees chunks that nothing refers to; `false` when there was nothing to do, or the list of them cannot be read: that is tried
+    /// again later, and keeps nobody from other work.
     pub(crate) fn reclaim_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
         let state = &mut state.reclaim;
+        if state.rest > 0 {
+            state.rest -= 1;
+            return Ok(false);
+        }
         let newest = self.commit.lock().sequence;
         if state.none_until == Some(newest) {
             return Ok(false);
         }
-        let records = self.next_candidates(state)?;
+        let listed = match self.count_inherited(&mut state.inherited) {
+            Ok(true) => return Ok(true),
+            Ok(false) => self.next_candidates(state),
+            Err(error) => Err(error),
+        };
+        let records = match listed {
+            Ok(records) => records,
+            Err(error) => {
+                tracing::error!(%error, "the list of what is to be freed cannot be read");
+                state.rest = UNREADABLE_REST;
+                return Ok(false);
+            }
+        };
         let Some((last, _)) = records.last() else {
             state.none_until = Some(newest);
             return Ok(false);
@@ -205,5 +228,5 @@ impl ChunkStore {
 
 fn candidate<'a>((key, value): &'a (Bytes, Bytes)) -> Option<Candidate<'a>> {
     let id = candidate_of_key(key)?;
-    Some((key, id, Reader::new(value).signed_varint("estimate").unwrap_or(0)))
+    Some((key, id, estimate_of(value)))
 }

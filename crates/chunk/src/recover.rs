@@ -209,6 +209,7 @@ impl ChunkStore {
             );
         }
         store.claim_data()?;
+        store.inherit_candidates();
         store.given_up = given_up;
         if store.given_up.is_some() {
             store.checkpoint()?;

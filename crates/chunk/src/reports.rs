@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use terrace_pool::SegmentId;
 use terrace_store::ChunkId;
 
 /// Where a scrub is; `Default` starts a new one.
@@ -115,4 +116,13 @@ pub struct AuditReport {
     pub chunks: u64,
     /// Each discrepancy in words; empty when all is well.
     pub discrepancies: Vec<String>,
+}
+
+/// A segment of metadata of which a part cannot be read from any of its copies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadableMetadata {
+    /// Where its copies lie.
+    pub copies: Vec<SegmentId>,
+    /// What readers met there, of the first part.
+    pub cause: String,
 }

@@ -14,7 +14,7 @@ use terrace_store::{ChunkId, Placement, StoreError};
 use crate::{
     ChunkStore, DamagedChunk, ScrubCursor, ScrubProgress,
     read::verified,
-    record::{COPIES_MAX, ChunkRecord, Location, TABLE_CHUNKS, chunk_of_key},
+    record::{COPIES_MAX, ChunkRecord, Location, TABLE_CHUNKS, chunk_key, chunk_of_key},
     spans::Stored,
     store::meta_error,
 };
@@ -86,10 +86,21 @@ impl ChunkStore {
     ) -> Result<u64, StoreError> {
         let mut from = vec![TABLE_CHUNKS];
         from.extend_from_slice(&cursor.next_chunk.to_be_bytes());
-        let records = self
-            .tree
-            .scan(&from, &[TABLE_CHUNKS + 1], SCAN)
-            .map_err(meta_error)?;
+        let records = match self.tree.scan(&from, &[TABLE_CHUNKS + 1], SCAN) {
+            Ok(records) => records,
+            Err(error) => match self.records_before_damage(&from) {
+                Some(records) => records,
+                None => {
+                    let from = cursor.next_chunk;
+                    cursor.next_chunk = self.first_after_damage(from);
+                    let last = cursor.next_chunk - 1;
+                    let line =
+                        format!("records of chunks {from} to {last}, which are not looked at: {error}");
+                    progress.damaged_metadata.push(line);
+                    return Ok(RECORD_BYTES);
+                }
+            },
+        };
         if records.is_empty() {
             cursor.chunks_done = true;
         }
@@ -157,6 +168,37 @@ impl ChunkStore {
         }
         cursor.done_bytes += bytes;
         Ok(bytes + records.len() as u64 * RECORD_BYTES)
+    }
+
+    /// Fewer records, where those behind them cannot be read; `None` if it is so with the first.
+    fn records_before_damage(&self, from: &[u8]) -> Option<Vec<(Bytes, Bytes)>> {
+        let limits = [SCAN / 4, SCAN / 16, 1];
+        limits
+            .into_iter()
+            .find_map(|limit| self.tree.scan(from, &[TABLE_CHUNKS + 1], limit).ok())
+    }
+
+    /// The first chunk above `damaged` from which on records can be read, or where there can be no more of them.
+    fn first_after_damage(&self, damaged: u64) -> u64 {
+        let end = self.next_chunk_id().max(damaged + 1);
+        let is_readable = |chunk: u64| {
+            let from = chunk_key(TABLE_CHUNKS, ChunkId(chunk));
+            chunk >= end || self.tree.scan(&from, &[TABLE_CHUNKS + 1], 1).is_ok()
+        };
+        let (mut bad, mut step) = (damaged, 1);
+        while !is_readable(bad.saturating_add(step)) {
+            bad = bad.saturating_add(step);
+            step *= 2;
+        }
+        let mut good = bad.saturating_add(step).min(end);
+        while good - bad > 1 {
+            let middle = bad + (good - bad) / 2;
+            match is_readable(middle) {
+                true => good = middle,
+                false => bad = middle,
+            }
+        }
+        good
     }
 
     /// Whether a chunk has fewer copies than its tier keeps, though there are devices for more.

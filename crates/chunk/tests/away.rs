@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use numbered::{copy_of, create, has, open_pool, options, write};
 use terrace_chunk::ChunkStore;
-use terrace_device::{Device, DeviceError, MemoryDevice};
+use terrace_device::{Device, DeviceError, MemoryDevice, SeededRandomness};
+use terrace_pool::DeviceAdd;
 use terrace_store::Store;
 
 fn open(devices: &[Arc<MemoryDevice>], nonce: u64) -> Arc<ChunkStore> {
@@ -168,4 +169,34 @@ fn without_the_end_of_the_log_nothing_is_noted_and_the_error_says_which_device_i
         }
     }
     assert!(refused > 0);
+}
+
+#[test]
+fn of_two_that_were_away_the_one_that_was_in_use_longer_knows_how_the_log_went_on() {
+    let (mut devices, store) = two_tiers(24 << 20);
+    let joins = Arc::new(MemoryDevice::new("joins", 24 << 20));
+    let place = DeviceAdd::Tier("fast".into());
+    let number = store
+        .pool()
+        .add_device(joins.clone(), place, false, &SeededRandomness::new(8))
+        .unwrap();
+    devices.push(joins);
+    // Only the fast one has it: it goes with that.
+    write(&store, 1);
+    drop(store);
+    // The slow one writes where that was, names segments that the log goes on in, and drops out.
+    let store = open(&devices[1..], 2);
+    let (slow, as_it_was) = (&devices[1], copy_of(&*devices[1]));
+    store.pool().note_lacking(1);
+    store.pool().note_failing().unwrap();
+    write(&store, 2);
+    drop(store);
+    let mut content = vec![0; as_it_was.size_bytes() as usize];
+    as_it_was.read_at(0, &mut content).unwrap();
+    slow.write_at(0, &content).unwrap();
+    let store = open(&devices, 3);
+    assert_eq!(store.pool().returned(), [1, 0]);
+    assert!(store.pool().has_device(number));
+    assert!(has(&store, 2), "what was acknowledged last is not there");
+    assert!(!has(&store, 1), "what was given up came back");
 }

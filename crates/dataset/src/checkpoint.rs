@@ -18,16 +18,69 @@ use crate::{
     settings::Durability,
 };
 
+/// Commits of a dataset that fail one after another until it is called stuck.
+const STUCK_COMMITS: u32 = 3;
+
 impl Datasets {
     /// Closes the current checkpoint as one state of the whole pool and hands it to the store: what the ticker
     /// does every `commit_interval`. Datasets with `durability=ram` are left out. Returns its number.
     /// Checkpoints that retention wants are held, those it lets go are given to the sweep.
     pub fn commit_all(&self) -> Result<u64, DatasetError> {
         let nodes = self.nodes_where(|node| node.state.settings().durability != Durability::Ram);
-        let (checkpoint, _) =
-            self.close_checkpoint(nodes, |checkpoint, nodes| self.retain(checkpoint, nodes))?;
+        let (checkpoint, failed) = self.commit_what_can_be(nodes, |_| {});
         self.thin()?;
-        Ok(checkpoint)
+        failed.map_or(Ok(checkpoint), Err)
+    }
+
+    /// Commits these as one state; where one of them cannot be committed, the others are all the same, each as a state of its own.
+    /// Gives those that are to `done`; returns the newest checkpoint, and the first error.
+    fn commit_what_can_be(&self, nodes: Vec<Arc<Node>>, done: impl Fn(&Node)) -> (u64, Option<DatasetError>) {
+        let close = |nodes| self.close_checkpoint(nodes, |checkpoint, nodes| self.retain(checkpoint, nodes));
+        let note = |node: &Arc<Node>| {
+            node.state.failed_commits().store(0, Ordering::Relaxed);
+            done(node);
+        };
+        let first = match close(nodes.clone()) {
+            Ok((checkpoint, _)) => {
+                nodes.iter().for_each(note);
+                return (checkpoint, None);
+            }
+            Err(error) => error,
+        };
+        let (mut newest, mut failed) = (0, None);
+        for node in nodes {
+            match close(vec![node.clone()]) {
+                Ok((checkpoint, _)) => {
+                    newest = newest.max(checkpoint);
+                    note(&node);
+                }
+                Err(error) => {
+                    node.state.failed_commits().fetch_add(1, Ordering::Relaxed);
+                    failed = failed.or(Some(error));
+                }
+            }
+        }
+        // What failed at first may be made up for by now.
+        (
+            newest,
+            failed.inspect(|_| tracing::debug!(%first, "some datasets could not be committed")),
+        )
+    }
+
+    /// Keeps datasets from being changed whose commits fail again and again: what they have not committed would else fill the memory
+    /// that all have for writing. For who knows that it will not be better by itself.
+    pub fn keep_stuck_from_changes(&self) {
+        let is_stuck = |node: &Node| node.state.failed_commits().load(Ordering::Relaxed) >= STUCK_COMMITS;
+        for node in self.nodes_where(is_stuck) {
+            node.state.keep_from_changes();
+        }
+    }
+
+    /// Names of datasets whose commits fail again and again.
+    pub fn stuck(&self) -> Vec<String> {
+        let is_stuck = |node: &Node| node.state.failed_commits().load(Ordering::Relaxed) >= STUCK_COMMITS;
+        let nodes = self.nodes_where(is_stuck);
+        nodes.iter().map(|node| node.state.name().to_string()).collect()
     }
 
     /// Hands a bounded part of what streams have written to the store, ahead of the commit that will make it part of
@@ -99,17 +152,14 @@ impl Datasets {
         if nodes.is_empty() {
             return Ok(wait.get());
         }
-        let committed = nodes.clone();
-        let (_, sequence) =
-            self.close_checkpoint(nodes, |checkpoint, nodes| self.retain(checkpoint, nodes))?;
-        for node in committed {
-            node.state
-                .committed_nanoseconds()
-                .store(now.saturating_add(1), Ordering::Relaxed);
-        }
-        self.environment.store.flush(sequence)?;
+        let (_, failed) = self.commit_what_can_be(nodes, |node| {
+            let committed = node.state.committed_nanoseconds();
+            committed.store(now.saturating_add(1), Ordering::Relaxed);
+        });
+        // The others keep their word.
+        self.environment.store.flush(self.environment.store.newest())?;
         self.thin()?;
-        Ok(wait.get())
+        failed.map_or(Ok(wait.get()), Err)
     }
 
     /// Commits and flushes everything, also what is kept only in RAM: before the pool is closed.

@@ -8,7 +8,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -150,6 +150,8 @@ pub struct DatasetState {
     gone: AtomicBool,
     /// A part of its records is out of reach: what is changed now could not be committed.
     is_kept_from_changes: AtomicBool,
+    /// Periodic commits that failed one after another.
+    failed_commits: AtomicU32,
     committed_nanoseconds: AtomicU64,
     /// Changed under the commit lock.
     recount: Mutex<Option<Recount>>,
@@ -195,6 +197,7 @@ impl DatasetState {
             orphans: AtomicBool::new(true),
             gone: AtomicBool::new(false),
             is_kept_from_changes: AtomicBool::new(false),
+            failed_commits: AtomicU32::new(0),
             committed_nanoseconds: AtomicU64::new(0),
             recount: Mutex::new(None),
         }
@@ -253,6 +256,11 @@ impl DatasetState {
         self.is_kept_from_changes.store(true, Ordering::SeqCst);
         let settings = Settings::clone(&self.settings());
         self.set_settings(settings);
+    }
+
+    /// Periodic commits that failed one after another.
+    pub(crate) fn failed_commits(&self) -> &AtomicU32 {
+        &self.failed_commits
     }
 
     /// A number that no object or body of this dataset had before.

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use parking_lot::Mutex;
-use terrace_pool::DeviceState;
+use terrace_pool::{DeviceState, SegmentId};
 
 use crate::Engine;
 
@@ -14,6 +14,8 @@ use crate::Engine;
 pub(crate) struct Alarms {
     /// Devices that fail.
     failing: Mutex<BTreeSet<u16>>,
+    /// Segments of metadata of which a part cannot be read.
+    pub(crate) unreadable: Mutex<BTreeSet<Vec<SegmentId>>>,
 }
 
 impl Engine {

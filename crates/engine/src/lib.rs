@@ -25,6 +25,7 @@ mod scrub;
 mod scrub_record;
 mod spec;
 mod status;
+mod unreadable;
 mod verify;
 mod workers;
 

@@ -143,7 +143,15 @@ impl Engine {
                 detail.push_str(&format!("; {}", given_up_in_words(cause)));
             }
             detail.push_str(&self.out_of_reach_in_words());
+            let unreadable = self.unreadable_in_words();
+            if !unreadable.is_empty() {
+                detail.push_str(&format!("; {unreadable}"));
+            }
             return ("degraded".into(), detail);
+        }
+        let unreadable = self.unreadable_in_words();
+        if !unreadable.is_empty() {
+            return ("degraded".into(), unreadable);
         }
         let behind = self.behind_in_words();
         if !behind.is_empty() {

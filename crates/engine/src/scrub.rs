@@ -1,4 +1,5 @@
-//! The scrub: everything is read and verified, in bounded steps, with progress.
+//! The scrub: everything is read and verified, in bounded steps, with progress: labels and roots first, since without these a
+//! device is found by no opening, then content and tables.
 //!
 //! Invariants: one scrub at a time; a step holds no lock of the engine while it reads; what it found stays readable
 //! until the next scrub starts, and what one found that ended until the next one ends, also after a restart.
@@ -7,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use terrace_chunk::{ChunkStore, ScrubCursor};
-use terrace_pool::DeviceInfo;
+use terrace_pool::{DeviceInfo, FrontDamage, Pool};
 use terrace_store::{Batch, ChunkId, Store, StoreError};
 
 use crate::{
@@ -30,6 +31,10 @@ const NAMING_RECORDS: usize = 2000;
 
 struct Run {
     cursor: Option<ScrubCursor>,
+    /// Labels and roots were read.
+    fronts_read: bool,
+    /// What is still to be told as events.
+    untold: Vec<String>,
     started_monotonic: u64,
     /// Since when it is paused.
     paused_monotonic: Option<u64>,
@@ -52,6 +57,30 @@ impl Run {
     fn is_under_way(&self) -> bool {
         matches!(self.status.state.as_str(), "running" | "paused")
     }
+
+    /// Labels and roots of a device were not as they should be.
+    fn note_front(&mut self, damage: &FrontDamage, pool: &str) {
+        let FrontDamage {
+            path, found, left, ..
+        } = damage;
+        self.status.errors += found.len() as u64;
+        self.status.repaired += found.len().saturating_sub(left.len()) as u64;
+        if left.is_empty() {
+            let line = format!(
+                "labels and roots of {path} were written anew: {}",
+                found.join("; ")
+            );
+            self.untold.push(line.clone());
+            self.status.mended.push(line);
+        } else {
+            let line = format!(
+                "labels and roots of {path} cannot be written anew: {}; 'terrace pool replace {pool} {path} NEW'",
+                left.join("; ")
+            );
+            self.untold.push(line.clone());
+            self.status.damage.push(line);
+        }
+    }
 }
 
 /// The running or last scrub.
@@ -67,6 +96,8 @@ impl Scrub {
         let outcome = record.and_then(|bytes| Outcome::decode(&bytes).ok());
         let run = outcome.map(|outcome| Run {
             cursor: None,
+            fronts_read: true,
+            untold: Vec::new(),
             started_monotonic: 0,
             paused_monotonic: None,
             status: outcome.status,
@@ -139,6 +170,8 @@ impl Scrub {
         }
         *run = Some(Run {
             cursor: Some(ScrubCursor::default()),
+            fronts_read: false,
+            untold: Vec::new(),
             started_monotonic: monotonic_nanoseconds,
             paused_monotonic: None,
             status: ScrubStatus {
@@ -219,6 +252,41 @@ impl Scrub {
         found.unwrap_or((Vec::new(), true))
     }
 
+    /// What it found since this was asked last and users are to be told, however the scrub ends.
+    pub(crate) fn take_untold(&self) -> Vec<String> {
+        let mut run = self.run.lock();
+        run.as_mut()
+            .map(|run| std::mem::take(&mut run.untold))
+            .unwrap_or_default()
+    }
+
+    /// Reads labels and roots, if this one has not done so.
+    fn read_fronts(&self, pool: &Pool) {
+        {
+            let mut guard = self.run.lock();
+            let Some(run) = guard.as_mut().filter(|run| !run.fronts_read) else {
+                return;
+            };
+            run.fronts_read = true;
+        }
+        let outcome = pool.mend_fronts();
+        let mut guard = self.run.lock();
+        let Some(run) = guard.as_mut().filter(|run| run.is_under_way()) else {
+            return;
+        };
+        match outcome {
+            Ok(damage) => damage
+                .iter()
+                .for_each(|damage| run.note_front(damage, &pool.name())),
+            Err(error) => {
+                let line = format!("labels and roots could not be written anew: {error}");
+                run.status.errors += 1;
+                run.status.damage.push(line.clone());
+                run.untold.push(line);
+            }
+        }
+    }
+
     /// Reads the next piece. `None`: nothing to do; `Some(true)`: it has just ended.
     pub(crate) fn step(
         &self,
@@ -243,6 +311,7 @@ impl Scrub {
             .filter(is_running)
             .and_then(|run| run.cursor.take());
         let Some(mut cursor) = taken else { return Ok(None) };
+        self.read_fronts(chunks.pool());
         let outcome = chunks.scrub_step(&mut cursor, STEP_BYTES);
         let mut guard = self.run.lock();
         let Some(run) = guard.as_mut() else {

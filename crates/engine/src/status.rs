@@ -227,6 +227,9 @@ pub struct ScrubStatus {
     pub eta_seconds: Option<f64>,
     /// The damage, in words, at most 100 lines.
     pub damage: Vec<String>,
+    /// Of labels and roots, what was written anew, in words: a line for each device.
+    #[serde(default)]
+    pub mended: Vec<String>,
     /// Files with damaged content: `POOL/DATASET/PATH`, at most 1000.
     #[serde(default)]
     pub files: Vec<String>,

@@ -5,7 +5,8 @@
 //! it is looked at: an entry there that was written after a sequence behind the tail had become durable is proof of
 //! damage, not of a power cut. An entry that no later one confirms may have reached one copy only: when it was accepted,
 //! it is written where it lacks before anything relies on the other copy. What a device that was away until this opening has
-//! counts only where no other device has an entry: the others went on without it.
+//! counts only where no other device has an entry: the others went on without it, and so did of several that were away each
+//! that was in use longer.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -76,7 +77,7 @@ pub struct Scanner {
     unconfirmed: VecDeque<Unconfirmed>,
     /// Devices that were away: marks say nothing of their copies.
     returning: Vec<u16>,
-    /// Those of them that were so until this very opening.
+    /// Those of them that were so until this very opening, in the order in which they count.
     returned: Vec<u16>,
     /// Up to here every copy has all entries: a later one says so.
     everywhere: u64,
@@ -335,7 +336,8 @@ impl Scanner {
         let mut good = None;
         let mut bad = Vec::new();
         let mut in_order: Vec<SegmentId> = copies.iter().collect();
-        in_order.sort_by_key(|segment| self.returned.contains(&segment.device));
+        // `None` comes first: it was not away.
+        in_order.sort_by_key(|segment| self.returned.iter().position(|device| *device == segment.device));
         for segment in in_order {
             let tier = self.pool.tier_of(segment.device).unwrap_or(u8::MAX);
             let read = match self.read_again(segment, offset) {

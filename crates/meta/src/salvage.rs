@@ -18,6 +18,7 @@ use crate::block::BlockCursor;
 use crate::cache::BlockCache;
 use crate::operation::OperationRef;
 use crate::table::{Head, Released, Table, TableFacts, TableReader};
+use crate::unreadable::Unreadable;
 use crate::{Extent, ExtentStorage, KEY_BYTES_MAX, Preface};
 
 /// Most ranges of lost keys that are kept apart; beyond, the last one is widened.
@@ -69,6 +70,7 @@ impl Salvage {
                 storage,
                 cache: BlockCache::new(block_cache_bytes),
                 identity: [0; 16],
+                unreadable: Unreadable::default(),
             },
             tables: Vec::new(),
             log,

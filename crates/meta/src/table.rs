@@ -19,6 +19,7 @@ use crate::block::{BlockCursor, Malformed, find, shared_bytes};
 use crate::cache::{BlockCache, HEAD_PLACE, Item};
 use crate::filter::Filter;
 use crate::operation::OperationRef;
+use crate::unreadable::Unreadable;
 use crate::{
     Extent, ExtentError, ExtentRead, ExtentStorage, KEY_BYTES_MAX, MetaError, Operation, PREFACE_BYTES,
     Preface, Value,
@@ -262,6 +263,8 @@ pub(crate) struct TableReader {
     pub(crate) cache: BlockCache,
     /// Stands in the preface of each table.
     pub(crate) identity: [u8; 16],
+    /// What no copy gave.
+    pub(crate) unreadable: Unreadable,
 }
 
 /// The error of a table whose content passes its sum but is no table (written by a faulty or hostile program).
@@ -299,6 +302,7 @@ impl TableReader {
             && bytes.len() == length as usize
             && xxh3_64(bytes) == sum
         {
+            self.unreadable.forget(extent, offset);
             return Ok(bytes.clone());
         }
         let mut failure: Option<ExtentError> = None;
@@ -313,6 +317,7 @@ impl TableReader {
                     None => break,
                     Some(Ok(bytes)) if bytes.len() == length as usize && xxh3_64(&bytes) == sum => {
                         tracing::warn!(%extent, offset, copy, attempt, "metadata was read again");
+                        self.unreadable.forget(extent, offset);
                         return Ok(bytes);
                     }
                     Some(Ok(_)) => mismatched = true,
@@ -320,17 +325,23 @@ impl TableReader {
                 }
             }
         }
-        match failure {
-            Some(cause) if !mismatched => Err(MetaError::Storage {
+        let error = match failure {
+            Some(cause) if !mismatched => MetaError::Storage {
                 action: format!("reading metadata {extent}"),
                 cause,
-            }),
-            _ => Err(MetaError::Damaged {
+            },
+            _ => MetaError::Damaged {
                 extent,
                 offset,
                 detail: format!("{length} bytes do not match their sum"),
-            }),
-        }
+            },
+        };
+        let cause = match &error {
+            MetaError::Storage { cause, .. } => cause.to_string(),
+            _ => "its bytes do not match their sum".into(),
+        };
+        self.unreadable.note(extent, offset, cause);
+        Err(error)
     }
 
     /// Reads of any tables, at once where the storage can: not verified.

@@ -18,6 +18,7 @@ use crate::merge::{Folded, MemoryCursor, MergeCursor, Source};
 use crate::run::{Access, RunCursor};
 use crate::step::Worker;
 use crate::table::{Released, TableReader};
+use crate::unreadable::Unreadable;
 use crate::version::{Layer, Version};
 use crate::{Extent, ExtentStorage, Key, MetaError, Operation, Options, Usage, Value, decode_count};
 
@@ -96,6 +97,7 @@ impl Tree {
             storage,
             cache: BlockCache::new(options.block_cache_bytes),
             identity: options.identity,
+            unreadable: Unreadable::default(),
         };
         let released: Arc<Released> = Arc::default();
         let (mut version, mut next_table, mut pieces) = (Version::default(), 1, Vec::new());

@@ -76,8 +76,9 @@ impl Tree {
                     break;
                 };
                 report.bytes += u64::from(table.facts.extent.bytes);
-                if let Err(cause) = outcome {
-                    report.damaged.push((copy, cause));
+                match outcome {
+                    Ok(()) => self.reader.unreadable.forget_all_of(table.facts.extent),
+                    Err(cause) => report.damaged.push((copy, cause)),
                 }
             }
             cursor.next = table.facts.number + 1;

@@ -117,6 +117,14 @@ impl Member {
     pub(crate) fn is_absent(&self) -> bool {
         matches!(self.presence, Presence::Absent { .. })
     }
+
+    /// The newest generation that it can know of, where the pool is in use without it.
+    pub(crate) fn absent_since(&self) -> Option<u64> {
+        match self.presence {
+            Presence::Absent { since } => Some(since),
+            Presence::Whole | Presence::Behind => None,
+        }
+    }
 }
 
 /// What a label says.

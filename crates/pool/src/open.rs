@@ -3,9 +3,11 @@
 //! Invariants: the newest label that reached phase two on any device (see `labels`) decides what the pool is; a
 //! device that it does not list is left alone; one that was away while the others were in use is taken back if it was not
 //! used itself meanwhile, else refused (see `presence`). A pool that opens without all of its devices, or with one that
-//! was away, gets a new generation that says so, before anything is changed and only after it proved to open at all.
+//! was away, gets a new generation that says so, before anything is changed and only after it proved to open at all; so does
+//! one that opens with all of them: what has the generation before is an old copy of a device.
 //! A device that was cut short is taken as it is where devices may be missing: nothing new is put on it.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -235,6 +237,8 @@ impl Pool {
             open.push(Arc::new(device));
         }
         open.sort_by_key(|device| device.number);
+        // Who was in use longest knows best: what one that left before it has besides was given up without that.
+        returned.sort_by_key(|number| Reverse(label.member(*number).and_then(Member::absent_since)));
         let absent = |member: &&Member| !open.iter().any(|device| device.number == member.number);
         let missing: Vec<String> = label
             .members
@@ -269,10 +273,11 @@ impl Pool {
         pool.tried_generation.store(generation, Ordering::Relaxed);
         *pool.returned.lock() = returned;
         if !options.read_only {
-            if changed {
-                // Written by whoever finds that the pool opens: what does not open without a device was not used without it.
+            if changed || complete && was_active {
+                // Written by whoever finds that the pool opens: what does not open without a device was not used without it. Also
+                // where nothing changed: a copy of a device that was made before is told by its older label from then on.
                 *pool.pending.lock() = Some(next);
-            } else if !complete || !was_active {
+            } else {
                 // Mends copies that a crash left behind.
                 pool.replace_label(next)?;
             }

@@ -213,7 +213,8 @@ impl Pool {
             .map_or(1, |settings| settings.copies)
     }
 
-    /// Devices that were away until this very opening: what they have of the log beyond the others was given up.
+    /// Devices that were away until this very opening, those that were in use longest first: what they have of the log beyond
+    /// the others, and beyond those before them here, was given up.
     pub fn returned(&self) -> Vec<u16> {
         self.returned.lock().clone()
     }

@@ -43,7 +43,9 @@ pub(crate) struct RootSlots {
 pub(crate) enum Slot {
     /// Nothing was ever written there.
     Empty,
-    /// It cannot be read, or its bytes are no root of this pool.
+    /// It cannot be read.
+    Unreadable(String),
+    /// Its bytes are no root of this pool.
     Damaged(String),
     /// A root.
     Root(Root),
@@ -64,7 +66,7 @@ pub(crate) fn read_slot(device: &dyn Device, offset: u64, pool: &PoolId) -> Slot
     match read_patiently(device, offset, &mut buffer, length, decode, |_| false) {
         Ok(Ok(slot)) => slot,
         Ok(Err(cause)) => Slot::Damaged(cause.into()),
-        Err(error) => Slot::Damaged(error.to_string()),
+        Err(error) => Slot::Unreadable(error.to_string()),
     }
 }
 
@@ -131,7 +133,7 @@ pub(crate) fn read_root_slots(device: &dyn Device, pool: &PoolId) -> RootSlots {
                     slots.whole = false;
                 }
                 Slot::Empty => {}
-                Slot::Damaged(cause) => {
+                Slot::Unreadable(cause) | Slot::Damaged(cause) => {
                     tracing::warn!(
                         device = device.path(),
                         slot,

@@ -80,10 +80,15 @@ impl Roots {
 
     /// The slot to be written next on a device: never the one with its newest valid root.
     fn next_slot(&self, number: u16) -> usize {
-        self.slots
-            .iter()
+        self.slot_of(number).map_or(0, |(slot, _)| 1 - slot)
+    }
+
+    /// The slot and the generation of a device's newest valid root.
+    pub(crate) fn slot_of(&self, number: u16) -> Option<(usize, u64)> {
+        let mut slots = self.slots.iter();
+        slots
             .find(|(device, ..)| *device == number)
-            .map_or(0, |(_, slot, _)| 1 - slot)
+            .map(|(_, slot, generation)| (*slot, *generation))
     }
 
     fn set_slot(&mut self, number: u16, slot: usize) {

@@ -56,6 +56,8 @@ struct Run {
     known: Vec<Writes>,
     /// The last use of each disk.
     last: Vec<Option<usize>>,
+    /// The use whose root each disk may have got by an opening that was cut: without that one's disks its tables cannot be read.
+    perhaps: Vec<Option<usize>>,
     uses: Vec<Use>,
     /// Lost with more disks than may be lost.
     excused: Writes,
@@ -91,6 +93,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
         most_beside: *Random::new(seed ^ 0xA3A2_0000_0000).pick(&[0, 0, 12]),
         known: vec![Writes::new(); disks],
         last: vec![None; disks],
+        perhaps: vec![None; disks],
         uses: Vec::new(),
         excused: Writes::new(),
         apart: false,
@@ -218,14 +221,14 @@ impl Run {
                 let visible = match seen(&store) {
                     Ok(visible) => visible,
                     Err(_) if !machine.is_powered() => {
-                        self.excuse(&there);
-                        self.newest.push(there);
+                        self.cut_while_opening(there);
                         self.leave(store);
                         return Ok(());
                     }
                     Err(violation) => {
                         ensure!(
-                            used.iter().any(|disk| self.lacks_too_many(*disk, &used)),
+                            used.iter().any(|disk| self.lacks_too_many(*disk, &used)
+                                || self.may_lack_too_many(*disk, &used)),
                             "{violation}"
                         );
                         self.over = true;
@@ -242,8 +245,7 @@ impl Run {
                 trace!(self.trace, "power went while opening: {error}");
                 self.coverage.hit(FaultKind::PowerCutInRecovery);
                 self.apart |= comes_apart;
-                self.excuse(&there);
-                self.newest.push(there);
+                self.cut_while_opening(there);
                 machine.cut_power();
                 machine.settle();
                 Ok(())
@@ -298,6 +300,19 @@ impl Run {
         }
     }
 
+    /// Power went before it was clear whether an opening came to a use.
+    fn cut_while_opening(&mut self, there: Disks) {
+        self.excuse(&there);
+        let uses = there
+            .iter()
+            .flat_map(|disk| [self.last[*disk], self.perhaps[*disk]]);
+        let newest = uses.max().flatten();
+        for disk in &there {
+            self.perhaps[*disk] = newest;
+        }
+        self.newest.push(there);
+    }
+
     fn last_of(&self, disk: usize) -> Option<&Use> {
         self.last[disk].and_then(|last| self.uses.get(last))
     }
@@ -305,6 +320,12 @@ impl Run {
     /// Whether more disks than may be are missing of those that had what this one knew of.
     fn lacks_too_many(&self, disk: usize, used: &Disks) -> bool {
         self.last_of(disk).is_some_and(|last| !self.is_enough(last, used))
+    }
+
+    /// The same of the use that an opening which was cut may have brought it to.
+    fn may_lack_too_many(&self, disk: usize, used: &Disks) -> bool {
+        let perhaps = self.perhaps[disk].and_then(|last| self.uses.get(last));
+        perhaps.is_some_and(|last| !self.is_enough(last, used))
     }
 
     fn is_enough(&self, last: &Use, used: &Disks) -> bool {
@@ -327,6 +348,7 @@ impl Run {
         for disk in &used {
             self.known[*disk].clone_from(&visible);
             self.last[*disk] = Some(self.uses.len());
+            self.perhaps[*disk] = None;
         }
         self.newest = vec![used];
         self.uses.push(began);

@@ -57,7 +57,8 @@ pub fn scrub(session: &Session, pool: &str, waiting: Waiting) -> Result<ExitCode
         status
             .damage
             .iter()
-            .try_for_each(|damage| output::line(&format!("  {damage}")))?;
+            .chain(&status.mended)
+            .try_for_each(|line| output::line(&format!("  {line}")))?;
         status
             .files
             .iter()

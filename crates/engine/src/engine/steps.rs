@@ -96,41 +96,48 @@ impl Engine {
             self.complain("devices", &error.into());
         }
         self.tell_failing();
+        self.tell_unreadable();
         if let Err(error) = self.take_back_out_of_step() {
             self.complain("devices", &error);
         }
         if let Err(error) = self.resilver_with_more_room() {
             self.complain("devices", &error);
         }
-        let swept = self.datasets.sweep_step(SWEEP_RECORDS)? == Progress::More;
-        let scrubbed = match self.scrub.step(
+        let swept = match self.datasets.sweep_step(SWEEP_RECORDS) {
+            Ok(progress) => progress == Progress::More,
+            // What it cannot read keeps nobody from the rest, of all things not from a scrub.
+            Err(error) => {
+                self.complain("history", &error.into());
+                false
+            }
+        };
+        let scrubbed = self.scrub.step(
             &self.chunks,
             &self.pool.name(),
             self.clock.monotonic_nanoseconds(),
-        )? {
-            None => false,
-            Some(false) => true,
-            Some(true) => {
-                if let Some(status) = self.scrub.status() {
-                    let text = format!(
-                        "scrub {}: {} errors, {} repaired",
-                        status.state, status.errors, status.repaired
-                    );
-                    self.event("scrub", &text);
-                }
-                self.scrub
-                    .keep(&*self.store, &self.pool.devices(), self.clock.now_nanoseconds());
-                // What it found is in its own list.
-                self.losses.look_again();
-                if self.scrub.status().is_some_and(|status| status.state == "done") {
-                    self.scrubbed_all(self.scrub.is_short())?;
-                }
-                true
+        )?;
+        for text in self.scrub.take_untold() {
+            self.event("device", &text);
+        }
+        if scrubbed == Some(true) {
+            if let Some(status) = self.scrub.status() {
+                let text = format!(
+                    "scrub {}: {} errors, {} repaired",
+                    status.state, status.errors, status.repaired
+                );
+                self.event("scrub", &text);
             }
-        };
+            self.scrub
+                .keep(&*self.store, &self.pool.devices(), self.clock.now_nanoseconds());
+            // What it found is in its own list.
+            self.losses.look_again();
+            if self.scrub.status().is_some_and(|status| status.state == "done") {
+                self.scrubbed_all(self.scrub.is_short())?;
+            }
+        }
         let now = self.clock.monotonic_nanoseconds();
         let looked = self.losses.step(&self.chunks, &self.pool.name(), now);
-        Ok(swept || scrubbed || looked)
+        Ok(swept || scrubbed.is_some() || looked)
     }
 
     /// One step of the mover; `None`: there may be more to do, else for how long there is not.

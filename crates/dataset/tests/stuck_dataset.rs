@@ -1,0 +1,126 @@
+//! A dataset whose changes cannot be committed, since what they meet cannot be read: the others keep their word.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+};
+
+use bytes::Bytes;
+use terrace_dataset::{
+    Context, Datasets, Environment, FileKind, Filesystem, FsError, NewDataset, ROOT, Tree,
+};
+use terrace_device::ManualClock;
+use terrace_store::{
+    Batch, ChunkId, ChunkInfo, MemoryStore, Piece, Placement, Reservation, RewriteOutcome, Sequence, Space,
+    Store, StoreError, Written,
+};
+
+/// A store that refuses what contains this name, and knows what was flushed.
+struct Partly {
+    memory: MemoryStore,
+    fails: AtomicBool,
+    flushed: AtomicU64,
+}
+
+const NAME: &[u8] = b"in the dataset that is stuck";
+
+impl Store for Partly {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.memory.get(key)
+    }
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        self.memory.scan(from, to, limit)
+    }
+    fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
+        self.memory.write_chunks(pieces)
+    }
+    fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
+        self.memory.read_chunk(id)
+    }
+    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
+        self.memory.chunk_info(id)
+    }
+    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
+        let holds = |bytes: &[u8]| bytes.windows(NAME.len()).any(|here| here == NAME);
+        let mut records = batch.records().iter();
+        let named =
+            records.any(|(key, value)| holds(key) || value.as_ref().is_some_and(|value| holds(value)));
+        match named && self.fails.load(SeqCst) {
+            true => Err(StoreError::DamagedMetadata("it cannot be read".into())),
+            false => self.memory.commit(batch),
+        }
+    }
+    fn flush(&self, sequence: Sequence) -> Result<(), StoreError> {
+        self.flushed.fetch_max(sequence.0, SeqCst);
+        self.memory.flush(sequence)
+    }
+    fn newest(&self) -> Sequence {
+        self.memory.newest()
+    }
+    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
+        self.memory.reserve_beside(bytes, own)
+    }
+    fn reserve_always(&self, bytes: u64) -> Reservation {
+        self.memory.reserve_always(bytes)
+    }
+    fn space(&self) -> Space {
+        self.memory.space()
+    }
+    fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
+        self.memory.rewrite(ids, placement)
+    }
+}
+
+fn make(files: &Filesystem, name: &[u8]) -> Result<(), FsError> {
+    files
+        .create(&Context::root(), ROOT, name, FileKind::File, 0o600, 0)
+        .map(drop)
+}
+
+#[test]
+fn the_others_are_committed_and_flushed_and_it_takes_no_more_changes() {
+    let store = Arc::new(Partly {
+        memory: MemoryStore::new(1 << 30),
+        fails: AtomicBool::new(false),
+        flushed: AtomicU64::new(0),
+    });
+    let clock = Arc::new(ManualClock::new(1));
+    let as_store: Arc<dyn Store> = store.clone();
+    let environment = || Arc::new(Environment::new(as_store.clone(), clock.clone()));
+    let datasets = Datasets::open(environment(), "pool").unwrap();
+    let [bad, good] = ["pool/bad", "pool/good"].map(|name| {
+        datasets.create(name, &NewDataset::default()).unwrap();
+        datasets.filesystem(name).unwrap()
+    });
+    let interval = 5_000_000_000;
+    datasets.commit_due(interval).unwrap();
+    store.fails.store(true, SeqCst);
+    make(&bad, NAME).unwrap();
+    for round in 0..3u8 {
+        assert!(make(&bad, &[b'x', b'0' + round]).is_ok(), "round {round}");
+        make(&good, &[b'y', b'0' + round]).unwrap();
+        clock.advance(interval);
+        let error = datasets.commit_due(interval).unwrap_err();
+        assert!(error.to_string().contains("it cannot be read"), "{error}");
+        assert_eq!(store.flushed.load(SeqCst), store.newest().0, "round {round}");
+        datasets.keep_stuck_from_changes();
+    }
+    assert_eq!(datasets.stuck(), ["pool/bad"]);
+    assert_eq!(make(&bad, b"more"), Err(FsError::ReadOnly));
+    make(&good, b"more").unwrap();
+    clock.advance(interval);
+    datasets.commit_due(interval).unwrap_err();
+    // As after a crash: what the sound one acknowledged is there.
+    let again = Datasets::open(environment(), "pool").unwrap();
+    let good = again.filesystem("pool/good").unwrap();
+    for name in [&b"y0"[..], b"y1", b"y2", b"more"] {
+        good.lookup(&Context::root(), ROOT, name).unwrap();
+    }
+    // It can be read again: what waited is committed, and nothing is called stuck.
+    store.fails.store(false, SeqCst);
+    clock.advance(interval);
+    datasets.commit_due(interval).unwrap();
+    assert_eq!(datasets.stuck(), [""; 0]);
+    bad.lookup(&Context::root(), ROOT, NAME).unwrap();
+}
