@@ -25,6 +25,8 @@ use crate::{
 
 /// Between two looks at what is wanted.
 const LOOK_INTERVAL: u64 = SECOND;
+/// The same while blocks come up at their first read.
+const LOOK_INTERVAL_SINGLE: u64 = SECOND / 4;
 /// Reads from which a chunk is moved up, whatever is set: once is not again, and more are not told apart well.
 const READS: (u32, u32) = (2, 12);
 /// Of the fastest tier, what may come up without regard for users after a burst of writes, at most, and how much each
@@ -243,10 +245,11 @@ impl Mover {
         Ok(0)
     }
 
-    /// Who lets it take small steps wants to see much of it.
+    /// Who lets it take small steps wants to see much of it. What was read once stays in RAM for a short time only.
     fn look_interval(&self) -> u64 {
         match self.step_bytes.load(Relaxed) < STEP_BYTES {
             true => 1,
+            false if self.environment.chunk_heat.least_of_piece() == 1 => LOOK_INTERVAL_SINGLE,
             false => LOOK_INTERVAL,
         }
     }

@@ -155,8 +155,15 @@ impl Mover {
             region: u64::from(hot.region),
             object: hot.object,
         };
-        let least = reads_of_piece(least).min(heat.least_of_piece().max(1));
-        let hot_blocks = heat.hot_blocks(id, blocks, least);
+        let mut hot_blocks = heat.hot_blocks(id, blocks, reads_of_piece(least));
+        if heat.least_of_piece() == 1 {
+            // Once is not worth another read of the device: what RAM has dropped already comes up the next time.
+            let cache = &self.environment.cache;
+            let here = |block: &u32| cache.block(id, *block as usize).is_some();
+            let once = heat.hot_blocks(id, blocks, 1) & !hot_blocks;
+            let once = (0..blocks.min(u32::BITS)).filter(|block| once >> block & 1 == 1);
+            hot_blocks |= once.filter(here).fold(0, |bits, block| bits | 1 << block);
+        }
         if hot_blocks.count_ones() == blocks {
             return Some(Hot::Chunk(moving));
         }
