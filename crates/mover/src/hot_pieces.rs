@@ -204,7 +204,11 @@ impl Mover {
             self.datasets.raise(&pieces, target)
         });
         let ended = self.environment.clock.monotonic_nanoseconds();
+        let owed = now + inner.courtesy.wait(now);
         inner.courtesy.worked(foreground, now, ended);
+        if self.environment.chunk_heat.least_of_piece() == 1 {
+            inner.courtesy.owe(owed);
+        }
         // What finds no room, or cannot be had now, is found again when it is read; what ails the store others tell.
         let raised = raised.unwrap_or(0);
         let policy = inner.policies.get(at);
