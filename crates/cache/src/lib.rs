@@ -26,5 +26,5 @@ pub use foreground::{Background, Foreground, Service, Waiting};
 pub use heat::{Access, HALF_LIFE_MINUTES, Heat, RegionHeat};
 pub use read_ahead::ReadAhead;
 pub use read_cache::{Coming, Fetched, Filled, ReadCache, ReadCacheCounters};
-pub use reuse::ReuseSampler;
+pub use reuse::{Reuse, ReuseSampler};
 pub use visits::{Counted, PASSING_READS, Visit, Visits, WALK};
