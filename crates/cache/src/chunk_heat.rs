@@ -35,7 +35,7 @@ pub const LONG_BLOCKS: u32 = 4;
 /// that goes to a block beside it.
 const SINGLE_READS: u64 = 128;
 const SINGLE_WINDOW: u64 = 8192;
-const SINGLE_PART: u64 = 4;
+const SINGLE_PART: u64 = 2;
 const BLOCKS_MAX: u32 = (CHUNK_BYTES_MAX / BLOCK_BYTES) as u32;
 
 /// Blocks of a chunk that a read wants.

@@ -30,5 +30,5 @@ pub use read_cache::{
     Filled, ReadCache, ReadCacheCounters,
     in_order::{Coming, Fetched},
 };
-pub use reuse::ReuseSampler;
+pub use reuse::{Reuse, ReuseSampler};
 pub use visits::{Counted, PASSING_READS, Visit, Visits, WALK};

@@ -5,8 +5,11 @@
 //! of regions, chosen by the hash of their names, stands for all (SHARDS: Waldspurger, Park, Garthwaite and Ahmad,
 //! "Efficient MRC Construction with SHARDS", FAST 2015, with a sample of fixed size and its correction).
 //!
-//! Invariants: at most [`SAMPLE_REGIONS`] regions are remembered, whatever is read; a read of a region outside the
-//! sample, or of the region that was read last, costs a hash and an addition, and takes no lock.
+//! A fast tier holds whole regions where all of them is read, and single blocks where only these are: so both are sampled, regions
+//! and pieces of them that are read from the same block on, and the better answer counts.
+//!
+//! Invariants: at most [`SAMPLE`] regions and as many pieces are remembered, whatever is read; a read outside the
+//! sample, or of what was read last, costs two hashes and additions, and takes no lock.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -14,13 +17,16 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use terrace_store::BLOCK_BYTES;
 
-/// Regions in the sample.
-const SAMPLE_REGIONS: usize = 4096;
+/// Regions in the sample; and pieces.
+const SAMPLE: usize = 4096;
+/// Of a read, what begins in the same block is the same piece.
+const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Hashes are below this; the sample takes those below its threshold.
 const HASHES: u32 = 1 << 24;
 /// Moments between two renumberings.
-const MOMENTS: usize = 4 * SAMPLE_REGIONS;
+const MOMENTS: usize = 4 * SAMPLE;
 /// Distances below this many MiB have a bucket each; above it, sixteen per doubling.
 const FINE: u64 = 64;
 const PER_DOUBLING: u64 = 16;
@@ -34,9 +40,9 @@ struct Seen {
 }
 
 struct Sample {
-    regions: HashMap<u64, Seen>,
+    seen: HashMap<u64, Seen>,
     by_hash: BTreeSet<(u32, u64)>,
-    /// Fenwick tree: bytes of the regions last read at each moment.
+    /// Fenwick tree: bytes of those last read at each moment.
     sums: Vec<u64>,
     next_moment: usize,
     /// Reads by reuse distance; each stands for as many as the sample stood for when it was made.
@@ -47,7 +53,7 @@ struct Sample {
 impl Sample {
     fn new() -> Self {
         Self {
-            regions: HashMap::new(),
+            seen: HashMap::new(),
             by_hash: BTreeSet::new(),
             sums: vec![0; MOMENTS + 1],
             next_moment: 0,
@@ -68,7 +74,7 @@ impl Sample {
         }
     }
 
-    /// Bytes of the regions last read at this moment or before.
+    /// Bytes of those last read at this moment or before.
     fn until(&self, moment: usize) -> u64 {
         let (mut at, mut sum) = (moment + 1, 0);
         while at > 0 {
@@ -80,15 +86,11 @@ impl Sample {
 
     fn moment(&mut self) -> usize {
         if self.next_moment == MOMENTS {
-            let mut order: Vec<_> = self
-                .regions
-                .iter()
-                .map(|(key, seen)| (seen.moment, *key))
-                .collect();
+            let mut order: Vec<_> = self.seen.iter().map(|(key, seen)| (seen.moment, *key)).collect();
             order.sort_unstable();
             self.sums.fill(0);
             for (moment, (_, key)) in order.iter().enumerate() {
-                if let Some(seen) = self.regions.get_mut(key) {
+                if let Some(seen) = self.seen.get_mut(key) {
                     seen.moment = moment;
                     let bytes = seen.bytes;
                     self.add(moment, bytes, false);
@@ -101,17 +103,69 @@ impl Sample {
     }
 }
 
+/// A read of an object.
+#[derive(Debug, Clone, Copy)]
+pub struct Reuse {
+    /// Dataset of the object.
+    pub dataset: u32,
+    /// Its body.
+    pub object: u64,
+    /// The region that is read.
+    pub region: u32,
+    /// What the region holds, bytes.
+    pub region_bytes: u64,
+    /// Where the read begins in the object, and how long it is, bytes.
+    pub offset: u64,
+    /// See `offset`.
+    pub length: u64,
+}
+
 /// See the module.
+#[derive(Default)]
 pub struct ReuseSampler {
+    regions: Sampler,
+    pieces: Sampler,
+}
+
+impl ReuseSampler {
+    /// Somebody reads.
+    pub fn record(&self, read: Reuse) {
+        let region = mix(mix(u64::from(read.dataset) << 32 | u64::from(read.region)) ^ read.object);
+        self.regions.record(region, read.region_bytes);
+        let block = read.offset / BLOCK;
+        let blocks = read.offset.saturating_add(read.length.max(1)).div_ceil(BLOCK) - block;
+        self.pieces.record(mix(region ^ block), blocks * BLOCK);
+    }
+
+    /// Reads seen so far.
+    pub fn reads(&self) -> u64 {
+        self.regions.all.load(Relaxed)
+    }
+
+    /// The share of reads (0–1) that a fast tier of this size would have answered; `None` before the first read.
+    pub fn hit_rate(&self, size_bytes: u64) -> Option<f64> {
+        let pieces = self.pieces.hit_rate(size_bytes)?;
+        Some(self.regions.hit_rate(size_bytes)?.max(pieces))
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        self.regions.clear();
+        self.pieces.clear();
+    }
+}
+
+/// Of one kind of what is read.
+struct Sampler {
     threshold: AtomicU32,
     /// All reads, those outside the sample too.
     all: AtomicU64,
-    /// The region read last.
+    /// What was read last.
     last: AtomicU64,
     sample: Mutex<Sample>,
 }
 
-impl Default for ReuseSampler {
+impl Default for Sampler {
     fn default() -> Self {
         Self {
             threshold: AtomicU32::new(HASHES),
@@ -122,13 +176,12 @@ impl Default for ReuseSampler {
     }
 }
 
-impl ReuseSampler {
-    /// A read of a region that holds `bytes`.
-    pub fn record(&self, dataset: u32, object: u64, region: u32, bytes: u64) {
+impl Sampler {
+    /// A read of what is called so, and holds `bytes`.
+    fn record(&self, key: u64, bytes: u64) {
         self.all.fetch_add(1, Relaxed);
-        let key = mix(mix(u64::from(dataset) << 32 | u64::from(region)) ^ object);
         let hash = (key >> 40) as u32;
-        // A read of the same region again is answered by every size, and counted so by the correction.
+        // A read of the same again is answered by every size, and counted so by the correction.
         if hash >= self.threshold.load(Relaxed) || self.last.swap(key, Relaxed) == key {
             return;
         }
@@ -139,11 +192,11 @@ impl ReuseSampler {
         }
         let rate = f64::from(threshold) / f64::from(HASHES);
         let bytes = bytes.clamp(1, MIB);
-        match sample.regions.get(&key).copied() {
+        match sample.seen.get(&key).copied() {
             Some(seen) => {
                 let newest = sample.next_moment.saturating_sub(1);
                 let since = sample.until(newest).saturating_sub(sample.until(seen.moment));
-                // The region itself must fit too.
+                // It must fit itself too.
                 let distance = (since as f64 / rate) as u64 + bytes;
                 sample.reads[bucket(distance)] += 1.0 / rate;
                 sample.add(seen.moment, seen.bytes, true);
@@ -154,35 +207,29 @@ impl ReuseSampler {
             }
         }
         // Taken out first, so that a renumbering does not count it.
-        sample.regions.remove(&key);
+        sample.seen.remove(&key);
         let moment = sample.moment();
         sample.add(moment, bytes, false);
-        sample.regions.insert(key, Seen { moment, bytes });
-        while sample.regions.len() > SAMPLE_REGIONS {
+        sample.seen.insert(key, Seen { moment, bytes });
+        while sample.seen.len() > SAMPLE {
             let Some((largest, key)) = sample.by_hash.pop_last() else {
                 break;
             };
-            if let Some(seen) = sample.regions.remove(&key) {
+            if let Some(seen) = sample.seen.remove(&key) {
                 sample.add(seen.moment, seen.bytes, true);
             }
             self.threshold.store(largest, Relaxed);
         }
     }
 
-    /// Reads seen so far.
-    pub fn reads(&self) -> u64 {
-        self.all.load(Relaxed)
-    }
-
-    /// The share of reads (0–1) that a fast tier of this size would have answered; `None` before the first read.
-    pub fn hit_rate(&self, size_bytes: u64) -> Option<f64> {
+    fn hit_rate(&self, size_bytes: u64) -> Option<f64> {
         let all = self.all.load(Relaxed) as f64;
         if all == 0.0 {
             return None;
         }
         let sample = self.sample.lock();
         let counted = sample.first_reads + sample.reads.iter().sum::<f64>();
-        // What the sample has too few or too many of are the most popular regions, which every size answers.
+        // What the sample has too few or too many of is the most popular, which every size answers.
         let mut hits = all - counted;
         for (at, reads) in sample.reads.iter().enumerate() {
             if end_of(at) <= size_bytes {
@@ -194,17 +241,16 @@ impl ReuseSampler {
         Some((hits / all).clamp(0.0, 1.0))
     }
 
-    /// Forgets everything.
-    pub fn clear(&self) {
+    fn clear(&self) {
         let mut sample = self.sample.lock();
         *sample = Sample::new();
         self.threshold.store(HASHES, Relaxed);
         self.all.store(0, Relaxed);
     }
 
-    /// Regions remembered now.
-    pub fn sampled(&self) -> usize {
-        self.sample.lock().regions.len()
+    #[cfg(test)]
+    fn sampled(&self) -> usize {
+        self.sample.lock().seen.len()
     }
 }
 
@@ -294,12 +340,12 @@ mod tests {
     #[test]
     fn predictions_agree_with_a_replay_of_that_size() {
         let trace = zipf(40_000, 400_000, 7);
-        let sampler = ReuseSampler::default();
+        let sampler = Sampler::default();
         for (region, bytes) in &trace {
-            sampler.record(1, 2, *region, *bytes);
+            sampler.record(mix(u64::from(*region)), *bytes);
         }
-        assert!(sampler.sampled() <= SAMPLE_REGIONS && sampler.sampled() > SAMPLE_REGIONS / 2);
-        assert_eq!(sampler.reads(), 400_000);
+        assert!(sampler.sampled() <= SAMPLE && sampler.sampled() > SAMPLE / 2);
+        assert_eq!(sampler.all.load(Relaxed), 400_000);
         let mut last = 0.0;
         for mebibytes in [64, 512, 2048, 8192, 16_384, 65_536] {
             let (predicted, measured) = (
@@ -318,11 +364,60 @@ mod tests {
         assert_eq!((sampler.hit_rate(MIB), sampler.sampled()), (None, 0));
     }
 
+    /// Reads of single blocks of a body of 512 MiB, of which these are read so often.
+    fn single_blocks(places: &[(u32, u64)]) -> ReuseSampler {
+        let sampler = ReuseSampler::default();
+        for (block, length) in places {
+            let offset = u64::from(*block) * BLOCK;
+            sampler.record(Reuse {
+                dataset: 1,
+                object: 2,
+                region: (offset / MIB) as u32,
+                region_bytes: MIB,
+                offset,
+                length: *length,
+            });
+        }
+        sampler
+    }
+
+    #[test]
+    fn hot_blocks_that_are_scattered_over_regions_need_no_more_than_their_own_room() {
+        let blocks = 512 * 256;
+        let trace: Vec<_> = zipf(blocks, 400_000, 11)
+            .into_iter()
+            .map(|(block, _)| (block, BLOCK))
+            .collect();
+        let sampler = single_blocks(&trace);
+        for mebibytes in [16, 64, 128, 256] {
+            let predicted = sampler.hit_rate(mebibytes * MIB).unwrap();
+            let measured = replay(&trace, mebibytes * MIB);
+            let by_region = sampler.regions.hit_rate(mebibytes * MIB).unwrap();
+            assert!(
+                (predicted - measured).abs() < 0.04 && by_region < measured - 0.1,
+                "{mebibytes} MiB: predicted {predicted}, by regions alone {by_region}, measured {measured}"
+            );
+        }
+        // Each block of regions that are hot as wholes was read once or twice: with its region, the others are there too.
+        let trace: Vec<_> = (0..16_384)
+            .map(|at: u32| (mix(u64::from(at)) as u32 % (64 * 256), BLOCK))
+            .collect();
+        let sampler = single_blocks(&trace);
+        let (whole, pieces) = (
+            sampler.hit_rate(64 * MIB).unwrap(),
+            sampler.pieces.hit_rate(64 * MIB).unwrap(),
+        );
+        assert!(whole > 0.97 && pieces < 0.5, "{whole} {pieces}");
+        assert_eq!(sampler.reads(), 16_384);
+        sampler.clear();
+        assert_eq!(sampler.hit_rate(MIB), None);
+    }
+
     #[test]
     fn few_regions_are_counted_exactly() {
-        let sampler = ReuseSampler::default();
+        let sampler = Sampler::default();
         for _ in 0..10_000 {
-            (0..100).for_each(|region| sampler.record(1, 1, region, MIB));
+            (0..100).for_each(|region| sampler.record(mix(region), MIB));
         }
         assert!(
             sampler.hit_rate(99 * MIB).unwrap() < 0.01,

@@ -10,7 +10,7 @@ mod layers;
 
 use std::{ops::Range, sync::Arc};
 
-use terrace_cache::{Access, ChunkRead, Fetched, Filled, ReadAt, Service, Waiting};
+use terrace_cache::{Access, ChunkRead, Fetched, Filled, ReadAt, Reuse, Service, Waiting};
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkPart, StoreError};
 
 use self::{
@@ -203,10 +203,14 @@ impl LiveDataset {
             let (dataset, minutes) = (self.dataset.number(), self.minutes());
             heat.record(dataset, body, region, Access::Read, amount, minutes);
             let start = u64::from(region) * PER_REGION * BLOCK;
-            let environment = self.dataset.environment();
-            environment
-                .reuse
-                .record(dataset, body, region, size.saturating_sub(start));
+            self.dataset.environment().reuse.record(Reuse {
+                dataset,
+                object: body,
+                region,
+                region_bytes: size.saturating_sub(start),
+                offset,
+                length: length as u64,
+            });
         }
         let mut look = Lookup {
             length,

@@ -119,6 +119,11 @@ impl Courtesy {
         self.until = now + pause.max(foreground.spacing(None, now));
     }
 
+    /// It rests until then at least: what was done meanwhile in haste, and took hardly any time, shortens no rest that other work owes.
+    pub(crate) fn owe(&mut self, until: u64) {
+        self.until = self.until.max(until);
+    }
+
     fn judge(&mut self, foreground: &Foreground, seen: Vec<(u64, u64)>, now: u64) {
         if self.judged.len() != seen.len() {
             (self.judged, self.judged_at) = (seen, now);

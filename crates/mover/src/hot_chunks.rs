@@ -17,7 +17,7 @@ use crate::{
     hot_pieces::{Hot, HotPieces},
     job::{JobKind, JobState},
     marks::{filled_bytes, may_rise},
-    mover::{Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_BYTES},
+    mover::{Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_BYTES, piece_bytes},
     plan::{Moving, request_of, slice_of},
     policy::{TierPolicy, minute_of_day},
     promote::may_rise_now,
@@ -25,6 +25,8 @@ use crate::{
 
 /// Between two looks at what is wanted.
 const LOOK_INTERVAL: u64 = SECOND;
+/// The same while blocks come up at their first read.
+const LOOK_INTERVAL_SINGLE: u64 = SECOND / 4;
 /// Reads from which a chunk is moved up, whatever is set: once is not again, and more are not told apart well.
 const READS: (u32, u32) = (2, 12);
 /// Of the fastest tier, what may come up without regard for users after a burst of writes, at most, and how much each
@@ -120,6 +122,12 @@ impl HotChunks {
         chunks.map(Moving::bytes).sum::<u64>() + self.pieces.bytes_for(tier)
     }
 
+    /// Where the next of them go: chunks come first.
+    fn next_target(&self) -> Option<u8> {
+        let next = self.chunks.keys().next().copied();
+        next.or_else(|| self.pieces.next_target())
+    }
+
     fn left_bytes(&self) -> u64 {
         self.chunks.values().flatten().map(Moving::bytes).sum::<u64>() + self.pieces.bytes()
     }
@@ -190,11 +198,12 @@ impl Mover {
         if !may_rise_now(&is_open) {
             return Ok(60 * SECOND);
         }
+        let target = inner.hot_chunks.next_target().unwrap_or(0);
         // Blocks of long chunks are in RAM already.
         let dense = inner.hot_chunks.is_dense || inner.hot_chunks.chunks.is_empty();
         let pause = match inner.hot_chunks.is_granted() && !looks {
-            true => self.pace_of(inner, 0, now),
-            false => self.pause_in_haste(inner, looks || dense, 0, now),
+            true => self.pace_of(inner, target, now),
+            false => self.pause_in_haste(inner, looks || dense, target, now),
         };
         if pause > 0 {
             return Ok(pause);
@@ -203,6 +212,11 @@ impl Mover {
             inner.hot_chunks.next_look = now + self.look_interval();
             self.want_chunks(inner);
             self.take_wanted(inner, &is_open, now)?;
+            let target = inner.hot_chunks.next_target().unwrap_or(0);
+            let pause = self.pace_of(inner, target, now);
+            if pause > 0 {
+                return Ok(pause);
+            }
         }
         let Some((target, mut rest)) = inner.hot_chunks.chunks.pop_first() else {
             let raised = self.raise_pieces(inner, &is_open, now)?;
@@ -223,9 +237,10 @@ impl Mover {
         if has_room {
             self.show_hot_chunks(inner, target)?;
             let gentle = self.is_gentle(inner, inner.hot_chunks.is_dense, now);
+            let most_bytes = piece_bytes(inner, target);
             let batch = match gentle {
-                true => request_of(&mut rest),
-                false => slice_of(&mut rest),
+                true => request_of(&mut rest, most_bytes),
+                false => slice_of(&mut rest, most_bytes),
             };
             match self.rewrite(inner, target, &batch, gentle) {
                 Ok(done) => moved = done.bytes,
@@ -243,10 +258,11 @@ impl Mover {
         Ok(0)
     }
 
-    /// Who lets it take small steps wants to see much of it.
+    /// Who lets it take small steps wants to see much of it. What was read once stays in RAM for a short time only.
     fn look_interval(&self) -> u64 {
         match self.step_bytes.load(Relaxed) < STEP_BYTES {
             true => 1,
+            false if self.environment.chunk_heat.least_of_piece() == 1 => LOOK_INTERVAL_SINGLE,
             false => LOOK_INTERVAL,
         }
     }

@@ -15,7 +15,7 @@ use terrace_store::{ChunkId, StoreError};
 
 use crate::{
     marks::may_rise,
-    mover::{Guard, Mover},
+    mover::{Guard, Mover, count_at_its_rate, piece_bytes},
     plan::Moving,
 };
 
@@ -110,18 +110,31 @@ impl HotPieces {
         pieces.map(|piece| piece.bytes()).sum()
     }
 
-    /// The next of them, those of a region side by side, and where to.
-    fn next(&mut self, count: usize) -> Option<(u8, Vec<HotPiece>)> {
-        let mut first = self.by_target.first_entry()?;
-        let (target, pieces) = (*first.key(), first.get_mut());
-        let taken: Vec<HotPiece> = Self::of_target(pieces).take(count).collect();
+    /// Where the next of them go.
+    pub(crate) fn next_target(&self) -> Option<u8> {
+        self.by_target.keys().next().copied()
+    }
+
+    /// The next of them for a tier, those of a region side by side: at most so many, and about so many bytes.
+    fn take(&mut self, target: u8, count: usize, most_bytes: u64) -> Vec<HotPiece> {
+        let mut taken = Vec::new();
+        let Some(pieces) = self.by_target.get_mut(&target) else {
+            return taken;
+        };
+        let mut bytes = 0;
+        let fits = Self::of_target(pieces).take(count).take_while(|piece| {
+            let before = bytes;
+            bytes += piece.bytes();
+            before < most_bytes
+        });
+        taken.extend(fits);
         for piece in &taken {
             pieces.remove(&(piece.fragment, piece.chunk));
         }
         if pieces.is_empty() {
-            first.remove();
+            self.by_target.remove(&target);
         }
-        Some((target, taken))
+        taken
     }
 }
 
@@ -155,8 +168,15 @@ impl Mover {
             region: u64::from(hot.region),
             object: hot.object,
         };
-        let least = reads_of_piece(least).min(heat.least_of_piece().max(1));
-        let hot_blocks = heat.hot_blocks(id, blocks, least);
+        let mut hot_blocks = heat.hot_blocks(id, blocks, reads_of_piece(least));
+        if heat.least_of_piece() == 1 {
+            // Once is not worth another read of the device: what RAM has dropped already comes up the next time.
+            let cache = &self.environment.cache;
+            let here = |block: &u32| cache.block(id, *block as usize).is_some();
+            let once = heat.hot_blocks(id, blocks, 1) & !hot_blocks;
+            let once = (0..blocks.min(u32::BITS)).filter(|block| once >> block & 1 == 1);
+            hot_blocks |= once.filter(here).fold(0, |bits, block| bits | 1 << block);
+        }
         if hot_blocks.count_ones() == blocks {
             return Some(Hot::Chunk(moving));
         }
@@ -175,9 +195,11 @@ impl Mover {
         is_open: &[bool],
         now: u64,
     ) -> Result<Option<u64>, StoreError> {
-        let Some((target, pieces)) = inner.hot_chunks.pieces.next(STEP_PIECES) else {
+        let Some(target) = inner.hot_chunks.pieces.next_target() else {
             return Ok(None);
         };
+        let most_bytes = piece_bytes(inner, target);
+        let pieces = inner.hot_chunks.pieces.take(target, STEP_PIECES, most_bytes);
         let at = usize::from(target);
         let bytes = pieces.iter().map(HotPiece::bytes).sum();
         // Others have written since.
@@ -197,12 +219,14 @@ impl Mover {
             self.datasets.raise(&pieces, target)
         });
         let ended = self.environment.clock.monotonic_nanoseconds();
+        let owed = now + inner.courtesy.wait(now);
         inner.courtesy.worked(foreground, now, ended);
+        if self.environment.chunk_heat.least_of_piece() == 1 {
+            inner.courtesy.owe(owed);
+        }
         // What finds no room, or cannot be had now, is found again when it is read; what ails the store others tell.
         let raised = raised.unwrap_or(0);
-        let policy = inner.policies.get(at);
-        let limit = policy.map_or(0, |policy| policy.rate_limit);
-        inner.paces.entry(target).or_default().take(limit, raised);
+        count_at_its_rate(inner, target, raised);
         Ok(Some(raised))
     }
 }
@@ -229,10 +253,19 @@ mod tests {
         pieces.admit(0, piece(5, 7, 4));
         pieces.admit(1, piece(5, 8, 1));
         assert_eq!((pieces.bytes_for(0), pieces.bytes()), (4 * 4096, 5 * 4096));
-        assert_eq!(pieces.next(1), Some((0, vec![piece(4, 9, 3)])));
-        assert_eq!(pieces.next(9), Some((0, vec![piece(5, 7, 5)])));
-        assert_eq!(pieces.next(9), Some((1, vec![piece(5, 8, 1)])));
-        assert!(pieces.is_empty() && pieces.next(9).is_none());
+        let mut next = |count, most_bytes| {
+            let target = pieces.next_target()?;
+            Some((target, pieces.take(target, count, most_bytes)))
+        };
+        assert_eq!(next(1, u64::MAX), Some((0, vec![piece(4, 9, 3)])));
+        assert_eq!(next(9, u64::MAX), Some((0, vec![piece(5, 7, 5)])));
+        assert_eq!(next(9, u64::MAX), Some((1, vec![piece(5, 8, 1)])));
+        assert_eq!(next(9, u64::MAX), None);
+        assert!(pieces.is_empty());
+        // By bytes, but at least one.
+        (0..3).for_each(|chunk| pieces.admit(0, piece(0, chunk, 3)));
+        assert_eq!(pieces.take(0, 9, 1), [piece(0, 0, 3)]);
+        assert_eq!(pieces.take(0, 9, 3 * 4096), [piece(0, 1, 3), piece(0, 2, 3)]);
         for chunk in 0..2 * PIECES_MAX as u64 {
             pieces.admit(0, piece(0, chunk, 1));
         }

@@ -15,7 +15,10 @@ use crate::{
     left::Left,
     making_way::Way,
     marks::{filled_bytes, may_rise},
-    mover::{BENEATH, Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_RECORDS, in_windows, tier_name},
+    mover::{
+        BENEATH, Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_RECORDS, count_at_its_rate, in_windows,
+        piece_bytes, tier_name,
+    },
     passes::{PASSES, heat_of_pass, next_pass, stays, warmth},
     plan::{self, Chosen, Moving},
     policy::minute_of_day,
@@ -179,7 +182,8 @@ impl Mover {
         let mut looked_at = 0;
         // Small requests to a device that counts them make it last the longer.
         let gentle = inner.courtesy.is_watched(now) && !self.presses_on(inner, job, now);
-        let mut step_bytes = self.step_bytes_at(gentle).min(room_bytes);
+        let step_bytes = self.step_bytes_at(gentle).min(piece_bytes(inner, job.target));
+        let mut step_bytes = step_bytes.min(room_bytes);
         if job.room.is_some() {
             // No more than was asked for: what is moved down may be as warm as what comes up in its place.
             step_bytes = step_bytes.min(job.total_bytes.saturating_sub(job.done_bytes).max(1));
@@ -421,7 +425,8 @@ impl Mover {
         pinned.is_some() && pinned.as_ref() == name
     }
 
-    /// Moves chunks to a tier: beside users, if it is to be gentle, what one request brings.
+    /// Moves chunks to a tier: beside users, if it is to be gentle, what one request brings; no more than the rate of the tier lets
+    /// through at once.
     pub(crate) fn rewrite(
         &self,
         inner: &mut Guard<'_>,
@@ -443,7 +448,7 @@ impl Mover {
             tier: target,
             strict: true,
         };
-        let generation = inner.generation;
+        let (generation, piece_bytes) = (inner.generation, piece_bytes(inner, target));
         let (clock, foreground) = (&self.environment.clock, &self.environment.foreground);
         let began = clock.monotonic_nanoseconds();
         let done = MutexGuard::unlocked(inner, || {
@@ -451,13 +456,13 @@ impl Mover {
             // In slices, so that 'migration=off' acts at once also on slow devices.
             let mut rest = chunks;
             while !rest.is_empty() {
-                if gentle && result.bytes > 0 {
+                if gentle && result.bytes > 0 || result.bytes >= piece_bytes {
                     result.whole = false;
                     break;
                 }
                 let slice = match gentle {
-                    true => plan::request_of(&mut rest),
-                    false => plan::slice_of(&mut rest),
+                    true => plan::request_of(&mut rest, piece_bytes),
+                    false => plan::slice_of(&mut rest, piece_bytes),
                 };
                 if !self.is_enabled() || self.tiers_generation.load(Ordering::SeqCst) != generation {
                     result.whole = false;
@@ -480,11 +485,7 @@ impl Mover {
         inner
             .courtesy
             .worked(foreground, began, clock.monotonic_nanoseconds());
-        let limit = inner
-            .policies
-            .get(usize::from(target))
-            .map_or(0, |policy| policy.rate_limit);
-        inner.paces.entry(target).or_default().take(limit, result.bytes);
+        count_at_its_rate(inner, target, result.bytes);
         done.map(|()| result)
     }
 }

@@ -539,10 +539,7 @@ impl Mover {
 
     /// For how long the tier may not be written to.
     pub(crate) fn pace_of(&self, inner: &mut Inner, target: u8, now: u64) -> u64 {
-        let limit = inner
-            .policies
-            .get(usize::from(target))
-            .map_or(0, |policy| policy.rate_limit);
+        let limit = rate_limit(inner, target);
         inner.paces.entry(target).or_default().wait(limit, now)
     }
 
@@ -566,6 +563,23 @@ impl Inner {
             jobs.find(|job| job.kind == JobKind::Demote && !job.state.is_over() && job.source == source);
         job.map(|job| job.state)
     }
+}
+
+/// Bytes a second that may be moved to a tier; 0: any.
+fn rate_limit(inner: &Inner, tier: u8) -> u64 {
+    let policy = inner.policies.get(usize::from(tier));
+    policy.map_or(0, |policy| policy.rate_limit)
+}
+
+/// What a step may move to a tier at most, about.
+pub(crate) fn piece_bytes(inner: &Inner, tier: u8) -> u64 {
+    Pace::piece_bytes(rate_limit(inner, tier))
+}
+
+/// So much was moved to a tier.
+pub(crate) fn count_at_its_rate(inner: &mut Inner, tier: u8, bytes: u64) {
+    let limit = rate_limit(inner, tier);
+    inner.paces.entry(tier).or_default().take(limit, bytes);
 }
 
 pub(crate) fn tier_name(inner: &Inner, tier: u8) -> &str {

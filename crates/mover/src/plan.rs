@@ -304,25 +304,25 @@ impl Chosen {
     }
 }
 
-/// Takes the next chunks to be moved at once off `rest`, at least one.
-pub(crate) fn slice_of(rest: &mut Vec<Moving>) -> Vec<Moving> {
+/// Takes the next chunks to be moved at once off `rest`, at least one, and about so many bytes at most.
+pub(crate) fn slice_of(rest: &mut Vec<Moving>, most_bytes: u64) -> Vec<Moving> {
     let mut bytes = 0;
     let fits = rest.iter().take(SLICE_CHUNKS).take_while(|moving| {
         let before = bytes;
         bytes += moving.bytes;
-        before < SLICE_BYTES
+        before < SLICE_BYTES.min(most_bytes)
     });
     let count = fits.count();
     rest.drain(..count).collect()
 }
 
 /// Takes those off `rest` that one read of their device brings together with the first: a user who reads there meanwhile
-/// waits for no more than that. They stay in the order in which they are read.
-pub(crate) fn request_of(rest: &mut Vec<Moving>) -> Vec<Moving> {
+/// waits for no more than that. They stay in the order in which they are read. About so many bytes at most.
+pub(crate) fn request_of(rest: &mut Vec<Moving>, most_bytes: u64) -> Vec<Moving> {
     let Some(first) = rest.first().copied() else {
         return Vec::new();
     };
-    let most = first.request_bytes();
+    let most = first.request_bytes().min(most_bytes);
     let mut near: Vec<Moving> = rest
         .iter()
         .filter(|other| other.segment == first.segment && other.offset.abs_diff(first.offset) < most)
@@ -386,20 +386,38 @@ mod tests {
         let mut rest = chunks.to_vec();
         let mut taken = Vec::new();
         while !rest.is_empty() {
-            let ids = request_of(&mut rest).into_iter().map(|moving| moving.id.0);
+            let ids = request_of(&mut rest, u64::MAX)
+                .into_iter()
+                .map(|moving| moving.id.0);
             taken.push(ids.collect::<Vec<u64>>());
         }
         assert_eq!(taken, [vec![1, 2, 3], vec![4], vec![5], vec![6, 7]]);
-        assert_eq!(request_of(&mut rest), []);
+        assert_eq!(request_of(&mut rest, u64::MAX), []);
         // Written by several at once: out of order.
         rest.extend([2, 0, 3, 1, 5].map(|at| chunks[at]));
-        let mut next = || request_of(&mut rest).into_iter().map(|moving| moving.id.0);
+        let mut next = || {
+            request_of(&mut rest, u64::MAX)
+                .into_iter()
+                .map(|moving| moving.id.0)
+        };
         assert!(next().eq([3, 4, 2]) && next().eq([1]));
         let mut rest = chunks.to_vec();
-        assert_eq!((slice_of(&mut rest).len(), rest.len()), (7, 0));
+        assert_eq!((slice_of(&mut rest, u64::MAX).len(), rest.len()), (7, 0));
+        // Slowly.
+        let mut rest = chunks.to_vec();
+        assert_eq!(request_of(&mut rest, 300 * K).len(), 2);
+        assert_eq!(slice_of(&mut rest, 129 * K).len(), 2);
+        assert_eq!(
+            (request_of(&mut rest, 1).len(), slice_of(&mut rest, 1).len()),
+            (1, 1)
+        );
         // Of the fastest tier less at once, but whole chunks.
         let mut rest: Vec<Moving> = chunks.iter().map(|one| Moving { tier: 0, ..*one }).collect();
-        let mut next = || request_of(&mut rest).into_iter().map(|moving| moving.id.0);
+        let mut next = || {
+            request_of(&mut rest, u64::MAX)
+                .into_iter()
+                .map(|moving| moving.id.0)
+        };
         assert!(next().eq([1]) && next().eq([2]) && next().eq([3]));
         assert!(next().eq([4]) && next().eq([5]) && next().eq([6, 7]));
     }

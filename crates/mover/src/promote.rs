@@ -26,7 +26,7 @@ use crate::{
     hot_pieces::Hot,
     job::{JobKind, JobState},
     marks::{filled_bytes, may_rise},
-    mover::{Guard, Inner, Mover, SECOND, in_window},
+    mover::{Guard, Inner, Mover, SECOND, in_window, piece_bytes},
     plan::{Chosen, Found, Moving},
     policy::minute_of_day,
 };
@@ -164,15 +164,17 @@ impl Mover {
         // Room that was made for something is not for others.
         let mut planned = inner.exchange.kept_bytes(now) + inner.hot_chunks.bytes_for(0);
         let gentle = self.is_gentle(inner, haste, now);
+        let upper = 0..(tiers.len() as u8).saturating_sub(1);
+        let step_bytes = STEP_REGIONS as u64 * REGION_BYTES;
+        let few = gentle || upper.clone().any(|tier| piece_bytes(inner, tier) < step_bytes);
         let mut last = None;
         for _ in 0..STEP_REGIONS {
-            if gentle && by_target.values().any(|chosen| chosen.bytes() > 0) {
+            if few && by_target.values().any(|chosen| chosen.bytes() > 0) {
                 break;
             }
             let Some(candidate) = inner.candidates.regions.pop_front() else {
                 break;
             };
-            last = Some(candidate);
             let (dataset, body, region, reads) = candidate;
             let place = (dataset, body, region);
             let kept = inner.exchange.is_here(place);
@@ -181,6 +183,17 @@ impl Mover {
             let target = (0..tiers.len())
                 .find(|at| may_rise(&tiers[*at], inner.policies.get(*at), planned + most))
                 .unwrap_or(tiers.len()) as u8;
+            if kept.is_none() && upper.contains(&target) {
+                let pause = self.pace_of(inner, target, now);
+                if pause > 0 {
+                    inner.candidates.regions.push_front(candidate);
+                    if by_target.is_empty() {
+                        return Ok(pause);
+                    }
+                    break;
+                }
+            }
+            last = Some(candidate);
             let pinned = self.pin_of(inner, dataset, body);
             // What lies beneath a pinned directory is not known yet.
             if inner.beneath.is_looking() && self.environment.pins.has_directories(dataset) {
@@ -277,9 +290,9 @@ impl Mover {
             match self.rewrite(inner, target, chosen.chunks(), gentle) {
                 Ok(done) => {
                     moved += done.bytes;
-                    // Its turn again: users come first.
+                    // Its turn again: users come first, or its tier is to be written to slowly.
                     if !done.whole
-                        && let Some(candidate) = last.take().filter(|_| gentle)
+                        && let Some(candidate) = last.take().filter(|_| few)
                     {
                         inner.candidates.regions.push_front(candidate);
                     }

@@ -13,7 +13,7 @@ use terrace_store::StoreError;
 
 use crate::{
     job::{JobKind, JobState},
-    mover::{Guard, Inner, Mover, in_window, tier_name},
+    mover::{Guard, Inner, Mover, count_at_its_rate, in_window, piece_bytes, tier_name},
     plan::Found,
     policy::minute_of_day,
     relayout_round::{Because, Resting, is_tight},
@@ -98,6 +98,13 @@ impl Mover {
             false if early => (STEP_REGIONS_EARLY, WRITE_BYTES),
             false => (STEP_REGIONS, WRITE_BYTES),
         };
+        let (regions, most) = match piece_bytes(inner, tier) {
+            most_now if most_now < regions as u64 * most => {
+                let most = most.min(most_now.max(WRITE_BYTES_WATCHED));
+                ((most_now / most).max(1) as usize, most)
+            }
+            _ => (regions, most),
+        };
         // Room is taken for all of them before any gives some back: users are to find enough beside that.
         let space = self.environment.store.space();
         let free = space.size_bytes.saturating_sub(space.used_bytes);
@@ -120,10 +127,6 @@ impl Mover {
             inner.relayouts.clear();
             return Ok(0);
         }
-        let tier = inner.relayouts.tier;
-        let policy = inner.policies.get(usize::from(tier));
-        let limit = policy.map_or(0, |policy| policy.rate_limit);
-        inner.paces.entry(tier).or_default().take(limit, written);
         if failed.is_some() {
             for resting in inner.relayouts.regions.drain(..) {
                 let since = resting.since.unwrap_or(now);
@@ -229,6 +232,7 @@ impl Mover {
                     whole,
                 }) => {
                     written += written_bytes;
+                    count_at_its_rate(inner, tier, written_bytes);
                     inner.relayouts.tier = tier;
                     inner.relayouts.worked |= early;
                     if !resting.begun {

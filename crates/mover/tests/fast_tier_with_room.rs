@@ -169,13 +169,13 @@ impl Guest {
 fn single_blocks_are_asked_of_the_slow_tier_once() {
     let cells = Guest::new(Pattern::Scattered).bench();
     let [before, before_mixed, trained, rest @ ..] = cells;
-    // It was 0.382 of 0.348, and what was moved meanwhile is worth it later.
+    // It was 0.398 of 0.364; what was moved meanwhile is worth it later.
     assert!(before.slow < before.fresh * 1.03, "{before:?}");
-    assert!(before_mixed.slow < before_mixed.fresh * 1.15, "{before_mixed:?}");
-    // It was 0.168 of 0.157; then 0.173 of 0.159, 0.098 of 0.094, 0.133 of 0.122, and 0.086 of 0.083.
+    assert!(before_mixed.slow < before_mixed.fresh * 1.1, "{before_mixed:?}");
+    // It was 0.175 of 0.154; then 0.187 of 0.151, 0.108 of 0.105, 0.158 of 0.143, and 0.099 of 0.097.
     assert!(trained.slow < trained.fresh * 0.95, "{trained:?}");
     for cell in rest {
-        assert!(cell.slow < cell.fresh, "{cell:?}");
+        assert!(cell.slow < cell.fresh * 0.95, "{cell:?}");
     }
 }
 
@@ -190,7 +190,7 @@ fn what_is_read_all_over_comes_up_as_a_whole() {
         restart,
         restart_mixed,
     ] = Guest::new(Pattern::Contiguous).bench();
-    // As it was. With single blocks at their first read, 1.0, 0.71, and 0.15.
+    // To the request as before blocks came up at their first read.
     assert!(before.slow < 0.97 && before_mixed.slow < 0.68, "{before:?}");
     assert!(trained.slow < 0.12, "{trained:?}");
     assert!(after.slow < 0.115 && after_mixed.slow < 0.085, "{after:?}");
