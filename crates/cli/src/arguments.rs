@@ -172,6 +172,9 @@ pub enum Command {
         /// Do not ask, with --rewind
         #[arg(short, long)]
         yes: bool,
+        /// With --rewind: only say what would be given up, and change nothing
+        #[arg(short = 'n', long, requires = "rewind")]
+        dry_run: bool,
     },
     /// Unmount, detach and stop serving everything of a pool, close it and end its daemon
     Stop {
@@ -489,7 +492,7 @@ pub enum PoolCommand {
         /// Do not ask, with --rewind
         #[arg(short, long)]
         yes: bool,
-        /// Only say what would be taken up
+        /// Only say what would be taken up, and with --rewind what would be given up
         #[arg(short = 'n', long)]
         dry_run: bool,
     },

@@ -214,6 +214,7 @@ impl Engine {
         datasets.relieve();
         let mover = Arc::new(Mover::open(datasets.clone()).map_err(|error| told(error.into()))?);
         let journal = Journal::open(&*store).map_err(|error| told(error.into()))?;
+        let scrub = Scrub::of(&*store, &pool.devices(), options.clock.monotonic_nanoseconds());
         let mut engine = Self {
             opened_nanoseconds: options.clock.now_nanoseconds(),
             clock: options.clock,
@@ -227,7 +228,7 @@ impl Engine {
             saved: Mutex::new(false),
             last_complaint: Mutex::new(String::new()),
             alarms: Alarms::default(),
-            scrub: Scrub::of(&*store),
+            scrub,
             leaving: Leaving::default(),
             resilvering: Resilvering::default(),
             losses: Arc::default(),
@@ -255,6 +256,10 @@ impl Engine {
             engine.event("lost", crate::devices::END_WITHOUT_IN_WORDS);
         }
         engine.tell_opened(new);
+        let going_on = engine.scrub.resumed_in_words();
+        if !going_on.is_empty() {
+            engine.event("scrub", &going_on);
+        }
         if options.threads {
             engine
                 .workers
@@ -387,6 +392,9 @@ impl Engine {
             if let Err(error) = self.mover.save() {
                 tracing::warn!("the heat of regions was not saved: {error}");
             }
+            if let Err(error) = self.keep_scrub() {
+                tracing::warn!("how far the scrub is was not saved: {error}");
+            }
         }
         self.datasets.save_all()?;
         self.chunks.close()?;
@@ -440,13 +448,22 @@ impl Engine {
             self.complain("devices", &error);
         }
         let swept = self.datasets.sweep_step(SWEEP_RECORDS)? == Progress::More;
-        let scrubbed = match self.scrub.step(
-            &self.chunks,
-            &self.pool.name(),
-            self.clock.monotonic_nanoseconds(),
-        )? {
+        let now = self.clock.monotonic_nanoseconds();
+        let stepped = self.scrub.step(&self.chunks, &self.pool.name(), now);
+        if stepped.is_err() {
+            // It failed. A pool that stopped keeps where it was, and it goes on when that is opened again.
+            let _ = self.keep_scrub();
+        }
+        let scrubbed = match stepped? {
             None => false,
-            Some(false) => true,
+            Some(false) => {
+                if self.scrub.is_keeping_due(now)
+                    && let Err(error) = self.keep_scrub()
+                {
+                    self.complain("scrub", &error);
+                }
+                true
+            }
             Some(true) => {
                 if let Some(status) = self.scrub.status() {
                     let text = format!(
@@ -460,12 +477,11 @@ impl Engine {
                 // What it found is in its own list.
                 self.losses.look_again();
                 if self.scrub.status().is_some_and(|status| status.state == "done") {
-                    self.scrubbed_all(self.scrub.is_short())?;
+                    self.scrubbed_all(self.scrub.is_short(), &self.scrub.behind_before())?;
                 }
                 true
             }
         };
-        let now = self.clock.monotonic_nanoseconds();
         let looked = self.losses.step(&self.chunks, &self.pool.name(), now);
         Ok(swept || scrubbed || looked)
     }
@@ -625,13 +641,26 @@ impl Engine {
         );
         if started {
             self.event("scrub", "scrub started");
+            // One that cannot be kept is worth having all the same: a device fails, perhaps.
+            if let Err(error) = self.keep_scrub_durably() {
+                self.complain("scrub", &error);
+            }
         }
         Ok(started)
     }
 
-    /// Gives the running scrub up; false if there is none.
-    pub fn cancel_scrub(&self) -> bool {
-        self.scrub.cancel()
+    /// Writes down how far the scrub is, or that none is under way.
+    fn keep_scrub(&self) -> Result<(), EngineError> {
+        let now = self.clock.monotonic_nanoseconds();
+        Ok(self
+            .scrub
+            .keep_progress(&self.chunks, &self.pool.devices(), now)?)
+    }
+
+    /// The same for what was asked for by hand: it outlasts a crash from the moment it is answered.
+    pub(crate) fn keep_scrub_durably(&self) -> Result<(), EngineError> {
+        self.keep_scrub()?;
+        Ok(self.store.flush(self.store.newest())?)
     }
 
     /// Notes that something happened.

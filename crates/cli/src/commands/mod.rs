@@ -15,6 +15,7 @@ pub mod mount_helper;
 mod mounts;
 mod pools;
 mod rebuild;
+mod rewind;
 mod running;
 mod scratch;
 mod shell;
@@ -135,9 +136,13 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             degraded,
             rewind,
             yes,
+            dry_run,
         } => {
+            if dry_run {
+                return done(rewind::look(&session, &pool));
+            }
             let accepted = Accepted::of(degraded, rewind);
-            pools::confirm_rewind(accepted, &format!("pool '{pool}'"), yes)?;
+            rewind::confirm_rewind(accepted, &format!("pool '{pool}'"), yes)?;
             if foreground {
                 return done(daemon::run(session.places, &pool, accepted));
             }
