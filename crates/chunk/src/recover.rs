@@ -151,7 +151,7 @@ impl ChunkStore {
                     .map_err(|error| metadata_is_away(&pool, &meta).unwrap_or(error))?;
             }
         }
-        let rewind = options.rewind && !pool.is_read_only();
+        let rewind = options.rewind;
         let mut given_up = None;
         if let Some(cause) = broken {
             given_up = Some(give_up(cause, rewind)?);
@@ -163,8 +163,8 @@ impl ChunkStore {
                 replay.tree.newest_sequence()
             )));
         }
-        // What was accepted may still be in a device's cache when only the process died.
-        if !pool.is_read_only() {
+        // Who only reads says whether an opening would be refused only if that was asked for.
+        if !pool.is_read_only() || rewind {
             if position.offset < pool.segment_bytes() || position.next.is_empty() {
                 check_log_is_there(&pool, position.segment)
                     .or_else(|cause| give_up(cause, rewind).map(|cause| given_up = Some(cause)))?;
@@ -173,6 +173,9 @@ impl ChunkStore {
                 check_log_is_there(&pool, position.next)
                     .or_else(|cause| give_up(cause, rewind).map(|cause| given_up = Some(cause)))?;
             }
+        }
+        // What was accepted may still be in a device's cache when only the process died.
+        if !pool.is_read_only() {
             pool.flush_all().map_err(pool_error)?;
             forget_given_up(&pool, &root.position, replay.sequence)?;
             pool.settle_roots().map_err(pool_error)?;
@@ -193,13 +196,12 @@ impl ChunkStore {
             pool.take_back(&returned).map_err(pool_error)?;
         }
         let log = Log::resume(pool.clone(), root.position, position, segments, options.nonce);
-        if given_up.is_some() {
-            // Nothing is appended there before a root says where the log goes on.
+        let goes_on = given_up.is_some() && !pool.is_read_only();
+        if goes_on {
             replay.sequence += GIVEN_UP_SEQUENCES;
-            log.begin_elsewhere(replay.sequence).map_err(log_error)?;
         }
+        let sequence = replay.sequence;
         let marks = VecDeque::from([start, (replay.sequence, replay.counters)]);
-        log.note_gaps(scanner.left_behind());
         let mut store = Self::assemble(pool, options, crew, meta, log, replay, marks);
         store.end_without = scanner.end_without();
         if let Some(end) = store.end_without {
@@ -210,8 +212,13 @@ impl ChunkStore {
         }
         store.claim_data()?;
         store.inherit_candidates();
+        if goes_on {
+            // Where nothing lies, which is known only now. Nothing is appended there before a root says that the log goes on there.
+            store.log.begin_elsewhere(sequence).map_err(log_error)?;
+        }
+        store.log.note_gaps(scanner.left_behind());
         store.given_up = given_up;
-        if store.given_up.is_some() {
+        if goes_on {
             store.checkpoint()?;
             store.complete_chunks(lacking)?;
         } else if !store.pool.is_read_only() {

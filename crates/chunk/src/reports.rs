@@ -2,8 +2,12 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_pool::SegmentId;
 use terrace_store::ChunkId;
+
+/// More bytes than any pool has: what is read from a record is at most that.
+const BYTES_MAX: u64 = 1 << 60;
 
 /// Where a scrub is; `Default` starts a new one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,6 +29,37 @@ impl ScrubCursor {
             only: Some(devices),
             ..Self::default()
         }
+    }
+
+    /// Adds it to a record: one of a scrub of everything, which another opening of the pool may go on with. Tables that were
+    /// written since it began are left out there too.
+    pub fn encode(&self, writer: &mut Writer) {
+        writer
+            .varint(self.next_chunk)
+            .u8(u8::from(self.chunks_done) | (u8::from(self.finished) << 1))
+            .varint(self.tables.next)
+            .varint(self.tables.end)
+            .varint(self.done_bytes);
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    ///
+    /// # Errors
+    /// If the bytes are no such thing.
+    pub fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let next_chunk = reader.varint("next chunk")?;
+        let flags = reader.u8("what is done")?;
+        Ok(Self {
+            next_chunk,
+            chunks_done: flags & 1 != 0,
+            finished: flags & 2 != 0,
+            tables: terrace_meta::VerifyCursor {
+                next: reader.varint("next table")?,
+                end: reader.varint("last table")?,
+            },
+            done_bytes: reader.varint("bytes")?.min(BYTES_MAX),
+            only: None,
+        })
     }
 }
 

@@ -177,6 +177,9 @@ pub enum Command {
         /// Do not ask, with --rewind
         #[arg(short, long)]
         yes: bool,
+        /// With --rewind: only say what would be given up, and change nothing
+        #[arg(short = 'n', long, requires = "rewind")]
+        dry_run: bool,
     },
     /// Unmount, detach and stop serving everything of a pool, close it and end its daemon
     Stop {

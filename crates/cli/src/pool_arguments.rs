@@ -72,7 +72,7 @@ pub enum PoolCommand {
         /// Do not ask, with --rewind
         #[arg(short, long)]
         yes: bool,
-        /// Only say what would be taken up
+        /// Only say what would be taken up, and with --rewind what would be given up
         #[arg(short = 'n', long)]
         dry_run: bool,
     },

@@ -154,3 +154,28 @@ fn asking_about_all_pools_starts_none_and_names_those_that_are_stopped() {
     assert!(error.contains("no pool is running"), "{error}");
     assert!(is_stopped("lake") && is_stopped("tank"));
 }
+
+#[test]
+fn a_job_that_is_named_without_its_pool_starts_none() {
+    let machine = Machine::new();
+    machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:64M"]);
+    machine.ok(&["stop", "tank"]);
+    let is_stopped = || machine.json(&["status"])["state"] == "stopped";
+    for action in ["pause", "resume", "cancel"] {
+        let error = machine.error(&["jobs", action, "1"], 1);
+        assert!(
+            error.contains("pool 'tank' is stopped")
+                && error.contains(&format!("jobs {action} 1 --pool POOL")),
+            "{error}"
+        );
+        assert!(is_stopped(), "{action}");
+    }
+    // Who names the pool wants it.
+    let error = machine.error(&["jobs", "pause", "1", "--pool", "tank"], 1);
+    assert!(error.contains("no scrub is running"), "{error}");
+    assert!(!is_stopped());
+    // Of one that runs the job is found.
+    let error = machine.error(&["jobs", "pause", "77"], 1);
+    assert!(error.contains("no pool has a job 77"), "{error}");
+    machine.ok(&["stop", "tank"]);
+}

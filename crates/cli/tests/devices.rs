@@ -146,6 +146,11 @@ fn a_device_is_shrunk_and_its_file_cut_off() {
     );
     let error = machine.error(&["pool", "resize", "tank", "a.img", "64K", "--yes"], 1);
     assert!(error.contains("at least"), "{error}");
+    let error = machine.error(&["pool", "resize", "tank", "a.img", "0", "--yes"], 2);
+    assert!(
+        error.contains("no bytes") && error.contains("terrace pool remove tank"),
+        "{error}"
+    );
     let error = machine.error(&["pool", "resize", "tank", "a.img", "200M", "--yes"], 1);
     assert!(error.contains("leave the size out"), "{error}");
     let error = machine.error(&["pool", "resize", "tank", "a.img", "100M"], 1);

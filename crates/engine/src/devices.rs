@@ -223,13 +223,17 @@ impl Engine {
             .map(|other| self.chunks.load_of(SegmentRange::whole(other.number)).live_bytes)
             .sum();
         let room = self.chunks.room_for_leaving(info.number, joining_bytes);
-        let room = room.saturating_sub(others_leaving);
         // What was promised stays so, but for the sake of a device that does not work; and one that is as large in its place
         // takes nothing from anybody.
         let shrinks = joining_bytes < self.joining_bytes(info.size_bytes);
         let promised = match shrinks && info.state == DeviceState::Online {
             true => self.chunks.backed_promises(),
             false => 0,
+        };
+        // What others still have to move is among that.
+        let room = match promised {
+            0 => room.saturating_sub(others_leaving),
+            _ => room,
         };
         let room_bytes = room.saturating_sub(promised);
         let live_bytes = load.live_bytes + load.metadata_bytes;
@@ -272,6 +276,10 @@ impl Engine {
             };
             let promised = match promised {
                 0 => String::new(),
+                promised if others_leaving > 0 => format!(
+                    ", beside {} that are set aside for reservations and for what leaves other devices",
+                    format_size(promised)
+                ),
                 promised => format!(
                     ", beside {} that are set aside for reservations",
                     format_size(promised)
@@ -477,19 +485,22 @@ impl Engine {
         let elsewhere = self.plan_leaving(info, 0);
         let (room_bytes, is_usable) = self.chunks.available_without(range);
         let live_bytes = load.live_bytes + load.metadata_bytes;
-        let others = self.pool.devices().into_iter();
-        let others_leaving: u64 = others
-            .filter(|other| other.number != info.number && other.draining)
-            .map(|other| self.chunks.load_of(SegmentRange::whole(other.number)).live_bytes)
-            .sum();
-        let need = live_bytes + others_leaving + 2 * segment;
+        // What others still have to move is set aside.
+        let need = live_bytes + 2 * segment;
         let mut obstacle = String::new();
         if !is_usable {
             obstacle = "the pool would be left with next to no room beside its reserve and metadata; shrink it by less"
                 .into();
         } else if need > room_bytes {
+            let aside = match self.chunks.reserved_bytes() {
+                0 => String::new(),
+                aside => format!(
+                    ", beside {} that are set aside for reservations and what leaves other devices",
+                    format_size(aside)
+                ),
+            };
             obstacle = format!(
-                "its end holds {}, which needs {} elsewhere, and there is room for {}; shrink it by less, add a device, \
+                "its end holds {}, which needs {} elsewhere, and there is room for {}{aside}; shrink it by less, add a device, \
                  or delete something and run 'terrace compact'",
                 format_size(live_bytes),
                 format_size(need),

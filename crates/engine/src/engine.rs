@@ -122,6 +122,9 @@ impl Engine {
             if let Err(error) = self.mover.save() {
                 tracing::warn!("the heat of regions was not saved: {error}");
             }
+            if let Err(error) = self.keep_scrub() {
+                tracing::warn!("how far the scrub is was not saved: {error}");
+            }
         }
         self.datasets.save_all()?;
         self.chunks.close()?;
@@ -172,13 +175,26 @@ impl Engine {
         );
         if started {
             self.event("scrub", "scrub started");
+            // One that cannot be kept is worth having all the same: a device fails, perhaps.
+            if let Err(error) = self.keep_scrub_durably() {
+                self.complain("scrub", &error);
+            }
         }
         Ok(started)
     }
 
-    /// Gives the running scrub up; false if there is none.
-    pub fn cancel_scrub(&self) -> bool {
-        self.scrub.cancel()
+    /// Writes down how far the scrub is, or that none is under way.
+    fn keep_scrub(&self) -> Result<(), EngineError> {
+        let now = self.clock.monotonic_nanoseconds();
+        Ok(self
+            .scrub
+            .keep_progress(&self.chunks, &self.pool.devices(), now)?)
+    }
+
+    /// The same for what was asked for by hand: it outlasts a crash from the moment it is answered.
+    pub(crate) fn keep_scrub_durably(&self) -> Result<(), EngineError> {
+        self.keep_scrub()?;
+        Ok(self.store.flush(self.store.newest())?)
     }
 
     /// Notes that something happened.

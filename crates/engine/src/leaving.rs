@@ -3,16 +3,20 @@
 //! Invariants: the intention is a property on the labels (`device.N`), written before the job starts and removed
 //! after the job failed or was cancelled or the device is gone, so that a restart at any moment goes on with it; a
 //! device with an intention takes nothing new (one that is being shrunk: not at its end); a device is taken out, or its
-//! end cut off, only when nothing is on it, or when whoever asked gave up what cannot be read.
+//! end cut off, only when nothing is on it, or when whoever asked gave up what cannot be read; what still has to move
+//! from it has its room set aside elsewhere, so that nobody is promised that meanwhile.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use parking_lot::Mutex;
 use terrace_chunk::{ChunkStore, EvacuateCursor};
 use terrace_device::format_size;
 use terrace_mover::{JobState, MoverError, StoreSteps, StoreWork};
 use terrace_pool::{DeviceInfo, DeviceState, PoolError, SegmentRange};
-use terrace_store::StoreError;
+use terrace_store::{Reservation, StoreError};
 
 use crate::{
     Engine, EngineError,
@@ -77,6 +81,36 @@ struct Wanted {
 #[derive(Default)]
 pub(crate) struct Leaving {
     wanted: Mutex<Vec<Wanted>>,
+    /// What is set aside for all of them, bytes.
+    room_bytes: Arc<AtomicU64>,
+}
+
+/// Room for what still has to move off a device, as far as there was.
+struct Room {
+    reservation: Reservation,
+    all_bytes: Arc<AtomicU64>,
+}
+
+impl Room {
+    fn new(reservation: Reservation, all_bytes: Arc<AtomicU64>) -> Self {
+        all_bytes.fetch_add(reservation.bytes(), Ordering::AcqRel);
+        Self {
+            reservation,
+            all_bytes,
+        }
+    }
+
+    fn shrink_to(&mut self, bytes: u64) {
+        let given_back = self.reservation.bytes().saturating_sub(bytes);
+        self.reservation.shrink_to(bytes);
+        self.all_bytes.fetch_sub(given_back, Ordering::AcqRel);
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
 }
 
 /// The steps of the job.
@@ -93,6 +127,7 @@ struct Emptying {
     losses: Arc<Losses>,
     /// What has no readable copy is known; its files are being named.
     naming: Option<(DamageWalk, u64)>,
+    room: Room,
 }
 
 impl Emptying {
@@ -159,6 +194,7 @@ impl StoreSteps for Emptying {
         let bytes = self.remaining_bytes.saturating_sub(progress.remaining_bytes);
         self.done_bytes += bytes;
         self.remaining_bytes = progress.remaining_bytes;
+        self.room.shrink_to(progress.remaining_bytes);
         if progress.unreadable_count > 0 {
             let damaged = match self.chunks.pool().has_device(self.range.device) {
                 true => Damaged::Chunks(progress.unreadable),
@@ -301,6 +337,11 @@ impl Engine {
         let load = self.chunks.load_of(range);
         let (chunks, losses) = (self.chunks.clone(), self.losses.clone());
         let pool = self.pool.name();
+        let room_bytes = load.live_bytes.min(self.store.available_bytes());
+        let room = Room::new(
+            self.store.reserve_always(room_bytes),
+            self.leaving.room_bytes.clone(),
+        );
         let job = self
             .mover
             .evacuate(device, &reason, interrupted, move |done_bytes| {
@@ -315,9 +356,15 @@ impl Engine {
                     path,
                     losses,
                     naming: None,
+                    room,
                 })
             })?;
         Ok((job, reason))
+    }
+
+    /// What is set aside for content that still has to move off devices that are being emptied, bytes.
+    pub fn leaving_room_bytes(&self) -> u64 {
+        self.leaving.room_bytes.load(Ordering::Acquire)
     }
 
     /// Draws the consequences of jobs that ended: takes devices out that are empty, lets those be used again whose

@@ -21,7 +21,9 @@ pub mod properties;
 mod rebuild;
 mod report;
 mod resilver;
+mod rewind;
 mod scrub;
+mod scrub_progress;
 mod scrub_record;
 mod spec;
 mod status;
@@ -38,6 +40,7 @@ pub use journal::{Entry, rfc3339};
 pub use options::OpenOptions;
 pub use rebuild::{RebuildOptions, RebuildReport, RebuiltDataset, RebuiltFile, rebuild};
 pub use report::{durability_in_words, loss_window};
+pub use rewind::RewindOutlook;
 pub use spec::{PoolSpec, TierSpec};
 pub use status::{
     DatasetStatus, DeviceStatus, IoCounters, JobStatus, LostStatus, MemoryStatus, ScrubStatus,

@@ -211,7 +211,7 @@ impl Engine {
                 id: SCRUB_JOB,
                 kind: "scrub".into(),
                 state: scrub.state,
-                reason: "asked for by 'terrace scrub'".into(),
+                reason: format!("asked for by 'terrace scrub'{}", self.scrub.awaits_in_words()),
                 done_bytes: scrub.done_bytes,
                 total_bytes: scrub.total_bytes,
                 rate: scrub.rate,
@@ -239,12 +239,16 @@ impl Engine {
     /// `Invalid` if there is no such job or it cannot do that.
     pub fn job_action(&self, id: u64, action: &str) -> Result<(), EngineError> {
         match (id, action) {
-            (SCRUB_JOB, "cancel") if self.cancel_scrub() => Ok(()),
+            (SCRUB_JOB, "cancel") if self.scrub.cancel() => self.keep_scrub_durably(),
             (SCRUB_JOB, "cancel") => Err(EngineError::Invalid(
                 "no scrub is running; 'terrace jobs' lists what runs".into(),
             )),
-            (SCRUB_JOB, "pause") if self.scrub.pause(self.clock.monotonic_nanoseconds()) => Ok(()),
-            (SCRUB_JOB, "resume") if self.scrub.resume(self.clock.monotonic_nanoseconds()) => Ok(()),
+            (SCRUB_JOB, "pause") if self.scrub.pause(self.clock.monotonic_nanoseconds()) => {
+                self.keep_scrub_durably()
+            }
+            (SCRUB_JOB, "resume") if self.scrub.resume(self.clock.monotonic_nanoseconds()) => {
+                self.keep_scrub_durably()
+            }
             (SCRUB_JOB, "pause" | "resume") => Err(EngineError::Invalid(
                 "no scrub is running; 'terrace jobs' lists what runs".into(),
             )),

@@ -132,7 +132,8 @@ pub(crate) fn is_out_of_step(device: &&DeviceInfo) -> bool {
     matches!(device.presence, Presence::Absent { .. }) && device.state == DeviceState::Online
 }
 
-fn is_behind(device: &&DeviceInfo) -> bool {
+/// It was away, and may lack content.
+pub(crate) fn is_behind(device: &&DeviceInfo) -> bool {
     device.presence == Presence::Behind && device.state != DeviceState::Missing
 }
 
@@ -268,20 +269,32 @@ impl Engine {
         self.start_resilver()
     }
 
-    /// A scrub of everything has ended, and did what the job would have done; `is_short`: but for some copies for which
-    /// there was no room.
-    pub(crate) fn scrubbed_all(&self, is_short: bool) -> Result<(), EngineError> {
+    /// A scrub of everything has ended, and did what the job would have done for the devices that were behind when it began;
+    /// `is_short`: but for some copies for which there was no room.
+    pub(crate) fn scrubbed_all(&self, is_short: bool, behind_before: &[u16]) -> Result<(), EngineError> {
         if self.resilvering.running.lock().is_some() {
             return Ok(());
         }
         let devices = self.pool.devices();
-        let mut behind = devices.iter().filter(is_behind).peekable();
-        if is_short && behind.peek().is_some() {
+        let behind: Vec<u16> = devices
+            .iter()
+            .filter(is_behind)
+            .map(|device| device.number)
+            .collect();
+        if is_short && !behind.is_empty() {
             self.note_short_of_room();
             return Ok(());
         }
-        *self.resilvering.short.lock() = None;
-        behind.try_for_each(|device| Ok(self.pool.note_whole(device.number)?))
+        // Of one that came back while it ran, it may have passed over what that lacks.
+        let (whole, later): (Vec<u16>, Vec<u16>) = behind
+            .into_iter()
+            .partition(|number| behind_before.contains(number));
+        if later.is_empty() {
+            *self.resilvering.short.lock() = None;
+        }
+        whole
+            .into_iter()
+            .try_for_each(|number| Ok(self.pool.note_whole(number)?))
     }
 
     /// What `status` says while devices are behind; empty if none is.

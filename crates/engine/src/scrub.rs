@@ -2,19 +2,23 @@
 //! device is found by no opening, then content and tables.
 //!
 //! Invariants: one scrub at a time; a step holds no lock of the engine while it reads; what it found stays readable
-//! until the next scrub starts, and what one found that ended until the next one ends, also after a restart.
+//! until the next scrub starts, and what one found that ended until the next one ends, also after a restart; one that is
+//! under way when the pool is closed, or its process killed, goes on from what was kept of it last ([`Progress`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use terrace_chunk::{ChunkStore, ScrubCursor};
-use terrace_pool::{DeviceInfo, FrontDamage, Pool};
+use terrace_pool::{DeviceInfo, DeviceState, FrontDamage, Pool};
 use terrace_store::{Batch, ChunkId, Store, StoreError};
 
 use crate::{
     ScrubStatus, ScrubbedDevice,
     damage::{DamageWalk, Damaged, DamagedFile},
     journal::rfc3339,
+    report::SCRUB_JOB,
+    resilver::is_behind,
+    scrub_progress::{self, KEEP_INTERVAL_NANOSECONDS, Progress},
     scrub_record::{self, Outcome},
 };
 
@@ -23,23 +27,38 @@ const STEP_BYTES: u64 = 8 << 20;
 /// Most lines of damage that are kept.
 const DAMAGE_LINES_MAX: usize = 100;
 /// Damaged chunks whose files are looked for, at most.
-const LOST_CHUNKS_MAX: usize = 100_000;
+pub(crate) const LOST_CHUNKS_MAX: usize = 100_000;
 /// Files that are named at most.
 const FILES_MAX: usize = 1000;
 /// Records that one step of that search reads.
 const NAMING_RECORDS: usize = 2000;
 
 struct Run {
+    /// Which one since the pool was opened: a step of one that was given up changes nothing of the next one.
+    number: u64,
     cursor: Option<ScrubCursor>,
     /// Labels and roots were read.
     fronts_read: bool,
     /// What is still to be told as events.
     untold: Vec<String>,
+    /// Where it was after its last step.
+    at: ScrubCursor,
+    /// When it began, or went on after a restart, and what was done before that.
     started_monotonic: u64,
+    earlier_bytes: u64,
+    /// Devices that lacked content when it began. After a restart none: it may have passed over what they lack.
+    behind_before: Vec<u16>,
+    is_resumed: bool,
+    /// It rests since this device is away, until somebody says that it is to go on without it, or a restart finds it again.
+    awaits: Option<String>,
+    /// When its progress is to be kept next, and that of which errors was.
+    next_keep: u64,
+    kept_errors: u64,
     /// Since when it is paused.
     paused_monotonic: Option<u64>,
     status: ScrubStatus,
     lost: BTreeSet<ChunkId>,
+    lost_are_all: bool,
     naming: Option<DamageWalk>,
     /// The files of what has no good copy, as far as they are named, and whether these are all.
     damaged: Vec<DamagedFile>,
@@ -48,11 +67,123 @@ struct Run {
     short: u64,
     /// Failed reads and checksum errors of each device when it began.
     errors_before: BTreeMap<u16, (u64, u64)>,
+    /// Those of before a restart.
+    errors_earlier: BTreeMap<u16, (u64, u64)>,
     /// It ended before the pool was opened.
     from_record: bool,
 }
 
 impl Run {
+    fn new(status: ScrubStatus) -> Self {
+        Self {
+            number: 0,
+            cursor: None,
+            fronts_read: true,
+            untold: Vec::new(),
+            at: ScrubCursor::default(),
+            started_monotonic: 0,
+            earlier_bytes: 0,
+            behind_before: Vec::new(),
+            is_resumed: false,
+            awaits: None,
+            next_keep: 0,
+            kept_errors: 0,
+            paused_monotonic: None,
+            status,
+            lost: BTreeSet::new(),
+            lost_are_all: true,
+            naming: None,
+            damaged: Vec::new(),
+            all_named: true,
+            short: 0,
+            errors_before: BTreeMap::new(),
+            errors_earlier: BTreeMap::new(),
+            from_record: false,
+        }
+    }
+
+    /// Failed reads and checksum errors of a device since it began.
+    fn errors_of(&self, device: &DeviceInfo) -> (u64, u64) {
+        let counters = &device.counters;
+        let (reads, sums) = self
+            .errors_before
+            .get(&device.number)
+            .copied()
+            .unwrap_or_default();
+        let earlier = self
+            .errors_earlier
+            .get(&device.number)
+            .copied()
+            .unwrap_or_default();
+        (
+            counters
+                .read_errors
+                .saturating_sub(reads)
+                .saturating_add(earlier.0),
+            counters
+                .checksum_errors
+                .saturating_sub(sums)
+                .saturating_add(earlier.1),
+        )
+    }
+
+    /// What is kept of it.
+    fn progress(&self, devices: &[DeviceInfo]) -> Progress {
+        let errors = devices
+            .iter()
+            .map(|device| (device.number, self.errors_of(device)));
+        Progress {
+            is_paused: self.paused_monotonic.is_some() && self.awaits.is_none(),
+            cursor: self.at.clone(),
+            status: self.status.clone(),
+            lost: self.lost.clone(),
+            lost_are_all: self.lost_are_all,
+            short: self.short,
+            errors: errors.filter(|(_, errors)| *errors != (0, 0)).collect(),
+        }
+    }
+
+    /// Goes on with one that a restart interrupted.
+    fn resumed(progress: Progress, devices: &[DeviceInfo], monotonic_nanoseconds: u64) -> Self {
+        let away = devices.iter().find(|device| device.state == DeviceState::Missing);
+        let awaits = away
+            .map(|device| device.path.clone())
+            .filter(|_| !progress.is_paused);
+        let rests = progress.is_paused || awaits.is_some();
+        let state = if rests { "paused" } else { "running" };
+        Self {
+            // They were read before anything else was.
+            fronts_read: progress.cursor != ScrubCursor::default(),
+            cursor: Some(progress.cursor.clone()),
+            at: progress.cursor,
+            started_monotonic: monotonic_nanoseconds,
+            earlier_bytes: progress.status.done_bytes,
+            is_resumed: true,
+            next_keep: monotonic_nanoseconds.saturating_add(KEEP_INTERVAL_NANOSECONDS),
+            kept_errors: progress.status.errors,
+            paused_monotonic: rests.then_some(monotonic_nanoseconds),
+            awaits,
+            lost: progress.lost,
+            lost_are_all: progress.lost_are_all,
+            short: progress.short,
+            errors_earlier: progress.errors,
+            ..Self::new(ScrubStatus {
+                state: state.into(),
+                ..progress.status
+            })
+        }
+    }
+
+    fn awaits_in_words(&self) -> String {
+        let away = self.awaits.as_ref().map(|path| {
+            format!(
+                "; device '{path}' is away: make it available and start the pool anew, or 'terrace jobs resume {SCRUB_JOB}' goes \
+                 on without it"
+            )
+        });
+        away.unwrap_or_default()
+    }
+
     /// It is not over.
     fn is_under_way(&self) -> bool {
         matches!(self.status.state.as_str(), "running" | "paused")
@@ -87,33 +218,108 @@ impl Run {
 #[derive(Default)]
 pub(crate) struct Scrub {
     run: Mutex<Option<Run>>,
+    /// Held while its progress is written: what is older does not take the place of what is newer.
+    keeping: Mutex<()>,
 }
 
 impl Scrub {
-    /// The last one that ended, as the pool has it. A record that cannot be read is none: it is a report, not data.
-    pub(crate) fn of(store: &dyn Store) -> Self {
-        let record = store.get(&scrub_record::KEY).ok().flatten();
-        let outcome = record.and_then(|bytes| Outcome::decode(&bytes).ok());
-        let run = outcome.map(|outcome| Run {
-            cursor: None,
-            fronts_read: true,
-            untold: Vec::new(),
-            started_monotonic: 0,
-            paused_monotonic: None,
-            status: outcome.status,
-            lost: BTreeSet::new(),
-            naming: None,
-            damaged: outcome.damaged,
-            all_named: outcome.all_named,
-            short: 0,
-            errors_before: BTreeMap::new(),
-            from_record: true,
-        });
-        Self { run: Mutex::new(run) }
+    /// The one that the end of the process interrupted, which goes on, or else the last one that ended, as the pool has it. A
+    /// record that cannot be read is none: it is a report, not data.
+    pub(crate) fn of(store: &dyn Store, devices: &[DeviceInfo], monotonic_nanoseconds: u64) -> Self {
+        let record = |key: &[u8]| store.get(key).ok().flatten();
+        let progress = record(&scrub_progress::KEY).and_then(|bytes| Progress::decode(&bytes).ok());
+        let outcome = record(&scrub_record::KEY).and_then(|bytes| Outcome::decode(&bytes).ok());
+        let run = match (progress, outcome) {
+            (Some(progress), _) => Some(Run::resumed(progress, devices, monotonic_nanoseconds)),
+            (None, Some(outcome)) => Some(Run {
+                damaged: outcome.damaged,
+                all_named: outcome.all_named,
+                from_record: true,
+                ..Run::new(outcome.status)
+            }),
+            (None, None) => None,
+        };
+        Self {
+            run: Mutex::new(run),
+            keeping: Mutex::new(()),
+        }
+    }
+
+    /// What is to be told when it goes on after a restart; empty if there is none.
+    pub(crate) fn resumed_in_words(&self) -> String {
+        let run = self.run.lock();
+        let Some(run) = run.as_ref().filter(|run| run.is_resumed && run.is_under_way()) else {
+            return String::new();
+        };
+        let status = &run.status;
+        let done = format!("{} of {} bytes are read", status.done_bytes, status.total_bytes);
+        match &run.awaits {
+            Some(_) => format!("scrub not gone on with: {done}{}", run.awaits_in_words()),
+            None if run.paused_monotonic.is_some() => format!("scrub is still paused: {done}"),
+            None => format!("scrub goes on: {done}"),
+        }
+    }
+
+    /// What keeps it from going on; empty if nothing does.
+    pub(crate) fn awaits_in_words(&self) -> String {
+        self.run
+            .lock()
+            .as_ref()
+            .map(Run::awaits_in_words)
+            .unwrap_or_default()
+    }
+
+    /// Whether its progress should be kept now.
+    pub(crate) fn is_keeping_due(&self, monotonic_nanoseconds: u64) -> bool {
+        let run = self.run.lock();
+        run.as_ref()
+            .filter(|run| run.is_under_way())
+            .is_some_and(|run| monotonic_nanoseconds >= run.next_keep || run.status.errors > run.kept_errors)
+    }
+
+    /// Keeps how far it is, or that none is under way. Durable with the next flush.
+    ///
+    /// # Errors
+    /// What the store says; then it is tried again after the next step.
+    pub(crate) fn keep_progress(
+        &self,
+        chunks: &ChunkStore,
+        devices: &[DeviceInfo],
+        monotonic_nanoseconds: u64,
+    ) -> Result<(), StoreError> {
+        let _keeping = self.keeping.lock();
+        let progress = {
+            let run = self.run.lock();
+            run.as_ref().filter(|run| run.is_under_way()).map(|run| {
+                let new_errors = run.status.errors > run.kept_errors;
+                (run.number, run.progress(devices), new_errors)
+            })
+        };
+        let mut batch = Batch::new();
+        batch.privileged();
+        let Some((number, progress, new_errors)) = progress else {
+            if chunks.get(&scrub_progress::KEY)?.is_some() {
+                batch.delete(scrub_progress::KEY.to_vec());
+                chunks.commit(batch)?;
+            }
+            return Ok(());
+        };
+        if new_errors && progress.status.repaired > 0 {
+            // Tables that it wrote anew are those of the pool from the next root on: it is not to be beyond them before.
+            chunks.checkpoint()?;
+        }
+        batch.put(scrub_progress::KEY.to_vec(), progress.encode());
+        chunks.commit(batch)?;
+        if let Some(run) = self.run.lock().as_mut().filter(|run| run.number == number) {
+            run.next_keep = monotonic_nanoseconds.saturating_add(KEEP_INTERVAL_NANOSECONDS);
+            run.kept_errors = progress.status.errors;
+        }
+        Ok(())
     }
 
     /// It has just ended: keeps in the pool what it found, if it read everything. Durable with the next flush.
     pub(crate) fn keep(&self, store: &dyn Store, devices: &[DeviceInfo], now_nanoseconds: u64) {
+        let _keeping = self.keeping.lock();
         let record = {
             let mut guard = self.run.lock();
             let Some(run) = guard.as_mut().filter(|run| run.status.state == "done") else {
@@ -123,11 +329,11 @@ impl Scrub {
             run.status.devices = devices
                 .iter()
                 .map(|device| {
-                    let (reads, sums) = run.errors_before.get(&device.number).copied().unwrap_or_default();
+                    let (read_errors, checksum_errors) = run.errors_of(device);
                     ScrubbedDevice {
                         path: device.path.clone(),
-                        read_errors: device.counters.read_errors.saturating_sub(reads),
-                        checksum_errors: device.counters.checksum_errors.saturating_sub(sums),
+                        read_errors,
+                        checksum_errors,
                     }
                 })
                 .filter(|device| device.read_errors + device.checksum_errors > 0)
@@ -141,6 +347,7 @@ impl Scrub {
         };
         let mut batch = Batch::new();
         batch.put(scrub_record::KEY.to_vec(), record);
+        batch.delete(scrub_progress::KEY.to_vec());
         if let Err(error) = store.commit(batch) {
             tracing::warn!("what the scrub found could not be kept for after a restart: {error}");
         }
@@ -149,6 +356,14 @@ impl Scrub {
     /// Whether it could not give everything the copies that its tier keeps, for want of room.
     pub(crate) fn is_short(&self) -> bool {
         self.run.lock().as_ref().is_some_and(|run| run.short > 0)
+    }
+
+    /// The devices that lacked content when it began, and have it now that it has read everything.
+    pub(crate) fn behind_before(&self) -> Vec<u16> {
+        let run = self.run.lock();
+        run.as_ref()
+            .map(|run| run.behind_before.clone())
+            .unwrap_or_default()
     }
 
     /// Whether the last one ended before the pool was opened.
@@ -168,23 +383,24 @@ impl Scrub {
         if run.as_ref().is_some_and(Run::is_under_way) {
             return false;
         }
+        let status = ScrubStatus {
+            state: "running".into(),
+            started: rfc3339(now_nanoseconds),
+            total_bytes,
+            ..ScrubStatus::default()
+        };
         *run = Some(Run {
+            number: run.as_ref().map_or(0, |run| run.number + 1),
             cursor: Some(ScrubCursor::default()),
             fronts_read: false,
             untold: Vec::new(),
             started_monotonic: monotonic_nanoseconds,
-            paused_monotonic: None,
-            status: ScrubStatus {
-                state: "running".into(),
-                started: rfc3339(now_nanoseconds),
-                total_bytes,
-                ..ScrubStatus::default()
-            },
-            lost: BTreeSet::new(),
-            naming: None,
-            damaged: Vec::new(),
-            all_named: true,
-            short: 0,
+            next_keep: monotonic_nanoseconds.saturating_add(KEEP_INTERVAL_NANOSECONDS),
+            behind_before: devices
+                .iter()
+                .filter(is_behind)
+                .map(|device| device.number)
+                .collect(),
             errors_before: devices
                 .iter()
                 .map(|device| {
@@ -192,7 +408,7 @@ impl Scrub {
                     (device.number, (counters.read_errors, counters.checksum_errors))
                 })
                 .collect(),
-            from_record: false,
+            ..Run::new(status)
         });
         true
     }
@@ -217,6 +433,7 @@ impl Scrub {
         match run.as_mut() {
             Some(run) if run.is_under_way() => {
                 run.paused_monotonic.get_or_insert(monotonic_nanoseconds);
+                run.awaits = None;
                 run.status.state = "paused".into();
                 (run.status.rate, run.status.eta_seconds) = (0.0, None);
                 true
@@ -233,6 +450,7 @@ impl Scrub {
                 if let Some(since) = run.paused_monotonic.take() {
                     run.started_monotonic += monotonic_nanoseconds.saturating_sub(since);
                 }
+                run.awaits = None;
                 run.status.state = "running".into();
                 true
             }
@@ -294,27 +512,26 @@ impl Scrub {
         pool: &str,
         monotonic_nanoseconds: u64,
     ) -> Result<Option<bool>, StoreError> {
-        let is_running = |run: &&mut Run| run.paused_monotonic.is_none();
-        let naming = self
-            .run
-            .lock()
-            .as_mut()
-            .filter(is_running)
-            .and_then(|run| run.naming.take());
-        if let Some(walk) = naming {
-            return Ok(Some(self.name_files(walk, chunks)));
-        }
-        let taken = self
-            .run
-            .lock()
-            .as_mut()
-            .filter(is_running)
-            .and_then(|run| run.cursor.take());
-        let Some(mut cursor) = taken else { return Ok(None) };
+        let (number, mut cursor) = {
+            let mut guard = self.run.lock();
+            let Some(run) = guard.as_mut().filter(|run| run.paused_monotonic.is_none()) else {
+                return Ok(None);
+            };
+            if let Some(walk) = run.naming.take() {
+                let number = run.number;
+                drop(guard);
+                return Ok(Some(self.name_files(number, walk, chunks)));
+            }
+            match run.cursor.take() {
+                Some(cursor) => (run.number, cursor),
+                None => return Ok(None),
+            }
+        };
         self.read_fronts(chunks.pool());
         let outcome = chunks.scrub_step(&mut cursor, STEP_BYTES);
         let mut guard = self.run.lock();
-        let Some(run) = guard.as_mut() else {
+        let Some(run) = guard.as_mut().filter(|run| run.number == number) else {
+            // Another one began meanwhile.
             return Ok(None);
         };
         if !run.is_under_way() {
@@ -337,6 +554,8 @@ impl Scrub {
         for chunk in &damaged {
             if run.lost.len() < LOST_CHUNKS_MAX {
                 run.lost.insert(chunk.id);
+            } else {
+                run.lost_are_all = false;
             }
         }
         run.short += progress.short;
@@ -360,16 +579,15 @@ impl Scrub {
         let seconds = monotonic_nanoseconds.saturating_sub(run.started_monotonic) as f64 / 1e9;
         if run.paused_monotonic.is_none() {
             if seconds > 0.0 {
-                status.rate = status.done_bytes as f64 / seconds;
+                status.rate = status.done_bytes.saturating_sub(run.earlier_bytes) as f64 / seconds;
             }
             status.eta_seconds =
                 (status.rate > 0.0).then(|| (status.total_bytes - status.done_bytes) as f64 / status.rate);
         }
+        run.at = cursor.clone();
         if progress.finished && !run.lost.is_empty() {
-            run.naming = Some(DamageWalk::new(
-                pool,
-                Damaged::Chunks(std::mem::take(&mut run.lost)),
-            ));
+            // They stay with it until they are named, for the case of a restart.
+            run.naming = Some(DamageWalk::new(pool, Damaged::Chunks(run.lost.clone())));
             return Ok(Some(false));
         }
         if progress.finished {
@@ -383,17 +601,22 @@ impl Scrub {
     }
 
     /// Goes on looking for the files of damaged chunks; true at the end, which is that of the scrub.
-    fn name_files(&self, mut walk: DamageWalk, chunks: &ChunkStore) -> bool {
+    fn name_files(&self, number: u64, mut walk: DamageWalk, chunks: &ChunkStore) -> bool {
         let more = walk.step(chunks, NAMING_RECORDS);
         let found = (!more).then(|| walk.files(chunks));
         let mut guard = self.run.lock();
-        let Some(run) = guard.as_mut().filter(|run| run.is_under_way()) else {
-            return true;
+        let Some(run) = guard.as_mut().filter(|run| run.number == number) else {
+            return false;
         };
+        if !run.is_under_way() {
+            return true;
+        }
         let Some((files, whole)) = found else {
             run.naming = Some(walk);
             return false;
         };
+        let whole = whole && run.lost_are_all;
+        run.lost = BTreeSet::new();
         run.all_named = whole && files.len() <= FILES_MAX;
         run.damaged = files;
         run.damaged.truncate(FILES_MAX);

@@ -125,7 +125,12 @@ impl Outcome {
 }
 
 /// Writes as many as fit before the record has `end_bytes`; returns how many these are.
-fn list<T>(writer: &mut Writer, items: &[T], end_bytes: usize, encode: impl Fn(&mut Writer, &T)) -> usize {
+pub(crate) fn list<T>(
+    writer: &mut Writer,
+    items: &[T],
+    end_bytes: usize,
+    encode: impl Fn(&mut Writer, &T),
+) -> usize {
     let mut entries = Writer::new();
     let mut count = 0;
     for item in items.iter().take(LIST_MAX as usize) {
@@ -141,7 +146,7 @@ fn list<T>(writer: &mut Writer, items: &[T], end_bytes: usize, encode: impl Fn(&
     count
 }
 
-fn count(reader: &mut Reader<'_>) -> Result<u64, DecodeError> {
+pub(crate) fn count(reader: &mut Reader<'_>) -> Result<u64, DecodeError> {
     match reader.varint("count")? {
         count if count <= LIST_MAX => Ok(count),
         _ => Err(DecodeError::Invalid("count")),

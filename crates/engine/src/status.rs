@@ -204,9 +204,9 @@ pub struct DatasetStatus {
 /// A scrub: everything is read and verified.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ScrubStatus {
-    /// `running`, `done`, `cancelled`, `failed`.
+    /// `running`, `paused`, `done`, `cancelled`, `failed`.
     pub state: String,
-    /// When it started.
+    /// When it started; one that goes on after a restart, before that.
     pub started: String,
     /// When it was done; empty if it was not.
     #[serde(default)]

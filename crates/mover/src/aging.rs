@@ -1,7 +1,8 @@
 //! Aging: what was not used for as long as `demote_after` of its tier says moves down, although there is room.
 //!
 //! Invariants: a round looks at each region record of the pool once, in bounded steps, and rounds are so far apart that
-//! looking costs little beside the time that is waited for; a round shows as a job only when it found something.
+//! looking costs little beside the time that is waited for; a round shows as a job only when it found something; whoever
+//! changes the time of a tier waits for no round that goes by the old one.
 
 use std::collections::HashMap;
 
@@ -43,6 +44,14 @@ impl Aging {
 
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
+    }
+
+    /// The time of a tier is another one from now on: its next round is due, and one that runs by the old one ends. Returns
+    /// the job that showed that.
+    pub(crate) fn time_changed(&mut self, tier: u8) -> Option<u64> {
+        self.next.remove(&tier);
+        let round = self.round.take_if(|round| round.source == tier)?;
+        round.job
     }
 }
 
@@ -129,6 +138,7 @@ impl Mover {
         if !chunks.chunks().is_empty() && round.job.is_none() {
             self.show_aging(inner, &round)?;
         }
+        let job = inner.aging.round.as_ref().and_then(|round| round.job);
         // In pieces: a page of old records may name far more than a step should move.
         let (mut moved, mut failed, mut whole) = (0, None, true);
         for piece in chunks
@@ -160,7 +170,19 @@ impl Mover {
         if let Some(error @ StoreError::Stopped(_)) = failed {
             return Err(error);
         }
-        self.count_aging(inner, moved, now, next, failed.map(|error| error.to_string()))?;
+        let failed = failed.map(|error| match error {
+            StoreError::NoSpace => self.no_room_in_words(inner, round.target),
+            error => error.to_string(),
+        });
+        // Meanwhile it may have been ended, and another one begun.
+        if inner
+            .aging
+            .round
+            .as_ref()
+            .is_some_and(|now| now.job == job && now.source == round.source)
+        {
+            self.count_aging(inner, moved, now, next, failed)?;
+        }
         Ok(0)
     }
 

@@ -266,7 +266,22 @@ impl Mover {
     /// The settings of the tiers, fastest first; in force from the next step on.
     pub fn set_policies(&self, policies: Vec<TierPolicy>) {
         let mut inner = self.inner.lock();
-        inner.policies = policies;
+        let before = std::mem::replace(&mut inner.policies, policies);
+        for tier in 0..inner.policies.len() {
+            let after =
+                |policies: &[TierPolicy]| policies.get(tier).map(|policy| policy.demote_after_seconds);
+            if after(&before) != after(&inner.policies)
+                && let Some(id) = inner.aging.time_changed(tier as u8)
+                && let Some(active) = inner
+                    .jobs
+                    .get_mut(&id)
+                    .filter(|active| !active.job.state.is_over())
+            {
+                active.job.end_because("demote_after was changed");
+                // Its record is written with the next look at the policies.
+                active.unsaved = true;
+            }
+        }
         inner.next_policy = 0;
         inner.left_alone.clear();
         inner.exchange.seek_again();
@@ -473,7 +488,8 @@ impl Mover {
         };
         let over = active.job.state.is_over();
         if over {
-            active.subtree = None;
+            // With what they hold.
+            (active.subtree, active.steps) = (None, None);
         }
         let in_vain = over && active.moved == 0;
         let persist = over || now >= active.persisted + PERSIST_INTERVAL;

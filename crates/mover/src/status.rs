@@ -72,6 +72,10 @@ impl Mover {
             active.goes_on(now);
         }
         active.job.state = state;
+        if state.is_over() {
+            // With what they hold; those of a step that is under way go with that.
+            active.steps = None;
+        }
         if let Some(retry) = active.retry.as_mut().filter(|_| state == JobState::Running) {
             retry.at = 0;
         }

@@ -98,6 +98,7 @@ impl Run {
                 volume.name
             );
         }
+        let promised = promised + engine.leaving_room_bytes();
         let reserved = engine.chunks().reserved_bytes().abs_diff(promised);
         ensure!(
             kept || reserved == 0 || !self.rig.machine.is_powered(),

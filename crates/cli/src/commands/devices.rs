@@ -131,9 +131,17 @@ fn shrink(
     dry_run: bool,
     waiting: Waiting,
 ) -> Result<(), Failure> {
-    let size_bytes = parse_size(size).map_err(|error| {
-        Failure::new(format!("resize device '{device}' to '{size}'"), error, "").as_usage()
-    })?;
+    let usage = |why: &dyn std::fmt::Display, remedy: &str| {
+        Failure::new(format!("resize device '{device}' to '{size}'"), why, remedy).as_usage()
+    };
+    let size_bytes = parse_size(size).map_err(|error| usage(&error, ""))?;
+    if size_bytes == 0 {
+        // Without a size it would grow.
+        let remedy = format!(
+            "name what is to be left, such as 512M, or take it out: 'terrace pool remove {pool} {device}'"
+        );
+        return Err(usage(&"a device cannot have no bytes", &remedy));
+    }
     let arguments = json!({
         "device": absolute(device), "size_bytes": size_bytes, "dry_run": dry_run, "wait": waiting.waits(),
     });

@@ -17,6 +17,7 @@ pub mod mount_helper;
 mod mounts;
 mod pools;
 mod rebuild;
+mod rewind;
 mod running;
 mod scratch;
 mod shell;
@@ -139,9 +140,13 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             degraded,
             rewind,
             yes,
+            dry_run,
         } => {
+            if dry_run {
+                return done(rewind::look(&session, &pool));
+            }
             let accepted = Accepted::of(degraded, rewind);
-            pools::confirm_rewind(accepted, &format!("pool '{pool}'"), yes)?;
+            rewind::confirm_rewind(accepted, &format!("pool '{pool}'"), yes)?;
             if foreground {
                 return done(daemon::run(session.places, &pool, accepted));
             }

@@ -8,7 +8,7 @@ use terrace_device::format_size;
 use terrace_engine::{Engine, OpenOptions, PoolSpec};
 use terrace_pool::PoolState;
 
-use super::{Session, logged};
+use super::{Session, logged, rewind};
 use crate::{
     client::Client,
     daemon::{describe_pool, open_pool},
@@ -56,7 +56,7 @@ pub fn run(session: &Session, command: PoolCommand) -> Result<(), Failure> {
         } => {
             let accepted = Accepted::of(degraded, rewind);
             if !dry_run {
-                confirm_rewind(
+                rewind::confirm_rewind(
                     accepted,
                     &pool
                         .as_ref()
@@ -370,15 +370,24 @@ fn import(
             }
         }
         row["importable"] = json!(dry_run);
+        let options = OpenOptions {
+            threads: false,
+            exported: true,
+            destroyed,
+            degraded: accepted.degraded,
+            rewind: accepted.rewind,
+            ..OpenOptions::default()
+        };
+        if dry_run && accepted.rewind {
+            match rewind::outlook(&found.name, candidate.devices.clone(), &options) {
+                Ok(outlook) => row["rewind"] = json!(outlook),
+                Err(failure) => {
+                    (row["importable"], row["reason"]) = (json!(false), json!(failure.why));
+                    failures.push(failure);
+                }
+            }
+        }
         if !dry_run {
-            let options = OpenOptions {
-                threads: false,
-                exported: true,
-                destroyed,
-                degraded: accepted.degraded,
-                rewind: accepted.rewind,
-                ..OpenOptions::default()
-            };
             let outcome = open_pool(&candidate, options).and_then(|engine| {
                 engine.event("import", "the pool was imported");
                 let mut known = describe_pool(&engine);
@@ -428,6 +437,9 @@ fn import(
                 (false, None) => "can be imported".to_owned(),
             };
             output::line(&format!("{name}: {said} ({devices} devices)"))?;
+            if let Ok(outlook) = serde_json::from_value(row["rewind"].clone()) {
+                output::line(&rewind::in_words(name, &outlook))?;
+            }
         }
     }
     match failures.into_iter().next() {
@@ -464,23 +476,6 @@ fn get(session: &Session, property: &str, pool: &str) -> Result<(), Failure> {
         wanted.extend(found.into_iter().cloned());
     }
     super::datasets::print_properties(session, &wanted)
-}
-
-/// What is given up for good is asked about.
-pub fn confirm_rewind(accepted: Accepted, of: &str, yes: bool) -> Result<(), Failure> {
-    if !accepted.rewind {
-        return Ok(());
-    }
-    let question = format!("give up what came after the last state of {of} that can be read");
-    output::confirm(&question, yes).map_err(|failure| {
-        match std::io::IsTerminal::is_terminal(&std::io::stdin()) {
-            true => failure,
-            false => Failure {
-                remedy: "add --yes to do it".into(),
-                ..failure
-            },
-        }
-    })
 }
 
 /// `terrace start`.

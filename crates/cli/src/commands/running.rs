@@ -33,18 +33,25 @@ pub fn chosen_pools(session: &Session, pool: Option<&str>) -> Result<Vec<KnownPo
 pub struct RunningPools {
     /// Each with its daemon.
     pub running: Vec<(KnownPool, Client)>,
-    stopped: Vec<String>,
+    /// Those that do not run, by name.
+    pub stopped: Vec<String>,
+}
+
+/// `pool 'a' is`, `pools 'a', 'b' are`.
+pub fn names_in_words(pools: &[String]) -> String {
+    match pools {
+        [one] => format!("pool '{one}' is"),
+        all => format!("pools '{}' are", all.join("', '")),
+    }
 }
 
 impl RunningPools {
     /// Tells people which pools are left out; what programs read stays as it is.
     pub fn say_stopped(&self) {
-        let (noun, names) = match self.stopped.as_slice() {
-            [] => return,
-            [one] => ("pool", format!("'{one}' is")),
-            all => ("pools", format!("'{}' are", all.join("', '"))),
-        };
-        eprintln!("terrace: {noun} {names} stopped and left out; 'terrace start POOL' opens one");
+        if !self.stopped.is_empty() {
+            let pools = names_in_words(&self.stopped);
+            eprintln!("terrace: {pools} stopped and left out; 'terrace start POOL' opens one");
+        }
     }
 }
 

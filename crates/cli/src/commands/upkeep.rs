@@ -6,20 +6,19 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use terrace_control::{Failure, RunLock};
+use terrace_control::Failure;
 use terrace_device::format_size;
 use terrace_engine::{JobStatus, ScrubStatus};
 
 use super::{
     Session, logged,
-    running::{chosen_pools, running_pools},
+    running::{RunningPools, names_in_words, running_pools, running_pools_of},
 };
 use crate::{
     client::{Client, decode},
     flags::Waiting,
     job_arguments::{JobAction, JobChoice, JobsArguments},
     output,
-    registry::KnownPool,
 };
 
 impl Waiting {
@@ -169,32 +168,37 @@ fn act(session: &Session, choice: &JobChoice, action: &str) -> Result<(), Failur
         .map(drop)
 }
 
-/// The one pool that has a job of this number; of several, the one where it is not over.
+/// The one running pool that has a job of this number; of several, the one where it is not over. Pools that are stopped have
+/// nothing under way and are not started, but a job may wait there for the next start: they are named.
 fn pool_of_job(session: &Session, id: u64, action: &str) -> Result<String, Failure> {
     let what = format!("{action} job {id}");
-    let pools = chosen_pools(session, None)?;
-    if let [one] = pools.as_slice() {
-        return Ok(one.name.clone());
-    }
+    let RunningPools { running, stopped } = running_pools_of(session, None)?;
     let (mut having, mut going_on) = (Vec::new(), Vec::new());
-    // A pool that nobody holds has nothing under way.
-    let running = |known: &&KnownPool| RunLock::is_held(&session.places.lock_file(&known.name));
-    for known in pools.iter().filter(running) {
-        let jobs: Vec<JobStatus> = Client::open(&session.places, &known.name)?.ask("jobs", json!({}))?;
+    for (known, mut client) in running {
+        let jobs: Vec<JobStatus> = client.ask("jobs", json!({}))?;
         if let Some(job) = jobs.iter().find(|job| job.id == id) {
-            having.push(known.name.clone());
             if matches!(job.state.as_str(), "running" | "waiting" | "paused") {
                 going_on.push(known.name.clone());
             }
+            having.push(known.name);
         }
     }
-    let remedy = "'terrace jobs' lists them";
     match (going_on.as_slice(), having.as_slice()) {
         ([one], _) | ([], [one]) => Ok(one.clone()),
+        ([], []) if stopped.is_empty() => Err(Failure::new(
+            what,
+            format!("no pool has a job {id}"),
+            "'terrace jobs' lists them",
+        )),
         ([], []) => Err(Failure::new(
             what,
-            format!("no pool that is running has a job {id}"),
-            remedy,
+            format!(
+                "no pool that is running has a job {id}, and {} stopped",
+                names_in_words(&stopped)
+            ),
+            format!(
+                "'terrace jobs' lists those that run; 'terrace jobs {action} {id} --pool POOL' starts a pool for it"
+            ),
         )),
         (several, all) => {
             let names = if several.is_empty() { all } else { several };

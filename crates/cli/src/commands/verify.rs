@@ -63,6 +63,16 @@ impl Reader {
 }
 
 impl Source {
+    /// One that the caller holds, or that nobody knows here.
+    pub fn unheld(name: &str, devices: Vec<PathBuf>) -> Self {
+        Self {
+            name: name.to_owned(),
+            known: false,
+            devices,
+            lock: None,
+        }
+    }
+
     /// Opens its devices for reading; `some`: those that can be opened, if any.
     pub fn open(&self, what: &str, some: bool) -> Result<Vec<Arc<dyn Device>>, Failure> {
         let mut devices = Vec::new();

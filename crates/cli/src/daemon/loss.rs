@@ -16,12 +16,33 @@ use super::Daemon;
 /// Chunks of which it is known at a time: those of neighbouring regions are asked for again, and a dataset may have any number.
 const KNOWN_MAX: usize = 1 << 16;
 
+/// What became of chunks, as far as that was asked of late.
+#[derive(Default)]
+struct Known(HashMap<ChunkId, Option<Plight>>);
+
+impl Known {
+    fn plight_of(
+        &mut self,
+        id: ChunkId,
+        ask: impl FnOnce(ChunkId) -> Result<Option<Plight>, StoreError>,
+    ) -> Result<&Option<Plight>, StoreError> {
+        if !self.0.contains_key(&id) {
+            if self.0.len() >= KNOWN_MAX {
+                self.0.clear();
+            }
+            let plight = ask(id)?;
+            self.0.insert(id, plight);
+        }
+        Ok(self.0.get(&id).unwrap_or(&None))
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct Loss {
     /// No device is away, cut short or failing, and none has left with content.
     nothing: bool,
-    known: HashMap<ChunkId, Option<Plight>>,
+    known: Known,
     /// Bytes of content by device.
     gone: BTreeMap<u16, u64>,
     failing: BTreeMap<u16, u64>,
@@ -34,16 +55,7 @@ impl Loss {
         if self.nothing {
             return Ok(false);
         }
-        let plight = match self.known.get(&id) {
-            Some(known) => known,
-            None => {
-                if self.known.len() >= KNOWN_MAX {
-                    self.known.clear();
-                }
-                let plight = engine.chunks().plight_of(id)?;
-                self.known.entry(id).or_insert(plight)
-            }
-        };
+        let plight = self.known.plight_of(id, |id| engine.chunks().plight_of(id))?;
         let (devices, sums) = match plight {
             None => return Ok(false),
             Some(Plight::Gone(devices)) => (devices, &mut self.gone),
@@ -108,5 +120,35 @@ impl Daemon {
             "{} of it cannot be read: {advice}",
             format_size(lost_bytes)
         ))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_of_any_number_of_chunks_is_bounded_and_neighbours_are_not_asked_for_twice() {
+        let mut known = Known::default();
+        let (mut asked, mut most) = (0, 0);
+        let chunks = 3 * KNOWN_MAX as u64;
+        for id in 0..chunks {
+            // A chunk lies in up to 32 blocks, which come one after another.
+            for _ in 0..3 {
+                let plight = known.plight_of(ChunkId(id), |_| {
+                    asked += 1;
+                    Ok(Some(Plight::Gone(vec![1])))
+                });
+                assert!(matches!(plight.unwrap(), Some(Plight::Gone(devices)) if *devices == [1]));
+                most = most.max(known.0.len());
+            }
+        }
+        assert_eq!(asked, chunks);
+        assert!(most <= KNOWN_MAX, "{most}");
+        // One that cannot be asked for is asked for again.
+        let refused = known.plight_of(ChunkId(chunks), |_| Err(StoreError::NoSpace));
+        assert!(refused.is_err());
+        assert!(known.plight_of(ChunkId(chunks), |_| Ok(None)).unwrap().is_none());
     }
 }

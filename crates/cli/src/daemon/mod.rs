@@ -183,7 +183,7 @@ fn open_when_free(path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
 /// Opens a known pool's devices, wherever they were last.
 pub fn open_pool(known: &KnownPool, options: OpenOptions) -> Result<Arc<Engine>, Failure> {
     let what = format!("open pool '{}'", known.name);
-    let degraded = options.degraded;
+    let (degraded, rewind) = (options.degraded, options.rewind);
     let mut devices = Vec::new();
     let paths = device_paths(known);
     for (at, path) in paths.iter().enumerate() {
@@ -228,10 +228,16 @@ pub fn open_pool(known: &KnownPool, options: OpenOptions) -> Result<Arc<Engine>,
             EngineError::Store(StoreError::DamagedMetadata(_)) | EngineError::Pool(PoolError::NoRoot(_))
         );
         if damaged {
+            let name = &known.name;
+            let going_back = match rewind {
+                true => String::new(),
+                false => format!(
+                    "'terrace start {name} --rewind -n' whether the last state before that can be opened and what that gives up, "
+                ),
+            };
             failure.remedy = format!(
-                "'terrace verify {name}' says what is damaged and changes nothing, 'terrace verify {name} --rebuild NEWPOOL' saves what can \
-                 be saved",
-                name = known.name
+                "'terrace verify {name}' says what is damaged and changes nothing, {going_back}'terrace verify {name} --rebuild NEWPOOL' \
+                 saves what can be saved"
             );
         } else if degraded && failure.remedy.is_empty() {
             // What is there is too little.

@@ -11,6 +11,9 @@ use super::{
     subject::Subject,
 };
 
+/// In the place of a tier: no pin.
+const NO_TIER: &str = "none";
+
 impl Daemon {
     /// `pin`, `unpin`, `promote`, `demote`: of a dataset, or of one file in it.
     pub(super) fn placement(
@@ -19,9 +22,17 @@ impl Daemon {
         exchange: &mut Exchange,
     ) -> Result<Value, Failure> {
         let name = parameters.text("path")?;
-        let action = parameters.text("action")?;
+        let mut action = parameters.text("action")?;
         let what = format!("{action} '{name}'");
         let subject = Subject::find(&self.engine, &name)?;
+        if action == "pin"
+            && subject.is_dataset
+            && parameters.optional_text("tier")?.as_deref() == Some(NO_TIER)
+            && !parameters.flag("dry_run")?
+        {
+            // As the property of the dataset says it.
+            action = "unpin".into();
+        }
         let (number, object) = (subject.number, subject.for_mover());
         if !subject.is_dataset && !matches!(subject.kind, FileKind::File | FileKind::Directory) {
             return Err(Failure::new(
@@ -47,7 +58,7 @@ impl Daemon {
             "pin" | "unpin" if subject.is_dataset => {
                 let tier = match action.as_str() {
                     "pin" => parameters.text("tier")?,
-                    _ => "none".into(),
+                    _ => NO_TIER.into(),
                 };
                 let datasets = self.engine.datasets();
                 datasets
@@ -215,7 +226,11 @@ impl Daemon {
                     Failure::new(
                         &what,
                         format!("there is no tier '{name}'"),
-                        format!("there are {}", names.join(", ")),
+                        format!(
+                            "there are {}; 'terrace unpin {}' takes a pin away",
+                            names.join(", "),
+                            subject.name
+                        ),
                     )
                 })?
             }

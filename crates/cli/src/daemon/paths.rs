@@ -152,15 +152,38 @@ pub fn walk(tree: &dyn Tree, parts: &[Vec<u8>], follow: bool) -> Result<Attribut
     Ok(current)
 }
 
-/// An error of a filesystem call in words that name the file.
+/// An error of a filesystem call in words that name the file; some have their own way out.
 pub fn file_failure(what: &str, name: &str, error: &FsError) -> Failure {
+    let failure = failed(&format!("{what} '{name}'"), error);
     let remedy = match error {
+        _ if !failure.remedy.is_empty() => return failure,
         FsError::NotFound => "'terrace ls' shows what is there",
-        FsError::NoSpace => "delete files or snapshots, or add a device",
-        FsError::QuotaExceeded => "raise the property 'quota', or delete files",
         FsError::ReadOnly => "write to the live dataset, or set readonly=off",
         FsError::Io(_) => "run 'terrace scrub' and see 'terrace status'",
-        _ => "",
+        _ => return failure,
     };
-    Failure::new(format!("{what} '{name}'"), error, remedy)
+    Failure {
+        remedy: remedy.into(),
+        ..failure
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_has_one_way_out() {
+        let said = file_failure("write", "tank/a", &FsError::QuotaExceeded).to_string();
+        assert_eq!(said.matches("delete files").count(), 1, "{said}");
+        assert!(
+            said.contains("'tank/a'") && said.contains("terrace set quota"),
+            "{said}"
+        );
+        let said = file_failure("write", "tank/a", &FsError::NoSpace).to_string();
+        assert_eq!(said.matches("delete files").count(), 1, "{said}");
+        assert!(said.contains("terrace pool add"), "{said}");
+        let said = file_failure("read", "tank/a", &FsError::NotFound).to_string();
+        assert!(said.contains("terrace ls"), "{said}");
+    }
 }

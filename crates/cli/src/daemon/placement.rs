@@ -164,6 +164,9 @@ fn tier_json(pool: &str, number: usize, tier: &TierInfo, size: u64, used: u64, l
     })
 }
 
+/// The least that a tier's rate may be limited to, bytes per second.
+const RATE_LIMIT_MIN: u64 = 64 << 10;
+
 /// Sets one property of a tier.
 fn change_tier(settings: &mut TierSettings, property: &str, value: &str) -> Result<(), String> {
     let wrong = |allowed: &str| format!("{property} cannot be '{value}'; it takes {allowed}");
@@ -184,22 +187,37 @@ fn change_tier(settings: &mut TierSettings, property: &str, value: &str) -> Resu
         "promote_after" => {
             settings.promote_after = match value {
                 "never" | "off" | "none" => 0,
-                _ => value.parse().map_err(|_| wrong("a number of reads, or never"))?,
+                // 0 would be never, and reads like at once.
+                _ => value
+                    .parse()
+                    .ok()
+                    .filter(|reads| *reads > 0)
+                    .ok_or_else(|| wrong("a number of reads, 1 at least, or never"))?,
             }
         }
         "demote_after" => {
             settings.demote_after_seconds = match value {
                 "never" | "off" | "none" => 0,
                 _ => parse_duration(value)
-                    .map_err(|_| wrong("a duration such as 7d, or never"))?
-                    .as_secs(),
+                    .map(|duration| duration.as_secs())
+                    .ok()
+                    .filter(|seconds| *seconds > 0)
+                    .ok_or_else(|| wrong("a duration such as 7d, 1s at least, or never"))?,
             }
         }
         "rate_limit" => {
             settings.rate_limit = match value {
                 "none" | "off" => 0,
+                // 0 would be no limit, and reads like nothing; next to nothing is a unit forgotten.
                 _ => terrace_device::parse_size(value)
-                    .map_err(|_| wrong("bytes per second such as 50M, or none"))?,
+                    .ok()
+                    .filter(|limit| *limit >= RATE_LIMIT_MIN)
+                    .ok_or_else(|| {
+                        wrong(
+                            "bytes per second such as 50M, 64K at least, or none for no limit; 'terrace pool set migration=off POOL' \
+                             stops moving",
+                        )
+                    })?,
             }
         }
         "window" => settings.window = parse_window(value).ok_or_else(|| wrong("HH:MM-HH:MM, or always"))?,
@@ -228,6 +246,7 @@ fn parse_window(value: &str) -> Option<String> {
     let good = |time: &str| {
         time.split_once(':').is_some_and(|(hour, minute)| {
             time.len() == 5
+                && !time.starts_with('+')
                 && hour.parse::<u8>().is_ok_and(|hour| hour < 24)
                 && minute.parse::<u8>().is_ok_and(|minute| minute < 60)
         })
@@ -270,6 +289,12 @@ mod tests {
             ("landing", "maybe"),
             ("window", "25:00-06:00"),
             ("window", "22:00-22:00"),
+            ("window", "+5:00-22:00"),
+            ("promote_after", "0"),
+            ("demote_after", "0s"),
+            ("demote_after", "500ms"),
+            ("rate_limit", "0"),
+            ("rate_limit", "50"),
             ("nonsense", "1"),
         ] {
             assert!(

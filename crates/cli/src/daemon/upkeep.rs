@@ -35,7 +35,10 @@ impl Daemon {
                 return Err(Failure::new(
                     what,
                     "the pool is being stopped",
-                    "start it and scrub again",
+                    format!(
+                        "the scrub goes on when it is started: 'terrace start {}'",
+                        self.pool
+                    ),
                 ));
             }
             std::thread::sleep(TELL_INTERVAL);

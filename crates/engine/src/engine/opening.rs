@@ -167,6 +167,7 @@ impl Engine {
         datasets.relieve();
         let mover = Arc::new(Mover::open(datasets.clone()).map_err(|error| told(error.into()))?);
         let journal = Journal::open(&*store).map_err(|error| told(error.into()))?;
+        let scrub = Scrub::of(&*store, &pool.devices(), options.clock.monotonic_nanoseconds());
         let mut engine = Self {
             opened_nanoseconds: options.clock.now_nanoseconds(),
             clock: options.clock,
@@ -180,7 +181,7 @@ impl Engine {
             saved: Mutex::new(false),
             last_complaint: Mutex::new(String::new()),
             alarms: Alarms::default(),
-            scrub: Scrub::of(&*store),
+            scrub,
             leaving: Leaving::default(),
             resilvering: Resilvering::default(),
             losses: Arc::default(),
@@ -208,6 +209,10 @@ impl Engine {
             engine.event("lost", crate::devices::END_WITHOUT_IN_WORDS);
         }
         engine.tell_opened(new);
+        let going_on = engine.scrub.resumed_in_words();
+        if !going_on.is_empty() {
+            engine.event("scrub", &going_on);
+        }
         if options.threads {
             engine
                 .workers

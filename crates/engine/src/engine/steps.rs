@@ -111,13 +111,21 @@ impl Engine {
                 false
             }
         };
-        let scrubbed = self.scrub.step(
-            &self.chunks,
-            &self.pool.name(),
-            self.clock.monotonic_nanoseconds(),
-        )?;
+        let now = self.clock.monotonic_nanoseconds();
+        let stepped = self.scrub.step(&self.chunks, &self.pool.name(), now);
+        if stepped.is_err() {
+            // It failed. A pool that stopped keeps where it was, and it goes on when that is opened again.
+            let _ = self.keep_scrub();
+        }
+        let scrubbed = stepped?;
         for text in self.scrub.take_untold() {
             self.event("device", &text);
+        }
+        if scrubbed == Some(false)
+            && self.scrub.is_keeping_due(now)
+            && let Err(error) = self.keep_scrub()
+        {
+            self.complain("scrub", &error);
         }
         if scrubbed == Some(true) {
             if let Some(status) = self.scrub.status() {
@@ -132,10 +140,9 @@ impl Engine {
             // What it found is in its own list.
             self.losses.look_again();
             if self.scrub.status().is_some_and(|status| status.state == "done") {
-                self.scrubbed_all(self.scrub.is_short())?;
+                self.scrubbed_all(self.scrub.is_short(), &self.scrub.behind_before())?;
             }
         }
-        let now = self.clock.monotonic_nanoseconds();
         let looked = self.losses.step(&self.chunks, &self.pool.name(), now);
         Ok(swept || scrubbed.is_some() || looked)
     }
