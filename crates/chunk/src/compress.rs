@@ -1,9 +1,10 @@
 //! Compression of chunk content: LZ4 or Zstandard, only where it pays.
 //!
 //! Invariants: what decompresses is exactly as long as the record says, or an error; the output buffer is bounded by
-//! [`CHUNK_BYTES_MAX`].
+//! [`CHUNK_BYTES_MAX`]. Of a beginning nobody knows whether the rest would decompress: who takes it compares its sums.
 
 use std::cell::RefCell;
+use std::ffi::{c_char, c_int};
 
 use bytes::Bytes;
 use terrace_store::{CHUNK_BYTES_MAX, Compression, Trial};
@@ -80,6 +81,39 @@ fn lz4_into(content: &[u8], output: &mut Vec<u8>) -> Option<usize> {
 
 thread_local! {
     static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+    /// Where beginnings are unpacked.
+    static UNPACKED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+unsafe extern "C" {
+    /// Of the C library of LZ4, which the crate links and does not show: ends once `target` bytes are there. Writes at most
+    /// `capacity` bytes; returns how many are there, or less than 0 if the input is not of the format.
+    fn LZ4_decompress_safe_partial(
+        source: *const c_char,
+        destination: *mut c_char,
+        source_length: c_int,
+        target: c_int,
+        capacity: c_int,
+    ) -> c_int;
+}
+
+fn lz4_beginning(stored: &[u8], output: &mut [u8]) -> Option<usize> {
+    let (source_length, length) = (
+        c_int::try_from(stored.len()).ok()?,
+        c_int::try_from(output.len()).ok()?,
+    );
+    // SAFETY: both pointers are of memory of the lengths given beside them; the function reads and writes nothing else,
+    // whatever the input.
+    let got = unsafe {
+        LZ4_decompress_safe_partial(
+            stored.as_ptr().cast(),
+            output.as_mut_ptr().cast(),
+            source_length,
+            length,
+            length,
+        )
+    };
+    usize::try_from(got).ok()
 }
 
 /// What compressing needs besides the content; kept for the next chunk, since making a Zstandard context costs as much
@@ -114,6 +148,31 @@ fn zstd_from(stored: &[u8], content: &mut [u8]) -> Option<usize> {
             *kept = Some(zstd::bulk::Decompressor::new().ok()?);
         }
         kept.as_mut()?.decompress_to_buffer(stored, content).ok()
+    })
+}
+
+/// Gives at least the first `until` bytes of content of `length` bytes to `use_beginning`; `None` if the bytes are not what
+/// they should be, as far as that shows.
+pub fn with_beginning<T>(
+    stored: &[u8],
+    code: u8,
+    length: usize,
+    until: usize,
+    use_beginning: impl FnOnce(&[u8]) -> Option<T>,
+) -> Option<T> {
+    if length > CHUNK_BYTES_MAX || until > length {
+        return None;
+    }
+    UNPACKED.with_borrow_mut(|unpacked| {
+        if unpacked.len() < length {
+            unpacked.resize(length, 0);
+        }
+        let got = match code {
+            LZ4 => lz4_beginning(stored, &mut unpacked[..until])?,
+            ZSTD => zstd_from(stored, &mut unpacked[..length])?,
+            _ => return None,
+        };
+        use_beginning(unpacked.get(..got).filter(|there| there.len() >= until)?)
     })
 }
 
@@ -165,5 +224,35 @@ mod tests {
             compress(&text, Compression::Off, Trial::Untried, &mut scratch),
             RAW
         );
+    }
+
+    #[test]
+    fn a_beginning_is_that_of_the_content_and_nothing_of_it_needs_the_end() {
+        let text: Vec<u8> = (0..100_000u32)
+            .flat_map(|n| (n / 7).to_le_bytes())
+            .take(65_536)
+            .collect();
+        let mut scratch = Scratch::default();
+        for wanted in [Compression::Lz4, Compression::Zstd(3)] {
+            let code = compress(&text, wanted, Trial::Untried, &mut scratch);
+            let stored = &scratch.output[..];
+            for until in [1, 4095, 4096, 40_000, text.len()] {
+                let beginning = |stored: &[u8]| {
+                    with_beginning(stored, code, text.len(), until, |there| {
+                        Some(there[..until].to_vec())
+                    })
+                };
+                assert_eq!(beginning(stored).unwrap(), text[..until]);
+                // Of LZ4 what is behind it is not looked at; it is never taken for content.
+                let cut = beginning(&stored[..stored.len() - 1]);
+                assert!(cut.is_none_or(|there| until < text.len() && there == text[..until]));
+                assert!(beginning(&[]).is_none());
+            }
+            let longer = with_beginning(stored, code, text.len(), text.len() + 1, |_| Some(()));
+            assert!(longer.is_none());
+            // The same memory is used again for what is shorter.
+            assert!(with_beginning(&stored[..20], code, text.len(), text.len(), |_| Some(())).is_none());
+        }
+        assert!(with_beginning(&text, RAW, text.len(), 10, |_| Some(())).is_none());
     }
 }

@@ -66,7 +66,13 @@ fn records() {
         ],
         sums: vec![1, 2, 3],
     };
-    fuzz(HERE, "record", vec![record.encode()], None, &mut |bytes| {
+    let compressed = ChunkRecord {
+        compression: compress::LZ4,
+        payload: 500,
+        ..record.clone()
+    };
+    let samples = vec![record.encode(), compressed.encode()];
+    fuzz(HERE, "record", samples, None, &mut |bytes| {
         let _ = (
             chunk_of_key(bytes),
             segment_of_key(bytes),
@@ -126,6 +132,12 @@ fn compressed_content() {
     fuzz(HERE, "content", samples, None, &mut |bytes| {
         for code in [compress::RAW, compress::LZ4, compress::ZSTD] {
             let _ = compress::decompress(bytes, code, content.len());
+            for until in [1, 4096, content.len()] {
+                let _ = compress::with_beginning(bytes, code, content.len(), until, |there| {
+                    assert!((until..=content.len()).contains(&there.len()));
+                    Some(())
+                });
+            }
         }
     });
 }

@@ -328,6 +328,7 @@ impl ChunkStore {
         }
         let mut commit = self.commit.lock();
         commit.marks.retain(|(mark, _)| *mark >= position.sequence);
+        self.has_all_sums.store(true, Ordering::Release);
         Ok(())
     }
 

@@ -39,8 +39,33 @@ fn verified_by_sums(record: &ChunkRecord, stored: &[u8]) -> Option<Bytes> {
     if record.sums.is_empty() {
         return verified(record, stored);
     }
+    if !record.is_in_blocks() {
+        let content = compress::decompress(stored, record.compression, record.length as usize)?;
+        return first_bad_block(record, 0, &content).is_none().then_some(content);
+    }
     let whole = stored.len() == record.length as usize && first_bad_block(record, 0, stored).is_none();
     whole.then(|| frames::copy(stored))
+}
+
+/// Part of the content of a stored chunk, in memory of its own: what is kept of it keeps nothing else. Of compressed ones only
+/// what lies before its end is unpacked, and only its blocks are compared with their sums.
+fn verified_part(record: &ChunkRecord, stored: &[u8], part: Range<usize>) -> Option<Bytes> {
+    if record.sums.is_empty() || record.compression == compress::RAW {
+        return Some(frames::copy(verified_by_sums(record, stored)?.get(part)?));
+    }
+    let blocks = blocks_of(record, &part);
+    let length = record.length as usize;
+    compress::with_beginning(stored, record.compression, length, blocks.end, |content| {
+        let first = blocks.start / BLOCK_BYTES;
+        let is_good = first_bad_block(record, first, &content[blocks]).is_none();
+        is_good.then(|| frames::copy(&content[part]))
+    })
+}
+
+/// The whole blocks in which a part of the content lies; the last one may be a begun one.
+fn blocks_of(record: &ChunkRecord, part: &Range<usize>) -> Range<usize> {
+    let end = part.end.next_multiple_of(BLOCK_BYTES);
+    part.start / BLOCK_BYTES * BLOCK_BYTES..end.min(record.length as usize)
 }
 
 /// The first block, counted from the chunk's start, that does not match its sum; `blocks` begin with block `first`.
@@ -78,15 +103,11 @@ impl<'a> Extract<'a> {
             return None;
         }
         let (stored, first, range) = match range {
-            Some(range) if !record.sums.is_empty() => {
-                let start = range.start / BLOCK_BYTES * BLOCK_BYTES;
-                let end = range
-                    .end
-                    .next_multiple_of(BLOCK_BYTES)
-                    .min(record.length as usize);
-                let inner = range.start - start..range.end - start;
-                let blocks = Stored::payload(location, start..end);
-                (blocks, start / BLOCK_BYTES, Some(inner))
+            Some(range) if record.is_in_blocks() => {
+                let blocks = blocks_of(record, &range);
+                let first = blocks.start / BLOCK_BYTES;
+                let inner = range.start - blocks.start..range.end - blocks.start;
+                (Stored::payload(location, blocks), first, Some(inner))
             }
             range => (Stored::payload(location, 0..record.payload as usize), 0, range),
         };
@@ -102,17 +123,11 @@ impl<'a> Extract<'a> {
     /// What is asked for, if the bytes are what the record says.
     fn verified(&self, stored: &[u8]) -> Option<Bytes> {
         match &self.range {
-            Some(range) if !self.record.sums.is_empty() => first_bad_block(self.record, self.first, stored)
+            Some(range) if self.record.is_in_blocks() => first_bad_block(self.record, self.first, stored)
                 .is_none()
                 .then(|| frames::copy(&stored[range.clone()])),
-            range => {
-                let content = verified_by_sums(self.record, stored)?;
-                Some(
-                    range
-                        .clone()
-                        .map_or_else(|| content.clone(), |range| content.slice(range)),
-                )
-            }
+            Some(range) => verified_part(self.record, stored, range.clone()),
+            None => verified_by_sums(self.record, stored),
         }
     }
 }
@@ -196,14 +211,14 @@ impl ChunkStore {
         &self,
         record: &ChunkRecord,
         location: Location,
-        verified: fn(&ChunkRecord, &[u8]) -> Option<Bytes>,
+        verified: impl FnOnce(&ChunkRecord, &[u8]) -> Option<Bytes>,
     ) -> Result<Bytes, Arc<str>> {
         let content = self.with_stored(location, HEADER_BYTES, record.payload as usize, |stored| {
             verified(record, stored)
         })?;
         content.ok_or_else(|| {
             Arc::from(format!(
-                "its bytes in segment {} do not match its hash",
+                "its bytes in segment {} do not match its sum",
                 location.segment
             ))
         })
@@ -296,8 +311,11 @@ impl ChunkStore {
             if error.is_some() || length == 0 {
                 return Ok(Bytes::new());
             }
-            if record.sums.is_empty() {
-                return Ok(self.read_copy(record, location)?.slice(offset..offset + length));
+            if !record.is_in_blocks() {
+                let part = offset..offset + length;
+                return self.read_copy_with(record, location, |record, stored| {
+                    verified_part(record, stored, part)
+                });
             }
             self.read_blocks(record, location, offset, length)
         })?;
@@ -312,11 +330,8 @@ impl ChunkStore {
         offset: usize,
         length: usize,
     ) -> Result<Bytes, Arc<str>> {
-        let first = offset / BLOCK_BYTES;
-        let start = first * BLOCK_BYTES;
-        let end = (offset + length)
-            .next_multiple_of(BLOCK_BYTES)
-            .min(record.length as usize);
+        let Range { start, end } = blocks_of(record, &(offset..offset + length));
+        let first = start / BLOCK_BYTES;
         self.with_stored(location, HEADER_BYTES + start, end - start, |blocks| {
             if let Some(block) = first_bad_block(record, first, blocks) {
                 return Err(format!(

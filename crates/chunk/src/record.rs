@@ -55,7 +55,7 @@ pub struct ChunkRecord {
     pub hash: [u8; 32],
     /// Copies, the one to be read first in front.
     pub locations: Vec<Location>,
-    /// CRC32C of each block of the content, when it is stored raw and has more than one.
+    /// CRC32C of each block of the content. Records of before have none where the content is compressed or is one block.
     pub sums: Vec<u32>,
 }
 
@@ -70,14 +70,9 @@ impl ChunkRecord {
         (self.length as usize).div_ceil(BLOCK_BYTES) as i64
     }
 
-    /// How many block sums a chunk has.
-    pub fn sum_count(compression: u8, length: u32) -> usize {
-        let blocks = (length as usize).div_ceil(BLOCK_BYTES);
-        if compression == compress::RAW && blocks > 1 {
-            blocks
-        } else {
-            0
-        }
+    /// Whether a block can be read and verified without the others.
+    pub fn is_in_blocks(&self) -> bool {
+        self.compression == compress::RAW && !self.sums.is_empty()
     }
 
     /// The value in the table.
@@ -124,10 +119,14 @@ impl ChunkRecord {
                 offset,
             });
         }
-        let count = Self::sum_count(compression, length);
-        let mut sums = Vec::with_capacity(count);
-        for _ in 0..count {
-            sums.push(reader.u32("chunk block sum")?);
+        let count = (length as usize).div_ceil(BLOCK_BYTES);
+        let may_lack_sums = compression != compress::RAW || count == 1;
+        let mut sums = Vec::new();
+        if reader.remaining() > 0 || !may_lack_sums {
+            sums.reserve_exact(count);
+            for _ in 0..count {
+                sums.push(reader.u32("chunk block sum")?);
+            }
         }
         reader.finish()?;
         Ok(Self {
@@ -229,6 +228,31 @@ mod tests {
         let bytes = record.encode();
         assert_eq!(ChunkRecord::decode(&bytes).unwrap(), record);
         for length in 0..bytes.len() {
+            assert!(ChunkRecord::decode(&bytes[..length]).is_err());
+        }
+        // Of what is compressed or is one block there may be no sums, as there were none; half of them are refused.
+        let none = ChunkRecord {
+            sums: Vec::new(),
+            compression: compress::LZ4,
+            payload: 900,
+            ..record.clone()
+        };
+        let all = ChunkRecord {
+            sums: record.sums.clone(),
+            ..none.clone()
+        };
+        let one = ChunkRecord {
+            length: 900,
+            sums: vec![5],
+            ..record.clone()
+        };
+        let one = ChunkRecord { payload: 900, ..one };
+        for record in [&none, &all, &one] {
+            assert_eq!(&ChunkRecord::decode(&record.encode()).unwrap(), record);
+        }
+        assert!(!all.is_in_blocks() && !none.is_in_blocks() && one.is_in_blocks());
+        let bytes = all.encode();
+        for length in none.encode().len() + 1..bytes.len() {
             assert!(ChunkRecord::decode(&bytes[..length]).is_err());
         }
         assert_eq!(segment_of_key(&segment_key(TABLE_LIVE, segment)), Some(segment));

@@ -203,6 +203,7 @@ impl ChunkStore {
         let sequence = replay.sequence;
         let marks = VecDeque::from([start, (replay.sequence, replay.counters)]);
         let mut store = Self::assemble(pool, options, crew, meta, log, replay, marks);
+        *store.has_all_sums.get_mut() = root.has_all_sums;
         store.end_without = scanner.end_without();
         if let Some(end) = store.end_without {
             tracing::warn!(
@@ -357,6 +358,7 @@ impl ChunkStore {
             unlogged_bytes: AtomicU64::new(0),
             end_without: None,
             given_up: None,
+            has_all_sums: AtomicBool::new(true),
         }
     }
 

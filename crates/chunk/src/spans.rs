@@ -1,7 +1,7 @@
 //! Spans: chunks that lie near each other on a device are read together, and what lies apart at the same time.
 //!
 //! Invariants: this only fetches; who gets the bytes compares them with a sum, and reads the chunk by itself if they do
-//! not match or did not come. What may still be in a buffer in memory (the segment takes appends) is left out. Of a device
+//! not match or did not come. What is still in a buffer in memory (the segment takes appends) is taken from there. Of a device
 //! nothing is read but the sectors in which something lies that is wanted, and what is between two that lie near each other.
 
 use std::ops::Range;
@@ -68,7 +68,7 @@ impl ChunkStore {
     /// Calls `each` with the number and the bytes of each of `wanted` that could be read; in parallel where there are
     /// threads, and with many reads under way where the device can.
     pub(crate) fn read_spans(&self, wanted: &[Stored], each: &(dyn Fn(usize, &[u8]) + Sync)) {
-        let batches = in_batches(self.spans(wanted));
+        let batches = in_batches(self.spans(wanted, each));
         if batches.is_empty() {
             return;
         }
@@ -81,14 +81,26 @@ impl ChunkStore {
         });
     }
 
-    /// What is read together, in order of place.
-    fn spans(&self, wanted: &[Stored]) -> Vec<Span> {
+    /// What is read together, in order of place. What is in memory is not: `each` has had it then.
+    fn spans(&self, wanted: &[Stored], each: &(dyn Fn(usize, &[u8]) + Sync)) -> Vec<Span> {
         neighbours(wanted)
             .into_iter()
-            .filter_map(|chunks| {
+            .filter_map(|mut chunks| {
+                let segment = wanted[*chunks.first()?].segment;
+                if let Some(open) = self.open_segments.find(segment) {
+                    let mut bytes = self.open_segments.buffer();
+                    chunks.retain(|at| {
+                        let Stored { offset, length, .. } = wanted[*at];
+                        let is_here = open.read(offset, bytes.reuse(length));
+                        if is_here {
+                            each(*at, &bytes);
+                        }
+                        !is_here
+                    });
+                    self.open_segments.give_back(bytes);
+                }
                 let (segment, extent) = extent_of(&self.pool, wanted, &chunks)?;
-                let on_devices = self.open_segments.find(segment).is_none();
-                on_devices.then_some(Span {
+                Some(Span {
                     segment,
                     extent,
                     chunks,

@@ -235,7 +235,8 @@ impl ChunkStore {
         } else {
             &scratch.output[..]
         };
-        let sums = if code == compress::RAW && content.len() > BLOCK_BYTES {
+        let in_blocks = code == compress::RAW && content.len() > BLOCK_BYTES;
+        let sums = if in_blocks || self.has_all_sums.load(Ordering::Acquire) {
             block_sums(content)
         } else {
             Vec::new()
