@@ -9,6 +9,7 @@ mod answers;
 mod blocks;
 mod content_places;
 mod datasets;
+mod descriptors;
 mod device_users;
 mod devices;
 mod files;
@@ -70,6 +71,7 @@ pub struct Daemon {
 /// Runs the daemon in this process until it is told to stop.
 pub fn run(places: Places, pool: &str, accepted: Accepted) -> Result<(), Failure> {
     allocator::give_memory_back();
+    descriptors::raise_limit();
     let background = std::env::var_os("TERRACE_READY").is_some();
     let started = start(places, pool, accepted);
     let tell = |readiness: &Readiness| {
