@@ -7,6 +7,7 @@ use std::{
     env, fs, io,
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use terrace_control::Failure;
@@ -175,7 +176,10 @@ pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
         .ok_or_else(|| io::Error::other("a path without a directory"))?;
     make_private(directory)?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".new{}", std::process::id()));
+    // Of this call alone: others of this process may be replacing the same file.
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    name.push(format!(".new{}-{call}", std::process::id()));
     let new = directory.join(name);
     let mut file = fs::File::create(&new)?;
     file.write_all(content)?;
