@@ -17,6 +17,7 @@ mod connection;
 mod negotiation;
 mod protocol;
 mod reply;
+mod seats;
 mod server;
 mod tls;
 mod transmission;
