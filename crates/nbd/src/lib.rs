@@ -14,6 +14,7 @@ mod batch;
 mod buffers;
 mod channel;
 mod connection;
+mod crowd;
 mod negotiation;
 mod protocol;
 mod reply;

@@ -26,6 +26,7 @@ use terrace_device::{SocketFile, listen_at};
 use crate::{
     channel::{self, Dialogue},
     connection::Stream,
+    crowd::Crowd,
     negotiation::{Exports, Outcome, Security, greet, negotiate},
     seats::{Seat, Seated},
     tls::Tls,
@@ -110,6 +111,7 @@ struct State {
     clients: BTreeMap<u64, Client>,
     threads: Vec<JoinHandle<()>>,
     next_client: u64,
+    crowd: Crowd,
 }
 
 impl State {
@@ -332,6 +334,8 @@ impl Inner {
                 closing: closing.clone(),
             },
         );
+        let clients = state.clients.len();
+        state.crowd.came(clients);
         let server = self.clone();
         let seated = Seated::new();
         let thread = thread::Builder::new().name("nbd-client".into()).spawn(move || {
@@ -344,8 +348,8 @@ impl Inner {
                 Ok(Err(error)) => tracing::debug!("NBD: a client's connection ended: {error}"),
                 Err(_) => tracing::error!("NBD: a client's connection ended in a panic"),
             }
-            if let Some(client) = server.state.lock().clients.remove(&number) {
-                client.stream.shutdown();
+            if server.forget(number) {
+                terrace_device::give_spare_memory_back();
             }
         });
         match thread {
@@ -355,6 +359,16 @@ impl Inner {
                 state.clients.remove(&number);
             }
         }
+    }
+
+    /// A client is gone; whether a crowd is with it.
+    fn forget(&self, number: u64) -> bool {
+        let mut state = self.state.lock();
+        if let Some(client) = state.clients.remove(&number) {
+            client.stream.shutdown();
+        }
+        let clients = state.clients.len();
+        state.crowd.has_gone(clients)
     }
 
     fn serve(&self, number: u64, mut stream: Stream, closing: Arc<AtomicBool>) -> std::io::Result<()> {
