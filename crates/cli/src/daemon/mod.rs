@@ -21,6 +21,7 @@ mod paths;
 mod placement;
 mod read_ahead;
 mod remembered;
+mod stored_once;
 mod subject;
 mod upkeep;
 mod whereabouts;
