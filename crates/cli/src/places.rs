@@ -7,6 +7,7 @@ use std::{
     env, fs, io,
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use terrace_control::Failure;
@@ -36,8 +37,11 @@ impl Places {
                     .filter(|path| path.is_absolute())
             },
         )?;
-        for directory in [&places.state, &places.run] {
-            make_private(directory).map_err(|error| {
+        let shared = places.run.parent().filter(|above| **above == fallback());
+        let made = shared.map(|above| (above, make_alone as fn(&Path) -> io::Result<()>));
+        let private = [&*places.state, &*places.run].map(|directory| (directory, make_private as _));
+        for (directory, make) in made.into_iter().chain(private) {
+            make(directory).map_err(|error| {
                 Failure::new(
                     format!("make '{}'", directory.display()),
                     error,
@@ -79,7 +83,7 @@ impl Places {
             })?
             .join("terrace");
         let run = variable("XDG_RUNTIME_DIR")
-            .unwrap_or_else(|| PathBuf::from(format!("/tmp/terrace-{}", rustix::process::geteuid().as_raw())))
+            .unwrap_or_else(fallback)
             .join("terrace");
         Ok(Self { state, run })
     }
@@ -150,6 +154,28 @@ impl Places {
     }
 }
 
+/// Where there is no runtime directory of this user: a name that everybody knows, in a place where everybody may make it.
+fn fallback() -> PathBuf {
+    PathBuf::from(format!("/tmp/terrace-{}", rustix::process::geteuid().as_raw()))
+}
+
+/// Makes a directory for this user alone where others may have been quicker; refuses whatever they have made.
+fn make_alone(directory: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(directory)?;
+    let is_own = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
+    match found.is_dir() && is_own {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "it is not a directory that you alone can write",
+        )),
+    }
+}
+
 /// Makes a directory, and those above it, for this user alone; refuses one of somebody else.
 pub fn make_private(directory: &Path) -> io::Result<()> {
     fs::DirBuilder::new()
@@ -175,7 +201,10 @@ pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
         .ok_or_else(|| io::Error::other("a path without a directory"))?;
     make_private(directory)?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".new{}", std::process::id()));
+    // Of this call alone: others of this process may be replacing the same file.
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    name.push(format!(".new{}-{call}", std::process::id()));
     let new = directory.join(name);
     let mut file = fs::File::create(&new)?;
     file.write_all(content)?;
@@ -204,6 +233,8 @@ pub fn check_pool_name(name: &str) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -221,6 +252,45 @@ mod tests {
         assert_eq!(places.state(), Path::new("/home/u/.local/state/terrace"));
         let runtime = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| PathBuf::from("/run/user/7"));
         assert!(Places::choose(None, false, &runtime).is_err());
+    }
+
+    #[test]
+    fn what_others_made_where_all_may_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        make_alone(&at("own")).unwrap();
+        make_alone(&at("own")).unwrap();
+        fs::create_dir(at("open")).unwrap();
+        fs::set_permissions(at("open"), fs::Permissions::from_mode(0o777)).unwrap();
+        std::os::unix::fs::symlink(at("own"), at("link")).unwrap();
+        fs::write(at("file"), b"").unwrap();
+        for name in ["open", "link", "file"] {
+            let error = make_alone(&at(name)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{name}");
+        }
+    }
+
+    #[test]
+    fn one_file_is_replaced_by_several_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::thread::scope(|scope| {
+            for writer in 0..4u8 {
+                let path = &path;
+                scope.spawn(move || {
+                    for length in 1..100 {
+                        replace_file(path, &vec![writer; length * 100]).unwrap();
+                        let found = fs::read(path).unwrap();
+                        assert!(!found.is_empty() && found.iter().all(|byte| *byte == found[0]));
+                    }
+                });
+            }
+        });
+        assert_eq!(
+            fs::read_dir(directory.path()).unwrap().count(),
+            1,
+            "nothing is left"
+        );
     }
 
     #[test]

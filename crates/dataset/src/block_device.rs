@@ -62,7 +62,8 @@ pub trait BlockDevice: Send + Sync {
     fn discard(&self, offset: u64, length: u64) -> Result<(), FsError>;
     /// Makes every write that returned before the call durable (as far as `durability` wants a flush to).
     fn flush(&self) -> Result<(), FsError>;
-    /// What is stored in the range: consecutive stretches from `offset`, at most `limit` of them, at least one.
+    /// What is stored in the range: consecutive stretches from `offset`, at most `limit` of them, at least one. They may end
+    /// before the range does: what is behind is asked for then.
     fn block_status(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<BlockStatus>, FsError>;
 }
 

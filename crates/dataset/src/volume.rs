@@ -22,6 +22,9 @@ use crate::{
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Most regions that one answer about data and holes looks at: 4 GiB of data, so that nobody keeps a thread busy for minutes
+/// with one question about a large volume.
+const STATUS_REGIONS_MAX: usize = 4096;
 
 /// Data or hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,13 +238,15 @@ impl Volume {
         self.live.chunks(&self.object, region)
     }
 
-    /// Data and holes of a range, at most `limit` pieces, from its start.
+    /// Data and holes of a range, at most `limit` pieces, from its start. Of a range with much data only the first part: so many
+    /// regions are looked at for one answer; whatever is a hole costs nothing.
     pub fn block_status(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<BlockStatus>, FsError> {
         self.within(offset, length)?;
         let end = offset + length;
         let mut pieces: Vec<BlockStatus> = Vec::new();
         let mut at = offset;
-        while at < end && pieces.len() <= limit {
+        let mut looked_at = 0;
+        while at < end && pieces.len() <= limit && looked_at < STATUS_REGIONS_MAX {
             let region = at / REGION_BYTES;
             let last = end.div_ceil(REGION_BYTES);
             let next = self.live.next_region(&self.object, region, last)?.unwrap_or(last);
@@ -258,6 +263,7 @@ impl Volume {
                 at = until;
                 continue;
             }
+            looked_at += 1;
             let mapped = self.live.mapped_blocks(&self.object, region)?;
             for data in &mapped[((at % REGION_BYTES) / BLOCK) as usize..] {
                 let until = ((at / BLOCK + 1) * BLOCK).min(end);

@@ -586,6 +586,37 @@ fn a_volume_reads_what_was_written() {
     );
 }
 
+/// One question is answered for so many regions with data; whoever asks on learns of all, and holes are no work.
+#[test]
+fn a_question_about_much_data_is_answered_in_parts() {
+    const REGION: u64 = 1 << 20;
+    let World { datasets, .. } = world();
+    let size = 1 << 44;
+    let new = NewDataset {
+        volume_bytes: Some(size),
+        sparse: true,
+        ..NewDataset::default()
+    };
+    datasets.create("pool/v", &new).unwrap();
+    let volume = datasets.volume("pool/v").unwrap();
+    let of_a_hole = volume.block_status(0, size, 10).unwrap();
+    assert_eq!((of_a_hole.len(), of_a_hole[0].length), (1, size));
+    for region in 0..4200 {
+        volume.write(region * REGION, &[1; 4096]).unwrap();
+    }
+    volume.flush().unwrap();
+    let (mut at, mut questions, mut data_bytes) = (0, 0, 0);
+    while at < size {
+        for piece in volume.block_status(at, size - at, usize::MAX).unwrap() {
+            assert_eq!(piece.offset, at);
+            at += piece.length;
+            data_bytes += if piece.data { piece.length } else { 0 };
+        }
+        questions += 1;
+    }
+    assert_eq!((at, questions, data_bytes), (size, 2, 4200 * 4096));
+}
+
 #[test]
 fn the_root_directory_belongs_to_whoever_runs_the_pool() {
     let store = Arc::new(MemoryStore::new(1 << 30));

@@ -1,6 +1,6 @@
 //! `Server`: listens at addresses, knows the exports, ends in good order.
 //!
-//! Invariants: at most [`CONNECTIONS_MAX`] clients at a time; after `stop` returns, no thread of the server is
+//! Invariants: as many clients as there are seats for ([`Seat`]); after `stop` returns, no thread of the server is
 //! left and its Unix sockets are removed; removing an export ends the connections that use it.
 
 use std::{
@@ -26,13 +26,13 @@ use terrace_device::{SocketFile, listen_at};
 use crate::{
     channel::{self, Dialogue},
     connection::Stream,
+    crowd::Crowd,
     negotiation::{Exports, Outcome, Security, greet, negotiate},
+    seats::{Seat, Seated},
     tls::Tls,
     transmission::{Resources, transmit},
 };
 
-/// Most clients at a time.
-const CONNECTIONS_MAX: usize = 1024;
 /// How long the answers of clients whose connections are ended may take to go out.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long a client may take until it has chosen an export.
@@ -111,6 +111,21 @@ struct State {
     clients: BTreeMap<u64, Client>,
     threads: Vec<JoinHandle<()>>,
     next_client: u64,
+    crowd: Crowd,
+}
+
+impl State {
+    /// Ends the connection of whoever has gone longest without choosing an export; whether there is such a client.
+    fn make_way(&mut self) -> bool {
+        let waiting = self.clients.iter().find(|(_, client)| client.export.is_none());
+        let Some(number) = waiting.map(|(number, _)| *number) else {
+            return false;
+        };
+        if let Some(client) = self.clients.remove(&number) {
+            client.stream.shutdown();
+        }
+        true
+    }
 }
 
 struct Inner {
@@ -292,8 +307,19 @@ impl Inner {
     fn welcome(self: Arc<Self>, stream: Stream) {
         let mut state = self.state.lock();
         state.threads.retain(|thread| !thread.is_finished());
-        if state.clients.len() >= CONNECTIONS_MAX {
-            tracing::warn!("NBD: a client was turned away: {CONNECTIONS_MAX} are connected");
+        let can_stay = match Seat::of(&stream, state.clients.len()) {
+            Seat::Free => true,
+            Seat::AnothersPlace => state.make_way(),
+            Seat::None => {
+                state.make_way();
+                false
+            }
+        };
+        if !can_stay {
+            let connected = state.clients.len();
+            tracing::warn!(
+                "NBD: a client was turned away: {connected} are connected, and there is no room for more"
+            );
             return;
         }
         let handle = stream.handle();
@@ -308,8 +334,12 @@ impl Inner {
                 closing: closing.clone(),
             },
         );
+        let clients = state.clients.len();
+        state.crowd.came(clients);
         let server = self.clone();
+        let seated = Seated::new();
         let thread = thread::Builder::new().name("nbd-client".into()).spawn(move || {
+            let _seated = seated;
             terrace_device::be_prompt();
             // Whatever one client can bring about stays with it.
             let served = catch_unwind(AssertUnwindSafe(|| server.serve(number, stream, closing)));
@@ -318,8 +348,8 @@ impl Inner {
                 Ok(Err(error)) => tracing::debug!("NBD: a client's connection ended: {error}"),
                 Err(_) => tracing::error!("NBD: a client's connection ended in a panic"),
             }
-            if let Some(client) = server.state.lock().clients.remove(&number) {
-                client.stream.shutdown();
+            if server.forget(number) {
+                terrace_device::give_spare_memory_back();
             }
         });
         match thread {
@@ -329,6 +359,16 @@ impl Inner {
                 state.clients.remove(&number);
             }
         }
+    }
+
+    /// A client is gone; whether a crowd is with it.
+    fn forget(&self, number: u64) -> bool {
+        let mut state = self.state.lock();
+        if let Some(client) = state.clients.remove(&number) {
+            client.stream.shutdown();
+        }
+        let clients = state.clients.len();
+        state.crowd.has_gone(clients)
     }
 
     fn serve(&self, number: u64, mut stream: Stream, closing: Arc<AtomicBool>) -> std::io::Result<()> {
@@ -364,13 +404,12 @@ impl Inner {
                 .iter()
                 .find(|(_, known)| Arc::ptr_eq(known, &export))
                 .map(|(name, _)| name.clone());
-            // Removed while the client chose it: as if it had never been there.
-            if name.is_none() {
+            // Removed while the client chose it: as if it had never been there. Or the client had to make way.
+            let client = state.clients.get_mut(&number).filter(|_| name.is_some());
+            let Some(client) = client else {
                 return Ok(());
-            }
-            if let Some(client) = state.clients.get_mut(&number) {
-                client.export = name;
-            }
+            };
+            client.export = name;
         }
         transmit(incoming, outgoing, export, terms, closing, &self.resources);
         Ok(())

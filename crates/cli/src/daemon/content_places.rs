@@ -4,19 +4,20 @@
 //! holes, and to the sum of what `--regions` shows; a next move is named only if the settings of now allow it, and what keeps
 //! content from one is said.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_dataset::{FileKind, REGION_BYTES, TierBytes, decode_region, keys};
 use terrace_device::format_size;
 use terrace_pool::{TierInfo, landing_tier};
-use terrace_store::{ChunkId, StoreError};
+use terrace_store::StoreError;
 
 use super::{
     Daemon,
     answers::{Parameters, failed},
     loss::Loss,
+    stored_once::StoredOnce,
     subject::{Content, Subject},
 };
 
@@ -36,9 +37,8 @@ pub(super) struct Found {
     old: BTreeMap<u8, u64>,
     /// Content by tier of what lies beneath with another pin.
     pinned_elsewhere: BTreeMap<u8, u64>,
-    /// Stored bytes by tier, each chunk once, of what has no other pin: what moving all of it would write.
-    pub(super) chunks_by_tier: BTreeMap<u8, u64>,
-    seen: HashSet<ChunkId>,
+    /// Of what has no other pin, if that is asked for: what moving all of it would write.
+    pub(super) stored: Option<StoredOnce>,
     loss: Loss,
 }
 
@@ -54,7 +54,7 @@ impl Daemon {
         let name = parameters.text("path")?;
         let subject = Subject::find(&self.engine, &name)?;
         let pin = self.pin_of(&subject);
-        let found = self.found(&subject, pin.as_ref().map(|pin| pin.tier.as_str()))?;
+        let found = self.found(&subject, pin.as_ref().map(|pin| pin.tier.as_str()), None)?;
         let failure = self
             .engine
             .mover()
@@ -127,13 +127,20 @@ impl Daemon {
         })
     }
 
-    /// What lies where of a subject; `tier`: where its pin, or a move, takes it, but for what has another pin.
-    pub(super) fn found(&self, subject: &Subject, tier: Option<&str>) -> Result<Found, Failure> {
+    /// What lies where of a subject; `tier`: where its pin, or a move, takes it, but for what has another pin; `stored`: to count
+    /// what is stored as well.
+    pub(super) fn found(
+        &self,
+        subject: &Subject,
+        tier: Option<&str>,
+        stored: Option<StoredOnce>,
+    ) -> Result<Found, Failure> {
         // What is still in memory has no place yet.
         self.sync()?;
         let tiers = self.engine.pool().tiers();
         let mut found = Found {
             loss: self.loss(),
+            stored,
             ..Found::default()
         };
         let mover = self.engine.mover();
@@ -202,11 +209,9 @@ impl Daemon {
                     }
                     continue;
                 }
-                for run in record.runs() {
-                    if found.seen.insert(run.chunk)
-                        && let Some(info) = store.chunk_info(run.chunk)?
-                    {
-                        *found.chunks_by_tier.entry(info.tier).or_default() += u64::from(info.stored);
+                if let Some(stored) = &mut found.stored {
+                    for run in record.runs() {
+                        stored.add(run.chunk, || store.chunk_info(run.chunk))?;
                     }
                 }
             }

@@ -10,6 +10,7 @@ use terrace_engine::{DatasetStatus, Status, durability_in_words, loss_window};
 use super::{
     Daemon,
     answers::{Parameters, failed, refused},
+    blocks::Still,
 };
 
 fn kind_name(kind: Kind) -> &'static str {
@@ -256,8 +257,9 @@ impl Daemon {
         for (property, value) in &properties {
             let checked = datasets.check_set(&name, property, value);
             checked.map_err(|error| refused(&format!("set {property} of '{name}'"), &error))?;
-            self.refuse_other_sectors(&name, property)?;
         }
+        let names = properties.iter().map(|(property, _)| property.as_str());
+        let _still = self.refuse_other_sectors(&name, names)?;
         for (property, value) in &properties {
             let outcome = datasets.set(&name, property, value);
             outcome.map_err(|error| refused(&format!("set {property} of '{name}'"), &error))?;
@@ -271,17 +273,23 @@ impl Daemon {
         Ok(Value::Null)
     }
 
-    /// Whoever has a device open counts in its sectors: they stay what they are.
-    fn refuse_other_sectors(&self, name: &str, property: &str) -> Result<(), Failure> {
-        match property {
-            "block_size" => self.blocks.refuse_if_used("set block_size of", name),
-            _ => Ok(()),
+    /// Whoever has a device open counts in its sectors: they stay what they are, and nobody opens one while they change.
+    fn refuse_other_sectors<'a>(
+        &self,
+        name: &str,
+        mut properties: impl Iterator<Item = &'a str>,
+    ) -> Result<Option<Still<'_>>, Failure> {
+        if !properties.any(|property| property == "block_size") {
+            return Ok(None);
         }
+        let still = self.blocks.hold_still();
+        self.blocks.refuse_if_used(&still, "set block_size of", name)?;
+        Ok(Some(still))
     }
 
     pub(super) fn inherit(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let (name, property) = (parameters.text("name")?, parameters.text("property")?);
-        self.refuse_other_sectors(&name, &property)?;
+        let _still = self.refuse_other_sectors(&name, std::iter::once(property.as_str()))?;
         let outcome = self.engine.datasets().inherit(&name, &property);
         outcome.map_err(|error| refused(&format!("inherit {property} for '{name}'"), &error))?;
         match property.as_str() {
@@ -304,7 +312,8 @@ impl Daemon {
     pub(super) fn rename(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let (from, to) = (parameters.text("from")?, parameters.text("to")?);
         let datasets = self.engine.datasets();
-        self.blocks.refuse_if_used("rename", &from)?;
+        let blocks = self.blocks.hold_still();
+        self.blocks.refuse_if_used(&blocks, "rename", &from)?;
         let still = self.mounts.hold_still();
         let outcome = if from.contains('@') {
             datasets.rename_snapshot(&from, &to)
@@ -314,7 +323,7 @@ impl Daemon {
         outcome.map_err(|error| refused(&format!("rename '{from}' to '{to}'"), &error))?;
         self.mounts.renamed(&still, &from, &to);
         drop(still);
-        self.blocks.renamed(&from, &to);
+        self.blocks.renamed(&blocks, &from, &to);
         self.engine.event("rename", &format!("'{from}' is now '{to}'"));
         Ok(Value::Null)
     }
@@ -331,7 +340,8 @@ impl Daemon {
                 format!("use 'terrace pool destroy {name}' to destroy the whole pool"),
             ));
         }
-        self.blocks.refuse_if_used("destroy", &name)?;
+        let blocks = self.blocks.hold_still();
+        self.blocks.refuse_if_used(&blocks, "destroy", &name)?;
         let still = self.mounts.hold_still();
         self.mounts.refuse_if_mounted("destroy", &name, recursive)?;
         let report = if name.contains('@') {
@@ -343,7 +353,8 @@ impl Daemon {
         if !dry_run {
             self.mounts.destroyed(&still, &report.datasets, &report.snapshots);
             drop(still);
-            self.blocks.destroyed(&report.datasets, &report.snapshots);
+            self.blocks
+                .destroyed(&blocks, &report.datasets, &report.snapshots);
             self.engine.event("destroy", &format!("'{name}' was destroyed"));
         }
         Ok(json!({

@@ -9,6 +9,7 @@ mod answers;
 mod blocks;
 mod content_places;
 mod datasets;
+mod descriptors;
 mod device_users;
 mod devices;
 mod files;
@@ -20,6 +21,7 @@ mod paths;
 mod placement;
 mod read_ahead;
 mod remembered;
+mod stored_once;
 mod subject;
 mod upkeep;
 mod whereabouts;
@@ -70,6 +72,7 @@ pub struct Daemon {
 /// Runs the daemon in this process until it is told to stop.
 pub fn run(places: Places, pool: &str, accepted: Accepted) -> Result<(), Failure> {
     allocator::give_memory_back();
+    descriptors::raise_limit();
     let background = std::env::var_os("TERRACE_READY").is_some();
     let started = start(places, pool, accepted);
     let tell = |readiness: &Readiness| {

@@ -8,6 +8,7 @@ use terrace_device::format_size;
 use super::{
     Daemon,
     answers::{self, Parameters, failed},
+    stored_once::StoredOnce,
     subject::Subject,
 };
 
@@ -125,11 +126,14 @@ impl Daemon {
 
     /// Whoever waited for a pin is told how much found no room.
     fn refuse_if_not_all_fits(&self, subject: &Subject, tier: &str, what: &str) -> Result<(), Failure> {
-        let found = self.found(subject, Some(tier))?;
+        let stored = self
+            .found(subject, Some(tier), Some(StoredOnce::default()))?
+            .stored;
+        let stored = stored.unwrap_or_default();
         let tiers = self.engine.status().tiers;
         let at = tiers.iter().position(|other| other.name == tier);
         let sum = |wanted: &dyn Fn(usize) -> bool| -> u64 {
-            let by_tier = found.chunks_by_tier.iter();
+            let by_tier = stored.by_tier().iter();
             by_tier
                 .filter(|(on, _)| wanted(usize::from(**on)))
                 .map(|(_, bytes)| bytes)
@@ -241,9 +245,10 @@ impl Daemon {
             }
         };
         let target_name = tiers.get(target).map(|tier| tier.name.as_str());
-        let found = self.found(subject, target_name)?;
-        let others = found
-            .chunks_by_tier
+        let found = self.found(subject, target_name, Some(StoredOnce::default()))?;
+        let stored = found.stored.unwrap_or_default();
+        let others = stored
+            .by_tier()
             .iter()
             .filter(|(tier, _)| usize::from(**tier) != target);
         let bytes: u64 = others.map(|(_, bytes)| bytes).sum();

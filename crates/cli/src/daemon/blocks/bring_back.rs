@@ -11,7 +11,7 @@ use terrace_engine::Engine;
 
 use super::{
     super::remembered::{Missing, Use, check_identity, identity_of, renamed},
-    Blocks,
+    Blocks, Still,
     attached::Attached,
     device_names::{clear_remains, directory_of, link_of, real, remove_link},
     ublk_face::clear_ublk_remains,
@@ -160,8 +160,7 @@ impl Blocks {
     }
 
     /// A dataset or snapshot has another name; nothing of it is attached or served. What should be is remembered by it.
-    pub fn renamed(&self, from: &str, to: &str) {
-        let _work = self.work.lock();
+    pub fn renamed(&self, _still: &Still<'_>, from: &str, to: &str) {
         let change = |name: &mut String| {
             if let Some(new) = renamed(name, from, to) {
                 *name = new;
@@ -184,8 +183,7 @@ impl Blocks {
     }
 
     /// Datasets and snapshots are gone; none of them is attached or served. What should be is not remembered any more.
-    pub fn destroyed(&self, datasets: &[String], snapshots: &[String]) {
-        let _work = self.work.lock();
+    pub fn destroyed(&self, _still: &Still<'_>, datasets: &[String], snapshots: &[String]) {
         let is_gone = |name: &String| {
             let dataset = name.split('@').next().unwrap_or(name);
             datasets.iter().any(|gone| gone == dataset) || snapshots.contains(name)

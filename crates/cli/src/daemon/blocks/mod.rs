@@ -24,7 +24,7 @@ use std::{
 use attached::{Attached, RELEASE_PATIENCE};
 pub use bring_back::clear_dead;
 use bring_back::give_device;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use services::{Services, VHOST_USER, export_of};
 use terrace_control::Failure;
@@ -60,6 +60,12 @@ pub struct Blocks {
     services: Services,
 }
 
+/// While this is held nothing is attached, served, brought back or taken away: what a name means can change, and the list
+/// with it.
+pub struct Still<'a> {
+    _work: MutexGuard<'a, bool>,
+}
+
 impl Blocks {
     /// None yet.
     pub fn new(places: Places, pool: &str) -> Self {
@@ -69,6 +75,13 @@ impl Blocks {
             work: Mutex::default(),
             state: Mutex::default(),
             services: Services::default(),
+        }
+    }
+
+    /// Waits until nobody attaches, serves or takes away, and keeps others from it.
+    pub fn hold_still(&self) -> Still<'_> {
+        Still {
+            _work: self.work.lock(),
         }
     }
 
@@ -102,8 +115,8 @@ impl Blocks {
         device.into_iter().chain(served).collect()
     }
 
-    /// Refuses to rename or destroy what is attached or served, with what lies below it.
-    pub fn refuse_if_used(&self, verb: &str, name: &str) -> Result<(), Failure> {
+    /// Refuses to rename or destroy what is attached or served, with what lies below it. It stays unused while `_still` is held.
+    pub fn refuse_if_used(&self, _still: &Still<'_>, verb: &str, name: &str) -> Result<(), Failure> {
         let below = |volume: &str| {
             volume
                 .strip_prefix(name)
@@ -400,8 +413,12 @@ impl Blocks {
     /// Takes everything away and forgets it.
     pub fn end_all(&self, force: bool) -> Result<(), Failure> {
         let mut stopping = self.work.lock();
-        self.services.stop();
         let attached = self.state.lock().attached.clone();
+        if !force {
+            // Before anything is taken away.
+            attached.iter().try_for_each(|attached| attached.refuse_busy())?;
+        }
+        self.services.stop();
         for attached in &attached {
             if !force {
                 attached.refuse_busy()?;

@@ -2,7 +2,8 @@
 //!
 //! Several volumes may share an NBD address; a server is there as long as it has an export. A vhost-user socket is one
 //! volume's. Invariant: no lock is held
-//! while names of hosts are looked up, files read, or sockets made.
+//! while names of hosts are looked up, files read, sockets made, or clients waited for. (Whoever adds and takes away does so
+//! one after the other.)
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +24,7 @@ use crate::registry::{KnownService, KnownTls};
 #[derive(Default)]
 struct State {
     served: Vec<KnownService>,
-    servers: Vec<Server>,
+    servers: Vec<Arc<Server>>,
     /// With the volume that each shows.
     disks: Vec<(String, terrace_vhost_user::Server)>,
 }
@@ -139,33 +140,40 @@ impl Services {
         server.add(&wanted.volume, export);
         service.address = server.address().to_string();
         let mut state = self.state.lock();
-        state.servers.push(server);
+        state.servers.push(Arc::new(server));
         state.served.push(service.clone());
         Ok(service)
     }
 
     /// Takes a volume's services away; its clients are disconnected. The addresses where it was served.
     pub fn remove(&self, volume: &str) -> Vec<String> {
-        let (gone, idle, disks) = {
+        let (gone, servers, disks) = {
             let mut state = self.state.lock();
             let (gone, kept) = std::mem::take(&mut state.served)
                 .into_iter()
                 .partition::<Vec<_>, _>(|service| service.volume == volume);
             state.served = kept;
-            for server in &state.servers {
-                server.remove(volume);
-            }
-            let (idle, busy) = std::mem::take(&mut state.servers)
-                .into_iter()
-                .partition::<Vec<_>, _>(|server| server.exports().is_empty());
-            state.servers = busy;
             let (disks, others) = std::mem::take(&mut state.disks)
                 .into_iter()
                 .partition::<Vec<_>, _>(|(shown, _)| shown == volume);
             state.disks = others;
-            (gone, idle, disks)
+            (gone, state.servers.clone(), disks)
         };
-        idle.into_iter().for_each(Server::stop);
+        // Each waits for clients that do not take their answers.
+        for server in &servers {
+            server.remove(volume);
+        }
+        drop(servers);
+        let idle = {
+            let mut state = self.state.lock();
+            let (idle, busy) = std::mem::take(&mut state.servers)
+                .into_iter()
+                .partition::<Vec<_>, _>(|server| server.exports().is_empty());
+            state.servers = busy;
+            idle
+        };
+        // Nobody else has them: they end.
+        drop(idle);
         disks.into_iter().for_each(|(_, disk)| disk.stop());
         gone.into_iter().map(|service| service.address).collect()
     }
@@ -173,7 +181,7 @@ impl Services {
     /// Takes everything away.
     pub fn stop(&self) {
         let state = std::mem::take(&mut *self.state.lock());
-        state.servers.into_iter().for_each(Server::stop);
+        drop(state.servers);
         state.disks.into_iter().for_each(|(_, disk)| disk.stop());
     }
 }
@@ -222,6 +230,14 @@ fn is_at(address: &str, wanted: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{Read, Write},
+        os::unix::net::UnixStream,
+        sync::mpsc,
+    };
+
+    use terrace_dataset::{BlockStatus, FsError};
+
     use super::*;
 
     #[test]
@@ -231,5 +247,83 @@ mod tests {
         assert!(is_at("tcp:127.0.0.1:7", "tcp:127.0.0.1:7"));
         assert!(!is_at("tcp:127.0.0.1:7", "tcp:127.0.0.1:0"));
         assert!(!is_at("tcp:127.0.0.1:7", "nonsense"));
+    }
+
+    /// A disk whose reads take as long as the test wants.
+    struct Slow(Mutex<mpsc::Receiver<()>>);
+
+    impl BlockDevice for Slow {
+        fn size_bytes(&self) -> u64 {
+            4096
+        }
+        fn block_bytes(&self) -> u32 {
+            4096
+        }
+        fn read_only(&self) -> bool {
+            true
+        }
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), FsError> {
+            // However it ends: by a word, or with the test.
+            let _ = self.0.lock().recv();
+            Ok(())
+        }
+        fn write(&self, _: u64, _: &[u8]) -> Result<(), FsError> {
+            Err(FsError::ReadOnly)
+        }
+        fn write_zeroes(&self, _: u64, _: u64) -> Result<(), FsError> {
+            Err(FsError::ReadOnly)
+        }
+        fn discard(&self, _: u64, _: u64) -> Result<(), FsError> {
+            Err(FsError::ReadOnly)
+        }
+        fn flush(&self) -> Result<(), FsError> {
+            Ok(())
+        }
+        fn block_status(&self, _: u64, _: u64, _: usize) -> Result<Vec<BlockStatus>, FsError> {
+            Ok(Vec::new())
+        }
+    }
+
+    #[test]
+    fn who_asks_what_is_served_does_not_wait_for_clients_that_leave() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let server = Server::start(Address::Unix(path.clone()), None).unwrap();
+        let (go_on, waits) = mpsc::channel();
+        server.add("t/v", Arc::new(Slow(Mutex::new(waits))));
+        let services = Services::default();
+        services.state.lock().servers.push(Arc::new(server));
+        services.state.lock().served.push(KnownService {
+            volume: "t/v".into(),
+            address: format!("unix:{}", path.display()),
+            read_only: false,
+            tls: None,
+            identity: None,
+        });
+        // Old-style choice of the export, and a read that is not answered yet.
+        let mut client = UnixStream::connect(&path).unwrap();
+        client.read_exact(&mut [0; 18]).unwrap();
+        let mut message = 3u32.to_be_bytes().to_vec();
+        message.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\x03t/v");
+        client.write_all(&message).unwrap();
+        client.read_exact(&mut [0; 10]).unwrap();
+        let mut read = 0x2560_9513u32.to_be_bytes().to_vec();
+        read.extend([0; 20]);
+        read.extend(4096u32.to_be_bytes());
+        client.write_all(&read).unwrap();
+        std::thread::scope(|scope| {
+            let removing = scope.spawn(|| services.remove("t/v"));
+            while !services.list().is_empty() {
+                std::thread::yield_now();
+            }
+            services.connected();
+            // Once it is not waited for any more it is cut off.
+            client.set_nonblocking(true).unwrap();
+            let heard = client.read(&mut [0]).map_err(|error| error.kind());
+            assert_eq!(heard, Err(std::io::ErrorKind::WouldBlock));
+            go_on.send(()).unwrap();
+            assert_eq!(removing.join().unwrap().len(), 1);
+        });
+        assert!(!path.exists(), "nothing is served there any more");
     }
 }
