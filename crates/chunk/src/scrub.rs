@@ -92,7 +92,9 @@ impl ChunkStore {
                 Some(records) => records,
                 None => {
                     let from = cursor.next_chunk;
-                    cursor.next_chunk = self.first_after_damage(from);
+                    cursor.next_chunk = self
+                        .first_after_damage(from)
+                        .ok_or_else(|| meta_error(error.clone()))?;
                     let last = cursor.next_chunk - 1;
                     let line =
                         format!("records of chunks {from} to {last}, which are not looked at: {error}");
@@ -178,19 +180,25 @@ impl ChunkStore {
             .find_map(|limit| self.tree.scan(from, &[TABLE_CHUNKS + 1], limit).ok())
     }
 
-    /// The first chunk above `damaged` from which on records can be read, or where there can be no more of them.
-    fn first_after_damage(&self, damaged: u64) -> u64 {
-        let end = self.next_chunk_id().max(damaged + 1);
+    /// The first chunk above `damaged` from which on records can be read; `None` if nothing can be read any more.
+    fn first_after_damage(&self, damaged: u64) -> Option<u64> {
+        let end = self.next_chunk_id();
         let is_readable = |chunk: u64| {
             let from = chunk_key(TABLE_CHUNKS, ChunkId(chunk));
-            chunk >= end || self.tree.scan(&from, &[TABLE_CHUNKS + 1], 1).is_ok()
+            self.tree.scan(&from, &[TABLE_CHUNKS + 1], 1).is_ok()
         };
         let (mut bad, mut step) = (damaged, 1);
-        while !is_readable(bad.saturating_add(step)) {
-            bad = bad.saturating_add(step);
-            step *= 2;
-        }
-        let mut good = bad.saturating_add(step).min(end);
+        let mut good = loop {
+            let next = bad.saturating_add(step).min(end);
+            if next <= bad {
+                return None;
+            }
+            if is_readable(next) {
+                break next;
+            }
+            bad = next;
+            step = u64::saturating_mul(step, 2);
+        };
         while good - bad > 1 {
             let middle = bad + (good - bad) / 2;
             match is_readable(middle) {
@@ -198,7 +206,7 @@ impl ChunkStore {
                 false => bad = middle,
             }
         }
-        good
+        Some(good)
     }
 
     /// Whether a chunk has fewer copies than its tier keeps, though there are devices for more.

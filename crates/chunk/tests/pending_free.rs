@@ -40,7 +40,7 @@ fn what_is_on_the_list_when_a_store_is_opened_is_counted_before_it_is_freed() {
     drop(store);
     device.keep_all();
 
-    let store = ChunkStore::open(open_pool(&[device.clone()]), options(3)).unwrap();
+    let store = ChunkStore::open(open_pool(std::slice::from_ref(&device)), options(3)).unwrap();
     let at_first = pending(&store);
     assert!((1..all).contains(&at_first), "{at_first} of {all}");
     let mut most = 0;
