@@ -25,6 +25,8 @@ const PROBE_PART: usize = 16;
 const BYTES_MIN: usize = 64;
 /// Chunks below this are compressed without a probe.
 const PROBE_FROM_BYTES: usize = 16 * 1024;
+/// So are those that come after so many which LZ4 compressed: trying it all in vain costs less than that many samples.
+const NO_PROBE_AFTER: u8 = 8;
 
 /// Whether it pays to compress `content`, as far as that can be told without doing it: three small samples tell data that
 /// does not compress (media, archives, ciphertext) at a fraction of the cost.
@@ -51,11 +53,16 @@ pub fn try_samples(content: &[u8], wanted: Compression, scratch: &mut Scratch) -
 /// Compresses `content` into the output of `scratch` if that saves at least an eighth; returns the code of what
 /// is to be stored ([`RAW`]: store the content itself). `trial`: what is known of it already.
 pub fn compress(content: &[u8], wanted: Compression, trial: Trial, scratch: &mut Scratch) -> u8 {
+    if wanted == Compression::Off || content.len() < BYTES_MIN {
+        return RAW;
+    }
+    let runs = wanted == Compression::Lz4 && scratch.compressed_in_a_row >= NO_PROBE_AFTER;
     let trial = match trial {
-        Trial::Untried => try_samples(content, wanted, scratch),
+        Trial::Untried if !runs => try_samples(content, wanted, scratch),
         known => known,
     };
-    if wanted == Compression::Off || trial == Trial::Vain {
+    if trial == Trial::Vain {
+        scratch.compressed_in_a_row = 0;
         return RAW;
     }
     let (code, length) = match wanted {
@@ -65,9 +72,13 @@ pub fn compress(content: &[u8], wanted: Compression, trial: Trial, scratch: &mut
     match length {
         Some(length) if length <= content.len() - content.len() / 8 => {
             scratch.output.truncate(length);
+            scratch.compressed_in_a_row = scratch.compressed_in_a_row.saturating_add(1);
             code
         }
-        _ => RAW,
+        _ => {
+            scratch.compressed_in_a_row = 0;
+            RAW
+        }
     }
 }
 
@@ -123,6 +134,7 @@ pub struct Scratch {
     /// What came out.
     pub output: Vec<u8>,
     samples: Vec<u8>,
+    compressed_in_a_row: u8,
     compressor: Option<(i32, zstd::bulk::Compressor<'static>)>,
 }
 
@@ -222,6 +234,53 @@ mod tests {
         }
         assert_eq!(
             compress(&text, Compression::Off, Trial::Untried, &mut scratch),
+            RAW
+        );
+    }
+
+    #[test]
+    fn what_follows_much_that_compressed_is_not_sampled_until_something_does_not() {
+        // Its beginning, middle and end are noise, the rest compresses: samples tell nothing of it.
+        let mut hidden = vec![7u8; 64 * 1024];
+        let mut noise = vec![0u8; 16 * 1024];
+        blake3::Hasher::new().finalize_xof().fill(&mut noise);
+        for (at, noise) in [0, 32 * 1024, 60 * 1024].into_iter().zip(noise.chunks(4096)) {
+            hidden[at..at + 4096].copy_from_slice(noise);
+        }
+        let text = vec![1u8; 64 * 1024];
+        let mut scratch = Scratch::default();
+        assert_eq!(
+            compress(&hidden, Compression::Lz4, Trial::Untried, &mut scratch),
+            RAW
+        );
+        for _ in 0..NO_PROBE_AFTER {
+            assert_eq!(
+                compress(&text, Compression::Lz4, Trial::Untried, &mut scratch),
+                LZ4
+            );
+        }
+        assert_eq!(
+            compress(&hidden, Compression::Zstd(1), Trial::Untried, &mut scratch),
+            RAW
+        );
+        for _ in 0..NO_PROBE_AFTER {
+            assert_eq!(
+                compress(&text, Compression::Lz4, Trial::Untried, &mut scratch),
+                LZ4
+            );
+        }
+        assert_eq!(
+            compress(&hidden, Compression::Lz4, Trial::Untried, &mut scratch),
+            LZ4
+        );
+        let found = decompress(&scratch.output, LZ4, hidden.len()).unwrap();
+        assert_eq!(found, hidden);
+        assert_eq!(
+            compress(&noise, Compression::Lz4, Trial::Untried, &mut scratch),
+            RAW
+        );
+        assert_eq!(
+            compress(&hidden, Compression::Lz4, Trial::Untried, &mut scratch),
             RAW
         );
     }
