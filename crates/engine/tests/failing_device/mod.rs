@@ -8,6 +8,9 @@ use std::sync::{
 
 use terrace_device::{Cause, Device, DeviceError, Operation};
 
+/// Labels and roots lie before this.
+const FRONT_BYTES: u64 = 1 << 20;
+
 pub struct FailingDevice {
     pub below: Arc<dyn Device>,
     left: AtomicU32,
@@ -21,12 +24,12 @@ impl FailingDevice {
         })
     }
 
-    /// So many writes fail from now on.
+    /// So many writes behind labels and roots fail from now on.
     pub fn fail_next(&self, writes: u32) {
         self.left.store(writes, SeqCst);
     }
 
-    /// Writes fail until [`work`](Self::work).
+    /// All writes fail until [`work`](Self::work).
     pub fn fail(&self) {
         self.fail_next(u32::MAX);
     }
@@ -52,8 +55,10 @@ impl Device for FailingDevice {
         self.below.read_at(offset, buffer)
     }
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        let fails = self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
-        if fails.is_ok() {
+        // Of single writes not those of labels and roots: it is the log that is to lack something.
+        let counts = offset >= FRONT_BYTES || self.left() == u32::MAX;
+        let take = |left: u32| left.checked_sub(1);
+        if counts && self.left.fetch_update(SeqCst, SeqCst, take).is_ok() {
             return Err(DeviceError::whole(self.path(), Operation::Write, Cause::Gone));
         }
         self.below.write_at(offset, data)
