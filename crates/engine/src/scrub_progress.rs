@@ -73,7 +73,7 @@ impl Progress {
             .u8(VERSION)
             .u8((u8::from(self.is_paused) * IS_PAUSED) | (u8::from(lost_are_all) * LOST_ARE_ALL));
         self.cursor.encode(&mut writer);
-        writer.varint(self.short);
+        writer.varint(self.status.total_bytes).varint(self.short);
         list(&mut writer, &errors, RUNS_END_BYTES, |entry, (number, errors)| {
             entry
                 .varint(u64::from(**number))
@@ -91,6 +91,7 @@ impl Progress {
         }
         let flags = reader.u8("flags")?;
         let cursor = ScrubCursor::decode(&mut reader)?;
+        let total_bytes = reader.varint("all bytes")?;
         let short = reader.varint("short")?;
         let mut errors = BTreeMap::new();
         for _ in 0..count(&mut reader)? {
@@ -121,6 +122,7 @@ impl Progress {
             cursor,
             status: ScrubStatus {
                 state: if is_paused { "paused" } else { "running" }.into(),
+                total_bytes: total_bytes.max(status.done_bytes),
                 ended: String::new(),
                 eta_seconds: None,
                 ..status
@@ -147,7 +149,7 @@ mod tests {
             started: "2026-11-25T08:00:00.000Z".into(),
             chunks: 70_000,
             done_bytes: 1 << 33,
-            total_bytes: 1 << 33,
+            total_bytes: 1 << 34,
             errors: 5,
             repaired: 2,
             damage: vec!["chunk 7: gone".into()],

@@ -166,9 +166,15 @@ fn it_goes_on_after_stops_and_kills_and_tells_of_what_all_parts_found() {
     let engine = rig.open(1);
     let going_on = job(&engine);
     assert_eq!(
-        (&going_on.state[..], going_on.done_bytes, &going_on.started),
-        ("running", stopped.done_bytes, &started)
+        (
+            &going_on.state[..],
+            going_on.done_bytes,
+            going_on.total_bytes,
+            &going_on.started
+        ),
+        ("running", stopped.done_bytes, stopped.total_bytes, &started)
     );
+    assert!(going_on.done_bytes < going_on.total_bytes, "{going_on:?}");
     // It is not begun twice.
     assert!(!engine.start_scrub().unwrap());
     rig.clock.advance(20 * SECOND);

@@ -17,7 +17,7 @@ pub enum LogError {
     /// Entries are missing that are known to have been durable.
     #[error(
         "the log is damaged after sequence {newest}: later entries show that {durable} had been durable; restore the \
-         device that holds the log, or import the pool from its last checkpoint"
+         device that holds the log, or go back to the last state that can be read with --rewind"
     )]
     Damaged {
         /// Last sequence that could be read.
