@@ -141,6 +141,17 @@ impl Budget {
         Duration::from_nanos(nanoseconds as u64).min(LONGEST_DELAY)
     }
 
+    /// Lets a writer of `bytes` pass who may not wait, and saves up his delay; false, and nothing is saved up, if
+    /// [`throttle`](Self::throttle) would have him wait now.
+    pub fn passes(&self, bytes: u64) -> bool {
+        if !self.delays.load(Relaxed) {
+            return true;
+        }
+        let delay = self.delay(bytes).as_nanos() as u64;
+        let save = |debt: u64| Some(debt + delay).filter(|debt| *debt < SHORTEST_DELAY_NANOSECONDS);
+        delay == 0 || self.debt_nanoseconds.fetch_update(Relaxed, Relaxed, save).is_ok()
+    }
+
     /// Delays the calling writer of `bytes`. To be called with no lock held.
     pub fn throttle(&self, bytes: u64) {
         if !self.delays.load(Relaxed) {
@@ -205,6 +216,22 @@ mod tests {
         drop((last, inside));
         budget.sub_dirty(part);
         assert!(budget.admit(3 * part).is_some() && budget.admit(4 * part).is_none());
+    }
+
+    #[test]
+    fn who_may_not_wait_passes_until_he_would_have_to() {
+        let budget = Budget::new(8 << 20);
+        let limit = budget.dirty_limit_bytes();
+        budget.add_dirty(limit / 2);
+        assert!((0..1000).all(|_| budget.passes(4096)));
+        // At nine tenths 4 KiB cost some 69 µs.
+        budget.add_dirty(limit / 10 * 4);
+        let passed = (0..10).take_while(|_| budget.passes(4096)).count();
+        assert!((1..5).contains(&passed), "{passed}");
+        // Whoever waits pays for those who passed.
+        budget.throttle(4096);
+        assert!(budget.passes(4096));
+        assert!(budget.without_delays().passes(1 << 30));
     }
 
     #[test]

@@ -119,24 +119,40 @@ impl LiveDataset {
                 }
                 continue;
             }
-            state.writes.note(offset, data.len() as u64);
-            let sequential = state.writes.run_bytes() >= STREAM_BYTES;
             let base = |block: u64| {
                 let base = bases.iter().flatten().find(|base| base.block == block)?;
                 base.page.as_ref().map(|page| &page[..])
             };
-            let became = state.data.write(offset, data, sequential, &self.buffers, base) * BLOCK;
-            state.inode.size = state.inode.size.max(end);
-            after(&mut state);
-            self.mark_inode(object, &mut state);
-            self.add_dirty(became);
-            self.queue_ahead(object, &mut state, offset, end);
+            let became = self.put_pages(object, &mut state, offset, data, base, after);
             drop((state, gate));
             if taken > became {
                 self.rooms.give(taken - became);
             }
             return Ok(());
         }
+    }
+
+    /// Makes `data` pages of an object, and returns how many bytes became dirty by it. The gate and the state are held, and
+    /// there is room; `base` has what is below blocks that are written in part.
+    pub(crate) fn put_pages<'a>(
+        &self,
+        object: &Arc<Object>,
+        state: &mut State,
+        offset: u64,
+        data: &[u8],
+        base: impl Fn(u64) -> Option<&'a [u8]>,
+        after: &mut dyn FnMut(&mut State),
+    ) -> u64 {
+        let end = offset + data.len() as u64;
+        state.writes.note(offset, data.len() as u64);
+        let sequential = state.writes.run_bytes() >= STREAM_BYTES;
+        let became = state.data.write(offset, data, sequential, &self.buffers, base) * BLOCK;
+        state.inode.size = state.inode.size.max(end);
+        after(state);
+        self.mark_inode(object, state);
+        self.add_dirty(became);
+        self.queue_ahead(object, state, offset, end);
+        became
     }
 
     /// How much of these blocks is mapped and clean, bytes: writing over it makes the dataset no larger. What cannot be looked

@@ -70,6 +70,7 @@ mod view;
 mod visited;
 mod volume;
 mod write_ahead;
+mod write_at_once;
 mod write_stream;
 mod write_through;
 mod xattrs;

@@ -30,6 +30,13 @@ impl RoomPool {
         self.take_on(state, bytes, Terms::default())
     }
 
+    /// Takes `bytes` of what is free here; whether that is so much.
+    pub(crate) fn take_at_hand(&self, bytes: u64) -> bool {
+        let bytes = bytes as i64;
+        let take = |free: i64| (free >= bytes).then(|| free - bytes);
+        self.free.fetch_update(Relaxed, Relaxed, take).is_ok()
+    }
+
     pub(crate) fn take_on(&self, state: &DatasetState, bytes: u64, terms: Terms) -> Result<(), FsError> {
         if bytes == 0 || self.free.fetch_sub(bytes as i64, Relaxed) >= bytes as i64 {
             return Ok(());

@@ -135,6 +135,16 @@ impl Volume {
         }
     }
 
+    /// Writes whole blocks, at most 64 KiB, if that needs no waiting, neither for a device nor for anybody else; else nothing is
+    /// done, and it is left to [`write`](Self::write), which also tells what is wrong.
+    pub fn write_at_once(&self, offset: u64, data: &[u8]) -> bool {
+        let now = self.live.now();
+        self.live
+            .write_object_at_once(&self.object, offset, data, &mut |state| {
+                state.inode.modified = now;
+            })
+    }
+
     fn write_content(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {
         self.live.writable()?;
         let _admitted = self.live.throttle(data.len() as u64)?;

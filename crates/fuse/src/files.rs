@@ -73,6 +73,12 @@ pub trait Files: Tree {
         change: &SetAttributes,
     ) -> Result<Attributes, FsError>;
 
+    /// Writes all of `data` if that needs no waiting for anything; else nothing is done, and false: it is left to
+    /// [`write`](Self::write), which also tells what is wrong.
+    fn write_at_once(&self, _object: u64, _offset: u64, _data: &[u8]) -> bool {
+        false
+    }
+
     /// Writes all of `data`; with `kill_privileges` set-id bits fall.
     fn write(
         &self,

@@ -24,10 +24,13 @@ pub mod protocol;
 mod receiver;
 mod ring;
 mod ring_crew;
+mod ring_group;
+mod ring_memory;
 mod security_labels;
 mod server;
 mod serving;
 mod session;
+mod small_writes;
 mod volume_file;
 
 #[cfg(test)]

@@ -109,6 +109,24 @@ impl Serving {
         }
     }
 
+    /// Serves a write that needs no waiting for anything: the error number for the kernel (0: none). `None` if it is another
+    /// request, or has to wait: nothing is done then.
+    pub fn write_at_once(
+        &self,
+        header: &Header,
+        request: &Request<'_>,
+        reply: &mut ReplyBuffer,
+    ) -> Option<i32> {
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            self.server.write_at_once(header, request, reply)
+        }));
+        if matches!(done, Ok(false)) {
+            return None;
+        }
+        self.awaited_requests.fetch_add(1, Ordering::Relaxed);
+        Some(if done.is_ok() { 0 } else { libc::EIO })
+    }
+
     /// Whether requests come through rings, and only word of forgotten objects through the device.
     pub fn uses_rings(&self) -> bool {
         self.server.negotiated().has(feature::OVER_IO_URING)

@@ -25,7 +25,8 @@ use crate::{
         Dialect, Negotiated, PAYLOAD_BYTES_MAX, ReplyBuffer, Request, Wishes, feature, negotiate,
         notification, parse,
     },
-    receiver, ring, ring_crew,
+    receiver, ring,
+    ring_crew::{self, RingCrew},
     server::{Content, Server},
     serving::Serving,
 };
@@ -40,6 +41,7 @@ pub struct Session {
     serving: Arc<Serving>,
     directory: PathBuf,
     device_minor: u32,
+    rings: Option<Arc<RingCrew>>,
     /// It is out of the tree at `directory`; it ends when nothing else keeps it.
     taken_down: AtomicBool,
 }
@@ -92,24 +94,27 @@ fn start(
         }
         None => None,
     };
-    let watched = serving.clone();
+    let (watched, relieved) = (serving.clone(), rings.clone());
     let watcher = std::thread::Builder::new()
         .name("fuse-watch".into())
         .spawn(move || {
             let places = || watched.places.lock().clone();
-            watched.crew.watch(places, |stuck| match (stuck.queue(), &rings) {
-                (Some(queue), Some(rings)) => rings.relieve(&watched, queue),
-                _ => {
-                    receiver::relieve(&watched, stuck);
-                    true
-                }
-            });
+            watched
+                .crew
+                .watch(places, |stuck| match (stuck.queue(), &relieved) {
+                    (Some(queue), Some(rings)) => rings.relieve(&watched, queue),
+                    _ => {
+                        receiver::relieve(&watched, stuck);
+                        true
+                    }
+                });
         })?;
     serving.keep(watcher);
     Ok(Session {
         serving,
         directory: directory.into(),
         device_minor,
+        rings,
         taken_down: AtomicBool::new(false),
     })
 }
@@ -171,6 +176,16 @@ impl Session {
     /// sends when it likes.
     pub fn awaited_requests(&self) -> u64 {
         self.serving.awaited_requests()
+    }
+
+    /// Small writes that were served several at a time so far (`small_writes.rs`).
+    pub fn writes_together(&self) -> u64 {
+        self.rings.as_ref().map_or(0, |rings| rings.writes_together())
+    }
+
+    /// Entries of rings that wait for such at the moment.
+    pub fn entries_together(&self) -> usize {
+        self.rings.as_ref().map_or(0, |rings| rings.entries_together())
     }
 
     /// Live objects that the kernel knows at the moment.

@@ -5,7 +5,7 @@ use terrace_dataset::{AllocateMode, SeekTarget};
 use super::{Errno, Server};
 use crate::{
     credentials::KERNEL,
-    protocol::{Header, ReplyBuffer, WRITE_KILL_SUIDGID},
+    protocol::{Header, ReplyBuffer, Request, WRITE_KILL_SUIDGID},
 };
 
 /// Longest copy in one request, so that its reply does not take seconds; callers go on from a short answer.
@@ -45,6 +45,30 @@ impl Server {
         }
         reply.written(written as u32);
         Ok(())
+    }
+
+    /// Does a write that needs no waiting for anything. Else nothing is done, and false: it is left to
+    /// [`handle`](Self::handle). `reply` is empty.
+    pub fn write_at_once(&self, header: &Header, request: &Request<'_>, reply: &mut ReplyBuffer) -> bool {
+        let Request::Write {
+            offset,
+            data,
+            write_flags,
+            flags,
+        } = *request
+        else {
+            return false;
+        };
+        let Ok((live, object)) = self.live(header.node) else {
+            return false;
+        };
+        let is_plain = flags & libc::O_DSYNC as u32 == 0 && write_flags & WRITE_KILL_SUIDGID == 0;
+        let done = is_plain && live.write_at_once(object, offset, data);
+        if done {
+            self.nodes.outdate(header.node);
+            reply.written(data.len() as u32);
+        }
+        done
     }
 
     pub(super) fn fsync(&self, node: u64) -> Result<(), Errno> {

@@ -10,7 +10,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use terrace_dataset::{
     AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FileKind, FsError, FsStatistics,
     RenameMode, SeekTarget, SetAttributes, SetTime, Time, Tree,
@@ -36,6 +36,34 @@ struct State {
 pub struct Memory {
     state: Mutex<State>,
     pub syncs: AtomicU64,
+    gated: bool,
+}
+
+/// The first byte of what a filesystem made by [`Memory::gated`] writes only while the gate is open.
+pub const HELD: u8 = 0xee;
+
+/// Who waits before it, and whether it is open. One for the process, so that a test need not ask through a mount.
+#[derive(Default)]
+struct Gate {
+    waiting: usize,
+    open: bool,
+}
+
+static GATE: Mutex<Gate> = Mutex::new(Gate {
+    waiting: 0,
+    open: false,
+});
+static OPENED: Condvar = Condvar::new();
+
+/// Opens or closes the gate.
+pub fn set_gate(open: bool) {
+    GATE.lock().open = open;
+    OPENED.notify_all();
+}
+
+/// How many writes wait before the gate.
+pub fn held_writes() -> usize {
+    GATE.lock().waiting
 }
 
 fn now() -> Time {
@@ -145,11 +173,21 @@ impl State {
 
 impl Memory {
     pub fn new() -> Arc<Self> {
+        Self::with_gate(false)
+    }
+
+    /// One that writes without waiting, but for what begins with [`HELD`].
+    pub fn gated() -> Arc<Self> {
+        Self::with_gate(true)
+    }
+
+    fn with_gate(gated: bool) -> Arc<Self> {
         let mut state = State::default();
         state.make(&Context::root(), 1, FileKind::Directory, 0o755);
         Arc::new(Self {
             state: Mutex::new(state),
             syncs: AtomicU64::new(0),
+            gated,
         })
     }
 }
@@ -402,6 +440,11 @@ impl Files for Memory {
         Ok(*attributes)
     }
 
+    fn write_at_once(&self, object: u64, offset: u64, data: &[u8]) -> bool {
+        let may = self.gated && data.first() != Some(&HELD);
+        may && self.write(&Context::root(), object, offset, data, false).is_ok()
+    }
+
     fn write(
         &self,
         _: &Context,
@@ -410,6 +453,12 @@ impl Files for Memory {
         data: &[u8],
         kill_privileges: bool,
     ) -> Result<usize, FsError> {
+        if self.gated && data.first() == Some(&HELD) {
+            let mut gate = GATE.lock();
+            gate.waiting += 1;
+            OPENED.wait_while(&mut gate, |gate| !gate.open);
+            gate.waiting -= 1;
+        }
         let mut state = self.state.lock();
         let object = state.object(object)?;
         let (start, end) = (offset as usize, offset as usize + data.len());

@@ -45,6 +45,17 @@ pub fn serve(mount: impl Fn(&str, &Path) -> Result<Session, FuseError>) {
             "ended" => session.wait_for(Duration::from_secs(60)).to_string(),
             "known" => session.known_objects().to_string(),
             "requests" => session.awaited_requests().to_string(),
+            "writes together" => session.writes_together().to_string(),
+            "entries together" => session.entries_together().to_string(),
+            "open the gate" => {
+                memory::set_gate(true);
+                "ok".into()
+            }
+            "close the gate" => {
+                memory::set_gate(false);
+                "ok".into()
+            }
+            "held" => memory::held_writes().to_string(),
             "transport" if session.uses_rings() => "rings".into(),
             "transport" => "device".into(),
             "connection" => session.connection_number().to_string(),
@@ -204,7 +215,8 @@ pub fn with_mount(content: &'static str, body: fn(&mut Mounted)) {
     with_mount_over(Transport::Rings, content, body);
 }
 
-fn with_mount_over(transport: Transport, content: &'static str, body: fn(&mut Mounted)) {
+/// The same with requests coming one way.
+pub fn with_mount_over(transport: Transport, content: &'static str, body: fn(&mut Mounted)) {
     let Some(mut mounted) = Mounted::start(content, transport) else {
         return;
     };
