@@ -4,19 +4,17 @@
 
 mod harness;
 
-use std::process::{Child, Command, Stdio};
+use std::{path::Path, time::Duration};
 
 use harness::Machine;
+use serde_json::{Value, json};
+use terrace_control::{Connection, Request};
 
-fn begin(machine: &Machine, words: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_terrace"))
-        .args(words)
-        .env("TERRACE_STATE_DIR", machine.path("state"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
+/// Whether the daemon did what it was asked for. (Commands of their own would seldom come at the same moment.)
+fn asked(socket: &Path, operation: &str, arguments: Value) -> bool {
+    let mut connection = Connection::connect(socket).unwrap();
+    let answer = connection.call(&Request::new(operation, arguments), &mut |_| Ok(()));
+    answer.is_ok()
 }
 
 /// Either it is served, and not renamed, or it has its new name, and is served nowhere.
@@ -25,16 +23,23 @@ fn nothing_is_renamed_while_it_begins_to_be_served() {
     let machine = Machine::new();
     machine.make_pool();
     machine.ok(&["volume", "create", "tank/a", "--size", "8M", "--sparse"]);
+    let socket = &*machine.path("state/run/tank.sock");
     let address = format!("unix:{}", machine.text("nbd.sock"));
     let (mut from, mut to) = ("tank/a", "tank/b");
-    for round in 0..100 {
-        let mut serving = begin(&machine, &["serve", from, "--nbd", &address]);
-        let mut renaming = begin(&machine, &["rename", from, to]);
-        let served = serving.wait().unwrap().success();
-        let renamed = renaming.wait().unwrap().success();
+    for round in 0..48u64 {
+        let (served, renamed) = std::thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                let wanted = json!({ "volume": from, "address": address, "read_only": false, "tls": null });
+                asked(socket, "serve", wanted)
+            });
+            // Meets it at another point each time.
+            std::thread::sleep(Duration::from_micros(200 * (round % 16)));
+            let renamed = asked(socket, "rename", json!({ "from": from, "to": to }));
+            (serving.join().unwrap(), renamed)
+        });
         assert!(!(served && renamed), "both, in round {round}");
         if served {
-            machine.ok(&["unserve", from]);
+            assert!(asked(socket, "unserve", json!({ "volume": from })));
         }
         if renamed {
             (from, to) = (to, from);

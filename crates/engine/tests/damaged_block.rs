@@ -195,7 +195,7 @@ fn what_a_scrub_found_is_told_after_a_restart_until_one_finds_nothing() {
     let named = engine.lost_files(0, 10);
     engine.close().unwrap();
 
-    // Also after one that was begun since and did not end.
+    // One that is begun since and does not end goes on instead: `scrub_restart.rs`.
     for seed in 3..5 {
         let engine = open(seed);
         let status = engine.status();
@@ -208,8 +208,6 @@ fn what_a_scrub_found_is_told_after_a_restart_until_one_finds_nothing() {
         assert_eq!(engine.lost_files(0, 10), named);
         assert!(status.state == "degraded" && status.state_detail.contains("tank/files/file"));
         assert_eq!(engine.jobs(), [], "it is no job of this opening");
-        assert!(engine.start_scrub().unwrap());
-        engine.step().unwrap();
         engine.close().unwrap();
     }
 

@@ -17,6 +17,9 @@ const SWEEP_RECORDS: usize = 1000;
 
 /// Bytes written ahead after which they are committed.
 const AHEAD_BYTES_MAX: u64 = 128 << 20;
+/// Where room is short this part of what there is, but so much at least: a commit costs records, however little it has.
+const AHEAD_PART: u64 = 8;
+const AHEAD_BYTES_MIN: u64 = 16 << 20;
 
 impl Engine {
     /// One commit interval: commits all datasets at one moment and makes that durable, so that nothing older than the
@@ -174,17 +177,18 @@ impl Engine {
     /// need not wait, or when much was written ahead, so that a recovery has little to verify.
     pub(crate) fn flush_step(&self) -> Result<bool, EngineError> {
         self.check_open()?;
-        if self.datasets.write_ahead_step() {
-            if self.datasets.ahead_bytes() > AHEAD_BYTES_MAX {
-                self.datasets.commit_all()?;
-            }
+        let worked = self.datasets.write_ahead_step();
+        // Much may be written that leaves hardly anything dirty (`dataset/src/write_through.rs`), and what it takes the place of
+        // gives no room back before the commit.
+        let is_much = self.environment.budget.dirty_bytes() > 0 && {
+            let part = self.store.available_bytes() / AHEAD_PART;
+            self.datasets.ahead_bytes() > part.clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX)
+        };
+        if is_much || !worked && self.datasets.wants_flush() {
+            self.datasets.commit_all()?;
             return Ok(true);
         }
-        if !self.datasets.wants_flush() {
-            return Ok(false);
-        }
-        self.datasets.commit_all()?;
-        Ok(true)
+        Ok(worked)
     }
 
     /// Says an error of a worker once.
@@ -200,5 +204,66 @@ impl Engine {
             drop(last);
             self.event("error", &text);
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Arc;
+
+    use terrace_dataset::NewDataset;
+    use terrace_device::{Device, ManualClock, MemoryDevice};
+
+    use crate::{Engine, OpenOptions, PoolSpec, TierSpec};
+
+    const MIB: u64 = 1 << 20;
+
+    fn noise(seed: u64) -> Vec<u8> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()
+        };
+        std::iter::repeat_with(next)
+            .take(MIB as usize / 8)
+            .flatten()
+            .collect()
+    }
+
+    #[test]
+    fn a_stream_that_leaves_nothing_dirty_is_committed_before_it_has_taken_all_room() {
+        let device = Arc::new(MemoryDevice::new("/disk", 160 * MIB));
+        let spec = PoolSpec {
+            name: "tank".into(),
+            tiers: vec![TierSpec {
+                name: "only".into(),
+                devices: vec!["/disk".parse().unwrap()],
+                copies: 1,
+            }],
+            ..PoolSpec::default()
+        };
+        let options = OpenOptions::driven(Arc::new(ManualClock::new(1)), 1);
+        let engine = Engine::create_on(&spec, vec![vec![device as Arc<dyn Device>]], options).unwrap();
+        let new = NewDataset {
+            volume_bytes: Some(32 * MIB),
+            ..NewDataset::default()
+        };
+        engine.datasets().create("tank/v", &new).unwrap();
+        let volume = engine.datasets().volume("tank/v").unwrap();
+        // Three times over itself: nobody reads the clock, and no commit is due but for what this brings.
+        let mut commits = 0;
+        for count in 0..96 {
+            volume.write(count % 32 * MIB, &noise(count)).unwrap();
+            let before = engine.store().newest();
+            while engine.flush_step().unwrap() {}
+            commits += u32::from(engine.store().newest() != before);
+            assert!(engine.datasets().ahead_bytes() <= 17 * MIB);
+        }
+        // As many as keep room from being short, and no more.
+        assert!((3..=8).contains(&commits), "{commits}");
+        engine.close().unwrap();
     }
 }

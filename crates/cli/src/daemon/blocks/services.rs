@@ -320,9 +320,9 @@ mod tests {
             // Once it is not waited for any more it is cut off.
             client.set_nonblocking(true).unwrap();
             let heard = client.read(&mut [0]).map_err(|error| error.kind());
-            assert_eq!(heard, Err(std::io::ErrorKind::WouldBlock));
             go_on.send(()).unwrap();
             assert_eq!(removing.join().unwrap().len(), 1);
+            assert_eq!(heard, Err(std::io::ErrorKind::WouldBlock));
         });
         assert!(!path.exists(), "nothing is served there any more");
     }
