@@ -72,7 +72,14 @@ fn who_is_silent_makes_way_and_descriptors_are_left() {
         good.push(client);
         let_go(&mut silent);
     }
-    assert!(greeted(&path).is_none(), "nobody is left to make way");
+    // More than one may have made way for one of them. Then nobody is left who could.
+    while let Some(stream) = greeted(&path) {
+        let mut client = Client(stream);
+        client.0.write_all(&3u32.to_be_bytes()).unwrap();
+        client.go("a");
+        good.push(client);
+        assert!(good.len() < 90, "they take the last descriptors");
+    }
     std::fs::File::open("/proc/self/status").unwrap();
     for client in &mut good {
         client.request(0, 0, 1, 0, 512, &[]);

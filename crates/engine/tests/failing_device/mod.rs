@@ -8,8 +8,9 @@ use std::sync::{
 
 use terrace_device::{Cause, Device, DeviceError, Operation};
 
-/// Labels and roots lie before this.
+/// Labels and roots lie before this, and one more label at the end.
 const FRONT_BYTES: u64 = 1 << 20;
+const LABEL_BYTES: u64 = 64 << 10;
 
 pub struct FailingDevice {
     pub below: Arc<dyn Device>,
@@ -24,7 +25,7 @@ impl FailingDevice {
         })
     }
 
-    /// So many writes behind labels and roots fail from now on.
+    /// So many writes fail from now on, but for those of labels and roots.
     pub fn fail_next(&self, writes: u32) {
         self.left.store(writes, SeqCst);
     }
@@ -56,7 +57,8 @@ impl Device for FailingDevice {
     }
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
         // Of single writes not those of labels and roots: it is the log that is to lack something.
-        let counts = offset >= FRONT_BYTES || self.left() == u32::MAX;
+        let end = self.size_bytes() - LABEL_BYTES;
+        let counts = (FRONT_BYTES..end).contains(&offset) || self.left() > u32::MAX / 2;
         let take = |left: u32| left.checked_sub(1);
         if counts && self.left.fetch_update(SeqCst, SeqCst, take).is_ok() {
             return Err(DeviceError::whole(self.path(), Operation::Write, Cause::Gone));
