@@ -18,9 +18,9 @@ use parking_lot::Mutex;
 use crate::{
     away_level, damage_level,
     fault::Coverage,
-    fs_level,
+    fs,
     outcome::{Check, Level, Outcome},
-    store_level,
+    store,
     trace::Trace,
 };
 
@@ -46,8 +46,8 @@ pub fn run_seed(level: Level, seed: u64, print: bool, coverage: &Arc<Coverage>) 
     let own = Arc::new(Coverage::default());
     let result = catch_unwind(AssertUnwindSafe(|| -> Check {
         match level {
-            Level::Store | Level::All => store_level::run(seed, own.clone(), trace.clone()),
-            Level::Fs => fs_level::run(seed, own.clone(), trace.clone()),
+            Level::Store | Level::All => store::level::run(seed, own.clone(), trace.clone()),
+            Level::Fs => fs::level::run(seed, own.clone(), trace.clone()),
             Level::Damage => damage_level::run(seed, own.clone(), trace.clone()),
             Level::Away => away_level::run(seed, own.clone(), trace.clone()),
         }

@@ -1,0 +1,87 @@
+//! Room that is set aside for a volume, in some of the runs: what others do, and how full the pool is, is no reason to refuse it a
+//! write.
+//!
+//! What must hold: setting it aside is refused with figures or holds from then on, over restarts, snapshots, other sizes and whatever is done
+//! to the devices; a write to the volume finds room while nothing fails.
+
+use terrace_dataset::FsError;
+
+use crate::{content::Content, ensure, fs::level::Run, outcome::Check, random::Random, trace};
+
+/// Writes to the volume while the pool is full.
+const WRITES: u64 = 12;
+
+/// The reservation of a run's volume.
+pub(crate) struct Reserving {
+    /// Chance of its own, so that it does not change what else a seed does.
+    random: Random,
+    is_meant: bool,
+    pub(crate) holds: bool,
+}
+
+impl Reserving {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x7E5E_12E0_0000);
+        Self {
+            is_meant: random.chance(1, 3),
+            random,
+            holds: false,
+        }
+    }
+}
+
+impl Run {
+    /// Reserves room for the volume that was made just now.
+    pub(crate) fn reserve(&mut self) -> Check {
+        let Some(volume) = self.volumes.first().filter(|_| self.reserving.is_meant) else {
+            return Ok(());
+        };
+        let size = volume.history.newest().size.to_string();
+        let set = self.engine()?.datasets().set(&volume.name, "reservation", &size);
+        trace!(self.trace, "reserve {size} for {}: {}", volume.name, set.is_ok());
+        match set {
+            Ok(()) => {
+                self.reserving.holds = true;
+                Ok(())
+            }
+            Err(error) => self.excuse("reserving", &error.to_string()),
+        }
+    }
+
+    /// A write to the volume failed like that.
+    pub(crate) fn check_promised(&self, error: &FsError) -> Check {
+        let excused = self.storm || self.hurt || !self.rig.machine.is_powered();
+        ensure!(
+            *error != FsError::NoSpace || !self.reserving.holds || excused,
+            "a volume for which room is reserved found none"
+        );
+        Ok(())
+    }
+
+    /// Some writes to the volume, while there is a file that fills the pool.
+    pub(crate) fn write_the_reserved(&mut self) -> Check {
+        if !self.reserving.holds {
+            return Ok(());
+        }
+        for _ in 0..self.reserving.random.below(WRITES) {
+            let Some(handle) = self.volumes.first().and_then(|volume| volume.handle.clone()) else {
+                return Ok(());
+            };
+            let mut model = self.volumes[0].history.newest().clone();
+            let offset = self.reserving.random.below(model.size) / 4096 * 4096;
+            let most = [4096, 20_000, 200_000][self.reserving.random.index(3)];
+            let mut data = Content::choose(&mut self.reserving.random, most).bytes();
+            data.truncate((model.size - offset) as usize);
+            model.write(offset, &data);
+            let written = handle.write(offset, &data);
+            trace!(
+                self.trace,
+                "volume: write {} at {offset} on a full pool: {}",
+                data.len(),
+                written.is_ok()
+            );
+            self.volume_written(written, model, handle)?;
+        }
+        Ok(())
+    }
+}
