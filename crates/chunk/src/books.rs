@@ -41,8 +41,10 @@ pub struct SegmentState {
 pub struct DeviceContent {
     /// Segments in use.
     pub segments: u64,
-    /// Bytes of committed and of pending chunks.
-    pub content: i64,
+    /// Bytes of committed chunks.
+    pub live: i64,
+    /// Bytes of pending ones.
+    pub pending: i64,
 }
 
 type Mix = BuildHasherDefault<NumberHasher>;
@@ -316,7 +318,8 @@ impl Books {
         for (segment, state) in &self.segments {
             let device = devices.entry(segment.device).or_default();
             device.segments += 1;
-            device.content += state.live + state.pending;
+            device.live += state.live;
+            device.pending += state.pending;
         }
         for (device, says) in &self.devices {
             let is = devices.get(device).copied().unwrap_or_default();
@@ -345,23 +348,23 @@ impl Books {
 
     /// Changes the pending bytes of a segment.
     pub fn add_pending(&mut self, segment: SegmentId, bytes: i64) {
-        self.counted(segment, bytes).pending += bytes;
+        self.counted(segment).pending += bytes;
+        self.devices.entry(segment.device).or_default().pending += bytes;
         self.settle(segment);
     }
 
     /// Changes the live bytes of a segment.
     pub fn add_live(&mut self, segment: SegmentId, bytes: i64) {
-        self.counted(segment, bytes).live += bytes;
+        self.counted(segment).live += bytes;
+        self.devices.entry(segment.device).or_default().live += bytes;
         self.live_bytes += bytes;
         self.settle(segment);
     }
 
-    /// A segment whose content changes by so many bytes.
-    fn counted(&mut self, segment: SegmentId, bytes: i64) -> &mut SegmentState {
-        let device = self.devices.entry(segment.device).or_default();
-        device.content += bytes;
+    /// A segment in use, and counted as such.
+    fn counted(&mut self, segment: SegmentId) -> &mut SegmentState {
         self.segments.entry(segment).or_insert_with(|| {
-            device.segments += 1;
+            self.devices.entry(segment.device).or_default().segments += 1;
             SegmentState::default()
         })
     }
@@ -379,7 +382,7 @@ impl Books {
     /// Opens a segment for appends.
     pub fn open_segment(&mut self, segment: SegmentId) {
         self.forget_segment(segment);
-        self.counted(segment, 0).open = true;
+        self.counted(segment).open = true;
         self.empty.remove(&segment);
     }
 
@@ -388,7 +391,8 @@ impl Books {
         if let Some(state) = self.segments.remove(&segment) {
             let device = self.devices.entry(segment.device).or_default();
             device.segments -= 1;
-            device.content -= state.live + state.pending;
+            device.live -= state.live;
+            device.pending -= state.pending;
         }
     }
 

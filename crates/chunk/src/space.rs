@@ -3,12 +3,12 @@
 //! Invariant: everything is counted from memory; a reservation that was given is backed by free segments beyond the
 //! reserve, with an allowance for headers, padding and metadata.
 
-use std::sync::atomic::Ordering;
+use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use terrace_pool::{Presence, SegmentRange};
 use terrace_store::{DeviceUsage, Reservation, Space, StoreError, StoreMemory, TierUsage};
 
-use crate::store::ChunkStore;
+use crate::{books::DeviceContent, store::ChunkStore};
 
 /// What log and metadata take of a pool with next to nothing in it, segments.
 const METADATA_SEGMENTS: u64 = 8;
@@ -168,22 +168,37 @@ impl ChunkStore {
             .iter()
             .map(|tier| TierUsage {
                 name: tier.settings.name.clone(),
-                size_bytes: tier.size_bytes,
-                used_bytes: (tier.segments - tier.free_segments.min(tier.segments)) * segment,
                 floor_bytes: tier.floor_segments * segment,
                 ..TierUsage::default()
             })
             .collect();
+        let (held, emptied) = {
+            let books = self.keeper.lock();
+            let held: BTreeMap<u16, DeviceContent> = books.devices().collect();
+            (held, (books.empty.len() + books.freeing.len()) as u64)
+        };
+        let (mut size_bytes, mut used_bytes) = (0, 0);
         for device in self.pool.devices() {
             let Some(tier) = tiers.get_mut(usize::from(device.tier)) else {
                 continue;
             };
+            let held = held.get(&device.number).copied().unwrap_or_default();
+            let used = u64::from(device.segments.saturating_sub(device.free_segments)) * segment;
+            if device.takes_new {
+                tier.size_bytes += u64::from(device.segments) * segment;
+                tier.used_bytes += used;
+                tier.live_bytes += positive(held.live);
+                tier.metadata_bytes += used.saturating_sub(held.segments * segment);
+            }
+            size_bytes += u64::from(device.segments) * segment;
+            used_bytes += used;
             tier.devices.push(DeviceUsage {
                 number: device.number,
                 path: device.path,
                 state: device.state.as_str().into(),
                 size_bytes: device.size_bytes,
-                used_bytes: u64::from(device.segments.saturating_sub(device.free_segments)) * segment,
+                used_bytes: used,
+                live_bytes: positive(held.live),
                 read_errors: device.counters.read_errors,
                 write_errors: device.counters.write_errors,
                 checksum_errors: device.counters.checksum_errors,
@@ -194,30 +209,11 @@ impl ChunkStore {
                 draining: device.draining,
             });
         }
-        let mut emptied = 0;
-        {
-            let books = self.keeper.lock();
-            for tier in &mut tiers {
-                tier.metadata_bytes = tier.used_bytes;
-            }
-            let emptied_segments = books.empty.iter().chain(books.freeing.iter().map(|(_, id)| id));
-            let content = books.segments.iter().map(|(id, state)| (id, state.live));
-            for (id, live) in content.chain(emptied_segments.map(|id| (id, 0))) {
-                let tier = self.pool.tier_of(id.device).map(usize::from);
-                if let Some(tier) = tier.and_then(|tier| tiers.get_mut(tier)) {
-                    tier.live_bytes += positive(live);
-                    tier.metadata_bytes = tier.metadata_bytes.saturating_sub(segment);
-                }
-            }
-            emptied += (books.empty.len() + books.freeing.len()) as u64;
-        }
         let usage = self.tree.usage();
         let metadata_bytes = self.meta.live_bytes() + self.log.bytes();
         Space {
-            size_bytes: self.pool.total_segments() * segment,
-            used_bytes: (self.pool.total_segments()
-                - self.pool.free_segments().min(self.pool.total_segments()))
-                * segment,
+            size_bytes,
+            used_bytes,
             logical_bytes: Space::logical(
                 positive(counters.unique),
                 positive(counters.blocks),

@@ -1,6 +1,7 @@
 //! `TierRoom`: how much room a tier has, how much of it is garbage, and how soon that must be brought back.
 //!
-//! Invariants: everything is counted from memory, in time that depends on the devices and not on what lies on them; garbage
+//! Invariants: everything is counted from memory, in time that depends on the devices and not on what lies on them; of a tier
+//! only the devices count that take something new; garbage
 //! that is hardly worth its compaction is no reason to hurry. What nothing refers to any more and is not reclaimed yet counts as
 //! garbage of each tier that it may lie on: content would else sink, or land elsewhere, for what is dead. A tier is compacted before what lands has to go to a slower one:
 //! the more was written over, the emptier are the segments by then, so not much earlier either (F2FS, Lee et al. 2015, cleans
@@ -116,7 +117,7 @@ impl ChunkStore {
         let segment_bytes = u64::from(self.pool.segment_bytes());
         let mut content = vec![(0, 0); tiers.len()];
         let place = |device: u16| {
-            let tier = self.pool.tier_of(device).filter(|_| self.pool.has_device(device));
+            let tier = self.pool.tier_of(device).filter(|_| self.pool.takes_new(device));
             tier.map(usize::from)
         };
         // What can still be appended is no garbage.
@@ -134,7 +135,7 @@ impl ChunkStore {
         for (device, held) in devices {
             let Some(tier) = place(device) else { continue };
             if let (Some((_, live)), Some(segments)) = (content.get_mut(tier), segments.get_mut(tier)) {
-                *live += held.content.max(0).unsigned_abs();
+                *live += (held.live + held.pending).max(0).unsigned_abs();
                 *segments += held.segments;
             }
         }

@@ -101,7 +101,9 @@ impl Engine {
                     name: tier.settings.name,
                     size_bytes: devices.iter().map(|device| device.size_bytes).sum(),
                     used_bytes: devices.iter().map(|device| device.used_bytes).sum(),
-                    live_bytes: space.tiers.get(number).map_or(0, |tier| tier.live_bytes),
+                    live_bytes: (space.tiers.get(number)).map_or(0, |tier| {
+                        tier.devices.iter().map(|device| device.live_bytes).sum()
+                    }),
                     devices,
                 }
             })

@@ -142,7 +142,7 @@ impl Mover {
     /// Whether the pool has room for what pieces leave behind.
     pub(crate) fn may_cut(&self) -> bool {
         let space = self.environment.store.space();
-        space.size_bytes.saturating_sub(space.used_bytes) >= space.size_bytes / FREE_PART
+        space.free_bytes() >= space.size_bytes / FREE_PART
     }
 
     /// What of a hot chunk is to move up: all of it, or those of its blocks that its reads go to, if it may be cut.

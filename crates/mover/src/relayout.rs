@@ -106,8 +106,7 @@ impl Mover {
             _ => (regions, most),
         };
         // Room is taken for all of them before any gives some back: users are to find enough beside that.
-        let space = self.environment.store.space();
-        let free = space.size_bytes.saturating_sub(space.used_bytes);
+        let free = self.environment.store.space().free_bytes();
         let regions = regions.min((free / FREE_PART / REGION_BYTES).max(1) as usize);
         let alike = inner.relayouts.regions.iter();
         let alike = alike.take_while(|next| next.because == because);

@@ -5,8 +5,11 @@
 //! segment just released is the last to be written over. While other tiers have room, what lands leaves a floor of each free for
 //! the log, metadata and compaction, and these leave compaction the last: without a segment to write to it could bring none back.
 
+use std::sync::Arc;
+
 use crate::content_room::{ContentRoom, must_give};
 use crate::landing::landing_tier;
+use crate::member::OpenDevice;
 use crate::{PoolError, SegmentId, SegmentKind, TierSettings};
 
 /// From which tier a segment is wanted.
@@ -208,13 +211,22 @@ impl Allocator {
             .map_or(Counts::default(), DeviceSegments::counts)
     }
 
+    /// Notes which devices new segments may be taken from.
+    pub(crate) fn set_usable(&mut self, open: &[Arc<OpenDevice>]) {
+        for device in open {
+            if let Some(segments) = self.device_mut(device.number) {
+                segments.usable = device.is_usable();
+            }
+        }
+    }
+
     /// Counts over the devices that may be written and pass `filter`.
     pub(crate) fn usable_counts(&self, filter: impl Fn(&DeviceSegments) -> bool) -> Counts {
         self.sum(|device| device.usable && filter(device))
     }
 
     /// Counts over all devices that are there, of one tier or (`None`) all.
-    pub(crate) fn tier_counts(&self, tier: Option<u8>) -> Counts {
+    pub(crate) fn all_counts(&self, tier: Option<u8>) -> Counts {
         self.sum(|device| tier.is_none_or(|tier| device.tier == tier))
     }
 

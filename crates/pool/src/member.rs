@@ -31,6 +31,8 @@ pub struct DeviceInfo {
     pub presence: Presence,
     /// Nothing new is put on it (evacuation).
     pub draining: bool,
+    /// It is there, and neither fails nor is being emptied: new segments may be put on it.
+    pub takes_new: bool,
     /// Size in bytes.
     pub size_bytes: u64,
     /// Bytes at its end that are not there: it was cut short from outside.

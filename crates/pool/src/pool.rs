@@ -39,7 +39,8 @@ pub struct TierInfo {
     pub devices: Vec<u16>,
     /// Bytes in segments of its devices that are there.
     pub size_bytes: u64,
-    /// Segments on devices that are there.
+    /// Segments on those of its devices that take something new: what a device holds that is being emptied, or that fails, is
+    /// no measure of how full the tier is, nor is what is free there.
     pub segments: u64,
     /// Free ones of them.
     pub free_segments: u64,
@@ -119,9 +120,12 @@ impl Pool {
     /// Tiers, fastest first.
     pub fn tiers(&self) -> Vec<TierInfo> {
         let label = self.label.read();
-        let allocator = self.allocator.lock();
+        let open = self.open.read().clone();
+        let mut allocator = self.allocator.lock();
+        allocator.set_usable(&open);
         let tiers = label.tiers.iter().enumerate().map(|(index, settings)| {
-            let counts = allocator.tier_counts(Some(index as u8));
+            let tier = Some(index as u8);
+            let counts = allocator.usable_counts(|device| Some(device.tier) == tier);
             let members = label
                 .members
                 .iter()
@@ -129,7 +133,7 @@ impl Pool {
             TierInfo {
                 settings: settings.clone(),
                 devices: members.map(|member| member.number).collect(),
-                size_bytes: counts.total * u64::from(self.segment_bytes),
+                size_bytes: allocator.all_counts(tier).total * u64::from(self.segment_bytes),
                 segments: counts.total,
                 free_segments: counts.free,
                 floor_segments: crate::allocator::floor_of(counts.total),
@@ -160,6 +164,7 @@ impl Pool {
                 state: device.map_or(DeviceState::Missing, |device| device.state()),
                 presence: member.presence,
                 draining: device.is_some_and(|device| device.draining.load(Ordering::Relaxed)),
+                takes_new: device.is_some_and(|device| device.is_usable()),
                 size_bytes: member.size_bytes,
                 cut_off_bytes: device.map_or(0, |device| {
                     member.size_bytes.saturating_sub(device.device.size_bytes())
@@ -185,6 +190,11 @@ impl Pool {
     /// Whether this device is part of the pool and there.
     pub fn has_device(&self, device: u16) -> bool {
         self.device(device).is_ok()
+    }
+
+    /// Whether this device is there and takes something new: it neither fails nor is being emptied.
+    pub fn takes_new(&self, device: u16) -> bool {
+        self.device(device).is_ok_and(|device| device.is_usable())
     }
 
     /// Whether this device is there and gave errors.
@@ -257,11 +267,7 @@ impl Pool {
         let label = self.label.read();
         let open = self.open.read().clone();
         let mut allocator = self.allocator.lock();
-        for device in open.iter() {
-            if let Some(segments) = allocator.device_mut(device.number) {
-                segments.usable = device.is_usable();
-            }
-        }
+        allocator.set_usable(&open);
         allocator.allocate(request, &label.tiers, &self.holds.lock())
     }
 
@@ -289,16 +295,9 @@ impl Pool {
     /// Free segments on all devices that new data may be put on.
     pub fn free_segments(&self) -> u64 {
         let open = self.open.read().clone();
-        let usable = |number| {
-            open.iter()
-                .any(|device| device.number == number && device.is_usable())
-        };
-        let allocator = self.allocator.lock();
-        let numbers = open
-            .iter()
-            .map(|device| device.number)
-            .filter(|number| usable(*number));
-        numbers.map(|number| allocator.counts(number).free).sum()
+        let mut allocator = self.allocator.lock();
+        allocator.set_usable(&open);
+        allocator.usable_counts(|_| true).free
     }
 
     /// Free segments that content can have, with as many copies as its tier keeps, each on a device of its own: what is
@@ -373,7 +372,7 @@ impl Pool {
 
     /// Segments on all devices that are there.
     pub fn total_segments(&self) -> u64 {
-        self.allocator.lock().tier_counts(None).total
+        self.allocator.lock().all_counts(None).total
     }
 
     /// Nothing new is put on a draining device. Not kept in the labels: whoever drains says so again after opening.

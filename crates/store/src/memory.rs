@@ -264,6 +264,7 @@ impl Store for MemoryStore {
             TierUsage {
                 name: name.into(),
                 size_bytes: self.size_bytes,
+                used_bytes: live_bytes,
                 live_bytes,
                 ..TierUsage::default()
             }

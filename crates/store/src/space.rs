@@ -59,6 +59,12 @@ impl StoreMemory {
 }
 
 impl Space {
+    /// Free on the devices that take something new, bytes.
+    pub fn free_bytes(&self) -> u64 {
+        let free = |tier: &TierUsage| tier.size_bytes.saturating_sub(tier.used_bytes);
+        self.tiers.iter().map(free).sum()
+    }
+
     /// Room that somebody can still get for whom `own_bytes` are set aside.
     pub fn available_beside(&self, own_bytes: u64) -> u64 {
         let others = self.set_aside_bytes.saturating_sub(own_bytes);
@@ -80,7 +86,8 @@ impl Space {
 pub struct TierUsage {
     /// Its name.
     pub name: String,
-    /// Sum of its devices.
+    /// Of those of its devices that take something new, as is all here but `devices`: what lies on one that is being emptied
+    /// or fails, or is free there, says nothing of how full the tier is. Bytes.
     pub size_bytes: u64,
     /// In segments that are not free.
     pub used_bytes: u64,
@@ -90,7 +97,7 @@ pub struct TierUsage {
     pub metadata_bytes: u64,
     /// Of what is free, the part that new content leaves to the log, metadata and compaction.
     pub floor_bytes: u64,
-    /// Its devices.
+    /// All its devices.
     pub devices: Vec<DeviceUsage>,
 }
 
@@ -107,6 +114,8 @@ pub struct DeviceUsage {
     pub size_bytes: u64,
     /// In segments that are not free.
     pub used_bytes: u64,
+    /// In live chunks.
+    pub live_bytes: u64,
     /// Failed reads.
     pub read_errors: u64,
     /// Failed writes and flushes.

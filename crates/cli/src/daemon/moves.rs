@@ -130,7 +130,7 @@ impl Daemon {
             .found(subject, Some(tier), Some(StoredOnce::default()))?
             .stored;
         let stored = stored.unwrap_or_default();
-        let tiers = self.engine.status().tiers;
+        let tiers = self.engine.store().space().tiers;
         let at = tiers.iter().position(|other| other.name == tier);
         let sum = |wanted: &dyn Fn(usize) -> bool| -> u64 {
             let by_tier = stored.by_tier().iter();
@@ -221,7 +221,7 @@ impl Daemon {
     /// What would move, and whether it fits; changes nothing.
     fn would_move(&self, parameters: &Parameters, subject: &Subject, action: &str) -> Result<Value, Failure> {
         let what = format!("{action} '{}'", subject.name);
-        let tiers = self.engine.status().tiers;
+        let tiers = self.engine.store().space().tiers;
         let target = match action {
             "pin" => {
                 let name = parameters.text("tier")?;
