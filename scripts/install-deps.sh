@@ -83,6 +83,11 @@ for what in "$@"; do
         need sqlite3 sqlite3
         need git git
         need mkfs.ext4 e2fsprogs
+        need mkfs.xfs xfsprogs
+        need fio fio
+        need qemu-img qemu-utils
+        need nbdcopy libnbd-bin
+        need openssl openssl
         ;;
     bench)
         need fusermount3 fuse3

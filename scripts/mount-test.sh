@@ -6,22 +6,17 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/stage.sh
 . scripts/scratch-pool.sh
+. scripts/cases.sh
 scratch_begin "$1"
 shift
 CASES=(tree_survives_remount rsync_agrees git_repository sqlite_after_kill fsynced_lines_after_kill attributes_and_acls
     sparse_files snapshot_shows_the_past full_pool_recovers second_copy_is_shared scrub_is_clean export_and_import)
 
-lookup_or_skip() { command -v "$1" >/dev/null || { SKIP="no $1"; return 1; }; }
 remount() { "$TERRACE" unmount "$MOUNT" && "$TERRACE" stop "$POOL" && "$TERRACE" start "$POOL" && "$TERRACE" mount "$POOL/data" "$MOUNT"; }
 
 # Kills the daemon the hard way and brings it back; the mount must come back with it.
 kill_and_start() {
-    local pid
-    pid=$(scratch_daemon)
-    [ -n "$pid" ] || { echo "no daemon pid in status --json"; return 1; }
-    kill -9 "$pid"
-    while kill -0 "$pid" 2>/dev/null && [ "$(sed 's/.*) \(.\).*/\1/' "/proc/$pid/stat" 2>/dev/null)" != Z ]; do sleep 0.05; done
-    timeout 60 "$TERRACE" start "$POOL" || return 1
+    kill_daemon && timeout 60 "$TERRACE" start "$POOL" || return 1
     mountpoint -q "$MOUNT" && ls "$MOUNT" >/dev/null || "$TERRACE" mount "$POOL/data" "$MOUNT"
 }
 
@@ -46,7 +41,7 @@ case_tree_survives_remount() {
 }
 
 case_rsync_agrees() {
-    lookup_or_skip rsync || return 77
+    needs rsync || return 77
     source_tree
     rsync -aHAX "$SCRATCH/source/" "$MOUNT/rsynced/" || return 1
     local differences
@@ -55,7 +50,7 @@ case_rsync_agrees() {
 }
 
 case_git_repository() {
-    lookup_or_skip git || return 77
+    needs git || return 77
     git init -q "$MOUNT/repository" && cp -a crates "$MOUNT/repository/" && (
         cd "$MOUNT/repository" && git add -A && git -c user.name=t -c user.email=t@t -c commit.gpgsign=false commit -q -m "all" &&
             git gc -q && git fsck --full --strict && git clone -q . ../clone && diff -r crates ../clone/crates
@@ -63,7 +58,7 @@ case_git_repository() {
 }
 
 case_sqlite_after_kill() {
-    lookup_or_skip sqlite3 || return 77
+    needs sqlite3 || return 77
     local i
     sqlite3 "$MOUNT/base.db" "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; CREATE TABLE t(i INTEGER PRIMARY KEY, x BLOB);" >/dev/null || return 1
     for i in $(seq 1 20); do
@@ -86,7 +81,7 @@ case_fsynced_lines_after_kill() {
 }
 
 case_attributes_and_acls() {
-    lookup_or_skip setfattr && lookup_or_skip setfacl || return 77
+    needs setfattr setfacl || return 77
     local file=$MOUNT/attributed
     echo content >"$file" && setfattr -n user.color -v green "$file" && setfacl -m u:1:r,g:2:rw "$file" && chmod g+s "$file" &&
         chown 3:4 "$file" && touch -d '2001-02-03 04:05:06.123456789' "$file" || return 1
@@ -155,14 +150,4 @@ if ! scratch_pool 512M 1G; then
     exit 1
 fi
 [ $# -eq 0 ] && set -- "${CASES[@]}"
-bad=0
-for name in "$@"; do
-    began=$SECONDS SKIP=
-    ("case_$name") >"$SCRATCH/case.out" 2>&1
-    case $? in
-    0) passed 1; printf 'ok      %-28s %3d s\n' "$name" $((SECONDS - began)) ;;
-    77) skipped 1 "$name: ${SKIP:-a tool is missing}" ;;
-    *) bad=1; tail -n 25 "$SCRATCH/case.out"; failed 1 "$name" ;;
-    esac
-done
-exit "$bad"
+run_cases "$@"

@@ -37,6 +37,54 @@ fn reading_alone_does_not_outlive_the_attachment() {
 }
 
 #[test]
+fn readonly_is_given_up_on_whatever_is_attached_whenever_it_was_made() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["volume", "create", "tank/disk", "--size", "16M"]);
+    machine.ok(&["set", "readonly=on", "tank/disk"]);
+    let attached = machine.run(&["attach", "tank/disk", "--via", "loop"]);
+    if !can_mount() || !attached.status.success() {
+        eprintln!("skipped: {}", String::from_utf8_lossy(&attached.stderr));
+        return;
+    }
+    let device = String::from_utf8(attached.stdout).unwrap();
+    let turn_over = |device: &Path| {
+        let shown = Path::new("/sys/block")
+            .join(device.file_name().unwrap())
+            .join("ro");
+        let shown = || std::fs::read_to_string(&shown).unwrap().trim().to_owned();
+        assert_eq!(shown(), "1");
+        write_to(device).unwrap_err();
+        machine.ok(&["set", "readonly=off", "tank/disk"]);
+        assert_eq!(shown(), "0");
+        write_to(device).unwrap();
+        machine.ok(&["set", "readonly=on", "tank/disk"]);
+        assert_eq!(shown(), "1");
+        write_to(device).unwrap_err();
+    };
+    turn_over(Path::new(device.trim()));
+    // Attached for writing, and brought back while nobody may write.
+    machine.ok(&["detach", "tank/disk"]);
+    machine.ok(&["set", "readonly=off", "tank/disk"]);
+    machine.ok(&["attach", "tank/disk", "--via", "loop"]);
+    machine.ok(&["set", "readonly=on", "tank/disk"]);
+    machine.kill_daemon("tank");
+    machine.ok(&["start", "tank"]);
+    let device = machine.ok(&["attach", "tank/disk", "--via", "loop"]);
+    turn_over(Path::new(device.trim()));
+    // What was asked for is not taken back by the property.
+    machine.ok(&["set", "readonly=off", "tank/disk"]);
+    machine.ok(&["detach", "tank/disk"]);
+    let device = machine.ok(&["attach", "tank/disk", "--via", "loop", "--ro"]);
+    let device = Path::new(device.trim());
+    write_to(device).unwrap_err();
+    machine.ok(&["set", "readonly=on", "tank/disk"]);
+    machine.ok(&["set", "readonly=off", "tank/disk"]);
+    write_to(device).unwrap_err();
+    machine.ok(&["detach", "tank/disk"]);
+}
+
+#[test]
 fn a_device_that_somebody_left_for_reading_alone_can_be_written() {
     let machine = Machine::new();
     let first = machine.path("first.img");

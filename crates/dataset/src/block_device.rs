@@ -42,6 +42,10 @@ pub trait BlockDevice: Send + Sync {
     fn block_bytes(&self) -> u32;
     /// Whether writes are refused.
     fn read_only(&self) -> bool;
+    /// Whether that can never be set otherwise: what is told of the device once and for all goes by this.
+    fn stays_read_only(&self) -> bool {
+        self.read_only()
+    }
     /// What a write, or a flush, that has returned is worth; it may be set otherwise at any time.
     fn durability(&self) -> Durability {
         Durability::Barrier
@@ -78,6 +82,10 @@ impl BlockDevice for Volume {
 
     fn read_only(&self) -> bool {
         self.dataset().settings().readonly
+    }
+
+    fn stays_read_only(&self) -> bool {
+        false
     }
 
     fn durability(&self) -> Durability {

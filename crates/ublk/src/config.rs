@@ -39,7 +39,8 @@ pub fn sectors(size_bytes: u64) -> u64 {
 pub fn parameters(disk: &dyn BlockDevice, buffer_bytes: u32) -> [u8; PARAMETER_BYTES] {
     let mut bytes = [0; PARAMETER_BYTES];
     let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
-    let read_only = disk.read_only();
+    // A device that is made so cannot be written later either.
+    let read_only = disk.stays_read_only();
     // A cache is said to be there: otherwise Linux sends no flushes.
     let attributes = VOLATILE_CACHE | FUA | if read_only { READ_ONLY } else { 0 };
     let types = TYPE_BASIC | if read_only { 0 } else { TYPE_DISCARD };

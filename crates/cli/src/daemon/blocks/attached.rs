@@ -65,13 +65,12 @@ impl Source {
         Ok(if read_only { Arc::new(ReadOnly(disk)) } else { disk })
     }
 
-    /// As a file, the bytes of its logical block, and whether it is to be read only.
+    /// As a file, the bytes of its logical block, and whether it is made for reading alone.
     fn file(&self, read_only: bool) -> (Content, u32, bool) {
         match self {
             Self::Live(volume) => {
-                let settings = volume.dataset().settings();
                 let content = Content::Live(VolumeFile::new(volume.clone()));
-                (content, settings.block_bytes, read_only || settings.readonly)
+                (content, volume.dataset().settings().block_bytes, read_only)
             }
             Self::Past(view) => {
                 let block_bytes = view.dataset().settings().block_bytes;
@@ -96,8 +95,6 @@ pub struct Attached {
     face: Face,
     /// Absent for a snapshot.
     volume: Option<Arc<Volume>>,
-    /// It was made for reading alone, and stays so.
-    made_read_only: bool,
 }
 
 impl Attached {
@@ -150,13 +147,13 @@ impl Attached {
             Source::Live(volume) => Some(volume),
             Source::Past(_) => None,
         };
-        let is_read_only = |volume: &Arc<Volume>| volume.dataset().settings().readonly;
         let attached = Self {
-            made_read_only: known.read_only || volume.as_ref().is_some_and(is_read_only),
             known: known.clone(),
             face,
             volume,
         };
+        // The property may be set otherwise while the device is there: it is told, the device not made so.
+        attached.show_read_only();
         let link = link_of(places, &known.volume);
         if let Err(error) = make_link(&link, attached.device()) {
             tracing::warn!("make '{}': {error}", link.display());
@@ -242,7 +239,7 @@ impl Attached {
     /// Tells the kernel whether 'readonly' is set now: who opens the device then knows. Who has it open is refused each write
     /// by the volume itself.
     pub fn show_read_only(&self) {
-        let Some(volume) = self.volume.as_ref().filter(|_| !self.made_read_only) else {
+        let Some(volume) = self.volume.as_ref().filter(|_| !self.known.read_only) else {
             return;
         };
         let read_only = volume.dataset().settings().readonly;

@@ -244,6 +244,8 @@ impl Blocks {
     fn remember(&self, attached: Attached) -> Result<Arc<Attached>, Failure> {
         let attached = Arc::new(attached);
         self.state.lock().attached.push(attached.clone());
+        // 'readonly' may have been set otherwise before the device was known.
+        attached.show_read_only();
         self.change_list(|list| give_device(list, &attached.known.volume, attached.device()))?;
         Ok(attached)
     }
