@@ -71,6 +71,11 @@ impl ChunkStore {
             totals.unique += i64::from(record.length);
             totals.unique_blocks += record.blocks();
             totals.stored += i64::from(record.stored());
+            if !self.format.has_all_sums() && record.has_later_sums() {
+                wrong.push(format!(
+                    "chunk {id} has sums of blocks, which programs of the pool's format version cannot read"
+                ));
+            }
             let devices: BTreeSet<u16> = record.locations.iter().map(|at| at.segment.device).collect();
             if devices.len() < record.locations.len() {
                 wrong.push(format!("two copies of chunk {id} lie on one device"));

@@ -20,6 +20,7 @@ mod counters;
 mod crew;
 mod evacuate;
 mod filling;
+mod format;
 mod frames;
 mod header;
 mod maintenance;
@@ -60,6 +61,7 @@ mod write;
 mod hostile_bytes;
 
 pub use evacuate::{EvacuateCursor, Plight};
+pub use format::{FORMAT_NEWEST, FORMATS};
 pub use options::{Options, Step};
 pub use reports::{
     AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress, UnreadableMetadata,

@@ -317,8 +317,14 @@ impl ChunkStore {
         let Some(counters) = counters else {
             return Err(self.latch("the totals at the start of the log are not known"));
         };
-        let root = encode_root(&manifest, &position, &counters, self.next_chunk_id(), &self.meta);
+        let version = self.format.wanted();
+        let next_chunk = self.next_chunk_id();
+        let root = encode_root(version, &manifest, &position, &counters, next_chunk, &self.meta);
         self.pool.write_root(&root).map_err(pool_error)?;
+        if version > self.format.durable() {
+            // In the other slots too: should the newest be damaged, an older program must not find one that it knows.
+            self.pool.write_root(&root).map_err(pool_error)?;
+        }
         self.meta.keep_root(&encode_root_copy(&self.pool.id(), &root));
         let released = self.tree.take_released();
         terrace_meta::ExtentStorage::release(&*self.meta, &released);
@@ -328,7 +334,7 @@ impl ChunkStore {
         }
         let mut commit = self.commit.lock();
         commit.marks.retain(|(mark, _)| *mark >= position.sequence);
-        self.has_all_sums.store(true, Ordering::Release);
+        self.format.set_durable(version);
         Ok(())
     }
 

@@ -24,6 +24,8 @@ pub struct Options {
     /// Where the end of the log lies only on devices that are not there, or the log is damaged: give up what came after the last
     /// state that can be read, instead of refusing to open.
     pub rewind: bool,
+    /// Of a store that is made: the format version of its pool.
+    pub format_version: u8,
 }
 
 impl Default for Options {
@@ -41,6 +43,7 @@ impl Default for Options {
             checkpoint_log_bytes: 32 << 20,
             hint_bytes: HINT_BYTES_MAX,
             rewind: false,
+            format_version: crate::format::FORMAT_NEWEST,
         }
     }
 }

@@ -75,6 +75,11 @@ impl ChunkRecord {
         self.compression == compress::RAW && !self.sums.is_empty()
     }
 
+    /// Whether it has sums where programs of the first format version know none.
+    pub fn has_later_sums(&self) -> bool {
+        !self.sums.is_empty() && (self.compression != compress::RAW || self.blocks() == 1)
+    }
+
     /// The value in the table.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::with_capacity(64 + self.sums.len() * 4);

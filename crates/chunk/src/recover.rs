@@ -26,12 +26,13 @@ use crate::{
     books::BookKeeper,
     counters::Counters,
     crew::Crew,
+    format::{self, Format},
     maintenance::Maintenance,
     meta_storage::MetaStorage,
     payload::{LoggedBatch, decode_batches},
     record::{TABLE_LIVE, TABLE_SEGMENTS, segment_of_key},
     room::Need,
-    root::{Root, decode_root, encode_root, position_of},
+    root::{Root, decode_root, encode_root, position_of, version_of},
     store::{ChunkStore, CommitState, GroupState, meta_error, pool_error},
     tail,
 };
@@ -103,7 +104,11 @@ impl ChunkStore {
         let tree = Tree::open(meta.clone(), None, tree_options(&options, &pool)).map_err(meta_error)?;
         let log = Log::create(pool.clone(), options.nonce).map_err(log_error)?;
         let manifest = tree.manifest().map_err(meta_error)?;
-        let root = encode_root(&manifest, &log.position(), &Counters::default(), 1, &meta);
+        let version = options
+            .format_version
+            .clamp(format::FORMAT_OLDEST, format::FORMAT_NEWEST);
+        let (position, counters) = (log.position(), Counters::default());
+        let root = encode_root(version, &manifest, &position, &counters, 1, &meta);
         pool.write_root(&root).map_err(pool_error)?;
         let replay = Replay {
             tree,
@@ -113,9 +118,9 @@ impl ChunkStore {
         };
         let marks = VecDeque::from([(0, Counters::default())]);
         let crew = Crew::new(options.threads);
-        Ok(Arc::new(Self::assemble(
-            pool, options, crew, meta, log, replay, marks,
-        )))
+        let mut store = Self::assemble(pool, options, crew, meta, log, replay, marks);
+        store.format = Format::of(version);
+        Ok(Arc::new(store))
     }
 
     /// Opens the store of a pool: newest root, then replay of the log. Takes time in proportion to the log and the
@@ -203,7 +208,7 @@ impl ChunkStore {
         let sequence = replay.sequence;
         let marks = VecDeque::from([start, (replay.sequence, replay.counters)]);
         let mut store = Self::assemble(pool, options, crew, meta, log, replay, marks);
-        *store.has_all_sums.get_mut() = root.has_all_sums;
+        store.format = Format::of(root.version);
         store.end_without = scanner.end_without();
         if let Some(end) = store.end_without {
             tracing::warn!(
@@ -358,7 +363,7 @@ impl ChunkStore {
             unlogged_bytes: AtomicU64::new(0),
             end_without: None,
             given_up: None,
-            has_all_sums: AtomicBool::new(true),
+            format: Format::of(format::FORMAT_NEWEST),
         }
     }
 
@@ -512,6 +517,13 @@ fn without_a_root(pool: &Pool) -> StoreError {
 }
 
 pub(crate) fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreError> {
+    let version = version_of(payload).filter(|version| *version > format::FORMAT_NEWEST);
+    if let Some(version) = version {
+        return Err(StoreError::Newer {
+            version: version.into(),
+            known: format::FORMAT_NEWEST.into(),
+        });
+    }
     decode_root(pool.clone(), payload).map_err(|error| damaged(format!("root record: {error}")))
 }
 

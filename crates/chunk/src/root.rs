@@ -1,11 +1,10 @@
 //! `Root`: the payload of the pool's root record.
 //!
-//! Layout: version 2 · tree manifest (string) · log position 68 · counters at that position (5 signed varints) · next
+//! Layout: version · tree manifest (string) · log position 68 · counters at that position (5 signed varints) · next
 //! chunk id (varint) · metadata segments (see `meta_storage`).
 //!
-//! Invariants: counters are those at the log position, so that adding what the log holds after it gives the newest. From
-//! version 2 on what follows may have records of chunks with sums where version 1 had none ([`Root::has_all_sums`]); none
-//! such is written before a root of that version is durable, so that an older program refuses the pool, not its chunks.
+//! Invariants: counters are those at the log position, so that adding what the log holds after it gives the newest. All
+//! versions are laid out alike; what the records and the log behind a root may say depends on its version (`format.rs`).
 
 use std::sync::Arc;
 
@@ -13,11 +12,11 @@ use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_log::LogPosition;
 use terrace_pool::{Pool, ROOT_BYTES_MAX};
 
-use crate::{counters::Counters, meta_storage::MetaStorage};
-
-const VERSION: u8 = 2;
-/// Sums of blocks only in records of chunks that are stored as they are in more than one block.
-const VERSION_SOME_SUMS: u8 = 1;
+use crate::{
+    counters::Counters,
+    format::{FORMAT_NEWEST, FORMAT_OLDEST},
+    meta_storage::MetaStorage,
+};
 
 /// What a root says.
 pub struct Root {
@@ -31,12 +30,13 @@ pub struct Root {
     pub next_chunk: u64,
     /// The metadata segments.
     pub meta: MetaStorage,
-    /// Records of chunks of every kind may have sums.
-    pub has_all_sums: bool,
+    /// The format version of the pool.
+    pub version: u8,
 }
 
 /// Builds the payload.
 pub fn encode_root(
+    version: u8,
     manifest: &[u8],
     position: &LogPosition,
     counters: &Counters,
@@ -44,7 +44,7 @@ pub fn encode_root(
     meta: &MetaStorage,
 ) -> Vec<u8> {
     let mut writer = Writer::with_capacity(4096);
-    writer.u8(VERSION).string(manifest);
+    writer.u8(version).string(manifest);
     position.encode(&mut writer);
     counters.encode(&mut writer);
     writer.varint(next_chunk);
@@ -65,10 +65,15 @@ pub fn position_of(payload: &[u8]) -> Result<LogPosition, DecodeError> {
     LogPosition::decode(&mut reader)
 }
 
+/// The version that a payload says, known or not.
+pub fn version_of(payload: &[u8]) -> Option<u8> {
+    payload.first().copied()
+}
+
 fn version(reader: &mut Reader<'_>) -> Result<u8, DecodeError> {
     let version = reader.u8("root version")?;
     match version {
-        VERSION_SOME_SUMS..=VERSION => Ok(version),
+        FORMAT_OLDEST..=FORMAT_NEWEST => Ok(version),
         _ => Err(DecodeError::Invalid("root version")),
     }
 }
@@ -89,6 +94,6 @@ pub fn decode_root(pool: Arc<Pool>, payload: &[u8]) -> Result<Root, DecodeError>
         counters,
         next_chunk,
         meta,
-        has_all_sums: version >= VERSION,
+        version,
     })
 }

@@ -98,8 +98,8 @@ pub struct ChunkStore {
     pub(crate) end_without: Option<terrace_log::EndWithout>,
     /// Why the end of the log was given up when the store was opened, if it was.
     pub(crate) given_up: Option<String>,
-    /// The newest root is of a version with which records of chunks of every kind may have sums.
-    pub(crate) has_all_sums: AtomicBool,
+    /// The version of the pool.
+    pub(crate) format: crate::format::Format,
 }
 
 impl ChunkStore {

@@ -9,7 +9,7 @@ use terrace_store::StoreError;
 use crate::{
     ChunkStore, ScrubCursor, VerifyProgress,
     record::{ChunkRecord, TABLE_CHUNKS, chunk_of_key},
-    root::decode_root,
+    recover::read_root,
     store::pool_error,
 };
 
@@ -20,8 +20,7 @@ impl ChunkStore {
     /// Reads every copy of the log from where a replay starts; returns what a copy lacks, in words.
     pub fn verify_log(&self) -> Result<Vec<String>, StoreError> {
         let payload = self.pool.read_root().map_err(pool_error)?.unwrap_or_default();
-        let root = decode_root(self.pool.clone(), &payload)
-            .map_err(|error| StoreError::DamagedMetadata(error.to_string().into()))?;
+        let root = read_root(&self.pool, &payload)?;
         let failed = |error: terrace_log::LogError| StoreError::DamagedMetadata(error.to_string().into());
         let mut scanner = Scanner::new(self.pool.clone(), root.position).map_err(failed)?;
         scanner.compare_copies();

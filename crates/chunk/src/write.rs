@@ -236,7 +236,7 @@ impl ChunkStore {
             &scratch.output[..]
         };
         let in_blocks = code == compress::RAW && content.len() > BLOCK_BYTES;
-        let sums = if in_blocks || self.has_all_sums.load(Ordering::Acquire) {
+        let sums = if in_blocks || self.format.has_all_sums() {
             block_sums(content)
         } else {
             Vec::new()

@@ -1,21 +1,23 @@
 //! Readers compare blocks with their sums whatever a chunk is like: of a compressed one those that they want, unpacked up to
-//! there; of what is still being written, and of pools whose records had fewer sums, as of all others.
+//! there; of what is still being written, and of pools of the first format version, whose records have fewer sums, as of all others.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
 
 use std::sync::Arc;
 
-use fixture::{noise, options, piece, settle};
-use terrace_chunk::ChunkStore;
-use terrace_device::{Device, MemoryDevice, SeededRandomness};
+use fixture::{noise, options, piece};
+use terrace_chunk::{ChunkStore, FORMAT_NEWEST, Options};
+use terrace_device::{AlignedBuffer, Device, MemoryDevice, SeededRandomness};
 use terrace_pool::{CreateOptions, OpenOptions, Parallelism, Pool, SegmentId, TierSettings};
-use terrace_store::{Batch, ChunkId, ChunkPart, Compression, Piece, Store};
+use terrace_store::{Batch, ChunkId, ChunkPart, Compression, Piece, Store, StoreError};
 
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 8;
 /// Of a root's payload: its version.
 const VERSION_AT: usize = 0;
+/// Where the two slots of a device start, bytes.
+const SLOTS: [u64; 2] = [256 << 10, 384 << 10];
 
 fn pool_on(device: &Arc<dyn Device>) -> Arc<Pool> {
     let create = CreateOptions {
@@ -159,49 +161,67 @@ fn record_bytes(store: &ChunkStore, id: ChunkId) -> usize {
     store.get(&key).unwrap().unwrap().len()
 }
 
+/// Two chunks, of one block and of several, each with half of noise.
+fn put(store: &ChunkStore, contents: &[Vec<u8>]) -> Vec<ChunkId> {
+    let pieces: Vec<_> = contents.iter().map(|content| piece(content)).collect();
+    write(store, &pieces)
+}
+
+/// Of the root in a slot of a device.
+fn version_in(device: &dyn Device, slot: u64) -> u8 {
+    let mut payload = AlignedBuffer::zeroed(BLOCK);
+    device.read_at(slot + BLOCK as u64, &mut payload).unwrap();
+    payload[VERSION_AT]
+}
+
+fn root_version(pool: &Pool) -> u8 {
+    pool.read_root().unwrap().unwrap()[VERSION_AT]
+}
+
 #[test]
-fn a_pool_of_before_gets_the_sums_once_its_root_keeps_older_programs_away() {
+fn a_pool_of_the_first_version_stays_so_until_it_is_upgraded_and_has_the_sums_then() {
     let device = disk();
     let pool = pool_on(&device);
-    let store = ChunkStore::create(pool.clone(), options(1)).unwrap();
+    let first = Options {
+        format_version: 1,
+        ..options(1)
+    };
+    let store = ChunkStore::create(pool.clone(), first).unwrap();
     let lengths = [BLOCK, BLOCKS * BLOCK];
-    let contents: Vec<Vec<u8>> = (0..6)
+    let contents: Vec<Vec<u8>> = (0..8)
         .map(|seed| half_noise(seed)[..lengths[seed as usize % 2]].to_vec())
         .collect();
-    let put = |store: &ChunkStore, at: usize| {
-        let pieces: Vec<_> = contents[at..at + 2]
-            .iter()
-            .map(|content| piece(content))
-            .collect();
-        write(store, &pieces)
-    };
-    let newest = put(&store, 0);
+    let mut ids = put(&store, &contents[..2]);
+    store.checkpoint().unwrap();
+    ids.extend(put(&store, &contents[2..4]));
     store.close().unwrap();
-    drop(store);
-    let root = pool.read_root().unwrap().unwrap();
-    assert_eq!(root[VERSION_AT], 2);
-    let mut older = root.clone();
-    older[VERSION_AT] = 1;
-    pool.write_root(&older).unwrap();
-    drop(pool);
+    drop((store, pool));
 
     let pool = Arc::new(Pool::open(vec![device.clone()], OpenOptions::default()).unwrap());
     let store = ChunkStore::open(pool.clone(), options(2)).unwrap();
-    let before = put(&store, 2);
-    for (new, old) in newest.iter().zip(&before) {
-        let (new, old) = (record_bytes(&store, *new), record_bytes(&store, *old));
-        assert!(old + 4 <= new, "{old} and {new} bytes");
+    ids.extend(put(&store, &contents[4..6]));
+    store.checkpoint().unwrap();
+    assert_eq!((store.format_version(), root_version(&pool)), (1, 1));
+    assert_eq!(store.audit(None).unwrap().discrepancies, Vec::<String>::new());
+    let before = ids.clone();
+
+    store.upgrade_format().unwrap();
+    assert_eq!((store.format_version(), root_version(&pool)), (2, 2));
+    // Should the newest root go bad, what an older program finds is not of its version either.
+    assert_eq!(SLOTS.map(|slot| version_in(&*device, slot)), [2, 2]);
+    let after = put(&store, &contents[6..8]);
+    for (before, after) in before.iter().zip(after.iter().cycle()) {
+        let (before, after) = (record_bytes(&store, *before), record_bytes(&store, *after));
+        assert!(before + 4 <= after, "{before} and {after} bytes");
     }
-    while pool.read_root().unwrap().unwrap()[VERSION_AT] == 1 {
-        store.checkpoint().unwrap();
-        settle(&store);
-    }
-    let after = put(&store, 4);
-    for (new, after) in newest.iter().zip(&after) {
-        assert!(record_bytes(&store, *after) >= record_bytes(&store, *new));
-    }
-    store.close_streams().unwrap();
-    for (id, content) in newest.iter().chain(&before).chain(&after).zip(&contents) {
+    ids.extend(&after);
+    store.close().unwrap();
+    drop((store, pool));
+
+    let pool = Arc::new(Pool::open(vec![device.clone()], OpenOptions::default()).unwrap());
+    let store = ChunkStore::open(pool.clone(), options(3)).unwrap();
+    assert_eq!(store.format_version(), 2);
+    for (id, content) in ids.iter().zip(&contents) {
         assert_eq!(store.read_chunk(*id).unwrap(), content);
         let last = content.len() - BLOCK..content.len();
         assert_eq!(
@@ -210,10 +230,31 @@ fn a_pool_of_before_gets_the_sums_once_its_root_keeps_older_programs_away() {
         );
     }
     // Where there are none the hash tells.
-    flip(&pool, &store, before[0], 88 + 300);
-    flip(&pool, &store, after[0], 88 + 300);
     for id in [before[0], after[0]] {
+        flip(&pool, &store, id, 88 + 300);
         assert!(store.read_chunk(id).is_err());
         assert!(store.read_chunk_part(id, 0, BLOCK).is_err());
     }
+}
+
+#[test]
+fn a_pool_of_a_version_that_is_too_new_is_not_called_damaged() {
+    let device = disk();
+    let pool = pool_on(&device);
+    let store = ChunkStore::create(pool.clone(), options(1)).unwrap();
+    store.close().unwrap();
+    drop(store);
+    let mut root = pool.read_root().unwrap().unwrap();
+    root[VERSION_AT] = FORMAT_NEWEST + 1;
+    pool.write_root(&root).unwrap();
+    drop(pool);
+    let pool = Arc::new(Pool::open(vec![device], OpenOptions::default()).unwrap());
+    let error = ChunkStore::open(pool, options(2)).err().unwrap();
+    let known = u32::from(FORMAT_NEWEST);
+    let wanted = StoreError::Newer {
+        version: known + 1,
+        known,
+    };
+    assert_eq!(error.to_string(), wanted.to_string());
+    assert!(!error.to_string().contains("damaged"), "{error}");
 }

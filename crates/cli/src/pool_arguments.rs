@@ -76,6 +76,13 @@ pub enum PoolCommand {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
+    /// Give a pool the newest format version, which older programs cannot open; without a pool, list the versions of all
+    Upgrade {
+        /// The pool
+        pool: Option<String>,
+        #[command(flatten)]
+        consent: Consent,
+    },
     /// Devices that come and go
     #[command(flatten)]
     Devices(DeviceCommand),

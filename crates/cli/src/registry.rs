@@ -36,6 +36,9 @@ pub struct KnownPool {
     /// How much was used then, bytes.
     #[serde(default)]
     pub used_bytes: u64,
+    /// Its format version then; 0 if that is not known.
+    #[serde(default)]
+    pub format_version: u32,
 }
 
 /// Which dataset, or snapshot, a name meant when it was written down: later it may mean another.

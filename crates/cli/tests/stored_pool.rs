@@ -8,9 +8,11 @@
 
 mod harness;
 
-use std::{fs, os::unix::fs::symlink, path::PathBuf};
+use std::{fs, os::unix::fs::symlink, path::PathBuf, sync::Arc};
 
 use harness::{Machine, noise};
+use terrace_device::{Device, FileDevice};
+use terrace_pool::{OpenOptions, Pool};
 
 /// Of the images, as in the label.
 const VERSION: u32 = 1;
@@ -75,11 +77,89 @@ fn the_pool_that_is_stored_can_be_made_anew_and_opens_on_another_machine() {
 #[test]
 fn a_pool_of_an_earlier_build_opens_with_everything_in_it() {
     let machine = Machine::new();
+    unpack(&machine);
+    has_everything(&machine);
+}
+
+fn unpack(machine: &Machine) {
     for name in IMAGES {
         let image = zstd::decode_all(&fs::read(stored(name)).unwrap()[..]).unwrap();
         fs::write(machine.path(name), image).unwrap();
     }
-    has_everything(&machine);
+}
+
+/// The version of the pool, as the status has it; the newest is the second.
+fn versions(machine: &Machine) -> (u64, u64) {
+    let status = machine.json(&["status", "tank"]);
+    let version = |key: &str| status[key].as_u64().unwrap();
+    (version("format_version"), version("newest_format_version"))
+}
+
+#[test]
+fn a_stored_pool_keeps_its_version_until_it_is_upgraded() {
+    let machine = Machine::new();
+    unpack(&machine);
+    machine.ok(&["pool", "import", "--search", &machine.text("")]);
+    machine.run_with(&["put", "tank/data/one"], text(1000).as_bytes());
+    machine.ok(&["stop", "tank"]);
+    let listed = machine.json(&["pool", "upgrade"]);
+    assert_eq!(listed[0]["format_version"], 1, "{listed}");
+    assert_eq!(listed[0]["can_be_upgraded"], true, "{listed}");
+    machine.run_with(&["put", "tank/data/two"], text(1000).as_bytes());
+    assert_eq!(versions(&machine), (1, 2));
+    assert!(machine.ok(&["status"]).contains("'terrace pool upgrade tank -n'"));
+
+    let told = machine.ok(&["pool", "upgrade", "tank", "-n"]);
+    assert!(
+        told.contains("2: checksums") && told.contains("cannot open"),
+        "{told}"
+    );
+    machine.error_last(&["pool", "upgrade", "tank"], 1);
+    assert_eq!(versions(&machine), (1, 2));
+
+    let done = machine.json(&["pool", "upgrade", "tank", "--yes"]);
+    assert_eq!(
+        (&done["format_version"], &done["upgraded"]),
+        (&2.into(), &true.into())
+    );
+    assert!(!machine.ok(&["status"]).contains("pool upgrade"));
+    assert!(machine.ok(&["events"]).contains("format version 2, before 1"));
+    machine.run_with(&["put", "tank/data/three"], text(1000).as_bytes());
+    machine.kill_daemon("tank");
+    assert_eq!(versions(&machine), (2, 2));
+    let again = machine.ok(&["pool", "upgrade", "tank"]);
+    assert!(again.contains("the newest"), "{again}");
+    for name in ["one", "two", "three"] {
+        let content = machine.run(&["cat", &format!("tank/data/{name}")]).stdout;
+        assert!(content == text(1000).as_bytes(), "{name}");
+    }
+    machine.ok(&["stop", "tank"]);
+    assert_eq!(machine.json(&["verify", "tank"])["clean"], true);
+}
+
+#[test]
+fn a_pool_of_a_newer_terrace_is_called_that() {
+    let machine = Machine::new();
+    machine.make_pool();
+    assert_eq!(versions(&machine), (2, 2));
+    machine.ok(&["stop", "tank"]);
+    let open = |name: &&str| -> Arc<dyn Device> { Arc::new(FileDevice::open(&machine.path(name)).unwrap()) };
+    let pool = Pool::open(IMAGES.iter().map(open).collect(), OpenOptions::default()).unwrap();
+    let mut root = pool.read_root().unwrap().unwrap();
+    root[0] = 3;
+    pool.write_root(&root).unwrap();
+    drop(pool);
+    for command in [
+        &["start", "tank"][..],
+        &["verify", "tank"],
+        &["start", "tank", "--rewind", "-n"],
+    ] {
+        let error = machine.error_last(command, 1);
+        let says = |words: &str| assert!(error.contains(words), "{command:?}: {error}");
+        says("made by a newer terrace");
+        says("version is 3, this one knows up to 2");
+        assert!(!error.contains("damaged"), "{error}");
+    }
 }
 
 /// The pool whose images lie there is imported, whole, and goes on.

@@ -7,6 +7,9 @@ mod opening;
 mod settings;
 mod steps;
 mod tiers;
+mod upgrade;
+
+pub use upgrade::FormatNews;
 
 use std::sync::{
     Arc,

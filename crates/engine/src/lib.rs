@@ -34,7 +34,7 @@ mod workers;
 pub use damage::DamagedFile;
 pub use devices::{AddedDevice, LeavingPlan, TierPlace};
 pub use duration::{format_duration, parse_duration};
-pub use engine::Engine;
+pub use engine::{Engine, FormatNews};
 pub use error::EngineError;
 pub use journal::{Entry, rfc3339};
 pub use options::OpenOptions;
@@ -46,5 +46,5 @@ pub use status::{
     DatasetStatus, DeviceStatus, IoCounters, JobStatus, LostStatus, MemoryStatus, ScrubStatus,
     ScrubbedDevice, Status, TierStatus,
 };
-pub use terrace_chunk::Plight;
+pub use terrace_chunk::{FORMAT_NEWEST, Plight};
 pub use verify::{VerifyReport, verify};

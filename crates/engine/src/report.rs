@@ -28,6 +28,8 @@ impl Engine {
         let mut status = Status {
             pool: self.pool.name(),
             pool_id: terrace_pool::format_id(&self.pool.id()),
+            format_version: self.format_version(),
+            newest_format_version: terrace_chunk::FORMAT_NEWEST.into(),
             daemon_pid: std::process::id(),
             opened: rfc3339(self.opened_nanoseconds),
             checkpoint: self.datasets.checkpoint(),

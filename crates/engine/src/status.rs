@@ -15,6 +15,12 @@ pub struct Status {
     pub state: String,
     /// What the state means and what to do, in words; empty if there is nothing to say.
     pub state_detail: String,
+    /// Its format version; 0 if that is not known.
+    #[serde(default)]
+    pub format_version: u32,
+    /// The newest one that there is: `pool upgrade` brings the pool there.
+    #[serde(default)]
+    pub newest_format_version: u32,
     /// Process that holds the pool; 0 if there is none.
     pub daemon_pid: u32,
     /// When it was opened.

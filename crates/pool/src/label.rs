@@ -167,7 +167,9 @@ pub enum LabelError {
     #[error("its label is damaged in every copy")]
     Damaged,
     /// Written by a newer program.
-    #[error("its label has format version {0}, newer than this program knows; use a newer terrace")]
+    #[error(
+        "its pool was made by a newer terrace: its label has format version {0}, this one knows up to {VERSION_LANDING}; use the newer terrace"
+    )]
     Version(u32),
     /// Sum right, content wrong.
     #[error("its label makes no sense: {0}")]

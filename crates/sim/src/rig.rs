@@ -92,6 +92,8 @@ pub struct Rig {
     pub machine: Arc<Machine>,
     /// The pool's shape.
     pub shape: Shape,
+    /// The format version that its pool is made with.
+    pub format_version: u8,
     random: Random,
 }
 
@@ -102,6 +104,7 @@ impl Rig {
         Self {
             machine,
             shape,
+            format_version: terrace_chunk::FORMAT_NEWEST,
             random: random.fork(2),
         }
     }
@@ -114,6 +117,7 @@ impl Rig {
             nonce: self.random.next(),
             checkpoint_log_bytes: self.shape.checkpoint_log_bytes,
             hint_bytes: self.shape.hint_bytes,
+            format_version: self.format_version,
             rewind: false,
         }
     }

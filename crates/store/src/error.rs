@@ -24,6 +24,16 @@ pub enum StoreError {
     /// Metadata is damaged on every device that holds it.
     #[error("metadata is damaged: {0}")]
     DamagedMetadata(Arc<str>),
+    /// The pool has a format version that this program does not know.
+    #[error(
+        "the pool was made by a newer terrace: its format version is {version}, this one knows up to {known}; use the newer terrace"
+    )]
+    Newer {
+        /// Of the pool.
+        version: u32,
+        /// The newest that is known.
+        known: u32,
+    },
     /// A device failed.
     #[error("{0}")]
     Device(Arc<str>),

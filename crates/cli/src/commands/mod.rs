@@ -25,6 +25,7 @@ mod status;
 mod tiers;
 mod top;
 mod top_screen;
+mod upgrade;
 mod upkeep;
 mod verify;
 mod whereabouts;

@@ -67,6 +67,7 @@ pub fn run(session: &Session, command: PoolCommand) -> Result<(), Failure> {
             let only = pool.as_deref();
             import(session, &search, &devices, only, destroyed, accepted, dry_run)
         }
+        PoolCommand::Upgrade { pool, consent } => super::upgrade::run(session, pool.as_deref(), consent),
         PoolCommand::Devices(command) => super::devices::run(session, command),
         PoolCommand::Get { property, pool } => get(session, &property, &pool),
         PoolCommand::Set { properties, pool } => {

@@ -72,6 +72,8 @@ pub fn stopped(session: &Session, known: &KnownPool) -> Result<Value, Failure> {
         },
         size_bytes: known.size_bytes,
         used_bytes: known.used_bytes,
+        format_version: known.format_version,
+        newest_format_version: terrace_engine::FORMAT_NEWEST.into(),
         ..Status::default()
     };
     serde_json::to_value(status).map_err(|error| Failure::new("print as JSON", error, ""))
@@ -85,6 +87,15 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
     line("state", status.state.clone())?;
     if !status.state_detail.is_empty() {
         line("", status.state_detail.clone())?;
+    }
+    if (1..status.newest_format_version).contains(&status.format_version) {
+        line(
+            "upgrade",
+            format!(
+                "format version {} of {}: 'terrace pool upgrade {} -n' says what the newest brings",
+                status.format_version, status.newest_format_version, status.pool
+            ),
+        )?;
     }
     if status.daemon_pid == 0 {
         return line(

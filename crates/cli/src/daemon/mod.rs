@@ -274,6 +274,7 @@ pub fn describe_pool(engine: &Engine) -> KnownPool {
         left_out: Vec::new(),
         size_bytes: space.size_bytes,
         used_bytes: space.used_bytes,
+        format_version: engine.format_version(),
     }
 }
 
@@ -436,6 +437,8 @@ impl Daemon {
             "device_resize" => self.device_resize(parameters, exchange),
             "sync" => self.sync(),
             "pool_properties" => Ok(self.pool_properties()),
+            "format" => Ok(self.format()),
+            "upgrade" => self.upgrade(),
             "pool_set" => self.pool_set(parameters),
             "tiers" => Ok(self.tiers()),
             "tier_set" => self.tier_set(parameters),

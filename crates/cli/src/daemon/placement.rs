@@ -19,6 +19,16 @@ impl Daemon {
         Value::Array(rows.collect())
     }
 
+    pub(super) fn format(&self) -> Value {
+        json!({ "format_version": self.engine.format_version(), "brings": self.engine.format_news() })
+    }
+
+    pub(super) fn upgrade(&self) -> Result<Value, Failure> {
+        let upgraded = self.engine.upgrade();
+        upgraded.map_err(|error| failed(&format!("upgrade pool '{}'", self.pool), &error))?;
+        Ok(self.format())
+    }
+
     pub(super) fn pool_set(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let properties: Vec<(String, String)> = parameters.value("properties")?;
         // All of them or none.

@@ -14,6 +14,7 @@ mod loss;
 mod reading;
 mod recovery;
 mod stops;
+mod upgrading;
 mod writing;
 
 use std::{
@@ -24,7 +25,7 @@ use std::{
 use terrace_chunk::ChunkStore;
 use terrace_store::{ChunkId, StoreError, Written};
 
-use self::again::Recent;
+use self::{again::Recent, upgrading::Upgrade};
 use crate::{
     content::Content,
     fault::Coverage,
@@ -53,6 +54,9 @@ pub(crate) struct Run {
     leaving: Random,
     /// The same for trials in which a disk is lost.
     losing: Random,
+    /// And for pools of an older version.
+    upgrading: Random,
+    pub(crate) upgrade: Upgrade,
     /// Something of the log or of the tables lay on one disk only at some time of the run.
     pub(crate) single: bool,
     /// Chunks that records told of.
@@ -107,6 +111,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
     for _ in 0..length {
         run.turn()?;
         run.hold_now_and_then()?;
+        run.upgrade_now_and_then()?;
         run.look_at_mirrors();
         run.catch_up_now_and_then();
         run.audit_root()?;
@@ -134,6 +139,8 @@ impl Run {
             aside: Random::new(seed ^ 0xA51D_E000_0000),
             leaving: Random::new(seed ^ 0x1EA7_E000_0000),
             losing: Random::new(seed ^ 0x105E_0000_0000),
+            upgrading: Random::new(seed ^ 0x0964_ADE0_0000),
+            upgrade: Upgrade::Done,
             single: false,
             known: BTreeSet::new(),
             told: Vec::new(),
@@ -152,6 +159,7 @@ impl Run {
             broken: false,
         };
         run.wordy = run.random.chance(1, 3);
+        run.choose_version();
         run.store = Some(
             run.rig
                 .create()

@@ -80,6 +80,7 @@ impl Run {
 
     /// Everything in the store against the model; the number of batches is read from the store.
     pub(super) fn check_all(&mut self) -> Check {
+        self.check_version()?;
         let store = self.store()?;
         let wrong = |doing: &str| {
             let doing = doing.to_string();

@@ -1,0 +1,61 @@
+//! Pools of the first format version: some runs begin with one, and at some time somebody upgrades it, whatever goes wrong meanwhile.
+//!
+//! What must hold: a pool keeps its version until then; from the moment when the upgrade was acknowledged it has the newest, also
+//! after every opening; and no record is before it that an older program could not read (the walk of the store looks at that).
+
+use terrace_chunk::FORMAT_NEWEST;
+
+use super::Run;
+use crate::{ensure, outcome::Check, trace};
+
+/// What is known of the version of the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Upgrade {
+    /// It has the first one, and nobody asked for another.
+    Unasked,
+    /// It was asked for, and that failed or was cut off.
+    Begun,
+    /// It has the newest.
+    Done,
+}
+
+impl Run {
+    /// Makes some pools with the first version; before the pool is made.
+    pub(super) fn choose_version(&mut self) {
+        if self.upgrading.chance(1, 6) {
+            self.rig.format_version = 1;
+            self.upgrade = Upgrade::Unasked;
+        }
+    }
+
+    /// Upgrades a pool, in the mean after some fifty turns.
+    pub(super) fn upgrade_now_and_then(&mut self) -> Check {
+        if self.upgrade == Upgrade::Done || self.lying || self.broken || self.store.is_none() {
+            return Ok(());
+        }
+        self.check_version()?;
+        if !self.upgrading.chance(1, 50) {
+            return Ok(());
+        }
+        trace!(self.trace, "upgrade");
+        self.upgrade = Upgrade::Begun;
+        match self.store()?.upgrade_format() {
+            Ok(()) => self.upgrade = Upgrade::Done,
+            Err(error) => self.after_error("an upgrade", &error)?,
+        }
+        Ok(())
+    }
+
+    /// The pool has the version that is known.
+    pub(super) fn check_version(&mut self) -> Check {
+        let version = self.store()?.format_version();
+        match self.upgrade {
+            Upgrade::Unasked => ensure!(version == 1, "version {version}, and nobody asked for that"),
+            Upgrade::Done => ensure!(version == FORMAT_NEWEST, "version {version} after an upgrade"),
+            // A checkpoint or an opening finds out.
+            Upgrade::Begun if version == FORMAT_NEWEST => self.upgrade = Upgrade::Done,
+            Upgrade::Begun => {}
+        }
+        Ok(())
+    }
+}
