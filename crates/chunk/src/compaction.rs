@@ -71,7 +71,11 @@ impl ChunkStore {
                 return Ok(true);
             }
             // What tells of its chunks cannot be read: the other segments are compacted all the same.
-            Err(StoreError::DamagedMetadata(cause) | StoreError::Device(cause)) => {
+            Err(
+                StoreError::DamagedMetadata(cause)
+                | StoreError::UnreadableMetadata(cause)
+                | StoreError::Device(cause),
+            ) => {
                 tracing::error!(%segment, %cause, "a segment cannot be compacted");
                 state.stuck.insert(segment);
                 return Ok(true);

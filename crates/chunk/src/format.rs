@@ -1,8 +1,7 @@
 //! `Format`: the format version of a pool, as its root says it, and what may be written because of it.
 //!
 //! Invariants: a pool keeps the version that it has until somebody asks for a newer one; nothing that an older program cannot read
-//! is written before no root of its version is left that this program wrote and could still write over: both slots of each
-//! device have the newer one then.
+//! is written before both root slots of each device say the newer one.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -155,6 +155,7 @@ pub(crate) fn meta_error(error: MetaError) -> StoreError {
         MetaError::Damaged { .. } | MetaError::Manifest(_) => {
             StoreError::DamagedMetadata(error.to_string().into())
         }
+        MetaError::Unreadable { .. } => StoreError::UnreadableMetadata(error.to_string().into()),
         MetaError::Storage {
             cause: terrace_meta::ExtentError::NoSpace(_),
             ..

@@ -18,7 +18,7 @@ use crate::{
     settings::Durability,
 };
 
-/// Commits of a dataset that fail one after another until it is called stuck.
+/// Commits of a dataset that fail one after another, for metadata that cannot be read, until it is called stuck.
 const STUCK_COMMITS: u32 = 3;
 
 impl Datasets {
@@ -55,7 +55,10 @@ impl Datasets {
                     note(&node);
                 }
                 Err(error) => {
-                    node.state.failed_commits().fetch_add(1, Ordering::Relaxed);
+                    // Of one that is merely full, say, nobody knows that it will not be better by itself.
+                    if error.is_unreadable_metadata() {
+                        node.state.failed_commits().fetch_add(1, Ordering::Relaxed);
+                    }
                     failed = failed.or(Some(error));
                 }
             }
@@ -67,7 +70,7 @@ impl Datasets {
         )
     }
 
-    /// Keeps datasets from being changed whose commits fail again and again: what they have not committed would else fill the memory
+    /// Keeps datasets from being changed whose commits fail again and again for metadata that cannot be read: what they have not committed would else fill the memory
     /// that all have for writing. For who knows that it will not be better by itself.
     pub fn keep_stuck_from_changes(&self) {
         let is_stuck = |node: &Node| node.state.failed_commits().load(Ordering::Relaxed) >= STUCK_COMMITS;
@@ -76,7 +79,7 @@ impl Datasets {
         }
     }
 
-    /// Names of datasets whose commits fail again and again.
+    /// Names of datasets whose commits fail again and again for metadata that cannot be read.
     pub fn stuck(&self) -> Vec<String> {
         let is_stuck = |node: &Node| node.state.failed_commits().load(Ordering::Relaxed) >= STUCK_COMMITS;
         let nodes = self.nodes_where(is_stuck);

@@ -136,6 +136,17 @@ pub enum DatasetError {
     Filesystem(#[from] FsError),
 }
 
+impl DatasetError {
+    /// Whether metadata is the cause that no copy gives.
+    pub(crate) fn is_unreadable_metadata(&self) -> bool {
+        match self {
+            Self::Filesystem(error) => error.is_unreadable_metadata(),
+            Self::Store(StoreError::DamagedMetadata(_) | StoreError::UnreadableMetadata(_)) => true,
+            _ => false,
+        }
+    }
+}
+
 /// What can be done with a dataset of that kind.
 fn way_of(kind: &str) -> &'static str {
     match kind {

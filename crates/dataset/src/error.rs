@@ -78,7 +78,29 @@ pub enum FsError {
     TooBig,
     /// EIO: a device failed or data is damaged; says what and where.
     #[error("{0}")]
-    Io(Arc<str>),
+    Io(Fault),
+}
+
+/// Why something is an I/O error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    words: Arc<str>,
+    is_unreadable_metadata: bool,
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.words.fmt(formatter)
+    }
+}
+
+impl From<&str> for Fault {
+    fn from(words: &str) -> Self {
+        Self {
+            words: words.into(),
+            is_unreadable_metadata: false,
+        }
+    }
 }
 
 impl FsError {
@@ -112,9 +134,14 @@ impl FsError {
         }
     }
 
+    /// Whether metadata is the cause that no copy gives.
+    pub(crate) fn is_unreadable_metadata(&self) -> bool {
+        matches!(self, FsError::Io(fault) if fault.is_unreadable_metadata)
+    }
+
     /// An I/O error that says what was being done and why it failed.
     pub fn io(cause: impl std::fmt::Display) -> Self {
-        FsError::Io(cause.to_string().into())
+        FsError::Io(cause.to_string().as_str().into())
     }
 }
 
@@ -122,6 +149,10 @@ impl From<StoreError> for FsError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::NoSpace => FsError::NoSpace,
+            StoreError::DamagedMetadata(_) | StoreError::UnreadableMetadata(_) => FsError::Io(Fault {
+                words: error.to_string().into(),
+                is_unreadable_metadata: true,
+            }),
             other => FsError::io(other),
         }
     }

@@ -88,7 +88,7 @@ pub use dataset_record::{DatasetRecord, Kind};
 pub use datasets::{DatasetInfo, Datasets, Facts};
 pub use entry::{EntryRecord, OrphanRecord};
 pub use environment::Environment;
-pub use error::FsError;
+pub use error::{Fault, FsError};
 pub use filesystem::{AllocateMode, AttributeMode, Filesystem, RenameMode};
 pub use fragments::{Fragment, FragmentRecord, Fragments};
 pub use held::{Held, HeldRecord};

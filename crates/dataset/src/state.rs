@@ -150,7 +150,7 @@ pub struct DatasetState {
     gone: AtomicBool,
     /// A part of its records is out of reach: what is changed now could not be committed.
     is_kept_from_changes: AtomicBool,
-    /// Periodic commits that failed one after another.
+    /// Periodic commits that failed for metadata that cannot be read, since one did not fail.
     failed_commits: AtomicU32,
     committed_nanoseconds: AtomicU64,
     /// Changed under the commit lock.

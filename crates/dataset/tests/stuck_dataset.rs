@@ -20,6 +20,8 @@ use terrace_store::{
 struct Partly {
     memory: MemoryStore,
     fails: AtomicBool,
+    /// It has no room for it, instead of that it cannot be read.
+    is_full: AtomicBool,
     flushed: AtomicU64,
 }
 
@@ -47,6 +49,7 @@ impl Store for Partly {
         let named =
             records.any(|(key, value)| holds(key) || value.as_ref().is_some_and(|value| holds(value)));
         match named && self.fails.load(SeqCst) {
+            true if self.is_full.load(SeqCst) => Err(StoreError::NoSpace),
             true => Err(StoreError::DamagedMetadata("it cannot be read".into())),
             false => self.memory.commit(batch),
         }
@@ -83,6 +86,7 @@ fn the_others_are_committed_and_flushed_and_it_takes_no_more_changes() {
     let store = Arc::new(Partly {
         memory: MemoryStore::new(1 << 30),
         fails: AtomicBool::new(false),
+        is_full: AtomicBool::new(true),
         flushed: AtomicU64::new(0),
     });
     let clock = Arc::new(ManualClock::new(1));
@@ -97,6 +101,16 @@ fn the_others_are_committed_and_flushed_and_it_takes_no_more_changes() {
     datasets.commit_due(interval).unwrap();
     store.fails.store(true, SeqCst);
     make(&bad, NAME).unwrap();
+    // Merely full, as often as you like, beside others of which something cannot be read.
+    for round in 0..4u8 {
+        make(&bad, &[b'f', b'0' + round]).unwrap();
+        clock.advance(interval);
+        let error = datasets.commit_due(interval).unwrap_err();
+        assert!(error.to_string().contains("full"), "{error}");
+        datasets.keep_stuck_from_changes();
+        assert_eq!(datasets.stuck(), [""; 0]);
+    }
+    store.is_full.store(false, SeqCst);
     for round in 0..3u8 {
         assert!(make(&bad, &[b'x', b'0' + round]).is_ok(), "round {round}");
         make(&good, &[b'y', b'0' + round]).unwrap();

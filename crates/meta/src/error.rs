@@ -17,6 +17,14 @@ pub enum MetaError {
         /// What does not match.
         detail: String,
     },
+    /// No copy of a part of an extent can be read.
+    #[error("reading metadata {extent}: {cause}")]
+    Unreadable {
+        /// The extent.
+        extent: Extent,
+        /// What the storage said.
+        cause: ExtentError,
+    },
     /// The storage failed while the tree was doing `action`; the operation can be tried again.
     #[error("{action}: {cause}")]
     Storage {

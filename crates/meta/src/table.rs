@@ -326,10 +326,7 @@ impl TableReader {
             }
         }
         let error = match failure {
-            Some(cause) if !mismatched => MetaError::Storage {
-                action: format!("reading metadata {extent}"),
-                cause,
-            },
+            Some(cause) if !mismatched => MetaError::Unreadable { extent, cause },
             _ => MetaError::Damaged {
                 extent,
                 offset,
@@ -337,7 +334,7 @@ impl TableReader {
             },
         };
         let cause = match &error {
-            MetaError::Storage { cause, .. } => cause.to_string(),
+            MetaError::Unreadable { cause, .. } => cause.to_string(),
             _ => "its bytes do not match their sum".into(),
         };
         self.unreadable.note(extent, offset, cause);
@@ -511,8 +508,8 @@ impl TableReader {
             Ok(content) if content.len() == facts.extent.bytes as usize => content,
             Ok(_) => return Some(Err(malformed(table, 0, "the read is short"))),
             Err(cause) => {
-                let action = format!("reading metadata {}", facts.extent);
-                return Some(Err(MetaError::Storage { action, cause }));
+                let extent = facts.extent;
+                return Some(Err(MetaError::Unreadable { extent, cause }));
             }
         };
         Some(verify_content(table, &content, self.identity))

@@ -212,6 +212,6 @@ fn damage_in_all_copies_is_the_error_of_the_key_alone() {
     lost(&storage.first);
     lost(&storage.second);
     let alone = tree.get(&key(4000)).expect_err("lost");
-    assert!(matches!(alone, MetaError::Storage { .. }), "{alone}");
+    assert!(matches!(alone, MetaError::Unreadable { .. }), "{alone}");
     assert_eq!(check(&tree, [4000]).expect_err("lost"), alone);
 }

@@ -24,6 +24,9 @@ pub enum StoreError {
     /// Metadata is damaged on every device that holds it.
     #[error("metadata is damaged: {0}")]
     DamagedMetadata(Arc<str>),
+    /// No copy of some metadata can be read now.
+    #[error("{0}")]
+    UnreadableMetadata(Arc<str>),
     /// The pool has a format version that this program does not know.
     #[error(
         "the pool was made by a newer terrace: its format version is {version}, this one knows up to {known}; use the newer terrace"

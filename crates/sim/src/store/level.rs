@@ -239,9 +239,10 @@ impl Run {
         self.hurt = true;
         match error {
             StoreError::Stopped(_) => Ok(Consequence::Reopen),
-            StoreError::Device(_) | StoreError::Damaged { .. } | StoreError::DamagedMetadata(_) => {
-                Ok(Consequence::GoOn)
-            }
+            StoreError::Device(_)
+            | StoreError::Damaged { .. }
+            | StoreError::DamagedMetadata(_)
+            | StoreError::UnreadableMetadata(_) => Ok(Consequence::GoOn),
             other => violation!("{doing} answered a failing device with: {other}"),
         }
     }
