@@ -24,7 +24,7 @@ fi
 # Whatever becomes of the cases, no mount, no device and no daemon stays.
 leave() {
     local status=$? volume
-    mountpoint -q "$MOUNT" && umount -l "$MOUNT"
+    nothing_mounted
     for volume in "${CASES[@]}"; do
         [ -e "$TERRACE_STATE_DIR/run/disk/$POOL/$volume" ] && timeout 60 "$TERRACE" detach --force "$POOL/$volume" >/dev/null 2>&1
     done
@@ -32,6 +32,9 @@ leave() {
     return "$status"
 }
 trap leave EXIT
+
+# Also what a case that failed has left, one over the other.
+nothing_mounted() { while mountpoint -q "$MOUNT" && umount -l "$MOUNT"; do :; done; }
 
 # $1 name, $2 size, more options: makes a volume, which VOLUME names.
 volume() {
@@ -41,6 +44,7 @@ volume() {
 # The same, attached as DISK; 77 where there are no devices.
 disk() {
     [ -z "$NOT_ATTACHABLE" ] || { skip_because "$NOT_ATTACHABLE"; return 77; }
+    nothing_mounted
     volume "$@" && attached
 }
 # Through a loop device: what another kernel does with ublk is tried in guests.
@@ -280,7 +284,7 @@ case_qemu_img() {
 }
 
 case_qemu_io_requests() {
-    needs qemu-io nbdinfo || return 77
+    needs qemu-io nbdinfo stdbuf || return 77
     export_of qemu_io_requests 16M || return
     qemu-io -f raw -c 'write -f -P 0x11 0 64k' -c 'write -P 0x12 64k 64k' -c flush -c 'discard 0 64k' -c 'read -P 0 0 64k' -c 'read -P 0x12 64k 64k' \
         -c 'write -z 64k 4k' -c 'write -z -u 72k 4k' -c 'read -P 0 64k 4k' -c 'read -P 0x12 68k 4k' -c 'read -P 0 72k 4k' -c 'read -P 0x12 76k 52k' \
@@ -297,9 +301,13 @@ case_qemu_io_requests() {
 2097152 1048576 hole,zero
 3145728 1048576 data
 4194304 12582912 hole,zero" ] || { nbdinfo --map "$URI"; return 1; }
-    # With FUA it is there after the daemon died, without any flush.
-    qemu-io -f raw -c 'write -f -P 0x21 8M 64k' -c 'write -f -z 3M 64k' "$URI" && kill_daemon && "$TERRACE" start "$POOL" &&
-        qemu-io -f raw -c 'read -P 0x21 8M 64k' -c 'read -P 0 3M 64k' -c 'read -P 0x15 3136k 64k' "$URI" >"$SCRATCH/said" 2>&1 || { cat "$SCRATCH/said"; return 1; }
+    # With FUA it is there after the daemon died, without any flush: qemu-io would send one as it ends.
+    stdbuf -oL qemu-io -f raw -c 'write -f -P 0x21 8M 64k' -c 'write -f -z 3M 64k' -c 'sleep 600000' "$URI" >"$SCRATCH/said" 2>&1 &
+    local client=$!
+    until [ "$(grep -c '^wrote' "$SCRATCH/said")" = 2 ]; do kill -0 "$client" && sleep 0.01 || return 1; done
+    kill_daemon
+    kill "$client"; wait "$client"
+    "$TERRACE" start "$POOL" && qemu-io -f raw -c 'read -P 0x21 8M 64k' -c 'read -P 0 3M 64k' -c 'read -P 0x15 3136k 64k' "$URI" >"$SCRATCH/said" 2>&1 || { cat "$SCRATCH/said"; return 1; }
     if grep -i 'fail\|error' "$SCRATCH/said"; then return 1; fi
     unexported
 }

@@ -74,6 +74,8 @@ pub fn start_daemon(places: &Places, pool: &str, accepted: Accepted) -> Result<u
     let program = std::env::current_exe().map_err(|error| fail(&error, "run terrace by its full path"))?;
     let mut command = Command::new(program);
     command
+        // The program may be a copy called mount.terrace, which would take these words for a mount.
+        .arg0("terrace")
         .args(["start", pool, "--foreground"])
         .args(accepted.degraded.then_some("--degraded"))
         // Who accepted that was asked.

@@ -33,6 +33,7 @@ use crate::arguments::Arguments;
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     let words = match commands::mount_helper::translate(&words) {
+        Ok(words) if words.is_empty() => return ExitCode::SUCCESS,
         Ok(words) => words,
         Err(failure) => return report(&failure),
     };

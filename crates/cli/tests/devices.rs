@@ -151,8 +151,13 @@ fn a_device_is_shrunk_and_its_file_cut_off() {
         error.contains("no bytes") && error.contains("terrace pool remove tank"),
         "{error}"
     );
-    let error = machine.error(&["pool", "resize", "tank", "a.img", "200M", "--yes"], 1);
-    assert!(error.contains("leave the size out"), "{error}");
+    for words in [
+        &["pool", "resize", "tank", "a.img", "200M"][..],
+        &["pool", "resize", "tank", "a.img", "200M", "--yes"],
+    ] {
+        let error = machine.error(words, 1);
+        assert!(error.contains("leave the size out"), "{error}");
+    }
     let error = machine.error(&["pool", "resize", "tank", "a.img", "100M"], 1);
     assert!(error.contains("--yes"), "nothing is cut off unasked: {error}");
     let plan = machine.json(&["pool", "resize", "tank", "a.img", "80M", "-n"]);
@@ -207,6 +212,70 @@ fn a_tier_comes_and_goes_with_its_devices() {
     let status = machine.json(&["status", "tank"]);
     assert_eq!(status["tiers"].as_array().unwrap().len(), 1);
     unchanged(&machine, &content);
+}
+
+#[test]
+fn a_tier_with_fewer_devices_than_copies_is_told() {
+    let machine = Machine::new();
+    machine.ok(&[
+        "pool",
+        "create",
+        "tank",
+        "--tier",
+        "fast=f.img:96M",
+        "--tier",
+        "pair=a.img:96M,b.img:96M",
+        "--copies",
+        "pair=2",
+    ]);
+    let state = || {
+        let status = machine.json(&["status", "tank"]);
+        let word = |key: &str| status[key].as_str().unwrap().to_owned();
+        (word("state"), word("state_detail"))
+    };
+    assert_eq!(state().0, "online");
+    let plan = machine.json(&["pool", "remove", "tank", "a.img", "-n"]);
+    assert_eq!(plan["obstacle"], "");
+    let warning = plan["warning"].as_str().unwrap();
+    assert!(
+        warning.contains("keeps 2 copies and has 1 device")
+            && warning.contains("'terrace pool add tank pair=DEVICE'"),
+        "{warning}"
+    );
+    let removed = machine.run(&["pool", "remove", "tank", "a.img", "--wait"]);
+    let told = String::from_utf8_lossy(&removed.stderr).into_owned();
+    assert!(removed.status.success() && told.contains(warning), "{told}");
+    assert_eq!(state(), ("degraded".to_owned(), warning.to_owned()));
+    // How many copies there are is settled when a tier is made.
+    let line = machine.error(&["pool", "add", "tank", "pair=c.img:96M", "--copies", "3"], 1);
+    assert!(line.contains("'pair' keeps 2 copies"), "{line}");
+    assert!(!machine.path("c.img").exists());
+    // What came meanwhile gets its second copy.
+    machine.ok(&["fs", "create", "tank/data", "-o", "pin=pair"]);
+    fs::write(machine.path("more"), noise(4 << 20, 2)).unwrap();
+    machine.ok(&["put", "tank/data/more", "more"]);
+    machine.ok(&["pool", "add", "tank", "pair=c.img:96M"]);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    while state().0 != "online" {
+        assert!(std::time::Instant::now() < deadline, "{:?}", state());
+        std::thread::yield_now();
+    }
+    let refused = machine.error(&["pool", "remove", "tank", "b.img"], 1);
+    assert!(refused.contains("only 1 device(s) would be left"), "{refused}");
+    // Emptied, it is taken apart device by device.
+    machine.ok(&["pin", "tank/data", "fast", "--wait"]);
+    for device in ["b.img", "c.img"] {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+        while !machine
+            .run(&["pool", "remove", "tank", device, "--wait"])
+            .status
+            .success()
+        {
+            assert!(std::time::Instant::now() < deadline, "{device} was never empty");
+        }
+    }
+    assert_eq!(device_names(&machine), ["f.img"]);
+    assert_eq!(state().0, "online");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::{
     fs,
     io::{Read, Write},
     os::unix::fs::{MetadataExt, PermissionsExt},
+    process::Command,
 };
 
 use harness::{Machine, can_mount};
@@ -60,6 +61,32 @@ fn a_mount_comes_back_after_kill_9() {
     assert!(!mounted(&machine));
     machine.ok(&["start", "tank"]);
     assert!(!mounted(&machine), "stop forgets mounts");
+}
+
+#[test]
+fn a_copy_called_mount_terrace_starts_the_pool_and_mounts() {
+    let Some(machine) = machine_with_mount() else {
+        return;
+    };
+    machine.ok(&["stop", "tank"]);
+    // As at boot, from fstab.
+    let helper = machine.path("mount.terrace");
+    fs::copy(env!("CARGO_BIN_EXE_terrace"), &helper).unwrap();
+    let call = |options: &[&str]| {
+        let mut command = Command::new(&helper);
+        command
+            .args(["tank/data", &machine.text("mnt")])
+            .args(options)
+            .env("TERRACE_STATE_DIR", machine.path("state"));
+        command.output().unwrap()
+    };
+    let fake = call(&["-f", "-o", "rw"]);
+    assert!(fake.status.success() && fake.stdout.is_empty() && !mounted(&machine));
+    let made = call(&["-o", "rw,nofail"]);
+    let told = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "{told}");
+    assert!(mounted(&machine));
+    machine.ok(&["stop", "tank"]);
 }
 
 #[test]

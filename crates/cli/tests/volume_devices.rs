@@ -82,6 +82,12 @@ fn readonly_is_given_up_on_whatever_is_attached_whenever_it_was_made() {
     machine.ok(&["set", "readonly=off", "tank/disk"]);
     write_to(device).unwrap_err();
     machine.ok(&["detach", "tank/disk"]);
+    machine.ok(&["snapshot", "tank/disk@past"]);
+    let told = machine.json(&["attach", "tank/disk@past", "--via", "loop"]);
+    assert_eq!(told["read_only"], true);
+    machine.ok(&["detach", "tank/disk@past"]);
+    let told = machine.json(&["serve", "tank/disk@past", "--nbd", "unix:s"]);
+    assert_eq!(told["read_only"], true);
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub struct LeavingPlan {
     pub room_bytes: u64,
     /// Why not; empty if it can be.
     pub obstacle: String,
+    /// What will be worse than before although it can be; empty if nothing.
+    pub warning: String,
 }
 
 impl Engine {
@@ -104,6 +106,17 @@ impl Engine {
             return Err(EngineError::Invalid(format!(
                 "tier '{tier}' would keep {copies} copies on {} device(s); give it that many devices",
                 devices.len()
+            )));
+        }
+        let there = self.pool.tiers().into_iter();
+        let there = there.map(|tier| tier.settings).find(|there| there.name == tier);
+        if let Some(kept) = there
+            .map(|there| there.copies)
+            .filter(|kept| copies > 1 && copies != *kept)
+        {
+            return Err(EngineError::Invalid(format!(
+                "tier '{tier}' keeps {kept} copies, which was settled when it was made; leave --copies out, or make another tier \
+                 with --before or --after, and take this one out"
             )));
         }
         for spec in devices {
@@ -246,6 +259,8 @@ impl Engine {
             .filter(|other| other.tier == info.tier);
         let in_tier = in_tier.count() + usize::from(joining_bytes > 0);
         let copies = tier.map_or(1, |tier| usize::from(tier.settings.copies));
+        // A tier that is taken apart goes through this, once it is empty.
+        let lacks_devices = in_tier > 0 && in_tier < copies;
         // Headers and the ends of segments take some more at the new place; less where that is counted by pairs, as the other
         // copies give back the same.
         let more = load.live_bytes / if copies > 1 { 32 } else { 8 };
@@ -265,7 +280,7 @@ impl Engine {
             if !aside.is_empty() {
                 obstacle.push_str(&format!(" ({aside})"));
             }
-        } else if in_tier > 0 && in_tier < copies && load.live_bytes > 0 {
+        } else if lacks_devices && load.live_bytes > 0 {
             obstacle = format!(
                 "its tier keeps {copies} copies, and only {in_tier} device(s) would be left; add one to the tier first"
             );
@@ -293,12 +308,18 @@ impl Engine {
                 format_size(room_bytes),
             );
         }
+        let tier = tier.map_or_else(String::new, |tier| tier.settings.name.clone());
+        let warning = match lacks_devices && obstacle.is_empty() {
+            true => too_few_in_words(&self.pool.name(), &tier, copies, in_tier),
+            false => String::new(),
+        };
         LeavingPlan {
             path: info.path.clone(),
-            tier: tier.map_or_else(String::new, |tier| tier.settings.name.clone()),
+            tier,
             live_bytes,
             room_bytes,
             obstacle,
+            warning,
         }
     }
 
@@ -511,6 +532,7 @@ impl Engine {
             live_bytes,
             room_bytes,
             obstacle,
+            warning: String::new(),
             ..elsewhere
         })
     }
@@ -598,6 +620,13 @@ impl Engine {
         };
         format!("device '{}' is missing; {held}{newest}", device.path)
     }
+}
+
+/// What is said of a tier that has fewer devices than it keeps copies, but has some: what comes to it has fewer copies.
+pub(crate) fn too_few_in_words(pool: &str, tier: &str, copies: usize, devices: usize) -> String {
+    format!(
+        "tier '{tier}' keeps {copies} copies and has {devices} device(s) for them: what is written there has only so many; add one          ('terrace pool add {pool} {tier}=DEVICE'), or take the rest of the tier out"
+    )
 }
 
 /// What it means when the newest part of the log may have gone with a device.

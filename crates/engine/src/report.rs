@@ -7,7 +7,7 @@ use terrace_pool::{DeviceState, Presence};
 
 use crate::{
     DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, Status, TierStatus,
-    duration::format_duration, journal::rfc3339, losses::names_in_words,
+    devices::too_few_in_words, duration::format_duration, journal::rfc3339, losses::names_in_words,
 };
 
 /// What this process holds in memory, bytes; 0 where the system does not tell.
@@ -161,6 +161,10 @@ impl Engine {
         if !behind.is_empty() {
             return ("degraded".into(), behind);
         }
+        let few = self.too_few_devices_in_words(status);
+        if !few.is_empty() {
+            return ("degraded".into(), few);
+        }
         if let Some(lost) = status.lost.as_ref().filter(|lost| lost.files > 0) {
             let detail = format!(
                 "{}; restore those files from a backup or a snapshot, or delete them",
@@ -195,6 +199,21 @@ impl Engine {
         ];
         let words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
         ("online".into(), words.join("; "))
+    }
+
+    /// Of a tier that takes content, and has fewer devices for it than it keeps copies; empty if there is none.
+    fn too_few_devices_in_words(&self, status: &Status) -> String {
+        let kept = self.pool.tiers().into_iter();
+        let kept = kept.map(|tier| usize::from(tier.settings.copies));
+        for (tier, copies) in status.tiers.iter().zip(kept) {
+            // A device that is being shrunk stays.
+            let stays = |device: &&DeviceStatus| matches!(&*device.leaving, "" | "shrinking");
+            let devices = tier.devices.iter().filter(stays).count();
+            if devices > 0 && devices < copies {
+                return too_few_in_words(&status.pool, &tier.name, copies, devices);
+            }
+        }
+        String::new()
     }
 
     /// A warning while metadata comes near to what a root can list, or would be lost with one device of several; empty else.

@@ -10,7 +10,7 @@ pub struct Status {
     pub pool: String,
     /// Its id, as on the labels.
     pub pool_id: String,
-    /// `online`, `degraded` (a device failing, missing, or not yet up to date after that), `stopped` (no daemon holds it; with a
+    /// `online`, `degraded` (a device failing, missing, or not yet up to date after that, or a tier with fewer devices than copies), `stopped` (no daemon holds it; with a
     /// `daemon_pid`: writes are refused after an error).
     pub state: String,
     /// What the state means and what to do, in words; empty if there is nothing to say.

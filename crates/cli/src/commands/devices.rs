@@ -142,12 +142,10 @@ fn shrink(
         );
         return Err(usage(&"a device cannot have no bytes", &remedy));
     }
-    let arguments = json!({
-        "device": absolute(device), "size_bytes": size_bytes, "dry_run": dry_run, "wait": waiting.waits(),
-    });
-    let mut client = Client::open(&session.places, pool)?;
+    let arguments = |dry_run| json!({ "device": absolute(device), "size_bytes": size_bytes, "dry_run": dry_run, "wait": waiting.waits() });
+    // Nobody is asked about what makes no sense.
+    let plan = Client::open(&session.places, pool)?.call("device_resize", arguments(true))?;
     if dry_run {
-        let plan = client.call("device_resize", arguments)?;
         if session.json {
             return output::json(&plan);
         }
@@ -167,7 +165,7 @@ fn shrink(
         &format!("cut device '{device}' of pool '{pool}' off at {size}, after its end was emptied"),
         yes,
     )?;
-    let done = client.call("device_resize", logged(arguments))?;
+    let done = Client::open(&session.places, pool)?.call("device_resize", logged(arguments(false)))?;
     let said = format!(
         "{device} has {} now; nothing of the pool was lost",
         format_size(size_bytes)
@@ -245,7 +243,17 @@ fn say_plan(session: &Session, device: &str, plan: &Value, done: &str) -> Result
     ))?;
     match plan["obstacle"].as_str().filter(|obstacle| !obstacle.is_empty()) {
         Some(obstacle) => output::line(&format!("it could not be {done}: {obstacle}")),
-        None => output::line(&format!("it could be {done}; nothing was changed")),
+        None => {
+            warn(plan);
+            output::line(&format!("it could be {done}; nothing was changed"))
+        }
+    }
+}
+
+/// What will be worse than before.
+fn warn(answer: &Value) {
+    if let Some(warning) = answer["warning"].as_str().filter(|warning| !warning.is_empty()) {
+        eprintln!("terrace: {warning}");
     }
 }
 
@@ -253,6 +261,7 @@ fn say_job(session: &Session, done: &Value, waited: bool, said: &str) -> Result<
     if session.json {
         return output::json(done);
     }
+    warn(done);
     match done["job"].as_u64() {
         Some(id) if !waited => output::line(&format!("job {id} does it; 'terrace jobs' shows how far it is")),
         Some(_) => output::line(said),

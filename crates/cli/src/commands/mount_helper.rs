@@ -1,6 +1,6 @@
-//! `/sbin/mount.terrace`, a link to this program: what `mount -t terrace DATASET DIR -o …` and fstab call.
+//! `/sbin/mount.terrace`, a link to this program or a copy of it: what `mount -t terrace DATASET DIR -o …` and fstab call.
 //!
-//! `mount.terrace DATASET DIR [-sfnv] [-o OPTIONS]` becomes `terrace mount DATASET DIR -o OPTIONS`.
+//! `mount.terrace DATASET DIR [-sfnv] [-o OPTIONS]` becomes `terrace mount DATASET DIR -o OPTIONS`; with `-f` nothing is mounted.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -9,7 +9,8 @@ use std::{
 
 use terrace_control::Failure;
 
-/// The words of `terrace …`; unchanged unless the program was called as `mount.terrace` (or `mount.fuse.terrace`).
+/// The words of `terrace …`; unchanged unless the program was called as `mount.terrace` (or `mount.fuse.terrace`). None if nothing
+/// is to be done.
 pub fn translate(words: &[OsString]) -> Result<Vec<OsString>, Failure> {
     let name = words
         .first()
@@ -21,6 +22,7 @@ pub fn translate(words: &[OsString]) -> Result<Vec<OsString>, Failure> {
     }
     let mut places = Vec::new();
     let mut options = Vec::new();
+    let mut fake = false;
     let mut rest = words.iter().skip(1);
     while let Some(word) = rest.next() {
         match word.to_str() {
@@ -28,8 +30,7 @@ pub fn translate(words: &[OsString]) -> Result<Vec<OsString>, Failure> {
             Some("-t" | "-N") => drop(rest.next()),
             Some(flag) if flag.starts_with("-o") => options.push(flag[2..].into()),
             // -f: everything but the mount itself.
-            Some("-f") => return Ok(["terrace", "doctor", "--json"].map(OsString::from).to_vec()),
-            Some(flag) if flag.starts_with('-') && flag.len() > 1 => {}
+            Some(flag) if flag.starts_with('-') && flag.len() > 1 => fake |= flag.contains('f'),
             _ => places.push(word.clone()),
         }
     }
@@ -41,6 +42,9 @@ pub fn translate(words: &[OsString]) -> Result<Vec<OsString>, Failure> {
         )
         .as_usage());
     };
+    if fake {
+        return Ok(Vec::new());
+    }
     let mut translated: Vec<OsString> = ["terrace", "mount"].map(OsString::from).to_vec();
     for option in options {
         translated.push("-o".into());
@@ -69,9 +73,15 @@ mod tests {
             words("terrace mount -o rw,noatime -- tank/data /mnt/x")
         );
         assert!(
-            translate(&words("/sbin/mount.terrace tank/data"))
-                .unwrap_err()
-                .usage
+            translate(&words("mount.terrace tank/data /mnt/x -sf -o ro"))
+                .unwrap()
+                .is_empty()
         );
+        for missing in [
+            "/sbin/mount.terrace tank/data",
+            "/sbin/mount.terrace -f tank/data",
+        ] {
+            assert!(translate(&words(missing)).unwrap_err().usage);
+        }
     }
 }

@@ -38,9 +38,12 @@ pub fn scrub(session: &Session, pool: &str, waiting: Waiting) -> Result<ExitCode
     let status: ScrubStatus = decode(status)?;
     if !waiting.waits() {
         if !session.json {
-            output::line(&format!(
-                "the scrub of '{pool}' runs; 'terrace jobs {pool}' shows how far it is"
-            ))?;
+            output::line(&match &*status.state {
+                "paused" => format!(
+                    "the scrub of '{pool}' is paused; 'terrace jobs resume ID' lets it go on ('terrace jobs {pool}' lists it)"
+                ),
+                _ => format!("the scrub of '{pool}' runs; 'terrace jobs {pool}' shows how far it is"),
+            })?;
         }
         return Ok(ExitCode::SUCCESS);
     }

@@ -96,13 +96,16 @@ impl Daemon {
                 info.state.as_str(),
             ));
         }
+        let warning = self.engine.plan_leaving(&info, 0).warning;
         let job = match action.as_str() {
             "remove" => self.engine.remove_device(&name),
             "evacuate" => self.engine.evacuate_device(&name),
             _ => return Err(Failure::new(what, "this is not known", "")),
         };
         let job = job.map_err(|error| fail(&error))?;
-        self.wait_for_leaving(&what, job, parameters, exchange)
+        let mut done = self.wait_for_leaving(&what, job, parameters, exchange)?;
+        done["warning"] = json!(warning);
+        Ok(done)
     }
 
     pub(super) fn device_replace(
@@ -242,7 +245,7 @@ impl Daemon {
 fn plan_json(plan: &LeavingPlan, state: &str) -> Value {
     json!({
         "path": plan.path, "tier": plan.tier, "live_bytes": plan.live_bytes, "room_bytes": plan.room_bytes,
-        "obstacle": plan.obstacle, "state": state,
+        "obstacle": plan.obstacle, "warning": plan.warning, "state": state,
     })
 }
 

@@ -7,7 +7,7 @@ use terrace_control::{Exchange, Failure, Progress};
 
 use super::{
     Daemon,
-    answers::{Parameters, encode, failed},
+    answers::{Parameters, encode, failed, in_progress},
 };
 
 /// How often progress is told.
@@ -23,7 +23,7 @@ impl Daemon {
         while parameters.flag("wait")? {
             let status = self.engine.status().scrub.unwrap_or_default();
             exchange.progress(Progress {
-                what: "scrub".into(),
+                what: in_progress("scrub", &status.state, ""),
                 done_bytes: status.done_bytes,
                 total_bytes: status.total_bytes,
             })?;

@@ -182,9 +182,10 @@ impl Blocks {
 
     /// `attach`. A volume that is attached already stays what it is.
     pub fn attach(&self, engine: &Arc<Engine>, parameters: &Parameters) -> Result<Value, Failure> {
+        let volume = parameters.text("volume")?;
         let mut known = KnownAttachment {
-            volume: parameters.text("volume")?,
-            read_only: parameters.flag("read_only")?,
+            read_only: parameters.flag("read_only")? || is_past(&volume),
+            volume,
             via: parameters.value::<Option<Via>>("via")?.unwrap_or_default(),
             device: None,
             identity: None,
@@ -200,10 +201,13 @@ impl Blocks {
             } else if attached.known.read_only == known.read_only && known.via.fits(attached.device()) {
                 return Ok(attached.answer(&self.places));
             } else {
-                let how = if attached.known.read_only {
-                    "read-only"
-                } else {
-                    "for writing"
+                let how = match (
+                    attached.known.read_only == known.read_only,
+                    attached.known.read_only,
+                ) {
+                    (true, _) => "in another way",
+                    (_, true) => "read-only",
+                    (_, false) => "for writing",
                 };
                 return Err(Failure::new(
                     what,
@@ -287,10 +291,11 @@ impl Blocks {
 
     /// `serve`. What is served at that address already stays.
     pub fn serve(&self, engine: &Arc<Engine>, parameters: &Parameters) -> Result<Value, Failure> {
+        let volume = parameters.text("volume")?;
         let mut wanted = KnownService {
-            volume: parameters.text("volume")?,
+            read_only: parameters.flag("read_only")? || is_past(&volume),
+            volume,
             address: parameters.text("address")?,
-            read_only: parameters.flag("read_only")?,
             tls: parameters.value("tls")?,
             identity: None,
         };
@@ -482,6 +487,11 @@ fn service_row(service: &KnownService) -> Value {
         ..
     } = service;
     json!({ "volume": volume, "address": address, "read_only": read_only, "tls": tls })
+}
+
+/// Whether it is a snapshot, which is never written.
+fn is_past(name: &str) -> bool {
+    name.contains('@')
 }
 
 /// Whether `name` is `of`, or a snapshot of the volume `of`.
