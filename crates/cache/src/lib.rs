@@ -13,6 +13,7 @@ mod chunk_heat;
 mod foreground;
 mod heat;
 mod heat_pages;
+mod passing;
 mod read_ahead;
 mod read_cache;
 mod rescue;

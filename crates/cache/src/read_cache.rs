@@ -3,10 +3,11 @@
 //! Invariants: chunks are immutable, so nothing is ever invalidated; weight is bounded in bytes and the eviction
 //! (S3-FIFO, of `quick_cache`) resists scans. A small read of a large chunk that is not cached fetches and keeps only the
 //! blocks asked for; the whole chunk is admitted when it is asked for again while there is room, or for most of its
-//! blocks, so that random reads over much data neither amplify reads nor push out what is hot (`touches.rs`). What was
-//! read ahead has a share of its own (`ahead.rs`) until its reader comes.
+//! blocks, so that random reads over much data neither amplify reads nor push out what is hot (`touches.rs`). Large reads
+//! pass a full cache by, and are kept when they come again (`past.rs`). What was read ahead has a share of its own (`ahead.rs`) until its reader comes.
 
 pub(crate) mod in_order;
+mod past;
 
 use std::{
     hash::BuildHasherDefault,
@@ -24,6 +25,7 @@ use terrace_store::{BLOCK_BYTES, ChunkId, ChunkPart, Store, StoreError};
 
 use crate::{
     ahead::{Ahead, Used},
+    passing::Passing,
     rescue::rescue,
     touches::Touches,
 };
@@ -121,6 +123,7 @@ pub struct ReadCache {
     ahead: Ahead,
     capacity_bytes: AtomicU64,
     touches: Touches,
+    passing: Passing,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -147,6 +150,7 @@ impl ReadCache {
             ahead: Ahead::new(ahead_bytes),
             capacity_bytes: AtomicU64::new(capacity_bytes),
             touches: Touches::new(),
+            passing: Passing::new(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
@@ -345,11 +349,15 @@ impl ReadCache {
         }
     }
 
+    /// Whether there is room for more before something is evicted.
+    fn has_room(&self) -> bool {
+        // Each shard evicts for itself: a cache that is full is so on average, not to the last byte.
+        self.chunks.weight() < self.capacity_bytes.load(Relaxed) / 4 * 3
+    }
+
     /// Counts a touch; whether the chunk has earned its place.
     fn touch(&self, id: ChunkId) -> bool {
-        // Each shard evicts for itself: a cache that is full is so on average, not to the last byte.
-        let room = self.chunks.weight() < self.capacity_bytes.load(Relaxed) / 4 * 3;
-        self.touches.count(id, room)
+        self.touches.count(id, self.has_room())
     }
 }
 

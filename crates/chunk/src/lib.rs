@@ -34,6 +34,7 @@ mod payload;
 mod pending_free;
 mod places;
 mod read;
+mod read_into;
 mod reclaim;
 mod record;
 mod recover;

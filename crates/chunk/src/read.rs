@@ -63,7 +63,7 @@ fn verified_part(record: &ChunkRecord, stored: &[u8], part: Range<usize>) -> Opt
 }
 
 /// The whole blocks in which a part of the content lies; the last one may be a begun one.
-fn blocks_of(record: &ChunkRecord, part: &Range<usize>) -> Range<usize> {
+pub(crate) fn blocks_of(record: &ChunkRecord, part: &Range<usize>) -> Range<usize> {
     let end = part.end.next_multiple_of(BLOCK_BYTES);
     part.start / BLOCK_BYTES * BLOCK_BYTES..end.min(record.length as usize)
 }
@@ -172,6 +172,17 @@ impl ChunkStore {
         // has it, both under this lock.
         drop(self.commit.lock());
         self.record(id)
+    }
+
+    /// The records of `ids`, committed or not, as far as they can be had; looked up together.
+    pub(crate) fn records_to_read(&self, ids: &[ChunkId]) -> Vec<Option<ChunkRecord>> {
+        let records = ids.iter().zip(self.records_of(ids));
+        records
+            .map(|(id, record)| match record {
+                Ok(None) => self.any_record(*id).unwrap_or_default(),
+                record => record.unwrap_or_default(),
+            })
+            .collect()
     }
 
     /// Gives `length` bytes at `skip` bytes into the stored chunk to `use_bytes`.
@@ -347,14 +358,7 @@ impl ChunkStore {
     /// Reads many chunks, or parts of them: what lies together in one read, what lies apart at the same time.
     pub(crate) fn read_parts(&self, parts: &[ChunkPart]) -> Vec<Result<Bytes, StoreError>> {
         let ids: Vec<ChunkId> = parts.iter().map(|part| part.id).collect();
-        let records: Vec<Option<ChunkRecord>> = ids
-            .iter()
-            .zip(self.records_of(&ids))
-            .map(|(id, record)| match record {
-                Ok(None) => self.any_record(*id).unwrap_or_default(),
-                record => record.unwrap_or_default(),
-            })
-            .collect();
+        let records = self.records_to_read(&ids);
         let wanted: Vec<Extract<'_>> = records
             .iter()
             .zip(parts)

@@ -18,8 +18,8 @@ use terrace_log::Log;
 use terrace_meta::{MetaError, Tree};
 use terrace_pool::{Pool, PoolError};
 use terrace_store::{
-    Batch, ChunkId, ChunkInfo, ChunkPart, Compression, Piece, Placement, Reservation, RewriteOutcome,
-    Sequence, Space, Store, StoreError, Trial, Written,
+    Batch, ChunkFill, ChunkId, ChunkInfo, ChunkPart, Compression, Piece, Placement, Reservation,
+    RewriteOutcome, Sequence, Space, Store, StoreError, Trial, Written,
 };
 
 use crate::{
@@ -196,6 +196,10 @@ impl Store for ChunkStore {
 
     fn read_chunk_parts(&self, parts: &[ChunkPart]) -> Vec<Result<Bytes, StoreError>> {
         self.read_parts(parts)
+    }
+
+    fn fill_from_chunks(&self, fills: &mut [ChunkFill<'_>]) {
+        self.read_into(fills);
     }
 
     fn read_chunk_part(&self, id: ChunkId, offset: usize, length: usize) -> Result<Bytes, StoreError> {

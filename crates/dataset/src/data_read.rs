@@ -7,6 +7,7 @@
 mod ahead;
 mod extents;
 mod layers;
+mod past;
 
 use std::{ops::Range, sync::Arc};
 
@@ -16,6 +17,7 @@ use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkPart, StoreError
 use self::{
     ahead::{LARGE_READ_BYTES, next_stretch},
     layers::{Source, Wanted, copy_pages},
+    past::Past,
 };
 use crate::{
     block_device::BlockRead, error::FsError, live::LiveDataset, object::Object, region::REGION_BLOCKS,
@@ -36,6 +38,8 @@ struct Fetch {
     length: usize,
     /// About how long the chunk is.
     chunk_bytes: usize,
+    /// How it is fetched, if not through the cache.
+    past: Past,
 }
 
 /// What a read found before it asks the store: what RAM knows is in its buffer already.
@@ -97,8 +101,11 @@ impl LiveDataset {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize, ReadError> {
-        let look = self.locate(reader, object, offset, buffer)?;
+        let mut look = self.locate(reader, object, offset, buffer)?;
         if !look.fetches.is_empty() {
+            if look.length >= LARGE_READ_BYTES {
+                self.fetch_past([(&mut look, &mut *buffer)]);
+            }
             // One piece of a chunk needs no call for many.
             let mut parts = Vec::new();
             let mut coming = None;
@@ -115,15 +122,19 @@ impl LiveDataset {
 
     /// Reads several stretches at once: what they want of the devices is asked for together.
     pub(crate) fn read_object_at_once(&self, object: &Arc<Object>, reads: &mut [BlockRead<'_>]) {
-        let mut looks = Vec::with_capacity(reads.len());
+        let mut looks: Vec<_> = reads
+            .iter_mut()
+            .map(|read| self.locate(None, object, read.offset, read.buffer))
+            .collect();
+        let large = looks.iter_mut().zip(reads.iter_mut()).filter_map(|(look, read)| {
+            let look = look.as_mut().ok()?;
+            (look.length >= LARGE_READ_BYTES).then_some((look, &mut *read.buffer))
+        });
+        self.fetch_past(large);
         let (mut parts, mut coming) = (Vec::new(), Vec::new());
-        for read in reads.iter_mut() {
-            let look = self.locate(None, object, read.offset, read.buffer);
-            if let Ok(look) = &look {
-                // What cannot be looked ahead of is for the read itself to say.
-                coming.extend(self.parts(object, look, &mut parts).ok().flatten());
-            }
-            looks.push(look);
+        for look in looks.iter().flatten() {
+            // What cannot be looked ahead of is for the read itself to say.
+            coming.extend(self.parts(object, look, &mut parts).ok().flatten());
         }
         let fetched = self.fetch_parts(parts);
         drop(coming);
@@ -282,6 +293,7 @@ impl LiveDataset {
                 at: range.start,
                 length: range.len(),
                 chunk_bytes,
+                past: Past::No,
             });
             return Ok(());
         }
@@ -297,10 +309,9 @@ impl LiveDataset {
             let mut mapped_to = first;
             let runs = record.runs();
             let begin = runs.partition_point(|run| u64::from(run.end()) + start <= first);
-            for run in runs[begin..]
-                .iter()
-                .take_while(|run| u64::from(run.block) + start < to)
-            {
+            let count = runs[begin..].partition_point(|run| u64::from(run.block) + start < to);
+            fetches.reserve(count);
+            for run in &runs[begin..begin + count] {
                 let block = first.max(start + u64::from(run.block));
                 let until = to.min(start + u64::from(run.end()));
                 buffer[clip(mapped_to * BLOCK, block * BLOCK).1].fill(0);
@@ -313,6 +324,7 @@ impl LiveDataset {
                     at: range.start,
                     length: range.len(),
                     chunk_bytes: (run.index + run.count) as usize * BLOCK_BYTES,
+                    past: Past::No,
                 });
             }
             buffer[clip(mapped_to * BLOCK, to * BLOCK).1].fill(0);
@@ -326,13 +338,15 @@ impl LiveDataset {
         let (cache, store) = (&environment.cache, &**self.dataset.store());
         for (at, fetch) in look.fetches.iter().enumerate() {
             let target = &mut buffer[fetch.at..fetch.at + fetch.length];
-            let filled = match fetched.part(fetch.chunk, fetch.from, target) {
-                Some(bytes) => {
-                    cache.note_use(fetch.chunk);
-                    Ok(Filled { bytes, fetched: true })
-                }
-                None if look.sequential => cache.part_of_whole(store, fetch.chunk, fetch.from, target),
-                None => cache.part(store, fetch.chunk, fetch.from, fetch.chunk_bytes, target),
+            let filled = if let Past::Filled(bytes) = fetch.past {
+                Ok(Filled { bytes, fetched: true })
+            } else if let Some(bytes) = fetched.part(fetch.chunk, fetch.from, target) {
+                cache.note_use(fetch.chunk);
+                Ok(Filled { bytes, fetched: true })
+            } else if look.sequential {
+                cache.part_of_whole(store, fetch.chunk, fetch.from, target)
+            } else {
+                cache.part(store, fetch.chunk, fetch.from, fetch.chunk_bytes, target)
             };
             let filled = filled.map_err(|error| match error {
                 StoreError::NoChunk(_) => ReadError::Moved,

@@ -13,8 +13,8 @@ use terrace_cache::{Budget, ReadAhead};
 use terrace_dataset::{BlockRead, Datasets, Environment, FsError, NewDataset, Volume};
 use terrace_device::ManualClock;
 use terrace_store::{
-    Batch, ChunkId, ChunkInfo, ChunkPart, MemoryStore, Piece, Placement, Reservation, RewriteOutcome,
-    Sequence, Space, Store, StoreError, Written,
+    Batch, ChunkFill, ChunkId, ChunkInfo, ChunkPart, MemoryStore, Piece, Placement, Reservation,
+    RewriteOutcome, Sequence, Space, Store, StoreError, Written,
 };
 
 const BYTES: usize = 8 << 20;
@@ -37,6 +37,8 @@ struct Counted {
     below: MemoryStore,
     asked: AtomicUsize,
     bytes: AtomicUsize,
+    /// Of these, those that it put where they were wanted.
+    past: AtomicUsize,
 }
 
 impl Counted {
@@ -45,6 +47,7 @@ impl Counted {
             below: MemoryStore::new(1 << 30),
             asked: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
+            past: AtomicUsize::new(0),
         })
     }
 
@@ -75,6 +78,13 @@ impl Store for Counted {
         let contents = self.below.read_chunk_parts(parts);
         contents.iter().for_each(|content| self.gave(content));
         contents
+    }
+    fn fill_from_chunks(&self, fills: &mut [ChunkFill<'_>]) {
+        self.asked.fetch_add(1, Relaxed);
+        self.below.fill_from_chunks(fills);
+        let bytes = fills.iter().filter_map(|fill| fill.filled).sum();
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.past.fetch_add(bytes, Relaxed);
     }
     fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
         self.below.chunk_info(id)
@@ -345,4 +355,48 @@ fn what_was_read_in_order_stays_while_there_is_room() {
             assert!(bytes <= most, "pass {pass}, {step} bytes each: {bytes} fetched");
         }
     }
+}
+
+/// A large read passes a full cache by: it costs what it reads, and nothing that was kept. What is read again before long goes
+/// through the cache; what is read in order, more than there is room for, does not, however often.
+#[test]
+fn large_reads_pass_a_full_cache_by_unless_they_come_again_soon() {
+    const STEP: usize = 1 << 20;
+    let store = Counted::new();
+    let (_datasets, volume) = volume_of("16K", store.clone(), 10 << 20);
+    let mut content = filled(&volume);
+    // Here and there something was written over.
+    let mut numbers = Numbers(11);
+    for _ in 0..300 {
+        let (from, fill) = (numbers.below(BYTES / 4096) * 4096, numbers.below(256) as u8);
+        volume.write(from as u64, &[fill; 4096]).unwrap();
+        content[from..from + 4096].fill(fill);
+    }
+    volume.flush().unwrap();
+    let mut buffer = vec![0; STEP];
+    let mut read = |from: usize| {
+        store.bytes.store(0, Relaxed);
+        store.past.store(0, Relaxed);
+        volume.read(from as u64, &mut buffer).unwrap();
+        assert!(content[from..from + STEP] == buffer[..], "{from}");
+        (store.bytes.load(Relaxed), store.past.load(Relaxed))
+    };
+    // The first two fill the cache.
+    for _ in 0..2 {
+        for from in (0..BYTES).step_by(STEP) {
+            let _ = read(from);
+        }
+    }
+    for pass in 0..5 {
+        let (mut bytes, mut past) = (0, 0);
+        for from in (0..BYTES).step_by(STEP) {
+            let got = read(from);
+            (bytes, past) = (bytes + got.0, past + got.1);
+        }
+        assert!(bytes <= BYTES, "pass {pass}: {bytes} fetched");
+        assert!(bytes > BYTES / 4, "there is no room for so much: {bytes}");
+        assert!(past > bytes / 10 * 9, "pass {pass}: {past} of {bytes} went past");
+    }
+    let _ = read(3 << 20);
+    assert_eq!(read(3 << 20).1, 0, "what comes again goes through the cache");
 }

@@ -26,6 +26,31 @@ pub struct ChunkPart {
     pub range: Option<Range<usize>>,
 }
 
+/// A stretch of a chunk to be read into memory of whoever asks for it.
+#[derive(Debug)]
+pub struct ChunkFill<'a> {
+    /// The chunk.
+    pub id: ChunkId,
+    /// Where in its content it begins, bytes.
+    pub offset: usize,
+    /// What it fills.
+    pub target: &'a mut [u8],
+    /// How much of that it filled: less than all where the chunk ends before; `None`: nothing that may be used.
+    pub filled: Option<usize>,
+}
+
+impl<'a> ChunkFill<'a> {
+    /// One that is still to be done.
+    pub fn new(id: ChunkId, offset: usize, target: &'a mut [u8]) -> Self {
+        Self {
+            id,
+            offset,
+            target,
+            filled: None,
+        }
+    }
+}
+
 /// How content is compressed. Content that does not get at least one eighth smaller is stored as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {

@@ -17,8 +17,8 @@ mod space;
 
 pub use batch::Batch;
 pub use chunk::{
-    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkInfo, ChunkPart, Compression, Flow, Owner, Piece, Placement,
-    RewriteOutcome, Trial, Written,
+    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkFill, ChunkId, ChunkInfo, ChunkPart, Compression, Flow, Owner, Piece,
+    Placement, RewriteOutcome, Trial, Written,
 };
 pub use error::StoreError;
 pub use memory::MemoryStore;
@@ -88,6 +88,24 @@ pub trait Store: Send + Sync {
                 Some(range) => self.read_chunk_part(part.id, range.start, range.len()),
             })
             .collect()
+    }
+
+    /// Fills memory from stretches of chunks, verified, and keeps nothing of them. What cannot be had this way is left with
+    /// `None`: who reads it by itself learns why.
+    fn fill_from_chunks(&self, fills: &mut [ChunkFill<'_>]) {
+        let mut ids: Vec<ChunkId> = fills.iter().map(|fill| fill.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let parts: Vec<ChunkPart> = ids.iter().map(|id| ChunkPart { id: *id, range: None }).collect();
+        let contents = self.read_chunk_parts(&parts);
+        for fill in fills {
+            let content = ids.binary_search(&fill.id).ok().and_then(|at| contents.get(at));
+            let Some(Ok(content)) = content else { continue };
+            let from = fill.offset.min(content.len());
+            let length = fill.target.len().min(content.len() - from);
+            fill.target[..length].copy_from_slice(&content[from..from + length]);
+            fill.filled = Some(length);
+        }
     }
 
     /// Where a chunk lies and what it takes; `None` if there is no such chunk.

@@ -87,16 +87,17 @@ impl LiveDataset {
             parts.extend(coming.parts());
             return Ok(Some(coming));
         }
+        let fetches = || fetches.iter().filter(|fetch| !fetch.past.is_filled());
         let mut whole = Vec::new();
         if look.sequential {
             // So large a read uses them up at once: nobody need keep them for what comes after it.
-            whole.extend(fetches.iter().map(|fetch| fetch.chunk));
+            whole.extend(fetches().map(|fetch| fetch.chunk));
             whole.sort_unstable();
             whole.dedup();
-        } else if fetches.len() > 1 {
-            whole.extend(fetched_whole(fetches));
+        } else if look.fetches.len() > 1 {
+            whole.extend(fetched_whole(fetches()));
         }
-        for fetch in fetches {
+        for fetch in fetches() {
             if whole.binary_search(&fetch.chunk).is_err() {
                 parts.extend(cache.missing(fetch.chunk, fetch.from, fetch.chunk_bytes, fetch.length));
             }
@@ -149,9 +150,8 @@ impl LiveDataset {
 
 /// The chunks of which a read wants a good part, each once. (Overwritten here and there, a chunk is wanted in many small
 /// pieces.)
-fn fetched_whole(fetches: &[Fetch]) -> Vec<ChunkId> {
+fn fetched_whole<'a>(fetches: impl Iterator<Item = &'a Fetch>) -> Vec<ChunkId> {
     let mut pieces: Vec<(ChunkId, usize, usize)> = fetches
-        .iter()
         .map(|fetch| (fetch.chunk, fetch.length, fetch.chunk_bytes))
         .collect();
     pieces.sort_unstable_by_key(|(chunk, ..)| *chunk);
