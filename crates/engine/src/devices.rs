@@ -625,7 +625,8 @@ impl Engine {
 /// What is said of a tier that has fewer devices than it keeps copies, but has some: what comes to it has fewer copies.
 pub(crate) fn too_few_in_words(pool: &str, tier: &str, copies: usize, devices: usize) -> String {
     format!(
-        "tier '{tier}' keeps {copies} copies and has {devices} device(s) for them: what is written there has only so many; add one          ('terrace pool add {pool} {tier}=DEVICE'), or take the rest of the tier out"
+        "tier '{tier}' keeps {copies} copies and has {devices} device(s) for them: what is written there has only so many; add one \
+         ('terrace pool add {pool} {tier}=DEVICE'), or take the rest of the tier out"
     )
 }
 
