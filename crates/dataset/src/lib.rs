@@ -120,3 +120,4 @@ pub use versions::{
 };
 pub use view::View;
 pub use volume::Volume;
+pub use write_ahead::AheadTotals;
