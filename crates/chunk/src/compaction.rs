@@ -33,10 +33,16 @@ impl ChunkStore {
     /// Moves what is live out of the emptiest segment, when that is worth it; `false` when it is not.
     pub(crate) fn compact_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
         if state.compacting.is_none() {
+            if self.look_step(state) {
+                return Ok(true);
+            }
             let Some(segment) = self.choose_for_compaction(state) else {
                 return Ok(false);
             };
-            state.compacting = Some((segment, self.chunks_in_segment(segment)?));
+            self.begin_compacting(state, segment)?;
+            if state.looking.is_some() {
+                return Ok(true);
+            }
         }
         let Some((segment, mut ids)) = state.compacting.take() else {
             return Ok(false);

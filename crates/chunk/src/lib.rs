@@ -23,6 +23,7 @@ mod filling;
 mod format;
 mod frames;
 mod header;
+mod looking;
 mod maintenance;
 mod meta_copies;
 mod meta_reads;

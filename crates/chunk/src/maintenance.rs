@@ -42,6 +42,8 @@ pub(crate) struct Maintenance {
     pub(crate) reclaim: Reclaim,
     /// Chunks left to move out of the segment that is being compacted.
     pub(crate) compacting: Option<(SegmentId, Vec<terrace_store::ChunkId>)>,
+    /// The segment that is compacted next: what lies there is being found.
+    pub(crate) looking: Option<crate::looking::Looking>,
     /// Failed steps of the checkpoint in a row.
     failures: u32,
     /// Steps until metadata segments are looked at again.

@@ -17,7 +17,7 @@ use crate::{
     compress,
     header::{ChunkHeader, HEADER_BYTES},
     places::Begun,
-    record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_key, chunk_of_key},
+    record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_key},
     spans::Stored,
     store::{ChunkStore, meta_error},
     streams::StreamKey,
@@ -365,36 +365,6 @@ impl ChunkStore {
             }
         }
         Ok((ids, bytes == live))
-    }
-
-    /// The live chunks of a segment.
-    pub fn chunks_in_segment(&self, segment: SegmentId) -> Result<Vec<ChunkId>, StoreError> {
-        let (ids, whole) = self.chunks_by_headers(segment)?;
-        if whole {
-            return Ok(ids);
-        }
-        // Headers are damaged (or chunks came and went meanwhile): ask the table of all chunks.
-        let mut ids = Vec::new();
-        let mut from = vec![TABLE_CHUNKS];
-        loop {
-            let records = self
-                .tree
-                .scan(&from, &[TABLE_CHUNKS + 1], 1024)
-                .map_err(meta_error)?;
-            let Some((last, _)) = records.last() else {
-                return Ok(ids);
-            };
-            from = last.to_vec();
-            from.push(0);
-            for (key, value) in &records {
-                let Some(id) = chunk_of_key(key) else { continue };
-                let here = ChunkRecord::decode(value)
-                    .is_ok_and(|r| r.locations.iter().any(|l| l.segment == segment));
-                if here {
-                    ids.push(id);
-                }
-            }
-        }
     }
 
     /// Key and value of a chunk's record as they are in the table, for reports.

@@ -35,7 +35,13 @@ impl ChunkStore {
                 while state.compacting.is_some() {
                     self.compact_step(state)?;
                 }
-                state.compacting = Some((segment, self.chunks_in_segment(segment)?));
+                let (ids, whole) = self.chunks_by_headers(segment)?;
+                if !whole {
+                    // To find out is work in proportion to the pool, and somebody waits: compaction does it at leisure.
+                    state.grain.insert(segment, self.pool.segment_bytes().into());
+                    continue;
+                }
+                state.compacting = Some((segment, ids));
                 while state.compacting.is_some() {
                     self.compact_step(state)?;
                 }
@@ -71,8 +77,10 @@ impl ChunkStore {
             let grain = match state.grain.get(&id) {
                 Some(grain) => *grain,
                 None => {
-                    let chunks = self.chunks_in_segment(id)?.len();
-                    let grain = bytes / i64::try_from(chunks).unwrap_or(i64::MAX).max(1);
+                    let grain = match self.chunks_by_headers(id)? {
+                        (chunks, true) => bytes / i64::try_from(chunks.len()).unwrap_or(i64::MAX).max(1),
+                        (_, false) => segment_bytes,
+                    };
                     state.grain.insert(id, grain);
                     grain
                 }

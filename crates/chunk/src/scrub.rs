@@ -92,9 +92,10 @@ impl ChunkStore {
                 Some(records) => records,
                 None => {
                     let from = cursor.next_chunk;
-                    cursor.next_chunk = self
-                        .first_after_damage(from)
-                        .ok_or_else(|| meta_error(error.clone()))?;
+                    let next = self.first_after_damage(from);
+                    // Where there is none it is the end of the list: the rest of a scrub is worth having all the same.
+                    cursor.chunks_done = next.is_none();
+                    cursor.next_chunk = next.unwrap_or_else(|| self.next_chunk_id().max(from + 1));
                     let last = cursor.next_chunk - 1;
                     let line =
                         format!("records of chunks {from} to {last}, which are not looked at: {error}");

@@ -5,11 +5,12 @@
 use std::sync::Arc;
 
 use crate::{
+    block_status::BlockStatus,
     error::FsError,
     settings::Durability,
-    tree::{ROOT, SeekTarget, Tree},
+    tree::{ROOT, Tree},
     view::View,
-    volume::{BlockStatus, Volume},
+    volume::Volume,
 };
 
 /// One of several reads.
@@ -182,13 +183,6 @@ impl PastVolume {
         let size_bytes = view.attributes(ROOT)?.size;
         Ok(Self { view, size_bytes })
     }
-
-    fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64, FsError> {
-        match self.view.seek(ROOT, offset, target) {
-            Err(FsError::NoData) => Ok(self.size_bytes),
-            found => found,
-        }
-    }
 }
 
 impl BlockDevice for PastVolume {
@@ -229,25 +223,8 @@ impl BlockDevice for PastVolume {
     }
 
     fn block_status(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<BlockStatus>, FsError> {
-        let end = offset.checked_add(length).ok_or(FsError::Invalid)?;
-        let mut ranges = Vec::new();
-        let mut at = offset;
-        while at < end && ranges.len() < limit {
-            let next = self.seek(at, SeekTarget::Data)?;
-            let data = next <= at;
-            let until = if data {
-                self.seek(at, SeekTarget::Hole)?
-            } else {
-                next
-            };
-            let until = until.clamp(at + 1, end);
-            ranges.push(BlockStatus {
-                offset: at,
-                length: until - at,
-                data,
-            });
-            at = until;
-        }
-        Ok(ranges)
+        let end = offset.checked_add(length).filter(|end| *end <= self.size_bytes);
+        self.view
+            .block_status(ROOT, offset, end.ok_or(FsError::Invalid)?, limit)
     }
 }

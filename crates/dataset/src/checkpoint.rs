@@ -89,6 +89,9 @@ impl Datasets {
     /// Hands a bounded part of what streams have written to the store, ahead of the commit that will make it part of
     /// their files; whether there was any.
     pub fn write_ahead_step(&self) -> bool {
+        if !self.environment.ahead.any_waits() {
+            return false;
+        }
         let nodes = self.nodes_where(|_| true);
         let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
         let mut worked = false;
@@ -110,10 +113,7 @@ impl Datasets {
 
     /// Bytes that were written ahead and wait for a commit.
     pub fn ahead_bytes(&self) -> u64 {
-        let nodes = self.nodes_where(|_| true);
-        let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
-        let live = handles.iter().filter_map(Borrowed::live);
-        live.map(|live| live.ahead_bytes()).sum()
+        self.environment.ahead.bytes()
     }
 
     /// Whether so much is dirty that it should be committed before the interval is over. What `durability=ram` keeps does not

@@ -6,7 +6,7 @@ use terrace_cache::{Budget, ChunkHeat, Foreground, Heat, ReadAhead, ReadCache, R
 use terrace_device::Clock;
 use terrace_store::Store;
 
-use crate::{fragments::Fragments, object_pins::ObjectPins, relief::Relief};
+use crate::{fragments::Fragments, object_pins::ObjectPins, relief::Relief, write_ahead::AheadTotals};
 
 /// Memory budget when none is named, bytes.
 const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
@@ -43,6 +43,8 @@ pub struct Environment {
     pub pins: ObjectPins,
     /// Regions that lie in many pieces.
     pub fragments: Fragments,
+    /// What was written ahead of its commit.
+    pub ahead: Arc<AheadTotals>,
     /// What is done for those who find no room.
     pub relief: Relief,
 }
@@ -75,6 +77,7 @@ impl Environment {
             reuse: ReuseSampler::default(),
             pins: ObjectPins::default(),
             fragments: Fragments::default(),
+            ahead: Arc::default(),
             relief: Relief::default(),
         }
     }

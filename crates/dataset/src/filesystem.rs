@@ -454,10 +454,6 @@ impl Live for Filesystem {
         self.live.size_maps();
     }
 
-    fn ahead_bytes(&self) -> u64 {
-        self.live.ahead_bytes()
-    }
-
     fn commit_frozen(&self) -> Result<Sequence, FsError> {
         self.live.commit_frozen()
     }

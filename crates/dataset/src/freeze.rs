@@ -193,10 +193,6 @@ impl Live for LiveDataset {
         self.write_ahead_step()
     }
 
-    fn ahead_bytes(&self) -> u64 {
-        self.ahead.bytes()
-    }
-
     fn commit_frozen(&self) -> Result<Sequence, FsError> {
         let sequence = self.commit_pending()?;
         if self.group.take_skipped() {

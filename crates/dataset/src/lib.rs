@@ -10,6 +10,7 @@ mod acl;
 mod attributes;
 mod attributes_set;
 mod block_device;
+mod block_status;
 mod build;
 mod check;
 mod checkpoint;
@@ -80,6 +81,7 @@ mod hostile_bytes;
 
 pub use attributes::{Attributes, FsStatistics, SetAttributes, SetTime};
 pub use block_device::{BlockDevice, BlockRead, PastVolume, ReadOnly};
+pub use block_status::BlockStatus;
 pub use check::{CheckReport, check};
 pub use context::{Context, Groups};
 pub use counters::Counters;
@@ -117,4 +119,5 @@ pub use versions::{
     scan_as_of, split_value,
 };
 pub use view::View;
-pub use volume::{BlockStatus, Volume};
+pub use volume::Volume;
+pub use write_ahead::AheadTotals;

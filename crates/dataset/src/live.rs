@@ -124,7 +124,7 @@ impl LiveDataset {
             pending: Mutex::new(None),
             building: AtomicBool::new(false),
             group: Group::default(),
-            ahead: Ahead::default(),
+            ahead: Ahead::new(dataset.environment().ahead.clone()),
             relayouts: Relayouts::default(),
             dataset,
         }

@@ -43,9 +43,6 @@ pub trait Live: Send + Sync {
     /// their files; whether there was any.
     fn write_ahead(&self) -> bool;
 
-    /// Bytes written ahead since the last freeze.
-    fn ahead_bytes(&self) -> u64;
-
     /// Builds and commits what the last freeze swapped out (nothing: returns the store's newest sequence). The
     /// caller holds the commit lock. After a failure what was frozen stays to be committed by the next call.
     fn commit_frozen(&self) -> Result<Sequence, FsError>;

@@ -496,6 +496,15 @@ pub fn scan_as_of(
     Ok(found)
 }
 
+/// The first key with `from <= key < to` of which there is a version of any time.
+pub fn first_of_any_time(store: &dyn Store, from: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+    // Live ones first: see `scan_as_of`.
+    let live = store.scan(from, to, 1)?;
+    let (old, _) = old_versions(store, from, to, 1)?;
+    let live = live.into_iter().map(|(key, _)| key.to_vec());
+    Ok(live.chain(old.into_iter().map(|(key, ..)| key)).min())
+}
+
 /// Versions in history of the records with `from <= key < to`: live key, death, value; at most `limit`. If there may
 /// be more, also the last live key, whose versions may be incomplete.
 fn old_versions(store: &dyn Store, from: &[u8], to: &[u8], limit: usize) -> Result<OldVersions, StoreError> {

@@ -13,6 +13,7 @@ use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, StoreError};
 
 use crate::{
     attributes::{Attributes, FsStatistics},
+    block_status::{BlockStatus, pieces_of},
     context::Context,
     entry::EntryRecord,
     error::FsError,
@@ -21,7 +22,7 @@ use crate::{
     region::{REGION_BLOCKS, REGION_BYTES, RegionRecord},
     state::DatasetState,
     tree::{ACCESS_EXECUTE, DirectoryEntry, ROOT, SeekTarget, Tree},
-    versions::{read_as_of, scan_as_of},
+    versions::{first_of_any_time, read_as_of, scan_as_of},
 };
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -272,6 +273,37 @@ impl View {
             (region, block) = (region + 1, 0);
         }
         Ok(inode.size)
+    }
+
+    /// Data and holes of an object from `offset` to `end`, at most `limit` pieces; of much data only the first part.
+    pub(crate) fn block_status(
+        &self,
+        object: u64,
+        offset: u64,
+        end: u64,
+        limit: usize,
+    ) -> Result<Vec<BlockStatus>, FsError> {
+        let answer = self.inode(object).and_then(|inode| {
+            let (number, store, body) = (self.state.number(), self.state.store().as_ref(), inode.body);
+            let next_region = |from, to| {
+                let (from, to) = (keys::region(number, body, from), keys::region(number, body, to));
+                let next = first_of_any_time(store, &from, &to)?;
+                Ok(next
+                    .map(|key| keys::parse_region(&key))
+                    .transpose()?
+                    .map(|(.., region)| region))
+            };
+            let mapped = |region| {
+                let record = self.region(body, region)?;
+                let mut mapped = [false; REGION_BLOCKS as usize];
+                for run in record.runs() {
+                    mapped[run.block as usize..run.end() as usize].fill(true);
+                }
+                Ok(mapped)
+            };
+            pieces_of(offset, end, limit, next_region, mapped)
+        });
+        self.check(answer)
     }
 
     fn do_attribute_names(&self, object: u64) -> Result<Vec<Vec<u8>>, FsError> {

@@ -6,6 +6,7 @@ use terrace_store::{BLOCK_BYTES, ChunkId, Sequence};
 
 use crate::{
     block_device::BlockRead,
+    block_status::{BlockStatus, pieces_of},
     data_write::FILE_BYTES_MAX,
     error::FsError,
     fragments::Fragment,
@@ -15,28 +16,12 @@ use crate::{
     live::LiveDataset,
     object::{Object, State},
     pieces::is_zero,
-    region::REGION_BYTES,
     state::{Accepts, DatasetState, Live, Paused, Relaid},
     tree::{ROOT, SeekTarget},
     versions::{Old, VersionedBatch},
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Most regions that one answer about data and holes looks at: 4 GiB of data, so that nobody keeps a thread busy for minutes
-/// with one question about a large volume.
-const STATUS_REGIONS_MAX: usize = 4096;
-
-/// Data or hole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockStatus {
-    /// Where it starts, bytes.
-    pub offset: u64,
-    /// Bytes.
-    pub length: u64,
-    /// Whether anything is mapped there; otherwise it reads as zero.
-    pub data: bool,
-}
-
 /// A live volume. All methods may be called from any thread; offsets and lengths need no alignment.
 pub struct Volume {
     live: LiveDataset,
@@ -252,46 +237,13 @@ impl Volume {
     /// regions are looked at for one answer; whatever is a hole costs nothing.
     pub fn block_status(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<BlockStatus>, FsError> {
         self.within(offset, length)?;
-        let end = offset + length;
-        let mut pieces: Vec<BlockStatus> = Vec::new();
-        let mut at = offset;
-        let mut looked_at = 0;
-        while at < end && pieces.len() <= limit && looked_at < STATUS_REGIONS_MAX {
-            let region = at / REGION_BYTES;
-            let last = end.div_ceil(REGION_BYTES);
-            let next = self.live.next_region(&self.object, region, last)?.unwrap_or(last);
-            if next > region {
-                let until = (next * REGION_BYTES).min(end);
-                push(
-                    &mut pieces,
-                    BlockStatus {
-                        offset: at,
-                        length: until - at,
-                        data: false,
-                    },
-                );
-                at = until;
-                continue;
-            }
-            looked_at += 1;
-            let mapped = self.live.mapped_blocks(&self.object, region)?;
-            for data in &mapped[((at % REGION_BYTES) / BLOCK) as usize..] {
-                let until = ((at / BLOCK + 1) * BLOCK).min(end);
-                if at < until {
-                    push(
-                        &mut pieces,
-                        BlockStatus {
-                            offset: at,
-                            length: until - at,
-                            data: *data,
-                        },
-                    );
-                }
-                at = until;
-            }
-        }
-        pieces.truncate(limit);
-        Ok(pieces)
+        pieces_of(
+            offset,
+            offset + length,
+            limit,
+            |from, to| self.live.next_region(&self.object, from, to),
+            |region| self.live.mapped_blocks(&self.object, region),
+        )
     }
 }
 
@@ -306,10 +258,6 @@ impl Live for Volume {
 
     fn size_maps(&self) {
         self.live.size_maps();
-    }
-
-    fn ahead_bytes(&self) -> u64 {
-        self.live.ahead_bytes()
     }
 
     fn commit_frozen(&self) -> Result<Sequence, FsError> {
@@ -336,12 +284,5 @@ impl Live for Volume {
 
     fn close(&self) {
         self.live.close();
-    }
-}
-
-fn push(pieces: &mut Vec<BlockStatus>, piece: BlockStatus) {
-    match pieces.last_mut() {
-        Some(last) if last.data == piece.data => last.length += piece.length,
-        _ => pieces.push(piece),
     }
 }

@@ -13,7 +13,7 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -38,13 +38,34 @@ const SLOTS_WAITING_MAX: usize = 128;
 const CHUNK_MEMORY_BYTES: u64 = 1024;
 const SLOT_BYTES: u64 = CHUNK_BYTES_MAX as u64;
 
-/// What waits to be written ahead.
-#[derive(Default)]
+/// What all datasets have waiting and written ahead, kept by differences: the flusher asks all the time.
+#[derive(Debug, Default)]
+pub struct AheadTotals {
+    /// Slots that wait.
+    slots: AtomicUsize,
+    /// Written ahead since the last freeze of their dataset.
+    bytes: AtomicU64,
+}
+
+impl AheadTotals {
+    /// Whether anything waits to be written ahead.
+    pub(crate) fn any_waits(&self) -> bool {
+        self.slots.load(Relaxed) > 0
+    }
+
+    /// Bytes that were written ahead and wait for a commit.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+}
+
+/// What waits to be written ahead. A total is added to before its part, and taken from after it: it is never too low.
 pub(crate) struct Ahead {
     queue: Mutex<VecDeque<(Arc<Object>, u64)>>,
     /// Held in common by those who write.
     writing: RwLock<()>,
     bytes: AtomicU64,
+    totals: Arc<AheadTotals>,
 }
 
 /// Runs of blocks: the first, how many, and the chunk that holds them; without one they are zero.
@@ -54,6 +75,32 @@ pub(crate) type Stored = Vec<(u64, u32, Option<Written>)>;
 pub(crate) type StoodStill<'a> = RwLockWriteGuard<'a, ()>;
 
 impl Ahead {
+    /// Of one dataset of those that have these totals.
+    pub(crate) fn new(totals: Arc<AheadTotals>) -> Self {
+        Self {
+            queue: Mutex::default(),
+            writing: RwLock::default(),
+            bytes: AtomicU64::default(),
+            totals,
+        }
+    }
+
+    fn push(&self, object: Arc<Object>, slot: u64) {
+        self.totals.slots.fetch_add(1, Relaxed);
+        self.queue.lock().push_back((object, slot));
+    }
+
+    fn pop(&self) -> Option<(Arc<Object>, u64)> {
+        let next = self.queue.lock().pop_front()?;
+        self.totals.slots.fetch_sub(1, Relaxed);
+        Some(next)
+    }
+
+    fn add(&self, bytes: u64) {
+        self.totals.bytes.fetch_add(bytes, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
     /// Waits for what is on its way.
     pub(crate) fn stand_still(&self) -> StoodStill<'_> {
         self.writing.write()
@@ -61,18 +108,20 @@ impl Ahead {
 
     /// Forgets what waits: it is about to be frozen.
     pub(crate) fn clear(&self) {
-        self.queue.lock().clear();
-        self.bytes.store(0, Relaxed);
+        let slots = std::mem::take(&mut *self.queue.lock()).len();
+        self.totals.slots.fetch_sub(slots, Relaxed);
+        self.totals.bytes.fetch_sub(self.bytes.swap(0, Relaxed), Relaxed);
     }
 
     /// Whether so much waits that streams must help.
     pub(crate) fn is_long(&self) -> bool {
         self.queue.lock().len() > SLOTS_WAITING_MAX
     }
+}
 
-    /// Bytes written ahead since the last freeze.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Relaxed)
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
@@ -108,7 +157,7 @@ impl LiveDataset {
         // The last slot too: of two writes that share one, either may be the later.
         for number in from / SLOT_BYTES..end.div_ceil(SLOT_BYTES) {
             if state.data.queue(number) {
-                self.ahead.queue.lock().push_back((object.clone(), number));
+                self.ahead.push(object.clone(), number);
             }
         }
     }
@@ -186,7 +235,7 @@ impl LiveDataset {
     fn take_candidates(&self, most: usize) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         while candidates.len() < most {
-            let Some((object, number)) = self.ahead.queue.lock().pop_front() else {
+            let Some((object, number)) = self.ahead.pop() else {
                 break;
             };
             let mut state = object.state.lock();
@@ -235,7 +284,7 @@ impl LiveDataset {
         self.add_dirty(more);
         self.sub_dirty(gone * BLOCK_BYTES as u64);
         self.rooms.written_ahead(bytes);
-        self.ahead.bytes.fetch_add(bytes, Relaxed);
+        self.ahead.add(bytes);
         gone
     }
 
@@ -246,5 +295,26 @@ impl LiveDataset {
             self.rooms.spend(bytes, bytes);
             self.sub_dirty(ahead_memory_bytes(layer));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_totals_are_those_of_all_datasets_that_there_are() {
+        let totals = Arc::new(AheadTotals::default());
+        let [one, other] = [(); 2].map(|()| Ahead::new(totals.clone()));
+        one.add(100);
+        other.add(20);
+        other.add(3);
+        assert_eq!(totals.bytes(), 123);
+        one.clear();
+        assert_eq!(totals.bytes(), 23);
+        one.add(1);
+        drop(other);
+        assert_eq!(totals.bytes(), 1);
+        assert!(!totals.any_waits());
     }
 }

@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use terrace_dataset::{
-    ACCESS_READ, ACCESS_WRITE, At, AttributeMode, Context, Datasets, Environment, FileKind, Filesystem,
-    FsError, Groups, NewDataset, Progress, ROOT, RenameMode, SetAttributes, SetTime, Time, Tree,
+    ACCESS_READ, ACCESS_WRITE, At, AttributeMode, BlockDevice, Context, Datasets, Environment, FileKind,
+    Filesystem, FsError, Groups, NewDataset, PastVolume, Progress, ROOT, RenameMode, SetAttributes, SetTime,
+    Time, Tree,
 };
 use terrace_device::ManualClock;
 use terrace_store::{MemoryStore, Store};
@@ -601,20 +602,44 @@ fn a_question_about_much_data_is_answered_in_parts() {
     let volume = datasets.volume("pool/v").unwrap();
     let of_a_hole = volume.block_status(0, size, 10).unwrap();
     assert_eq!((of_a_hole.len(), of_a_hole[0].length), (1, size));
+    datasets.snapshot("pool/v@before", false, "").unwrap();
     for region in 0..4200 {
         volume.write(region * REGION, &[1; 4096]).unwrap();
     }
     volume.flush().unwrap();
-    let (mut at, mut questions, mut data_bytes) = (0, 0, 0);
-    while at < size {
-        for piece in volume.block_status(at, size - at, usize::MAX).unwrap() {
-            assert_eq!(piece.offset, at);
-            at += piece.length;
-            data_bytes += if piece.data { piece.length } else { 0 };
+    datasets.snapshot("pool/v@full", false, "").unwrap();
+    // All of one device, question by question: how many it took, and how much data there is.
+    let ask = |device: &dyn BlockDevice| {
+        let (mut at, mut questions, mut data_bytes) = (0, 0, 0);
+        while at < size {
+            for piece in device.block_status(at, size - at, usize::MAX).unwrap() {
+                assert_eq!(piece.offset, at);
+                at += piece.length;
+                data_bytes += if piece.data { piece.length } else { 0 };
+            }
+            questions += 1;
         }
-        questions += 1;
-    }
-    assert_eq!((at, questions, data_bytes), (size, 2, 4200 * 4096));
+        assert_eq!(at, size);
+        (questions, data_bytes)
+    };
+    assert_eq!(ask(&*volume), (2, 4200 * 4096));
+    volume.discard(0, 4150 * REGION).unwrap();
+    volume.flush().unwrap();
+    assert_eq!(ask(&*volume), (1, 50 * 4096));
+    let past = |name: &str| {
+        let view = datasets
+            .volume_view("pool/v", &At::Snapshot(name.into()))
+            .unwrap();
+        PastVolume::new(view).unwrap()
+    };
+    // What there was at other times is work as well.
+    assert_eq!(ask(&past("full")), (2, 4200 * 4096));
+    assert_eq!(ask(&past("before")), (2, 0));
+    let full = past("full");
+    assert_eq!(full.block_status(4096, size, 1), Err(FsError::Invalid));
+    let first = full.block_status(0, 3 * REGION, 3).unwrap();
+    let first: Vec<_> = first.iter().map(|piece| (piece.length, piece.data)).collect();
+    assert_eq!(first, [(4096, true), (REGION - 4096, false), (4096, true)]);
 }
 
 #[test]

@@ -13,6 +13,7 @@
 mod batch;
 mod buffers;
 mod channel;
+mod complaint;
 mod connection;
 mod crowd;
 mod negotiation;

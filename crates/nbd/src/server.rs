@@ -25,6 +25,7 @@ use terrace_device::{SocketFile, listen_at};
 
 use crate::{
     channel::{self, Dialogue},
+    complaint::Complaint,
     connection::Stream,
     crowd::Crowd,
     negotiation::{Exports, Outcome, Security, greet, negotiate},
@@ -112,6 +113,10 @@ struct State {
     threads: Vec<JoinHandle<()>>,
     next_client: u64,
     crowd: Crowd,
+    /// Clients for whom there was no room.
+    turned_away: Complaint,
+    /// Clients that the system did not give, or had no thread for.
+    failed: Complaint,
 }
 
 impl State {
@@ -125,6 +130,21 @@ impl State {
             client.stream.shutdown();
         }
         true
+    }
+
+    fn say_turned_away(&self, due: Option<u64>) {
+        if let Some(times) = due {
+            let connected = self.clients.len();
+            tracing::warn!(
+                "NBD: clients turned away since it was last said: {times}; {connected} are connected, and there is no room for more"
+            );
+        }
+    }
+
+    fn failed(&mut self, what: &fmt::Arguments<'_>) {
+        if let Some(times) = self.failed.once_more(Instant::now()) {
+            tracing::warn!("NBD: {what}; times since it was last said: {times}");
+        }
     }
 }
 
@@ -264,6 +284,7 @@ impl Inner {
             Listener::Tcp(listener) => listener.as_fd(),
         };
         while !self.stopping.load(Ordering::Acquire) {
+            self.complain();
             let mut waiting = [PollFd::new(&descriptor, PollFlags::IN)];
             // Woken five times a second to see whether the server stops.
             let pause = Timespec {
@@ -280,7 +301,9 @@ impl Inner {
             match stream {
                 Ok(stream) => self.clone().welcome(stream),
                 Err(error) => {
-                    tracing::warn!("NBD: a client could not be accepted: {error}");
+                    self.state
+                        .lock()
+                        .failed(&format_args!("a client could not be accepted: {error}"));
                     // Most likely there are no descriptors left: not asked again at once.
                     thread::sleep(Duration::from_millis(100));
                 }
@@ -304,6 +327,17 @@ impl Inner {
         left.for_each(|client| client.stream.shutdown());
     }
 
+    /// Says what is left to say of clients that were turned away, or failed.
+    fn complain(&self) {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        let due = state.turned_away.due(now);
+        state.say_turned_away(due);
+        if let Some(times) = state.failed.due(now) {
+            tracing::warn!("NBD: clients that could not be served since it was last said: {times}");
+        }
+    }
+
     fn welcome(self: Arc<Self>, stream: Stream) {
         let mut state = self.state.lock();
         state.threads.retain(|thread| !thread.is_finished());
@@ -316,10 +350,8 @@ impl Inner {
             }
         };
         if !can_stay {
-            let connected = state.clients.len();
-            tracing::warn!(
-                "NBD: a client was turned away: {connected} are connected, and there is no room for more"
-            );
+            let due = state.turned_away.once_more(Instant::now());
+            state.say_turned_away(due);
             return;
         }
         let handle = stream.handle();
@@ -355,7 +387,7 @@ impl Inner {
         match thread {
             Ok(thread) => state.threads.push(thread),
             Err(error) => {
-                tracing::warn!("NBD: no thread for a client: {error}");
+                state.failed(&format_args!("no thread for a client: {error}"));
                 state.clients.remove(&number);
             }
         }

@@ -3,7 +3,7 @@
 //!
 //! Invariants: a copy that is as it should be is not written; what is written anew goes the way of any other label or root, so that
 //! each device has an intact copy of both at every moment that it had one; nothing is written on a device that the labels
-//! call absent: what it has tells how long it was away.
+//! call absent: what it has tells how long it was away; checkpoints do not wait for what is read of roots.
 
 use std::sync::Arc;
 
@@ -13,8 +13,11 @@ use crate::labels::LabelCopies;
 use crate::layout::ROOT_OFFSETS;
 use crate::member::OpenDevice;
 use crate::root::{Slot, read_slot};
-use crate::roots::Roots;
+use crate::roots::Slots;
 use crate::{Pool, PoolError, PoolId};
+
+/// How often roots are read again, since one was written meanwhile, until none is.
+const UNDISTURBED_TRIES: usize = 4;
 
 /// What was wrong with labels and roots of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +34,7 @@ pub struct FrontDamage {
 
 impl Pool {
     /// Reads every copy of label and root of every device that is there, and writes anew what is not as it should be (nothing where
-    /// the pool is open for reading). Reads 8 times 64 KiB of each device; labels and roots do not change meanwhile.
+    /// the pool is open for reading). Reads 8 times 64 KiB of each device; labels do not change meanwhile.
     ///
     /// # Errors
     /// If no device takes a label or root.
@@ -51,7 +54,7 @@ impl Pool {
 
     fn mend_labels(&self) -> Result<Vec<FrontDamage>, PoolError> {
         let _updating = self.updating.lock();
-        let damage = self.look(|device| self.bad_labels(device));
+        let damage = counted(self.look(|device| self.bad_labels(device)));
         if damage.is_empty() || self.read_only {
             return Ok(as_it_is(damage));
         }
@@ -61,37 +64,51 @@ impl Pool {
     }
 
     fn mend_roots(&self) -> Result<Vec<FrontDamage>, PoolError> {
-        let mut roots = self.roots.lock();
-        let damage = self.look(|device| bad_roots(device, &self.id(), &roots));
+        let damage = counted(self.look_at_roots());
         if damage.is_empty() || self.read_only {
             return Ok(as_it_is(damage));
         }
-        // Once for each slot: the one with the newest root is never written over.
-        for _ in ROOT_OFFSETS {
-            self.repeat_root_locked(&mut roots, &[])?;
+        {
+            // Once for each slot: the one with the newest root is never written over.
+            let mut roots = self.roots.lock();
+            for _ in ROOT_OFFSETS {
+                self.repeat_root_locked(&mut roots, &[])?;
+            }
         }
-        Ok(self.after(damage, |device| bad_roots(device, &self.id(), &roots)))
+        let mut left = self.look_at_roots();
+        let after = damage.into_iter().map(|(device, found)| {
+            let is_it = |(other, _): &(Arc<OpenDevice>, _)| other.number == device.number;
+            let bad = left.iter().position(is_it).map(|at| left.swap_remove(at).1);
+            FrontDamage {
+                left: in_words(bad.unwrap_or_default()),
+                ..damage_of(&device, found)
+            }
+        });
+        Ok(after.collect())
     }
 
-    /// Devices of which something is wrong, which is counted on them.
+    /// Devices of which something is wrong with the roots. They are read while others may write some: what looks wrong then is
+    /// believed if none was written meanwhile. Where that is so each time, none is in the end.
+    fn look_at_roots(&self) -> Vec<(Arc<OpenDevice>, Vec<Bad>)> {
+        for _ in 0..UNDISTURBED_TRIES {
+            let slots = self.roots.lock().slots();
+            let bad = self.look(|device| bad_roots(device, &self.id(), &slots));
+            if bad.is_empty() || self.roots.lock().slots() == slots {
+                return bad;
+            }
+        }
+        let roots = self.roots.lock();
+        self.look(|device| bad_roots(device, &self.id(), &roots.slots()))
+    }
+
+    /// Devices of which something is wrong.
     fn look(&self, bad: impl Fn(&OpenDevice) -> Vec<Bad>) -> Vec<(Arc<OpenDevice>, Vec<Bad>)> {
         let open = self.open.read().to_vec();
         let looked = open.into_iter().map(|device| {
             let bad = bad(&device);
             (device, bad)
         });
-        let wrong: Vec<_> = looked.filter(|(_, bad)| !bad.is_empty()).collect();
-        for (device, bad) in &wrong {
-            for bad in bad {
-                let counter = match bad.is_unreadable {
-                    true => &device.counters.read_errors,
-                    false => &device.counters.checksum_errors,
-                };
-                count(counter, 1);
-                tracing::warn!(device = device.device.path(), "{}", bad.words);
-            }
-        }
-        wrong
+        looked.filter(|(_, bad)| !bad.is_empty()).collect()
     }
 
     fn after(
@@ -162,10 +179,10 @@ impl Bad {
 }
 
 /// Copies of root slots that are not what was written there.
-fn bad_roots(device: &OpenDevice, pool: &PoolId, roots: &Roots) -> Vec<Bad> {
+fn bad_roots(device: &OpenDevice, pool: &PoolId, slots: &Slots) -> Vec<Bad> {
     let mut bad = Vec::new();
     // One that holds none has nothing to lose: what lies there is looked at when it is written.
-    let Some((newest, generation)) = roots.slot_of(device.number) else {
+    let Some((newest, generation)) = slots.of(device.number) else {
         return bad;
     };
     for (slot, copies) in ROOT_OFFSETS.iter().enumerate() {
@@ -186,6 +203,21 @@ fn bad_roots(device: &OpenDevice, pool: &PoolId, roots: &Roots) -> Vec<Bad> {
         }
     }
     bad
+}
+
+/// The same, counted on the devices.
+fn counted(wrong: Vec<(Arc<OpenDevice>, Vec<Bad>)>) -> Vec<(Arc<OpenDevice>, Vec<Bad>)> {
+    for (device, bad) in &wrong {
+        for bad in bad {
+            let counter = match bad.is_unreadable {
+                true => &device.counters.read_errors,
+                false => &device.counters.checksum_errors,
+            };
+            count(counter, 1);
+            tracing::warn!(device = device.device.path(), "{}", bad.words);
+        }
+    }
+    wrong
 }
 
 fn in_words(bad: Vec<Bad>) -> Vec<String> {
@@ -211,4 +243,96 @@ fn as_it_is(damage: Vec<(Arc<OpenDevice>, Vec<Bad>)>) -> Vec<FrontDamage> {
         }
     });
     damage.collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::{OnceLock, Weak};
+
+    use parking_lot::Mutex;
+    use terrace_device::{Device, DeviceError, MemoryDevice, SeededRandomness};
+
+    use super::*;
+    use crate::{CreateOptions, Parallelism, TierSettings};
+
+    /// While roots are read of it, somebody writes some.
+    struct Busy {
+        memory: MemoryDevice,
+        pool: OnceLock<Weak<Pool>>,
+        /// Roots that are still to be written, and those for which there was no lock.
+        to_write: Mutex<(usize, usize)>,
+    }
+
+    impl Device for Busy {
+        fn path(&self) -> String {
+            self.memory.path()
+        }
+        fn size_bytes(&self) -> u64 {
+            self.memory.size_bytes()
+        }
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+            let read = self.memory.read_at(offset, buffer);
+            let pool = self.pool.get().and_then(Weak::upgrade);
+            let is_root = ROOT_OFFSETS.iter().flatten().any(|start| *start == offset);
+            if let Some(pool) = pool.filter(|_| is_root) {
+                let mut to_write = self.to_write.lock();
+                if pool.roots.try_lock().is_none() {
+                    to_write.1 += 1;
+                } else if to_write.0 > 0 {
+                    to_write.0 -= 1;
+                    pool.write_root(b"beside").unwrap();
+                }
+            }
+            read
+        }
+        fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+            self.memory.write_at(offset, data)
+        }
+        fn flush(&self) -> Result<(), DeviceError> {
+            self.memory.flush()
+        }
+        fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+            self.memory.discard(offset, length)
+        }
+    }
+
+    #[test]
+    fn roots_are_written_while_they_are_read_and_neither_waits_nor_calls_the_other_damaged() {
+        let device = Arc::new(Busy {
+            memory: MemoryDevice::new("/busy", 64 << 20),
+            pool: OnceLock::new(),
+            to_write: Mutex::new((0, 0)),
+        });
+        let create = CreateOptions {
+            name: "tank".into(),
+            tiers: vec![(
+                TierSettings::named("only"),
+                vec![device.clone() as Arc<dyn Device>],
+            )],
+            properties: Default::default(),
+            segment_bytes: None,
+            created_nanoseconds: 1,
+            force: false,
+            parallelism: Parallelism::Sequential,
+        };
+        let pool = Arc::new(Pool::create(create, &SeededRandomness::new(7)).unwrap());
+        (0..2).for_each(|_| pool.write_root(b"root").unwrap());
+        device.pool.set(Arc::downgrade(&pool)).unwrap();
+        *device.to_write.lock() = (2, 0);
+        assert_eq!(pool.mend_fronts().unwrap(), []);
+        assert_eq!(*device.to_write.lock(), (0, 0));
+
+        // What is damaged is found all the same.
+        device.memory.write_at(ROOT_OFFSETS[1][1], &[9; 4096]).unwrap();
+        let damage = pool.mend_fronts().unwrap();
+        assert_eq!(damage.len(), 1, "{damage:?}");
+        assert_eq!(
+            (damage[0].found.len(), damage[0].left.len()),
+            (1, 0),
+            "{damage:?}"
+        );
+        assert_eq!(device.to_write.lock().1, 0);
+        assert_eq!(pool.mend_fronts().unwrap(), []);
+    }
 }

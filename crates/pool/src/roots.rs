@@ -36,6 +36,22 @@ pub(crate) struct Roots {
     unsure: Vec<(u16, usize, u64)>,
 }
 
+/// Where the newest root of each device was at some time, and the highest generation then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Slots(Vec<(u16, usize, u64)>, u64);
+
+impl Slots {
+    /// The slot and the generation of a device's newest valid root.
+    pub(crate) fn of(&self, number: u16) -> Option<(usize, u64)> {
+        slot_of(&self.0, number)
+    }
+}
+
+fn slot_of(slots: &[(u16, usize, u64)], number: u16) -> Option<(usize, u64)> {
+    let found = slots.iter().find(|(device, ..)| *device == number);
+    found.map(|(_, slot, generation)| (*slot, *generation))
+}
+
 impl Roots {
     /// Reads the slots of all devices; the highest generation wins. Of those that were away (`returned`) only where no
     /// other has a root: theirs are of the past.
@@ -83,12 +99,14 @@ impl Roots {
         self.slot_of(number).map_or(0, |(slot, _)| 1 - slot)
     }
 
+    /// Where the newest root of each device is now.
+    pub(crate) fn slots(&self) -> Slots {
+        Slots(self.slots.clone(), self.generation)
+    }
+
     /// The slot and the generation of a device's newest valid root.
-    pub(crate) fn slot_of(&self, number: u16) -> Option<(usize, u64)> {
-        let mut slots = self.slots.iter();
-        slots
-            .find(|(device, ..)| *device == number)
-            .map(|(_, slot, generation)| (*slot, *generation))
+    fn slot_of(&self, number: u16) -> Option<(usize, u64)> {
+        slot_of(&self.slots, number)
     }
 
     fn set_slot(&mut self, number: u16, slot: usize) {

@@ -310,7 +310,10 @@ impl Run {
         for disk in &there {
             self.perhaps[*disk] = newest;
         }
-        self.newest.push(there);
+        // Perhaps only those have a label of it that were in use until then: those that came back get none before they have the log.
+        let were_in_use = |disk: &usize| self.newest.iter().all(|newest| newest.contains(disk));
+        let current: Disks = there.iter().copied().filter(were_in_use).collect();
+        self.newest.push(if current.is_empty() { there } else { current });
     }
 
     fn last_of(&self, disk: usize) -> Option<&Use> {

@@ -1,0 +1,189 @@
+//! `Looking`: which chunks lie in a segment whose headers do not tell it, found in the table of all chunks, some records a step.
+//!
+//! Headers are damaged, or chunks came and went while they were read. Invariants: a step reads a bounded number of records, so that
+//! whoever waits for a checkpoint or for room gets a turn, however large the pool; a chunk that lay in the segment all the time
+//! is found; one that left meanwhile is no matter for who moves it.
+
+use terrace_pool::SegmentId;
+use terrace_store::{ChunkId, StoreError};
+
+use crate::{
+    maintenance::Maintenance,
+    record::{ChunkRecord, TABLE_CHUNKS, chunk_of_key},
+    store::ChunkStore,
+};
+
+/// Records that a step reads, and that are read at once.
+const STEP_RECORDS: usize = 8192;
+const SCAN: usize = 1024;
+
+/// How far a look is.
+#[derive(Debug)]
+pub(crate) struct Looking {
+    segment: SegmentId,
+    /// The key of the record to go on with.
+    from: Vec<u8>,
+    found: Vec<ChunkId>,
+}
+
+impl ChunkStore {
+    /// Makes a segment the one that is compacted: at once where its headers tell what lies there, else after a look.
+    pub(crate) fn begin_compacting(
+        &self,
+        state: &mut Maintenance,
+        segment: SegmentId,
+    ) -> Result<(), StoreError> {
+        let (ids, whole) = self.chunks_by_headers(segment)?;
+        match whole {
+            true => state.compacting = Some((segment, ids)),
+            false => {
+                state.looking = Some(Looking {
+                    segment,
+                    from: vec![TABLE_CHUNKS],
+                    found: Vec::new(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with a look, whose segment is compacted when it is done; whether there was one.
+    pub(crate) fn look_step(&self, state: &mut Maintenance) -> bool {
+        let Some(mut looking) = state.looking.take() else {
+            return false;
+        };
+        for _ in 0..STEP_RECORDS / SCAN {
+            let records = self.tree.scan(&looking.from, &[TABLE_CHUNKS + 1], SCAN);
+            let records = match records {
+                Ok(records) => records,
+                // The others are compacted all the same.
+                Err(cause) => {
+                    tracing::error!(segment = %looking.segment, %cause, "a segment cannot be compacted");
+                    state.stuck.insert(looking.segment);
+                    return true;
+                }
+            };
+            let Some((last, _)) = records.last() else {
+                let books = self.keeper.lock();
+                let segment = books.segments.get(&looking.segment);
+                // It may have been given back meanwhile, and taken for something else.
+                if segment.is_some_and(|segment| !segment.open && !segment.freeing) {
+                    state.compacting = Some((looking.segment, looking.found));
+                }
+                return true;
+            };
+            looking.from = last.to_vec();
+            looking.from.push(0);
+            let is_here = |value: &[u8]| {
+                let record = ChunkRecord::decode(value);
+                record.is_ok_and(|record| record.locations.iter().any(|at| at.segment == looking.segment))
+            };
+            let here = records.iter().filter(|(_, value)| is_here(value));
+            looking
+                .found
+                .extend(here.filter_map(|(key, _)| chunk_of_key(key)));
+        }
+        state.looking = Some(looking);
+        true
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::{collections::BTreeSet, sync::Arc};
+
+    use terrace_device::{Device, MemoryDevice, SeededRandomness};
+    use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
+    use terrace_store::{Batch, Compression, Flow, Owner, Piece, Placement, Store, Trial};
+
+    use super::*;
+    use crate::Options;
+
+    const CHUNKS: u32 = 20_000;
+
+    fn content(number: u32) -> Vec<u8> {
+        blake3::hash(&number.to_le_bytes()).as_bytes().repeat(16)
+    }
+
+    #[test]
+    fn what_headers_do_not_tell_is_found_in_steps_and_moved() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("d0", 160 << 20));
+        let create = CreateOptions {
+            name: "tank".into(),
+            tiers: vec![(TierSettings::named("only"), vec![device])],
+            properties: Default::default(),
+            segment_bytes: None,
+            created_nanoseconds: 1,
+            force: false,
+            parallelism: Parallelism::Sequential,
+        };
+        let pool = Arc::new(Pool::create(create, &SeededRandomness::new(7)).unwrap());
+        let options = Options {
+            threads: 0,
+            ..Options::default()
+        };
+        let store = ChunkStore::create(pool.clone(), options).unwrap();
+        let mut ids = Vec::new();
+        for first in (0..CHUNKS).step_by(500) {
+            let contents: Vec<_> = (first..first + 500).map(content).collect();
+            let pieces: Vec<_> = contents
+                .iter()
+                .map(|content| Piece {
+                    content,
+                    compression: Compression::Off,
+                    trial: Trial::Untried,
+                    dedup: false,
+                    placement: Placement::Landing(Flow::Random),
+                    owner: Owner::default(),
+                    privileged: false,
+                })
+                .collect();
+            let mut batch = Batch::new();
+            for written in store.write_chunks(&pieces).unwrap() {
+                ids.push(written.id);
+                batch.reference(written.id, 1);
+                batch.hold(written);
+            }
+            store.commit(batch).unwrap();
+        }
+        store.close_streams().unwrap();
+        let place = |id: ChunkId| {
+            let info = store.chunk_info(id).unwrap().unwrap();
+            let segment = SegmentId {
+                device: info.device,
+                index: info.segment,
+            };
+            (segment, info.offset)
+        };
+        let (segment, offset) = place(ids[CHUNKS as usize / 2]);
+        let wanted: BTreeSet<ChunkId> = ids.iter().copied().filter(|id| place(*id).0 == segment).collect();
+        // The header of one of them goes bad; what it leads to is sound.
+        let (start, at) = (offset / 4096 * 4096, offset as usize % 4096);
+        let mut block = vec![0; 4096];
+        pool.read(segment, start.into(), &mut block).unwrap();
+        block[at] ^= 1;
+        pool.write(segment, start.into(), &block).unwrap();
+
+        let mut state = store.maintenance.lock();
+        store.begin_compacting(&mut state, segment).unwrap();
+        let mut steps = 0;
+        while state.compacting.is_none() {
+            assert!(store.look_step(&mut state));
+            steps += 1;
+        }
+        assert!(steps > CHUNKS as usize / STEP_RECORDS, "{steps}");
+        assert!(!store.look_step(&mut state), "it is done");
+        let found = state
+            .compacting
+            .as_ref()
+            .map(|(_, ids)| ids.iter().copied().collect());
+        assert_eq!(found, Some(wanted.clone()));
+        while state.compacting.is_some() {
+            store.compact_step(&mut state).unwrap();
+        }
+        assert!(wanted.iter().all(|id| place(*id).0 != segment));
+        let number = CHUNKS / 2;
+        assert_eq!(store.read_chunk(ids[number as usize]).unwrap(), content(number));
+    }
+}
