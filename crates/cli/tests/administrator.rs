@@ -286,7 +286,7 @@ fn what_a_replacement_would_come_to_is_said_beforehand() {
     let error = machine.error(&["pool", "replace", "tank", "a.img", "b.img:24M", "-n"], 1);
     assert!(error.contains("replace device"), "{error}");
     let error = machine.error(&["pool", "replace", "tank", "a.img", "a.img", "-n"], 1);
-    assert!(error.contains("belongs to pool"), "{error}");
+    assert!(error.contains("is a device of this pool already"), "{error}");
     assert!(!machine.path("b.img").exists(), "a dry run made it");
     let devices = machine.json(&["status", "tank"])["tiers"][0]["devices"].clone();
     assert_eq!(devices.as_array().unwrap().len(), 1);

@@ -62,6 +62,14 @@ fn a_device_joins_and_another_one_leaves() {
     let said = machine.ok(&["pool", "add", "tank", "only=c.img:96M"]);
     assert!(said.contains("pool remove"), "says how to undo it: {said}");
     assert_eq!(device_names(&machine), ["a.img", "b.img", "c.img"]);
+    for words in [
+        &["pool", "add", "tank", "only=c.img", "--force"][..],
+        &["pool", "replace", "tank", "a.img", "./c.img"],
+        &["pool", "replace", "tank", "a.img", "c.img", "-n"],
+    ] {
+        let line = machine.error(words, 1);
+        assert!(line.contains("c.img' is a device of this pool already"), "{line}");
+    }
     machine.ok(&["pool", "remove", "tank", "a.img", "--wait"]);
     assert_eq!(device_names(&machine), ["b.img", "c.img"]);
     unchanged(&machine, &content);

@@ -4,10 +4,21 @@
 
 mod harness;
 
-use std::{fs::OpenOptions, os::unix::fs::FileExt, path::Path};
+use std::{
+    fs::OpenOptions,
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use harness::{Machine, can_mount};
 use terrace_fuse::{LoopDevice, tell_read_only};
+
+/// A loop device that was let go of is the next one that anybody gets, who would be taken for the one before.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn write_to(device: &Path) -> std::io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).open(device)?;
@@ -17,6 +28,7 @@ fn write_to(device: &Path) -> std::io::Result<()> {
 
 #[test]
 fn reading_alone_does_not_outlive_the_attachment() {
+    let _alone = alone();
     let machine = Machine::new();
     machine.make_pool();
     machine.ok(&["volume", "create", "tank/disk", "--size", "16M"]);
@@ -38,6 +50,7 @@ fn reading_alone_does_not_outlive_the_attachment() {
 
 #[test]
 fn readonly_is_given_up_on_whatever_is_attached_whenever_it_was_made() {
+    let _alone = alone();
     let machine = Machine::new();
     machine.make_pool();
     machine.ok(&["volume", "create", "tank/disk", "--size", "16M"]);
@@ -92,6 +105,7 @@ fn readonly_is_given_up_on_whatever_is_attached_whenever_it_was_made() {
 
 #[test]
 fn a_device_that_somebody_left_for_reading_alone_can_be_written() {
+    let _alone = alone();
     let machine = Machine::new();
     let first = machine.path("first.img");
     std::fs::write(&first, vec![0; 1 << 20]).unwrap();
@@ -117,6 +131,7 @@ fn a_device_that_somebody_left_for_reading_alone_can_be_written() {
 
 #[test]
 fn a_device_whose_mount_somebody_took_away_is_detached() {
+    let _alone = alone();
     let machine = Machine::new();
     machine.make_pool();
     machine.ok(&["volume", "create", "tank/disk", "--size", "16M"]);

@@ -40,6 +40,11 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Parts per `pwritev`: the kernel takes no more than 1024.
 const PARTS_MAX: usize = 1024;
 
+/// Whether the path names a device, so that no file belongs there. What is meant to lie in memory has a place of its own.
+fn is_for_devices(path: &Path) -> bool {
+    path.starts_with("/dev") && !path.starts_with("/dev/shm")
+}
+
 impl FileDevice {
     /// Opens `path` exclusively. An absent file is made with `size_bytes` (an error if that is `None`), its space
     /// allocated where the filesystem can. An existing smaller file is grown to `size_bytes`, a larger one refused:
@@ -75,6 +80,13 @@ impl FileDevice {
                     device.size_bytes.store(wanted, Ordering::Release);
                 }
                 Ok(device)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound && is_for_devices(path) => {
+                Err(fail(Cause::Other(
+                    "there is no such device; a file of that name would lie in memory, and be gone after a restart: check the name \
+                     ('lsblk' lists disks)"
+                        .into(),
+                )))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let Some(wanted) = wanted else {

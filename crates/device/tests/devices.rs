@@ -150,6 +150,16 @@ fn creating_never_cuts_off_and_says_what_to_do() {
 }
 
 #[test]
+fn no_file_is_made_where_devices_are() {
+    let path = Path::new("/dev/terrace-no-such-device");
+    for wanted in [None, Some(MIB)] {
+        let error = FileDevice::create(path, wanted).err().unwrap();
+        assert!(error.to_string().contains("there is no such device"), "{error}");
+        assert!(!path.exists());
+    }
+}
+
+#[test]
 fn a_file_larger_than_the_host_is_sparse_and_leaves_it_room() {
     let base = tempfile::tempdir().unwrap();
     let device = FileDevice::create(&base.path().join("file"), Some(8 << 40)).unwrap();

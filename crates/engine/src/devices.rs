@@ -120,6 +120,7 @@ impl Engine {
             )));
         }
         for spec in devices {
+            self.refuse_own(spec)?;
             let absent = !spec.path.exists();
             let joined = open_for_pool(spec, force)
                 .and_then(|device| self.add_opened(tier, device, place, copies, force));
@@ -135,6 +136,19 @@ impl Engine {
             place = None;
         }
         Ok(added)
+    }
+
+    /// A device of this pool cannot join it, whatever anybody insists on. A new disk may have the name of one that is gone.
+    fn refuse_own(&self, spec: &DeviceSpec) -> Result<(), EngineError> {
+        let path = spec.path.to_string_lossy();
+        let is_ours =
+            || terrace_pool::is_pool_member(&spec.path).is_some_and(|name| name == self.pool.name());
+        match self.find_device(&path) {
+            Ok(info) if info.state == DeviceState::Online && is_ours() => Err(EngineError::Invalid(format!(
+                "'{path}' is a device of this pool already; name another one"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Removes the file that was made for a device, unless that joined the pool before something else failed.
@@ -422,6 +436,7 @@ impl Engine {
         force: bool,
     ) -> Result<LeavingPlan, EngineError> {
         self.check_open()?;
+        self.refuse_own(new)?;
         refuse_member(new, force)?;
         let size_bytes = match new.size_bytes {
             Some(size_bytes) => size_bytes,
@@ -448,6 +463,7 @@ impl Engine {
     pub fn replace_device(&self, old: &str, new: &DeviceSpec, force: bool) -> Result<u64, EngineError> {
         self.check_open()?;
         self.find_device(old)?;
+        self.refuse_own(new)?;
         let absent = !new.path.exists();
         let replaced = open_for_pool(new, force).and_then(|device| self.replace_opened(old, device, force));
         replaced.inspect_err(|_| {
