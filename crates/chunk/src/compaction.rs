@@ -30,6 +30,11 @@ const RELIEF_STEPS: usize = 256;
 const RELIEF_WAIT: Duration = Duration::from_millis(20);
 
 impl ChunkStore {
+    /// Moves what is live out of the emptiest segment, when that is worth it; `false` when it is not.
+    pub(crate) fn compact_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        self.compact(state, false)
+    }
+
     /// The same at leisure: no faster than the rate of its tier, as long as nobody waits for the room.
     pub(crate) fn compact_at_leisure(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
         if self.need.is_felt() || self.is_short_of_room() {
@@ -41,11 +46,6 @@ impl ChunkStore {
             return Ok(false);
         }
         self.compact(state, true)
-    }
-
-    /// Moves what is live out of the emptiest segment, when that is worth it; `false` when it is not.
-    pub(crate) fn compact_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
-        self.compact(state, false)
     }
 
     fn compact(&self, state: &mut Maintenance, at_its_rate: bool) -> Result<bool, StoreError> {
