@@ -5,7 +5,7 @@
 //! halve every [`HALF_LIFE_MINUTES`] and are brought up to date only when they are touched or asked for; what all of it takes is
 //! bounded, as its allocations count, and where there is no more room the coldest goes first.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
@@ -39,7 +39,7 @@ pub struct RegionHeat {
     pub reads: f32,
     /// Writes, decayed.
     pub writes: f32,
-    /// Minutes (of the caller's clock) at the last touch.
+    /// Minutes (of the caller's clock) at the last touch, as far as that is known: no earlier than when all heat was forgotten.
     pub touched_minutes: u32,
 }
 
@@ -73,6 +73,8 @@ pub struct Heat {
     shrinking: Mutex<()>,
     /// Where what changed is looked for first: so what changes again and again keeps nothing else from its turn.
     next_shard: AtomicUsize,
+    /// When all heat was forgotten last; 0: never.
+    cleared_minutes: AtomicU32,
 }
 
 impl Heat {
@@ -84,6 +86,7 @@ impl Heat {
             limit_bytes: regions.saturating_mul(REGION_MEMORY_BYTES),
             shrinking: Mutex::new(()),
             next_shard: AtomicUsize::new(0),
+            cleared_minutes: AtomicU32::new(0),
         }
     }
 
@@ -152,7 +155,15 @@ impl Heat {
             .lock()
             .pages
             .get((dataset, object, region));
-        counts.map_or_else(RegionHeat::default, |counts| RegionHeat::of(&counts, minutes))
+        let mut heat = counts.map_or_else(RegionHeat::default, |counts| RegionHeat::of(&counts, minutes));
+        heat.touched_minutes = heat.touched_minutes.max(self.cleared_minutes.load(Relaxed));
+        heat
+    }
+
+    /// All heat was forgotten at this minute. When anything was used before is not known since, so that it counts as used
+    /// then: it would else be the oldest there is.
+    pub fn note_cleared(&self, minutes: u32) {
+        self.cleared_minutes.fetch_max(minutes, Relaxed);
     }
 
     /// Reads of all regions of an object, decayed.
@@ -537,5 +548,20 @@ mod tests {
         assert_eq!(again.of(1, 2, 9, 5), heat.of(1, 2, 9, 5));
         heat.forget(1, 2);
         assert_eq!(heat.regions(), 0);
+    }
+
+    #[test]
+    fn what_was_forgotten_was_used_at_the_latest_then() {
+        let heat = Heat::new(100);
+        heat.record(1, 2, 3, Access::Read, 1.0, 50);
+        heat.clear();
+        heat.note_cleared(100);
+        assert_eq!(heat.of(1, 2, 3, 200).touched_minutes, 100);
+        assert_eq!(heat.of(1, 2, 3, 200).reads, 0.0);
+        heat.record(1, 2, 4, Access::Read, 1.0, 150);
+        assert_eq!(heat.of(1, 2, 4, 200).touched_minutes, 150);
+        // A clock that went back does not make it older.
+        heat.note_cleared(90);
+        assert_eq!(heat.of(1, 2, 3, 200).touched_minutes, 100);
     }
 }

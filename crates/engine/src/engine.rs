@@ -3,6 +3,7 @@
 //! Invariants: what was acknowledged before [`Engine::close`] returned `Ok` is on the devices; after it nothing is
 //! written any more; the threads only call what [`Engine::tick`] and [`Engine::step`] call.
 
+mod heat;
 mod opening;
 mod settings;
 mod steps;

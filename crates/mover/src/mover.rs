@@ -586,7 +586,8 @@ impl Mover {
         tiers.len() == inner.policies.len() && both.all(|(tier, policy)| tier.name == policy.name)
     }
 
-    pub(crate) fn minutes(&self) -> u32 {
+    /// Minutes of the clock that heat goes by.
+    pub fn minutes(&self) -> u32 {
         (self.environment.clock.now_nanoseconds() / (60 * SECOND)) as u32
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
-use terrace_dataset::{FileKind, REGION_BYTES, TierBytes, keys, read_region};
-use terrace_store::{Batch, StoreError};
+use terrace_dataset::{FileKind, REGION_BYTES, TierBytes, read_region};
+use terrace_store::StoreError;
 
 use super::{
     Daemon,
@@ -215,27 +215,8 @@ impl Daemon {
 
     /// Forgets all heat.
     pub(super) fn clear_heat(&self) -> Result<Value, Failure> {
-        let environment = self.engine.environment();
-        environment.reuse.clear();
-        environment.chunk_heat.clear();
-        let objects = environment.heat.clear();
-        self.engine
-            .mover()
-            .forget_hot()
-            .map_err(|error| failed("clear the heat", &error))?;
-        for some in objects.chunks(1000) {
-            let mut batch = Batch::new();
-            batch.privileged();
-            for (dataset, body) in some {
-                batch.delete(keys::heat(*dataset, *body));
-            }
-            self.engine
-                .store()
-                .commit(batch)
-                .map_err(|error| failed("clear the heat", &error))?;
-        }
-        // What was forgotten is not to come back with a crash.
-        self.sync()?;
-        Ok(json!({ "objects": objects.len(), "cleared": true }))
+        let cleared = self.engine.clear_heat();
+        let objects = cleared.map_err(|error| failed("clear the heat", &error))?;
+        Ok(json!({ "objects": objects, "cleared": true }))
     }
 }

@@ -198,6 +198,7 @@ impl Engine {
         engine.keep_what_is_out_of_reach();
         let engine = Arc::new(engine);
         engine.apply_tiers();
+        engine.recall_cleared_heat();
         engine.apply_properties();
         engine.resume_leaving();
         if let Err(error) = engine.start_resilver() {

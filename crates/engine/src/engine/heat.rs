@@ -1,0 +1,55 @@
+//! Heat that somebody wants forgotten.
+//!
+//! Invariants: what was forgotten does not come back with a crash; what nothing is known of since counts as used when it was
+//! forgotten, also after a restart, or `demote_after` would take all of it for the oldest there is.
+
+use terrace_dataset::keys;
+use terrace_store::Batch;
+
+use super::Engine;
+use crate::EngineError;
+
+/// The labels' property that keeps when all heat was forgotten, minutes.
+const CLEARED: &str = "heat.cleared_minutes";
+/// Records dropped in one batch.
+const DROPPED_AT_ONCE: usize = 1000;
+
+impl Engine {
+    /// Forgets all heat; of how many objects some was known.
+    ///
+    /// # Errors
+    /// `Closed`; `Pool` or `Store` if that cannot be written: what is known in RAM is forgotten then, and may come back with a
+    /// restart.
+    pub fn clear_heat(&self) -> Result<usize, EngineError> {
+        self.check_open()?;
+        let environment = self.environment();
+        let minutes = self.mover.minutes();
+        self.pool.set_property(CLEARED, Some(&minutes.to_string()))?;
+        environment.heat.note_cleared(minutes);
+        environment.reuse.clear();
+        environment.chunk_heat.clear();
+        let objects = environment.heat.clear();
+        self.mover.forget_hot()?;
+        for some in objects.chunks(DROPPED_AT_ONCE) {
+            let mut batch = Batch::new();
+            batch.privileged();
+            for (dataset, body) in some {
+                batch.delete(keys::heat(*dataset, *body));
+            }
+            self.store.commit(batch)?;
+        }
+        self.store.flush(self.store.newest())?;
+        Ok(objects.len())
+    }
+
+    /// Says to who counts heat when it was forgotten, as the labels have it.
+    pub(crate) fn recall_cleared_heat(&self) {
+        let minutes = self
+            .pool
+            .property(CLEARED)
+            .and_then(|minutes| minutes.parse().ok());
+        if let Some(minutes) = minutes {
+            self.environment().heat.note_cleared(minutes);
+        }
+    }
+}
