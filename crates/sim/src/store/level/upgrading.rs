@@ -24,6 +24,7 @@ impl Run {
     pub(super) fn choose_version(&mut self) {
         if self.upgrading.chance(1, 6) {
             self.rig.format_version = 1;
+            trace!(self.trace, "a pool of the first version");
             self.upgrade = Upgrade::Unasked;
         }
     }
