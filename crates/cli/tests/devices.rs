@@ -113,9 +113,15 @@ fn what_the_rest_cannot_hold_is_refused_with_figures() {
     let content = noise(120 << 20, 3);
     fs::write(machine.path("content"), &content).unwrap();
     machine.ok(&["put", "tank/data/content", "content"]);
-    let plan = machine.json(&["pool", "remove", "tank", "b.img", "-n"]);
+    let tried = machine.run(&["pool", "remove", "tank", "b.img", "-n", "--json"]);
+    let plan: Value = serde_json::from_slice(&tried.stdout).unwrap();
     assert!(plan["live_bytes"].as_u64().unwrap() > plan["room_bytes"].as_u64().unwrap());
+    let refusal = machine.error(&["pool", "remove", "tank", "b.img", "-n"], 1);
     let error = machine.error(&["pool", "remove", "tank", "b.img", "--wait"], 1);
+    // What would be refused is refused with -n as well, in the same words but for where the device is.
+    let (_, why) = refusal.split_once("': ").unwrap();
+    assert!(error.ends_with(why), "{refusal}; {error}");
+    assert_eq!(tried.status.code(), Some(1));
     assert!(
         error.contains("room for") && error.contains("it holds"),
         "{error}"

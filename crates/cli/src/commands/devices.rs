@@ -87,7 +87,7 @@ pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
             });
             if dry_run {
                 let plan = Client::open(&session.places, &pool)?.call("device_replace", arguments)?;
-                return say_plan(session, &old, &plan, "replaced");
+                return say_plan(session, &pool, &old, &plan, "replace", "replaced");
             }
             let done = Client::open(&session.places, &pool)?.call("device_replace", logged(arguments))?;
             say_job(
@@ -148,8 +148,10 @@ fn shrink(
     let mut client = Client::open(&session.places, pool)?;
     if dry_run {
         let plan = client.call("device_resize", arguments)?;
+        let refused = check_obstacle(pool, device, &plan, "resize");
         if session.json {
-            return output::json(&plan);
+            output::json(&plan)?;
+            return refused;
         }
         let bytes = |key: &str| format_size(plan[key].as_u64().unwrap_or(0));
         output::line(&format!(
@@ -158,10 +160,8 @@ fn shrink(
             bytes("live_bytes"),
             bytes("room_bytes")
         ))?;
-        return match plan["obstacle"].as_str().filter(|obstacle| !obstacle.is_empty()) {
-            Some(obstacle) => output::line(&format!("it could not be shrunk: {obstacle}")),
-            None => output::line("it could be shrunk; nothing was changed"),
-        };
+        refused?;
+        return output::line("it could be shrunk; nothing was changed");
     }
     output::confirm(
         &format!("cut device '{device}' of pool '{pool}' off at {size}, after its end was emptied"),
@@ -206,7 +206,7 @@ fn leave(
         };
     }
     if dry_run {
-        return say_plan(session, device, &done, "emptied");
+        return say_plan(session, pool, device, &done, action, "emptied");
     }
     if done["lost_bytes"].is_u64() && !session.json {
         if done["job"].is_u64() && !wait {
@@ -233,9 +233,18 @@ fn leave(
 }
 
 /// What leaving would come to.
-fn say_plan(session: &Session, device: &str, plan: &Value, done: &str) -> Result<(), Failure> {
+fn say_plan(
+    session: &Session,
+    pool: &str,
+    device: &str,
+    plan: &Value,
+    action: &str,
+    done: &str,
+) -> Result<(), Failure> {
+    let refused = check_obstacle(pool, device, plan, action);
     if session.json {
-        return output::json(plan);
+        output::json(plan)?;
+        return refused;
     }
     let bytes = |key: &str| format_size(plan[key].as_u64().unwrap_or(0));
     output::line(&format!(
@@ -243,10 +252,20 @@ fn say_plan(session: &Session, device: &str, plan: &Value, done: &str) -> Result
         bytes("live_bytes"),
         bytes("room_bytes")
     ))?;
-    match plan["obstacle"].as_str().filter(|obstacle| !obstacle.is_empty()) {
-        Some(obstacle) => output::line(&format!("it could not be {done}: {obstacle}")),
-        None => output::line(&format!("it could be {done}; nothing was changed")),
+    refused?;
+    output::line(&format!("it could be {done}; nothing was changed"))
+}
+
+/// What would be refused is refused with `-n` too.
+fn check_obstacle(pool: &str, device: &str, plan: &Value, action: &str) -> Result<(), Failure> {
+    let obstacle = plan["obstacle"].as_str().unwrap_or_default();
+    if obstacle.is_empty() {
+        return Ok(());
     }
+    Err(crate::daemon::failure_of(
+        &format!("{action} device '{device}' of pool '{pool}'"),
+        &obstacle,
+    ))
 }
 
 fn say_job(session: &Session, done: &Value, waited: bool, said: &str) -> Result<(), Failure> {
