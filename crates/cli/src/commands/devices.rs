@@ -146,10 +146,6 @@ fn shrink(
     // Nobody is asked about what makes no sense.
     let plan = Client::open(&session.places, pool)?.call("device_resize", arguments(true))?;
     if dry_run {
-<<<<<<< HEAD
-=======
-        let plan = client.call("device_resize", arguments)?;
->>>>>>> hB4
         let refused = check_obstacle(pool, device, &plan, "resize");
         if session.json {
             output::json(&plan)?;
@@ -255,7 +251,6 @@ fn say_plan(
         bytes("room_bytes")
     ))?;
     refused?;
-<<<<<<< HEAD
     warn(plan);
     output::line(&format!("it could be {done}; nothing was changed"))
 }
@@ -264,21 +259,7 @@ fn say_plan(
 fn warn(answer: &Value) {
     if let Some(warning) = answer["warning"].as_str().filter(|warning| !warning.is_empty()) {
         eprintln!("terrace: {warning}");
-=======
-    output::line(&format!("it could be {done}; nothing was changed"))
-}
-
-/// What would be refused is refused with `-n` too.
-fn check_obstacle(pool: &str, device: &str, plan: &Value, action: &str) -> Result<(), Failure> {
-    let obstacle = plan["obstacle"].as_str().unwrap_or_default();
-    if obstacle.is_empty() {
-        return Ok(());
->>>>>>> hB4
     }
-    Err(crate::daemon::failure_of(
-        &format!("{action} device '{device}' of pool '{pool}'"),
-        &obstacle,
-    ))
 }
 
 /// What would be refused is refused with `-n` too.
