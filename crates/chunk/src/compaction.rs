@@ -7,7 +7,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use terrace_pool::{SegmentId, TierInfo, landing_tier};
-use terrace_store::{CHUNK_BYTES_MAX, Placement, StoreError};
+use terrace_store::{CHUNK_BYTES_MAX, Placement, StoreError, tier_bit};
 
 use crate::{
     header::HEADER_BYTES, maintenance::Maintenance, store::ChunkStore, streams::StreamKey,
@@ -30,10 +30,27 @@ const RELIEF_STEPS: usize = 256;
 const RELIEF_WAIT: Duration = Duration::from_millis(20);
 
 impl ChunkStore {
+    /// The same at leisure: no faster than the rate of its tier, as long as nobody waits for the room.
+    pub(crate) fn compact_at_leisure(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        if self.need.is_felt() || self.is_short_of_room() {
+            return self.compact_step(state);
+        }
+        let tier = |segment: &SegmentId| self.pool.tier_of(segment.device).unwrap_or(0);
+        let begun = state.compacting.as_ref().map(|(segment, _)| tier(segment));
+        if begun.is_some_and(|tier| !self.rates.is_open(tier)) {
+            return Ok(false);
+        }
+        self.compact(state, true)
+    }
+
     /// Moves what is live out of the emptiest segment, when that is worth it; `false` when it is not.
     pub(crate) fn compact_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        self.compact(state, false)
+    }
+
+    fn compact(&self, state: &mut Maintenance, at_its_rate: bool) -> Result<bool, StoreError> {
         if state.compacting.is_none() {
-            let Some(segment) = self.choose_for_compaction(state) else {
+            let Some(segment) = self.choose_for_compaction(state, at_its_rate) else {
                 return Ok(false);
             };
             state.compacting = Some((segment, self.chunks_in_segment(segment)?));
@@ -45,6 +62,10 @@ impl ChunkStore {
         let (most_bytes, most) = match self.spacing_of(tier).is_zero() {
             true => (COMPACT_BYTES, COMPACT_CHUNKS),
             false => (self.piece_bytes(tier) as i64, COMPACT_CHUNKS_BESIDE_USERS),
+        };
+        let most_bytes = match at_its_rate {
+            true => most_bytes.min(self.rates.piece_bytes(tier_bit(tier)).min(i64::MAX as u64) as i64),
+            false => most_bytes,
         };
         let at_once = self.chunks_of_step(segment, ids.len(), most_bytes).min(most);
         let rest = ids.split_off(ids.len().min(at_once));
@@ -78,6 +99,10 @@ impl ChunkStore {
             }
             Err(error) => return Err(error),
         };
+        match at_its_rate {
+            true => self.rates.take(&outcome.tier_bytes),
+            false => self.rates.take_in_need(&outcome.tier_bytes),
+        }
         if !outcome.failed.is_empty() {
             state.stuck.insert(segment);
         }
@@ -111,7 +136,7 @@ impl ChunkStore {
 
     /// The emptiest segment of the fastest tier where garbage is more than a quarter or room is short, and where moving
     /// the live chunks of the emptiest few gives at least one segment back (or they would only be moved about for ever).
-    fn choose_for_compaction(&self, state: &mut Maintenance) -> Option<SegmentId> {
+    fn choose_for_compaction(&self, state: &mut Maintenance, at_its_rate: bool) -> Option<SegmentId> {
         let short = self.pool.free_for_content() < self.reserve_segments() * 2 + 2;
         // Disks that sleep are woken only for room that is needed.
         let resting = match short {
@@ -133,7 +158,10 @@ impl ChunkStore {
             }
         }
         let looked_at = by_tier.into_iter().zip(&rooms);
-        looked_at.into_iter().find_map(|(segments, room)| {
+        looked_at.enumerate().find_map(|(tier, (segments, room))| {
+            if at_its_rate && !self.rates.is_open(tier as u8) {
+                return None;
+            }
             let few = match (short, room.is_short()) {
                 (true, _) => COMPACT_SEGMENTS,
                 // Before what lands goes to a slower tier, whatever room that has.

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use terrace_pool::{SegmentId, SegmentRange};
-use terrace_store::{ChunkId, Placement, StoreError};
+use terrace_store::{ChunkId, Placement, StoreError, tier_bit};
 
 use crate::{
     DeviceLoad, EvacuateProgress,
@@ -113,9 +113,8 @@ impl ChunkStore {
                 if spent >= budget_bytes {
                     return Ok(true);
                 }
-                let (bytes, readable) = self.move_off(id, segment)?;
+                let (bytes, readable) = self.move_off(id, segment, progress)?;
                 spent += bytes;
-                progress.moved += u64::from(bytes > 0);
                 if !readable {
                     cursor.left.insert(segment);
                 }
@@ -157,9 +156,8 @@ impl ChunkStore {
             let (Some(id), Some(segment)) = (chunk_of_key(key), here) else {
                 continue;
             };
-            let (bytes, readable) = self.move_off(id, segment)?;
+            let (bytes, readable) = self.move_off(id, segment, progress)?;
             spent += bytes;
-            progress.moved += u64::from(bytes > 0);
             cursor.moved += u64::from(bytes > 0);
             if !readable {
                 cursor.unreadable_count += 1;
@@ -176,10 +174,20 @@ impl ChunkStore {
     }
 
     /// Moves a chunk off a segment; the bytes moved, and whether it could be read.
-    fn move_off(&self, id: ChunkId, segment: SegmentId) -> Result<(u64, bool), StoreError> {
+    fn move_off(
+        &self,
+        id: ChunkId,
+        segment: SegmentId,
+        progress: &mut EvacuateProgress,
+    ) -> Result<(u64, bool), StoreError> {
         let tier = self.pool.tier_of(segment.device).unwrap_or(0);
         let placement = Placement::Tier { tier, strict: false };
         let outcome = self.move_chunks(&[id], placement, Some(segment))?;
+        self.rates.take(&outcome.tier_bytes);
+        progress.moved += outcome.moved;
+        for tier in outcome.tier_bytes.keys() {
+            progress.tiers |= tier_bit(*tier);
+        }
         Ok((outcome.moved_bytes, outcome.failed.is_empty()))
     }
 

@@ -108,7 +108,7 @@ impl ChunkStore {
             || self.compact_pressed(state, pressed_free)?
             || self.release_at_leisure(state)?
             || self.merge_step()
-            || self.compact_step(state)?
+            || self.compact_at_leisure(state)?
             || self.compact_metadata(state)?
             || self.mirror_metadata(state)
             || self.discard_released(state);
@@ -435,7 +435,7 @@ impl ChunkStore {
         self.tree.pressure() > 0.5 || self.log.bytes() > self.log_limit() / 2 * 3
     }
 
-    fn is_short_of_room(&self) -> bool {
+    pub(crate) fn is_short_of_room(&self) -> bool {
         self.pool.free_for_content() < self.reserve_segments() * 3
     }
 

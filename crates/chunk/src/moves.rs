@@ -6,7 +6,7 @@
 //! Chunks that lie together are read together (a disk, or a device that counts requests, is slow at one by one) and
 //! appended in the order in which the caller names them.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use parking_lot::Mutex;
 use terrace_pool::SegmentId;
@@ -90,6 +90,18 @@ impl ChunkStore {
         Ok(outcome)
     }
 
+    /// The same for who restores copies: that waits for no rate, but counts.
+    pub(crate) fn repair_chunks(
+        &self,
+        ids: &[ChunkId],
+        placement: Placement,
+        from: Option<SegmentId>,
+    ) -> Result<RewriteOutcome, StoreError> {
+        let outcome = self.move_chunks(ids, placement, from)?;
+        self.rates.take_in_need(&outcome.tier_bytes);
+        Ok(outcome)
+    }
+
     /// Appends what was read and changes the records of all of it in one batch; what was appended before an error too.
     fn move_page(
         &self,
@@ -127,6 +139,9 @@ impl ChunkStore {
                 true => {
                     outcome.moved += 1;
                     outcome.moved_bytes += one.stored;
+                    for tier in &one.tiers {
+                        *outcome.tier_bytes.entry(*tier).or_default() += one.stored;
+                    }
                 }
                 false => outcome.busy += 1,
             }
@@ -250,12 +265,15 @@ impl ChunkStore {
             hash: record.hash,
         };
         let (mut started, mut others) = (false, false);
+        let on = |location: &Location| self.pool.tier_of(location.segment.device);
+        let mut tiers: BTreeSet<u8> = record.locations.iter().filter_map(on).collect();
         self.append(
             StreamKey::of(placement),
             true,
             id,
             &[&header.encode(), &payload],
             &mut |locations| {
+                tiers.extend(locations.iter().filter_map(on));
                 let mut books = self.keeper.lock();
                 others = books.moving(id).is_some();
                 started = books.start_move(
@@ -272,6 +290,7 @@ impl ChunkStore {
                 id,
                 stored: u64::from(record.stored()),
                 old: record.locations,
+                tiers,
             }),
             (false, true) => Move::Busy,
             (false, false) => Move::Skipped,
@@ -324,7 +343,7 @@ impl ChunkStore {
         {
             let tier = self.pool.tier_of(first.segment.device).unwrap_or(0);
             let placement = Placement::Tier { tier, strict: false };
-            match self.move_chunks(&[id], placement, Some(first.segment)) {
+            match self.repair_chunks(&[id], placement, Some(first.segment)) {
                 // Another time: what comes after this in a step may be what makes room.
                 Err(StoreError::NoSpace) => {
                     self.repairs.lock().insert(id);

@@ -4,7 +4,7 @@
 //! same batch; a move stays entered in the books until its batch is committed, under one lock, so that whoever could not write
 //! what was appended finds the chunk either here or there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::MutexGuard;
 use terrace_pool::SegmentId;
@@ -24,6 +24,8 @@ pub(crate) struct Begun {
     pub(crate) old: Vec<Location>,
     /// Header and payload, bytes.
     pub(crate) stored: u64,
+    /// The tiers on which it was and will be, each once.
+    pub(crate) tiers: BTreeSet<u8>,
 }
 
 impl ChunkStore {

@@ -351,6 +351,7 @@ impl ChunkStore {
             need: Need::default(),
             sinking: crate::sinking::Sinking::default(),
             waiting_for_tables: AtomicUsize::new(0),
+            rates: Arc::default(),
             resting_from: std::sync::atomic::AtomicU8::new(u8::MAX),
             spacing: crate::spacing::Spacing::default(),
             repairs: Mutex::default(),

@@ -125,6 +125,8 @@ pub struct EvacuateProgress {
     pub remaining_bytes: u64,
     /// Chunks moved in this step.
     pub moved: u64,
+    /// The tiers that they left or came to, as bits.
+    pub tiers: u64,
     /// Everything has left but chunks that have no readable copy anywhere: these, a million at most.
     pub unreadable: BTreeSet<ChunkId>,
     /// How many there are; 0 while there is more to do.

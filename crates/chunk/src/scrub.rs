@@ -154,7 +154,7 @@ impl ChunkStore {
                     strict: false,
                 };
                 let from = record.locations.first().map(|first| first.segment);
-                let outcome = self.move_chunks(&[id], placement, from)?;
+                let outcome = self.repair_chunks(&[id], placement, from)?;
                 progress.repaired += outcome.moved;
             } else if let Some((_, cause)) = bad.into_iter().next() {
                 progress.damaged.push(DamagedChunk {
@@ -241,7 +241,7 @@ impl ChunkStore {
             }
             let tier = self.pool.tier_of(segment.device).unwrap_or(0);
             let placement = Placement::Tier { tier, strict: true };
-            match self.move_chunks(&ids, placement, Some(segment)) {
+            match self.repair_chunks(&ids, placement, Some(segment)) {
                 Ok(outcome) => progress.completed += outcome.moved,
                 Err(StoreError::NoSpace) => progress.short += ids.len() as u64,
                 Err(error) => return Err(error),

@@ -18,8 +18,8 @@ use terrace_log::Log;
 use terrace_meta::{MetaError, Tree};
 use terrace_pool::{Pool, PoolError};
 use terrace_store::{
-    Batch, ChunkId, ChunkInfo, ChunkPart, Compression, Piece, Placement, Reservation, RewriteOutcome,
-    Sequence, Space, Store, StoreError, Trial, Written,
+    Batch, ChunkId, ChunkInfo, ChunkPart, Compression, MoveRates, Piece, Placement, Reservation,
+    RewriteOutcome, Sequence, Space, Store, StoreError, Trial, Written,
 };
 
 use crate::{
@@ -88,6 +88,8 @@ pub struct ChunkStore {
     pub(crate) need: Need,
     pub(crate) sinking: crate::sinking::Sinking,
     pub(crate) waiting_for_tables: AtomicUsize,
+    /// How fast content may be moved between tiers, and on each of them.
+    pub(crate) rates: Arc<MoveRates>,
     /// The first tier that compaction leaves in peace.
     pub(crate) resting_from: std::sync::atomic::AtomicU8,
     pub(crate) spacing: crate::spacing::Spacing,
@@ -106,6 +108,11 @@ impl ChunkStore {
     /// The pool below.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
+    }
+
+    /// How fast content may be moved. [`Store::rewrite`] leaves the counting to who asks for it; all else that is moved counts here.
+    pub fn rates(&self) -> &Arc<MoveRates> {
+        &self.rates
     }
 
     /// Why the store accepts no more commits, if it does not.

@@ -165,6 +165,7 @@ impl Emptying {
         }
         Ok(StoreWork {
             bytes: 0,
+            tiers: 0,
             total_bytes: self.done_bytes,
             finished: true,
             waits: false,
@@ -180,6 +181,7 @@ impl StoreSteps for Emptying {
                 self.naming = Some((walk, chunks));
                 return Ok(StoreWork {
                     bytes: 0,
+                    tiers: 0,
                     total_bytes: self.done_bytes + self.remaining_bytes,
                     finished: false,
                     waits: false,
@@ -205,6 +207,7 @@ impl StoreSteps for Emptying {
         }
         Ok(StoreWork {
             bytes,
+            tiers: progress.tiers,
             total_bytes: self.done_bytes + progress.remaining_bytes,
             finished: progress.finished,
             waits: progress.waits,

@@ -103,6 +103,7 @@ impl StoreSteps for Resilver {
         self.read_bytes = done;
         let mut work = StoreWork {
             bytes,
+            tiers: 0,
             total_bytes: self.before_bytes + progress.total_bytes,
             finished: progress.finished,
             waits: false,

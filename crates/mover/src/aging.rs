@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use parking_lot::MutexGuard;
-use terrace_store::{CHUNK_BYTES_MAX, StoreError};
+use terrace_store::{CHUNK_BYTES_MAX, StoreError, tier_bit};
 
 use crate::{
     job::{JobKind, JobState},
@@ -111,7 +111,7 @@ impl Mover {
         {
             return Ok(60 * SECOND);
         }
-        let pause = self.pause_for(inner, round.target, now);
+        let pause = self.pause_for(inner, tier_bit(round.source) | tier_bit(round.target), now);
         if pause > 0 {
             return Ok(pause);
         }

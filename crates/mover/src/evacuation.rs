@@ -77,7 +77,9 @@ impl Mover {
         inner.exchange = Exchange::default();
         inner.aging.clear();
         inner.relayouts.clear();
-        inner.paces.clear();
+        inner.rates.clear();
+        inner.rising_from = 0;
+        inner.jobs.values_mut().for_each(|active| active.tiers = 0);
         let mut changed = Vec::new();
         for (id, active) in &mut inner.jobs {
             let job = &mut active.job;

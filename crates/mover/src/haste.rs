@@ -36,13 +36,13 @@ impl Mover {
             .min(inner.courtesy.wait_at_most(spacing, now))
     }
 
-    /// The same of work on a tier that has a rate of its own; without haste, as long as it rests beside any user.
-    pub(crate) fn pause_in_haste(&self, inner: &mut Inner, haste: bool, target: u8, now: u64) -> u64 {
+    /// The same of work between tiers (bits) that have rates of their own; without haste, as long as it rests beside any user.
+    pub(crate) fn pause_in_haste(&self, inner: &Inner, haste: bool, tiers: u64, now: u64) -> u64 {
         if !haste || !self.is_read_below(inner, now) {
-            return self.pause_for(inner, target, now);
+            return self.pause_for(inner, tiers, now);
         }
         match self.rest_in_haste(inner, now) {
-            0 => self.pace_of(inner, target, now),
+            0 => inner.rates.wait(tiers, now),
             rest => rest,
         }
     }

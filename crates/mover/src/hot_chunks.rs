@@ -10,14 +10,14 @@ use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed};
 
 use parking_lot::MutexGuard;
 use terrace_cache::{HotChunk, reads_of_piece};
-use terrace_store::{BLOCK_BYTES, Space, StoreError};
+use terrace_store::{BLOCK_BYTES, Space, StoreError, tier_bit};
 
 use crate::{
     haste::is_dense,
     hot_pieces::{Hot, HotPieces},
     job::{JobKind, JobState},
     marks::{filled_bytes, may_rise},
-    mover::{Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_BYTES, piece_bytes},
+    mover::{Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_BYTES, rising_piece_bytes},
     plan::{Moving, request_of, slice_of},
     policy::{TierPolicy, minute_of_day},
     promote::may_rise_now,
@@ -199,11 +199,12 @@ impl Mover {
             return Ok(60 * SECOND);
         }
         let target = inner.hot_chunks.next_target().unwrap_or(0);
+        let tiers = tier_bit(target) | inner.rising_from;
         // Blocks of long chunks are in RAM already.
         let dense = inner.hot_chunks.is_dense || inner.hot_chunks.chunks.is_empty();
         let pause = match inner.hot_chunks.is_granted() && !looks {
-            true => self.pace_of(inner, target, now),
-            false => self.pause_in_haste(inner, looks || dense, target, now),
+            true => inner.rates.wait(tiers, now),
+            false => self.pause_in_haste(inner, looks || dense, tiers, now),
         };
         if pause > 0 {
             return Ok(pause);
@@ -213,7 +214,7 @@ impl Mover {
             self.want_chunks(inner);
             self.take_wanted(inner, &is_open, now)?;
             let target = inner.hot_chunks.next_target().unwrap_or(0);
-            let pause = self.pace_of(inner, target, now);
+            let pause = inner.rates.wait(tier_bit(target) | inner.rising_from, now);
             if pause > 0 {
                 return Ok(pause);
             }
@@ -237,13 +238,18 @@ impl Mover {
         if has_room {
             self.show_hot_chunks(inner, target)?;
             let gentle = self.is_gentle(inner, inner.hot_chunks.is_dense, now);
-            let most_bytes = piece_bytes(inner, target);
+            let most_bytes = rising_piece_bytes(inner, target);
             let batch = match gentle {
                 true => request_of(&mut rest, most_bytes),
                 false => slice_of(&mut rest, most_bytes),
             };
             match self.rewrite(inner, target, &batch, gentle) {
-                Ok(done) => moved = done.bytes,
+                Ok(done) => {
+                    moved = done.bytes;
+                    if done.tiers != 0 {
+                        inner.rising_from = done.tiers;
+                    }
+                }
                 Err(StoreError::NoSpace) => rest.clear(),
                 Err(error) => return Err(error),
             }

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use parking_lot::MutexGuard;
 use terrace_cache::{ChunkHeat, HotChunk, LONG_BLOCKS, reads_of_piece};
 use terrace_dataset::{Fragment, HotPiece};
-use terrace_store::{ChunkId, StoreError};
+use terrace_store::{ChunkId, StoreError, tier_bit};
 
 use crate::{
     marks::may_rise,
-    mover::{Guard, Mover, count_at_its_rate, piece_bytes},
+    mover::{Guard, Mover, rising_piece_bytes},
     plan::Moving,
 };
 
@@ -198,7 +198,7 @@ impl Mover {
         let Some(target) = inner.hot_chunks.pieces.next_target() else {
             return Ok(None);
         };
-        let most_bytes = piece_bytes(inner, target);
+        let most_bytes = rising_piece_bytes(inner, target);
         let pieces = inner.hot_chunks.pieces.take(target, STEP_PIECES, most_bytes);
         let at = usize::from(target);
         let bytes = pieces.iter().map(HotPiece::bytes).sum();
@@ -214,9 +214,10 @@ impl Mover {
         }
         self.show_hot_chunks(inner, target)?;
         let foreground = &self.environment.foreground;
-        let raised = MutexGuard::unlocked(inner, || {
+        let (raised, mut moved) = MutexGuard::unlocked(inner, || {
             let _disturbed = foreground.disturb();
-            self.datasets.raise(&pieces, target)
+            let (below, bytes) = self.still_below(pieces, target);
+            (self.datasets.raise(&below, target), bytes)
         });
         let ended = self.environment.clock.monotonic_nanoseconds();
         let owed = now + inner.courtesy.wait(now);
@@ -226,8 +227,25 @@ impl Mover {
         }
         // What finds no room, or cannot be had now, is found again when it is read; what ails the store others tell.
         let raised = raised.unwrap_or(0);
-        count_at_its_rate(inner, target, raised);
+        if raised > 0 {
+            moved.insert(target, raised);
+            inner.rising_from = moved.keys().fold(0, |tiers, tier| tiers | tier_bit(*tier));
+            inner.rates.take(&moved);
+        }
         Ok(Some(raised))
+    }
+
+    /// Those of which the chunk has not come up as a whole meanwhile, and what of them lies on each tier, bytes.
+    fn still_below(&self, mut pieces: Vec<HotPiece>, target: u8) -> (Vec<HotPiece>, BTreeMap<u8, u64>) {
+        let mut bytes = BTreeMap::new();
+        pieces.retain(|piece| match self.environment.store.chunk_tier(piece.chunk) {
+            Ok(Some(tier)) if tier > target => {
+                *bytes.entry(tier).or_default() += piece.bytes();
+                true
+            }
+            _ => false,
+        });
+        (pieces, bytes)
     }
 }
 

@@ -28,7 +28,6 @@ mod marks;
 mod migrate;
 mod mover;
 mod outlook;
-mod pace;
 mod passes;
 mod pins;
 mod plan;

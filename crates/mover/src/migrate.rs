@@ -8,7 +8,7 @@ use std::{cell::Cell, sync::atomic::Ordering};
 
 use parking_lot::MutexGuard;
 use terrace_dataset::{keys, read_region};
-use terrace_store::{BLOCK_BYTES, ChunkId, Placement, Store, StoreError, TierUsage};
+use terrace_store::{BLOCK_BYTES, ChunkId, Placement, Store, StoreError, TierUsage, tier_bit};
 
 use crate::{
     job::{Job, JobKind},
@@ -16,8 +16,8 @@ use crate::{
     making_way::Way,
     marks::{filled_bytes, may_rise},
     mover::{
-        BENEATH, Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_RECORDS, count_at_its_rate, in_windows,
-        piece_bytes, tier_name,
+        BENEATH, Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_RECORDS, in_windows, piece_bytes,
+        tier_name,
     },
     passes::{PASSES, heat_of_pass, next_pass, stays, warmth},
     plan::{self, Chosen, Moving},
@@ -47,6 +47,8 @@ pub(crate) struct Rewritten {
     pub(crate) whole: bool,
     /// Content that stays where a pin of other content says that has it too, bytes.
     pub(crate) kept_bytes: u64,
+    /// The tiers that they left or came to, as bits.
+    pub(crate) tiers: u64,
     /// Chunks that something else was moving.
     pub(crate) busy: u64,
     /// Chunks that could not be read.
@@ -59,6 +61,7 @@ impl Rewritten {
         self.bytes += next.bytes;
         self.whole = next.whole;
         self.kept_bytes += next.kept_bytes;
+        self.tiers |= next.tiers;
         self.busy += next.busy;
         self.failed.extend(next.failed);
     }
@@ -115,9 +118,11 @@ impl Mover {
             work.waiting = Some("waiting until dead blocks are back");
             return Ok(SECOND / 10);
         }
+        let tiers = tier_bit(work.job.source) | tier_bit(work.job.target);
         let rest = self.rest_of(inner, &work.job, now);
         let pause = match rest {
-            0 => self.pace_of(inner, work.job.target, now),
+            // Of what is moved by hand it is not known yet where it lies: where the last did, mostly.
+            0 => inner.rates.wait(work.tiers | tiers, now),
             rest => rest,
         };
         if pause > 0 {
@@ -257,6 +262,9 @@ impl Mover {
         };
         let moved = done.bytes;
         work.moved = moved;
+        if done.tiers != 0 {
+            work.tiers = done.tiers;
+        }
         if !done.whole {
             // Switched off in the middle, or users come first: the same page again when it goes on.
             job.done_bytes = job.done_bytes.saturating_add(if by_hand { 0 } else { moved });
@@ -448,7 +456,9 @@ impl Mover {
             tier: target,
             strict: true,
         };
-        let (generation, piece_bytes) = (inner.generation, piece_bytes(inner, target));
+        let (generation, rates) = (inner.generation, inner.rates.clone());
+        let sources = chunks.iter().map(|moving| tier_bit(moving.tier()));
+        let piece_bytes = rates.piece_bytes(sources.fold(tier_bit(target), |tiers, tier| tiers | tier));
         let (clock, foreground) = (&self.environment.clock, &self.environment.foreground);
         let began = clock.monotonic_nanoseconds();
         let done = MutexGuard::unlocked(inner, || {
@@ -477,6 +487,9 @@ impl Mover {
                     _ => ids.iter().for_each(|id| heat.sank(*id)),
                 }
                 result.bytes += outcome.moved_bytes;
+                rates.take(&outcome.tier_bytes);
+                let tiers = outcome.tier_bytes.keys().map(|tier| tier_bit(*tier));
+                result.tiers |= tiers.fold(0, |tiers, tier| tiers | tier);
                 result.busy += outcome.busy;
                 result.failed.extend(outcome.failed);
             }
@@ -485,7 +498,6 @@ impl Mover {
         inner
             .courtesy
             .worked(foreground, began, clock.monotonic_nanoseconds());
-        count_at_its_rate(inner, target, result.bytes);
         done.map(|()| result)
     }
 }

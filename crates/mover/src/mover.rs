@@ -16,7 +16,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use terrace_codec::Reader;
 use terrace_dataset::{Datasets, Environment, keys};
-use terrace_store::{Store, StoreError, TierUsage};
+use terrace_store::{MoveRates, Store, StoreError, TierUsage, tier_bit};
 
 use crate::{
     aging::Aging,
@@ -28,7 +28,6 @@ use crate::{
     hot_chunks::HotChunks,
     job::{Job, JobKind, JobState},
     marks::holds,
-    pace::Pace,
     pins::Pins,
     policy::{TierPolicy, Window},
     promote::Candidates,
@@ -74,6 +73,8 @@ pub(crate) struct Active {
     /// Bytes moved since it is in RAM.
     pub(crate) moved: u64,
     pub(crate) waiting: Option<&'static str>,
+    /// The tiers that its last step that moved something moved from or to, as bits.
+    pub(crate) tiers: u64,
     pub(crate) steps: Option<Box<dyn StoreSteps>>,
     /// What it moves, where that is a directory.
     pub(crate) subtree: Option<Subtree>,
@@ -92,6 +93,7 @@ impl Active {
             window: (now, 0),
             moved: 0,
             waiting: None,
+            tiers: 0,
             steps: None,
             subtree: None,
             persisted: 0,
@@ -150,7 +152,9 @@ pub(crate) struct Inner {
     pub(crate) by_hand: ByHand,
     /// By tier, the last demotion that was to make way for what is moved there by hand, until there is room.
     pub(crate) made_way: HashMap<u8, u64>,
-    pub(crate) paces: HashMap<u8, Pace>,
+    pub(crate) rates: Arc<MoveRates>,
+    /// The tiers from which something was brought up last, as bits.
+    pub(crate) rising_from: u64,
     pub(crate) courtesy: Courtesy,
     /// The most metadata on each tier of late.
     pub(crate) metadata_bytes: Vec<u64>,
@@ -233,7 +237,8 @@ impl Mover {
             exchange: Exchange::default(),
             by_hand: ByHand::default(),
             made_way: HashMap::new(),
-            paces: HashMap::new(),
+            rates: Arc::default(),
+            rising_from: 0,
             courtesy: Courtesy::default(),
             metadata_bytes: Vec::new(),
             next_policy: 0,
@@ -267,6 +272,8 @@ impl Mover {
     pub fn set_policies(&self, policies: Vec<TierPolicy>) {
         let mut inner = self.inner.lock();
         let before = std::mem::replace(&mut inner.policies, policies);
+        let limits = inner.policies.iter().map(|policy| policy.rate_limit);
+        inner.rates.set_limits(limits);
         for tier in 0..inner.policies.len() {
             let after =
                 |policies: &[TierPolicy]| policies.get(tier).map(|policy| policy.demote_after_seconds);
@@ -289,6 +296,12 @@ impl Mover {
         // By number it is known on which tier it is to lie.
         inner.beneath.look_again();
         inner.shared.forget();
+    }
+
+    /// From now on all that is moved counts here, and the limits of the tiers are said here: to be shared with the store, before
+    /// [`Self::set_policies`].
+    pub fn share_rates(&self, rates: Arc<MoveRates>) {
+        self.inner.lock().rates = rates;
     }
 
     /// `migration=on|off`: with `false`, nothing is moved between tiers from now on (a step that runs ends). Dead blocks of what was
@@ -329,6 +342,8 @@ impl Mover {
     fn step_locked(&self, inner: &mut Guard<'_>) -> Result<Step, StoreError> {
         let now = self.environment.clock.monotonic_nanoseconds();
         inner.courtesy.look(&self.environment.foreground, now);
+        // What is moved before its tiers are known must not be paid with what a long rest brought.
+        inner.rates.refresh(now);
         // All that changed, some with each step.
         let keeps = now >= inner.next_heat && self.keep_hints()?;
         if now >= inner.next_heat && !keeps {
@@ -409,6 +424,11 @@ impl Mover {
                 return Ok(pause);
             }
         }
+        let moves_within = inner.jobs.get(&id).filter(|active| !active.job.kind.migrates());
+        let pause = moves_within.map_or(0, |active| inner.rates.wait(active.tiers, now));
+        if pause > 0 {
+            return Ok(pause);
+        }
         let Some(active) = inner.jobs.get_mut(&id) else {
             return Ok(0);
         };
@@ -417,6 +437,7 @@ impl Mover {
             moved: 0,
             waiting: None,
             unread: None,
+            tiers: active.tiers,
             subtree: active.subtree.take(),
         };
         let mut steps = active.steps.take();
@@ -424,6 +445,11 @@ impl Mover {
             self.migrate(inner, &mut work, now)
         } else {
             let step_bytes = self.step_bytes_at(inner.courtesy.is_watched(now));
+            let step_bytes = match (work.job.kind, work.tiers) {
+                // Between which tiers it moves anything shows its first step.
+                (JobKind::Evacuate, 0) => step_bytes.min(inner.rates.piece_bytes(u64::MAX)),
+                _ => step_bytes.min(inner.rates.piece_bytes(work.tiers)),
+            };
             let (clock, foreground) = (&self.environment.clock, &self.environment.foreground);
             let done = MutexGuard::unlocked(inner, || {
                 let _disturbed = foreground.disturb();
@@ -454,6 +480,7 @@ impl Mover {
             return Ok(0);
         };
         active.waiting = work.waiting;
+        active.tiers = work.tiers;
         active.subtree = work.subtree;
         // What is shown as the rate is how fast it gets on: of a move by hand that is content, wherever it lay.
         let counted = match work.job.kind {
@@ -544,19 +571,12 @@ impl Mover {
         self.resting_from(&self.inner.lock())
     }
 
-    /// For how long the tier may not be written to, or users are left alone.
-    pub(crate) fn pause_for(&self, inner: &mut Inner, target: u8, now: u64) -> u64 {
-        let courtesy = inner.courtesy.wait(now);
-        if courtesy > 0 {
-            return courtesy;
+    /// For how long nothing may be moved between these tiers (bits), or users are left alone.
+    pub(crate) fn pause_for(&self, inner: &Inner, tiers: u64, now: u64) -> u64 {
+        match inner.courtesy.wait(now) {
+            0 => inner.rates.wait(tiers, now),
+            courtesy => courtesy,
         }
-        self.pace_of(inner, target, now)
-    }
-
-    /// For how long the tier may not be written to.
-    pub(crate) fn pace_of(&self, inner: &mut Inner, target: u8, now: u64) -> u64 {
-        let limit = rate_limit(inner, target);
-        inner.paces.entry(target).or_default().wait(limit, now)
     }
 
     /// Whether the settings are those of the tiers that there are: while tiers change places, not for a moment.
@@ -581,21 +601,17 @@ impl Inner {
     }
 }
 
-/// Bytes a second that may be moved to a tier; 0: any.
-fn rate_limit(inner: &Inner, tier: u8) -> u64 {
-    let policy = inner.policies.get(usize::from(tier));
-    policy.map_or(0, |policy| policy.rate_limit)
+/// What a step may bring up to a tier at most, about: from where the last did, or, as long as that is not known, from anywhere.
+pub(crate) fn rising_piece_bytes(inner: &Inner, target: u8) -> u64 {
+    inner.rates.piece_bytes(match inner.rising_from {
+        0 => u64::MAX,
+        tiers => tiers | tier_bit(target),
+    })
 }
 
-/// What a step may move to a tier at most, about.
+/// What a step may move to a tier, or within it, at most, about.
 pub(crate) fn piece_bytes(inner: &Inner, tier: u8) -> u64 {
-    Pace::piece_bytes(rate_limit(inner, tier))
-}
-
-/// So much was moved to a tier.
-pub(crate) fn count_at_its_rate(inner: &mut Inner, tier: u8, bytes: u64) {
-    let limit = rate_limit(inner, tier);
-    inner.paces.entry(tier).or_default().take(limit, bytes);
+    inner.rates.piece_bytes(tier_bit(tier))
 }
 
 pub(crate) fn tier_name(inner: &Inner, tier: u8) -> &str {

@@ -15,7 +15,7 @@ use std::{
 use parking_lot::MutexGuard;
 use terrace_cache::LONG_BLOCKS;
 use terrace_dataset::read_region;
-use terrace_store::StoreError;
+use terrace_store::{StoreError, tier_bit};
 
 use crate::{
     by_hand::ByHand,
@@ -26,7 +26,7 @@ use crate::{
     hot_pieces::Hot,
     job::{JobKind, JobState},
     marks::{filled_bytes, may_rise},
-    mover::{Guard, Inner, Mover, SECOND, in_window, piece_bytes},
+    mover::{Guard, Inner, Mover, SECOND, in_window},
     plan::{Chosen, Found, Moving},
     policy::minute_of_day,
 };
@@ -154,7 +154,7 @@ impl Mover {
             return Ok(60 * SECOND);
         }
         let haste = self.promotes_in_haste(inner);
-        let pause = self.pause_in_haste(inner, haste, 0, now);
+        let pause = self.pause_in_haste(inner, haste, tier_bit(0) | inner.rising_from, now);
         if pause > 0 {
             return Ok(pause);
         }
@@ -166,7 +166,7 @@ impl Mover {
         let gentle = self.is_gentle(inner, haste, now);
         let upper = 0..(tiers.len() as u8).saturating_sub(1);
         let step_bytes = STEP_REGIONS as u64 * REGION_BYTES;
-        let few = gentle || upper.clone().any(|tier| piece_bytes(inner, tier) < step_bytes);
+        let few = gentle || inner.rates.piece_bytes(u64::MAX) < step_bytes;
         let mut last = None;
         for _ in 0..STEP_REGIONS {
             if few && by_target.values().any(|chosen| chosen.bytes() > 0) {
@@ -184,7 +184,7 @@ impl Mover {
                 .find(|at| may_rise(&tiers[*at], inner.policies.get(*at), planned + most))
                 .unwrap_or(tiers.len()) as u8;
             if kept.is_none() && upper.contains(&target) {
-                let pause = self.pace_of(inner, target, now);
+                let pause = inner.rates.wait(tier_bit(target), now);
                 if pause > 0 {
                     inner.candidates.regions.push_front(candidate);
                     if by_target.is_empty() {
@@ -290,6 +290,9 @@ impl Mover {
             match self.rewrite(inner, target, chosen.chunks(), gentle) {
                 Ok(done) => {
                     moved += done.bytes;
+                    if done.tiers != 0 {
+                        inner.rising_from = done.tiers;
+                    }
                     // Its turn again: users come first, or its tier is to be written to slowly.
                     if !done.whole
                         && let Some(candidate) = last.take().filter(|_| few)

@@ -9,11 +9,11 @@ use std::{cell::RefCell, collections::BTreeMap, sync::atomic::Ordering};
 
 use parking_lot::MutexGuard;
 use terrace_dataset::{Cut, Fragment, FsError, Layout, REGION_BYTES, Relaid};
-use terrace_store::StoreError;
+use terrace_store::{StoreError, tier_bit};
 
 use crate::{
     job::{JobKind, JobState},
-    mover::{Guard, Inner, Mover, count_at_its_rate, in_window, piece_bytes, tier_name},
+    mover::{Guard, Inner, Mover, in_window, piece_bytes, tier_name},
     plan::Found,
     policy::minute_of_day,
     relayout_round::{Because, Resting, is_tight},
@@ -77,15 +77,15 @@ impl Mover {
         // Where many pieces are read in no time, who reads in order gains more than anybody loses.
         let for_readers = because == Because::Read && inner.relayouts.haste.may(now);
         let pause = match hurries {
-            true => self.pace_of(inner, tier, now),
+            true => inner.rates.wait(tier_bit(tier), now),
             false if for_readers => match self.rest_in_haste(inner, now) {
-                0 => self.pace_of(inner, tier, now),
+                0 => inner.rates.wait(tier_bit(tier), now),
                 rest => rest,
             },
             // What it brings back is room for what they read.
             false => {
                 let haste = early && inner.exchange.is_wanting();
-                self.pause_in_haste(inner, haste, tier, now)
+                self.pause_in_haste(inner, haste, tier_bit(tier), now)
             }
         };
         if pause > 0 {
@@ -232,7 +232,7 @@ impl Mover {
                     whole,
                 }) => {
                     written += written_bytes;
-                    count_at_its_rate(inner, tier, written_bytes);
+                    inner.rates.take(&BTreeMap::from([(tier, written_bytes)]));
                     inner.relayouts.tier = tier;
                     inner.relayouts.worked |= early;
                     if !resting.begun {

@@ -1,15 +1,35 @@
 //! What users ask of the mover: the list of jobs, pausing, moving and pinning by hand, running work of the store.
 
 use terrace_dataset::{FileKind, bytes_of_object};
+use terrace_device::format_size;
+use terrace_store::tier_bit;
 
 use crate::{
     error::MoverError,
     job::{JobInfo, JobKind, JobState},
-    mover::{BENEATH, Inner, Mover},
+    mover::{Active, BENEATH, Inner, Mover},
     pins,
     retry::Reason,
     store_work::StoreSteps,
 };
+
+/// The lowest `rate_limit` of the tiers that a job moves between, as far as these are known.
+fn limit_in_words(inner: &Inner, id: u64, active: &Active) -> String {
+    let mut tiers = active.tiers;
+    if active.job.kind.migrates() {
+        tiers |= tier_bit(active.job.source) | tier_bit(active.job.target);
+    }
+    if [inner.candidates.job(), inner.hot_chunks.job()].contains(&Some(id)) {
+        tiers |= inner.rising_from;
+    }
+    let policies = inner.policies.iter().enumerate();
+    let limited = policies.filter(|(at, policy)| policy.rate_limit > 0 && tiers & tier_bit(*at as u8) != 0);
+    let lowest = limited.min_by_key(|(_, policy)| policy.rate_limit);
+    lowest.map_or_else(String::new, |(_, policy)| {
+        let (size, name) = (format_size(policy.rate_limit), &policy.name);
+        format!("; at most {size} a second by rate_limit of tier '{name}'")
+    })
+}
 
 impl Mover {
     /// All jobs that run or wait, and the last that ended, oldest first.
@@ -27,13 +47,15 @@ impl Mover {
                 .or(retry.as_deref())
                 .or(active.waiting)
                 .or(unsaved);
-            JobInfo {
-                fails: active
-                    .retry
-                    .as_ref()
-                    .is_some_and(|retry| retry.reason == Reason::Pin),
-                ..JobInfo::of(*id, &active.job, active.rate, waiting)
+            let mut shown = JobInfo::of(*id, &active.job, active.rate, waiting);
+            shown.fails = active
+                .retry
+                .as_ref()
+                .is_some_and(|retry| retry.reason == Reason::Pin);
+            if !active.job.state.is_over() {
+                shown.reason.push_str(&limit_in_words(&inner, *id, active));
             }
+            shown
         });
         info.collect()
     }

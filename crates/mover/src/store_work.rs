@@ -24,6 +24,8 @@ pub struct StoreWork {
     pub bytes: u64,
     /// All that there is to do, as far as is known now.
     pub total_bytes: u64,
+    /// The tiers that this step moved something from or to, as bits; it was counted at their rates.
+    pub tiers: u64,
     /// Whether that was the last step.
     pub finished: bool,
     /// There is nothing to do for a while, but it is not at its end.
@@ -39,6 +41,8 @@ pub(crate) struct Work {
     pub(crate) waiting: Option<&'static str>,
     /// Why all that could be done of it is not all that was to be done: it is to be tried again from its start.
     pub(crate) unread: Option<String>,
+    /// The tiers that the last step that moved something moved from or to, as bits.
+    pub(crate) tiers: u64,
     pub(crate) subtree: Option<Subtree>,
 }
 
@@ -57,6 +61,9 @@ pub(crate) fn store_step(
     job.done_bytes = job.done_bytes.saturating_add(done.bytes);
     job.total_bytes = done.total_bytes.max(job.done_bytes);
     work.moved = done.bytes;
+    if done.tiers != 0 {
+        work.tiers = done.tiers;
+    }
     if let Some(note) = done.note {
         job.reason = note;
     }

@@ -449,6 +449,7 @@ struct OneStep;
 impl StoreSteps for OneStep {
     fn step(&mut self, _: u64) -> Result<StoreWork, StoreError> {
         Ok(StoreWork {
+            tiers: 0,
             bytes: 7,
             total_bytes: 7,
             finished: true,

@@ -1,6 +1,6 @@
 //! Chunks: what is asked for when one is written, and what is told about one that exists.
 
-use std::{fmt, ops::Range, sync::Arc};
+use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc};
 
 /// The unit of mapping, bytes.
 pub const BLOCK_BYTES: usize = 4096;
@@ -170,6 +170,8 @@ pub struct RewriteOutcome {
     pub moved: u64,
     /// Their stored bytes.
     pub moved_bytes: u64,
+    /// The same by the tiers that they left or came to, each once.
+    pub tier_bytes: BTreeMap<u8, u64>,
     /// Chunks that were already there, or are gone.
     pub skipped: u64,
     /// Chunks that something else was moving: to be asked for again.

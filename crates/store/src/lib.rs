@@ -13,6 +13,8 @@ mod batch;
 mod chunk;
 mod error;
 mod memory;
+mod pace;
+mod rates;
 mod space;
 
 pub use batch::Batch;
@@ -22,6 +24,7 @@ pub use chunk::{
 };
 pub use error::StoreError;
 pub use memory::MemoryStore;
+pub use rates::{MoveRates, tier_bit};
 pub use space::{DeviceUsage, Reservation, Space, StoreMemory, TierUsage};
 
 use bytes::Bytes;

@@ -309,9 +309,13 @@ impl Store for MemoryStore {
         for id in ids {
             match state.chunks.get_mut(id) {
                 Some(chunk) if chunk.tier != target => {
-                    chunk.tier = target;
+                    let left = std::mem::replace(&mut chunk.tier, target);
+                    let bytes = chunk.content.len() as u64;
                     outcome.moved += 1;
-                    outcome.moved_bytes += chunk.content.len() as u64;
+                    outcome.moved_bytes += bytes;
+                    for tier in [left, target] {
+                        *outcome.tier_bytes.entry(tier).or_default() += bytes;
+                    }
                 }
                 _ => outcome.skipped += 1,
             }

@@ -166,6 +166,7 @@ impl Engine {
         let datasets = Arc::new(datasets.map_err(|error| told(error.into()))?);
         datasets.relieve();
         let mover = Arc::new(Mover::open(datasets.clone()).map_err(|error| told(error.into()))?);
+        mover.share_rates(chunks.rates().clone());
         let journal = Journal::open(&*store).map_err(|error| told(error.into()))?;
         let scrub = Scrub::of(&*store, &pool.devices(), options.clock.monotonic_nanoseconds());
         let mut engine = Self {

@@ -90,6 +90,7 @@ impl Engine {
 
     pub(crate) fn store_step(&self) -> Result<bool, EngineError> {
         self.check_open()?;
+        self.chunks.rates().refresh(self.clock.monotonic_nanoseconds());
         Ok(self.chunks.step()? == Step::More)
     }
 

@@ -92,6 +92,7 @@ impl StoreSteps for Counting {
         }
         self.left -= 1;
         Ok(StoreWork {
+            tiers: 0,
             bytes: 10,
             total_bytes: 100,
             finished: self.left == 0,
@@ -158,6 +159,7 @@ impl StoreSteps for GivenUp {
         );
         self.mover.cancel(id).unwrap();
         Ok(StoreWork {
+            tiers: 0,
             bytes: 10,
             total_bytes: 100,
             finished: false,

@@ -1,4 +1,4 @@
-//! `Pace`: how fast a tier may be written to (a token bucket).
+//! `Pace`: how fast content may be moved into and out of a tier (a token bucket).
 //!
 //! Invariants: from when a rate is set, or something was last moved, no more goes than the rate allows for the time that has passed, an
 //! eighth of a second's worth, and one piece; the bucket is empty at first, since who limits a tier wants it to hold from now on.
@@ -37,6 +37,18 @@ impl Pace {
         if limit > 0 {
             self.tokens -= bytes as f64;
         }
+    }
+
+    /// The same of what could not wait: for that others owe at most so much.
+    pub(crate) fn take_in_need(&mut self, limit: u64, bytes: u64, debt_bytes: u64) {
+        let least = self.tokens.min(-(debt_bytes as f64));
+        self.take(limit, bytes);
+        self.tokens = self.tokens.max(least);
+    }
+
+    /// Whether something could be moved when time was last looked at.
+    pub(crate) fn is_open(&self) -> bool {
+        self.tokens >= 0.0
     }
 
     /// What is to be moved in one step at most, about; one chunk always is.
