@@ -98,7 +98,10 @@ pub use layout::{Cut, Layout};
 pub use lifecycle::{DestroyReport, NewDataset, VOLUME_BYTES_MAX};
 pub use name::{check_dataset, check_part, split_snapshot};
 pub use object_pins::ObjectPins;
-pub use placement::{TierBytes, body_of_object, bytes_of_dataset, bytes_of_object};
+pub use placement::{
+    ChunksOfRegion, RegionPlace, TierBytes, body_of_object, bytes_of_dataset, bytes_of_object,
+    chunks_of_region,
+};
 pub use properties::{PropertyValue, Source, property_default, property_help, property_names, settings};
 pub use region::{CHUNK_BLOCKS, REGION_BLOCKS, REGION_BYTES, RegionRecord, Run};
 pub use retention::{Every, Retention, Rule};

@@ -1,15 +1,21 @@
 //! Where content lies: bytes per tier of one object or a whole dataset, from region records and chunk records.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
 
-use terrace_store::{BLOCK_BYTES, ChunkId, Store, StoreError};
+use terrace_store::{BLOCK_BYTES, ChunkId, ChunkInfo, Store, StoreError};
 
 use crate::{
     inode::InodeRecord,
     keys,
     region::{REGION_BYTES, RegionRecord},
-    versions::{damaged, decode_region, split_value},
+    versions::{damaged, decode_region, read_region, split_value},
 };
+
+/// How often a region is looked at again that others write to at the same time.
+const LOOKS_MAX: usize = 16;
 
 /// Content by tier, up to the end of its file: what all of it comes to, with the holes, is the file's size.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,45 +53,42 @@ impl TierBytes {
         self.stored_by_tier[tier] += stored;
     }
 
-    /// Counts the content of one region record, of which the first `most` bytes belong to the file.
-    pub fn add_region(
+    /// Counts the content of one region, of which the first `most` bytes belong to the file; `record` is what was just read of it.
+    fn add_region(
         &mut self,
         store: &dyn Store,
-        record: &RegionRecord,
+        place: RegionPlace,
+        record: RegionRecord,
         most: u64,
     ) -> Result<(), StoreError> {
-        self.add_region_but(store, record, most, &mut |_, _| Ok(false))
+        self.add_region_but(store, place, record, most, &mut |_, _| Ok(false))
     }
 
     /// The same; what `is_lost` says of a chunk, asked with the bytes of content, counts as missing.
     pub fn add_region_but(
         &mut self,
         store: &dyn Store,
-        record: &RegionRecord,
+        place: RegionPlace,
+        record: RegionRecord,
         most: u64,
         is_lost: &mut dyn FnMut(ChunkId, u64) -> Result<bool, StoreError>,
     ) -> Result<(), StoreError> {
-        let mut known: HashMap<ChunkId, Option<(u8, u64, u64)>> = HashMap::new();
+        let (record, infos) = chunks_of_region(store, place, record)?;
         for run in record.runs() {
-            let info = match known.get(&run.chunk) {
-                Some(info) => *info,
-                None => {
-                    let info = store.chunk_info(run.chunk)?;
-                    let info = info.map(|info| (info.tier, u64::from(info.length), u64::from(info.stored)));
-                    known.insert(run.chunk, info);
-                    info
-                }
+            let Some(info) = infos.get(&run.chunk) else {
+                continue;
             };
             let first = u64::from(run.block) * BLOCK_BYTES as u64;
             let content = (u64::from(run.count) * BLOCK_BYTES as u64).min(most.saturating_sub(first));
             let readable = match info {
                 Some(_) if is_lost(run.chunk, content)? => None,
-                info => info,
+                info => info.as_ref(),
             };
             match readable {
-                Some((tier, length, stored)) => {
-                    let blocks = length.div_ceil(BLOCK_BYTES as u64).max(1);
-                    self.count(tier, content, stored * u64::from(run.count) / blocks);
+                Some(info) => {
+                    let blocks = u64::from(info.length).div_ceil(BLOCK_BYTES as u64).max(1);
+                    let stored = u64::from(info.stored) * u64::from(run.count) / blocks;
+                    self.count(info.tier, content, stored);
                 }
                 None => {
                     self.missing += 1;
@@ -95,6 +98,45 @@ impl TierBytes {
         }
         Ok(())
     }
+}
+
+/// Dataset, body, region.
+pub type RegionPlace = (u32, u64, u64);
+
+/// What is known of the chunks of a region; `None` of one that is lost.
+pub type ChunksOfRegion = HashMap<ChunkId, Option<ChunkInfo>>;
+
+/// Where the chunks of a region lie, of which `record` was just read, and the record that this is true of. A chunk without a record is lost
+/// only if the region still names it: a commit may have replaced what was read, and its chunks be gone.
+pub fn chunks_of_region(
+    store: &dyn Store,
+    place: RegionPlace,
+    mut record: RegionRecord,
+) -> Result<(RegionRecord, ChunksOfRegion), StoreError> {
+    let (dataset, body, region) = place;
+    let mut infos = ChunksOfRegion::new();
+    for _ in 0..LOOKS_MAX {
+        let mut all = true;
+        for run in record.runs() {
+            if let Entry::Vacant(entry) = infos.entry(run.chunk) {
+                let info = store.chunk_info(run.chunk)?;
+                all &= info.is_some();
+                entry.insert(info);
+            }
+        }
+        if all {
+            return Ok((record, infos));
+        }
+        let now = read_region(store, dataset, body, region)?;
+        let now = now.map(|found| found.record).unwrap_or_default();
+        if now == record {
+            return Ok((record, infos));
+        }
+        record = now;
+        infos.retain(|_, info| info.is_some());
+    }
+    // It changes without end: nothing is said of what could not be seen.
+    Ok((record, infos))
 }
 
 /// The number under which the regions and the heat of an object stand; `None` if it is gone or was never committed.
@@ -131,8 +173,9 @@ fn bytes_of_range(store: &Arc<dyn Store>, mut from: Vec<u8>, to: &[u8]) -> Resul
     let mut bytes = TierBytes::default();
     loop {
         let page = store.scan(&from, to, PAGE)?;
-        for (_, value) in &page {
-            bytes.add_region(store.as_ref(), &decode_region(value)?.record, REGION_BYTES)?;
+        for (key, value) in &page {
+            let place = keys::parse_region(key).map_err(|cause| damaged("the key of a region", &cause))?;
+            bytes.add_region(store.as_ref(), place, decode_region(value)?.record, REGION_BYTES)?;
         }
         match page.last() {
             Some((last, _)) if page.len() == PAGE => from = last.iter().copied().chain([0]).collect(),

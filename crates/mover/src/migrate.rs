@@ -7,7 +7,7 @@
 use std::{cell::Cell, sync::atomic::Ordering};
 
 use parking_lot::MutexGuard;
-use terrace_dataset::{keys, read_region};
+use terrace_dataset::{chunks_of_region, keys, read_region};
 use terrace_store::{BLOCK_BYTES, ChunkId, Placement, Store, StoreError, TierUsage, tier_bit};
 
 use crate::{
@@ -75,13 +75,17 @@ fn note_unread(
     left: &mut Left,
 ) -> Result<(), StoreError> {
     for found in regions {
-        let record = read_region(store, found.dataset, found.body, found.region)?;
-        for run in record.iter().flat_map(|current| current.record.runs()) {
+        let place = (found.dataset, found.body, found.region);
+        let Some(seen) = read_region(store, found.dataset, found.body, found.region)? else {
+            continue;
+        };
+        let (record, infos) = chunks_of_region(store, place, seen.record)?;
+        for run in record.runs() {
             let bytes = u64::from(run.count) * BLOCK_BYTES as u64;
-            match store.chunk_info(run.chunk)? {
-                Some(info) if failed.contains(&run.chunk) => left.unreadable(info.tier, bytes),
-                Some(_) => {}
-                None => left.lost(bytes),
+            match infos.get(&run.chunk) {
+                Some(Some(info)) if failed.contains(&run.chunk) => left.unreadable(info.tier, bytes),
+                Some(None) => left.lost(bytes),
+                _ => {}
             }
         }
     }

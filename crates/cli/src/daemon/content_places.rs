@@ -186,7 +186,8 @@ impl Daemon {
                 let most = content.size_bytes.saturating_sub(region * REGION_BYTES);
                 let engine = &self.engine;
                 let loss = &mut found.loss;
-                bytes.add_region_but(&**store, &record, most, &mut |id, bytes| {
+                let place = (dataset, body, region);
+                bytes.add_region_but(&**store, place, record.clone(), most, &mut |id, bytes| {
                     loss.count(engine, id, bytes)
                 })?;
                 let unused_seconds = u64::from(minutes.saturating_sub(heat.touched_minutes)) * 60;

@@ -79,7 +79,8 @@ impl Daemon {
         if let Some(found) = read_region(&**store, dataset, body, region)? {
             let most = size_bytes.saturating_sub(region.saturating_mul(REGION_BYTES));
             let engine = &self.engine;
-            bytes.add_region_but(&**store, &found.record, most, &mut |id, bytes| {
+            let place = (dataset, body, region);
+            bytes.add_region_but(&**store, place, found.record, most, &mut |id, bytes| {
                 loss.count(engine, id, bytes)
             })?;
         }
