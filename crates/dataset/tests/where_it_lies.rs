@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_dataset::{
-    Context, Datasets, Environment, FileKind, NewDataset, Progress, ROOT, Tree, bytes_of_object,
+    Context, Datasets, Environment, FileKind, NewDataset, Progress, ROOT, bytes_of_object,
 };
 use terrace_device::ManualClock;
 use terrace_store::{
