@@ -22,7 +22,7 @@ use std::{
 
 use bytes::BytesMut;
 use parking_lot::{Condvar, Mutex, RwLock};
-use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES};
+use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES, HUGE_PAGE_BYTES};
 use terrace_pool::SegmentId;
 use terrace_store::ChunkId;
 
@@ -35,8 +35,13 @@ use crate::{
 pub const WRITE_BYTES: usize = 1024 * 1024;
 /// Room of a buffer: the last chunk may pass the limit.
 pub(crate) const BUFFER_BYTES: usize = WRITE_BYTES + 256 * 1024;
-/// Buffers kept for reuse, of each kind: new memory costs a page fault per 4 KiB, more than hashing it.
+/// Buffers kept for reuse: new memory costs a page fault per 4 KiB, more than hashing it.
 const SPARE_BUFFERS: usize = 8;
+/// Room of a buffer for large reads: a huge page, so that neither the processor nor the kernel looks hundreds of pages up for
+/// each.
+pub(crate) const READ_BUFFER_BYTES: usize = HUGE_PAGE_BYTES;
+/// Such buffers kept for reuse: as many bytes as of the others.
+const SPARE_READ_BUFFERS: usize = 5;
 
 /// A chunk in a buffer.
 #[derive(Debug, Clone, Copy)]
@@ -230,19 +235,17 @@ impl OpenSegments {
             > 0
     }
 
-    /// A buffer of at least [`WRITE_BYTES`], empty, to read into.
+    /// A buffer of [`READ_BUFFER_BYTES`], empty, for large reads.
     pub fn buffer(&self) -> AlignedBuffer {
-        self.spare
-            .lock()
-            .pop()
-            .unwrap_or_else(|| AlignedBuffer::with_capacity(BUFFER_BYTES))
+        let spare = self.spare.lock().pop();
+        spare.unwrap_or_else(|| AlignedBuffer::in_huge_pages(READ_BUFFER_BYTES))
     }
 
     /// Takes such a buffer back.
     pub fn give_back(&self, mut buffer: AlignedBuffer) {
         buffer.clear();
         let mut spare = self.spare.lock();
-        if buffer.capacity() >= BUFFER_BYTES && spare.len() < SPARE_BUFFERS {
+        if buffer.capacity() == READ_BUFFER_BYTES && spare.len() < SPARE_READ_BUFFERS {
             spare.push(buffer);
         }
     }
@@ -266,7 +269,7 @@ impl OpenSegments {
     /// Memory of spare buffers and those in use, bytes.
     pub fn memory_bytes(&self) -> usize {
         let open: usize = self.all().iter().map(|open| open.memory_bytes()).sum();
-        open + (self.spare.lock().len() + self.memory.lock().len()) * BUFFER_BYTES
+        open + self.spare.lock().len() * READ_BUFFER_BYTES + self.memory.lock().len() * BUFFER_BYTES
     }
 }
 

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX};
 
-/// A block, a chunk of a volume, and one of a file.
-const SIZES: [usize; 3] = [BLOCK_BYTES, 16 * 1024, CHUNK_BYTES_MAX];
+/// A block, a chunk of a volume where it compresses and where it does not, and one of a file.
+const SIZES: [usize; 4] = [BLOCK_BYTES, 16 * 1024, 64 * 1024, CHUNK_BYTES_MAX];
 /// Free frames of one size, at most.
 const KEPT_BYTES: usize = 2 << 20;
 
@@ -75,7 +75,7 @@ mod tests {
     fn content_is_what_it_was_however_often_memory_is_used_again() {
         for round in 0..3u8 {
             let mut held = Vec::new();
-            for length in [1, 4095, BLOCK_BYTES, 4097, 16 * 1024, CHUNK_BYTES_MAX] {
+            for length in [1, 4095, BLOCK_BYTES, 4097, 16 * 1024, 64 * 1024, CHUNK_BYTES_MAX] {
                 for number in 0..20u8 {
                     let fill = round * 20 + number;
                     held.push((copy(&vec![fill; length]), length, fill));

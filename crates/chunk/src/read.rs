@@ -24,8 +24,13 @@ use crate::{
 /// How often a reader follows a chunk that moves under it.
 const MOVES_MAX: usize = 8;
 
+/// What a thread reads into memory of its own: a chunk, or a few.
+pub(crate) const SMALL_BYTES: usize = 160 * 1024;
+
 thread_local! {
-    static BUFFER: std::cell::RefCell<AlignedBuffer> = std::cell::RefCell::new(AlignedBuffer::with_capacity(160 * 1024));
+    /// Whoever is given bytes in it does not read meanwhile.
+    pub(crate) static BUFFER: std::cell::RefCell<AlignedBuffer> =
+        std::cell::RefCell::new(AlignedBuffer::with_capacity(SMALL_BYTES));
 }
 
 /// The content of a stored chunk, if it is what its record says: by its hash.

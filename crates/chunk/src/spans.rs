@@ -9,7 +9,13 @@ use std::ops::Range;
 use parking_lot::Mutex;
 use terrace_pool::{Pool, SegmentId, SegmentRead};
 
-use crate::{appender::BUFFER_BYTES, header::HEADER_BYTES, record::Location, store::ChunkStore};
+use crate::{
+    appender::READ_BUFFER_BYTES,
+    header::HEADER_BYTES,
+    read::{BUFFER, SMALL_BYTES},
+    record::Location,
+    store::ChunkStore,
+};
 
 /// Bytes of one read at most.
 const SPAN_BYTES: usize = 1024 * 1024;
@@ -88,16 +94,16 @@ impl ChunkStore {
             .filter_map(|mut chunks| {
                 let segment = wanted[*chunks.first()?].segment;
                 if let Some(open) = self.open_segments.find(segment) {
-                    let mut bytes = self.open_segments.buffer();
-                    chunks.retain(|at| {
-                        let Stored { offset, length, .. } = wanted[*at];
-                        let is_here = open.read(offset, bytes.reuse(length));
-                        if is_here {
-                            each(*at, &bytes);
-                        }
-                        !is_here
+                    BUFFER.with_borrow_mut(|bytes| {
+                        chunks.retain(|at| {
+                            let Stored { offset, length, .. } = wanted[*at];
+                            let is_here = open.read(offset, bytes.reuse(length));
+                            if is_here {
+                                each(*at, bytes);
+                            }
+                            !is_here
+                        });
                     });
-                    self.open_segments.give_back(bytes);
                 }
                 let (segment, extent) = extent_of(&self.pool, wanted, &chunks)?;
                 Some(Span {
@@ -109,12 +115,29 @@ impl ChunkStore {
             .collect()
     }
 
+    /// What is small is read into memory of the thread, the rest into that which large reads share.
     fn read_batch(&self, wanted: &[Stored], batch: &[Span], each: &(dyn Fn(usize, &[u8]) + Sync)) {
+        let bytes = batch.iter().map(|span| span.extent.len()).sum();
+        if bytes <= SMALL_BYTES {
+            return BUFFER
+                .with_borrow_mut(|buffer| self.read_into_buffer(wanted, batch, each, buffer.reuse(bytes)));
+        }
+        let mut buffer = self.open_segments.buffer();
+        self.read_into_buffer(wanted, batch, each, buffer.reuse(bytes));
+        self.open_segments.give_back(buffer);
+    }
+
+    fn read_into_buffer(
+        &self,
+        wanted: &[Stored],
+        batch: &[Span],
+        each: &(dyn Fn(usize, &[u8]) + Sync),
+        buffer: &mut [u8],
+    ) {
         let Some(device) = batch.first().map(|span| span.segment.device) else {
             return;
         };
-        let mut buffer = self.open_segments.buffer();
-        let mut rest = buffer.reuse(batch.iter().map(|span| span.extent.len()).sum());
+        let mut rest = buffer;
         let mut reads = Vec::with_capacity(batch.len());
         for span in batch {
             let (mine, others) = rest.split_at_mut(span.extent.len());
@@ -132,8 +155,6 @@ impl ChunkStore {
                 }
             }
         }
-        drop(reads);
-        self.open_segments.give_back(buffer);
     }
 }
 
@@ -145,7 +166,7 @@ fn in_batches(spans: Vec<Span>) -> Vec<Vec<Span>> {
         let length = span.extent.len();
         match batches.last_mut() {
             Some(batch)
-                if bytes + length <= BUFFER_BYTES
+                if bytes + length <= READ_BUFFER_BYTES
                     && batch
                         .last()
                         .is_some_and(|last| last.segment.device == span.segment.device) =>

@@ -1,11 +1,14 @@
 //! Memory whose address suits direct I/O.
 //!
 //! Invariants: the address is a multiple of 4096; all `capacity` bytes are initialised from the start (so a longer
-//! length never shows uninitialised memory); large buffers come zeroed from the kernel, without a pass over them.
+//! length never shows uninitialised memory); large buffers come zeroed from the kernel, without a pass over them;
+//! those in huge pages, where the kernel has such, are for being used again and again: their first use costs a pass over all of it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::DEVICE_BLOCK_BYTES;
 
@@ -13,10 +16,20 @@ use crate::DEVICE_BLOCK_BYTES;
 /// `memset`, and aligned by hand.
 const LARGE_BYTES: usize = 128 * 1024;
 
+/// A huge page, on most machines.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// What an allocation is given back with.
+enum Memory {
+    Heap(Layout),
+    /// A mapping of so many bytes.
+    Mapped(usize),
+}
+
 /// A growable run of bytes at a 4096-aligned address; reusable without being zeroed again.
 pub struct AlignedBuffer {
     allocation: NonNull<u8>,
-    layout: Layout,
+    memory: Memory,
     start: NonNull<u8>,
     length: usize,
     capacity: usize,
@@ -49,7 +62,32 @@ impl AlignedBuffer {
         let start = unsafe { allocation.add(skip) };
         Self {
             allocation,
-            layout,
+            memory: Memory::Heap(layout),
+            start,
+            length: 0,
+            capacity,
+        }
+    }
+
+    /// An empty buffer in huge pages, with room for `capacity` bytes rounded up to whole ones; in others if there are none.
+    pub fn in_huge_pages(capacity: usize) -> Self {
+        let capacity = capacity.max(1).next_multiple_of(HUGE_PAGE_BYTES);
+        let mapped = capacity + HUGE_PAGE_BYTES;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let mapping = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, protection, MapFlags::PRIVATE) };
+        let Some(allocation) = mapping.ok().and_then(|start| NonNull::new(start.cast::<u8>())) else {
+            return Self::with_capacity(capacity);
+        };
+        let skip = allocation.as_ptr().align_offset(HUGE_PAGE_BYTES);
+        debug_assert!(skip + capacity <= mapped);
+        // SAFETY: `skip` is below the huge page that was mapped beyond the capacity.
+        let start = unsafe { allocation.add(skip) };
+        // SAFETY: inside of the mapping, which is ours. What is not touched takes no memory, and pages that are not huge do.
+        let _ = unsafe { madvise(start.as_ptr().cast(), capacity, Advice::LinuxHugepage) };
+        Self {
+            allocation,
+            memory: Memory::Mapped(mapped),
             start,
             length: 0,
             capacity,
@@ -130,8 +168,14 @@ impl AlignedBuffer {
 
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
-        // SAFETY: allocated by `alloc_zeroed` with this very layout, freed once.
-        unsafe { dealloc(self.allocation.as_ptr(), self.layout) }
+        match self.memory {
+            // SAFETY: allocated by `alloc_zeroed` with this very layout, freed once.
+            Memory::Heap(layout) => unsafe { dealloc(self.allocation.as_ptr(), layout) },
+            Memory::Mapped(bytes) => {
+                // SAFETY: mapped with this length, unmapped once; nothing can be done about a failure.
+                let _ = unsafe { munmap(self.allocation.as_ptr().cast(), bytes) };
+            }
+        }
     }
 }
 

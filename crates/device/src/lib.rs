@@ -22,7 +22,7 @@ mod spec;
 mod unix_socket;
 mod volatile;
 
-pub use buffer::AlignedBuffer;
+pub use buffer::{AlignedBuffer, HUGE_PAGE_BYTES};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use directory::DirectoryDevice;
 pub use error::{Cause, DeviceError, Operation};

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use terrace_device::{
-    AlignedBuffer, Clock, ManualClock, Randomness, SeededRandomness, SystemClock, SystemRandomness,
+    AlignedBuffer, Clock, HUGE_PAGE_BYTES, ManualClock, Randomness, SeededRandomness, SystemClock,
+    SystemRandomness,
 };
 
 #[derive(Debug, Clone)]
@@ -44,6 +45,25 @@ proptest! {
             prop_assert!(buffer.capacity() >= buffer.len());
         }
         prop_assert!(buffer.clone()[..] == model[..]);
+    }
+}
+
+/// Whether the kernel has huge pages or not.
+#[test]
+fn a_buffer_in_huge_pages_begins_with_one_and_is_zero_and_used_again() {
+    for (wanted, capacity) in [(1, HUGE_PAGE_BYTES), (HUGE_PAGE_BYTES + 1, 2 * HUGE_PAGE_BYTES)] {
+        let mut buffer = AlignedBuffer::in_huge_pages(wanted);
+        assert!(buffer.is_empty() && buffer.capacity() == capacity);
+        let bytes = buffer.reuse(capacity);
+        assert!(bytes.as_ptr().addr().is_multiple_of(HUGE_PAGE_BYTES));
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        bytes.fill(7);
+        buffer.clear();
+        let again = buffer.reuse(capacity);
+        assert!(again.iter().all(|byte| *byte == 7));
+        // It grows like any other, and its memory is given back once.
+        buffer.extend_from_slice(&[8; 5000]);
+        assert!(buffer[..capacity].iter().all(|byte| *byte == 7) && buffer[capacity..] == [8; 5000]);
     }
 }
 
