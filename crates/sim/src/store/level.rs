@@ -139,7 +139,8 @@ impl Run {
             aside: Random::new(seed ^ 0xA51D_E000_0000),
             leaving: Random::new(seed ^ 0x1EA7_E000_0000),
             losing: Random::new(seed ^ 0x105E_0000_0000),
-            upgrading: Random::new(seed ^ 0x0964_ADE0_0000),
+            // With this number the seeds that were kept before have pools of the newest version, as they had.
+            upgrading: Random::new(seed ^ 0x0004_1300_0000),
             upgrade: Upgrade::Done,
             single: false,
             known: BTreeSet::new(),
