@@ -123,7 +123,7 @@ case_xfs_on_a_volume() {
     filesystem_case 'mkfs.xfs -q' 'xfs_repair -n'
 }
 
-verify_job=(--name=verify --verify=crc32c --verify_fatal=1 --verify_dump=0 --randrepeat=1 --bsrange=4k-64k --size=48M --iodepth=8
+verify_job=(--name=verify --verify=crc32c --verify_state_save=0 --verify_fatal=1 --verify_dump=0 --randrepeat=1 --bsrange=4k-64k --size=48M --iodepth=8
     --output-format=terse)
 
 case_fio_verifies_a_device() {
