@@ -2,7 +2,7 @@
 //!
 //! Runs are merged by size (size-tiered, as in Bigtable and Cassandra) so that each record is rewritten a few times
 //! only; the lowest run is rewritten when what lies above it has grown to half of it, which bounds the space taken: rewritten
-//! at a quarter, random 4 KiB writes cost 1.6 times as many bytes of tables (docs/performance.md).
+//! at a quarter, random 4 KiB writes cost 1.6 times as many bytes of tables (docs/measurements.md).
 //! A merge advances slice by slice: each slice is installed with the tables it made, and the tables it consumed
 //! are given back at once, so a merge never needs room for a second copy of its inputs. A table that no other input
 //! reaches into is taken over as it is.

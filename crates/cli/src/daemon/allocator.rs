@@ -2,7 +2,7 @@
 //!
 //! The GNU C library keeps an arena for each of many threads, and raises the size from which memory goes straight back
 //! to the kernel as soon as something large is freed. A daemon whose threads hand 128 KiB buffers to each other then
-//! holds on to far more than it uses: 314 MiB instead of 184 MiB with `memory=256M` (docs/performance.md).
+//! holds on to far more than it uses: 314 MiB instead of 184 MiB with `memory=256M` (docs/measurements.md).
 
 /// Few arenas, and thresholds that stay where they are.
 #[cfg(target_env = "gnu")]

@@ -1,7 +1,7 @@
 //! How far the kernel reads ahead on a mount.
 //!
 //! Left to itself it asks for 128 KiB at a time, and a reader of a large file waits for one answer after the other: with
-//! 1 MiB reading is twice as fast for half the processor time (docs/performance.md). A FUSE server cannot ask for more
+//! 1 MiB reading is twice as fast for half the processor time (docs/measurements.md). A FUSE server cannot ask for more
 //! than the kernel's own setting, so that is raised where this process may (as root, and `/sys` can be written).
 
 use std::{fs, path::Path};
