@@ -49,6 +49,8 @@ impl Engine {
             .property(CLEARED)
             .and_then(|minutes| minutes.parse().ok());
         if let Some(minutes) = minutes {
+            // A clock that was ahead then does not keep everything where it is until that time comes.
+            let minutes = self.mover.minutes().min(minutes);
             self.environment().heat.note_cleared(minutes);
         }
     }
