@@ -19,6 +19,8 @@ impl Run {
             self.broken = true;
             return Ok(());
         }
+        // Within one turn it may be opened and end more than once, with metadata written while a disk was left out.
+        self.look_at_mirrors();
         self.store = None;
         self.held.clear();
         (self.mended, self.healed) = (false, false);
