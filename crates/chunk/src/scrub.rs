@@ -47,16 +47,7 @@ impl ChunkStore {
                 .map_err(meta_error)?;
             spent += report.bytes.max(1);
             cursor.done_bytes += report.bytes;
-            for (copy, error) in report.damaged {
-                // Another copy may be good: then the table is written anew, and the damage goes with the old one.
-                if let MetaError::Damaged { extent, .. } = &error
-                    && self.tree.rewrite(&[*extent]).is_ok_and(|bytes| bytes > 0)
-                {
-                    progress.repaired += 1;
-                    continue;
-                }
-                progress.damaged_metadata.push(format!("copy {copy}: {error}"));
-            }
+            self.mend_tables(report.damaged, &mut progress);
             cursor.finished = report.done;
         }
         let looks_at = |segment: &SegmentId| {
@@ -171,6 +162,31 @@ impl ChunkStore {
         }
         cursor.done_bytes += bytes;
         Ok(bytes + records.len() as u64 * RECORD_BYTES)
+    }
+
+    /// Writes tables anew of which a copy is bad, from what is good in any copy: the damage goes with the old one.
+    fn mend_tables(&self, damaged: Vec<(u32, MetaError)>, progress: &mut ScrubProgress) {
+        // Written anew with the first copy of them that was found bad.
+        let mut mended = BTreeSet::new();
+        for (copy, error) in damaged {
+            let bad = match &error {
+                MetaError::Damaged { extent, .. } => Some(*extent),
+                // What lies on a device that is not there is no damage, and a table written anew would have one copy as well.
+                MetaError::Unreadable { extent, .. } => Some(*extent).filter(|extent| {
+                    let copy = self.meta.copies_of(*extent).iter().nth(copy as usize);
+                    copy.is_some_and(|copy| self.pool.has_segment(copy))
+                }),
+                _ => None,
+            };
+            if let Some(extent) = bad
+                && (mended.contains(&extent) || self.tree.rewrite(&[extent]).is_ok_and(|bytes| bytes > 0))
+            {
+                mended.insert(extent);
+                progress.repaired += 1;
+                continue;
+            }
+            progress.damaged_metadata.push(format!("copy {copy}: {error}"));
+        }
     }
 
     /// Fewer records, where those behind them cannot be read; `None` if it is so with the first.

@@ -204,6 +204,75 @@ fn cursor_done(store: &ChunkStore, cursor: &mut ScrubCursor, copies: &mut u64) -
     progress.finished
 }
 
+/// Scrubs everything; what was repaired and what metadata is damaged.
+fn scrub(store: &ChunkStore) -> (u64, Vec<String>) {
+    let (mut cursor, mut repaired, mut damaged) = (ScrubCursor::default(), 0, Vec::new());
+    loop {
+        let progress = store.scrub_step(&mut cursor, 1 << 20).unwrap();
+        repaired += progress.repaired;
+        damaged.extend(progress.damaged_metadata);
+        if progress.finished {
+            return (repaired, damaged);
+        }
+    }
+}
+
+/// Bad sectors in the same place of both copies are beyond repair, in one copy or in different places they are not.
+#[test]
+fn tables_with_sectors_that_cannot_be_read_in_one_copy_are_written_anew_by_scrub() {
+    for (behind, is_mended) in [
+        ([Some(0), None], true),
+        ([None, Some(4096)], true),
+        ([Some(0), Some(12_288)], true),
+        ([Some(4096), Some(4096)], false),
+    ] {
+        let (devices, store) = store_of(&[("pair", 2, 2)]);
+        let (ids, sequence) = put(&store, 0..100).unwrap();
+        store.flush(sequence).unwrap();
+        store.checkpoint().unwrap();
+        settle(&store);
+        let spoiled = devices.iter().zip(behind);
+        let spoiled = spoiled.map(|(device, behind)| behind.map_or(0, |behind| device.spoil_tables(behind)));
+        assert!(spoiled.sum::<usize>() > 0);
+        let (repaired, damaged) = scrub(&store);
+        assert_eq!(
+            (repaired > 0, damaged.is_empty()),
+            (is_mended, is_mended),
+            "{behind:?}: {repaired} {damaged:?}"
+        );
+        if is_mended {
+            store.checkpoint().unwrap();
+            assert_eq!(scrub(&store), (0, Vec::new()), "{behind:?}");
+            check(&store, &ids, 0);
+            audit(&store);
+        }
+    }
+}
+
+#[test]
+fn tables_of_which_a_copy_is_on_a_missing_device_stay_where_they_are() {
+    let (devices, store) = store_of(&[("pair", 2, 2)]);
+    let mut batch = Batch::new();
+    batch.put(vec![0x20, 1], vec![1]);
+    store.commit(batch).unwrap();
+    store.checkpoint().unwrap();
+    settle(&store);
+    store.close().unwrap();
+    drop(store);
+    let degraded = OpenOptions {
+        parallelism: Parallelism::Sequential,
+        degraded: true,
+        ..OpenOptions::default()
+    };
+    let pool = Arc::new(Pool::open(vec![devices[0].clone()], degraded).unwrap());
+    let store = ChunkStore::open(pool.clone(), options(2)).unwrap();
+    let written = || pool.devices()[0].counters.write_bytes;
+    let before = written();
+    let (repaired, damaged) = scrub(&store);
+    assert!(repaired == 0 && !damaged.is_empty(), "{repaired}");
+    assert_eq!(written(), before);
+}
+
 #[test]
 fn damage_without_another_copy_is_reported_for_that_chunk_alone() {
     let (devices, store) = store_of(&[("only", 1, 1)]);
