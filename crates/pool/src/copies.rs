@@ -19,7 +19,7 @@ impl Pool {
             for offset in ROOT_OFFSETS.iter().flatten() {
                 match read_slot(device.device.as_ref(), *offset, &id) {
                     Slot::Root(root) => found.push((root.generation, root.payload)),
-                    Slot::Unreadable(_) | Slot::Damaged(_) => sound = false,
+                    Slot::Unreadable(_) | Slot::Damaged(_) | Slot::Newer(_) => sound = false,
                     Slot::Empty => {}
                 }
             }
@@ -71,6 +71,10 @@ impl Pool {
                     match read_slot(device.device.as_ref(), *offset, &id) {
                         Slot::Empty => {}
                         Slot::Root(root) => own = own.max(Some(root.generation)),
+                        Slot::Newer(newer) => problems.push(format!(
+                            "root slot {slot}, copy {copy}, of {path}: a newer terrace wrote it (version {})",
+                            newer.version
+                        )),
                         Slot::Unreadable(cause) | Slot::Damaged(cause) => problems.push(format!(
                             "root slot {slot}, copy {copy}, of {path}: {cause} (the next checkpoints write it anew)"
                         )),

@@ -4,6 +4,7 @@ use terrace_device::DeviceError;
 
 use crate::SegmentId;
 use crate::label::LabelError;
+use crate::root;
 
 /// An operation on a pool that failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -163,6 +164,18 @@ pub enum PoolError {
     /// No valid root on any device.
     #[error("pool '{0}' has no readable root record; every copy is damaged")]
     NoRoot(String),
+    /// A newer program wrote the newest root.
+    #[error(
+        "pool '{pool}' was made by a newer terrace: its root record has format version {version}, this one knows up to {}; use the \
+         newer terrace",
+        root::VERSION
+    )]
+    NewerRoot {
+        /// The pool.
+        pool: String,
+        /// That of the root record.
+        version: u32,
+    },
     /// The pool is open for reading only.
     #[error("the pool is open for reading only")]
     ReadOnly,

@@ -194,6 +194,7 @@ fn bad_roots(device: &OpenDevice, pool: &PoolId, slots: &Slots) -> Vec<Bad> {
             match read {
                 Slot::Unreadable(cause) => bad.push(Bad::unreadable(&what, cause)),
                 Slot::Damaged(cause) => bad.push(Bad::wrong(&what, cause)),
+                Slot::Newer(_) => bad.push(Bad::wrong(&what, &"a newer terrace wrote it")),
                 Slot::Empty if was_written => bad.push(Bad::wrong(&what, &"nothing is there")),
                 Slot::Root(root) if slot == newest && root.generation != generation => {
                     bad.push(Bad::wrong(&what, &"it is out of date"));

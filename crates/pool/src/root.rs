@@ -3,7 +3,8 @@
 //!
 //! Invariants: on each device the slot that holds its newest valid root is never the one that is written next; the
 //! generation grows with every attempt, also after a failed one; a root is believed only if the sum over its header
-//! and payload matches and it names this pool.
+//! and payload matches and it names this pool. Magic, version, length, pool, generation and sum stay where they are in all
+//! versions, so that a newer one is told from damage.
 
 use terrace_codec::{Reader, Writer};
 use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES, Device};
@@ -17,7 +18,8 @@ use crate::patient_read::read_patiently;
 pub const ROOT_BYTES_MAX: usize = 64 * 1024;
 
 const MAGIC: [u8; 8] = *b"TERRROOT";
-const VERSION: u32 = 1;
+/// The version of slots that is written; newer ones are refused.
+pub(crate) const VERSION: u32 = 1;
 /// Header fields before the sum: magic, version, length, pool id, generation.
 const FIELDS_BYTES: usize = 8 + 4 + 4 + 16 + 8;
 
@@ -28,6 +30,22 @@ pub(crate) struct Root {
     pub(crate) payload: Vec<u8>,
 }
 
+/// A whole root of a version that is not known here. By age.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NewerRoot {
+    pub(crate) generation: u64,
+    pub(crate) version: u32,
+}
+
+/// Why the bytes of a slot are no root that can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoRoot {
+    /// They are none of this pool.
+    Damaged,
+    /// A newer program wrote it.
+    Newer(NewerRoot),
+}
+
 /// What the two slots of a device hold.
 #[derive(Debug, Default)]
 pub(crate) struct RootSlots {
@@ -35,6 +53,8 @@ pub(crate) struct RootSlots {
     pub(crate) newest: Option<(usize, Root)>,
     /// Both copies of its slot hold it.
     pub(crate) whole: bool,
+    /// The newest root that a newer program wrote.
+    pub(crate) newer: Option<NewerRoot>,
     /// Copies of slots that cannot be read, or hold bytes that are not a valid root: there may be a newer one in them.
     pub(crate) unsure: Vec<(usize, u64)>,
 }
@@ -47,6 +67,8 @@ pub(crate) enum Slot {
     Unreadable(String),
     /// Its bytes are no root of this pool.
     Damaged(String),
+    /// A root that a newer program wrote.
+    Newer(NewerRoot),
     /// A root.
     Root(Root),
 }
@@ -58,9 +80,10 @@ pub(crate) fn read_slot(device: &dyn Device, offset: u64, pool: &PoolId) -> Slot
     let decode = |bytes: &[u8]| {
         let empty = || bytes[..DEVICE_BLOCK_BYTES].iter().all(|byte| *byte == 0);
         match decode_root(bytes, pool) {
-            Some(root) => Ok(Slot::Root(root)),
-            None if empty() => Ok(Slot::Empty),
-            None => Err("its bytes are no root of this pool"),
+            Ok(root) => Ok(Slot::Root(root)),
+            Err(NoRoot::Newer(newer)) => Ok(Slot::Newer(newer)),
+            Err(NoRoot::Damaged) if empty() => Ok(Slot::Empty),
+            Err(NoRoot::Damaged) => Err("its bytes are no root of this pool"),
         }
     };
     match read_patiently(device, offset, &mut buffer, length, decode, |_| false) {
@@ -94,8 +117,8 @@ fn root_sum(fields: &[u8], payload: &[u8]) -> blake3::Hash {
     hasher.finalize()
 }
 
-/// The payload length that a slot's first block states, if it looks like a root of this pool at all.
-fn stated_length(header: &[u8], pool: &PoolId) -> Option<(u64, usize)> {
+/// Version, payload length and generation that a slot's first block states, if it looks like a root of this pool at all.
+fn stated(header: &[u8], pool: &PoolId) -> Option<(u32, usize, u64)> {
     let mut reader = Reader::new(header);
     let magic: [u8; 8] = reader.array("magic").ok()?;
     let version = reader.u32("version").ok()?;
@@ -103,17 +126,24 @@ fn stated_length(header: &[u8], pool: &PoolId) -> Option<(u64, usize)> {
     let id: PoolId = reader.array("pool").ok()?;
     let generation = reader.u64("generation").ok()?;
     let fits = length <= ROOT_BYTES_MAX && generation <= GENERATION_MAX;
-    (magic == MAGIC && version == VERSION && fits && id == *pool).then_some((generation, length))
+    (magic == MAGIC && version >= VERSION && fits && id == *pool).then_some((version, length, generation))
 }
 
-/// The root in the bytes of a slot, if they are one.
-pub(crate) fn decode_root(bytes: &[u8], pool: &PoolId) -> Option<Root> {
-    let header = bytes.get(..DEVICE_BLOCK_BYTES)?;
-    let (generation, length) = stated_length(header, pool)?;
-    let payload = bytes.get(DEVICE_BLOCK_BYTES..)?.get(..length)?;
-    let stored: [u8; 32] = header[FIELDS_BYTES..FIELDS_BYTES + 32].try_into().ok()?;
-    let sum = root_sum(&header[..FIELDS_BYTES], payload);
-    (sum == stored).then(|| Root {
+/// The root in the bytes of a slot, or why there is none to be used.
+pub(crate) fn decode_root(bytes: &[u8], pool: &PoolId) -> Result<Root, NoRoot> {
+    let sound = || {
+        let header = bytes.get(..DEVICE_BLOCK_BYTES)?;
+        let (version, length, generation) = stated(header, pool)?;
+        let payload = bytes.get(DEVICE_BLOCK_BYTES..)?.get(..length)?;
+        let stored: [u8; 32] = header[FIELDS_BYTES..FIELDS_BYTES + 32].try_into().ok()?;
+        let sum = root_sum(&header[..FIELDS_BYTES], payload);
+        (sum == stored).then_some((version, generation, payload))
+    };
+    let (version, generation, payload) = sound().ok_or(NoRoot::Damaged)?;
+    if version > VERSION {
+        return Err(NoRoot::Newer(NewerRoot { generation, version }));
+    }
+    Ok(Root {
         generation,
         payload: payload.to_vec(),
     })
@@ -133,6 +163,7 @@ pub(crate) fn read_root_slots(device: &dyn Device, pool: &PoolId) -> RootSlots {
                     slots.whole = false;
                 }
                 Slot::Empty => {}
+                Slot::Newer(newer) => slots.newer = slots.newer.max(Some(newer)),
                 Slot::Unreadable(cause) | Slot::Damaged(cause) => {
                     tracing::warn!(
                         device = device.path(),

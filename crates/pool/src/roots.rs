@@ -7,7 +7,7 @@ use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES};
 
 use crate::layout::ROOT_OFFSETS;
 use crate::member::OpenDevice;
-use crate::root::{ROOT_BYTES_MAX, encode_root, read_root_slots};
+use crate::root::{NewerRoot, ROOT_BYTES_MAX, encode_root, read_root_slots};
 use crate::{DeviceState, Pool, PoolError, PoolId};
 
 /// Devices that a root is written to.
@@ -32,6 +32,8 @@ pub(crate) struct Roots {
     jumps: bool,
     /// There are damaged slots and no valid one.
     lost: bool,
+    /// The version of the root that counts, where a newer program wrote it.
+    newer: Option<u32>,
     /// Copies of slots that may hold a newer root than the newest that could be read: device, slot, offset.
     unsure: Vec<(u16, usize, u64)>,
 }
@@ -58,11 +60,17 @@ impl Roots {
     pub(crate) fn load(devices: &[Arc<OpenDevice>], pool: &PoolId, returned: &[u16]) -> Self {
         let mut roots = Self::default();
         let mut of_the_past: Option<(u64, Vec<u8>)> = None;
+        let (mut newer, mut newer_of_the_past): (Option<NewerRoot>, Option<NewerRoot>) = (None, None);
         for device in devices {
             let slots = read_root_slots(device.device.as_ref(), pool);
             let unsure = slots.unsure.into_iter();
             let unsure = unsure.map(|(slot, offset)| (device.number, slot, offset));
             roots.unsure.extend(unsure);
+            let newer = match returned.contains(&device.number) {
+                true => &mut newer_of_the_past,
+                false => &mut newer,
+            };
+            *newer = (*newer).max(slots.newer);
             if let Some((slot, root)) = slots.newest {
                 roots.slots.push((device.number, slot, root.generation));
                 if !slots.whole {
@@ -82,6 +90,10 @@ impl Roots {
                 }
             }
         }
+        // Those of devices that were away count as little as their others.
+        let newer = newer.or(newer_of_the_past.filter(|_| roots.newest.is_none()));
+        let counts = |newer: &NewerRoot| newer.generation > roots.generation || roots.newest.is_none();
+        roots.newer = newer.filter(counts).map(|newer| newer.version);
         if let Some((generation, payload)) = of_the_past {
             if generation > roots.generation && roots.newest.is_some() {
                 // Whatever came there beside the others must not win later.
@@ -128,13 +140,24 @@ impl Roots {
 }
 
 impl Pool {
-    /// The payload of the newest valid root; `None` if none was ever written. `NoRoot` when all are damaged.
+    /// The payload of the newest valid root; `None` if none was ever written. `NoRoot` when all are damaged, `NewerRoot`
+    /// when a newer program wrote the newest one.
     pub fn read_root(&self) -> Result<Option<Vec<u8>>, PoolError> {
         let roots = self.roots.lock();
-        if roots.lost {
-            return Err(PoolError::NoRoot(self.name()));
-        }
+        self.check_root(&roots)?;
         Ok(roots.newest.clone())
+    }
+
+    /// Whether the newest root can be used.
+    fn check_root(&self, roots: &Roots) -> Result<(), PoolError> {
+        match roots.newer {
+            Some(version) => Err(PoolError::NewerRoot {
+                pool: self.name(),
+                version,
+            }),
+            None if roots.lost => Err(PoolError::NoRoot(self.name())),
+            None => Ok(()),
+        }
     }
 
     /// The newest roots that devices have which were away until this opening, each with the number of the device.
@@ -160,9 +183,7 @@ impl Pool {
     pub(crate) fn repeat_root(&self, except: Option<u16>) -> Result<(), PoolError> {
         self.check_writable()?;
         let mut roots = self.roots.lock();
-        if roots.lost {
-            return Err(PoolError::NoRoot(self.name()));
-        }
+        self.check_root(&roots)?;
         self.repeat_root_locked(&mut roots, except.as_slice())
     }
 

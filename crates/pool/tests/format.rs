@@ -6,8 +6,8 @@ mod media;
 use std::collections::BTreeMap;
 
 use media::{MIB, Shelf, create, open};
-use terrace_device::Device;
-use terrace_pool::{LABEL_BYTES, Label, Landing, Member, PoolState, TierSettings};
+use terrace_device::{AlignedBuffer, Device};
+use terrace_pool::{LABEL_BYTES, Label, Landing, Member, PoolError, PoolState, TierSettings};
 
 /// The body of a label, by hand from the table in docs/format.md.
 fn body() -> Vec<u8> {
@@ -155,4 +155,57 @@ fn roots_and_labels_lie_where_the_manual_says() {
     assert_eq!(block, [0xEE; 4096]);
     drop(pool);
     assert_eq!(open(shelf.all()).unwrap().total_segments(), 14);
+}
+
+/// Makes the root in a slot one of a newer format version, as docs/format.md has it.
+fn make_newer(device: &dyn Device, slot: u64, is_sound: bool) {
+    let mut bytes = AlignedBuffer::zeroed(8192);
+    device.read_at(slot, &mut bytes).unwrap();
+    bytes[8..12].copy_from_slice(&2u32.to_le_bytes());
+    if is_sound {
+        let length = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+        let summed = [&bytes[..40], &bytes[4096..4096 + length]].concat();
+        bytes[40..72].copy_from_slice(blake3::hash(&summed).as_bytes());
+    }
+    device.write_at(slot, &bytes).unwrap();
+}
+
+#[test]
+fn a_root_of_a_newer_program_is_told_from_a_damaged_one() {
+    let (older, newest) = ([256 << 10, 512 << 10], [384 << 10, 640 << 10]);
+    let refused = Err(PoolError::NewerRoot {
+        pool: "tank".into(),
+        version: 2,
+    });
+    for (slots, is_sound, found) in [
+        (&[newest][..], true, refused.clone()),
+        (&[newest, older], true, refused.clone()),
+        (&[older], true, Ok(Some(b"newest".to_vec()))),
+        (&[newest], false, Ok(Some(b"older".to_vec()))),
+        (&[newest, older], false, Err(PoolError::NoRoot("tank".into()))),
+    ] {
+        let shelf = Shelf::new(&[16]);
+        let pool = create("tank", 1, vec![("only", shelf.all())]);
+        pool.write_root(b"older").unwrap();
+        pool.write_root(b"newest").unwrap();
+        drop(pool);
+        for slot in slots.iter().flatten() {
+            make_newer(shelf.media[0].memory.as_ref(), *slot, is_sound);
+        }
+        let pool = open(shelf.all()).unwrap();
+        assert_eq!(pool.read_root(), found, "{slots:?} {is_sound}");
+        // What it has is not written over.
+        let _ = pool.settle_roots();
+        drop(pool);
+        assert_eq!(
+            open(shelf.all()).unwrap().read_root(),
+            found,
+            "{slots:?} {is_sound}"
+        );
+    }
+    let words = refused.unwrap_err().to_string();
+    assert!(
+        words.contains("made by a newer terrace") && words.contains("use the newer terrace"),
+        "{words}"
+    );
 }
