@@ -24,7 +24,7 @@ use std::{
 
 use serde::Serialize;
 use serde_json::Value;
-use terrace_device::{SocketFile, listen_at};
+use terrace_device::{Complaint, SocketFile, listen_at};
 
 use crate::{Connection, ControlError, Failure, Message, PROTOCOL_VERSION, Progress, Request};
 
@@ -181,6 +181,7 @@ impl Server {
     /// # Errors
     /// If the listening socket fails.
     pub fn run(&self, handler: Arc<dyn Handler>, patience: Duration) -> io::Result<()> {
+        let mut turned_away = Complaint::default();
         loop {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
@@ -201,7 +202,16 @@ impl Server {
             if self.stopping.load(Ordering::SeqCst) {
                 break;
             }
-            self.serve(stream, handler.clone());
+            let now = Instant::now();
+            let due = if peer_may(&stream) {
+                self.serve(stream, handler.clone());
+                turned_away.due(now)
+            } else {
+                turned_away.once_more(now)
+            };
+            if let Some(times) = due {
+                tracing::warn!("connections of other users turned away since it was last said: {times}");
+            }
         }
         let deadline = Instant::now() + patience;
         while self.connections.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
@@ -213,10 +223,6 @@ impl Server {
     }
 
     fn serve(&self, stream: UnixStream, handler: Arc<dyn Handler>) {
-        if !peer_may(&stream) {
-            tracing::warn!("refused a connection of another user");
-            return;
-        }
         if self.connections.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS_MAX {
             self.connections.fetch_sub(1, Ordering::SeqCst);
             if let Ok(mut connection) = Connection::new(stream) {

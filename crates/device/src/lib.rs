@@ -1,6 +1,6 @@
 //! Where bytes live: the [`Device`] seam with its real forms (regular file, block device, directory of slot
 //! files) and one in RAM, the aligned buffers that direct I/O needs, and the [`Clock`] and [`Randomness`] seams; and
-//! [`listen_at`] for the sockets of the front-ends.
+//! [`listen_at`] and [`Complaint`] for the sockets that clients connect to.
 //!
 //! Invariants of every device: offsets and lengths are multiples of 4096 (of reads: of [`Device::read_unit_bytes`]) and
 //! inside the device, anything else is an error, never a partial transfer; a write is durable only after a later [`Device::flush`] returned `Ok`; once
@@ -8,6 +8,7 @@
 
 mod buffer;
 mod clock;
+mod complaint;
 mod directory;
 mod error;
 mod file;
@@ -24,6 +25,7 @@ mod volatile;
 
 pub use buffer::{AlignedBuffer, HUGE_PAGE_BYTES};
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use complaint::Complaint;
 pub use directory::DirectoryDevice;
 pub use error::{Cause, DeviceError, Operation};
 pub use file::FileDevice;

@@ -13,7 +13,6 @@
 mod batch;
 mod buffers;
 mod channel;
-mod complaint;
 mod connection;
 mod crowd;
 mod negotiation;

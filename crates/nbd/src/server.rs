@@ -21,11 +21,10 @@ use std::{
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use terrace_dataset::BlockDevice;
-use terrace_device::{SocketFile, listen_at};
+use terrace_device::{Complaint, SocketFile, listen_at};
 
 use crate::{
     channel::{self, Dialogue},
-    complaint::Complaint,
     connection::Stream,
     crowd::Crowd,
     negotiation::{Exports, Outcome, Security, greet, negotiate},
