@@ -38,6 +38,7 @@ mod read;
 mod read_into;
 mod reclaim;
 mod record;
+mod record_scan;
 mod recover;
 mod release;
 mod reports;

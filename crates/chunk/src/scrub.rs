@@ -14,13 +14,11 @@ use terrace_store::{ChunkId, Placement, StoreError};
 use crate::{
     ChunkStore, DamagedChunk, ScrubCursor, ScrubProgress,
     read::verified,
-    record::{COPIES_MAX, ChunkRecord, Location, TABLE_CHUNKS, chunk_key, chunk_of_key},
+    record::{COPIES_MAX, ChunkRecord, Location, chunk_of_key},
     spans::Stored,
     store::meta_error,
 };
 
-/// Chunk records read at once.
-const SCAN: usize = 64;
 /// What looking at a record counts for, of the bytes that a step may read.
 const RECORD_BYTES: u64 = 256;
 
@@ -75,29 +73,13 @@ impl ChunkStore {
         cursor: &mut ScrubCursor,
         progress: &mut ScrubProgress,
     ) -> Result<u64, StoreError> {
-        let mut from = vec![TABLE_CHUNKS];
-        from.extend_from_slice(&cursor.next_chunk.to_be_bytes());
-        let records = match self.tree.scan(&from, &[TABLE_CHUNKS + 1], SCAN) {
+        let records = match self.scan_records(cursor) {
             Ok(records) => records,
-            Err(error) => match self.records_before_damage(&from) {
-                Some(records) => records,
-                None => {
-                    let from = cursor.next_chunk;
-                    let next = self.first_after_damage(from);
-                    // Where there is none it is the end of the list: the rest of a scrub is worth having all the same.
-                    cursor.chunks_done = next.is_none();
-                    cursor.next_chunk = next.unwrap_or_else(|| self.next_chunk_id().max(from + 1));
-                    let last = cursor.next_chunk - 1;
-                    let line =
-                        format!("records of chunks {from} to {last}, which are not looked at: {error}");
-                    progress.damaged_metadata.push(line);
-                    return Ok(RECORD_BYTES);
-                }
-            },
+            Err(line) => {
+                progress.damaged_metadata.push(line);
+                return Ok(RECORD_BYTES);
+            }
         };
-        if records.is_empty() {
-            cursor.chunks_done = true;
-        }
         let mut bytes = 0;
         let looks_at = |location: &Location| {
             let only = cursor.only.as_ref();
@@ -187,43 +169,6 @@ impl ChunkStore {
             }
             progress.damaged_metadata.push(format!("copy {copy}: {error}"));
         }
-    }
-
-    /// Fewer records, where those behind them cannot be read; `None` if it is so with the first.
-    fn records_before_damage(&self, from: &[u8]) -> Option<Vec<(Bytes, Bytes)>> {
-        let limits = [SCAN / 4, SCAN / 16, 1];
-        limits
-            .into_iter()
-            .find_map(|limit| self.tree.scan(from, &[TABLE_CHUNKS + 1], limit).ok())
-    }
-
-    /// The first chunk above `damaged` from which on records can be read; `None` if nothing can be read any more.
-    fn first_after_damage(&self, damaged: u64) -> Option<u64> {
-        let end = self.next_chunk_id();
-        let is_readable = |chunk: u64| {
-            let from = chunk_key(TABLE_CHUNKS, ChunkId(chunk));
-            self.tree.scan(&from, &[TABLE_CHUNKS + 1], 1).is_ok()
-        };
-        let (mut bad, mut step) = (damaged, 1);
-        let mut good = loop {
-            let next = bad.saturating_add(step).min(end);
-            if next <= bad {
-                return None;
-            }
-            if is_readable(next) {
-                break next;
-            }
-            bad = next;
-            step = u64::saturating_mul(step, 2);
-        };
-        while good - bad > 1 {
-            let middle = bad + (good - bad) / 2;
-            match is_readable(middle) {
-                true => good = middle,
-                false => bad = middle,
-            }
-        }
-        Some(good)
     }
 
     /// Whether a chunk has fewer copies than its tier keeps, though there are devices for more.

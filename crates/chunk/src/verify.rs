@@ -1,20 +1,17 @@
 //! Verifying without repairing: every copy of every chunk and of every table, on a pool that may be open read-only.
 //!
 //! Invariants: nothing is written and nothing is noted for repair; a table that cannot be read is reported, and the
-//! walk goes on with what is left.
+//! walk goes on behind it.
 
 use terrace_log::Scanner;
 use terrace_store::StoreError;
 
 use crate::{
     ChunkStore, ScrubCursor, VerifyProgress,
-    record::{ChunkRecord, TABLE_CHUNKS, chunk_of_key},
+    record::{ChunkRecord, chunk_of_key},
     recover::read_root,
     store::pool_error,
 };
-
-/// Chunk records read at once.
-const SCAN: usize = 64;
 
 impl ChunkStore {
     /// Reads every copy of the log from where a replay starts; returns what a copy lacks, in words.
@@ -77,19 +74,13 @@ impl ChunkStore {
     }
 
     fn verify_chunks(&self, cursor: &mut ScrubCursor, progress: &mut VerifyProgress) -> u64 {
-        let mut from = vec![TABLE_CHUNKS];
-        from.extend_from_slice(&cursor.next_chunk.to_be_bytes());
-        let records = match self.tree.scan(&from, &[TABLE_CHUNKS + 1], SCAN) {
+        let records = match self.scan_records(cursor) {
             Ok(records) => records,
-            Err(error) => {
-                progress
-                    .damaged_tables
-                    .push(format!("the table of chunks cannot be read: {error}"));
-                cursor.chunks_done = true;
+            Err(line) => {
+                progress.damaged_tables.push(line);
                 return 0;
             }
         };
-        cursor.chunks_done = records.is_empty();
         let mut bytes = 0;
         for (key, value) in &records {
             let Some(id) = chunk_of_key(key) else { continue };

@@ -274,6 +274,40 @@ fn tables_of_which_a_copy_is_on_a_missing_device_stay_where_they_are() {
 }
 
 #[test]
+fn a_verification_goes_on_behind_records_that_cannot_be_read() {
+    let (devices, store) = store_of(&[("only", 1, 1)]);
+    let (ids, sequence) = put(&store, 0..200).unwrap();
+    store.flush(sequence).unwrap();
+    store.checkpoint().unwrap();
+    settle(&store);
+    // The content of the last one is damaged too, which is to be found.
+    let last = store.chunk_info(ids[199]).unwrap().unwrap();
+    let segment_bytes = u64::from(store.pool().segment_bytes());
+    let at = SEGMENT_AREA_OFFSET + u64::from(last.segment) * segment_bytes + last.offset as u64 + 30_000;
+    assert!(devices[0].flip(at));
+    store.close().unwrap();
+    drop(store);
+    let store = ChunkStore::open(open_pool(&devices), options(2)).unwrap();
+    assert!(devices[0].spoil_tables(8192) > 0);
+    let (mut cursor, mut lost, mut damaged, mut chunks) = (ScrubCursor::default(), vec![], vec![], 0);
+    loop {
+        let progress = store.verify_step(&mut cursor, 1 << 20);
+        lost.extend(progress.lost.into_iter().map(|(id, _)| id));
+        damaged.extend(progress.damaged_tables);
+        chunks += progress.chunks;
+        if progress.finished {
+            break;
+        }
+    }
+    assert_eq!(lost, [ids[199]]);
+    assert!(
+        damaged.iter().any(|line| line.starts_with("records of chunks ")),
+        "{damaged:?}"
+    );
+    assert!((100..200).contains(&chunks), "{chunks}");
+}
+
+#[test]
 fn damage_without_another_copy_is_reported_for_that_chunk_alone() {
     let (devices, store) = store_of(&[("only", 1, 1)]);
     let (ids, sequence) = put(&store, 0..30).unwrap();
