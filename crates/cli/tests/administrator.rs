@@ -293,6 +293,48 @@ fn what_a_replacement_would_come_to_is_said_beforehand() {
 }
 
 #[test]
+fn a_replacement_that_is_refused_is_refused_with_a_dry_run_in_the_same_words() {
+    let machine = Machine::new();
+    machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:96M,b.img:96M"]);
+    filesystem(&machine);
+    put(&machine, "f", MIB, 1);
+    let large = std::fs::File::create(machine.path("large.img")).unwrap();
+    large.set_len(200 * MIB as u64).unwrap();
+    let mut front = vec![0; 200 * MIB];
+    front[1024 + 0x38..1024 + 0x3a].copy_from_slice(&[0x53, 0xef]);
+    std::fs::write(machine.path("ext.img"), &front).unwrap();
+    std::fs::create_dir_all(machine.path("full/of")).unwrap();
+    for (new, words) in [
+        ("small.img:1M", "this pool needs devices of at least"),
+        ("small.img:2M", "this pool needs devices of at least"),
+        ("small.img", "give a size to have it made"),
+        ("large.img:100M", "more than the"),
+        ("ext.img", "an ext2, ext3 or ext4 filesystem"),
+        ("full/", "the directory is not empty"),
+        ("/dev/terrace-no-such-device:96M", "there is no such device"),
+        ("b.img", "is a device of this pool already"),
+    ] {
+        let refused = |more: &[&str]| {
+            let command = [&["pool", "replace", "tank", "a.img", new][..], more].concat();
+            machine.error(&command, 1)
+        };
+        let tried = refused(&["-n"]);
+        assert!(tried.contains(words), "{new}: {tried}");
+        assert_eq!(tried, refused(&[]), "{new}");
+        assert!(!machine.path("small.img").exists(), "{new}");
+    }
+    // What is not refused makes nothing either.
+    for new in ["large.img", "new/:96M", "ext.img --force"] {
+        let words: Vec<&str> = new.split(' ').collect();
+        let command = [&["pool", "replace", "tank", "a.img", "-n"][..], &words].concat();
+        assert_eq!(machine.json(&command)["obstacle"], "", "{new}");
+    }
+    assert!(!machine.path("new").exists(), "a dry run made it");
+    let devices = machine.json(&["status", "tank"])["tiers"][0]["devices"].clone();
+    assert_eq!(devices.as_array().unwrap().len(), 2);
+}
+
+#[test]
 fn a_mount_that_somebody_took_away_does_not_keep_the_pool_from_stopping() {
     if !can_mount() {
         return;

@@ -54,42 +54,47 @@ struct Unflushed {
     entries: bool,
 }
 
-impl DirectoryDevice {
-    /// Makes the directory and its description where absent and opens it exclusively. Without a size a new one may
-    /// take 90 % of what is free now; an existing one is grown to a larger size, never shrunk. A directory with other
-    /// things in it is refused.
-    pub fn create(path: &Path, size_bytes: Option<u64>) -> Result<Self, DeviceError> {
+/// What is at a path, and the size that it is to have, bytes.
+enum Found {
+    Device(DirectoryDevice, u64),
+    /// No directory, or an empty one.
+    Nothing(u64),
+}
+
+impl Found {
+    /// Opens what is there. Fails where a device cannot be made of it, or not of that size.
+    fn at(path: &Path, size_bytes: Option<u64>) -> Result<Self, DeviceError> {
         let fail = |cause| DeviceError::whole(path.display().to_string(), Operation::Create, cause);
-        let io = |error: io::Error| fail(Cause::from(&error));
         let wanted = size_bytes.map(|size| size / DEVICE_BLOCK_BYTES as u64 * DEVICE_BLOCK_BYTES as u64);
-        fs::create_dir_all(path).map_err(io)?;
         if path.join(DESCRIPTION).exists() {
-            let device = Self::open(path)?;
-            match wanted {
-                Some(wanted) if wanted < device.size_bytes() => {
-                    return Err(fail(Cause::Other(format!(
-                        "it has {} bytes already, more than the {wanted} asked for; leave the size away",
-                        device.size_bytes()
-                    ))));
-                }
-                Some(wanted) if wanted > device.size_bytes() => {
-                    write_description(path, wanted, device.slot_bytes).map_err(io)?;
-                    device.size_bytes.store(wanted, Ordering::Release);
-                }
-                _ => {}
+            let device = DirectoryDevice::open(path)?;
+            let has = device.size_bytes();
+            let wanted = wanted.unwrap_or(has);
+            if wanted < has {
+                return Err(fail(Cause::Other(format!(
+                    "it has {has} bytes already, more than the {wanted} asked for; leave the size away"
+                ))));
             }
-            return Ok(device);
+            return Ok(Self::Device(device, wanted));
         }
-        if fs::read_dir(path).map_err(io)?.next().is_some() {
-            return Err(fail(Cause::Other(
-                "the directory is not empty; give an empty or a new one".into(),
-            )));
+        match fs::read_dir(path).map(|mut entries| entries.next().is_some()) {
+            Ok(false) => {}
+            Ok(true) => {
+                return Err(fail(Cause::Other(
+                    "the directory is not empty; give an empty or a new one".into(),
+                )));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(fail(Cause::from(&error))),
         }
         let size = match wanted {
             Some(size) => size,
             None => {
+                // Where it is not there yet it will lie on the filesystem of what is.
+                let there = path.ancestors().find(|path| path.exists());
+                let there = there.unwrap_or(Path::new("."));
                 let free =
-                    rustix::fs::statvfs(path).map_err(|error| fail(Cause::System(error.raw_os_error())))?;
+                    rustix::fs::statvfs(there).map_err(|error| fail(Cause::System(error.raw_os_error())))?;
                 let bytes = free.f_bavail.saturating_mul(free.f_frsize) / 100 * DEFAULT_PERCENT;
                 bytes / SLOT_BYTES * SLOT_BYTES
             }
@@ -97,13 +102,44 @@ impl DirectoryDevice {
         if size == 0 {
             return Err(fail(Cause::Other("there is no room for it".into())));
         }
-        write_description(path, size, SLOT_BYTES).map_err(io)?;
-        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            File::open(parent)
-                .and_then(|parent| parent.sync_all())
-                .map_err(io)?;
+        Ok(Self::Nothing(size))
+    }
+}
+
+impl DirectoryDevice {
+    /// Makes the directory and its description where absent and opens it exclusively. Without a size a new one may
+    /// take 90 % of what is free now; an existing one is grown to a larger size, never shrunk. A directory with other
+    /// things in it is refused.
+    pub fn create(path: &Path, size_bytes: Option<u64>) -> Result<Self, DeviceError> {
+        let io = |error: io::Error| {
+            DeviceError::whole(path.display().to_string(), Operation::Create, Cause::from(&error))
+        };
+        fs::create_dir_all(path).map_err(io)?;
+        match Found::at(path, size_bytes)? {
+            Found::Device(device, size) => {
+                if size > device.size_bytes() {
+                    write_description(path, size, device.slot_bytes).map_err(io)?;
+                    device.size_bytes.store(size, Ordering::Release);
+                }
+                Ok(device)
+            }
+            Found::Nothing(size) => {
+                write_description(path, size, SLOT_BYTES).map_err(io)?;
+                if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+                    File::open(parent)
+                        .and_then(|parent| parent.sync_all())
+                        .map_err(io)?;
+                }
+                Self::open(path)
+            }
         }
-        Self::open(path)
+    }
+
+    /// The size that [`create`](Self::create) would give it, bytes, or why that would be refused; nothing is made or grown.
+    pub(crate) fn plan(path: &Path, size_bytes: Option<u64>) -> Result<u64, DeviceError> {
+        match Found::at(path, size_bytes)? {
+            Found::Device(_, size) | Found::Nothing(size) => Ok(size),
+        }
     }
 
     /// Opens an existing one exclusively.

@@ -45,11 +45,15 @@ fn is_for_devices(path: &Path) -> bool {
     path.starts_with("/dev") && !path.starts_with("/dev/shm")
 }
 
-impl FileDevice {
-    /// Opens `path` exclusively. An absent file is made with `size_bytes` (an error if that is `None`), its space
-    /// allocated where the filesystem can. An existing smaller file is grown to `size_bytes`, a larger one refused:
-    /// nothing is cut off. On a block device the size must not exceed its own.
-    pub fn create(path: &Path, size_bytes: Option<u64>) -> Result<Self, DeviceError> {
+/// What is at a path, and the size that it is to have, bytes.
+enum Found {
+    Device(FileDevice, u64),
+    Nothing(u64),
+}
+
+impl Found {
+    /// Opens what is there. Fails where a device cannot be made of it, or not of that size.
+    fn at(path: &Path, size_bytes: Option<u64>) -> Result<Self, DeviceError> {
         let fail = |cause| DeviceError::whole(path.display().to_string(), Operation::Create, cause);
         let wanted = size_bytes.map(|size| size / DEVICE_BLOCK_BYTES as u64 * DEVICE_BLOCK_BYTES as u64);
         if wanted.is_some_and(|size| size == 0) {
@@ -57,29 +61,21 @@ impl FileDevice {
         }
         match std::fs::metadata(path) {
             Ok(_) => {
-                let device = Self::open(path)?;
-                let Some(wanted) = wanted else { return Ok(device) };
+                let device = FileDevice::open(path)?;
                 let has = device.size_bytes();
+                let wanted = wanted.unwrap_or(has);
                 if has > wanted && !device.block_device {
                     return Err(fail(Cause::Other(format!(
                         "the file has {has} bytes already, more than the {wanted} asked for; leave the size away to \
                          use all of it, or remove the file"
                     ))));
                 }
-                if has < wanted {
-                    if device.block_device {
-                        return Err(fail(Cause::Other(format!(
-                            "the block device has only {has} bytes"
-                        ))));
-                    }
-                    device
-                        .allocate(wanted)
-                        .map_err(|error| fail(Cause::from(&error)))?;
-                    device.size_bytes.store(wanted, Ordering::Release);
-                } else if device.block_device {
-                    device.size_bytes.store(wanted, Ordering::Release);
+                if has < wanted && device.block_device {
+                    return Err(fail(Cause::Other(format!(
+                        "the block device has only {has} bytes"
+                    ))));
                 }
-                Ok(device)
+                Ok(Self::Device(device, wanted))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound && is_for_devices(path) => {
                 Err(fail(Cause::Other(
@@ -88,13 +84,35 @@ impl FileDevice {
                         .into(),
                 )))
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let Some(wanted) = wanted else {
-                    return Err(fail(Cause::Other(format!(
-                        "it does not exist; give a size to have it made, for example {}:10G",
-                        path.display()
-                    ))));
-                };
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match wanted {
+                Some(wanted) => Ok(Self::Nothing(wanted)),
+                None => Err(fail(Cause::Other(format!(
+                    "it does not exist; give a size to have it made, for example {}:10G",
+                    path.display()
+                )))),
+            },
+            Err(error) => Err(fail(Cause::from(&error))),
+        }
+    }
+}
+
+impl FileDevice {
+    /// Opens `path` exclusively. An absent file is made with `size_bytes` (an error if that is `None`), its space
+    /// allocated where the filesystem can. An existing smaller file is grown to `size_bytes`, a larger one refused:
+    /// nothing is cut off. On a block device the size must not exceed its own.
+    pub fn create(path: &Path, size_bytes: Option<u64>) -> Result<Self, DeviceError> {
+        let fail = |cause| DeviceError::whole(path.display().to_string(), Operation::Create, cause);
+        match Found::at(path, size_bytes)? {
+            Found::Device(device, wanted) => {
+                if device.size_bytes() < wanted {
+                    device
+                        .allocate(wanted)
+                        .map_err(|error| fail(Cause::from(&error)))?;
+                }
+                device.size_bytes.store(wanted, Ordering::Release);
+                Ok(device)
+            }
+            Found::Nothing(wanted) => {
                 let device = Self::open_with(path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, false)
                     .map_err(|error| DeviceError {
                         operation: Operation::Create,
@@ -113,7 +131,13 @@ impl FileDevice {
                 device.size_bytes.store(wanted, Ordering::Release);
                 Ok(device)
             }
-            Err(error) => Err(fail(Cause::from(&error))),
+        }
+    }
+
+    /// The size that [`create`](Self::create) would give it, bytes, or why that would be refused; nothing is made or grown.
+    pub(crate) fn plan(path: &Path, size_bytes: Option<u64>) -> Result<u64, DeviceError> {
+        match Found::at(path, size_bytes)? {
+            Found::Device(_, wanted) | Found::Nothing(wanted) => Ok(wanted),
         }
     }
 

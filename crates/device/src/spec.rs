@@ -137,14 +137,24 @@ impl DeviceSpec {
 
     /// Makes the backing where it is absent (at the given size) and opens it exclusively.
     pub fn create(&self) -> Result<Arc<dyn Device>, DeviceError> {
-        let device: Arc<dyn Device> = match self.kind {
-            DeviceKind::Directory => Arc::new(DirectoryDevice::create(&self.path, self.size_bytes)?),
-            DeviceKind::FileOrBlock if self.path.is_dir() => {
-                Arc::new(DirectoryDevice::create(&self.path, self.size_bytes)?)
-            }
-            DeviceKind::FileOrBlock => Arc::new(FileDevice::create(&self.path, self.size_bytes)?),
+        let device: Arc<dyn Device> = match self.is_directory() {
+            true => Arc::new(DirectoryDevice::create(&self.path, self.size_bytes)?),
+            false => Arc::new(FileDevice::create(&self.path, self.size_bytes)?),
         };
         Ok(VolatileDevice::if_asked(device))
+    }
+
+    /// The size that [`create`](Self::create) would give the device, bytes, or why that would be refused; nothing is made or
+    /// grown.
+    pub fn plan(&self) -> Result<u64, DeviceError> {
+        match self.is_directory() {
+            true => DirectoryDevice::plan(&self.path, self.size_bytes),
+            false => FileDevice::plan(&self.path, self.size_bytes),
+        }
+    }
+
+    fn is_directory(&self) -> bool {
+        self.kind == DeviceKind::Directory || self.path.is_dir()
     }
 
     /// Opens what is there, exclusively; makes nothing.

@@ -438,17 +438,16 @@ impl Engine {
         self.check_open()?;
         self.refuse_own(new)?;
         refuse_member(new, force)?;
-        let size_bytes = match new.size_bytes {
-            Some(size_bytes) => size_bytes,
-            None if new.path.exists() => terrace_device::peek_path(&new.path)?.size_bytes(),
-            None => {
-                return Err(EngineError::Invalid(format!(
-                    "there is no '{path}'; give a size to have it made, for example {path}:10G",
-                    path = new.path.display()
-                )));
-            }
-        };
-        Ok(self.plan_leaving(info, self.joining_bytes(size_bytes)))
+        let size_bytes = new.plan()?;
+        let plan = self.plan_leaving(info, self.joining_bytes(size_bytes));
+        if plan.obstacle.is_empty() {
+            self.check_stays(info.number)?;
+            // What is not there holds nothing, and an empty directory is no device yet.
+            let there = terrace_device::peek_path(&new.path).ok().filter(|_| !force);
+            let path = new.path.display().to_string();
+            self.pool.check_joining(&path, size_bytes, there.as_deref())?;
+        }
+        Ok(plan)
     }
 
     /// What a device of a size would add: labels and the remainder of a segment are not for content.
@@ -489,6 +488,8 @@ impl Engine {
         if !plan.obstacle.is_empty() {
             return Err(EngineError::Invalid(plan.obstacle));
         }
+        // Before the new one is part of the pool.
+        self.check_stays(info.number)?;
         self.add_opened(&plan.tier, device, None, 1, force)?;
         self.start_emptying(info.number, Goal::Remove, None)
     }

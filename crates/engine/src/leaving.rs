@@ -254,6 +254,11 @@ impl Engine {
         }
     }
 
+    /// Whether [`start_emptying`](Self::start_emptying) would not be refused since the device leaves already.
+    pub(crate) fn check_stays(&self, device: u16) -> Result<(), EngineError> {
+        check_not_leaving(&self.leaving.wanted.lock(), device)
+    }
+
     /// Begins to empty a device, or goes on with the job that an earlier process left.
     pub(crate) fn start_emptying(
         &self,
@@ -262,16 +267,7 @@ impl Engine {
         interrupted: Option<u64>,
     ) -> Result<u64, EngineError> {
         let mut wanted = self.leaving.wanted.lock();
-        if let Some(running) = wanted
-            .iter()
-            .find(|other| other.device == device && other.goal != Goal::Empty)
-        {
-            return Err(EngineError::Busy(format!(
-                "it is being emptied already, by job {0}; 'terrace jobs' shows how far it is, 'terrace jobs cancel {0}' \
-                 ends it",
-                running.job
-            )));
-        }
+        check_not_leaving(&wanted, device)?;
         let begun = self.begin_emptying(device, goal, interrupted);
         let (job, reason) = match begun {
             Ok(begun) => begun,
@@ -612,5 +608,17 @@ impl Engine {
             Err(PoolError::NoDevice { .. }) => Ok(()),
             other => Ok(other?),
         }
+    }
+}
+
+fn check_not_leaving(wanted: &[Wanted], device: u16) -> Result<(), EngineError> {
+    let leaves = |other: &&Wanted| other.device == device && other.goal != Goal::Empty;
+    match wanted.iter().find(leaves) {
+        Some(running) => Err(EngineError::Busy(format!(
+            "it is being emptied already, by job {0}; 'terrace jobs' shows how far it is, 'terrace jobs cancel {0}' \
+             ends it",
+            running.job
+        ))),
+        None => Ok(()),
     }
 }

@@ -12,7 +12,7 @@ use crate::label::{Label, MEMBERS_MAX, TIERS_MAX};
 use crate::landing::{Landing, take_from_others};
 use crate::layout::{SEGMENT_AREA_OFFSET, SEGMENTS_MIN, end_label_offset, segment_count};
 use crate::member::OpenDevice;
-use crate::open::{check_unused, new_member, wipe_front};
+use crate::open::{check_content, check_size, check_unused, new_member, wipe_front};
 use crate::{Pool, PoolError, PoolState, Presence, SegmentRange, TierSettings};
 
 /// Where an added device goes.
@@ -75,6 +75,36 @@ impl Pool {
         })
     }
 
+    /// Whether [`add_device`](Self::add_device) would take a device of this size to a tier that there is, and what it holds now
+    /// (`there`: open for reading, if it is there and that matters); nothing is changed.
+    ///
+    /// # Errors
+    /// Those of `add_device`.
+    pub fn check_joining(
+        &self,
+        path: &str,
+        size_bytes: u64,
+        there: Option<&dyn Device>,
+    ) -> Result<(), PoolError> {
+        self.check_writable()?;
+        there.map_or(Ok(()), check_content)?;
+        self.check_place(&self.label.read(), path)?;
+        check_size(path, size_bytes, self.segment_bytes)
+    }
+
+    /// Whether there is a place for one more device in a label, and this is none of the pool.
+    fn check_place(&self, label: &Label, path: &str) -> Result<(), PoolError> {
+        if label.members.len() >= MEMBERS_MAX || label.next_number == u16::MAX {
+            return Err(PoolError::Invalid(format!(
+                "a pool has at most {MEMBERS_MAX} devices"
+            )));
+        }
+        if self.open.read().iter().any(|other| other.device.path() == path) {
+            return Err(PoolError::Invalid(format!("{path} is part of the pool already")));
+        }
+        Ok(())
+    }
+
     /// Adds a device; returns its number. Refuses one that belongs to a pool or holds something else, unless `force`.
     pub fn add_device(
         &self,
@@ -87,18 +117,8 @@ impl Pool {
         let updating = self.updating.lock();
         check_unused(device.as_ref(), force)?;
         let mut label = self.next_label();
-        if label.members.len() >= MEMBERS_MAX || label.next_number == u16::MAX {
-            return Err(PoolError::Invalid(format!(
-                "a pool has at most {MEMBERS_MAX} devices"
-            )));
-        }
+        self.check_place(&label, &device.path())?;
         let open = self.open.read().clone();
-        if open.iter().any(|other| other.device.path() == device.path()) {
-            return Err(PoolError::Invalid(format!(
-                "{} is part of the pool already",
-                device.path()
-            )));
-        }
         let tier = match place {
             DeviceAdd::Tier(name) => label
                 .tiers

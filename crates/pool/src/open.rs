@@ -401,17 +401,38 @@ pub(crate) fn note_paths(label: &mut Label, open: &[Arc<OpenDevice>]) {
 
 /// Refuses a device that belongs to an active pool or holds something else, unless forced.
 pub(crate) fn check_unused(device: &dyn Device, force: bool) -> Result<(), PoolError> {
+    check_smallest(&device.path(), device.size_bytes(), DEVICE_BYTES_MIN)?;
+    match force {
+        true => Ok(()),
+        false => check_content(device),
+    }
+}
+
+fn check_smallest(path: &str, has: u64, wanted: u64) -> Result<(), PoolError> {
+    match has < wanted {
+        true => Err(PoolError::TooSmall {
+            path: path.into(),
+            has,
+            wanted,
+        }),
+        false => Ok(()),
+    }
+}
+
+/// Refuses devices with so few segments that there is nothing to be done with them.
+pub(crate) fn check_size(path: &str, size_bytes: u64, segment_bytes: u32) -> Result<(), PoolError> {
+    check_smallest(path, size_bytes, DEVICE_BYTES_MIN)?;
+    if segment_count(size_bytes, segment_bytes) < SEGMENTS_MIN {
+        let segments = u64::from(SEGMENTS_MIN) * u64::from(segment_bytes);
+        let wanted = SEGMENT_AREA_OFFSET + segments + crate::LABEL_BYTES as u64;
+        return check_smallest(path, size_bytes, wanted);
+    }
+    Ok(())
+}
+
+/// Refuses devices that hold something.
+pub(crate) fn check_content(device: &dyn Device) -> Result<(), PoolError> {
     let path = device.path();
-    if device.size_bytes() < DEVICE_BYTES_MIN {
-        return Err(PoolError::TooSmall {
-            path,
-            has: device.size_bytes(),
-            wanted: DEVICE_BYTES_MIN,
-        });
-    }
-    if force {
-        return Ok(());
-    }
     if let Some(label) = LabelCopies::read(device).newest()
         && label.state != PoolState::Destroyed
     {
@@ -435,16 +456,7 @@ pub(crate) fn new_member(
     randomness: &dyn Randomness,
 ) -> Result<Member, PoolError> {
     let size_bytes = device.size_bytes();
-    if segment_count(size_bytes, segment_bytes) < SEGMENTS_MIN {
-        let wanted = SEGMENT_AREA_OFFSET
-            + u64::from(SEGMENTS_MIN) * u64::from(segment_bytes)
-            + crate::LABEL_BYTES as u64;
-        return Err(PoolError::TooSmall {
-            path: device.path(),
-            has: size_bytes,
-            wanted,
-        });
-    }
+    check_size(&device.path(), size_bytes, segment_bytes)?;
     Ok(Member {
         number,
         id: randomness.identifier(),
