@@ -142,7 +142,13 @@ fn the_second_copy_of_what_was_on_a_missing_device_is_made_anew() {
         .find(|device| device["state"] == "missing")
         .unwrap();
     let number = gone["number"].to_string();
-    // Two copies need two devices.
+    // Two copies need two devices: what is advised is what works.
+    let detail = status["state_detail"].as_str().unwrap();
+    assert!(
+        detail.contains(&format!("'terrace pool replace tank {number} NEW'"))
+            && !detail.contains("pool remove"),
+        "{detail}"
+    );
     let error = machine.error(&["pool", "remove", "tank", &number, "--wait"], 1);
     assert!(error.contains("2 copies"), "{error}");
     machine.ok(&["pool", "replace", "tank", &number, "c.img:96M", "--wait"]);
@@ -154,6 +160,25 @@ fn the_second_copy_of_what_was_on_a_missing_device_is_made_anew() {
     fs::remove_file(machine.path("b.img")).unwrap();
     machine.ok(&["start", "tank", "--degraded"]);
     same(&machine, "f", 1);
+}
+
+#[test]
+fn a_missing_device_may_be_taken_out_where_the_others_can_hold_its_copies() {
+    let machine = Machine::new();
+    let tier = "three=a.img:96M,b.img:96M,c.img:96M";
+    machine.ok(&["pool", "create", "tank", "--tier", tier, "--copies", "three=2"]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    (0..3).for_each(|number| put(&machine, &format!("f{number}"), number));
+    machine.ok(&["stop", "tank"]);
+    fs::remove_file(machine.path("a.img")).unwrap();
+    machine.ok(&["start", "tank", "--degraded"]);
+    let status = looked(&machine);
+    let detail = status["state_detail"].as_str().unwrap();
+    let advice = "'terrace pool replace tank 0 NEW', or 'terrace pool remove tank 0',";
+    assert!(detail.contains(advice), "{detail}");
+    machine.ok(&["pool", "remove", "tank", "0", "--wait"]);
+    assert_eq!(machine.json(&["status", "tank"])["state"], "online");
+    (0..3).for_each(|number| same(&machine, &format!("f{number}"), number));
 }
 
 #[test]

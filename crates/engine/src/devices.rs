@@ -591,6 +591,16 @@ impl Engine {
         Ok((before.size_bytes, after))
     }
 
+    /// What to type to be rid of a device that is not well: taking it out only where the others can hold what it has.
+    fn ways_off(&self, info: Option<&DeviceInfo>, name: &str) -> String {
+        let pool = self.pool.name();
+        let replace = format!("'terrace pool replace {pool} {name} NEW'");
+        match info.is_some_and(|info| self.plan_leaving(info, 0).obstacle.is_empty()) {
+            true => format!("{replace}, or 'terrace pool remove {pool} {name}',"),
+            false => replace,
+        }
+    }
+
     /// What `status` says of a device that is not well.
     pub(crate) fn bad_device_in_words(&self, device: &DeviceStatus) -> String {
         let mut known = self.pool.devices().into_iter();
@@ -599,36 +609,29 @@ impl Engine {
         if device.state != "missing" && cut_off > 0 {
             return format!(
                 "device '{}' was cut short, its last {} are not there: what lay in them and has no other copy cannot be \
-                 read, everything else can; give it its size back, or 'terrace pool remove {} {}' moves what can be read \
-                 off it and names the rest",
+                 read, everything else can; give it its size back, or {} moves what can be read off it and names the rest",
                 device.path,
                 format_size(cut_off),
-                self.pool.name(),
-                device.path
+                self.ways_off(known.as_ref(), &device.path)
             );
         }
         if device.state != "missing" {
+            let ways = self.ways_off(known.as_ref(), &device.path);
             let why = known.and_then(|known| known.failure);
             let why = why.map_or_else(String::new, |why| format!(" ({why})"));
             return format!(
-                "device '{}' is {}{why}; 'terrace pool replace {pool} {path} NEW', or 'terrace pool remove {pool} {path}', moves what \
-                 can be read off it and names the rest",
-                device.path,
-                device.state,
-                pool = self.pool.name(),
-                path = device.path
+                "device '{}' is {}{why}; {ways} moves what can be read off it and names the rest",
+                device.path, device.state,
             );
         }
         let live = self.chunks.load_of(SegmentRange::whole(device.number)).live_bytes;
         let held = match live {
             0 => "no content was on it".to_owned(),
             live => format!(
-                "{} of content was on it: what has no other copy cannot be read, everything else can; bring it back, or \
-                 'terrace pool replace {pool} {number} NEW', or 'terrace pool remove {pool} {number}', copies anew what is \
-                 elsewhere and names the rest",
+                "{} of content was on it: what has no other copy cannot be read, everything else can; bring it back, or {} \
+                 copies anew what is elsewhere and names the rest",
                 format_size(live),
-                pool = self.pool.name(),
-                number = device.number
+                self.ways_off(known.as_ref(), &device.number.to_string())
             ),
         };
         let newest = match self.chunks.end_without() {
