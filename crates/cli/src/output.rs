@@ -31,6 +31,14 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     line(&text)
 }
 
+/// So many things: `1 file`, `2 files`.
+pub fn count(number: impl TryInto<u64>, thing: &str) -> String {
+    match number.try_into().unwrap_or(u64::MAX) {
+        1 => format!("1 {thing}"),
+        number => format!("{number} {thing}s"),
+    }
+}
+
 /// Prints rows under a heading, columns aligned; `right` are the columns of numbers.
 pub fn table(heading: &[&str], rows: &[Vec<String>], right: &[usize]) -> Result<(), Failure> {
     columns(heading, rows, right)

@@ -293,6 +293,26 @@ fn what_a_replacement_would_come_to_is_said_beforehand() {
 }
 
 #[test]
+fn one_is_said_to_be_one_and_what_is_at_the_top_to_stay_there() {
+    let machine = Machine::new();
+    machine.make_pool();
+    filesystem(&machine);
+    for (name, said) in [("f", "tank/data: 1 file, "), ("g", "tank/data: 2 files, ")] {
+        put(&machine, name, MIB, 1);
+        let found = machine.ok(&["where", "tank/data"]);
+        assert!(found.starts_with(said), "{found}");
+    }
+    for more in [&[][..], &["-n"]] {
+        let command = [&["promote", "tank/data/f"][..], more].concat();
+        let error = machine.error(&command, 1);
+        assert!(
+            error.contains("no faster tier") && error.contains("'terrace tier list'"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn a_replacement_that_is_refused_is_refused_with_a_dry_run_in_the_same_words() {
     let machine = Machine::new();
     machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:96M,b.img:96M"]);

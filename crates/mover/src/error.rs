@@ -28,7 +28,9 @@ pub enum MoverError {
     #[error("there is nothing to move: {0}")]
     NothingThere(String),
     /// There is no tier above or below.
-    #[error("the pool has no {0} tier than the one that it lies on")]
+    #[error(
+        "the pool has no {0} tier than the one that it lies on; 'terrace pin' keeps it there, and 'terrace tier list' shows the tiers"
+    )]
     NoFurther(&'static str),
     /// The pool failed.
     #[error("{0}")]

@@ -149,9 +149,9 @@ fn print(found: &[Vec<Rate>; 2], extent: Extent, rounds: u32, json: bool) -> Res
         .collect();
     output::table(&["JOB", "UNIT", "TERRACE", "BESIDE", "RATIO"], &cells, &[2, 3, 4])?;
     output::line(&format!(
-        "{} of data, {} files, medians of {rounds} rounds",
+        "{} of data, {}, medians of {rounds} rounds",
         format_size(extent.bytes),
-        extent.files
+        output::count(extent.files, "file")
     ))
 }
 

@@ -282,13 +282,13 @@ impl Stage {
         check(
             !working_set.is_empty(),
             "there are files on the slow tier to work with",
-            format!("{} files", working_set.len()),
+            output::count(working_set.len(), "file"),
         )?;
         let shown = working_set.first().cloned().unwrap_or_default();
         self.terrace(&["where", &shown])?;
         output::line(&format!(
-            "  … and now these {} files are read again and again",
-            working_set.len()
+            "  … and now they ({}) are read again and again",
+            output::count(working_set.len(), "file")
         ))?;
         let sum = |paths: &[String]| -> Result<(u64, u64), Failure> {
             let mut sum = (0, 0);
@@ -475,7 +475,11 @@ impl Stage {
         };
         for (what, copy, missing) in copies {
             let compared = compare(source, &copy, missing)?;
-            let found = format!("{} files, {}", compared.files, format_size(compared.bytes));
+            let found = format!(
+                "{}, {}",
+                output::count(compared.files, "file"),
+                format_size(compared.bytes)
+            );
             match compared.differences.first() {
                 None => check(true, &format!("the {what} is the same"), found)?,
                 Some(difference) => check(false, &format!("the {what} is the same"), difference)?,

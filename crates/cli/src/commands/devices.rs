@@ -214,8 +214,8 @@ fn leave(
             return output::line(&format!("took out {device}; no file is known to be lost with it"));
         }
         output::line(&format!(
-            "gave up {device}; {} files lost content with it; 'terrace status {pool} --lost' lists all:",
-            done["lost_files"]
+            "gave up {device}; {} lost content with it; 'terrace status {pool} --lost' lists all:",
+            output::count(done["lost_files"].as_u64().unwrap_or(0), "file")
         ))?;
         let names = done["lost_names"].as_array().into_iter().flatten();
         return names

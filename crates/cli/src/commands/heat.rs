@@ -128,8 +128,8 @@ pub fn what_if(session: &Session, pool: &str, sizes: &[String]) -> Result<(), Fa
         .collect();
     output::table(&["FAST TIER", "READS FROM IT", ""], &rows, &[0, 1])?;
     output::line(&format!(
-        "by {} reads since the pool was opened or its heat was cleared; scans are left out",
-        found["reads"]
+        "by {} since the pool was opened or its heat was cleared; scans are left out",
+        output::count(found["reads"].as_u64().unwrap_or(0), "read")
     ))
 }
 
@@ -143,11 +143,9 @@ pub fn clear(session: &Session, pool: &str, dry_run: bool) -> Result<(), Failure
     if session.json {
         return output::json(&done);
     }
+    let objects = output::count(done["objects"].as_u64().unwrap_or(0), "object");
     output::line(&match dry_run {
-        true => format!(
-            "would forget the heat of {} objects; nothing was changed",
-            done["objects"]
-        ),
-        false => format!("forgot the heat of {} objects", done["objects"]),
+        true => format!("would forget the heat of {objects}; nothing was changed"),
+        false => format!("forgot the heat of {objects}"),
     })
 }

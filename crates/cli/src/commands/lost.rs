@@ -81,8 +81,9 @@ fn describe(file: &DamagedFile) -> String {
         names => format!(", held by snapshots {}", names.join(", ")),
     };
     format!(
-        "{} ({} blocks of 4 KiB{history}{snapshots})",
-        file.path, file.blocks
+        "{} ({} of 4 KiB{history}{snapshots})",
+        file.path,
+        output::count(file.blocks, "block")
     )
 }
 

@@ -437,7 +437,7 @@ fn import(
                 (false, Some(reason)) => format!("not imported: {reason}"),
                 (false, None) => "can be imported".to_owned(),
             };
-            output::line(&format!("{name}: {said} ({devices} devices)"))?;
+            output::line(&format!("{name}: {said} ({})", output::count(devices, "device")))?;
             if let Ok(outlook) = serde_json::from_value(row["rewind"].clone()) {
                 output::line(&rewind::in_words(name, &outlook))?;
             }

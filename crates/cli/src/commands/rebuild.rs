@@ -112,11 +112,11 @@ pub fn rebuild(
     Err(Failure::new(
         what,
         format!(
-            "{} files are damaged, {} lost, {} without a name, {} chunks are lost",
-            report.damaged.len(),
+            "{} damaged, {} lost, {} without a name; {} lost",
+            output::count(report.damaged.len(), "file"),
             report.lost.len(),
             report.found.len(),
-            report.lost_chunks
+            output::count(report.lost_chunks, "chunk")
         ),
         "restore those named from a backup; keep the devices of the damaged pool until you have looked at the new one",
     ))
@@ -158,12 +158,12 @@ fn print(report: &RebuildReport) -> Result<(), Failure> {
         format!("saved in '{}'", report.new_pool)
     };
     output::line(&format!(
-        "pool '{}': {state}; {} files in {} datasets {into} whole, {} in {} chunks; {} damaged, {} lost, {} without a name",
+        "pool '{}': {state}; {} in {} {into} whole, {} in {}; {} damaged, {} lost, {} without a name",
         report.pool,
-        report.saved,
-        report.datasets.len(),
+        output::count(report.saved, "file"),
+        output::count(report.datasets.len(), "dataset"),
         format_size(report.placed_bytes),
-        report.placed_chunks,
+        output::count(report.placed_chunks, "chunk"),
         report.damaged.len(),
         report.lost.len(),
         report.found.len(),
@@ -195,7 +195,10 @@ fn describe(file: &RebuiltFile) -> String {
         notes.push(file.reason.clone());
     }
     if file.missing_blocks > 0 {
-        notes.push(format!("{} blocks of 4 KiB", file.missing_blocks));
+        notes.push(format!(
+            "{} of 4 KiB",
+            output::count(file.missing_blocks, "block")
+        ));
     }
     if file.only_history {
         notes.push("only in snapshots".into());

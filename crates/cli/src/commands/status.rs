@@ -153,12 +153,12 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
         line(
             "scrub",
             format!(
-                "{} since {}: {} of {} read, {} errors, {} repaired",
+                "{} since {}: {} of {} read, {}, {} repaired",
                 scrub.state,
                 scrub.started,
                 size(scrub.done_bytes),
                 size(scrub.total_bytes),
-                scrub.errors,
+                output::count(scrub.errors, "error"),
                 scrub.repaired
             ),
         )?;
@@ -166,8 +166,10 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
             line(
                 "",
                 format!(
-                    "on '{}': {} checksum errors, {} failed reads",
-                    device.path, device.checksum_errors, device.read_errors
+                    "on '{}': {}, {}",
+                    device.path,
+                    output::count(device.checksum_errors, "checksum error"),
+                    output::count(device.read_errors, "failed read")
                 ),
             )?;
         }

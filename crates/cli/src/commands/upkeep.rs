@@ -50,10 +50,10 @@ pub fn scrub(session: &Session, pool: &str, waiting: Waiting) -> Result<ExitCode
     let left = status.errors.saturating_sub(status.repaired);
     if !session.json {
         output::line(&format!(
-            "scrub {}: {} read, {} errors, {} repaired",
+            "scrub {}: {} read, {}, {} repaired",
             status.state,
             format_size(status.done_bytes),
-            status.errors,
+            output::count(status.errors, "error"),
             status.repaired
         ))?;
         status
@@ -76,7 +76,10 @@ pub fn scrub(session: &Session, pool: &str, waiting: Waiting) -> Result<ExitCode
     if left > 0 {
         return Err(Failure::new(
             format!("scrub pool '{pool}'"),
-            format!("{left} errors have no good copy to be repaired from"),
+            format!(
+                "{} without a good copy to be repaired from",
+                output::count(left, "error")
+            ),
             "restore those files, and replace the device that 'terrace status' shows errors for",
         ));
     }

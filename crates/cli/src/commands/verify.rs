@@ -135,15 +135,14 @@ pub fn verify(session: &Session, arguments: &VerifyArguments) -> Result<ExitCode
     Err(Failure::new(
         what,
         format!(
-            "{} damaged copies, {} chunks lost in {} files, {} damaged tables, {} damaged labels, roots or log entries, \
-             {} wrong counts, {} wrong records",
+            "{} damaged copies, {} lost in {}, {}, {} damaged labels, roots or log entries, {}, {}",
             report.damaged_copies,
-            report.lost_chunks,
-            report.files.len(),
-            report.damaged_tables,
+            output::count(report.lost_chunks, "chunk"),
+            output::count(report.files.len(), "file"),
+            output::count(report.damaged_tables, "damaged table"),
             report.damaged_records,
-            report.wrong_counts,
-            report.wrong_records
+            output::count(report.wrong_counts, "wrong count"),
+            output::count(report.wrong_records, "wrong record")
         ),
         format!(
             "start the pool and run 'terrace scrub {pool}', which repairs what has a good copy; restore the files named"
@@ -248,10 +247,10 @@ fn hold(session: &Session, pool: &str) -> Result<RunLock, Failure> {
 
 fn print(report: &VerifyReport) -> Result<(), Failure> {
     output::line(&format!(
-        "verified pool '{}': {} read, {} chunks in {} copies, {}",
+        "verified pool '{}': {} read, {} in {} copies, {}",
         report.pool,
         format_size(report.bytes),
-        report.chunks,
+        output::count(report.chunks, "chunk"),
         report.copies,
         if report.clean {
             "nothing wrong"
@@ -266,8 +265,9 @@ fn print(report: &VerifyReport) -> Result<(), Failure> {
             ""
         };
         output::line(&format!(
-            "  lost: {} ({} blocks of 4 KiB{history})",
-            file.path, file.blocks
+            "  lost: {} ({} of 4 KiB{history})",
+            file.path,
+            output::count(file.blocks, "block")
         ))?;
     }
     if !report.files_complete {

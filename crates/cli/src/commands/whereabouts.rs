@@ -20,8 +20,8 @@ pub fn where_is(session: &Session, path: &str) -> Result<(), Failure> {
         return output::json(&found);
     }
     output::line(&format!(
-        "{path}: {} files, {}",
-        found["files"],
+        "{path}: {}, {}",
+        output::count(found["files"].as_u64().unwrap_or(0), "file"),
         format_size(found["size_bytes"].as_u64().unwrap_or(0))
     ))?;
     for (tier, bytes) in found["bytes_by_tier"].as_object().into_iter().flatten() {
