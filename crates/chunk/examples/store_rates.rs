@@ -1,4 +1,4 @@
-//! Measures the store on a file: bulk writes, reads, small fsyncs. `cargo run --release --example rates [DIR]`.
+//! Measures the store on a file: bulk writes, reads, small fsyncs. `cargo run --release -p terrace-chunk --example store_rates [DIR]`.
 
 use std::{sync::Arc, time::Instant};
 

@@ -1,7 +1,7 @@
 //! Prints what the tree does per second on this machine, with its extents in memory: the cost of the tree itself, per second of
 //! processor time.
 //!
-//! `cargo run --release -p terrace-meta --example rates -- [THOUSAND_RECORDS]`
+//! `cargo run --release -p terrace-meta --example tree_rates -- [THOUSAND_RECORDS]`
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
