@@ -400,3 +400,29 @@ fn large_reads_pass_a_full_cache_by_unless_they_come_again_soon() {
     let _ = read(3 << 20);
     assert_eq!(read(3 << 20).1, 0, "what comes again goes through the cache");
 }
+
+/// What large reads come back to ends up in RAM, though the cache was full of something else: if it is not more than the cache
+/// remembers the names of (half as many as it can hold chunks of 64 KiB), so here of large chunks.
+#[test]
+fn what_large_reads_come_back_to_ends_up_in_ram() {
+    const STEP: usize = 1 << 20;
+    const HOT_BYTES: usize = 2 << 20;
+    let store = Counted::new();
+    let (_datasets, volume) = volume_of("128K", store.clone(), 10 << 20);
+    let content = filled(&volume);
+    let mut buffer = vec![0; STEP];
+    let mut read = |start: usize| {
+        store.bytes.store(0, Relaxed);
+        for from in (start..BYTES).step_by(STEP) {
+            volume.read(from as u64, &mut buffer).unwrap();
+            assert!(content[from..from + STEP] == buffer[..], "{from}");
+        }
+        store.bytes.load(Relaxed)
+    };
+    // What came first has the cache.
+    (0..3).for_each(|_| assert!(read(0) > 0));
+    let fetched: Vec<usize> = (0..8).map(|_| read(BYTES - HOT_BYTES)).collect();
+    assert!(fetched[0] > HOT_BYTES / 2, "it was there before: {fetched:?}");
+    let last: usize = fetched[6..].iter().sum();
+    assert!(last == 0, "{fetched:?}");
+}
