@@ -173,13 +173,14 @@ fn make_newer(device: &dyn Device, slot: u64, is_sound: bool) {
 #[test]
 fn a_root_of_a_newer_program_is_told_from_a_damaged_one() {
     let (older, newest) = ([256 << 10, 512 << 10], [384 << 10, 640 << 10]);
-    let refused = Err(PoolError::NewerRoot {
+    let newer = PoolError::NewerRoot {
         pool: "tank".into(),
         version: 2,
-    });
+    };
+    let refused = Err(newer.clone());
     for (slots, is_sound, found) in [
         (&[newest][..], true, refused.clone()),
-        (&[newest, older], true, refused.clone()),
+        (&[newest, older], true, refused),
         (&[older], true, Ok(Some(b"newest".to_vec()))),
         (&[newest], false, Ok(Some(b"older".to_vec()))),
         (&[newest, older], false, Err(PoolError::NoRoot("tank".into()))),
@@ -203,7 +204,7 @@ fn a_root_of_a_newer_program_is_told_from_a_damaged_one() {
             "{slots:?} {is_sound}"
         );
     }
-    let words = refused.unwrap_err().to_string();
+    let words = newer.to_string();
     assert!(
         words.contains("made by a newer terrace") && words.contains("use the newer terrace"),
         "{words}"
