@@ -440,6 +440,14 @@ fn a_directory_is_pinned_with_what_lies_beneath() {
     machine.ok(&["pin", "tank/data/tree", "slow", "--wait"]);
     assert_eq!(bytes_on(&machine, "tree/sub/f", "fast"), 0);
     assert!(bytes_on(&machine, "other", "fast") > 0);
+    // Another pin in its place, or a nearer one, would move all of it.
+    for name in ["tank/data/tree", "tank/data/tree/sub"] {
+        let plan = machine.json(&["pin", name, "fast", "-n"]);
+        assert!(
+            plan["would_move_bytes"].as_u64().unwrap() >= 4 * MIB as u64,
+            "{plan}"
+        );
+    }
     let found = machine.json(&["where", "tank/data/tree/sub/f"]);
     assert_eq!(
         (&found["pin"], &found["pinned_by"]),
