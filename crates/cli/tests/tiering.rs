@@ -156,6 +156,35 @@ fn volumes_and_datasets_are_placed_by_hand() {
 }
 
 #[test]
+fn what_inherits_the_pin_of_a_dataset_moves_with_it() {
+    let machine = Machine::new();
+    machine.make_pool();
+    for (name, pin) in [
+        ("tank/data", "none"),
+        ("tank/data/below", "none"),
+        ("tank/data/own", "fast"),
+    ] {
+        machine.ok(&["fs", "create", name, "-o", "compression=off"]);
+        if pin != "none" {
+            machine.ok(&["pin", name, pin, "--wait"]);
+        }
+    }
+    put(&machine, "below/f", 2 * MIB, 1);
+    put(&machine, "own/f", 3 * MIB, 2);
+    let plan = machine.json(&["pin", "tank", "slow", "-n"]);
+    let bytes = plan["would_move_bytes"].as_u64().unwrap() as usize;
+    assert!((2 * MIB..3 * MIB).contains(&bytes), "{plan}");
+    machine.ok(&["pin", "tank", "slow", "--wait"]);
+    assert_eq!(bytes_on(&machine, "below/f", "fast"), 0);
+    assert_eq!(bytes_on(&machine, "own/f", "slow"), 0);
+    // What holds above it again is what it goes by when its own pin is gone.
+    machine.ok(&["pin", "tank/data", "fast", "--wait"]);
+    assert_eq!(bytes_on(&machine, "below/f", "slow"), 0);
+    machine.ok(&["unpin", "tank"]);
+    same(&machine, "below/f", 2 * MIB, 1);
+}
+
+#[test]
 fn heat_in_figures() {
     let machine = Machine::new();
     machine.make_pool();
@@ -440,6 +469,14 @@ fn a_directory_is_pinned_with_what_lies_beneath() {
     machine.ok(&["pin", "tank/data/tree", "slow", "--wait"]);
     assert_eq!(bytes_on(&machine, "tree/sub/f", "fast"), 0);
     assert!(bytes_on(&machine, "other", "fast") > 0);
+    // Another pin in its place, or a nearer one, would move all of it.
+    for name in ["tank/data/tree", "tank/data/tree/sub"] {
+        let plan = machine.json(&["pin", name, "fast", "-n"]);
+        assert!(
+            plan["would_move_bytes"].as_u64().unwrap() >= 4 * MIB as u64,
+            "{plan}"
+        );
+    }
     let found = machine.json(&["where", "tank/data/tree/sub/f"]);
     assert_eq!(
         (&found["pin"], &found["pinned_by"]),

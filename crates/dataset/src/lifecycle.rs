@@ -322,6 +322,7 @@ impl Datasets {
         if let Some(missing) = self.missing_parents(to)?.first() {
             return Err(DatasetError::NoParent(missing.clone()));
         }
+        self.check_rename(from, to)?;
         let tree = self.registry.read().tree(from);
         let mut moved = Vec::new();
         let mut batch = Batch::new();

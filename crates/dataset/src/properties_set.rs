@@ -197,7 +197,42 @@ impl Datasets {
                 return Err(above_quota(&below, reserved, name, quota));
             }
         }
+        let node = self.node(name)?;
+        let usage = node.state.usage();
+        let taken = usage.taken_of_quotas_bytes();
+        // More of it than now is welcome, though not enough.
+        let is_less = usage.quota_bytes().is_none_or(|now| quota < now);
+        if is_less && usage.promised_bytes() > 0 && taken > quota {
+            return Err(DatasetError::PropertyRefused(format!(
+                "with what is reserved there, '{name}' takes {}, which would be above its quota, {}; give it at least \
+                 that quota, or reserve less below it",
+                format_size(taken),
+                format_size(quota)
+            )));
+        }
         Ok(())
+    }
+
+    /// Whether what is renamed fits into the quotas that begin to count it.
+    pub(crate) fn check_rename(&self, from: &str, to: &str) -> Result<(), DatasetError> {
+        let taken = self.node(from)?.state.usage().taken_of_quotas_bytes();
+        let counts_it = |above: &&str| from.starts_with(&format!("{above}/"));
+        let mut above = std::iter::successors(crate::name::parent(to), |name| crate::name::parent(name))
+            .take_while(|above| !counts_it(above));
+        above.try_for_each(|above| {
+            let node = self.node(above)?;
+            let usage = node.state.usage();
+            let left = |quota: u64| quota.saturating_sub(usage.taken_of_quotas_bytes());
+            match usage.quota_bytes().map(left) {
+                Some(left) if taken > left => Err(DatasetError::Refused(format!(
+                    "'{from}' takes {}, with what is reserved there, and the quota of '{above}' leaves {}; raise the quota \
+                     ('terrace set quota=… {above}'), or make '{from}' smaller",
+                    format_size(taken),
+                    format_size(left)
+                ))),
+                _ => Ok(()),
+            }
+        })
     }
 
     fn tiers(&self) -> Vec<String> {

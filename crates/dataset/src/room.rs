@@ -182,6 +182,23 @@ impl Usage {
         }
     }
 
+    /// What it takes of the quotas above it, with those below and all that is promised to them, bytes.
+    pub(crate) fn taken_of_quotas_bytes(&self) -> u64 {
+        let pending = self.pending_bytes.load(Ordering::Relaxed);
+        self.live_bytes() + pending + self.promised_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What reservations, of this one and those below, may still add to that, bytes.
+    pub(crate) fn promised_bytes(&self) -> u64 {
+        self.promised_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The quota of this one alone, bytes; `None` without one.
+    pub(crate) fn quota_bytes(&self) -> Option<u64> {
+        let quota = self.quota_bytes.load(Ordering::Relaxed);
+        (quota != UNLIMITED).then_some(quota)
+    }
+
     pub(crate) fn add_live_blocks(&self, change: i64) {
         self.own_live_blocks.fetch_add(change, Ordering::Relaxed);
         self.add_tree_blocks(change);

@@ -145,10 +145,21 @@ impl Daemon {
         };
         let mover = self.engine.mover();
         let is_single = matches!(subject.kind, FileKind::File | FileKind::Volume);
+        // Of a directory, the pin that a new one would take the place of.
+        let replaced = match subject.is_dataset {
+            true => None,
+            false => self.pin_of(subject).filter(|pin| {
+                pin.directory.is_some() || mover.own_pin(subject.number, subject.object).is_some()
+            }),
+        };
         subject.contents(|content| {
             let own = || {
                 let own = mover.own_pin(subject.number, content.object);
-                own.or_else(|| mover.pin_of_directory(subject.number, content.object))
+                own.or_else(|| {
+                    let beneath = mover.pin_of_directory(subject.number, content.object);
+                    beneath
+                        .filter(|beneath| replaced.as_ref().is_none_or(|replaced| replaced.tier != *beneath))
+                })
             };
             let elsewhere = !is_single && tier.is_some_and(|tier| own().is_some_and(|own| own != tier));
             self.add_content(subject.number, &content, &tiers, elsewhere, &mut found)

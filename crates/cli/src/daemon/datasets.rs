@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
-use terrace_dataset::{DatasetInfo, Kind, NewDataset, SnapshotInfo, format_time};
+use terrace_dataset::{DatasetInfo, Kind, NewDataset, SnapshotInfo, Source, format_time};
 use terrace_engine::{DatasetStatus, Status, durability_in_words, loss_window};
 
 use super::{
@@ -302,11 +302,43 @@ impl Daemon {
 
     /// The pin of a dataset, and of those below that inherit it, is another one: what lies there already moves too.
     pub(super) fn pin_changed(&self, name: &str) {
-        for info in self.engine.datasets().list(Some(name)).into_iter().flatten() {
-            if let Err(error) = self.engine.mover().dataset_pin_changed(info.number) {
-                tracing::warn!(%error, dataset = info.name, "what its pin asks for is not moved yet");
+        if let Err(error) = self.move_to_pins(name) {
+            tracing::warn!(%error, dataset = name, "what its pin asks for is not moved yet");
+        }
+    }
+
+    /// Begins to move a dataset, and those below that inherit its pin, to where that says; returns the jobs.
+    pub(super) fn move_to_pins(&self, name: &str) -> Result<Vec<u64>, Failure> {
+        let datasets = self.engine.datasets();
+        let mut jobs = Vec::new();
+        for name in self.pinned_with(name) {
+            if let Ok(state) = datasets.state(&name) {
+                let begun = self.engine.mover().dataset_pin_changed(state.number());
+                jobs.extend(
+                    begun.map_err(|error| failed(&format!("move '{name}' to where its pin says"), &error))?,
+                );
             }
         }
+        Ok(jobs)
+    }
+
+    /// A dataset, and those below that have no other pin than its.
+    pub(super) fn pinned_with(&self, name: &str) -> Vec<String> {
+        let datasets = self.engine.datasets();
+        let has_its = |other: &str| {
+            let pin = datasets
+                .get(other, "pin")
+                .ok()
+                .and_then(|pins| pins.into_iter().next());
+            other == name
+                || match pin.map(|pin| pin.source) {
+                    Some(Source::Local) => false,
+                    Some(Source::Inherited(from)) => from.len() <= name.len(),
+                    _ => true,
+                }
+        };
+        let all = datasets.list(Some(name)).into_iter().flatten();
+        all.map(|info| info.name).filter(|name| has_its(name)).collect()
     }
 
     pub(super) fn rename(&self, parameters: &Parameters) -> Result<Value, Failure> {

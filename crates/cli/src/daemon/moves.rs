@@ -54,7 +54,8 @@ impl Daemon {
             self.refuse_if_pinned(&subject, &action)?;
         }
         let mover = self.engine.mover();
-        let job = match action.as_str() {
+        let refused = |error| failed(&what, &error);
+        let jobs = match action.as_str() {
             // A dataset is pinned by its property, which those below it inherit.
             "pin" | "unpin" if subject.is_dataset => {
                 let tier = match action.as_str() {
@@ -65,22 +66,51 @@ impl Daemon {
                 datasets
                     .set(&subject.dataset, "pin", &tier)
                     .map_err(|error| failed(&what, &error))?;
-                mover.dataset_pin_changed(number)
+                self.move_to_pins(&subject.dataset)?
             }
-            "pin" => mover.pin(number, object, &parameters.text("tier")?).map(Some),
+            "pin" => vec![
+                mover
+                    .pin(number, object, &parameters.text("tier")?)
+                    .map_err(refused)?,
+            ],
             "unpin" if mover.own_pin(number, object).is_none() => {
                 return self.unpin_what_has_none(&subject);
             }
-            "unpin" => mover.unpin(number, object),
-            "promote" => mover.promote(number, object).map(Some),
-            "demote" => mover.demote(number, object).map(Some),
+            "unpin" => Vec::from_iter(mover.unpin(number, object).map_err(refused)?),
+            "promote" => vec![mover.promote(number, object).map_err(refused)?],
+            "demote" => vec![mover.demote(number, object).map_err(refused)?],
             _ => return Err(Failure::new(what, "this is not known", "")),
         };
-        let job = job.map_err(|error| failed(&what, &error))?;
-        while let Some(id) = job.filter(|_| parameters.flag("wait").unwrap_or(false)) {
-            let Some(job) = mover.jobs().into_iter().find(|job| job.id == id) else {
-                break;
-            };
+        if parameters.flag("wait").unwrap_or(false) {
+            for id in &jobs {
+                self.wait_for_move(*id, &action, &subject, parameters, exchange)?;
+            }
+        }
+        let job = jobs.first();
+        let pinned_to = parameters.optional_text("tier")?.filter(|_| action == "pin");
+        let full = pinned_to.and_then(|tier| Some((self.pin_has_no_room(&tier)?, tier)));
+        if let Some((_, tier)) = full.as_ref().filter(|_| parameters.flag("wait").unwrap_or(false)) {
+            self.refuse_if_not_all_fits(&subject, tier, &what)?;
+            return Ok(json!({ "path": name, "job": job, "warning": Value::Null }));
+        }
+        let full = full.map(|(why, tier)| format!("tier '{tier}', {why}"));
+        let warning = full.map(|full| {
+            format!("it is pinned to {full}: what has no room there lies on other tiers; make room, then pin it again")
+        });
+        Ok(json!({ "path": name, "job": job, "warning": warning }))
+    }
+
+    /// Returns when a move by hand is done; why not, if it is not to be.
+    fn wait_for_move(
+        &self,
+        id: u64,
+        action: &str,
+        subject: &Subject,
+        parameters: &Parameters,
+        exchange: &mut Exchange,
+    ) -> Result<(), Failure> {
+        let what = format!("{action} '{}'", subject.name);
+        while let Some(job) = self.engine.mover().jobs().into_iter().find(|job| job.id == id) {
             exchange.progress(Progress {
                 what: answers::in_progress(job.kind, job.state, &job.reason),
                 done_bytes: job.done_bytes,
@@ -94,7 +124,7 @@ impl Daemon {
                         && action == "pin"
                         && self.pin_has_no_room(&tier).is_some()
                     {
-                        self.refuse_if_not_all_fits(&subject, &tier, &what)?;
+                        self.refuse_if_not_all_fits(subject, &tier, &what)?;
                     }
                     let advice = format!("the pin holds, and 'terrace jobs resume {id}' tries at once");
                     return Err(Failure::new(what, job.reason, advice));
@@ -111,17 +141,7 @@ impl Daemon {
             }
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
-        let pinned_to = parameters.optional_text("tier")?.filter(|_| action == "pin");
-        let full = pinned_to.and_then(|tier| Some((self.pin_has_no_room(&tier)?, tier)));
-        if let Some((_, tier)) = full.as_ref().filter(|_| parameters.flag("wait").unwrap_or(false)) {
-            self.refuse_if_not_all_fits(&subject, tier, &what)?;
-            return Ok(json!({ "path": name, "job": job, "warning": Value::Null }));
-        }
-        let full = full.map(|(why, tier)| format!("tier '{tier}', {why}"));
-        let warning = full.map(|full| {
-            format!("it is pinned to {full}: what has no room there lies on other tiers; make room, then pin it again")
-        });
-        Ok(json!({ "path": name, "job": job, "warning": warning }))
+        Ok(())
     }
 
     /// Whoever waited for a pin is told how much found no room.
@@ -245,7 +265,17 @@ impl Daemon {
             }
         };
         let target_name = tiers.get(target).map(|tier| tier.name.as_str());
-        let found = self.found(subject, target_name, Some(StoredOnce::default()))?;
+        let mut found = self.found(subject, target_name, Some(StoredOnce::default()))?;
+        if action == "pin" && subject.is_dataset {
+            // Those below it that go by its pin.
+            for name in self.pinned_with(&subject.dataset) {
+                if name != subject.dataset {
+                    let below = Subject::find(&self.engine, &name)?;
+                    let beneath = self.found(&below, target_name, found.stored.take())?;
+                    (found.files, found.stored) = (found.files + beneath.files, beneath.stored);
+                }
+            }
+        }
         let stored = found.stored.unwrap_or_default();
         let others = stored
             .by_tier()

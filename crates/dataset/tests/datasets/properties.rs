@@ -113,6 +113,62 @@ fn a_quota_bounds_the_dataset_and_those_below() {
 }
 
 #[test]
+fn a_quota_that_reservations_below_do_not_fit_into_is_refused() {
+    let pool = Pool::new();
+    pool.create("pool/a");
+    let thick = NewDataset {
+        volume_bytes: Some(4 << 20),
+        ..NewDataset::default()
+    };
+    pool.datasets.create("pool/a/v", &thick).unwrap();
+    pool.datasets.create("pool/a/w", &thick).unwrap();
+    let refused = pool
+        .datasets
+        .set("pool/a", "quota", "5M")
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("8M"), "{refused}");
+    pool.datasets.set("pool/a", "quota", "8M").unwrap();
+    // Both can be written in full.
+    for name in ["pool/a/v", "pool/a/w"] {
+        let volume = pool.datasets.volume(name).unwrap();
+        volume.write(0, &vec![7; 4 << 20]).unwrap();
+        volume.flush_always().unwrap();
+    }
+    // Who needs no more has no need of the quota either; and more of it is always welcome.
+    pool.datasets.set("pool/a", "quota", "6M").unwrap();
+    pool.datasets.set("pool/a", "quota", "7M").unwrap();
+}
+
+#[test]
+fn what_is_renamed_below_a_quota_fits_into_it() {
+    let pool = Pool::new();
+    pool.create("pool/a");
+    pool.create("pool/b");
+    let thick = NewDataset {
+        volume_bytes: Some(4 << 20),
+        ..NewDataset::default()
+    };
+    pool.datasets.create("pool/a/v", &thick).unwrap();
+    pool.datasets.create("pool/b/w", &thick).unwrap();
+    pool.datasets.set("pool/a", "quota", "6M").unwrap();
+    for (from, to) in [("pool/b/w", "pool/a/w"), ("pool/b", "pool/a/b")] {
+        let refused = pool.datasets.rename(from, to).unwrap_err().to_string();
+        assert!(
+            refused.contains("takes 4M") && refused.contains("leaves 2M"),
+            "{refused}"
+        );
+    }
+    // Its own quota, and one that counts it already, take nothing more.
+    pool.datasets.rename("pool/a", "pool/c").unwrap();
+    pool.datasets.rename("pool/c/v", "pool/c/x").unwrap();
+    pool.datasets.set("pool/c", "quota", "8M").unwrap();
+    pool.datasets.rename("pool/b/w", "pool/c/w").unwrap();
+    let usage = pool.datasets.state("pool/c").unwrap();
+    assert_eq!(usage.usage().quota_left_bytes(), Some(0));
+}
+
+#[test]
 fn a_reservation_keeps_room_for_its_dataset() {
     const WORKING: u64 = (6 << 20) / 32;
     let memory = Arc::new(MemoryStore::new(10 << 20));
