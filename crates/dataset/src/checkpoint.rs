@@ -175,9 +175,10 @@ impl Datasets {
         if nodes.is_empty() {
             return Ok(());
         }
-        let (_, failed) = self.commit_what_can_be(nodes, |_| {});
-        self.environment.store.flush(self.environment.store.newest())?;
-        failed.map_or(Ok(()), Err)
+        // Like an fsync: which checkpoints retention holds is for the ticker.
+        let (_, sequence) = self.close_checkpoint(nodes, |_, _| Ok(()))?;
+        self.environment.store.flush(sequence)?;
+        Ok(())
     }
 
     /// Commits and flushes everything, also what is kept only in RAM: before the pool is closed.
