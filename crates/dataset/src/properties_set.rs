@@ -127,6 +127,10 @@ impl Datasets {
         let tree = self.registry.read().tree(name);
         tree.iter()
             .for_each(|(name, node)| self.apply_settings(name, node));
+        if property == "durability" {
+            let nodes = tree.into_iter().map(|(_, node)| node);
+            self.commit_what_fsync_kept(nodes.collect())?;
+        }
         Ok(())
     }
 

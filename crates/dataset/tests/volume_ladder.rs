@@ -186,6 +186,20 @@ fn ram_is_written_at_a_clean_stop_alone() {
 }
 
 #[test]
+fn what_was_kept_in_ram_is_durable_when_a_higher_rung_is_set() {
+    for (low, high) in [("ram", "sync"), ("ram", "barrier"), ("timed", "sync")] {
+        let rig = Rig::new(low);
+        rig.write(0, MIB);
+        rig.volume.flush().unwrap();
+        assert_eq!(rig.data_bytes(), 0);
+        rig.datasets.set("pool/v", "durability", high).unwrap();
+        assert!(rig.all_flushed(), "{low} to {high}");
+        let rig = rig.crash();
+        assert_eq!(rig.found(0, MIB), 256, "{low} to {high}");
+    }
+}
+
+#[test]
 fn ram_that_does_not_fit_is_written_and_hinders_nobody() {
     let rig = Rig::new("ram");
     let new = NewDataset {
