@@ -165,17 +165,8 @@ impl Datasets {
         failed.map_or(Ok(wait.get()), Err)
     }
 
-    /// Commits and flushes those of these whose fsync means durable, since that is new of them: what they were told to sync before is
-    /// durable from then on too.
-    pub(crate) fn commit_what_fsync_kept(&self, mut nodes: Vec<Arc<Node>>) -> Result<(), DatasetError> {
-        nodes.retain(|node| {
-            let durability = node.state.settings().durability;
-            matches!(durability, Durability::Barrier | Durability::Sync)
-        });
-        if nodes.is_empty() {
-            return Ok(());
-        }
-        // Like an fsync: which checkpoints retention holds is for the ticker.
+    /// Commits and flushes these, like an fsync of each: which checkpoints retention holds is for the ticker.
+    pub(crate) fn make_durable(&self, nodes: Vec<Arc<Node>>) -> Result<(), DatasetError> {
         let (_, sequence) = self.close_checkpoint(nodes, |_, _| Ok(()))?;
         self.environment.store.flush(sequence)?;
         Ok(())

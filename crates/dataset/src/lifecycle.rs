@@ -348,11 +348,10 @@ impl Datasets {
         top.state
             .usage()
             .move_below(above.map(|above| above.state.usage().clone()));
-        moved
-            .iter()
-            .for_each(|(_, new, node, _)| self.apply_settings(new, node));
+        let moved: Vec<_> = moved.into_iter().map(|(_, new, node, _)| (new, node)).collect();
+        let applied = self.apply_others(&moved);
         self.environment.store.flush(sequence)?;
-        Ok(())
+        applied
     }
 
     /// Changes the size of a volume, bytes (rounded up to 4096); what lies behind a smaller size is dropped.

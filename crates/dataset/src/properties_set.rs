@@ -15,6 +15,7 @@ use crate::{
     keys,
     properties::{self, PropertyValue},
     registry::Node,
+    settings::Durability,
 };
 
 impl Datasets {
@@ -125,13 +126,7 @@ impl Datasets {
         self.environment.store.flush(sequence)?;
         *node.record.write() = record;
         let tree = self.registry.read().tree(name);
-        tree.iter()
-            .for_each(|(name, node)| self.apply_settings(name, node));
-        if property == "durability" {
-            let nodes = tree.into_iter().map(|(_, node)| node);
-            self.commit_what_fsync_kept(nodes.collect())?;
-        }
-        Ok(())
+        self.apply_others(&tree)
     }
 
     pub(crate) fn check_property(&self, property: &str, value: &str) -> Result<String, DatasetError> {
@@ -141,6 +136,28 @@ impl Datasets {
             )));
         }
         properties::canonical(property, value, &self.tiers()).map_err(DatasetError::InvalidProperty)
+    }
+
+    /// Works out the settings of these again, for whom others hold now. Of those whose fsync begins to mean durable, what they were
+    /// told to sync before is durable from then on too.
+    pub(crate) fn apply_others(&self, tree: &[(String, Arc<Node>)]) -> Result<(), DatasetError> {
+        let fsync_keeps = |node: &Arc<Node>| {
+            let durability = node.state.settings().durability;
+            matches!(durability, Durability::Barrier | Durability::Sync)
+        };
+        let mut raised: Vec<_> = tree.iter().map(|(_, node)| node.clone()).collect();
+        raised.retain(|node| !fsync_keeps(node));
+        tree.iter()
+            .for_each(|(name, node)| self.apply_settings(name, node));
+        raised.retain(fsync_keeps);
+        if raised.is_empty() {
+            return Ok(());
+        }
+        self.make_durable(raised).map_err(|error| {
+            DatasetError::Refused(format!(
+                "it holds from now on, but what was written before is not durable yet: {error}; 'terrace status' shows what                  is wrong"
+            ))
+        })
     }
 
     /// Works out the settings of a dataset again; call it for all when the pool's tiers changed.

@@ -200,6 +200,34 @@ fn what_was_kept_in_ram_is_durable_when_a_higher_rung_is_set() {
 }
 
 #[test]
+fn what_a_higher_rung_is_inherited_by_is_durable_too() {
+    // A name below another dataset, and a value that is taken away: both without 'set'.
+    let rig = Rig::new("ram");
+    rig.datasets.set("pool", "durability", "timed").unwrap();
+    rig.datasets.inherit("pool/v", "durability").unwrap();
+    let above = NewDataset {
+        properties: vec![("durability".into(), "sync".into())],
+        ..NewDataset::default()
+    };
+    rig.datasets.create("pool/high", &above).unwrap();
+    rig.write(0, MIB);
+    rig.volume.flush().unwrap();
+    assert_eq!(rig.data_bytes(), 0, "it inherits a lower one");
+    rig.datasets.rename("pool/v", "pool/high/v").unwrap();
+    assert!(rig.all_flushed());
+    // Back to the name that it is looked for by; what it inherits is lower again.
+    rig.datasets.rename("pool/high/v", "pool/v").unwrap();
+    let rig = rig.crash();
+    assert_eq!(rig.found(0, MIB), 256, "renamed");
+    rig.write(MIB, 2 * MIB);
+    rig.volume.flush().unwrap();
+    rig.datasets.inherit("pool", "durability").unwrap();
+    assert!(rig.all_flushed());
+    let rig = rig.crash();
+    assert_eq!(rig.found(0, 2 * MIB), 512, "inherited");
+}
+
+#[test]
 fn ram_that_does_not_fit_is_written_and_hinders_nobody() {
     let rig = Rig::new("ram");
     let new = NewDataset {
