@@ -22,6 +22,7 @@ mod seats;
 mod server;
 mod tls;
 mod transmission;
+mod turns;
 
 #[cfg(test)]
 mod hostile_bytes;

@@ -17,10 +17,10 @@ pub const CLIENTS_MAX: usize = 1024;
 /// Descriptors that clients leave to others; a quarter of them all where that is less.
 const DESCRIPTORS_LEFT: u64 = 256;
 
-/// Clients of all servers of this process: descriptors are the process's.
+/// Descriptors of the clients of all servers of this process.
 static SEATED: AtomicU64 = AtomicU64::new(0);
 
-/// Counts a client as long as it holds its descriptor.
+/// Counts a descriptor of a client's as long as it is held.
 pub struct Seated(());
 
 impl Seated {

@@ -1,10 +1,10 @@
 //! Transmission: requests of one client, several at once, answered as they finish.
 //!
-//! Workers take turns at the socket: whoever holds the read lock reads one request with its payload, lets go, and
-//! serves it while the next worker reads on (the leader/followers pattern, Schmidt et al. 2000). So requests are
-//! served out of order, with no queue between threads. A worker is added when a request is read and none is free.
-//! While few small things are asked for at a time, and answered soon, the worker keeps the socket as it serves: handing it over
-//! would wake a thread for each request, which takes longer than the request.
+//! Workers take turns at the socket ([`Turns`]): whoever has the turn reads one request with its payload, passes the turn on, and
+//! serves it while the next worker reads on. So requests are served out of order, with no queue between threads. A worker
+//! is added when a request is read and none waits.
+//! While few small things are asked for at a time, and answered soon, the worker keeps the turn as it serves what waits for no
+//! device: writes, and the reads of a client that asks for one thing at a time or keeps some workers busy already.
 //!
 //! Small reads and writes that were received together are served together ([`Batch`]).
 //!
@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use terrace_dataset::{BlockDevice, BlockStatus, FsError};
 
 use crate::{
@@ -37,6 +37,7 @@ use crate::{
         CMD_WRITE_ZEROES, PAYLOAD_BYTES_MAX, PIECE_BYTES, Request, WireError,
     },
     reply,
+    turns::{Turn, Turns},
 };
 
 /// Most requests of one connection that are served at the same time.
@@ -51,6 +52,10 @@ const SOON_MIN: usize = 16;
 const LATE_COUNTS: usize = 16;
 /// a longer balance is not carried.
 const SOON_MAX: usize = 64;
+/// So many workers read small things of one client at a time; what else it asks for waits, and is read together.
+const READERS_MAX: usize = 4;
+/// So many requests in a row must have come when no other was under way, for a client that asks for one thing at a time.
+const ALONE_MIN: usize = 16;
 /// More requests than this that came together are for several workers.
 const KEPT_REQUESTS_MAX: usize = 8;
 /// And more data as well: the answer is to fit into the socket's buffer, so that a client that does not take it at once cannot
@@ -71,7 +76,7 @@ pub struct Resources {
 }
 
 struct Transmission<'a> {
-    reader: Mutex<BufReader<Incoming>>,
+    turns: Turns,
     writer: Mutex<Outgoing>,
     export: Arc<dyn BlockDevice>,
     terms: Terms,
@@ -79,15 +84,14 @@ struct Transmission<'a> {
     /// Set when no more requests are to be read: by a worker, or by the server.
     closing: Arc<AtomicBool>,
     workers: AtomicUsize,
-    /// Workers that wait for the read lock.
-    free: AtomicUsize,
+    /// Workers that serve something, what they serve, and how many requests in a row were the only one.
+    busy: AtomicUsize,
+    under_way: AtomicUsize,
+    alone: AtomicUsize,
     /// How many requests were served soon of late, less those that were not.
     soon: AtomicUsize,
     resources: &'a Resources,
 }
-
-/// The socket's receiving half, for whoever reads the next request.
-type Reader<'a> = MutexGuard<'a, BufReader<Incoming>>;
 
 /// Why a request is not done, for the client.
 type Refusal = (WireError, String);
@@ -103,72 +107,89 @@ pub fn transmit(
     resources: &Resources,
 ) {
     let transmission = Transmission {
-        reader: Mutex::new(BufReader::with_capacity(RECEIVE_BYTES, incoming)),
+        turns: Turns::new(BufReader::with_capacity(RECEIVE_BYTES, incoming)),
         writer: Mutex::new(outgoing),
         export,
         allocation: terms.allocation_of.is_some(),
         terms,
         closing,
         workers: AtomicUsize::new(1),
-        free: AtomicUsize::new(0),
+        busy: AtomicUsize::new(0),
+        under_way: AtomicUsize::new(0),
+        alone: AtomicUsize::new(0),
         soon: AtomicUsize::new(0),
         resources,
     };
-    thread::scope(|scope| transmission.work(scope));
+    thread::scope(|scope| transmission.work(scope, Some(transmission.turns.first())));
     transmission.writer.lock().shutdown();
 }
 
 impl<'a> Transmission<'a> {
-    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
-        let mut kept = None;
+    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, mut kept: Option<Turn<'scope>>) {
         loop {
-            let mut reader = match kept.take() {
-                Some(reader) => reader,
-                None => {
-                    self.free.fetch_add(1, Ordering::AcqRel);
-                    let reader = self.reader.lock();
-                    self.free.fetch_sub(1, Ordering::AcqRel);
-                    reader
-                }
-            };
-            let Some(request) = self.next(&mut reader) else {
-                return;
+            let mut turn = kept.take().unwrap_or_else(|| self.turns.wait());
+            let Some(request) = self.next(&mut turn) else {
+                return turn.end();
             };
             let begun = Instant::now();
-            let batch = Batch::collect(&request, &mut reader, self.terms.extended, |request| {
+            let batch = Batch::collect(&request, &mut turn, self.terms.extended, |request| {
                 self.refusal(request).is_none()
             });
-            let keeps = self.keeps(&request, batch.as_ref());
-            if !keeps && self.free.load(Ordering::Acquire) == 0 {
+            let work = self.begin(batch.as_ref().map_or(1, Batch::len));
+            let keeps = self.keeps(&request, batch.as_ref(), work.others) || !self.turns.can_pass();
+            if keeps {
+                turn.keep();
+            } else if self.turns.waiting() == 0 {
                 self.call_another(scope);
             }
-            let mut reader = Some(reader);
+            let mut turn = Some(turn);
             let served = match batch {
                 Some(batch) => {
                     if !keeps {
-                        reader = None;
+                        turn = None;
                     }
                     self.serve_batch(&batch)
                 }
-                None => self.serve(&request, &mut reader, keeps),
+                None => self.serve(&request, &mut turn, keeps),
             };
+            drop(work);
             if served.is_err() {
                 self.close();
             }
             self.note(begun.elapsed());
-            kept = reader;
+            kept = turn;
         }
     }
 
-    /// Whether these are served without handing the socket over.
-    fn keeps(&self, request: &Request, batch: Option<&Batch>) -> bool {
+    /// Counts a worker that serves so many requests.
+    fn begin(&self, requests: usize) -> Work<'_> {
+        let others = self.busy.fetch_add(1, Ordering::AcqRel);
+        let before = self.under_way.fetch_add(requests, Ordering::AcqRel);
+        // Who stores at once with another one may lose that; nothing hangs on one.
+        let alone = match before + requests {
+            1 => (self.alone.load(Ordering::Relaxed) + 1).min(ALONE_MIN),
+            _ => 0,
+        };
+        self.alone.store(alone, Ordering::Relaxed);
+        Work {
+            others,
+            _busy: Counted(&self.busy, 1),
+            _under_way: Counted(&self.under_way, requests),
+        }
+    }
+
+    /// Whether these are served without passing the turn on, while `others` serve something.
+    fn keeps(&self, request: &Request, batch: Option<&Batch>, others: usize) -> bool {
         let (requests, bytes) =
             batch.map_or((1, request.length), |batch| (batch.len(), batch.bytes() as u64));
+        let reads = batch.map_or(request.command == CMD_READ, |batch| batch.read_bytes() > 0);
         self.soon.load(Ordering::Relaxed) >= SOON_MIN
             && matches!(request.command, CMD_READ | CMD_WRITE)
             && request.flags & CMD_FLAG_FUA == 0
-            && requests <= KEPT_REQUESTS_MAX
             && bytes <= KEPT_BYTES_MAX
+            && (!reads
+                || requests <= KEPT_REQUESTS_MAX
+                    && (others >= READERS_MAX - 1 || self.alone.load(Ordering::Relaxed) >= ALONE_MIN))
     }
 
     /// Notes how long something took. Workers that note at once may lose a count; nothing hangs on one.
@@ -199,8 +220,8 @@ impl<'a> Transmission<'a> {
                 .name("nbd-request".into())
                 .spawn_scoped(scope, move || {
                     // Given back however the work ends.
-                    let _counted = Counted(shared);
-                    self.work(scope);
+                    let _counted = Counted(shared, 1);
+                    self.work(scope, None);
                 });
             if worker.is_ok() {
                 return;
@@ -239,15 +260,15 @@ impl<'a> Transmission<'a> {
         batch.answer(&*self.export, &self.terms, &mut buffer, &self.writer, words)
     }
 
-    /// Receives the payload of a request, gives the socket to the next worker unless it `keeps` it, and answers.
-    fn serve(&self, request: &Request, reader: &mut Option<Reader<'_>>, keeps: bool) -> io::Result<()> {
+    /// Receives the payload of a request, passes the turn on unless it `keeps` it, and answers.
+    fn serve(&self, request: &Request, turn: &mut Option<Turn<'_>>, keeps: bool) -> io::Result<()> {
         let payload = request.payload_bytes(self.terms.extended);
         if payload > PAYLOAD_BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }
         if let Some((cause, words)) = self.refusal(request) {
-            let skipped = match reader.take() {
-                Some(mut reader) => io::copy(&mut Read::by_ref(&mut *reader).take(payload), &mut io::sink())?,
+            let skipped = match turn.take() {
+                Some(mut turn) => io::copy(&mut Read::by_ref(&mut *turn).take(payload), &mut io::sink())?,
                 None => 0,
             };
             if skipped < payload {
@@ -257,17 +278,17 @@ impl<'a> Transmission<'a> {
         }
         let outcome = match request.command {
             CMD_WRITE => {
-                let written = self.receive_and_write(request, reader, keeps)?;
+                let written = self.receive_and_write(request, turn, keeps)?;
                 written.map(|()| Answer::Done).map_err(words)
             }
             CMD_READ => {
                 if !keeps {
-                    *reader = None;
+                    *turn = None;
                 }
                 return self.read(request);
             }
             _ => {
-                *reader = None;
+                *turn = None;
                 self.perform(request)
             }
         };
@@ -338,11 +359,11 @@ impl<'a> Transmission<'a> {
         None
     }
 
-    /// Writes what follows the header. Piece by piece if it is long; then the socket is kept meanwhile.
+    /// Writes what follows the header. Piece by piece if it is long; then the turn is kept meanwhile.
     fn receive_and_write(
         &self,
         request: &Request,
-        reader: &mut Option<Reader<'_>>,
+        turn: &mut Option<Turn<'_>>,
         keeps: bool,
     ) -> io::Result<Result<(), FsError>> {
         let end = request.offset + request.length;
@@ -352,14 +373,14 @@ impl<'a> Transmission<'a> {
         while at < end {
             let length = buffer.len().min((end - at) as usize);
             let piece = &mut buffer[..length];
-            if let Some(reader) = reader {
-                reader.read_exact(piece)?;
+            if let Some(turn) = turn {
+                turn.read_exact(piece)?;
             }
             let from = at;
             at += length as u64;
             if at == end && !keeps {
-                // The last piece needs the socket no more: the next request can come while it is written.
-                *reader = None;
+                // The last piece needs the turn no more: the next request can come while it is written.
+                *turn = None;
             }
             if outcome.is_ok() {
                 outcome = self.export.write(from, piece);
@@ -450,12 +471,20 @@ impl<'a> Transmission<'a> {
     }
 }
 
-/// One less when dropped.
-struct Counted<'a>(&'a AtomicUsize);
+/// Something that is served.
+struct Work<'a> {
+    /// How many others served something when it began.
+    others: usize,
+    _busy: Counted<'a>,
+    _under_way: Counted<'a>,
+}
+
+/// So many less when dropped.
+struct Counted<'a>(&'a AtomicUsize, usize);
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.0.fetch_sub(self.1, Ordering::AcqRel);
     }
 }
 

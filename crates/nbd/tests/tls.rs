@@ -11,9 +11,14 @@ use std::{
     path::Path,
     process::Command,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
-use harness::{Client, Disk, MIB, serve, serve_with};
+use harness::{
+    Client, Disk, MIB,
+    holding::{HELD, Holding, QUICK, Release},
+    request, serve, serve_with,
+};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
@@ -117,6 +122,43 @@ fn without_tls_nothing_is_told() {
     let mut client = Client::connect(&path);
     client.option(2, &[]);
     assert_eq!(client.option_reply().0, 1);
+    server.stop();
+}
+
+#[test]
+fn what_was_received_with_what_takes_long_does_not_wait_for_it() {
+    let certificates = Certificates::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (server, path) = serve_with(dir.path(), &[], certificates.server());
+    for _ in 0..20 {
+        let disk = Holding::new(MIB);
+        server.add("a", disk.clone());
+        let mut client = starttls(Client::connect(&path), certificates.client(Some(&certificates)));
+        client.go("a");
+        client
+            .0
+            .sock
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let _release = Release(&disk);
+        // Several records, sent at once: what the first of them asks for takes long.
+        let held = request(0, 0, 77, HELD, 64 << 10, &[]);
+        let data = [7; 24 << 10];
+        let others = (0..2).map(|cookie| request(0, 1, cookie, 2 * QUICK, data.len() as u32, &data));
+        let message = std::iter::once(held).chain(others).collect::<Vec<_>>().concat();
+        client.0.conn.writer().write_all(&message).unwrap();
+        let mut records = Vec::new();
+        while client.0.conn.wants_write() {
+            client.0.conn.write_tls(&mut records).unwrap();
+        }
+        client.0.sock.write_all(&records).unwrap();
+        let mut answered = [client.simple_reply(0).1, client.simple_reply(0).1];
+        answered.sort_unstable();
+        assert_eq!(answered, [0, 1]);
+        disk.let_go();
+        assert_eq!(client.simple_reply(64 << 10).1, 77);
+        server.remove("a");
+    }
     server.stop();
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod holding;
+
 use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
