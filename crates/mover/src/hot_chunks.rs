@@ -176,7 +176,7 @@ impl Mover {
             return false;
         };
         let filled = filled_bytes(tier) + inner.hot_chunks.bytes_for(0);
-        (filled as f64) < policy.low_water * tier.size_bytes as f64 && self.may_cut()
+        (filled as f64) < policy.near_water() * tier.size_bytes as f64 && self.may_cut()
     }
 
     /// Moves some of what is wanted; returns 0, or for how long to wait.
@@ -349,10 +349,10 @@ impl Mover {
         }
         let at = usize::from(tier);
         let tiers = self.environment.store.space().tiers;
-        let low = inner.policies.get(at).map_or(0.0, |policy| policy.low_water);
+        let near = inner.policies.get(at).map_or(0.0, TierPolicy::near_water);
         tiers
             .get(at)
-            .is_some_and(|tier| (filled_bytes(tier) + planned_bytes) as f64 >= low * tier.size_bytes as f64)
+            .is_some_and(|tier| (filled_bytes(tier) + planned_bytes) as f64 >= near * tier.size_bytes as f64)
     }
 
     pub(crate) fn show_hot_chunks(&self, inner: &mut Inner, target: u8) -> Result<(), StoreError> {

@@ -2,7 +2,7 @@
 //!
 //! Invariants: what is moved by hand fills a tier up to its high-water mark; beyond it only what is colder makes way, a part of the tier
 //! at a time: what is read too rarely to come up again by itself, or clearly less than the hottest there is. While something
-//! that is read often waits for room on the tier, nothing is moved there by hand above the middle of the marks, up to which that comes up.
+//! that is read often waits for room on the tier, nothing is moved there by hand above the mark up to which that comes up.
 //! What was moved by hand does not make way for the rest of the same move. Where nothing else is colder, the move
 //! ends, and says how much of it found room. Where nothing can make way (no slower tier has room, or it is not the time for that), it
 //! goes on as long as there is any room at all.

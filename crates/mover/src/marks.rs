@@ -59,28 +59,24 @@ fn has_room(tier: &TierUsage, most: f64) -> bool {
     (filled_bytes(tier) as f64) < most * tier.size_bytes as f64
 }
 
-/// Whether `bytes` more may be moved up to a tier: up to the middle of its marks, since what is written to it next
-/// would else be one too many, and bring down what was just moved up.
+/// Whether `bytes` more may be moved up to a tier.
 pub(crate) fn may_rise(tier: &TierUsage, policy: Option<&TierPolicy>, bytes: u64) -> bool {
-    (filled_bytes(tier).saturating_add(bytes) as f64) < middle_bytes(tier, policy)
+    (filled_bytes(tier).saturating_add(bytes) as f64) < rise_bytes(tier, policy)
 }
 
-fn middle_bytes(tier: &TierUsage, policy: Option<&TierPolicy>) -> f64 {
-    let middle = policy.map_or(1.0, |policy| {
-        (policy.high_water + policy.low_water.min(policy.high_water)) / 2.0
-    });
-    middle * tier.size_bytes as f64
+fn rise_bytes(tier: &TierUsage, policy: Option<&TierPolicy>) -> f64 {
+    policy.map_or(1.0, TierPolicy::rise_water) * tier.size_bytes as f64
 }
 
 /// How much may be moved up to a tier.
 pub(crate) fn room(tier: &TierUsage, policy: Option<&TierPolicy>) -> u64 {
-    (middle_bytes(tier, policy) as u64).saturating_sub(filled_bytes(tier) + 1)
+    (rise_bytes(tier, policy) as u64).saturating_sub(filled_bytes(tier) + 1)
 }
 
 /// How much must be moved down, so that this much more may be moved up: what goes leaves garbage, which fills the tier as
 /// far as it is not worth a compaction.
 pub(crate) fn in_the_way(tier: &TierUsage, policy: Option<&TierPolicy>, bytes: u64) -> u64 {
-    let most = (middle_bytes(tier, policy) as u64).saturating_sub(bytes);
+    let most = (rise_bytes(tier, policy) as u64).saturating_sub(bytes);
     if filled_bytes(tier) <= most {
         return 0;
     }

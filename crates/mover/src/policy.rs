@@ -2,8 +2,14 @@
 
 use jiff::{Timestamp, tz::TimeZone};
 
-/// The high-water mark of a tier for which none was set.
+/// The marks of a tier for which none were set. Between them is room for what is written: where content of longer chunks is
+/// written over at random, as much again lies dead meanwhile.
 pub(crate) const HIGH_WATER: f64 = 0.85;
+const LOW_WATER: f64 = 0.6;
+/// So far below its high-water mark a tier is taken for nearly full,
+const NEAR: f64 = 0.1;
+/// and so far content is moved up: what is written next would else be one too many, and bring down what was just moved up.
+const RISE: f64 = 0.05;
 
 /// The settings of a tier that concern the mover.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,7 +18,7 @@ pub struct TierPolicy {
     pub name: String,
     /// Fill level (0.0–1.0) above which cold data is moved down.
     pub high_water: f64,
-    /// Fill level (0.0–1.0) down to which it is.
+    /// Fill level (0.0–1.0) down to which it is; what is hot stays.
     pub low_water: f64,
     /// Reads of a region, decayed, from which it is moved up out of this tier; 0: never.
     pub promote_after: u32,
@@ -32,13 +38,28 @@ impl TierPolicy {
         Self {
             name: name.into(),
             high_water: HIGH_WATER,
-            low_water: 0.75,
+            low_water: LOW_WATER,
             promote_after: 3,
             demote_after_seconds: 0,
             hold: None,
             rate_limit: 0,
             window: String::new(),
         }
+    }
+
+    /// Fill level from which on there is room for what is sure to be used alone; at or below the high-water mark, and not below the
+    /// low-water mark.
+    pub(crate) fn near_water(&self) -> f64 {
+        self.high_water - self.between().min(NEAR)
+    }
+
+    /// Fill level up to which content is moved up; half way between the marks where they are close to each other.
+    pub(crate) fn rise_water(&self) -> f64 {
+        self.high_water - (self.between() / 2.0).min(RISE)
+    }
+
+    fn between(&self) -> f64 {
+        (self.high_water - self.low_water).max(0.0)
     }
 }
 

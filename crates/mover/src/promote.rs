@@ -368,7 +368,7 @@ impl Mover {
         let (Some(tier), Some(policy)) = (tiers.first(), inner.policies.first()) else {
             return true;
         };
-        let most = policy.low_water * tier.size_bytes as f64 - (tier.size_bytes / BLOCKS_PART) as f64;
+        let most = policy.near_water() * tier.size_bytes as f64 - (tier.size_bytes / BLOCKS_PART) as f64;
         !self.environment.chunk_heat.goes_to_single_blocks() || ((filled_bytes(tier) + bytes) as f64) < most
     }
 

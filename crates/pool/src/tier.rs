@@ -21,7 +21,7 @@ pub struct TierSettings {
     /// compaction brings back does not count. From the usual 85 % on new data goes to the next tier above 15/16 only: the
     /// mover is to make room first.
     pub high_water: f64,
-    /// Fill level (0.0–1.0) down to which the mover sinks what is cold.
+    /// Fill level (0.0–1.0) down to which the mover sinks what is cold. What is between the marks is room for writes.
     pub low_water: f64,
     /// Which kinds of new writes land here.
     pub landing: Landing,
@@ -43,7 +43,7 @@ impl TierSettings {
         Self {
             name: name.into(),
             high_water: 0.85,
-            low_water: 0.75,
+            low_water: 0.6,
             landing: Landing::OFF,
             promote_after: 3,
             demote_after_seconds: 0,
