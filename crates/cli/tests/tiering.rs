@@ -458,6 +458,43 @@ fn a_directory_moves_with_what_lies_beneath_and_a_dry_run_says_how_much() {
 }
 
 #[test]
+fn a_pin_with_several_jobs_names_and_waits_for_all() {
+    let machine = Machine::new();
+    machine.make_pool();
+    for name in ["tank/data", "tank/data/a", "tank/data/b"] {
+        machine.ok(&["fs", "create", name, "-o", "compression=off"]);
+    }
+    put(&machine, "a/f", 2 * MIB, 1);
+    put(&machine, "b/f", 70 * MIB, 2);
+    machine.ok(&["pin", "tank/data", "slow", "--wait"]);
+    machine.ok(&["pool", "set", "migration=off", "tank"]);
+    let done = machine.json(&["pin", "tank/data", "fast", "--no-wait"]);
+    let ids: Vec<u64> = serde_json::from_value(done["jobs"].clone()).unwrap();
+    assert_eq!((ids.len(), &done["job"]), (3, &done["jobs"][0]), "{done}");
+    let said = machine.ok(&["pin", "tank/data", "slow", "--no-wait"]);
+    let newest = machine.json(&["jobs", "tank"]);
+    let newest = newest.as_array().unwrap().iter().rev().take(3);
+    let mut newest: Vec<u64> = newest.map(|job| job["id"].as_u64().unwrap()).collect();
+    newest.reverse();
+    let words = format!("jobs {}, {} and {} do it", newest[0], newest[1], newest[2]);
+    assert!(said.contains(&words), "{words}: {said}");
+    machine.ok(&["pool", "set", "migration=on", "tank"]);
+    let done = machine.json(&["pin", "tank/data", "slow", "--wait"]);
+    assert_eq!(done["jobs"].as_array().unwrap().len(), 3, "{done}");
+    for name in ["a/f", "b/f"] {
+        assert_eq!(bytes_on(&machine, name, "fast"), 0, "{name}");
+    }
+    // What has no room is told also where it lies below, and what is behind it in the list has moved.
+    let error = machine.error_last(&["pin", "tank/data", "fast", "--wait"], 1);
+    assert!(
+        error.contains("of 72") && error.contains("found no room"),
+        "{error}"
+    );
+    assert_eq!(bytes_on(&machine, "a/f", "slow"), 0);
+    same(&machine, "b/f", 70 * MIB, 2);
+}
+
+#[test]
 fn a_directory_is_pinned_with_what_lies_beneath() {
     let machine = Machine::new();
     machine.make_pool();
