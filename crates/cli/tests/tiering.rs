@@ -458,6 +458,48 @@ fn a_directory_moves_with_what_lies_beneath_and_a_dry_run_says_how_much() {
 }
 
 #[test]
+fn what_has_a_pin_of_its_own_is_no_part_of_what_another_pin_would_move() {
+    let machine = Machine::new();
+    machine.make_pool();
+    for name in ["tank/data", "tank/data/own", "tank/data/below"] {
+        machine.ok(&["fs", "create", name, "-o", "compression=off"]);
+    }
+    fs::create_dir_all(machine.path("tree/sub/deep")).unwrap();
+    fs::write(machine.path("tree/f"), noise(MIB, 1)).unwrap();
+    fs::write(machine.path("tree/g"), noise(2 * MIB, 2)).unwrap();
+    fs::write(machine.path("tree/sub/deep/h"), noise(4 * MIB, 3)).unwrap();
+    machine.ok(&["put", "tank/data", "tree"]);
+    put(&machine, "own/f", 8 * MIB, 4);
+    put(&machine, "below/f", 16 * MIB, 5);
+    // Each is pinned to the tier that the outer pin is to be taken from.
+    for name in ["tank/data/own", "tank/data/tree/f", "tank/data", "tank/data/tree"] {
+        machine.ok(&["pin", name, "fast", "--wait"]);
+    }
+    let would = |name: &str, tier: &str| {
+        let plan = machine.json(&["pin", name, tier, "-n"]);
+        plan["would_move_bytes"].as_u64().unwrap() as usize / MIB
+    };
+    assert_eq!(would("tank/data/tree", "slow"), 2 + 4);
+    assert_eq!(would("tank/data", "slow"), 16);
+    machine.ok(&["pin", "tank/data/tree/sub", "fast"]);
+    // Also before the mover has found what lies beneath.
+    assert_eq!(would("tank/data/tree", "slow"), 2);
+    machine.ok(&["unpin", "tank/data/tree"]);
+    assert_eq!(would("tank/data", "slow"), 2 + 16);
+    machine.ok(&["pin", "tank/data", "slow", "--wait"]);
+    for (name, on_slow) in [
+        ("tree/f", 0),
+        ("tree/g", 2),
+        ("tree/sub", 0),
+        ("own/f", 0),
+        ("below/f", 16),
+    ] {
+        assert_eq!(bytes_on(&machine, name, "slow") as usize / MIB, on_slow, "{name}");
+    }
+    assert_eq!(would("tank/data", "slow"), 0);
+}
+
+#[test]
 fn a_pin_with_several_jobs_names_and_waits_for_all() {
     let machine = Machine::new();
     machine.make_pool();

@@ -145,6 +145,9 @@ impl Daemon {
         };
         let mover = self.engine.mover();
         let is_single = matches!(subject.kind, FileKind::File | FileKind::Volume);
+        let pins = &self.engine.environment().pins;
+        let number = |name: &str| tiers.iter().position(|tier| tier.settings.name == name);
+        let tier = tier.and_then(number).map(|at| at as u8);
         // Of a directory, the pin that a new one would take the place of.
         let replaced = match subject.is_dataset {
             true => None,
@@ -152,13 +155,19 @@ impl Daemon {
                 pin.directory.is_some() || mover.own_pin(subject.number, subject.object).is_some()
             }),
         };
+        let replaced = replaced.and_then(|pin| number(&pin.tier)).map(|at| at as u8);
         subject.contents(|content| {
             let own = || {
-                let own = mover.own_pin(subject.number, content.object);
+                let above = content.directories.iter().rev();
+                let mut from_here = std::iter::once(&content.object).chain(above);
+                let own = from_here.find_map(|object| pins.tier_of(subject.number, *object));
+                // By a name that lies elsewhere.
                 own.or_else(|| {
-                    let beneath = mover.pin_of_directory(subject.number, content.object);
-                    beneath
-                        .filter(|beneath| replaced.as_ref().is_none_or(|replaced| replaced.tier != *beneath))
+                    let known = content
+                        .has_other_names
+                        .then(|| mover.pin_of_directory(subject.number, content.object));
+                    let other = known.flatten().and_then(|name| number(&name))? as u8;
+                    Some(other).filter(|other| replaced != Some(*other))
                 })
             };
             let elsewhere = !is_single && tier.is_some_and(|tier| own().is_some_and(|own| own != tier));

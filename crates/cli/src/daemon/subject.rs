@@ -3,7 +3,7 @@
 //! Invariants: only what is live has a place that can be changed, so a past state is refused; directories are walked
 //! piece by piece, whatever their size.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, rc::Rc, sync::Arc};
 
 use terrace_control::Failure;
 use terrace_dataset::{FileKind, Filesystem, FsError, ROOT, Tree};
@@ -41,6 +41,10 @@ pub struct Content {
     pub path: Vec<u8>,
     pub object: u64,
     pub size_bytes: u64,
+    /// It has other names, which may lie anywhere.
+    pub has_other_names: bool,
+    /// The directories between the subject and it, the nearest last.
+    pub directories: Rc<[u64]>,
 }
 
 impl Subject {
@@ -126,14 +130,16 @@ impl Subject {
                 path: Vec::new(),
                 object: self.object,
                 size_bytes: self.size_bytes,
+                has_other_names: false,
+                directories: Rc::default(),
             })?;
             return Ok(());
         };
         let fail = |error: &FsError| file_failure("look at", &self.name, error);
-        let mut stack = vec![(Vec::new(), self.object)];
+        let mut stack = vec![(Vec::new(), self.object, Rc::default())];
         // A file with several names is one file.
         let mut seen = HashSet::new();
-        while let Some((path, object)) = stack.pop() {
+        while let Some((path, object, directories)) = stack.pop() {
             let found = match filesystem.attributes(object) {
                 Ok(found) => found,
                 Err(FsError::NotFound | FsError::Stale) => continue,
@@ -147,6 +153,8 @@ impl Subject {
                     path,
                     object,
                     size_bytes: found.size,
+                    has_other_names: found.links > 1,
+                    directories,
                 };
                 if !visit(content)? {
                     return Ok(());
@@ -156,6 +164,10 @@ impl Subject {
             if found.kind != FileKind::Directory {
                 continue;
             }
+            let within: Rc<[u64]> = match object == self.object {
+                true => directories,
+                false => directories.iter().copied().chain([object]).collect(),
+            };
             let (mut from, first) = (0, stack.len());
             loop {
                 let page = filesystem
@@ -169,7 +181,7 @@ impl Subject {
                         below.push(b'/');
                     }
                     below.extend_from_slice(&entry.name);
-                    (below, entry.object)
+                    (below, entry.object, within.clone())
                 }));
             }
             // The first name is looked at first.
