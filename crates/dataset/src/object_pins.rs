@@ -6,7 +6,7 @@
 //! beneath without looking at it all the time.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -72,6 +72,14 @@ impl ObjectPins {
         let tier = known.beneath.get(&(dataset, body)).copied();
         // Until the next look, what lay beneath the last one that was pinned is still named.
         tier.filter(|_| known.with_directories.contains(&dataset))
+    }
+
+    /// The bodies of a dataset that lie beneath directories that are pinned to this tier, as far as is known.
+    pub fn bodies_beneath(&self, dataset: u32, tier: u8) -> BTreeSet<u64> {
+        let known = self.known.read();
+        let beneath = known.beneath.iter();
+        let of_it = beneath.filter(|((other, _), at)| (*other, **at) == (dataset, tier));
+        of_it.map(|((_, body), _)| *body).collect()
     }
 
     /// The mover begins to look for what lies beneath pinned directories.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use parking_lot::MutexGuard;
 use terrace_codec::Reader;
 use terrace_dataset::{EntryRecord, FileKind, keys, split_value};
-use terrace_store::{Store, StoreError};
+use terrace_store::{BLOCK_BYTES, Store, StoreError};
 
 use crate::{
     mover::{BENEATH, Guard, Inner, Mover, SECOND},
@@ -39,7 +39,8 @@ struct Look {
     from: Vec<u8>,
     /// Tier of the nearest pinned directory at or above a directory.
     nearest: HashMap<u64, Option<u8>>,
-    found: HashMap<(u32, u64), u8>,
+    /// Tier by dataset and body, and the blocks that are mapped.
+    found: HashMap<(u32, u64), (u8, u64)>,
 }
 
 /// When to look, and how far that is.
@@ -51,12 +52,19 @@ pub(crate) struct Beneath {
     next: u64,
     /// Not before, since a look failed.
     not_before: u64,
+    /// What lies beneath and has no pin of its own, by dataset and tier, as the last look found it.
+    bytes: HashMap<(u32, u8), u64>,
 }
 
 impl Beneath {
     /// Pins changed.
     pub(crate) fn look_again(&mut self) {
         (self.wanted, self.look) = (true, None);
+    }
+
+    /// What lies beneath the directories of a dataset that are pinned to this tier, bytes.
+    pub(crate) fn bytes_of(&self, dataset: u32, tier: u8) -> u64 {
+        self.bytes.get(&(dataset, tier)).copied().unwrap_or(0)
     }
 
     /// Whether it is not known yet what lies beneath.
@@ -97,10 +105,11 @@ impl Look {
             };
             if entry.kind == FileKind::File
                 && let Some(tier) = self.nearest(store, dataset, directory)?
-                && let Some(body) = pins::body_of(store, dataset, entry.object)?
+                && let Some(inode) = pins::inode_of(store, dataset, entry.object)?
             {
                 // Of several names that lie beneath different ones, the fastest counts.
-                let known = self.found.entry((dataset, body)).or_insert(tier);
+                let known = self.found.entry((dataset, inode.body));
+                let (known, _) = known.or_insert((tier, inode.blocks));
                 *known = tier.min(*known);
             }
         }
@@ -182,7 +191,15 @@ impl Mover {
             Ok(false) => {
                 let rest = look.took.saturating_mul(LOOK_REST);
                 inner.beneath.next = now + rest.clamp(LOOK_INTERVAL.0, LOOK_INTERVAL.1);
-                pins.end_look(look.found);
+                inner.beneath.bytes.clear();
+                for ((dataset, body), (tier, blocks)) in &look.found {
+                    if inner.pins.of_body(*dataset, *body).is_none() {
+                        let bytes = inner.beneath.bytes.entry((*dataset, *tier)).or_default();
+                        *bytes = bytes.saturating_add(blocks.saturating_mul(BLOCK_BYTES as u64));
+                    }
+                }
+                let tiers = look.found.into_iter().map(|(place, (tier, _))| (place, tier));
+                pins.end_look(tiers.collect());
                 Ok(false)
             }
             Ok(true) => {
