@@ -7,7 +7,7 @@ mod harness;
 
 use std::{fs, os::unix::fs::FileExt};
 
-use harness::{Machine, noise};
+use harness::{Machine, can_mount, noise};
 use serde_json::{Value, json};
 
 const MIB: usize = 1 << 20;
@@ -587,4 +587,45 @@ fn a_directory_is_pinned_with_what_lies_beneath() {
         Value::Null
     );
     same(&machine, "tree/sub/f", 4 * MIB, 1);
+}
+
+#[test]
+fn of_a_file_with_several_names_the_directory_is_named_whose_pin_holds() {
+    if !can_mount() {
+        eprintln!("skipped: no FUSE here");
+        return;
+    }
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    fs::create_dir(machine.path("mount")).unwrap();
+    machine.ok(&["mount", "tank/data", &machine.text("mount")]);
+    for directory in ["mount/other/near", "mount/top/slow"] {
+        fs::create_dir_all(machine.path(directory)).unwrap();
+    }
+    fs::write(machine.path("mount/top/slow/f"), noise(MIB, 1)).unwrap();
+    for name in ["outside", "other/near/f"] {
+        let name = machine.path("mount").join(name);
+        fs::hard_link(machine.path("mount/top/slow/f"), name).unwrap();
+    }
+    machine.ok(&["pin", "tank/data/top/slow", "slow", "--wait"]);
+    let pin = |name: &str| {
+        let found = machine.json(&["where", &format!("tank/data/{name}")]);
+        (found["pin"].clone(), found["pinned_by"].clone())
+    };
+    for name in ["outside", "other/near/f", "top/slow/f"] {
+        assert_eq!(pin(name), (json!("slow"), json!("tank/data/top/slow")), "{name}");
+    }
+    let error = machine.error(&["unpin", "tank/data/outside"], 1);
+    assert!(error.contains("'terrace unpin tank/data/top/slow'"), "{error}");
+    // Of two, the faster tier counts, whichever name is asked for.
+    machine.ok(&["pin", "tank/data/other/near", "fast", "--wait"]);
+    for name in ["outside", "other/near/f", "top/slow/f"] {
+        assert_eq!(
+            pin(name),
+            (json!("fast"), json!("tank/data/other/near")),
+            "{name}"
+        );
+    }
+    machine.ok(&["unmount", "tank/data"]);
 }

@@ -289,19 +289,17 @@ impl Mover {
         Ok(begun)
     }
 
-    /// The tier of the nearest pinned directory that any name of this lies beneath, as far as is known.
-    pub fn pin_of_directory(&self, dataset: u32, object: u64) -> Option<String> {
+    /// The tier of the nearest pinned directory that any name of this lies beneath, as far as is known, and that directory.
+    pub fn pin_of_directory(&self, dataset: u32, object: u64) -> Option<(String, u64)> {
         let store = self.environment.store.as_ref();
         let body = pins::body_of(store, dataset, object).ok().flatten()?;
-        let tier = self.environment.pins.tier_beneath(dataset, body)?;
+        let pin = self.environment.pins.pin_beneath(dataset, body)?;
         let inner = self.inner.lock();
         if inner.beneath.is_looking() || self.environment.pins.has_moved() {
             return None;
         }
-        inner
-            .policies
-            .get(usize::from(tier))
-            .map(|policy| policy.name.clone())
+        let policy = inner.policies.get(usize::from(pin.tier))?;
+        Some((policy.name.clone(), pin.directory))
     }
 
     /// Whether it is being found out, or soon will be, what lies beneath pinned directories now.

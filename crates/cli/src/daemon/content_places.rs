@@ -105,19 +105,23 @@ impl Daemon {
             });
         }
         let mut above = subject.directories_above().into_iter();
-        let directory = above.find_map(|(path, object)| {
+        let above = above.find_map(|(path, object)| {
             let tier = mover.own_pin(dataset, object)?;
             let directory = Some(path);
             Some(Pin { tier, directory })
         });
-        // By another of its names, perhaps.
-        let directory = directory.or_else(|| {
-            let tier = mover.pin_of_directory(dataset, object)?;
-            Some(Pin {
-                tier,
-                directory: None,
-            })
-        });
+        // Of several names it may be another one that counts.
+        let directory = match above {
+            Some(above) if !subject.has_other_names => Some(above),
+            above => match mover.pin_of_directory(dataset, object) {
+                Some((tier, _)) if above.as_ref().is_some_and(|above| above.tier == tier) => above,
+                Some((tier, directory)) => {
+                    let directory = subject.path_of_directory(directory);
+                    Some(Pin { tier, directory })
+                }
+                None => above,
+            },
+        };
         directory.or_else(|| {
             let tier = mover.pin_of_object(dataset, object)?;
             Some(Pin {
@@ -166,7 +170,7 @@ impl Daemon {
                     let known = content
                         .has_other_names
                         .then(|| mover.pin_of_directory(subject.number, content.object));
-                    let other = known.flatten().and_then(|name| number(&name))? as u8;
+                    let other = known.flatten().and_then(|(name, _)| number(&name))? as u8;
                     Some(other).filter(|other| replaced != Some(*other))
                 })
             };

@@ -17,6 +17,9 @@ use super::{
 /// Entries of a directory taken at once.
 const PAGE: usize = 512;
 
+/// Directories above one another that are named.
+const DEPTH_MAX: usize = 4096;
+
 /// See the module.
 pub struct Subject {
     /// As the user wrote it.
@@ -29,6 +32,8 @@ pub struct Subject {
     pub kind: FileKind,
     /// The whole dataset is meant.
     pub is_dataset: bool,
+    /// It is a file with other names, which may lie anywhere.
+    pub has_other_names: bool,
     size_bytes: u64,
     filesystem: Option<Arc<Filesystem>>,
     /// The names that lead to it from the root.
@@ -67,6 +72,7 @@ impl Subject {
             object: ROOT,
             kind: FileKind::Volume,
             is_dataset: parts.is_empty(),
+            has_other_names: false,
             size_bytes: 0,
             filesystem: None,
             parts: Vec::new(),
@@ -91,6 +97,7 @@ impl Subject {
             .map_err(|error| failed(&what, &error))?;
         let top = walk(&*filesystem, &parts, true).map_err(|error| file_failure("find", name, &error))?;
         (subject.object, subject.kind, subject.size_bytes) = (top.object, top.kind, top.size);
+        subject.has_other_names = top.kind == FileKind::File && top.links > 1;
         subject.filesystem = Some(filesystem);
         subject.parts = parts;
         Ok(subject)
@@ -120,6 +127,31 @@ impl Subject {
             }
         }
         above
+    }
+
+    /// The path of a directory of its dataset. Of each directory above it the entries are looked through.
+    pub fn path_of_directory(&self, directory: u64) -> Option<String> {
+        let filesystem = self.filesystem.as_ref()?;
+        let (mut at, mut names) = (directory, Vec::new());
+        while at != ROOT {
+            let above = filesystem.parent(at).ok()?;
+            let mut from = 0;
+            let name = loop {
+                let page = filesystem.read_directory(above, from, PAGE).ok()?;
+                from = page.last()?.cookie;
+                if let Some(entry) = page.iter().find(|entry| entry.object == at) {
+                    break String::from_utf8_lossy(&entry.name).into_owned();
+                }
+            };
+            if names.len() > DEPTH_MAX {
+                return None;
+            }
+            names.push(name);
+            at = above;
+        }
+        names.push(self.dataset.clone());
+        names.reverse();
+        Some(names.join("/"))
     }
 
     /// Calls `visit` for every file in it, in the order of the directories, until it answers `false`. What goes away
