@@ -629,3 +629,62 @@ fn of_a_file_with_several_names_the_directory_is_named_whose_pin_holds() {
     }
     machine.ok(&["unmount", "tank/data"]);
 }
+
+#[test]
+fn what_is_pinned_to_a_full_tier_in_the_middle_takes_the_room_of_what_is_colder() {
+    let machine = Machine::new();
+    machine.ok(&[
+        "pool",
+        "create",
+        "tank",
+        "--tier",
+        "ram=a.img:96M",
+        "--tier",
+        "ssd=b.img:96M",
+        "--tier",
+        "hdd=c.img:256M",
+    ]);
+    for tier in ["tank/ssd", "tank/hdd"] {
+        machine.ok(&["tier", "set", "promote_after=off", tier]);
+    }
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    // Filled as demotions fill it: up to its mark.
+    let mut cold = Vec::new();
+    put(&machine, "warm", MIB, 50);
+    machine.ok(&["demote", "tank/data/warm", "--wait"]);
+    for at in 0..12 {
+        let name = format!("cold{at}");
+        put(&machine, &name, 8 * MIB, at);
+        let moved = machine.run(&["demote", &format!("tank/data/{name}"), "--wait"]);
+        cold.push(name);
+        if !moved.status.success() {
+            break;
+        }
+    }
+    for _ in 0..8 {
+        same(&machine, "warm", MIB, 50);
+    }
+    fs::create_dir_all(machine.path("tree")).unwrap();
+    for at in 0..3 {
+        fs::write(machine.path(&format!("tree/{at}")), noise(8 * MIB, 100 + at)).unwrap();
+    }
+    machine.ok(&["put", "tank/data", "tree"]);
+    machine.ok(&["pin", "tank/data/tree", "ssd", "--wait"]);
+    assert_eq!(bytes_on(&machine, "tree", "ssd"), 24 * MIB as u64);
+    let left = |name: &String| bytes_on(&machine, name, "hdd") > 0;
+    assert!(cold.iter().any(left), "something made way");
+    assert_eq!(bytes_on(&machine, "warm", "ssd"), MIB as u64, "it makes way last");
+    // More than the tier holds: all that is not pinned makes way, and then it is said how much has no room.
+    let error = machine.error_last(&["pin", "tank/data", "ssd", "--wait"], 1);
+    assert!(
+        error.contains("found no room on tier 'ssd'") && error.contains("the pin holds"),
+        "{error}"
+    );
+    for (at, name) in cold.iter().enumerate() {
+        same(&machine, name, 8 * MIB, at as u64);
+    }
+    for at in 0..3 {
+        same(&machine, &format!("tree/{at}"), 8 * MIB, 100 + at);
+    }
+    assert_eq!(bytes_on(&machine, "tree", "ssd"), 24 * MIB as u64);
+}

@@ -148,8 +148,8 @@ impl Mover {
             return Ok(SECOND / 100);
         }
         let mut room_bytes = u64::MAX;
-        if by_hand && !for_pin {
-            match self.way_of(inner, &work.job, now)? {
+        if by_hand {
+            match self.way_of(inner, &work.job, for_pin, now)? {
                 Way::Free(most) => room_bytes = most,
                 Way::Waits(why) => {
                     work.waiting = Some(why);

@@ -216,6 +216,7 @@ impl Mover {
         let waiting = inner.jobs.values_mut().filter_map(|active| active.retry.as_mut());
         let for_pins = waiting.filter(|retry| retry.reason == Reason::Pin);
         for_pins.for_each(|retry| retry.at = 0);
+        inner.ways_for_pins.clear();
     }
 
     /// Whether compaction, or reclaiming what was deleted, may make room on a tier.
