@@ -26,6 +26,9 @@ pub enum DeviceCommand {
         /// Use devices that hold a pool or other data: what is on them is lost
         #[arg(short, long)]
         force: bool,
+        /// Only say what would be done
+        #[arg(short = 'n', long)]
+        dry_run: bool,
     },
     /// Empty a device and take it out of the pool; its tier goes with the last one of it. Of one that fails or is missing,
     /// what can be read or was copied elsewhere is kept, and the files of the rest are named

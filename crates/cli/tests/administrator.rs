@@ -355,6 +355,73 @@ fn a_replacement_that_is_refused_is_refused_with_a_dry_run_in_the_same_words() {
 }
 
 #[test]
+fn what_adding_devices_would_come_to_is_said_and_what_would_be_refused_is_refused() {
+    let machine = Machine::new();
+    machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:96M,b.img:96M"]);
+    let large = std::fs::File::create(machine.path("large.img")).unwrap();
+    large.set_len(200 * MIB as u64).unwrap();
+    let mut front = vec![0; 200 * MIB];
+    front[1024 + 0x38..1024 + 0x3a].copy_from_slice(&[0x53, 0xef]);
+    std::fs::write(machine.path("ext.img"), &front).unwrap();
+    std::fs::create_dir_all(machine.path("full/of")).unwrap();
+    for (more, words) in [
+        (&["only=small.img:2M"][..], "this pool needs devices of at least"),
+        (&["only=small.img"], "give a size to have it made"),
+        (&["only=large.img:100M"], "more than the"),
+        (&["only=ext.img"], "an ext2, ext3 or ext4 filesystem"),
+        (&["only=full/"], "the directory is not empty"),
+        (
+            &["only=/dev/terrace-no-such-device:96M"],
+            "there is no such device",
+        ),
+        (&["only=b.img"], "is a device of this pool already"),
+        (&["other=small.img:96M"], "say where it goes"),
+        (&["only=small.img:96M", "--after", "only"], "exists already"),
+        (
+            &["other=small.img:96M", "--after", "none"],
+            "there is no tier 'none'",
+        ),
+        (
+            &["other=small.img:96M", "--after", "only", "--copies", "2"],
+            "give it that many devices",
+        ),
+        (&["only=small.img:96M", "--copies", "2"], "keeps 1 copies"),
+    ] {
+        let refused = |dry: &[&str]| machine.error(&[&["pool", "add", "tank"], more, dry].concat(), 1);
+        let tried = refused(&["-n"]);
+        assert!(tried.contains(words), "{more:?}: {tried}");
+        assert_eq!(tried, refused(&[]), "{more:?}");
+        assert!(!machine.path("small.img").exists(), "{more:?}");
+    }
+    let twice = machine.error(&["pool", "add", "tank", "only=c.img:96M,c.img:96M", "-n"], 1);
+    assert!(twice.contains("is a device of this pool already"), "{twice}");
+    // What is not refused makes nothing either.
+    let status = machine.json(&["status", "tank"])["tiers"].clone();
+    for (more, made) in [
+        (&["only=large.img"][..], [false].as_slice()),
+        (&["only=ext.img", "--force"], &[false]),
+        (
+            &["new=c.img:96M,new/:96M", "--before", "only", "--copies", "2"],
+            &[true, true],
+        ),
+    ] {
+        let command = [&["pool", "add", "tank", "-n"], more].concat();
+        let plan = machine.json(&command);
+        let plan = plan.as_array().unwrap();
+        assert!(
+            plan.iter().map(|device| &device["made"]).eq(made),
+            "{more:?}: {plan:?}"
+        );
+        assert!(plan[0]["size_bytes"].as_u64().unwrap() > 90 * MIB as u64);
+        assert!(machine.ok(&command).contains("nothing was changed"));
+    }
+    assert!(!machine.path("c.img").exists() && !machine.path("new").exists());
+    assert_eq!(machine.json(&["status", "tank"])["tiers"], status);
+    let log = machine.ok(&["command-log", "tank"]);
+    assert!(!log.contains("-n"), "{log}");
+}
+
+#[test]
 fn a_mount_that_somebody_took_away_does_not_keep_the_pool_from_stopping() {
     if !can_mount() {
         return;

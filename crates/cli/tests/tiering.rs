@@ -7,7 +7,7 @@ mod harness;
 
 use std::{fs, os::unix::fs::FileExt};
 
-use harness::{Machine, noise};
+use harness::{Machine, can_mount, noise};
 use serde_json::{Value, json};
 
 const MIB: usize = 1 << 20;
@@ -458,6 +458,85 @@ fn a_directory_moves_with_what_lies_beneath_and_a_dry_run_says_how_much() {
 }
 
 #[test]
+fn what_has_a_pin_of_its_own_is_no_part_of_what_another_pin_would_move() {
+    let machine = Machine::new();
+    machine.make_pool();
+    for name in ["tank/data", "tank/data/own", "tank/data/below"] {
+        machine.ok(&["fs", "create", name, "-o", "compression=off"]);
+    }
+    fs::create_dir_all(machine.path("tree/sub/deep")).unwrap();
+    fs::write(machine.path("tree/f"), noise(MIB, 1)).unwrap();
+    fs::write(machine.path("tree/g"), noise(2 * MIB, 2)).unwrap();
+    fs::write(machine.path("tree/sub/deep/h"), noise(4 * MIB, 3)).unwrap();
+    machine.ok(&["put", "tank/data", "tree"]);
+    put(&machine, "own/f", 8 * MIB, 4);
+    put(&machine, "below/f", 16 * MIB, 5);
+    // Each is pinned to the tier that the outer pin is to be taken from.
+    for name in ["tank/data/own", "tank/data/tree/f", "tank/data", "tank/data/tree"] {
+        machine.ok(&["pin", name, "fast", "--wait"]);
+    }
+    let would = |name: &str, tier: &str| {
+        let plan = machine.json(&["pin", name, tier, "-n"]);
+        plan["would_move_bytes"].as_u64().unwrap() as usize / MIB
+    };
+    assert_eq!(would("tank/data/tree", "slow"), 2 + 4);
+    assert_eq!(would("tank/data", "slow"), 16);
+    machine.ok(&["pin", "tank/data/tree/sub", "fast"]);
+    // Also before the mover has found what lies beneath.
+    assert_eq!(would("tank/data/tree", "slow"), 2);
+    machine.ok(&["unpin", "tank/data/tree"]);
+    assert_eq!(would("tank/data", "slow"), 2 + 16);
+    machine.ok(&["pin", "tank/data", "slow", "--wait"]);
+    for (name, on_slow) in [
+        ("tree/f", 0),
+        ("tree/g", 2),
+        ("tree/sub", 0),
+        ("own/f", 0),
+        ("below/f", 16),
+    ] {
+        assert_eq!(bytes_on(&machine, name, "slow") as usize / MIB, on_slow, "{name}");
+    }
+    assert_eq!(would("tank/data", "slow"), 0);
+}
+
+#[test]
+fn a_pin_with_several_jobs_names_and_waits_for_all() {
+    let machine = Machine::new();
+    machine.make_pool();
+    for name in ["tank/data", "tank/data/a", "tank/data/b"] {
+        machine.ok(&["fs", "create", name, "-o", "compression=off"]);
+    }
+    put(&machine, "a/f", 2 * MIB, 1);
+    put(&machine, "b/f", 70 * MIB, 2);
+    machine.ok(&["pin", "tank/data", "slow", "--wait"]);
+    machine.ok(&["pool", "set", "migration=off", "tank"]);
+    let done = machine.json(&["pin", "tank/data", "fast", "--no-wait"]);
+    let ids: Vec<u64> = serde_json::from_value(done["jobs"].clone()).unwrap();
+    assert_eq!((ids.len(), &done["job"]), (3, &done["jobs"][0]), "{done}");
+    let said = machine.ok(&["pin", "tank/data", "slow", "--no-wait"]);
+    let newest = machine.json(&["jobs", "tank"]);
+    let newest = newest.as_array().unwrap().iter().rev().take(3);
+    let mut newest: Vec<u64> = newest.map(|job| job["id"].as_u64().unwrap()).collect();
+    newest.reverse();
+    let words = format!("jobs {}, {} and {} do it", newest[0], newest[1], newest[2]);
+    assert!(said.contains(&words), "{words}: {said}");
+    machine.ok(&["pool", "set", "migration=on", "tank"]);
+    let done = machine.json(&["pin", "tank/data", "slow", "--wait"]);
+    assert_eq!(done["jobs"].as_array().unwrap().len(), 3, "{done}");
+    for name in ["a/f", "b/f"] {
+        assert_eq!(bytes_on(&machine, name, "fast"), 0, "{name}");
+    }
+    // What has no room is told also where it lies below, and what is behind it in the list has moved.
+    let error = machine.error_last(&["pin", "tank/data", "fast", "--wait"], 1);
+    assert!(
+        error.contains("of 72") && error.contains("found no room"),
+        "{error}"
+    );
+    assert_eq!(bytes_on(&machine, "a/f", "slow"), 0);
+    same(&machine, "b/f", 70 * MIB, 2);
+}
+
+#[test]
 fn a_directory_is_pinned_with_what_lies_beneath() {
     let machine = Machine::new();
     machine.make_pool();
@@ -508,4 +587,104 @@ fn a_directory_is_pinned_with_what_lies_beneath() {
         Value::Null
     );
     same(&machine, "tree/sub/f", 4 * MIB, 1);
+}
+
+#[test]
+fn of_a_file_with_several_names_the_directory_is_named_whose_pin_holds() {
+    if !can_mount() {
+        eprintln!("skipped: no FUSE here");
+        return;
+    }
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    fs::create_dir(machine.path("mount")).unwrap();
+    machine.ok(&["mount", "tank/data", &machine.text("mount")]);
+    for directory in ["mount/other/near", "mount/top/slow"] {
+        fs::create_dir_all(machine.path(directory)).unwrap();
+    }
+    fs::write(machine.path("mount/top/slow/f"), noise(MIB, 1)).unwrap();
+    for name in ["outside", "other/near/f"] {
+        let name = machine.path("mount").join(name);
+        fs::hard_link(machine.path("mount/top/slow/f"), name).unwrap();
+    }
+    machine.ok(&["pin", "tank/data/top/slow", "slow", "--wait"]);
+    let pin = |name: &str| {
+        let found = machine.json(&["where", &format!("tank/data/{name}")]);
+        (found["pin"].clone(), found["pinned_by"].clone())
+    };
+    for name in ["outside", "other/near/f", "top/slow/f"] {
+        assert_eq!(pin(name), (json!("slow"), json!("tank/data/top/slow")), "{name}");
+    }
+    let error = machine.error(&["unpin", "tank/data/outside"], 1);
+    assert!(error.contains("'terrace unpin tank/data/top/slow'"), "{error}");
+    // Of two, the faster tier counts, whichever name is asked for.
+    machine.ok(&["pin", "tank/data/other/near", "fast", "--wait"]);
+    for name in ["outside", "other/near/f", "top/slow/f"] {
+        assert_eq!(
+            pin(name),
+            (json!("fast"), json!("tank/data/other/near")),
+            "{name}"
+        );
+    }
+    machine.ok(&["unmount", "tank/data"]);
+}
+
+#[test]
+fn what_is_pinned_to_a_full_tier_in_the_middle_takes_the_room_of_what_is_colder() {
+    let machine = Machine::new();
+    machine.ok(&[
+        "pool",
+        "create",
+        "tank",
+        "--tier",
+        "ram=a.img:96M",
+        "--tier",
+        "ssd=b.img:96M",
+        "--tier",
+        "hdd=c.img:256M",
+    ]);
+    for tier in ["tank/ssd", "tank/hdd"] {
+        machine.ok(&["tier", "set", "promote_after=off", tier]);
+    }
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    // Filled as demotions fill it: up to its mark.
+    let mut cold = Vec::new();
+    put(&machine, "warm", MIB, 50);
+    machine.ok(&["demote", "tank/data/warm", "--wait"]);
+    for at in 0..12 {
+        let name = format!("cold{at}");
+        put(&machine, &name, 8 * MIB, at);
+        let moved = machine.run(&["demote", &format!("tank/data/{name}"), "--wait"]);
+        cold.push(name);
+        if !moved.status.success() {
+            break;
+        }
+    }
+    for _ in 0..8 {
+        same(&machine, "warm", MIB, 50);
+    }
+    fs::create_dir_all(machine.path("tree")).unwrap();
+    for at in 0..3 {
+        fs::write(machine.path(&format!("tree/{at}")), noise(8 * MIB, 100 + at)).unwrap();
+    }
+    machine.ok(&["put", "tank/data", "tree"]);
+    machine.ok(&["pin", "tank/data/tree", "ssd", "--wait"]);
+    assert_eq!(bytes_on(&machine, "tree", "ssd"), 24 * MIB as u64);
+    let left = |name: &String| bytes_on(&machine, name, "hdd") > 0;
+    assert!(cold.iter().any(left), "something made way");
+    assert_eq!(bytes_on(&machine, "warm", "ssd"), MIB as u64, "it makes way last");
+    // More than the tier holds: all that is not pinned makes way, and then it is said how much has no room.
+    let error = machine.error_last(&["pin", "tank/data", "ssd", "--wait"], 1);
+    assert!(
+        error.contains("found no room on tier 'ssd'") && error.contains("the pin holds"),
+        "{error}"
+    );
+    for (at, name) in cold.iter().enumerate() {
+        same(&machine, name, 8 * MIB, at as u64);
+    }
+    for at in 0..3 {
+        same(&machine, &format!("tree/{at}"), 8 * MIB, 100 + at);
+    }
+    assert_eq!(bytes_on(&machine, "tree", "ssd"), 24 * MIB as u64);
 }

@@ -99,7 +99,7 @@ pub use inode::{FileKind, InodeRecord, TARGET_BYTES_MAX, Time};
 pub use layout::{Cut, Layout};
 pub use lifecycle::{DestroyReport, NewDataset, VOLUME_BYTES_MAX};
 pub use name::{check_dataset, check_part, split_snapshot};
-pub use object_pins::ObjectPins;
+pub use object_pins::{DirectoryPin, ObjectPins};
 pub use placement::{
     ChunksOfRegion, RegionPlace, TierBytes, body_of_object, bytes_of_dataset, bytes_of_object,
     chunks_of_region,

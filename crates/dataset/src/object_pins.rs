@@ -6,11 +6,20 @@
 //! beneath without looking at it all the time.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use parking_lot::RwLock;
+
+/// The pin of a directory, as far as something beneath goes by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirectoryPin {
+    /// Number of the tier.
+    pub tier: u8,
+    /// The object of the directory.
+    pub directory: u64,
+}
 
 #[derive(Default)]
 struct Known {
@@ -18,10 +27,10 @@ struct Known {
     tiers: HashMap<(u32, u64), u8>,
     /// Datasets with pinned directories.
     with_directories: HashSet<u32>,
-    /// Bodies that lie beneath a pinned directory, and the tier of that.
-    beneath: HashMap<(u32, u64), u8>,
+    /// Bodies that lie beneath a pinned directory, and the pin of that.
+    beneath: HashMap<(u32, u64), DirectoryPin>,
     /// Those of them that were written since the mover began to look.
-    written: HashMap<(u32, u64), u8>,
+    written: HashMap<(u32, u64), DirectoryPin>,
 }
 
 /// See the module.
@@ -55,23 +64,36 @@ impl ObjectPins {
     }
 
     /// Something is written to a body that lies beneath a pinned directory.
-    pub fn note_beneath(&self, dataset: u32, body: u64, tier: u8) {
-        if self.known.read().written.get(&(dataset, body)) != Some(&tier) {
+    pub fn note_beneath(&self, dataset: u32, body: u64, pin: DirectoryPin) {
+        if self.known.read().written.get(&(dataset, body)) != Some(&pin) {
             let mut known = self.known.write();
-            known.written.insert((dataset, body), tier);
-            known.beneath.insert((dataset, body), tier);
+            known.written.insert((dataset, body), pin);
+            known.beneath.insert((dataset, body), pin);
         }
     }
 
     /// The tier of the nearest pinned directory above a body, as far as is known.
     pub fn tier_beneath(&self, dataset: u32, body: u64) -> Option<u8> {
+        self.pin_beneath(dataset, body).map(|pin| pin.tier)
+    }
+
+    /// The pin of that directory.
+    pub fn pin_beneath(&self, dataset: u32, body: u64) -> Option<DirectoryPin> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
         let known = self.known.read();
-        let tier = known.beneath.get(&(dataset, body)).copied();
+        let pin = known.beneath.get(&(dataset, body)).copied();
         // Until the next look, what lay beneath the last one that was pinned is still named.
-        tier.filter(|_| known.with_directories.contains(&dataset))
+        pin.filter(|_| known.with_directories.contains(&dataset))
+    }
+
+    /// The bodies of a dataset that lie beneath directories that are pinned to this tier, as far as is known.
+    pub fn bodies_beneath(&self, dataset: u32, tier: u8) -> BTreeSet<u64> {
+        let known = self.known.read();
+        let beneath = known.beneath.iter();
+        let of_it = beneath.filter(|((other, _), pin)| (*other, pin.tier) == (dataset, tier));
+        of_it.map(|((_, body), _)| *body).collect()
     }
 
     /// The mover begins to look for what lies beneath pinned directories.
@@ -81,9 +103,9 @@ impl ObjectPins {
     }
 
     /// What it found; what was written meanwhile holds besides.
-    pub fn end_look(&self, mut found: HashMap<(u32, u64), u8>) {
+    pub fn end_look(&self, mut found: HashMap<(u32, u64), DirectoryPin>) {
         let mut known = self.known.write();
-        found.extend(known.written.iter().map(|(place, tier)| (*place, *tier)));
+        found.extend(known.written.iter().map(|(place, pin)| (*place, *pin)));
         known.beneath = found;
     }
 
@@ -107,11 +129,15 @@ mod tests {
     #[test]
     fn what_is_written_during_a_look_is_not_forgotten_by_its_end() {
         let pins = ObjectPins::default();
+        let by_5 = DirectoryPin {
+            tier: 1,
+            directory: 5,
+        };
         pins.replace([((1, 5), 1)].into(), [1].into());
-        pins.note_beneath(1, 6, 1);
+        pins.note_beneath(1, 6, by_5);
         pins.begin_look();
-        pins.note_beneath(1, 7, 1);
-        pins.end_look([((1, 8), 1)].into());
+        pins.note_beneath(1, 7, by_5);
+        pins.end_look([((1, 8), by_5)].into());
         let known = |body| pins.tier_beneath(1, body);
         assert_eq!((known(6), known(7), known(8)), (None, Some(1), Some(1)));
         pins.replace([((1, 5), 1), ((1, 6), 1)].into(), [].into());

@@ -13,6 +13,7 @@ use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Flow, Owner, Piece, Placement,
 use crate::{
     error::FsError,
     live::LiveDataset,
+    object_pins::DirectoryPin,
     pages::{SLOT_BLOCKS, Slot},
     settings::Settings,
     tree::ROOT,
@@ -176,7 +177,8 @@ impl LiveDataset {
         }
         for _ in 0..DEPTH_MAX {
             if let Some(tier) = pins.tier_of(dataset, at) {
-                pins.note_beneath(dataset, body, tier);
+                let directory = at;
+                pins.note_beneath(dataset, body, DirectoryPin { tier, directory });
                 return Some(tier);
             }
             if at == ROOT {

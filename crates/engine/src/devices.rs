@@ -33,6 +33,17 @@ pub struct AddedDevice {
     pub size_bytes: u64,
 }
 
+/// A device that would join.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoiningDevice {
+    /// Where it is, or would be made.
+    pub path: String,
+    /// Its size, bytes.
+    pub size_bytes: u64,
+    /// It is not there yet.
+    pub is_made: bool,
+}
+
 /// Whether a device can be emptied, in figures.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeavingPlan {
@@ -98,27 +109,9 @@ impl Engine {
         copies: u8,
         force: bool,
     ) -> Result<Vec<AddedDevice>, EngineError> {
-        self.check_open()?;
+        self.check_adding(tier, devices.len(), place, copies)?;
         let mut added = Vec::new();
         let mut place = place;
-        self.check_place(tier, place)?;
-        if place.is_some() && usize::from(copies) > devices.len() {
-            return Err(EngineError::Invalid(format!(
-                "tier '{tier}' would keep {copies} copies on {} device(s); give it that many devices",
-                devices.len()
-            )));
-        }
-        let there = self.pool.tiers().into_iter();
-        let there = there.map(|tier| tier.settings).find(|there| there.name == tier);
-        if let Some(kept) = there
-            .map(|there| there.copies)
-            .filter(|kept| copies > 1 && copies != *kept)
-        {
-            return Err(EngineError::Invalid(format!(
-                "tier '{tier}' keeps {kept} copies, which was settled when it was made; leave --copies out, or make another tier \
-                 with --before or --after, and take this one out"
-            )));
-        }
         for spec in devices {
             self.refuse_own(spec)?;
             let absent = !spec.path.exists();
@@ -138,15 +131,76 @@ impl Engine {
         Ok(added)
     }
 
+    /// What [`add_devices`](Self::add_devices) would add; nothing is made or changed.
+    ///
+    /// # Errors
+    /// As `add_devices`.
+    pub fn plan_adding(
+        &self,
+        tier: &str,
+        devices: &[DeviceSpec],
+        place: Option<&TierPlace>,
+        copies: u8,
+        force: bool,
+    ) -> Result<Vec<JoiningDevice>, EngineError> {
+        if self.check_adding(tier, devices.len(), place, copies)?.is_some() {
+            self.pool.check_new_tier()?;
+        }
+        let mut planned: Vec<JoiningDevice> = Vec::new();
+        for (others, spec) in (0..u16::MAX).zip(devices) {
+            self.refuse_own(spec)?;
+            let path = spec.path.to_string_lossy();
+            if planned.iter().any(|other| Path::new(&other.path) == spec.path) {
+                return Err(is_own(&path));
+            }
+            refuse_member(spec, force)?;
+            let size_bytes = spec.plan()?;
+            self.check_joining(spec, size_bytes, force, others)?;
+            planned.push(JoiningDevice {
+                path: path.into_owned(),
+                size_bytes,
+                is_made: !spec.path.exists(),
+            });
+        }
+        Ok(planned)
+    }
+
+    /// Whether so many devices can be added to a tier, or to a new one: its position is returned.
+    fn check_adding(
+        &self,
+        tier: &str,
+        devices: usize,
+        place: Option<&TierPlace>,
+        copies: u8,
+    ) -> Result<Option<u8>, EngineError> {
+        self.check_open()?;
+        let position = self.check_place(tier, place)?;
+        if place.is_some() && usize::from(copies) > devices {
+            return Err(EngineError::Invalid(format!(
+                "tier '{tier}' would keep {copies} copies on {devices} device(s); give it that many devices"
+            )));
+        }
+        let there = self.pool.tiers().into_iter();
+        let there = there.map(|tier| tier.settings).find(|there| there.name == tier);
+        if let Some(kept) = there
+            .map(|there| there.copies)
+            .filter(|kept| copies > 1 && copies != *kept)
+        {
+            return Err(EngineError::Invalid(format!(
+                "tier '{tier}' keeps {kept} copies, which was settled when it was made; leave --copies out, or make another tier \
+                 with --before or --after, and take this one out"
+            )));
+        }
+        Ok(position)
+    }
+
     /// A device of this pool cannot join it, whatever anybody insists on. A new disk may have the name of one that is gone.
     fn refuse_own(&self, spec: &DeviceSpec) -> Result<(), EngineError> {
         let path = spec.path.to_string_lossy();
         let is_ours =
             || terrace_pool::is_pool_member(&spec.path).is_some_and(|name| name == self.pool.name());
         match self.find_device(&path) {
-            Ok(info) if info.state == DeviceState::Online && is_ours() => Err(EngineError::Invalid(format!(
-                "'{path}' is a device of this pool already; name another one"
-            ))),
+            Ok(info) if info.state == DeviceState::Online && is_ours() => Err(is_own(&path)),
             _ => Ok(()),
         }
     }
@@ -442,12 +496,25 @@ impl Engine {
         let plan = self.plan_leaving(info, self.joining_bytes(size_bytes));
         if plan.obstacle.is_empty() {
             self.check_stays(info.number)?;
-            // What is not there holds nothing, and an empty directory is no device yet.
-            let there = terrace_device::peek_path(&new.path).ok().filter(|_| !force);
-            let path = new.path.display().to_string();
-            self.pool.check_joining(&path, size_bytes, there.as_deref())?;
+            self.check_joining(new, size_bytes, force, 0)?;
         }
         Ok(plan)
+    }
+
+    /// Whether the pool would take a device that shall be made of this, behind so many others.
+    fn check_joining(
+        &self,
+        spec: &DeviceSpec,
+        size_bytes: u64,
+        force: bool,
+        others: u16,
+    ) -> Result<(), EngineError> {
+        // What is not there holds nothing, and an empty directory is no device yet.
+        let there = terrace_device::peek_path(&spec.path).ok().filter(|_| !force);
+        let path = spec.path.display().to_string();
+        Ok(self
+            .pool
+            .check_joining(&path, size_bytes, there.as_deref(), others)?)
     }
 
     /// What a device of a size would add: labels and the remainder of a segment are not for content.
@@ -654,6 +721,12 @@ pub(crate) fn too_few_in_words(pool: &str, tier: &str, copies: usize, devices: u
 pub(crate) const END_WITHOUT_IN_WORDS: &str = "the newest part of the log may have been on it alone: the pool is in one \
     whole state from before it was lost, and what was acknowledged in the last seconds before that (the pool's \
     commit_interval at most) may be gone";
+
+fn is_own(path: &str) -> EngineError {
+    EngineError::Invalid(format!(
+        "'{path}' is a device of this pool already; name another one"
+    ))
+}
 
 /// Makes or opens a device that shall join; one that belongs to a pool is refused unless `force`.
 fn open_for_pool(spec: &DeviceSpec, force: bool) -> Result<Arc<dyn Device>, EngineError> {

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use parking_lot::MutexGuard;
 use terrace_codec::Reader;
-use terrace_dataset::{EntryRecord, FileKind, keys, split_value};
-use terrace_store::{Store, StoreError};
+use terrace_dataset::{DirectoryPin, EntryRecord, FileKind, keys, split_value};
+use terrace_store::{BLOCK_BYTES, Store, StoreError};
 
 use crate::{
     mover::{BENEATH, Guard, Inner, Mover, SECOND},
@@ -37,9 +37,10 @@ struct Look {
     datasets: BTreeSet<u32>,
     dataset: Option<u32>,
     from: Vec<u8>,
-    /// Tier of the nearest pinned directory at or above a directory.
-    nearest: HashMap<u64, Option<u8>>,
-    found: HashMap<(u32, u64), u8>,
+    /// Pin of the nearest pinned directory at or above a directory.
+    nearest: HashMap<u64, Option<DirectoryPin>>,
+    /// Pin by dataset and body, and the blocks that are mapped.
+    found: HashMap<(u32, u64), (DirectoryPin, u64)>,
 }
 
 /// When to look, and how far that is.
@@ -51,12 +52,19 @@ pub(crate) struct Beneath {
     next: u64,
     /// Not before, since a look failed.
     not_before: u64,
+    /// What lies beneath and has no pin of its own, by dataset and tier, as the last look found it.
+    bytes: HashMap<(u32, u8), u64>,
 }
 
 impl Beneath {
     /// Pins changed.
     pub(crate) fn look_again(&mut self) {
         (self.wanted, self.look) = (true, None);
+    }
+
+    /// What lies beneath the directories of a dataset that are pinned to this tier, bytes.
+    pub(crate) fn bytes_of(&self, dataset: u32, tier: u8) -> u64 {
+        self.bytes.get(&(dataset, tier)).copied().unwrap_or(0)
     }
 
     /// Whether it is not known yet what lies beneath.
@@ -96,28 +104,37 @@ impl Look {
                 continue;
             };
             if entry.kind == FileKind::File
-                && let Some(tier) = self.nearest(store, dataset, directory)?
-                && let Some(body) = pins::body_of(store, dataset, entry.object)?
+                && let Some(pin) = self.nearest(store, dataset, directory)?
+                && let Some(inode) = pins::inode_of(store, dataset, entry.object)?
             {
                 // Of several names that lie beneath different ones, the fastest counts.
-                let known = self.found.entry((dataset, body)).or_insert(tier);
-                *known = tier.min(*known);
+                let known = self.found.entry((dataset, inode.body));
+                let (known, _) = known.or_insert((pin, inode.blocks));
+                if pin.tier < known.tier {
+                    *known = pin;
+                }
             }
         }
         Ok(true)
     }
 
-    /// The tier of the nearest pinned directory at or above this one.
-    fn nearest(&mut self, store: &dyn Store, dataset: u32, directory: u64) -> Result<Option<u8>, StoreError> {
-        let (mut at, mut passed, mut tier) = (directory, Vec::new(), None);
+    /// The pin of the nearest pinned directory at or above this one.
+    fn nearest(
+        &mut self,
+        store: &dyn Store,
+        dataset: u32,
+        directory: u64,
+    ) -> Result<Option<DirectoryPin>, StoreError> {
+        let (mut at, mut passed, mut pin) = (directory, Vec::new(), None);
         while passed.len() < DEPTH_MAX {
             if let Some(known) = self.nearest.get(&at) {
-                tier = *known;
+                pin = *known;
                 break;
             }
             passed.push(at);
-            tier = self.directories.get(&(dataset, at)).copied();
-            if tier.is_some() || at == keys::ROOT_OBJECT {
+            let tier = self.directories.get(&(dataset, at)).copied();
+            pin = tier.map(|tier| DirectoryPin { tier, directory: at });
+            if pin.is_some() || at == keys::ROOT_OBJECT {
                 break;
             }
             match pins::inode_of(store, dataset, at)? {
@@ -129,8 +146,8 @@ impl Look {
             self.nearest.clear();
         }
         self.nearest
-            .extend(passed.into_iter().map(|passed| (passed, tier)));
-        Ok(tier)
+            .extend(passed.into_iter().map(|passed| (passed, pin)));
+        Ok(pin)
     }
 }
 
@@ -182,7 +199,15 @@ impl Mover {
             Ok(false) => {
                 let rest = look.took.saturating_mul(LOOK_REST);
                 inner.beneath.next = now + rest.clamp(LOOK_INTERVAL.0, LOOK_INTERVAL.1);
-                pins.end_look(look.found);
+                inner.beneath.bytes.clear();
+                for ((dataset, body), (pin, blocks)) in &look.found {
+                    if inner.pins.of_body(*dataset, *body).is_none() {
+                        let bytes = inner.beneath.bytes.entry((*dataset, pin.tier)).or_default();
+                        *bytes = bytes.saturating_add(blocks.saturating_mul(BLOCK_BYTES as u64));
+                    }
+                }
+                let found = look.found.into_iter().map(|(place, (pin, _))| (place, pin));
+                pins.end_look(found.collect());
                 Ok(false)
             }
             Ok(true) => {

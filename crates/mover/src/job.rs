@@ -8,7 +8,7 @@ use terrace_codec::{DecodeError, KeyWriter, Reader, Writer};
 use terrace_dataset::{Time, format_time, keys};
 use terrace_store::KEY_BYTES_MAX;
 
-use crate::{left::Left, room::Room};
+use crate::{left::Left, mover::BENEATH, room::Room};
 
 const REASON_BYTES_MAX: usize = 1024;
 /// Flags of a move: what it moves is a directory; a pin began it.
@@ -266,6 +266,11 @@ impl Job {
         };
         self.done_bytes = self.total_bytes;
         self.cursor = Vec::new();
+    }
+
+    /// Whether it moves what lies beneath pinned directories, since these are pinned.
+    pub(crate) fn is_of_directories(&self) -> bool {
+        self.kind == JobKind::Move && (self.body == BENEATH || self.is_directory && self.for_pin)
     }
 
     /// Takes over what a step did to its copy of this job. What was done to the job itself meanwhile holds.

@@ -1,4 +1,4 @@
-//! Making way: room on a tier for what somebody moves there by hand.
+//! Making way: room on a tier for what somebody moves there by hand, or has pinned to it.
 //!
 //! Invariants: what is moved by hand fills a tier up to its high-water mark; beyond it only what is colder makes way, a part of the tier
 //! at a time: what is read too rarely to come up again by itself, or clearly less than the hottest there is. While something
@@ -6,15 +6,18 @@
 //! What was moved by hand does not make way for the rest of the same move. Where nothing else is colder, the move
 //! ends, and says how much of it found room. Where nothing can make way (no slower tier has room, or it is not the time for that), it
 //! goes on as long as there is any room at all.
+//! What is pinned fills a tier as far as it goes. Where the store refuses more, whatever is not pinned there makes way, the coldest
+//! first, however hot; what that leaves dead may have to be brought back first. Where nothing makes way any more, the pin is tried
+//! again later.
 
 use terrace_device::format_size;
-use terrace_store::{CHUNK_BYTES_MAX, StoreError};
+use terrace_store::{CHUNK_BYTES_MAX, StoreError, TierUsage};
 
 use crate::{
     exchange::EXCHANGED_PART,
     job::{Job, JobKind, JobState},
     marks::{filled_bytes, may_rise, room_below},
-    mover::{Active, Inner, Mover, in_windows, tier_name},
+    mover::{Active, Inner, Mover, SECOND, in_windows, tier_name},
     passes::clearly_colder,
     policy::minute_of_day,
     room::Room,
@@ -30,30 +33,47 @@ pub(crate) enum Way {
     Full,
 }
 
+/// Of a tier, the parts that are moved down at once for what is pinned: the least, so that whole segments become free, and the most.
+const PINNED_PARTS: (u64, u64) = (16, 8);
+/// How long nothing is moved down for pins once there was nothing more.
+const VAIN: u64 = 60 * SECOND;
+
+/// For what a pin waits.
+pub(crate) const AWAITED: &str = "waiting until what is not pinned has made way";
+
+/// How it stands with room on a tier for what is pinned to it.
+#[derive(Default)]
+pub(crate) struct WayForPins {
+    /// The demotion that makes some.
+    job: Option<u64>,
+    /// The store has refused more since.
+    refused: bool,
+    /// Something has made way: where the store refuses more, dead blocks have to be brought back first.
+    made: bool,
+    vain_until: u64,
+}
+
 impl Mover {
     /// Whether there is room on its tier for what this moves by hand; begins to make some.
-    pub(crate) fn way_of(&self, inner: &mut Inner, job: &Job, now: u64) -> Result<Way, StoreError> {
+    pub(crate) fn way_of(
+        &self,
+        inner: &mut Inner,
+        job: &Job,
+        for_pin: bool,
+        now: u64,
+    ) -> Result<Way, StoreError> {
         let tiers = self.usage(inner);
         let at = usize::from(job.target);
         let (Some(tier), Some(policy)) = (tiers.get(at), inner.policies.get(at)) else {
             return Ok(Way::Free(u64::MAX));
         };
-        let minute = minute_of_day(self.environment.clock.now_nanoseconds());
-        let resting = self.resting_from(inner);
-        let opens = |below: &u8| *below < resting && in_windows(&inner.policies, job.target, *below, minute);
-        let below = room_below(&tiers, &inner.policies, job.target).filter(opens);
-        let left_alone = inner
-            .left_alone
-            .get(&job.target)
-            .is_some_and(|until| now < *until);
-        let Some(below) = below.filter(|_| !left_alone) else {
+        let Some(below) = self.makes_way_to(inner, &tiers, job.target, now) else {
             return Ok(Way::Free(u64::MAX));
         };
-        let demotion = inner.demotion_of(job.target);
-        if demotion.is_some_and(|state| state != JobState::Running) {
-            // Somebody has paused it.
-            return Ok(Way::Free(u64::MAX));
+        if for_pin {
+            return self.way_of_pinned(inner, job, tier, below);
         }
+        let demotion = inner.demotion_of(job.target);
         if let Some(awaited_bytes) = self.awaited_bytes(inner, job.target, now)
             && !may_rise(tier, Some(policy), awaited_bytes)
         {
@@ -96,6 +116,87 @@ impl Mover {
         let id = self.add(inner, demotion, None)?;
         inner.made_way.insert(job.target, id);
         Ok(Way::Waits("waiting until what is colder has made way"))
+    }
+
+    /// The tier that content of this one may make way to now.
+    fn makes_way_to(&self, inner: &Inner, tiers: &[TierUsage], target: u8, now: u64) -> Option<u8> {
+        let minute = minute_of_day(self.environment.clock.now_nanoseconds());
+        let resting = self.resting_from(inner);
+        let opens = |below: &u8| *below < resting && in_windows(&inner.policies, target, *below, minute);
+        let below = room_below(tiers, &inner.policies, target).filter(opens)?;
+        let left_alone = inner.left_alone.get(&target).is_some_and(|until| now < *until);
+        // Somebody may have paused it.
+        let paused = inner
+            .demotion_of(target)
+            .is_some_and(|state| state != JobState::Running);
+        (!left_alone && !paused).then_some(below)
+    }
+
+    /// The same as `way_of` for what is pinned: nothing makes way before it is known that something has to.
+    fn way_of_pinned(
+        &self,
+        inner: &mut Inner,
+        job: &Job,
+        tier: &TierUsage,
+        below: u8,
+    ) -> Result<Way, StoreError> {
+        let now = self.environment.clock.monotonic_nanoseconds();
+        let demoted = inner.demotion_of(job.target).is_some();
+        let way = inner.ways_for_pins.entry(job.target).or_default();
+        if !way.refused {
+            return Ok(Way::Free(u64::MAX));
+        }
+        if demoted {
+            return Ok(Way::Waits(AWAITED));
+        }
+        let before = way.job.take().and_then(|id| inner.jobs.get(&id));
+        if let Some(before) = before {
+            *way = match before.moved {
+                0 => WayForPins {
+                    vain_until: now + VAIN,
+                    ..WayForPins::default()
+                },
+                _ => WayForPins {
+                    made: true,
+                    ..WayForPins::default()
+                },
+            };
+            return Ok(Way::Free(u64::MAX));
+        }
+        let (least, most) = PINNED_PARTS;
+        let wanted = job.total_bytes.saturating_sub(job.done_bytes);
+        let wanted = wanted.clamp(tier.size_bytes / least, tier.size_bytes / most);
+        let reason = format!(
+            "tier '{}' is {} % full; what is pinned to it has no room: moving what is not, the coldest first, down to '{}'",
+            tier.name,
+            filled_bytes(tier) * 100 / tier.size_bytes.max(1),
+            tier_name(inner, below)
+        );
+        let total_bytes = wanted.min(tier.live_bytes);
+        let mut demotion = self.new_job(JobKind::Demote, reason, total_bytes, job.target, below);
+        demotion.room = Some(Room {
+            colder: f32::INFINITY,
+            gives_way: None,
+        });
+        let id = self.add(inner, demotion, None)?;
+        inner.ways_for_pins.entry(job.target).or_default().job = Some(id);
+        Ok(Way::Waits(AWAITED))
+    }
+
+    /// The store has refused more on a tier for what is pinned to it: whether something there is to make way now.
+    pub(crate) fn asks_for_way(&self, inner: &mut Inner, target: u8, now: u64) -> bool {
+        let tiers = self.usage(inner);
+        if self.makes_way_to(inner, &tiers, target, now).is_none() {
+            return false;
+        }
+        let way = inner.ways_for_pins.entry(target).or_default();
+        way.refused = now >= way.vain_until;
+        way.refused
+    }
+
+    /// Whether something has made way on a tier for what is pinned to it, and what that leaves dead may still be brought back.
+    pub(crate) fn waits_for_room_of_pins(&self, inner: &Inner, target: u8) -> bool {
+        inner.ways_for_pins.get(&target).is_some_and(|way| way.made) && self.may_win_room(target)
     }
 
     /// Why a move by hand ended before all of it was moved.

@@ -4,7 +4,7 @@
 //! was not done as a whole is looked at again, and what was moved is not moved twice; `migration=off` and a change of the
 //! tiers act between two slices.
 
-use std::{cell::Cell, sync::atomic::Ordering};
+use std::{cell::Cell, collections::HashSet, sync::atomic::Ordering};
 
 use parking_lot::MutexGuard;
 use terrace_dataset::{chunks_of_region, keys, read_region};
@@ -101,7 +101,7 @@ impl Mover {
         now: u64,
     ) -> Result<u64, StoreError> {
         let by_hand = work.job.kind == JobKind::Move;
-        let beneath = by_hand && work.job.body == BENEATH;
+        let beneath = work.job.is_of_directories();
         let has_directories = self.environment.pins.has_directories(work.job.dataset);
         if by_hand && (beneath || has_directories) && inner.beneath.is_looking() {
             work.waiting = Some("waiting until it is known what lies beneath");
@@ -133,7 +133,7 @@ impl Mover {
             return Ok(pause);
         }
         let store = self.environment.store.as_ref();
-        if work.job.is_directory && !self.walk_beneath(inner, work)? {
+        if (beneath || work.job.is_directory) && !self.walk_beneath(inner, work)? {
             return Ok(0);
         }
         let subtree = work.subtree.as_ref();
@@ -148,8 +148,8 @@ impl Mover {
             return Ok(SECOND / 100);
         }
         let mut room_bytes = u64::MAX;
-        if by_hand && !for_pin {
-            match self.way_of(inner, &work.job, now)? {
+        if by_hand {
+            match self.way_of(inner, &work.job, for_pin, now)? {
                 Way::Free(most) => room_bytes = most,
                 Way::Waits(why) => {
                     work.waiting = Some(why);
@@ -184,7 +184,6 @@ impl Mover {
         let page = MutexGuard::unlocked(inner, || match job.kind {
             JobKind::Demote => plan::next_of_pool(store, &job.cursor, STEP_RECORDS),
             _ if let Some(subtree) = subtree => subtree.next_page(store, &job.cursor, records),
-            _ if beneath => plan::next_of_dataset(store, job.dataset, 0, &job.cursor, records),
             _ => plan::next_of_dataset(store, job.dataset, job.body, &job.cursor, records),
         })?;
         let mut chunks = Chosen::default();
@@ -314,6 +313,8 @@ impl Mover {
         };
         if over {
             work.unread = self.end_move(inner, job, for_pin);
+            // When it is tried again, other files may lie beneath.
+            work.subtree = None;
         }
         Ok(0)
     }
@@ -338,18 +339,18 @@ impl Mover {
         None
     }
 
-    /// Looks for what lies beneath the directory of a job; whether all of it is known.
+    /// Looks for what lies beneath the directory of a job, or the directories; whether all of it is known.
     fn walk_beneath(&self, inner: &mut Guard<'_>, work: &mut Work) -> Result<bool, StoreError> {
         let job = &mut work.job;
-        let subtree = work
-            .subtree
-            .get_or_insert_with(|| Subtree::new(job.dataset, job.body));
-        if subtree.is_known() {
+        if work.subtree.as_ref().is_some_and(Subtree::is_known) {
             return Ok(true);
         }
-        work.waiting = Some("looking for what lies beneath");
-        let store = self.environment.store.as_ref();
-        MutexGuard::unlocked(inner, || subtree.step(store))?;
+        let subtree = work.subtree.get_or_insert_with(|| self.subtree_of(inner, job));
+        if !subtree.is_known() {
+            work.waiting = Some("looking for what lies beneath");
+            let store = self.environment.store.as_ref();
+            MutexGuard::unlocked(inner, || subtree.step(store))?;
+        }
         if subtree.is_known() {
             job.total_bytes = subtree.bytes().max(job.done_bytes);
             subtree
@@ -357,6 +358,26 @@ impl Mover {
                 .for_each(|body| inner.by_hand.release(job.dataset, body));
         }
         Ok(false)
+    }
+
+    /// What a job of a directory, or of all that are pinned to its tier, is to look for.
+    fn subtree_of(&self, inner: &Inner, job: &Job) -> Subtree {
+        if job.body == BENEATH {
+            // The look has found it. What has a pin of its own has a move of its own.
+            let mut bodies = self.environment.pins.bodies_beneath(job.dataset, job.target);
+            bodies.retain(|body| inner.pins.of_body(job.dataset, *body).is_none());
+            return Subtree::of(
+                job.dataset,
+                bodies,
+                inner.beneath.bytes_of(job.dataset, job.target),
+            );
+        }
+        let passed_over = match job.for_pin {
+            true => inner.pins.elsewhere(job.dataset, tier_name(inner, job.target)),
+            // Somebody who moves it by hand is told what stays for its pin.
+            false => HashSet::new(),
+        };
+        Subtree::new(job.dataset, job.body, passed_over)
     }
 
     /// Whether what a demotion by the marks would move next is hot enough to come up again, and there is room for that: only

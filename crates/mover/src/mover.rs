@@ -27,6 +27,7 @@ use crate::{
     grace::Grace,
     hot_chunks::HotChunks,
     job::{Job, JobKind, JobState},
+    making_way::{self, WayForPins},
     marks::holds,
     pins::Pins,
     policy::{TierPolicy, Window},
@@ -152,6 +153,8 @@ pub(crate) struct Inner {
     pub(crate) by_hand: ByHand,
     /// By tier, the last demotion that was to make way for what is moved there by hand, until there is room.
     pub(crate) made_way: HashMap<u8, u64>,
+    /// And for what is pinned to it.
+    pub(crate) ways_for_pins: HashMap<u8, WayForPins>,
     pub(crate) rates: Arc<MoveRates>,
     /// The tiers from which something was brought up last, as bits.
     pub(crate) rising_from: u64,
@@ -237,6 +240,7 @@ impl Mover {
             exchange: Exchange::default(),
             by_hand: ByHand::default(),
             made_way: HashMap::new(),
+            ways_for_pins: HashMap::new(),
             rates: Arc::default(),
             rising_from: 0,
             courtesy: Courtesy::default(),
@@ -291,6 +295,7 @@ impl Mover {
         }
         inner.next_policy = 0;
         inner.left_alone.clear();
+        inner.ways_for_pins.clear();
         inner.exchange.seek_again();
         self.tell_pins(&inner);
         // By number it is known on which tier it is to lie.
@@ -461,24 +466,41 @@ impl Mover {
             done
         };
         let is_full = matches!(result, Err(StoreError::NoSpace)) && work.job.kind.migrates();
-        let failed = match &result {
+        let mut failed = match &result {
             Err(StoreError::Stopped(_)) => None,
             Ok(_) => work.unread.take(),
             Err(StoreError::NoSpace) if is_full => Some(self.no_room_in_words(inner, work.job.target)),
             Err(error) => Some(error.to_string()),
         };
-        let again = match &failed {
-            Some(cause) if is_for_pin(inner, &self.datasets, &work.job) => Some((Reason::Pin, cause.clone())),
-            Some(_) if is_full && self.may_win_room(work.job.target) => {
-                let tier = tier_name(inner, work.job.target);
-                let cause = format!("tier '{tier}' has no room for more until dead blocks there come back");
-                Some((Reason::Room, cause))
-            }
+        let for_pin = failed.is_some() && is_for_pin(inner, &self.datasets, &work.job);
+        let target = work.job.target;
+        let last = inner.jobs.get(&id).and_then(|active| active.retry.as_ref());
+        let room = || {
+            let tier = tier_name(inner, target);
+            let cause = format!("tier '{tier}' has no room for more until dead blocks there come back");
+            Retry::after(last, Reason::Room, cause, now)
+        };
+        let mut again = match is_full {
+            true if for_pin && !self.waits_for_room_of_pins(inner, target) => None,
+            true if self.may_win_room(target) => room(),
             _ => None,
         };
+        if again.is_none()
+            && for_pin
+            && let Some(cause) = failed.clone()
+        {
+            again = Retry::after(last, Reason::Pin, cause, now);
+            if is_full && self.asks_for_way(inner, target, now) {
+                (failed, again) = (None, None);
+                work.waiting = Some(making_way::AWAITED);
+            }
+        }
         let Some(active) = inner.jobs.get_mut(&id) else {
             return Ok(0);
         };
+        if work.waiting == Some(making_way::AWAITED) {
+            active.retry = None;
+        }
         active.waiting = work.waiting;
         active.tiers = work.tiers;
         active.subtree = work.subtree;
@@ -499,8 +521,7 @@ impl Mover {
                 active.steps = None;
             }
         } else if let Some(cause) = failed {
-            let last = active.retry.take();
-            active.retry = again.and_then(|(reason, cause)| Retry::after(last.as_ref(), reason, cause, now));
+            active.retry = again;
             if active.retry.is_none() {
                 active.job.fail(cause);
             }

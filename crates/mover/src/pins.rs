@@ -3,7 +3,7 @@
 //! A dataset is pinned by its property `pin`; a single object by a record of the mover, kept by tier name so that it
 //! survives a change of the tiers. The record goes, a little later, with the object.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use terrace_dataset::{FileKind, InodeRecord, keys, split_value};
 use terrace_store::{Batch, Store, StoreError};
@@ -133,6 +133,13 @@ impl Pins {
 
     pub(crate) fn of_object(&self, dataset: u32, object: u64) -> Option<&str> {
         self.objects.get(&(dataset, object)).map(String::as_str)
+    }
+
+    /// The objects of a dataset that are pinned to another tier than this.
+    pub(crate) fn elsewhere(&self, dataset: u32, tier: &str) -> HashSet<u64> {
+        let pinned = self.objects.range((dataset, 0)..=(dataset, u64::MAX));
+        let elsewhere = pinned.filter(|(_, other)| *other != tier);
+        elsewhere.map(|((_, object), _)| *object).collect()
     }
 
     pub(crate) fn of_body(&self, dataset: u32, body: u64) -> Option<&str> {

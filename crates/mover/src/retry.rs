@@ -82,7 +82,10 @@ pub(crate) fn is_for_pin(inner: &Inner, datasets: &Datasets, job: &Job) -> bool 
         let mut directories = inner.pins.directories();
         return directories.any(|((dataset, _), tier)| dataset == job.dataset && tier == target);
     }
-    let own = inner.pins.of_body(job.dataset, job.body);
+    let own = match job.is_directory {
+        true => inner.pins.of_object(job.dataset, job.body),
+        false => inner.pins.of_body(job.dataset, job.body),
+    };
     let pinned = match own {
         Some(own) => own == target,
         None => datasets
@@ -97,7 +100,9 @@ pub(crate) fn waiting_move(inner: &Inner, dataset: u32, body: u64, target: u8) -
     let found = inner.jobs.iter().find(|(_, active)| {
         let job = &active.job;
         let same = (job.dataset, job.body, job.target) == (dataset, body, target);
-        let unbegun = job.cursor.is_empty() && job.done_bytes == 0 && active.retry.is_none();
+        let unbegun = job.cursor.is_empty() && job.done_bytes == 0 && active.retry.is_none()
+            // What it has looked for already may be something else now.
+            && active.subtree.is_none();
         same && unbegun && job.for_pin && job.state == JobState::Running
     });
     found.map(|(id, _)| *id)
@@ -211,6 +216,7 @@ impl Mover {
         let waiting = inner.jobs.values_mut().filter_map(|active| active.retry.as_mut());
         let for_pins = waiting.filter(|retry| retry.reason == Reason::Pin);
         for_pins.for_each(|retry| retry.at = 0);
+        inner.ways_for_pins.clear();
     }
 
     /// Whether compaction, or reclaiming what was deleted, may make room on a tier.
@@ -236,7 +242,7 @@ impl Mover {
                 .filter(|retry| retry.reason == Reason::Pin)?;
             let job = &active.job;
             let of_it = job.dataset == dataset
-                && (job.body == body || job.body == 0 || job.body == BENEATH)
+                && (job.body == body || job.body == 0 || job.is_of_directories())
                 && !job.state.is_over();
             of_it.then(|| format!("{} (job {id})", retry.in_words(now)))
         })

@@ -215,7 +215,7 @@ impl Mover {
         Ok(self.add(inner, job, None)?)
     }
 
-    /// Moves what lies beneath the directories of a dataset that are pinned to this tier.
+    /// Moves what lies beneath the directories of a dataset that are pinned to this tier; how much that is the look finds.
     pub(crate) fn start_move_beneath(
         &self,
         inner: &mut Inner,
@@ -223,9 +223,7 @@ impl Mover {
         target: u8,
         reason: String,
     ) -> Result<u64, MoverError> {
-        let state = self.datasets.state_by_number(dataset);
-        let total_bytes = state.map_or(0, |state| state.counters().referenced_bytes());
-        let mut job = self.new_job(JobKind::Move, reason, total_bytes, target, target);
+        let mut job = self.new_job(JobKind::Move, reason, 0, target, target);
         (job.dataset, job.body, job.for_pin) = (dataset, BENEATH, true);
         Ok(self.add(inner, job, None)?)
     }
@@ -258,19 +256,12 @@ impl Mover {
         Self::try_again_now(&mut inner);
         self.tell_pins(&inner);
         inner.shared.forget();
+        let mut reason = format!("pinned to tier '{tier}'");
         if directory {
             inner.beneath.look_again();
-            let reason = format!("pinned to tier '{tier}': a directory and what lies beneath");
-            return self.start_move_beneath(&mut inner, dataset, target, reason);
+            reason.push_str(": a directory and what lies beneath");
         }
-        self.start_move(
-            &mut inner,
-            dataset,
-            object,
-            target,
-            format!("pinned to tier '{tier}'"),
-            true,
-        )
+        self.start_move(&mut inner, dataset, object, target, reason, true)
     }
 
     /// Removes the pin of an object, and ends the move that it had begun. Where a pinned directory or dataset is above, it goes
@@ -298,19 +289,17 @@ impl Mover {
         Ok(begun)
     }
 
-    /// The tier of the nearest pinned directory that any name of this lies beneath, as far as is known.
-    pub fn pin_of_directory(&self, dataset: u32, object: u64) -> Option<String> {
+    /// The tier of the nearest pinned directory that any name of this lies beneath, as far as is known, and that directory.
+    pub fn pin_of_directory(&self, dataset: u32, object: u64) -> Option<(String, u64)> {
         let store = self.environment.store.as_ref();
         let body = pins::body_of(store, dataset, object).ok().flatten()?;
-        let tier = self.environment.pins.tier_beneath(dataset, body)?;
+        let pin = self.environment.pins.pin_beneath(dataset, body)?;
         let inner = self.inner.lock();
         if inner.beneath.is_looking() || self.environment.pins.has_moved() {
             return None;
         }
-        inner
-            .policies
-            .get(usize::from(tier))
-            .map(|policy| policy.name.clone())
+        let policy = inner.policies.get(usize::from(pin.tier))?;
+        Some((policy.name.clone(), pin.directory))
     }
 
     /// Whether it is being found out, or soon will be, what lies beneath pinned directories now.

@@ -1,8 +1,8 @@
-//! `Subtree`: the files beneath a directory that somebody moves by hand, found by a walk in bounded steps.
+//! `Subtree`: the files beneath a directory that is moved, by hand or for its pin, found by a walk in bounded steps.
 //!
 //! Invariants: the walk looks at the directory and what is beneath alone, and changes nothing; each directory is looked at once,
 //! whatever is renamed meanwhile; memory is in proportion to the files and directories beneath. It is in RAM alone: after a
-//! restart it is walked again, and what was moved before is not moved twice.
+//! restart it is walked again, and what was moved before is not moved twice. What is to be passed over is neither looked at nor counted.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -23,18 +23,33 @@ pub(crate) struct Subtree {
     /// Directories to be looked at, each with the key from which on.
     waiting: Vec<(u64, Vec<u8>)>,
     seen: HashSet<u64>,
+    passed_over: HashSet<u64>,
     bodies: BTreeSet<u64>,
     bytes: u64,
 }
 
 impl Subtree {
-    pub(crate) fn new(dataset: u32, directory: u64) -> Self {
+    /// `passed_over`: files and directories beneath that are no part of it.
+    pub(crate) fn new(dataset: u32, directory: u64, passed_over: HashSet<u64>) -> Self {
         Self {
             dataset,
             waiting: vec![(directory, keys::entry_from(dataset, directory, 0))],
             seen: HashSet::from([directory]),
+            passed_over,
             bodies: BTreeSet::new(),
             bytes: 0,
+        }
+    }
+
+    /// Files that are known without a walk, and what they map.
+    pub(crate) fn of(dataset: u32, bodies: BTreeSet<u64>, bytes: u64) -> Self {
+        Self {
+            dataset,
+            waiting: Vec::new(),
+            seen: HashSet::new(),
+            passed_over: HashSet::new(),
+            bodies,
+            bytes,
         }
     }
 
@@ -61,6 +76,7 @@ impl Subtree {
                 continue;
             };
             match entry.kind {
+                _ if self.passed_over.contains(&entry.object) => {}
                 FileKind::Directory if self.seen.insert(entry.object) => {
                     let first = keys::entry_from(self.dataset, entry.object, 0);
                     self.waiting.push((entry.object, first));

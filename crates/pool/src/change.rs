@@ -76,7 +76,7 @@ impl Pool {
     }
 
     /// Whether [`add_device`](Self::add_device) would take a device of this size to a tier that there is, and what it holds now
-    /// (`there`: open for reading, if it is there and that matters); nothing is changed.
+    /// (`there`: open for reading, if it is there and that matters), behind so many others; nothing is changed.
     ///
     /// # Errors
     /// Those of `add_device`.
@@ -85,16 +85,29 @@ impl Pool {
         path: &str,
         size_bytes: u64,
         there: Option<&dyn Device>,
+        others: u16,
     ) -> Result<(), PoolError> {
         self.check_writable()?;
         there.map_or(Ok(()), check_content)?;
-        self.check_place(&self.label.read(), path)?;
+        self.check_place(&self.label.read(), path, others)?;
         check_size(path, size_bytes, self.segment_bytes)
     }
 
-    /// Whether there is a place for one more device in a label, and this is none of the pool.
-    fn check_place(&self, label: &Label, path: &str) -> Result<(), PoolError> {
-        if label.members.len() >= MEMBERS_MAX || label.next_number == u16::MAX {
+    /// Whether [`add_device`](Self::add_device) would make one more tier.
+    ///
+    /// # Errors
+    /// `Invalid` if there are as many as there can be.
+    pub fn check_new_tier(&self) -> Result<(), PoolError> {
+        has_tier_left(&self.label.read())
+    }
+
+    /// Whether there is a place for one more device in a label, behind so many others, and this is none of the pool.
+    fn check_place(&self, label: &Label, path: &str, others: u16) -> Result<(), PoolError> {
+        let is_last = label
+            .next_number
+            .checked_add(others)
+            .is_none_or(|next| next == u16::MAX);
+        if label.members.len() + usize::from(others) >= MEMBERS_MAX || is_last {
             return Err(PoolError::Invalid(format!(
                 "a pool has at most {MEMBERS_MAX} devices"
             )));
@@ -117,7 +130,7 @@ impl Pool {
         let updating = self.updating.lock();
         check_unused(device.as_ref(), force)?;
         let mut label = self.next_label();
-        self.check_place(&label, &device.path())?;
+        self.check_place(&label, &device.path(), 0)?;
         let open = self.open.read().clone();
         let tier = match place {
             DeviceAdd::Tier(name) => label
@@ -127,11 +140,7 @@ impl Pool {
                 .ok_or_else(|| no_tier(&name))?,
             DeviceAdd::NewTier { position, settings } => {
                 let position = usize::from(position).min(label.tiers.len());
-                if label.tiers.len() >= TIERS_MAX {
-                    return Err(PoolError::Invalid(format!(
-                        "a pool has at most {TIERS_MAX} tiers"
-                    )));
-                }
+                has_tier_left(&label)?;
                 label.tiers.insert(position, settings);
                 for member in label
                     .members
@@ -421,6 +430,15 @@ impl Pool {
             }
         }
         Ok(())
+    }
+}
+
+fn has_tier_left(label: &Label) -> Result<(), PoolError> {
+    match label.tiers.len() >= TIERS_MAX {
+        true => Err(PoolError::Invalid(format!(
+            "a pool has at most {TIERS_MAX} tiers"
+        ))),
+        false => Ok(()),
     }
 }
 

@@ -24,6 +24,7 @@ pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
             after,
             copies,
             force,
+            dry_run,
         } => {
             let Some((tier, words)) = devices.split_once('=') else {
                 return Err(Failure::new(
@@ -37,17 +38,30 @@ pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
             let words = words.collect::<Result<Vec<_>, _>>()?;
             let arguments = json!({
                 "tier": tier, "devices": words, "before": before, "after": after, "copies": copies, "force": force,
+                "dry_run": dry_run,
             });
-            let added = Client::open(&session.places, &pool)?.call("device_add", logged(arguments))?;
+            let arguments = if dry_run { arguments } else { logged(arguments) };
+            let added = Client::open(&session.places, &pool)?.call("device_add", arguments)?;
             if session.json {
                 return output::json(&added);
             }
             for device in added.as_array().into_iter().flatten() {
                 let path = device["path"].as_str().unwrap_or_default();
                 let size = format_size(device["size_bytes"].as_u64().unwrap_or(0));
+                if dry_run {
+                    let made = match device["made"].as_bool() {
+                        Some(true) => "be made and added",
+                        _ => "be added",
+                    };
+                    output::line(&format!("{path} ({size}) would {made} to tier '{tier}'"))?;
+                    continue;
+                }
                 output::line(&format!(
                     "added {path} ({size}) to tier '{tier}'; 'terrace pool remove {pool} {path}' undoes it"
                 ))?;
+            }
+            if dry_run {
+                output::line("nothing was changed")?;
             }
             Ok(())
         }

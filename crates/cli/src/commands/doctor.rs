@@ -124,30 +124,18 @@ fn kernel() -> Check {
 
 fn fuse() -> Vec<Check> {
     let mut checks = Vec::new();
-    match terrace_fuse::check_available() {
-        Ok(()) => checks.push(Check::new("FUSE", true, "/dev/fuse can be used", "")),
-        Err(error) => checks.push(Check::new(
-            "FUSE",
-            false,
-            error.to_string(),
-            "mounts need it: 'modprobe fuse' (in a container: --device /dev/fuse --cap-add SYS_ADMIN); \
-             without it 'terrace ls', 'cat', 'put' and 'get' work, and 'terrace serve' for volumes",
-        )),
-    }
-    let (works, found) = match terrace_fuse::ring_switch() {
-        RingSwitch::On => (true, "mounts use it"),
-        RingSwitch::Off if rustix::process::geteuid().is_root() => (true, "off; the next mount turns it on"),
-        RingSwitch::Off => (false, "off"),
-        RingSwitch::Absent => (false, "this kernel has none"),
-        RingSwitch::Forbidden => (false, "io_uring is forbidden here"),
-    };
+    let unusable = terrace_fuse::check_available()
+        .err()
+        .map(|error| error.to_string());
     checks.push(Check::new(
-        "FUSE over io_uring",
-        works,
-        found,
-        "mounts work without, small files more slowly; needs Linux 6.14 or newer, as root \
-         'echo Y > /sys/module/fuse/parameters/enable_uring', and kernel.io_uring_disabled=0",
+        "FUSE",
+        unusable.is_none(),
+        unusable.clone().unwrap_or_else(|| "/dev/fuse can be used".into()),
+        "mounts need it: 'modprobe fuse' (in a container: --device /dev/fuse --cap-add SYS_ADMIN); \
+         without it 'terrace ls', 'cat', 'put' and 'get' work, and 'terrace serve' for volumes",
     ));
+    let is_root = rustix::process::geteuid().is_root();
+    checks.push(fuse_over_ring(terrace_fuse::ring_switch(), is_root, unusable));
     let grouped =
         fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").is_ok_and(|text| text.trim() == "1");
     let found = if grouped {
@@ -162,7 +150,7 @@ fn fuse() -> Vec<Check> {
         "mounts work with them; programs of other sessions than the one that started the daemon take about twice as long \
          for small files; as root 'sysctl kernel.sched_autogroup_enabled=0'",
     ));
-    if !rustix::process::geteuid().is_root() {
+    if !is_root {
         let found = std::env::var_os("PATH").is_some_and(|path| {
             std::env::split_paths(&path).any(|directory| directory.join("fusermount3").exists())
         });
@@ -184,6 +172,29 @@ fn fuse() -> Vec<Check> {
         ));
     }
     checks
+}
+
+/// `unusable`: why FUSE itself cannot be used, whatever the switch says.
+fn fuse_over_ring(switch: RingSwitch, is_root: bool, unusable: Option<String>) -> Check {
+    let name = "FUSE over io_uring";
+    if let Some(why) = unusable {
+        let found = format!("cannot be used, as FUSE cannot: {why}");
+        return Check::new(name, false, found, "what is said of FUSE helps here too");
+    }
+    let (works, found) = match switch {
+        RingSwitch::On => (true, "mounts use it"),
+        RingSwitch::Off if is_root => (true, "off; the next mount turns it on"),
+        RingSwitch::Off => (false, "off"),
+        RingSwitch::Absent => (false, "this kernel has none"),
+        RingSwitch::Forbidden => (false, "io_uring is forbidden here"),
+    };
+    Check::new(
+        name,
+        works,
+        found,
+        "mounts work without, small files more slowly; needs Linux 6.14 or newer, as root \
+         'echo Y > /sys/module/fuse/parameters/enable_uring', and kernel.io_uring_disabled=0",
+    )
 }
 
 fn attaching() -> Check {
@@ -270,6 +281,21 @@ fn state_directory(session: &Session) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_promised_of_fuse_where_it_cannot_be_used() {
+        for switch in [RingSwitch::On, RingSwitch::Off, RingSwitch::Absent] {
+            let check = fuse_over_ring(switch, true, Some("open /dev/fuse: no permission".into()));
+            assert_eq!(check.state, "warning", "{switch:?}");
+            assert!(
+                check
+                    .found
+                    .contains("cannot be used, as FUSE cannot: open /dev/fuse: no permission")
+            );
+        }
+        assert_eq!(fuse_over_ring(RingSwitch::On, false, None).state, "ok");
+        assert_eq!(fuse_over_ring(RingSwitch::Off, false, None).state, "warning");
+    }
 
     #[test]
     fn no_devices_are_promised_that_cannot_be_made() {

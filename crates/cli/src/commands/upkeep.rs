@@ -244,8 +244,15 @@ pub fn place(
     if let Some(warning) = done["warning"].as_str() {
         output::line(&format!("{path}: {warning}"))?;
     }
-    match done["job"].as_u64().filter(|_| !wait) {
-        Some(id) => output::line(&format!("job {id} does it; 'terrace jobs' shows how far it is")),
-        None => Ok(()),
+    let jobs = done["jobs"].as_array().into_iter().flatten();
+    let jobs: Vec<String> = jobs.map(Value::to_string).collect();
+    match &jobs[..] {
+        _ if wait => Ok(()),
+        [] => Ok(()),
+        [id] => output::line(&format!("job {id} does it; 'terrace jobs' shows how far it is")),
+        [first @ .., last] => output::line(&format!(
+            "jobs {} and {last} do it; 'terrace jobs' shows how far they are",
+            first.join(", ")
+        )),
     }
 }

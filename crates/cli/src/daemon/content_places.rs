@@ -105,19 +105,23 @@ impl Daemon {
             });
         }
         let mut above = subject.directories_above().into_iter();
-        let directory = above.find_map(|(path, object)| {
+        let above = above.find_map(|(path, object)| {
             let tier = mover.own_pin(dataset, object)?;
             let directory = Some(path);
             Some(Pin { tier, directory })
         });
-        // By another of its names, perhaps.
-        let directory = directory.or_else(|| {
-            let tier = mover.pin_of_directory(dataset, object)?;
-            Some(Pin {
-                tier,
-                directory: None,
-            })
-        });
+        // Of several names it may be another one that counts.
+        let directory = match above {
+            Some(above) if !subject.has_other_names => Some(above),
+            above => match mover.pin_of_directory(dataset, object) {
+                Some((tier, _)) if above.as_ref().is_some_and(|above| above.tier == tier) => above,
+                Some((tier, directory)) => {
+                    let directory = subject.path_of_directory(directory);
+                    Some(Pin { tier, directory })
+                }
+                None => above,
+            },
+        };
         directory.or_else(|| {
             let tier = mover.pin_of_object(dataset, object)?;
             Some(Pin {
@@ -145,6 +149,9 @@ impl Daemon {
         };
         let mover = self.engine.mover();
         let is_single = matches!(subject.kind, FileKind::File | FileKind::Volume);
+        let pins = &self.engine.environment().pins;
+        let number = |name: &str| tiers.iter().position(|tier| tier.settings.name == name);
+        let tier = tier.and_then(number).map(|at| at as u8);
         // Of a directory, the pin that a new one would take the place of.
         let replaced = match subject.is_dataset {
             true => None,
@@ -152,13 +159,19 @@ impl Daemon {
                 pin.directory.is_some() || mover.own_pin(subject.number, subject.object).is_some()
             }),
         };
+        let replaced = replaced.and_then(|pin| number(&pin.tier)).map(|at| at as u8);
         subject.contents(|content| {
             let own = || {
-                let own = mover.own_pin(subject.number, content.object);
+                let above = content.directories.iter().rev();
+                let mut from_here = std::iter::once(&content.object).chain(above);
+                let own = from_here.find_map(|object| pins.tier_of(subject.number, *object));
+                // By a name that lies elsewhere.
                 own.or_else(|| {
-                    let beneath = mover.pin_of_directory(subject.number, content.object);
-                    beneath
-                        .filter(|beneath| replaced.as_ref().is_none_or(|replaced| replaced.tier != *beneath))
+                    let known = content
+                        .has_other_names
+                        .then(|| mover.pin_of_directory(subject.number, content.object));
+                    let other = known.flatten().and_then(|(name, _)| number(&name))? as u8;
+                    Some(other).filter(|other| replaced != Some(*other))
                 })
             };
             let elsewhere = !is_single && tier.is_some_and(|tier| own().is_some_and(|own| own != tier));

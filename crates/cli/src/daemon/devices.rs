@@ -34,6 +34,16 @@ impl Daemon {
         };
         let copies = u8::try_from(parameters.number("copies")?).unwrap_or(u8::MAX);
         let force = parameters.flag("force")?;
+        if parameters.flag("dry_run")? {
+            let plan = self
+                .engine
+                .plan_adding(&tier, &specs, place.as_ref(), copies, force);
+            let plan = plan.map_err(|error| failed(&what, &error))?;
+            let rows = plan.iter().map(
+                |device| json!({ "path": device.path, "size_bytes": device.size_bytes, "made": device.is_made }),
+            );
+            return Ok(Value::Array(rows.collect()));
+        }
         let added = self
             .engine
             .add_devices(&tier, &specs, place.as_ref(), copies, force);

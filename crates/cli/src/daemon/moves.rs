@@ -4,10 +4,12 @@ use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Progress};
 use terrace_dataset::FileKind;
 use terrace_device::format_size;
+use terrace_mover::JobInfo;
 
 use super::{
     Daemon,
     answers::{self, Parameters, failed},
+    content_places::Found,
     stored_once::StoredOnce,
     subject::Subject,
 };
@@ -82,73 +84,100 @@ impl Daemon {
             _ => return Err(Failure::new(what, "this is not known", "")),
         };
         if parameters.flag("wait").unwrap_or(false) {
-            for id in &jobs {
-                self.wait_for_move(*id, &action, &subject, parameters, exchange)?;
-            }
+            self.wait_for_moves(&jobs, &action, &subject, parameters, exchange)?;
         }
-        let job = jobs.first();
         let pinned_to = parameters.optional_text("tier")?.filter(|_| action == "pin");
         let full = pinned_to.and_then(|tier| Some((self.pin_has_no_room(&tier)?, tier)));
         if let Some((_, tier)) = full.as_ref().filter(|_| parameters.flag("wait").unwrap_or(false)) {
             self.refuse_if_not_all_fits(&subject, tier, &what)?;
-            return Ok(json!({ "path": name, "job": job, "warning": Value::Null }));
+            return Ok(moved_json(&name, &jobs, None));
         }
         let full = full.map(|(why, tier)| format!("tier '{tier}', {why}"));
         let warning = full.map(|full| {
             format!("it is pinned to {full}: what has no room there lies on other tiers; make room, then pin it again")
         });
-        Ok(json!({ "path": name, "job": job, "warning": warning }))
+        Ok(moved_json(&name, &jobs, warning))
     }
 
-    /// Returns when a move by hand is done; why not, if it is not to be.
-    fn wait_for_move(
+    /// Returns when all these moves by hand are over, also those behind one that failed; why the first that did, if one did.
+    fn wait_for_moves(
         &self,
-        id: u64,
+        ids: &[u64],
         action: &str,
         subject: &Subject,
         parameters: &Parameters,
         exchange: &mut Exchange,
     ) -> Result<(), Failure> {
-        let what = format!("{action} '{}'", subject.name);
-        while let Some(job) = self.engine.mover().jobs().into_iter().find(|job| job.id == id) {
-            exchange.progress(Progress {
-                what: answers::in_progress(job.kind, job.state, &job.reason),
-                done_bytes: job.done_bytes,
-                total_bytes: job.total_bytes,
-            })?;
-            match job.state {
-                "done" => break,
-                // The pin holds all the same.
-                _ if job.fails => {
-                    if let Some(tier) = parameters.optional_text("tier")?
-                        && action == "pin"
-                        && self.pin_has_no_room(&tier).is_some()
-                    {
-                        self.refuse_if_not_all_fits(subject, &tier, &what)?;
-                    }
-                    let advice = format!("the pin holds, and 'terrace jobs resume {id}' tries at once");
-                    return Err(Failure::new(what, job.reason, advice));
+        let (mut waiting, mut failure) = (ids.to_vec(), None);
+        while !waiting.is_empty() {
+            let mut jobs = self.engine.mover().jobs();
+            jobs.retain(|job| ids.contains(&job.id));
+            if let Some(job) = jobs.iter().find(|job| waiting.contains(&job.id)) {
+                exchange.progress(Progress {
+                    what: answers::in_progress(job.kind, job.state, &job.reason),
+                    done_bytes: jobs.iter().map(|job| job.done_bytes).sum(),
+                    total_bytes: jobs.iter().map(|job| job.total_bytes).sum(),
+                })?;
+            }
+            for id in std::mem::take(&mut waiting) {
+                let Some(job) = jobs.iter().find(|job| job.id == id) else {
+                    // It ended so long ago that it is not listed any more.
+                    continue;
+                };
+                match self.refuse_if_failed(job, action, subject, parameters) {
+                    Ok(()) if job.state == "done" => {}
+                    Ok(()) => waiting.push(id),
+                    Err(error) => failure = failure.or(Some(error)),
                 }
-                "failed" | "cancelled" => return Err(Failure::new(what, job.reason, "")),
-                _ => {}
+            }
+            if waiting.is_empty() {
+                break;
             }
             if exchange.is_stopping() {
                 return Err(Failure::new(
-                    what,
+                    format!("{action} '{}'", subject.name),
                     "the pool is being stopped",
                     "the job goes on after the next start",
                 ));
             }
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
-        Ok(())
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Why a move by hand did not do what it was to do, if it is known not to.
+    fn refuse_if_failed(
+        &self,
+        job: &JobInfo,
+        action: &str,
+        subject: &Subject,
+        parameters: &Parameters,
+    ) -> Result<(), Failure> {
+        let what = format!("{action} '{}'", subject.name);
+        match job.state {
+            "done" => Ok(()),
+            // The pin holds all the same.
+            _ if job.fails => {
+                if let Some(tier) = parameters.optional_text("tier")?
+                    && action == "pin"
+                    && self.pin_has_no_room(&tier).is_some()
+                {
+                    self.refuse_if_not_all_fits(subject, &tier, &what)?;
+                }
+                let advice = format!(
+                    "the pin holds, and 'terrace jobs resume {}' tries at once",
+                    job.id
+                );
+                Err(Failure::new(what, &job.reason, advice))
+            }
+            "failed" | "cancelled" => Err(Failure::new(what, &job.reason, "")),
+            _ => Ok(()),
+        }
     }
 
     /// Whoever waited for a pin is told how much found no room.
     fn refuse_if_not_all_fits(&self, subject: &Subject, tier: &str, what: &str) -> Result<(), Failure> {
-        let stored = self
-            .found(subject, Some(tier), Some(StoredOnce::default()))?
-            .stored;
+        let stored = self.found_with_below(subject, Some(tier), true)?.stored;
         let stored = stored.unwrap_or_default();
         let tiers = self.engine.store().space().tiers;
         let at = tiers.iter().position(|other| other.name == tier);
@@ -223,7 +252,7 @@ impl Daemon {
     /// There is no pin of its own to take away: whose holds, if any.
     fn unpin_what_has_none(&self, subject: &Subject) -> Result<Value, Failure> {
         let Some(pin) = self.pin_of(subject) else {
-            return Ok(json!({ "path": subject.name, "job": Value::Null, "warning": "it was not pinned" }));
+            return Ok(moved_json(&subject.name, &[], Some("it was not pinned".into())));
         };
         let holder = pin.directory.unwrap_or_else(|| subject.dataset.clone());
         Err(Failure::new(
@@ -236,6 +265,26 @@ impl Daemon {
                 "'terrace unpin {holder}' takes that pin away, and 'terrace pin' gives this one of its own"
             ),
         ))
+    }
+
+    /// What lies where of a subject, and of the datasets below it that go by the pin of one that is to be `pinned`.
+    fn found_with_below(
+        &self,
+        subject: &Subject,
+        tier: Option<&str>,
+        pinned: bool,
+    ) -> Result<Found, Failure> {
+        let mut found = self.found(subject, tier, Some(StoredOnce::default()))?;
+        if pinned && subject.is_dataset {
+            for name in self.pinned_with(&subject.dataset) {
+                if name != subject.dataset {
+                    let below = Subject::find(&self.engine, &name)?;
+                    let beneath = self.found(&below, tier, found.stored.take())?;
+                    (found.files, found.stored) = (found.files + beneath.files, beneath.stored);
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// What would move, and whether it fits; changes nothing.
@@ -265,17 +314,7 @@ impl Daemon {
             }
         };
         let target_name = tiers.get(target).map(|tier| tier.name.as_str());
-        let mut found = self.found(subject, target_name, Some(StoredOnce::default()))?;
-        if action == "pin" && subject.is_dataset {
-            // Those below it that go by its pin.
-            for name in self.pinned_with(&subject.dataset) {
-                if name != subject.dataset {
-                    let below = Subject::find(&self.engine, &name)?;
-                    let beneath = self.found(&below, target_name, found.stored.take())?;
-                    (found.files, found.stored) = (found.files + beneath.files, beneath.stored);
-                }
-            }
-        }
+        let found = self.found_with_below(subject, target_name, action == "pin")?;
         let stored = found.stored.unwrap_or_default();
         let others = stored
             .by_tier()
@@ -296,4 +335,9 @@ impl Daemon {
             "tier_free_bytes": free_bytes,
         }))
     }
+}
+
+/// The answer of a move by hand: `job` is the first of them, as long as there was one alone.
+fn moved_json(path: &str, jobs: &[u64], warning: Option<String>) -> Value {
+    json!({ "path": path, "job": jobs.first(), "jobs": jobs, "warning": warning })
 }

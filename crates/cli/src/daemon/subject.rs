@@ -3,7 +3,7 @@
 //! Invariants: only what is live has a place that can be changed, so a past state is refused; directories are walked
 //! piece by piece, whatever their size.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, rc::Rc, sync::Arc};
 
 use terrace_control::Failure;
 use terrace_dataset::{FileKind, Filesystem, FsError, ROOT, Tree};
@@ -17,6 +17,9 @@ use super::{
 /// Entries of a directory taken at once.
 const PAGE: usize = 512;
 
+/// Directories above one another that are named.
+const DEPTH_MAX: usize = 4096;
+
 /// See the module.
 pub struct Subject {
     /// As the user wrote it.
@@ -29,6 +32,8 @@ pub struct Subject {
     pub kind: FileKind,
     /// The whole dataset is meant.
     pub is_dataset: bool,
+    /// It is a file with other names, which may lie anywhere.
+    pub has_other_names: bool,
     size_bytes: u64,
     filesystem: Option<Arc<Filesystem>>,
     /// The names that lead to it from the root.
@@ -41,6 +46,10 @@ pub struct Content {
     pub path: Vec<u8>,
     pub object: u64,
     pub size_bytes: u64,
+    /// It has other names, which may lie anywhere.
+    pub has_other_names: bool,
+    /// The directories between the subject and it, the nearest last.
+    pub directories: Rc<[u64]>,
 }
 
 impl Subject {
@@ -63,6 +72,7 @@ impl Subject {
             object: ROOT,
             kind: FileKind::Volume,
             is_dataset: parts.is_empty(),
+            has_other_names: false,
             size_bytes: 0,
             filesystem: None,
             parts: Vec::new(),
@@ -87,6 +97,7 @@ impl Subject {
             .map_err(|error| failed(&what, &error))?;
         let top = walk(&*filesystem, &parts, true).map_err(|error| file_failure("find", name, &error))?;
         (subject.object, subject.kind, subject.size_bytes) = (top.object, top.kind, top.size);
+        subject.has_other_names = top.kind == FileKind::File && top.links > 1;
         subject.filesystem = Some(filesystem);
         subject.parts = parts;
         Ok(subject)
@@ -118,6 +129,31 @@ impl Subject {
         above
     }
 
+    /// The path of a directory of its dataset. Of each directory above it the entries are looked through.
+    pub fn path_of_directory(&self, directory: u64) -> Option<String> {
+        let filesystem = self.filesystem.as_ref()?;
+        let (mut at, mut names) = (directory, Vec::new());
+        while at != ROOT {
+            let above = filesystem.parent(at).ok()?;
+            let mut from = 0;
+            let name = loop {
+                let page = filesystem.read_directory(above, from, PAGE).ok()?;
+                from = page.last()?.cookie;
+                if let Some(entry) = page.iter().find(|entry| entry.object == at) {
+                    break String::from_utf8_lossy(&entry.name).into_owned();
+                }
+            };
+            if names.len() > DEPTH_MAX {
+                return None;
+            }
+            names.push(name);
+            at = above;
+        }
+        names.push(self.dataset.clone());
+        names.reverse();
+        Some(names.join("/"))
+    }
+
     /// Calls `visit` for every file in it, in the order of the directories, until it answers `false`. What goes away
     /// meanwhile is passed over.
     pub fn contents(&self, mut visit: impl FnMut(Content) -> Result<bool, Failure>) -> Result<(), Failure> {
@@ -126,14 +162,16 @@ impl Subject {
                 path: Vec::new(),
                 object: self.object,
                 size_bytes: self.size_bytes,
+                has_other_names: false,
+                directories: Rc::default(),
             })?;
             return Ok(());
         };
         let fail = |error: &FsError| file_failure("look at", &self.name, error);
-        let mut stack = vec![(Vec::new(), self.object)];
+        let mut stack = vec![(Vec::new(), self.object, Rc::default())];
         // A file with several names is one file.
         let mut seen = HashSet::new();
-        while let Some((path, object)) = stack.pop() {
+        while let Some((path, object, directories)) = stack.pop() {
             let found = match filesystem.attributes(object) {
                 Ok(found) => found,
                 Err(FsError::NotFound | FsError::Stale) => continue,
@@ -147,6 +185,8 @@ impl Subject {
                     path,
                     object,
                     size_bytes: found.size,
+                    has_other_names: found.links > 1,
+                    directories,
                 };
                 if !visit(content)? {
                     return Ok(());
@@ -156,6 +196,10 @@ impl Subject {
             if found.kind != FileKind::Directory {
                 continue;
             }
+            let within: Rc<[u64]> = match object == self.object {
+                true => directories,
+                false => directories.iter().copied().chain([object]).collect(),
+            };
             let (mut from, first) = (0, stack.len());
             loop {
                 let page = filesystem
@@ -169,7 +213,7 @@ impl Subject {
                         below.push(b'/');
                     }
                     below.extend_from_slice(&entry.name);
-                    (below, entry.object)
+                    (below, entry.object, within.clone())
                 }));
             }
             // The first name is looked at first.

@@ -147,3 +147,63 @@ fn a_pinned_directory_holds_what_lies_beneath_now_and_later() {
     pool.settle();
     assert_eq!(pool.tier_bytes(files[1]), [MIB, 0], "nothing holds it any more");
 }
+
+/// Progress of a job after each step until it is over: bytes done of all. What is not known yet is left out.
+fn progress(pool: &Pool, job: u64) -> Vec<(u64, u64)> {
+    let mut seen = Vec::new();
+    while pool.job(job).state != "done" {
+        if let terrace_mover::Step::Idle { .. } = pool.mover.step().unwrap() {
+            pool.clock.advance(SECOND);
+        }
+        let job = pool.job(job);
+        seen.push((job.done_bytes, job.total_bytes));
+    }
+    seen.retain(|(_, total)| *total > 0);
+    seen.dedup();
+    seen
+}
+
+#[track_caller]
+fn ends_at_all(seen: &[(u64, u64)], bytes: u64) {
+    assert!(seen.iter().all(|(_, total)| *total == bytes), "{seen:?}");
+    assert!(seen.is_sorted() && seen.len() > 2, "{seen:?}");
+    assert_eq!(seen.last(), Some(&(bytes, bytes)));
+}
+
+#[test]
+fn the_job_of_a_pinned_directory_counts_what_lies_beneath_it() {
+    let pool = Pool::new(100 * MIB);
+    for at in 0..10 {
+        file_in(&pool, 1, &format!("outside{at}"), at);
+    }
+    let other = directory_in(&pool, 1, "other");
+    file_in(&pool, other, "f", 20);
+    let top = directory_in(&pool, 1, "top");
+    let below = directory_in(&pool, top, "below");
+    for at in 0..40 {
+        file_in(&pool, below, &format!("f{at}"), 30 + at);
+    }
+    let own = file_in(&pool, below, "own", 100);
+    let nearer = directory_in(&pool, below, "nearer");
+    file_in(&pool, nearer, "near", 101);
+    pool.datasets.commit_all().unwrap();
+    pool.mover.pin(pool.number, other, "slow").unwrap();
+    pool.mover.pin(pool.number, own, "fast").unwrap();
+    pool.mover.pin(pool.number, nearer, "fast").unwrap();
+    pool.settle();
+    let job = pool.mover.pin(pool.number, top, "slow").unwrap();
+    ends_at_all(&progress(&pool, job), 40 * MIB);
+    // And the job that a moved name begins: what all directories hold that are pinned to the tier.
+    let last = pool.mover.jobs().last().unwrap().id;
+    let filesystem = pool.datasets.filesystem("pool/a").unwrap();
+    let replace = terrace_dataset::RenameMode::Replace;
+    let moved = filesystem.rename(&Context::root(), 1, b"outside0", top, b"inside", replace);
+    moved.unwrap();
+    while pool.mover.jobs().last().unwrap().id == last {
+        pool.mover.step().unwrap();
+        pool.clock.advance(SECOND);
+    }
+    let slow = pool.mover.jobs().into_iter().filter(|job| job.id > last);
+    let slow = slow.map(|job| job.id).max().unwrap();
+    ends_at_all(&progress(&pool, slow), 42 * MIB);
+}
