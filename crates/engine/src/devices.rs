@@ -275,9 +275,10 @@ impl Engine {
         let copies = tier.map_or(1, |tier| usize::from(tier.settings.copies));
         // A tier that is taken apart goes through this, once it is empty.
         let lacks_devices = in_tier > 0 && in_tier < copies;
-        // Headers and the ends of segments take some more at the new place; less where that is counted by pairs, as the other
+        // Records and the ends of segments take some more at the new place; less where that is counted by pairs, as the other
         // copies give back the same.
-        let more = load.live_bytes / if copies > 1 { 32 } else { 8 };
+        let ends = self.chunks.unused_ends(load.live_bytes) / copies.max(1) as u64;
+        let more = ends.max(load.live_bytes / if copies > 1 { 32 } else { 8 });
         let need = load.live_bytes + more + load.metadata_bytes + 2 * segment;
         let mut obstacle = String::new();
         if let Some(other) = devices.iter().filter(stays).find(is_out_of_step) {
@@ -523,8 +524,9 @@ impl Engine {
         let elsewhere = self.plan_leaving(info, 0);
         let (room_bytes, is_usable) = self.chunks.available_without(range);
         let live_bytes = load.live_bytes + load.metadata_bytes;
-        // What others still have to move is set aside.
-        let need = live_bytes + 2 * segment;
+        // What others still have to move is set aside. An eighth for what it takes more is part of the room.
+        let ends = self.chunks.unused_ends(load.live_bytes);
+        let need = live_bytes + ends.saturating_sub(load.live_bytes / 8) + 2 * segment;
         let mut obstacle = String::new();
         if !is_usable {
             obstacle = "the pool would be left with next to no room beside its reserve and metadata; shrink it by less"
