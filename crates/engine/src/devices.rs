@@ -5,7 +5,7 @@
 
 use std::{collections::HashSet, path::Path, sync::Arc};
 
-use terrace_device::{Device, DeviceSpec, format_size};
+use terrace_device::{Device, DeviceSpec, HostShortage, format_size};
 use terrace_mover::MoverError;
 use terrace_pool::{DeviceAdd, DeviceInfo, DeviceState, SegmentRange, TierSettings};
 
@@ -440,13 +440,14 @@ impl Engine {
         self.refuse_own(new)?;
         refuse_member(new, force)?;
         let size_bytes = new.plan()?;
-        let plan = self.plan_leaving(info, self.joining_bytes(size_bytes));
+        let mut plan = self.plan_leaving(info, self.joining_bytes(size_bytes));
         if plan.obstacle.is_empty() {
             self.check_stays(info.number)?;
             // What is not there holds nothing, and an empty directory is no device yet.
             let there = terrace_device::peek_path(&new.path).ok().filter(|_| !force);
             let path = new.path.display().to_string();
             self.pool.check_joining(&path, size_bytes, there.as_deref())?;
+            plan.warning = shortage_in_words(std::slice::from_ref(new));
         }
         Ok(plan)
     }
@@ -642,6 +643,13 @@ impl Engine {
         };
         format!("device '{}' is missing; {held}{newest}", device.path)
     }
+}
+
+/// What is said of devices that are to take more than the filesystem under them has free; empty if they are not.
+pub fn shortage_in_words<'a>(specs: impl IntoIterator<Item = &'a DeviceSpec>) -> String {
+    let shortages = HostShortage::of(specs).into_iter();
+    let words: Vec<String> = shortages.map(|shortage| shortage.to_string()).collect();
+    words.join("; ")
 }
 
 /// What is said of a tier that has fewer devices than it keeps copies, but has some: what comes to it has fewer copies.
