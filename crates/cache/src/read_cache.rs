@@ -68,12 +68,20 @@ struct Size;
 
 impl Weighter<Key, Bytes> for Size {
     fn weight(&self, _: &Key, content: &Bytes) -> u64 {
-        content.len() as u64 + 64
+        content.len() as u64 + ENTRY_BYTES
     }
 }
 
-/// Shards, on every machine the same: what is evicted is a function of what was read, as the simulator needs it.
-const SHARDS: usize = 16;
+/// What an entry takes beside its content, bytes.
+const ENTRY_BYTES: u64 = 64;
+/// Of the capacity, the part for the names of what was evicted lately: they are half as many as blocks would fit, and take
+/// little more than an entry each. What is read again while its name is known gets into a full cache, everything else
+/// leaves it soon: remembered by the number of large chunks, single blocks would never get in.
+const NAMES_PART: u64 = 100;
+/// Shards, on every machine the same: what is evicted is a function of what was read, as the simulator needs it. Fewer
+/// where each would hold less than this, bytes: a chunk must fit into one, and others beside it.
+const SHARDS: (u64, u64) = (2, 16);
+const SHARD_BYTES_MIN: u64 = 2 << 20;
 
 /// What the cache did so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -111,10 +119,10 @@ fn is_wanted_whole(chunk_bytes: usize, length: usize) -> bool {
     large || tail
 }
 
-/// What is for content that was read ahead, and what is left, bytes.
+/// What is for content that was read ahead, and what is left for other content, bytes.
 fn shares(capacity_bytes: u64) -> (u64, u64) {
     let ahead = (capacity_bytes / AHEAD_PART).min(AHEAD_BYTES_MAX);
-    (ahead, capacity_bytes - ahead)
+    (ahead, capacity_bytes - ahead - capacity_bytes / NAMES_PART)
 }
 
 /// Content of chunks by id.
@@ -132,10 +140,11 @@ impl ReadCache {
     /// Holds at most `capacity_bytes`.
     pub fn new(capacity_bytes: u64) -> Self {
         let (ahead_bytes, capacity_bytes) = shares(capacity_bytes);
-        let expected = (capacity_bytes / (64 * 1024)).clamp(64, 1 << 20) as usize;
+        let blocks = capacity_bytes / (BLOCK_BYTES as u64 + ENTRY_BYTES);
+        let shards = (capacity_bytes / SHARD_BYTES_MIN).clamp(SHARDS.0, SHARDS.1);
         let options = OptionsBuilder::new()
-            .shards(SHARDS)
-            .estimated_items_capacity(expected)
+            .shards(1 << shards.ilog2())
+            .estimated_items_capacity(usize::try_from(blocks.max(64)).unwrap_or(usize::MAX))
             .weight_capacity(capacity_bytes)
             .build()
             .unwrap_or_else(|_| unreachable!("both required options are given"));
@@ -494,6 +503,49 @@ mod tests {
             None,
             "it is here now"
         );
+    }
+
+    /// Reads chunks of a size in order; how many of them were here.
+    fn hits(cache: &ReadCache, ids: Range<u64>, content: &Bytes) -> u64 {
+        let is_here = |id: &u64| {
+            let found = cache.get(ChunkId(*id)).is_some();
+            if !found {
+                cache.insert(ChunkId(*id), content.clone());
+            }
+            found
+        };
+        ids.filter(is_here).count() as u64
+    }
+
+    #[test]
+    fn what_is_read_again_gets_into_a_full_cache_and_what_passes_once_does_not() {
+        for bytes in [4 << 10, 16 << 10, 128 << 10] {
+            let content = Bytes::from(vec![1; bytes]);
+            let cache = ReadCache::new(16 << 20);
+            let fit = (16 << 20) / 8 * 7 / bytes as u64;
+            hits(&cache, 0..2 * fit, &content);
+            let held = cache.counters().bytes;
+            assert!(
+                held > (16 << 20) / 16 * 13,
+                "{held} bytes of chunks of {bytes} are a full cache"
+            );
+            let second = 1_000_000..1_000_000 + fit / 4;
+            let rounds = [(); 4].map(|()| hits(&cache, second.clone(), &content));
+            assert_eq!(rounds[3], fit / 4, "chunks of {bytes}, round by round {rounds:?}");
+            // It is used; what is read once beside it does not push it out.
+            hits(&cache, 2_000_000..2_000_000 + fit * 8, &content);
+            assert_eq!(hits(&cache, second, &content), fit / 4, "chunks of {bytes}");
+        }
+    }
+
+    #[test]
+    fn a_large_chunk_fits_into_a_small_cache_of_any_size() {
+        let content = Bytes::from(vec![1; 128 << 10]);
+        for capacity in (512..8192).step_by(8) {
+            let cache = ReadCache::new(capacity << 10);
+            cache.insert(ChunkId(1), content.clone());
+            assert!(cache.contains(ChunkId(1)), "{capacity} KiB");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, StoreError};
 
 use crate::{
-    AuditReport, ChunkStore, UnreadableMetadata,
+    AuditReport, ChunkStore, Findings, UnreadableMetadata,
     counters::Counters,
     pending_free::estimate_of,
     record::{
@@ -29,14 +29,14 @@ impl ChunkStore {
     /// (chunk, blocks), any number of times per chunk. Changes nothing; meant for a store at rest.
     pub fn audit(&self, expected: Option<Expected<'_>>) -> Result<AuditReport, StoreError> {
         let mut report = AuditReport::default();
-        let mut wrong = Vec::new();
+        let mut wrong = Findings::default();
         let mut references: BTreeMap<ChunkId, i64> = BTreeMap::new();
         self.each(TABLE_REFERENCES, |key, value| {
             match (chunk_of_key(key), decode_count(value)) {
                 (Some(id), Some(count)) => {
                     references.insert(id, count);
                 }
-                _ => wrong.push("an entry of the reference table does not decode".into()),
+                _ => wrong.add(|| "an entry of the reference table does not decode".into()),
             }
         })?;
         let mut candidates = BTreeSet::new();
@@ -48,7 +48,7 @@ impl ChunkStore {
         let counted_all = self.maintenance.lock().reclaim.inherited.is_none();
         let says = self.pending_free.load(Ordering::Relaxed);
         if counted_all && says != pending {
-            wrong.push(format!("{pending} bytes are to be freed, memory says {says}"));
+            wrong.add(|| format!("{pending} bytes are to be freed, memory says {says}"));
         }
         let mut claimed = BTreeSet::new();
         self.each(TABLE_SEGMENTS, |key, _| claimed.extend(segment_of_key(key)))?;
@@ -63,7 +63,7 @@ impl ChunkStore {
         let mut totals = Counters::default();
         self.each(TABLE_CHUNKS, |key, value| {
             let (Some(id), Ok(record)) = (chunk_of_key(key), ChunkRecord::decode(value)) else {
-                wrong.push("an entry of the chunk table does not decode".into());
+                wrong.add(|| "an entry of the chunk table does not decode".into());
                 return;
             };
             report.chunks += 1;
@@ -72,13 +72,13 @@ impl ChunkStore {
             totals.unique_blocks += record.blocks();
             totals.stored += i64::from(record.stored());
             if !self.format.has_all_sums() && record.has_later_sums() {
-                wrong.push(format!(
+                wrong.add(|| format!(
                     "chunk {id} has sums of blocks, which programs of the pool's format version cannot read"
                 ));
             }
             let devices: BTreeSet<u16> = record.locations.iter().map(|at| at.segment.device).collect();
             if devices.len() < record.locations.len() {
-                wrong.push(format!("two copies of chunk {id} lie on one device"));
+                wrong.add(|| format!("two copies of chunk {id} lie on one device"));
             }
             for location in &record.locations {
                 *counted.entry(location.segment).or_default() += i64::from(record.stored());
@@ -87,34 +87,31 @@ impl ChunkStore {
                     .or_default()
                     .push((location.offset, record.stored(), id));
                 if !claimed.contains(&location.segment) {
-                    wrong.push(format!(
-                        "chunk {id} lies in segment {}, which holds no chunks",
-                        location.segment
-                    ));
+                    wrong.add(|| {
+                        format!(
+                            "chunk {id} lies in segment {}, which holds no chunks",
+                            location.segment
+                        )
+                    });
                 }
                 if u64::from(location.offset) + u64::from(record.stored())
                     > u64::from(self.pool.segment_bytes())
                 {
-                    wrong.push(format!(
-                        "chunk {id} passes the end of segment {}",
-                        location.segment
-                    ));
+                    wrong.add(|| format!("chunk {id} passes the end of segment {}", location.segment));
                 }
             }
             let count = references.get(&id).copied().unwrap_or(0);
             if count == 0 && !candidates.contains(&id) && !self.keeper.lock().is_pinned(id) {
-                wrong.push(format!(
-                    "chunk {id} has no references and is not on the list of the dead"
-                ));
+                wrong.add(|| format!("chunk {id} has no references and is not on the list of the dead"));
             }
             if count < 0 {
-                wrong.push(format!("chunk {id} has {count} references"));
+                wrong.add(|| format!("chunk {id} has {count} references"));
             }
         })?;
         for (id, count) in &references {
             totals.blocks += count;
             if !self.chunk_exists(*id)? {
-                wrong.push(format!("chunk {id} does not exist but has {count} references"));
+                wrong.add(|| format!("chunk {id} does not exist but has {count} references"));
             }
         }
         for (segment, list) in &mut extents {
@@ -123,7 +120,7 @@ impl ChunkStore {
                 if let [(start, stored, one), (next, _, other)] = pair
                     && start + stored > *next
                 {
-                    wrong.push(format!("chunks {one} and {other} overlap in segment {segment}"));
+                    wrong.add(|| format!("chunks {one} and {other} overlap in segment {segment}"));
                 }
             }
         }
@@ -134,9 +131,7 @@ impl ChunkStore {
                     live.get(segment).unwrap_or(&0),
                 );
                 if is != says {
-                    wrong.push(format!(
-                        "segment {segment} has {is} live bytes, its record says {says}"
-                    ));
+                    wrong.add(|| format!("segment {segment} has {is} live bytes, its record says {says}"));
                 }
             }
         }
@@ -146,32 +141,30 @@ impl ChunkStore {
             for (segment, state) in &books.segments {
                 let is = counted.get(segment).copied().unwrap_or(0);
                 if state.live != is {
-                    wrong.push(format!(
-                        "segment {segment} has {is} live bytes, memory says {}",
-                        state.live
-                    ));
+                    wrong.add(|| {
+                        format!(
+                            "segment {segment} has {is} live bytes, memory says {}",
+                            state.live
+                        )
+                    });
                 }
                 if !state.freeing && !claimed.contains(segment) {
-                    wrong.push(format!(
-                        "segment {segment} is in use but not in the segment table"
-                    ));
+                    wrong.add(|| format!("segment {segment} is in use but not in the segment table"));
                 }
                 if !self.pool.is_claimed(*segment) && self.pool.tier_of(segment.device).is_some() {
-                    wrong.push(format!("segment {segment} is in use but free in the pool"));
+                    wrong.add(|| format!("segment {segment} is in use but free in the pool"));
                 }
             }
             for segment in claimed
                 .iter()
                 .filter(|segment| !books.segments.contains_key(segment))
             {
-                wrong.push(format!(
-                    "segment {segment} is in the segment table but not in use"
-                ));
+                wrong.add(|| format!("segment {segment} is in the segment table but not in use"));
             }
         }
         let counters = self.commit.lock().counters;
         if counters != totals {
-            wrong.push(format!("totals are {totals:?}, the counters say {counters:?}"));
+            wrong.add(|| format!("totals are {totals:?}, the counters say {counters:?}"));
         }
         self.audit_segments(&mut wrong);
         wrong.extend(self.audit_root()?);
@@ -181,13 +174,12 @@ impl ChunkStore {
             for id in held.keys().chain(references.keys()).collect::<BTreeSet<_>>() {
                 let (is, says) = (held.get(id).unwrap_or(&0), references.get(id).unwrap_or(&0));
                 if is != says {
-                    wrong.push(format!(
-                        "chunk {id} is referred to by {is} blocks, its count says {says}"
-                    ));
+                    wrong.add(|| format!("chunk {id} is referred to by {is} blocks, its count says {says}"));
                 }
             }
         }
-        report.discrepancies = wrong;
+        report.discrepancy_count = wrong.count();
+        report.discrepancies = wrong.into_lines();
         Ok(report)
     }
 
@@ -297,7 +289,7 @@ impl ChunkStore {
     }
 
     /// Each segment in use belongs to one of chunks, metadata and log, and the pool knows of no other.
-    fn audit_segments(&self, wrong: &mut Vec<String>) {
+    fn audit_segments(&self, wrong: &mut Findings) {
         let mut owners: BTreeMap<_, &str> = BTreeMap::new();
         let data: Vec<_> = self.keeper.lock().segments.keys().copied().collect();
         let all = [
@@ -308,7 +300,7 @@ impl ChunkStore {
         for (owner, segments) in all {
             for segment in segments {
                 if let Some(other) = owners.insert(segment, owner) {
-                    wrong.push(format!("segment {segment} is used by {other} and by {owner}"));
+                    wrong.add(|| format!("segment {segment} is used by {other} and by {owner}"));
                 }
             }
         }
@@ -322,10 +314,12 @@ impl ChunkStore {
                 .filter(|segment| segment.device == device.number)
                 .count();
             if used != known {
-                wrong.push(format!(
-                    "device {} has {used} segments in use, {known} are known",
-                    device.number
-                ));
+                wrong.add(|| {
+                    format!(
+                        "device {} has {used} segments in use, {known} are known",
+                        device.number
+                    )
+                });
             }
         }
     }

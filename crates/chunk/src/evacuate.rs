@@ -20,6 +20,8 @@ use crate::{
 const UNREADABLE_MAX: usize = 1_000_000;
 /// Records of the table of chunks that one step reads.
 const TABLE_RECORDS: usize = 1024;
+/// How often room is made for one chunk, if others are quicker to take it.
+const ATTEMPTS: usize = 64;
 
 /// How far an emptying is; `Default` starts a new one.
 #[derive(Debug, Default)]
@@ -182,7 +184,18 @@ impl ChunkStore {
     ) -> Result<(u64, bool), StoreError> {
         let tier = self.pool.tier_of(segment.device).unwrap_or(0);
         let placement = Placement::Tier { tier, strict: false };
-        let outcome = self.move_chunks(&[id], placement, Some(segment))?;
+        let mut moved = self.move_chunks(&[id], placement, Some(segment));
+        // What it moved before has left room behind, in segments that go back with the next checkpoint only, or that hold
+        // other things yet.
+        let enough = self.last_segments() + self.copies_at_most();
+        for _ in 0..ATTEMPTS {
+            let is_full = matches!(moved, Err(StoreError::NoSpace));
+            if !is_full || !self.make_room(|| self.pool.free_for_content() >= enough)? {
+                break;
+            }
+            moved = self.move_chunks(&[id], placement, Some(segment));
+        }
+        let outcome = moved?;
         self.rates.take(&outcome.tier_bytes);
         progress.moved += outcome.moved;
         for tier in outcome.tier_bytes.keys() {

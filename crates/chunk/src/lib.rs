@@ -20,6 +20,7 @@ mod counters;
 mod crew;
 mod evacuate;
 mod filling;
+mod findings;
 mod format;
 mod frames;
 mod header;
@@ -64,6 +65,7 @@ mod write;
 mod hostile_bytes;
 
 pub use evacuate::{EvacuateCursor, Plight};
+pub use findings::Findings;
 pub use format::{FORMAT_NEWEST, FORMATS};
 pub use options::{Options, Step};
 pub use reports::{

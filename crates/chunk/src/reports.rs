@@ -6,6 +6,8 @@ use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_pool::SegmentId;
 use terrace_store::ChunkId;
 
+use crate::Findings;
+
 /// More bytes than any pool has: what is read from a record is at most that.
 const BYTES_MAX: u64 = 1 << 60;
 
@@ -91,8 +93,8 @@ pub struct ScrubProgress {
     pub short: u64,
     /// Chunks found damaged in this step with no good copy.
     pub damaged: Vec<DamagedChunk>,
-    /// Damaged metadata found in this step, in words.
-    pub damaged_metadata: Vec<String>,
+    /// Damaged metadata found in this step.
+    pub damaged_metadata: Findings,
     /// Whether the scrub is at its end.
     pub finished: bool,
 }
@@ -112,8 +114,8 @@ pub struct VerifyProgress {
     pub damaged_copies: u64,
     /// Chunks without a good copy, and why.
     pub lost: Vec<(ChunkId, Arc<str>)>,
-    /// Damaged tables, in words.
-    pub damaged_tables: Vec<String>,
+    /// Damaged tables.
+    pub damaged_tables: Findings,
     /// Whether everything was seen.
     pub finished: bool,
 }
@@ -151,8 +153,10 @@ pub struct DeviceLoad {
 pub struct AuditReport {
     /// Chunks walked.
     pub chunks: u64,
-    /// Each discrepancy in words; empty when all is well.
+    /// The first discrepancies in words; empty when all is well.
     pub discrepancies: Vec<String>,
+    /// How many there are.
+    pub discrepancy_count: u64,
 }
 
 /// A segment of metadata of which a part cannot be read from any of its copies.

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// What looking at a record counts for, of the bytes that a step may read.
-const RECORD_BYTES: u64 = 256;
+pub(crate) const RECORD_BYTES: u64 = 256;
 
 impl ChunkStore {
     /// Reads and verifies about `budget_bytes` of live chunk copies and metadata, repairs what has a good copy.
@@ -76,7 +76,7 @@ impl ChunkStore {
         let records = match self.scan_records(cursor) {
             Ok(records) => records,
             Err(line) => {
-                progress.damaged_metadata.push(line);
+                progress.damaged_metadata.add(|| line);
                 return Ok(RECORD_BYTES);
             }
         };
@@ -94,7 +94,7 @@ impl ChunkStore {
                 Err(error) => {
                     progress
                         .damaged_metadata
-                        .push(format!("record of chunk {id}: {error}"));
+                        .add(|| format!("record of chunk {id}: {error}"));
                     continue;
                 }
             };
@@ -167,7 +167,7 @@ impl ChunkStore {
                 progress.repaired += 1;
                 continue;
             }
-            progress.damaged_metadata.push(format!("copy {copy}: {error}"));
+            progress.damaged_metadata.add(|| format!("copy {copy}: {error}"));
         }
     }
 

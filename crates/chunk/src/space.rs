@@ -5,10 +5,10 @@
 
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
-use terrace_pool::{Presence, SegmentRange};
-use terrace_store::{DeviceUsage, Reservation, Space, StoreError, StoreMemory, TierUsage};
+use terrace_pool::{Freed, Presence, SegmentRange};
+use terrace_store::{CHUNK_BYTES_MAX, DeviceUsage, Reservation, Space, StoreError, StoreMemory, TierUsage};
 
-use crate::{books::DeviceContent, store::ChunkStore};
+use crate::{books::DeviceContent, header::HEADER_BYTES, store::ChunkStore};
 
 /// What log and metadata take of a pool with next to nothing in it, segments.
 const METADATA_SEGMENTS: u64 = 8;
@@ -87,29 +87,52 @@ impl ChunkStore {
             .map(|info| (info.number, live(info.number)))
             .collect();
         let own = live(device);
-        // Which of the others have the second copies is known for sure where there are two at most.
         let all: u64 = others.iter().map(|(_, live)| live).sum();
-        let beside = |live: u64| match (copies, others.len()) {
-            (0 | 1, _) => 0,
-            (2, 0..=2) => (own + live).saturating_sub(all - live) / 2,
-            _ => {
-                (u128::from(own) * u128::from(copies - 1) * u128::from(live) / u128::from(all.max(1))) as u64
-            }
-        };
+        // The other copies of what lies there, each on one of the others.
+        let mut beside = own * copies.saturating_sub(1);
         // A copy that is alone gives nothing back; where some are, nobody knows how many.
         let is_alone_possible = devices.iter().filter(|info| Some(info.tier) == tier).any(|info| {
             info.presence == Presence::Behind || info.number != device && info.presence != Presence::Whole
         });
+        if is_alone_possible {
+            beside = 0;
+        }
+        let most = |live: u64| live.min(own).min(beside);
+        let mosts: u64 = others.iter().map(|(_, live)| most(*live)).sum();
+        let least = |live: u64| {
+            // What the others cannot have; and of two copies, what finds no second one among the others.
+            let of_these = beside.saturating_sub(mosts - most(live));
+            let of_pairs = match copies {
+                2 if beside > 0 => (own + live).saturating_sub(all - live) / 2,
+                _ => 0,
+            };
+            of_these.max(of_pairs).min(most(live))
+        };
+        let leasts: u64 = others.iter().map(|(_, live)| least(*live)).sum();
+        let anywhere = beside.saturating_sub(leasts);
         let freed = |number: u16| {
-            if is_alone_possible {
-                return 0;
-            }
             let other = others.iter().find(|(other, _)| *other == number);
-            other.map_or(0, |(_, live)| beside(*live).min(own).min(*live) / segment)
+            let live = other.map_or(0, |(_, live)| *live);
+            Freed {
+                least: least(live) / segment,
+                more: (most(live) - least(live)).min(anywhere).div_ceil(segment),
+            }
         };
         let joining = (joining_bytes > 0).then_some(joining_bytes / segment);
-        let room = self.pool.for_content_leaving(device, joining, freed);
+        let room = self
+            .pool
+            .for_content_leaving(device, joining, freed, anywhere / segment);
         room.beyond(self.reserve_segments()) * segment
+    }
+
+    /// What is left unused at the ends of the segments that so many bytes of chunks are written to: up to as much as the
+    /// longest chunk takes, of each.
+    pub fn unused_ends(&self, bytes: u64) -> u64 {
+        let longest = (CHUNK_BYTES_MAX + HEADER_BYTES) as u64;
+        let usable = u64::from(self.pool.segment_bytes())
+            .saturating_sub(longest)
+            .max(1);
+        bytes.div_ceil(usable) * longest
     }
 
     /// What is set aside for writers, as far as there is room for it now, as [`room_for_leaving`](Self::room_for_leaving) counts

@@ -10,6 +10,7 @@ use crate::{
     ChunkStore, ScrubCursor, VerifyProgress,
     record::{ChunkRecord, chunk_of_key},
     recover::read_root,
+    scrub::RECORD_BYTES,
     store::pool_error,
 };
 
@@ -25,13 +26,15 @@ impl ChunkStore {
         Ok(scanner.lacking())
     }
 
-    /// Reads every copy of every table; returns what is wrong, in words. Meant for a store at rest.
+    /// Reads every copy of every table; returns what is wrong first, in words. Meant for a store at rest.
     pub fn verify_tables(&self) -> Vec<String> {
         let mut cursor = ScrubCursor {
             chunks_done: true,
             ..ScrubCursor::default()
         };
-        self.verify_step(&mut cursor, u64::MAX).damaged_tables
+        self.verify_step(&mut cursor, u64::MAX)
+            .damaged_tables
+            .into_lines()
     }
 
     /// Reads and verifies about `budget_bytes` of chunk copies, then of tables. Meant for a store at rest.
@@ -57,7 +60,7 @@ impl ChunkStore {
                     cursor.finished = report.done;
                 }
                 Err(error) => {
-                    progress.damaged_tables.push(error.to_string());
+                    progress.damaged_tables.add(|| error.to_string());
                     cursor.finished = true;
                 }
             }
@@ -77,8 +80,8 @@ impl ChunkStore {
         let records = match self.scan_records(cursor) {
             Ok(records) => records,
             Err(line) => {
-                progress.damaged_tables.push(line);
-                return 0;
+                progress.damaged_tables.add(|| line);
+                return RECORD_BYTES;
             }
         };
         let mut bytes = 0;
@@ -90,7 +93,7 @@ impl ChunkStore {
                 Err(error) => {
                     progress
                         .damaged_tables
-                        .push(format!("record of chunk {id}: {error}"));
+                        .add(|| format!("record of chunk {id}: {error}"));
                     continue;
                 }
             };
@@ -115,6 +118,6 @@ impl ChunkStore {
             }
         }
         cursor.done_bytes += bytes;
-        bytes
+        bytes + records.len() as u64 * RECORD_BYTES
     }
 }

@@ -210,7 +210,7 @@ fn scrub(store: &ChunkStore) -> (u64, Vec<String>) {
     loop {
         let progress = store.scrub_step(&mut cursor, 1 << 20).unwrap();
         repaired += progress.repaired;
-        damaged.extend(progress.damaged_metadata);
+        damaged.extend(progress.damaged_metadata.into_lines());
         if progress.finished {
             return (repaired, damaged);
         }
@@ -293,7 +293,7 @@ fn a_verification_goes_on_behind_records_that_cannot_be_read() {
     loop {
         let progress = store.verify_step(&mut cursor, 1 << 20);
         lost.extend(progress.lost.into_iter().map(|(id, _)| id));
-        damaged.extend(progress.damaged_tables);
+        damaged.extend(progress.damaged_tables.into_lines());
         chunks += progress.chunks;
         if progress.finished {
             break;

@@ -11,7 +11,8 @@ pub enum DeviceCommand {
     Add {
         /// The pool
         pool: String,
-        /// The tier and the devices: a block device, a file (made at the size if absent), a directory
+        /// The tier and the devices: a block device, a file (made at the size if absent), a directory. A file takes its room
+        /// at once; where the filesystem under it has not that much, it is made sparse, and that is said
         #[arg(value_name = "TIER=DEVICE[:SIZE][,DEVICE…]")]
         devices: String,
         /// Make a new tier that is faster than this one
@@ -55,7 +56,8 @@ pub enum DeviceCommand {
         pool: String,
         /// The device that goes: its path, or its number
         old: String,
-        /// The one that comes
+        /// The one that comes. A file is made at the size if absent, and takes its room at once; where the filesystem under it
+        /// has not that much, it is made sparse, and that is said, with -n too
         #[arg(value_name = "NEW[:SIZE]")]
         new: String,
         /// Use a device that holds a pool or other data: what is on it is lost

@@ -13,7 +13,8 @@ pub enum PoolCommand {
     Create {
         /// Its name
         pool: String,
-        /// A tier and its devices, fastest tier first: a block device, a file (made at the size if absent), a directory
+        /// A tier and its devices, fastest tier first: a block device, a file (made at the size if absent), a directory. A file
+        /// takes its room at once; where the filesystem under it has not that much, it is made sparse, and that is said
         #[arg(long = "tier", value_name = "NAME=DEVICE[:SIZE][,DEVICE…]", required = true)]
         tiers: Vec<String>,
         /// How many devices of a tier hold each chunk

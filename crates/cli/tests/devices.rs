@@ -106,6 +106,48 @@ fn a_device_is_replaced() {
 }
 
 #[test]
+fn a_file_that_is_to_take_more_than_its_filesystem_has_is_told_with_figures() {
+    let machine = Machine::new();
+    filled(&machine);
+    let told = |words: &[&str]| {
+        let run = machine.run(words);
+        assert!(run.status.success(), "{words:?}: {run:?}");
+        String::from_utf8_lossy(&run.stderr).into_owned()
+    };
+    let is_told = |told: &str, name: &str| {
+        told.contains(&format!("{name}' may come to take 4")) && told.contains(" free: writes fail when")
+    };
+    let said = told(&["pool", "replace", "tank", "b.img", "c.img:4T", "-n"]);
+    assert!(is_told(&said, "c.img"), "{said}");
+    assert!(!machine.path("c.img").exists(), "it was only asked for");
+    assert_eq!(told(&["pool", "replace", "tank", "b.img", "c.img:96M", "-n"]), "");
+    let said = told(&["pool", "create", "wide", "--tier", "only=d.img:4T"]);
+    assert!(is_told(&said, "d.img"), "{said}");
+    let said = told(&["pool", "add", "wide", "only=e.img:4T"]);
+    assert!(is_told(&said, "e.img"), "{said}");
+    let said = told(&["pool", "replace", "wide", "d.img", "f.img:4T", "--wait"]);
+    assert!(is_told(&said, "f.img"), "{said}");
+    assert_eq!(told(&["pool", "add", "tank", "only=g.img:96M"]), "");
+}
+
+#[test]
+fn a_device_that_somebody_uses_is_refused_also_by_a_dry_run() {
+    let machine = Machine::new();
+    let content = filled(&machine);
+    let file = fs::File::create(machine.path("c.img")).unwrap();
+    file.set_len(96 << 20).unwrap();
+    file.lock().unwrap();
+    let words = ["pool", "replace", "tank", "b.img", "c.img"];
+    let dry = machine.error(&[&words[..], &["-n"]].concat(), 1);
+    assert!(dry.contains("c.img") && dry.contains("in use"), "{dry}");
+    assert_eq!(machine.error(&words, 1), dry);
+    assert_eq!(device_names(&machine), ["a.img", "b.img"]);
+    drop(file);
+    machine.ok(&[&words[..], &["-n"]].concat());
+    unchanged(&machine, &content);
+}
+
+#[test]
 fn what_the_rest_cannot_hold_is_refused_with_figures() {
     let machine = Machine::new();
     machine.ok(&[

@@ -162,6 +162,39 @@ fn a_pool_of_a_newer_terrace_is_called_that() {
     }
 }
 
+/// As docs/format.md has them.
+const ROOT_SLOTS: [u64; 4] = [256 << 10, 384 << 10, 512 << 10, 640 << 10];
+
+#[test]
+fn a_pool_whose_root_records_are_of_a_newer_terrace_is_called_that() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["stop", "tank"]);
+    for name in IMAGES {
+        let device = FileDevice::open(&machine.path(name)).unwrap();
+        for slot in ROOT_SLOTS {
+            let mut bytes = terrace_device::AlignedBuffer::zeroed(128 << 10);
+            device.read_at(slot, &mut bytes).unwrap();
+            bytes[8..12].copy_from_slice(&2u32.to_le_bytes());
+            let length = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+            let Some(payload) = bytes.get(4096..4096 + length) else {
+                continue;
+            };
+            let sum = blake3::hash(&[&bytes[..40], payload].concat());
+            bytes[40..72].copy_from_slice(sum.as_bytes());
+            device.write_at(slot, &bytes).unwrap();
+        }
+        device.flush().unwrap();
+    }
+    for command in [&["start", "tank"][..], &["verify", "tank"]] {
+        let error = machine.error_last(command, 1);
+        let says = |words: &str| assert!(error.contains(words), "{command:?}: {error}");
+        says("made by a newer terrace");
+        says("use the newer terrace");
+        assert!(!error.contains("damaged"), "{error}");
+    }
+}
+
 /// The pool whose images lie there is imported, whole, and goes on.
 fn has_everything(machine: &Machine) {
     let directory = machine.text("");

@@ -143,6 +143,8 @@ pub struct Server {
     file: SocketFile,
     stopping: Arc<AtomicBool>,
     connections: Arc<AtomicUsize>,
+    /// Who may ask.
+    may: fn(&UnixStream) -> bool,
 }
 
 impl Server {
@@ -173,6 +175,7 @@ impl Server {
             file,
             stopping: Arc::new(AtomicBool::new(false)),
             connections: Arc::new(AtomicUsize::new(0)),
+            may: peer_may,
         }))
     }
 
@@ -203,7 +206,7 @@ impl Server {
                 break;
             }
             let now = Instant::now();
-            let due = if peer_may(&stream) {
+            let due = if (self.may)(&stream) {
                 self.serve(stream, handler.clone());
                 turned_away.due(now)
             } else {
@@ -318,4 +321,86 @@ fn peer_may(stream: &UnixStream) -> bool {
         return false;
     };
     peer.uid.is_root() || peer.uid == rustix::process::geteuid()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::{fmt, io::Read, sync::Mutex};
+
+    use tracing::{Event, Level, Metadata, Subscriber, field, span};
+
+    use super::*;
+
+    /// Keeps the warnings of a thread.
+    #[derive(Clone, Default)]
+    struct Warnings(Arc<Mutex<Vec<String>>>);
+
+    struct Words(String);
+
+    impl field::Visit for Words {
+        fn record_debug(&mut self, field: &field::Field, value: &dyn fmt::Debug) {
+            if field.name() == "message" {
+                self.0 = format!("{value:?}");
+            }
+        }
+    }
+
+    impl Subscriber for Warnings {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == Level::WARN
+        }
+
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            let mut words = Words(String::new());
+            event.record(&mut words);
+            self.0.lock().unwrap().push(words.0);
+        }
+
+        fn enter(&self, _: &span::Id) {}
+
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    struct Nobody;
+
+    impl Handler for Nobody {
+        fn handle(&self, _: Request, _: &mut Exchange) -> Result<Value, Failure> {
+            panic!("who is turned away is not answered")
+        }
+    }
+
+    #[test]
+    fn however_many_are_turned_away_the_log_gets_one_line_for_now() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let mut server = Server::bind(&path).unwrap();
+        Arc::get_mut(&mut server).unwrap().may = |_| false;
+        let warnings = Warnings::default();
+        let running = {
+            let (server, warnings) = (server.clone(), warnings.clone());
+            thread::spawn(move || {
+                let run = || server.run(Arc::new(Nobody), Duration::from_secs(10));
+                tracing::subscriber::with_default(warnings, run).unwrap();
+            })
+        };
+        for _ in 0..100 {
+            let mut stream = UnixStream::connect(&path).unwrap();
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0, "turned away");
+        }
+        server.stop();
+        running.join().unwrap();
+        assert_eq!(
+            *warnings.0.lock().unwrap(),
+            ["connections of other users turned away since it was last said: 1"]
+        );
+    }
 }

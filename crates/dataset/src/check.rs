@@ -42,6 +42,8 @@ pub struct CheckReport {
     lost_attributes: BTreeSet<(u32, u64)>,
     /// What is wrong, in words; at most 1000.
     pub problems: Vec<String>,
+    /// How many there are.
+    pub problem_count: u64,
     /// What the counters of each dataset must be.
     counted: BTreeMap<u32, Counters>,
     /// Volumes, with the newest held checkpoint of those that have one.
@@ -52,6 +54,7 @@ pub struct CheckReport {
 
 impl CheckReport {
     fn problem(&mut self, text: impl FnOnce() -> String) {
+        self.problem_count += 1;
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(text());
         }

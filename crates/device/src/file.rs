@@ -228,7 +228,8 @@ impl FileDevice {
 
     /// Gives the file its size, with the blocks behind it where the filesystem can: then a later flush need not
     /// change the host's own metadata. Sparse where that would take (nearly) all the room that the host has left, or
-    /// memory (tmpfs): the user may count on compression, and a full host serves nobody.
+    /// memory (tmpfs): the user may count on compression, and a full host serves nobody. Whoever makes it is told
+    /// ([`HostShortage`](crate::HostShortage)).
     fn allocate(&self, size_bytes: u64) -> io::Result<()> {
         let has = self.file.metadata()?.len();
         if self.may_preallocate(size_bytes.saturating_sub(has)) {

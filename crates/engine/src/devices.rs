@@ -5,7 +5,7 @@
 
 use std::{collections::HashSet, path::Path, sync::Arc};
 
-use terrace_device::{Device, DeviceSpec, format_size};
+use terrace_device::{Device, DeviceSpec, HostShortage, format_size};
 use terrace_mover::MoverError;
 use terrace_pool::{DeviceAdd, DeviceInfo, DeviceState, SegmentRange, TierSettings};
 
@@ -329,9 +329,10 @@ impl Engine {
         let copies = tier.map_or(1, |tier| usize::from(tier.settings.copies));
         // A tier that is taken apart goes through this, once it is empty.
         let lacks_devices = in_tier > 0 && in_tier < copies;
-        // Headers and the ends of segments take some more at the new place; less where that is counted by pairs, as the other
+        // Records and the ends of segments take some more at the new place; less where that is counted by pairs, as the other
         // copies give back the same.
-        let more = load.live_bytes / if copies > 1 { 32 } else { 8 };
+        let ends = self.chunks.unused_ends(load.live_bytes) / copies.max(1) as u64;
+        let more = ends.max(load.live_bytes / if copies > 1 { 32 } else { 8 });
         let need = load.live_bytes + more + load.metadata_bytes + 2 * segment;
         let mut obstacle = String::new();
         if let Some(other) = devices.iter().filter(stays).find(is_out_of_step) {
@@ -493,10 +494,15 @@ impl Engine {
         self.refuse_own(new)?;
         refuse_member(new, force)?;
         let size_bytes = new.plan()?;
-        let plan = self.plan_leaving(info, self.joining_bytes(size_bytes));
+        let mut plan = self.plan_leaving(info, self.joining_bytes(size_bytes));
         if plan.obstacle.is_empty() {
             self.check_stays(info.number)?;
             self.check_joining(new, size_bytes, force, 0)?;
+            let shortage = shortage_in_words(std::slice::from_ref(new));
+            let warnings = [plan.warning, shortage]
+                .into_iter()
+                .filter(|words| !words.is_empty());
+            plan.warning = warnings.collect::<Vec<_>>().join("; ");
         }
         Ok(plan)
     }
@@ -590,8 +596,9 @@ impl Engine {
         let elsewhere = self.plan_leaving(info, 0);
         let (room_bytes, is_usable) = self.chunks.available_without(range);
         let live_bytes = load.live_bytes + load.metadata_bytes;
-        // What others still have to move is set aside.
-        let need = live_bytes + 2 * segment;
+        // What others still have to move is set aside. An eighth for what it takes more is part of the room.
+        let ends = self.chunks.unused_ends(load.live_bytes);
+        let need = live_bytes + ends.saturating_sub(load.live_bytes / 8) + 2 * segment;
         let mut obstacle = String::new();
         if !is_usable {
             obstacle = "the pool would be left with next to no room beside its reserve and metadata; shrink it by less"
@@ -707,6 +714,13 @@ impl Engine {
         };
         format!("device '{}' is missing; {held}{newest}", device.path)
     }
+}
+
+/// What is said of devices that are to take more than the filesystem under them has free; empty if they are not.
+pub fn shortage_in_words<'a>(specs: impl IntoIterator<Item = &'a DeviceSpec>) -> String {
+    let shortages = HostShortage::of(specs).into_iter();
+    let words: Vec<String> = shortages.map(|shortage| shortage.to_string()).collect();
+    words.join("; ")
 }
 
 /// What is said of a tier that has fewer devices than it keeps copies, but has some: what comes to it has fewer copies.

@@ -32,7 +32,7 @@ mod verify;
 mod workers;
 
 pub use damage::DamagedFile;
-pub use devices::{AddedDevice, JoiningDevice, LeavingPlan, TierPlace};
+pub use devices::{AddedDevice, JoiningDevice, LeavingPlan, TierPlace, shortage_in_words};
 pub use duration::{format_duration, parse_duration};
 pub use engine::{Engine, FormatNews};
 pub use error::EngineError;

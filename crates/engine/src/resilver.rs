@@ -96,7 +96,7 @@ impl StoreSteps for Resilver {
         let progress = self.chunks.scrub_step(&mut self.cursor, budget_bytes)?;
         self.completed += progress.completed;
         self.repaired += progress.repaired;
-        self.damaged += (progress.damaged.len() + progress.damaged_metadata.len()) as u64;
+        self.damaged += progress.damaged.len() as u64 + progress.damaged_metadata.count();
         self.short += progress.short;
         let done = self.before_bytes + progress.done_bytes;
         let bytes = done.saturating_sub(self.read_bytes);

@@ -564,7 +564,7 @@ impl Scrub {
         status.done_bytes = progress.done_bytes;
         status.total_bytes = progress.total_bytes.max(progress.done_bytes);
         status.repaired += progress.repaired;
-        status.errors += progress.repaired + (damaged.len() + progress.damaged_metadata.len()) as u64;
+        status.errors += progress.repaired + damaged.len() as u64 + progress.damaged_metadata.count();
         let lines = damaged
             .iter()
             .map(|chunk| {
@@ -573,7 +573,7 @@ impl Scrub {
                     chunk.id, chunk.references, chunk.cause
                 )
             })
-            .chain(progress.damaged_metadata);
+            .chain(progress.damaged_metadata.into_lines());
         let room = DAMAGE_LINES_MAX.saturating_sub(status.damage.len());
         status.damage.extend(lines.take(room));
         let seconds = monotonic_nanoseconds.saturating_sub(run.started_monotonic) as f64 / 1e9;

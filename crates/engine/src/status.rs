@@ -3,6 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Lines of damage that are kept of a scrub in any case, also after a restart.
+const DAMAGE_LINES_SURE: usize = 32;
+
 /// A pool as it is now.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -231,7 +234,7 @@ pub struct ScrubStatus {
     pub rate: f64,
     /// Seconds left, if known.
     pub eta_seconds: Option<f64>,
-    /// The damage, in words, at most 100 lines.
+    /// The damage, in words, at most 100 lines; see [`damage_left_out`](Self::damage_left_out).
     pub damage: Vec<String>,
     /// Of labels and roots, what was written anew, in words: a line for each device.
     #[serde(default)]
@@ -242,6 +245,16 @@ pub struct ScrubStatus {
     /// Devices on which reading met errors while it ran; those that readers met meanwhile are counted too.
     #[serde(default)]
     pub devices: Vec<ScrubbedDevice>,
+}
+
+impl ScrubStatus {
+    /// How many lines of damage there would be beside those that are kept.
+    pub fn damage_left_out(&self) -> u64 {
+        // Of a short list none is left out: a device has one line for whatever is wrong with its labels and roots.
+        let is_long = self.damage.len() >= DAMAGE_LINES_SURE;
+        let found = self.errors.saturating_sub(self.repaired);
+        found.saturating_sub(self.damage.len() as u64) * u64::from(is_long)
+    }
 }
 
 /// What a scrub met on a device.
@@ -289,4 +302,24 @@ pub struct IoCounters {
     /// The same of writes.
     #[serde(default)]
     pub write_seconds: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_beyond_the_lines_that_are_kept_is_counted() {
+        let mut scrub = ScrubStatus {
+            errors: 1000,
+            repaired: 100,
+            damage: vec![String::new(); 100],
+            ..ScrubStatus::default()
+        };
+        assert_eq!(scrub.damage_left_out(), 800);
+        // One line for a device with three bad labels.
+        (scrub.errors, scrub.repaired) = (3, 0);
+        scrub.damage.truncate(1);
+        assert_eq!(scrub.damage_left_out(), 0);
+    }
 }

@@ -53,8 +53,10 @@ pub struct VerifyReport {
     pub files: Vec<DamagedFile>,
     /// Whether `files` names all of them.
     pub files_complete: bool,
-    /// Everything found, in words; at most 1000 lines.
+    /// What was found, in words; at most 1000 lines.
     pub problems: Vec<String>,
+    /// How many more there are.
+    pub more_problems: u64,
 }
 
 impl VerifyReport {
@@ -64,8 +66,17 @@ impl VerifyReport {
             count += 1;
             if self.problems.len() < PROBLEMS_MAX {
                 self.problems.push(line);
+            } else {
+                self.more_problems += 1;
             }
         }
+        count
+    }
+
+    /// The same where only some of `count` lines were kept.
+    fn add_first(&mut self, lines: Vec<String>, count: u64) -> u64 {
+        let more = count.saturating_sub(self.add(lines));
+        self.more_problems += more;
         count
     }
 }
@@ -109,7 +120,8 @@ pub fn verify(
         report.copies += step.copies;
         report.damaged_copies += step.damaged_copies;
         report.lost_chunks += step.lost.len() as u64;
-        report.damaged_tables += report.add(step.damaged_tables);
+        let tables = step.damaged_tables.count();
+        report.damaged_tables += report.add_first(step.damaged_tables.into_lines(), tables);
         lost.extend(step.lost.iter().map(|(id, _)| *id));
         report.add(
             step.lost
@@ -123,7 +135,7 @@ pub fn verify(
     let store: Arc<dyn Store> = chunks.clone();
     let references = match terrace_dataset::check(&store) {
         Ok(check) => {
-            report.wrong_records += report.add(check.problems);
+            report.wrong_records += report.add_first(check.problems, check.problem_count);
             let bodies = check.lost_bodies.iter();
             report.wrong_records += report.add(
                 bodies.map(|(dataset, body)| format!("body {body} of dataset {dataset} belongs to no file")),
@@ -143,7 +155,7 @@ pub fn verify(
         None => chunks.audit(None),
     };
     report.wrong_counts += match audit {
-        Ok(audit) => report.add(audit.discrepancies),
+        Ok(audit) => report.add_first(audit.discrepancies, audit.discrepancy_count),
         Err(error) => report.add([format!("the counts cannot be compared: {error}")]),
     };
     report.files_complete = true;
@@ -154,4 +166,25 @@ pub fn verify(
     }
     report.clean = report.problems.is_empty() && report.damaged_copies == 0 && report.lost_chunks == 0;
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_problems_are_kept_and_all_are_counted() {
+        let mut report = VerifyReport::default();
+        let lines = |count: usize| (0..count).map(|line| line.to_string()).collect::<Vec<_>>();
+        assert_eq!(report.add(lines(600)), 600);
+        assert_eq!((report.problems.len(), report.more_problems), (600, 0));
+        // Of many only some came.
+        assert_eq!(report.add_first(lines(300), 5000), 5000);
+        assert_eq!((report.problems.len(), report.more_problems), (900, 4700));
+        assert_eq!(report.add_first(lines(300), 300), 300);
+        assert_eq!(
+            (report.problems.len(), report.more_problems),
+            (PROBLEMS_MAX, 4900)
+        );
+    }
 }

@@ -33,7 +33,7 @@ mod hostile_bytes;
 
 pub use allocator::{Request, TierChoice};
 pub use change::DeviceAdd;
-pub use content_room::ContentRoom;
+pub use content_room::{ContentRoom, Freed};
 pub use counters::{CounterValues, DeviceState};
 pub use error::PoolError;
 pub use fronts::FrontDamage;

@@ -16,8 +16,8 @@ use crate::label::Label;
 use crate::member::OpenDevice;
 use crate::roots::Roots;
 use crate::{
-    ContentRoom, CounterValues, DeviceInfo, DeviceState, PoolError, PoolId, PoolState, Presence, Request,
-    SegmentId, SegmentRange, SegmentRead, SegmentWrite, TierSettings,
+    ContentRoom, CounterValues, DeviceInfo, DeviceState, Freed, PoolError, PoolId, PoolState, Presence,
+    Request, SegmentId, SegmentRange, SegmentRead, SegmentWrite, TierSettings,
 };
 
 /// Whether a flush of several devices uses threads.
@@ -329,12 +329,14 @@ impl Pool {
     }
 
     /// What content could get without a device, and perhaps with one more of `joining` segments in its place. `freed`: segments
-    /// that what lies on it frees on another one when it moves, as its other copies move with it.
+    /// that what lies on it frees on another one of its tier when it moves, as its other copies move with it; `anywhere`: so
+    /// many more in all.
     pub fn for_content_leaving(
         &self,
         leaving: u16,
         joining: Option<u64>,
-        freed: impl Fn(u16) -> u64,
+        freed: impl Fn(u16) -> Freed,
+        anywhere: u64,
     ) -> ContentRoom {
         let tier_of_leaving = self.tier_of(leaving);
         let label = self.label.read();
@@ -346,11 +348,14 @@ impl Pool {
                 device.number != leaving && device.tier.load(Ordering::Relaxed) == tier && device.is_usable()
             };
             let here = open.iter().filter(stays);
-            let mut free: Vec<u64> = here
-                .map(|device| allocator.counts(device.number).free + freed(device.number))
-                .collect();
-            free.extend(joining.filter(|_| tier_of_leaving == Some(tier)));
-            room.add(free, settings.copies);
+            let free = here.map(|device| (device.number, allocator.counts(device.number).free));
+            if tier_of_leaving != Some(tier) {
+                room.add(free.map(|(_, free)| free).collect(), settings.copies);
+                continue;
+            }
+            let mut others: Vec<(u64, Freed)> = free.map(|(number, free)| (free, freed(number))).collect();
+            others.extend(joining.map(|free| (free, Freed::default())));
+            room.add_with_freed(&others, anywhere, settings.copies);
         }
         room
     }

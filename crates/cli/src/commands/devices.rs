@@ -46,6 +46,7 @@ pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
                 return output::json(&added);
             }
             for device in added.as_array().into_iter().flatten() {
+                warn(device);
                 let path = device["path"].as_str().unwrap_or_default();
                 let size = format_size(device["size_bytes"].as_u64().unwrap_or(0));
                 if dry_run {

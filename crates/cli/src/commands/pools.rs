@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use serde_json::{Value, json};
 use terrace_control::{Failure, RunLock};
 use terrace_device::format_size;
-use terrace_engine::{Engine, OpenOptions, PoolSpec};
+use terrace_engine::{Engine, OpenOptions, PoolSpec, shortage_in_words};
 use terrace_pool::PoolState;
 
 use super::{Session, logged, rewind};
@@ -155,6 +155,10 @@ pub fn make(
     engine.close().map_err(|error| fail(&error))?;
     drop(engine);
     registry.save(&known)?;
+    let shortage = shortage_in_words(spec.tiers.iter().flat_map(|tier| &tier.devices));
+    if !shortage.is_empty() {
+        eprintln!("terrace: {shortage}");
+    }
     Ok(known)
 }
 

@@ -181,7 +181,8 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
         for damage in scrub.damage.iter().take(DAMAGE_SHOWN) {
             line("", damage.clone())?;
         }
-        rest(DAMAGE_SHOWN, scrub.damage.len(), "'terrace status --json'")?;
+        let all = scrub.damage.len() + usize::try_from(scrub.damage_left_out()).unwrap_or(usize::MAX);
+        rest(DAMAGE_SHOWN, all, "'terrace status --json' has the first of them")?;
         for file in scrub.files.iter().take(FILES_SHOWN) {
             line("damaged", file.clone())?;
         }

@@ -61,6 +61,10 @@ pub fn scrub(session: &Session, pool: &str, waiting: Waiting) -> Result<ExitCode
             .iter()
             .chain(&status.mended)
             .try_for_each(|line| output::line(&format!("  {line}")))?;
+        match status.damage_left_out() {
+            0 => {}
+            more => output::line(&format!("  and {more} more"))?,
+        }
         status
             .files
             .iter()

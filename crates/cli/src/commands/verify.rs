@@ -276,5 +276,9 @@ fn print(report: &VerifyReport) -> Result<(), Failure> {
     report
         .problems
         .iter()
-        .try_for_each(|problem| output::line(&format!("  {problem}")))
+        .try_for_each(|problem| output::line(&format!("  {problem}")))?;
+    match report.more_problems {
+        0 => Ok(()),
+        more => output::line(&format!("  and {more} more")),
+    }
 }

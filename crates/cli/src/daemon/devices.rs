@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Progress};
 use terrace_device::{DeviceSpec, format_size};
-use terrace_engine::{LeavingPlan, TierPlace};
+use terrace_engine::{LeavingPlan, TierPlace, shortage_in_words};
 
 use super::{
     Daemon,
@@ -39,9 +39,12 @@ impl Daemon {
                 .engine
                 .plan_adding(&tier, &specs, place.as_ref(), copies, force);
             let plan = plan.map_err(|error| failed(&what, &error))?;
-            let rows = plan.iter().map(
-                |device| json!({ "path": device.path, "size_bytes": device.size_bytes, "made": device.is_made }),
-            );
+            let rows = plan.iter().zip(&specs).map(|(device, spec)| {
+                json!({
+                    "path": device.path, "size_bytes": device.size_bytes, "made": device.is_made,
+                    "warning": shortage_in_words([spec]),
+                })
+            });
             return Ok(Value::Array(rows.collect()));
         }
         let added = self
@@ -49,9 +52,12 @@ impl Daemon {
             .add_devices(&tier, &specs, place.as_ref(), copies, force);
         self.remember_pool();
         let added = added.map_err(|error| failed(&what, &error))?;
-        let rows = added.iter().map(
-            |device| json!({ "number": device.number, "path": device.path, "size_bytes": device.size_bytes }),
-        );
+        let rows = added.iter().zip(&specs).map(|(device, spec)| {
+            json!({
+                "number": device.number, "path": device.path, "size_bytes": device.size_bytes,
+                "warning": shortage_in_words([spec]),
+            })
+        });
         Ok(Value::Array(rows.collect()))
     }
 
@@ -140,7 +146,10 @@ impl Daemon {
         let job = self.engine.replace_device(&old, &new, force);
         self.remember_pool();
         let job = job.map_err(|error| failed(&what, &error))?;
-        self.wait_for_leaving(&what, job, parameters, exchange)
+        let warning = shortage_in_words([&new]);
+        let mut done = self.wait_for_leaving(&what, job, parameters, exchange)?;
+        done["warning"] = json!(warning);
+        Ok(done)
     }
 
     /// Without a size: what it has grown by is used; with one: its end is emptied and cut off.

@@ -45,7 +45,7 @@ impl Run {
         ensure!(
             progress.damaged_tables.is_empty() || self.scarred || !self.rig.machine.is_powered(),
             "nothing damaged the tables: {}",
-            progress.damaged_tables.join("; ")
+            progress.damaged_tables.lines().join("; ")
         );
         Ok(())
     }
