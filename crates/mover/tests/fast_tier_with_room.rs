@@ -194,5 +194,6 @@ fn what_is_read_all_over_comes_up_as_a_whole() {
     assert!(before.slow < 0.97 && before_mixed.slow < 0.68, "{before:?}");
     assert!(trained.slow < 0.12, "{trained:?}");
     assert!(after.slow < 0.115 && after_mixed.slow < 0.085, "{after:?}");
-    assert!(restart.slow < 0.1 && restart_mixed.slow < 0.08, "{restart:?}");
+    // It was 0.098; what is read now and then leaves room for writes since (decision 0071).
+    assert!(restart.slow < 0.107 && restart_mixed.slow < 0.08, "{restart:?}");
 }

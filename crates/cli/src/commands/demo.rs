@@ -261,7 +261,7 @@ impl Stage {
         let slow = status["tiers"][1]["live_bytes"].as_u64().unwrap_or(0);
         check(slow > 0, "it lies on the slow tier", format_size(slow))?;
         // Room to rise into.
-        self.terrace(&["tier", "set", "high_water=85%", "low_water=75%", "demo/fast"])?;
+        self.terrace(&["tier", "set", "high_water=85%", "low_water=60%", "demo/fast"])?;
 
         let on_fast = |path: &str| -> Result<(u64, u64), Failure> {
             let found = self.query(&["where", path])?;
