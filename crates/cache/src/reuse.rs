@@ -145,7 +145,9 @@ impl ReuseSampler {
     /// The share of reads (0–1) that a fast tier of this size would have answered; `None` before the first read.
     pub fn hit_rate(&self, size_bytes: u64) -> Option<f64> {
         let pieces = self.pieces.hit_rate(size_bytes)?;
-        Some(self.regions.hit_rate(size_bytes)?.max(pieces))
+        let most = self.regions.hit_rate(size_bytes)?.max(pieces);
+        // What every size answers, none does not.
+        Some(if size_bytes == 0 { 0.0 } else { most })
     }
 
     /// Forgets everything.
@@ -411,6 +413,13 @@ mod tests {
         assert_eq!(sampler.reads(), 16_384);
         sampler.clear();
         assert_eq!(sampler.hit_rate(MIB), None);
+    }
+
+    #[test]
+    fn no_tier_answers_nothing_though_one_block_is_read_over_and_over() {
+        let sampler = single_blocks(&[(7, BLOCK); 100]);
+        assert_eq!(sampler.hit_rate(0), Some(0.0));
+        assert!(sampler.hit_rate(MIB).unwrap() > 0.98);
     }
 
     #[test]

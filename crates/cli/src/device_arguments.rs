@@ -50,7 +50,8 @@ pub enum DeviceCommand {
         #[command(flatten)]
         waiting: Waiting,
     },
-    /// Put a new device in the place of another one, which is emptied and taken out
+    /// Put a new device in the place of another one, which is emptied and taken out; both stay if the job that does it is
+    /// cancelled
     Replace {
         /// The pool
         pool: String,

@@ -28,8 +28,14 @@ pub enum JobAction {
 #[derive(Debug, Args)]
 pub struct JobChoice {
     /// Its number, as 'terrace jobs' shows it
+    #[arg(value_parser = parse_id)]
     pub id: u64,
     /// Its pool, if more than one is running
     #[arg(long)]
     pub pool: Option<String>,
+}
+
+fn parse_id(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| "a job has a number, which 'terrace jobs' shows".to_owned())
 }

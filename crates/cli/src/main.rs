@@ -79,7 +79,8 @@ fn usage(error: &clap::Error) -> ExitCode {
                 }
                 parts.push(part.trim());
             }
-            let message = parts.join(" ").split_whitespace().collect::<Vec<_>>().join(" ");
+            // Beside the mistake, what clap thinks was meant.
+            let message = parts.join("; ").split_whitespace().collect::<Vec<_>>().join(" ");
             let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
             eprintln!("terrace: understand the command: {message}; {advice}");
             ExitCode::from(2)

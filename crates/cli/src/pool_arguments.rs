@@ -134,7 +134,8 @@ pub enum TierCommand {
         dry_run: bool,
     },
     /// Set how a tier is used: promote_after, demote_after, high_water, low_water, landing (off, sequential, random, all: which
-    /// new writes land on it), rate_limit, window, hold
+    /// new writes land on it), rate_limit, window (HH:MM-HH:MM in local time, when policies may move to and from it; what is
+    /// asked for does not wait), hold
     Set {
         /// PROPERTY=VALUE, any number of them
         #[arg(required = true, value_name = "PROPERTY=VALUE")]

@@ -219,6 +219,25 @@ fn wrong_properties_are_wrong_usage_everywhere() {
 }
 
 #[test]
+fn a_mistake_is_told_with_what_may_have_been_meant_beside_it() {
+    let machine = Machine::new();
+    let told = |words: &[&str]| {
+        let output = machine.run(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let id = told(&["jobs", "cancel", "scrub"]);
+    assert!(
+        id.contains("'terrace jobs' shows") && !id.contains("digit"),
+        "{id}"
+    );
+    let sign = told(&["tier", "what-if", "tank", "--fast", "-1"]);
+    assert!(sign.contains("found; tip: "), "{sign}");
+    let size = told(&["tier", "what-if", "tank", "--fast", "huge"]);
+    assert_eq!(size.matches("1.5T").count(), 1, "{size}");
+}
+
+#[test]
 fn work_that_finds_nothing_to_do_ends_at_a_hundred_percent() {
     let machine = Machine::new();
     machine.make_pool();

@@ -282,6 +282,8 @@ fn files_are_moved_pinned_and_left_alone() {
             .error(&["destroy", "tank/data@kept", "--yes"], 1)
             .contains("terrace release")
     );
+    let line = machine.error(&["release", "other", "tank/data@kept"], 1);
+    assert!(line.contains("'terrace get holds tank/data@kept'"), "{line}");
     machine.ok(&["release", "backup", "tank/data@kept"]);
     machine.ok(&["destroy", "tank/data@kept", "--yes"]);
 }

@@ -56,6 +56,18 @@ fn a_pool_lives_its_life() {
 }
 
 #[test]
+fn a_wrong_property_of_a_new_pool_leaves_its_devices_as_they_were() {
+    let machine = Machine::new();
+    let disk = machine.path("disk.img");
+    std::fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    let tier = format!("disk={}", disk.display());
+    for wrong in ["nonsense=1", "compression=best", "memory=1", "pin=slow"] {
+        machine.error(&["pool", "create", "tank", "--tier", &tier, "-o", wrong], 2);
+    }
+    machine.ok(&["pool", "create", "tank", "--tier", &tier, "-o", "pin=disk"]);
+}
+
+#[test]
 fn the_daemon_is_out_of_reach_of_the_terminal_and_in_its_session() {
     let machine = Machine::new();
     machine.make_pool();

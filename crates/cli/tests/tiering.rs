@@ -55,6 +55,25 @@ fn how_long_a_tier_holds_is_kept() {
 }
 
 #[test]
+fn a_device_that_leaves_is_not_told_to_leave_again() {
+    let machine = Machine::new();
+    machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:128M,b.img:128M"]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    put(&machine, "f", 64 * MIB, 1);
+    // Minutes, of which none is waited for.
+    machine.ok(&["tier", "set", "rate_limit=64K", "tank/only"]);
+    machine.ok(&["evacuate", "tank", "a.img", "--no-wait"]);
+    for words in [
+        &["pool", "remove", "tank", "a.img"][..],
+        &["pool", "remove", "tank", "a.img", "-n"],
+        &["evacuate", "tank", "a.img", "-n"],
+    ] {
+        let line = machine.error(words, 1);
+        assert!(line.contains("it is being emptied already, by job"), "{line}");
+    }
+}
+
+#[test]
 fn an_evacuation_is_given_up_and_the_device_used_again() {
     let machine = Machine::new();
     machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:128M,b.img:128M"]);

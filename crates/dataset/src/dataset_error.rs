@@ -72,7 +72,7 @@ pub enum DatasetError {
         tag: String,
     },
     /// The hold is not there, or is there already.
-    #[error("snapshot '{name}' has {state} hold '{tag}'")]
+    #[error("snapshot '{name}' has {state} hold '{tag}'; 'terrace get holds {name}' shows what it has")]
     Hold {
         /// Its name.
         name: String,

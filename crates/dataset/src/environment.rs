@@ -94,9 +94,33 @@ impl Environment {
     }
 }
 
-/// What the read cache may take: the sketch, which keeps its size, is small beside it, and comes out of its share.
+/// What the read cache may take: the sketch, which keeps its size, comes out of its share. Small beside that at first, it
+/// may be all of it once the budget is much less than the pool was opened with: half is for content even then, until the
+/// next start makes a smaller one.
 fn cache_bytes(budget: &Budget, chunk_heat: &ChunkHeat) -> u64 {
-    budget
-        .read_cache_bytes()
-        .saturating_sub(chunk_heat.memory_bytes())
+    let share = budget.read_cache_bytes();
+    share.saturating_sub(chunk_heat.memory_bytes().min(share / 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use terrace_device::ManualClock;
+    use terrace_store::{ChunkId, MemoryStore};
+
+    use super::*;
+
+    #[test]
+    fn content_is_kept_after_the_budget_has_shrunk_to_a_small_part() {
+        let budget = Arc::new(Budget::new(4 << 30));
+        let clock = Arc::new(ManualClock::new(1));
+        let environment =
+            Environment::with_budget(Arc::new(MemoryStore::new(1 << 30)), clock, budget.clone());
+        budget.set_limit(64 << 20);
+        environment.size_cache();
+        environment
+            .cache
+            .insert(ChunkId(1), Bytes::from(vec![1; 128 << 10]));
+        assert!(environment.cache.contains(ChunkId(1)));
+    }
 }

@@ -575,29 +575,16 @@ impl Tree for Filesystem {
         let used_bytes = counters.referenced_bytes();
         let usage = self.live.dataset.usage();
         let available = usage.available_bytes(&space);
-        let statistics = match usage.quota_left_bytes() {
-            Some(left) => {
-                let available_bytes = left.min(available);
-                FsStatistics {
-                    size_bytes: used_bytes + available_bytes,
-                    available_bytes,
-                    used_bytes,
-                    objects: 0,
-                }
-            }
-            None => FsStatistics {
-                size_bytes: space
-                    .size_bytes
-                    .saturating_sub(space.reserve_bytes)
-                    .max(available),
-                available_bytes: available,
-                used_bytes,
-                objects: 0,
-            },
-        };
+        let available_bytes = usage
+            .quota_left_bytes()
+            .map_or(available, |left| left.min(available));
         Ok(FsStatistics {
+            // Not what the devices have: second copies, what the pool keeps for itself and what others have written would be
+            // called used here, more than half of an empty pool of two copies.
+            size_bytes: used_bytes + available_bytes,
+            available_bytes,
+            used_bytes,
             objects: counters.objects,
-            ..statistics
         })
     }
 }

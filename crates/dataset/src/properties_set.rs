@@ -18,6 +18,40 @@ use crate::{
     settings::Durability,
 };
 
+/// Whether [`Datasets::set`] would find the property and the value right for the filesystem of a pool that is still to be made,
+/// with these tiers.
+///
+/// # Errors
+/// As of [`Datasets::check_set`].
+pub fn check_for_new_pool(property: &str, value: &str, tiers: &[String]) -> Result<(), DatasetError> {
+    kept(false, property, value, tiers).map(drop)
+}
+
+/// The value as a filesystem or volume keeps it.
+fn kept(is_volume: bool, property: &str, value: &str, tiers: &[String]) -> Result<String, DatasetError> {
+    if property == "size" || property == "volsize" {
+        return Err(DatasetError::InvalidProperty(
+            "use 'terrace volume resize' to change a size".into(),
+        ));
+    }
+    let value = canonical(property, value, tiers)?;
+    if property == "block_size" && !is_volume {
+        return Err(DatasetError::PropertyRefused(
+            "'block_size' is a property of volumes".into(),
+        ));
+    }
+    Ok(value)
+}
+
+fn canonical(property: &str, value: &str, tiers: &[String]) -> Result<String, DatasetError> {
+    if figure_names().contains(&property) {
+        return Err(DatasetError::InvalidProperty(format!(
+            "'{property}' is a figure; it cannot be set"
+        )));
+    }
+    properties::canonical(property, value, tiers).map_err(DatasetError::InvalidProperty)
+}
+
 impl Datasets {
     /// The value of a property, or of all of them (`all`), with figures such as `used`.
     pub fn get(&self, name: &str, property: &str) -> Result<Vec<PropertyValue>, DatasetError> {
@@ -56,18 +90,12 @@ impl Datasets {
 
     /// The value as it is kept.
     fn checked(&self, node: &Node, property: &str, value: &str) -> Result<String, DatasetError> {
-        if property == "size" || property == "volsize" {
-            return Err(DatasetError::InvalidProperty(
-                "use 'terrace volume resize' to change a size".into(),
-            ));
-        }
-        let value = self.check_property(property, value)?;
-        if property == "block_size" && !node.record.read().kind.is_volume() {
-            return Err(DatasetError::PropertyRefused(
-                "'block_size' is a property of volumes".into(),
-            ));
-        }
-        Ok(value)
+        kept(
+            node.record.read().kind.is_volume(),
+            property,
+            value,
+            &self.tiers(),
+        )
     }
 
     /// Sets a property; in force at once for it and what inherits it.
@@ -130,12 +158,7 @@ impl Datasets {
     }
 
     pub(crate) fn check_property(&self, property: &str, value: &str) -> Result<String, DatasetError> {
-        if figure_names().contains(&property) {
-            return Err(DatasetError::InvalidProperty(format!(
-                "'{property}' is a figure; it cannot be set"
-            )));
-        }
-        properties::canonical(property, value, &self.tiers()).map_err(DatasetError::InvalidProperty)
+        canonical(property, value, &self.tiers())
     }
 
     /// Works out the settings of these again, for whom others hold now. Of those whose fsync begins to mean durable, what they were

@@ -426,6 +426,8 @@ impl Engine {
     fn leave(&self, name: &str, goal: Goal) -> Result<u64, EngineError> {
         self.check_open()?;
         let info = self.find_device(name)?;
+        // Of one that leaves already the plan says there is no room: that is set aside for it.
+        self.check_stays(info.number)?;
         let plan = self.plan_leaving(&info, 0);
         if !plan.obstacle.is_empty() {
             return Err(EngineError::Invalid(plan.obstacle));
@@ -557,12 +559,11 @@ impl Engine {
     ) -> Result<u64, EngineError> {
         self.check_open()?;
         let info = self.find_device(old)?;
+        self.check_stays(info.number)?;
         let plan = self.plan_leaving(&info, self.joining_bytes(device.size_bytes()));
         if !plan.obstacle.is_empty() {
             return Err(EngineError::Invalid(plan.obstacle));
         }
-        // Before the new one is part of the pool.
-        self.check_stays(info.number)?;
         self.add_opened(&plan.tier, device, None, 1, force)?;
         self.start_emptying(info.number, Goal::Remove, None)
     }

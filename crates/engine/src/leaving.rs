@@ -254,8 +254,11 @@ impl Engine {
         }
     }
 
-    /// Whether [`start_emptying`](Self::start_emptying) would not be refused since the device leaves already.
-    pub(crate) fn check_stays(&self, device: u16) -> Result<(), EngineError> {
+    /// Whether nothing empties a device yet, so that it could be told to leave.
+    ///
+    /// # Errors
+    /// `Busy` with the job that does.
+    pub fn check_stays(&self, device: u16) -> Result<(), EngineError> {
         check_not_leaving(&self.leaving.wanted.lock(), device)
     }
 

@@ -6,7 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use terrace_device::DeviceSpec;
 
-use crate::EngineError;
+use crate::{
+    EngineError,
+    properties::{canonical, is_pool_property},
+};
 
 /// A tier of a new pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +84,7 @@ impl PoolSpec {
                 "a pool needs at least one tier; add --tier NAME=DEVICE, fastest first".into(),
             ));
         }
+        let tier_names: Vec<String> = spec.tiers.iter().map(|tier| tier.name.clone()).collect();
         for text in copies {
             let bad = || EngineError::Invalid(format!("--copies '{text}': write TIER=N, for example slow=2"));
             let (tier, count) = text.split_once('=').ok_or_else(bad)?;
@@ -90,7 +94,10 @@ impl PoolSpec {
                 .iter_mut()
                 .find(|other| other.name == tier)
                 .ok_or_else(|| {
-                    EngineError::Invalid(format!("--copies '{text}': there is no tier '{tier}'"))
+                    EngineError::Invalid(format!(
+                        "--copies '{text}': there is no tier '{tier}'; there are {}",
+                        tier_names.join(", ")
+                    ))
                 })?;
             if count == 0 || usize::from(count) > tier.devices.len() {
                 return Err(EngineError::Invalid(format!(
@@ -105,6 +112,12 @@ impl PoolSpec {
             let (name, value) = text
                 .split_once('=')
                 .ok_or_else(|| EngineError::Invalid(format!("-o '{text}': write PROPERTY=VALUE")))?;
+            // Not only when it is set, on a pool that is made already: what was on the devices would be lost for a wrong word.
+            if is_pool_property(name) {
+                canonical(name, value)?;
+            } else {
+                terrace_dataset::check_for_new_pool(name, value, &tier_names)?;
+            }
             spec.properties.insert(name.into(), value.into());
         }
         Ok(spec)
@@ -174,7 +187,20 @@ mod tests {
         assert!(error(&["f=/x/a:1Q"], &[]).contains("not a size"));
         assert!(error(&["f=s3://bucket/x"], &[]).contains("bucket"));
         assert!(error(&["f=/x/a:1G"], &["f=2"]).contains("1 device"));
-        assert!(error(&["f=/x/a:1G"], &["g=1"]).contains("no tier"));
+        assert!(error(&["f=/x/a:1G"], &["g=1"]).contains("no tier 'g'; there are f"));
         assert!(PoolSpec::parse("../x", &words(&["f=/x/a:1G"]), &[], &[]).is_err());
+        for property in [
+            "nonsense=1",
+            "compression=best",
+            "memory=1",
+            "pin=slow",
+            "used=1",
+            "size=1G",
+            "block_size=512",
+            "compression",
+        ] {
+            let tiers = words(&["f=/x/a:1G"]);
+            PoolSpec::parse("tank", &tiers, &[], &words(&[property])).expect_err(property);
+        }
     }
 }

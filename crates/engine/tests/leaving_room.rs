@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use full_pool::{MIB, Modelled, Rig};
 use terrace_dataset::{NewDataset, Volume};
+use terrace_device::MemoryDevice;
 
 /// The largest thick volume that is granted.
 fn largest(rig: &Rig, name: &str) -> Option<Arc<Volume>> {
@@ -93,4 +94,23 @@ fn what_is_set_aside_for_a_device_that_is_emptied_is_given_back() {
     assert!(aside(&rig) >= before);
     drive(&rig, job);
     assert_eq!(aside(&rig), before);
+}
+
+#[test]
+fn a_device_that_leaves_already_is_refused_for_that_and_not_for_the_room_set_aside_for_it() {
+    let mut rig = Rig::of(&[(vec![160 * MIB; 3], 1)]);
+    let data = rig.filesystem("tank/data");
+    rig.is_room_for(&data, "file", 270 * MIB).unwrap();
+    rig.tick();
+    let job = rig.engine.shrink_device("/disk1", 48 * MIB).unwrap();
+    let refusals = [
+        rig.engine.evacuate_device("/disk1"),
+        rig.engine.remove_device("/disk1"),
+        rig.engine
+            .replace_opened("/disk1", Arc::new(MemoryDevice::new("/new", 32 * MIB)), false),
+    ];
+    for refused in refusals {
+        let told = refused.unwrap_err().to_string();
+        assert!(told.contains(&format!("by job {job}")), "{told}");
+    }
 }

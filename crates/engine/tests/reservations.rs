@@ -368,3 +368,19 @@ fn a_device_that_what_is_promised_needs_does_not_leave() {
     }
     rig.engine.remove_device("/disk1").unwrap();
 }
+
+#[test]
+fn a_filesystem_shows_as_used_what_it_holds_whatever_the_pool_keeps_beside_it() {
+    for tiers in [vec![(vec![256 * MIB, 256 * MIB], 2)], vec![(vec![256 * MIB], 1)]] {
+        let mut rig = Rig::of(&tiers);
+        let _others = rig.thick("tank/v", 16 * MIB);
+        let data = rig.filesystem("tank/data");
+        let used = || {
+            let shown = data.statistics().unwrap();
+            (shown.size_bytes - shown.available_bytes, shown.used_bytes)
+        };
+        assert_eq!(used(), (0, 0), "{tiers:?}");
+        rig.is_room_for(&data, "file", 8 * MIB).unwrap();
+        assert_eq!(used(), (8 * MIB, 8 * MIB), "{tiers:?}");
+    }
+}

@@ -66,7 +66,7 @@ fn what_is_cold_makes_way_within_a_minute() {
     fill(&pool, 22, &mut next);
     pool.settle();
     let cold = pool.store.space_of_fast();
-    assert!(cold > 16 * MIB, "{cold}");
+    assert!(cold > 13 * MIB, "{cold}");
     pool.environment().heat.clear();
     let mut buffer = vec![0; BLOCK as usize];
     // So many seconds, so many reads in each.

@@ -152,6 +152,12 @@ fn configuration(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     };
     let config = builder
         .with_single_cert(chain, key)
-        .map_err(|error| refused(&error))?;
+        .map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => refused(&format!(
+                "the key '{}' belongs to another one",
+                files.key.display()
+            )),
+            error => refused(&error),
+        })?;
     Ok(Arc::new(config))
 }

@@ -281,7 +281,11 @@ fn files_that_are_no_certificates_are_named() {
         "{wrong}"
     );
     let strange = with(&|files| files.key = certificates.path("client-key.pem"));
-    assert!(matches!(strange, TlsError::Refused(..)), "{strange}");
+    assert!(
+        matches!(strange, TlsError::Refused(..))
+            && strange.to_string().contains("client-key.pem' belongs to another"),
+        "{strange}"
+    );
 }
 
 fn tool(program: &str, words: &[&str]) -> Option<std::process::Output> {

@@ -23,7 +23,7 @@ fn body() -> Vec<u8> {
     body.push(1);
     body.extend(b"\x04fast");
     body.extend(0.85f64.to_bits().to_le_bytes());
-    body.extend(0.75f64.to_bits().to_le_bytes());
+    body.extend(0.6f64.to_bits().to_le_bytes());
     body.push(1);
     body.extend(3u32.to_le_bytes());
     body.extend(60u64.to_le_bytes());

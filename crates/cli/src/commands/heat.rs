@@ -105,8 +105,14 @@ pub fn devices(session: &Session, pool: &str) -> Result<(), Failure> {
 pub fn what_if(session: &Session, pool: &str, sizes: &[String]) -> Result<(), Failure> {
     let parse = |text: &String| {
         let parsed = parse_size(text);
-        parsed
-            .map_err(|why| Failure::new(format!("read size '{text}'"), why, "write 512M or 1.5T").as_usage())
+        parsed.map_err(|why| {
+            Failure::new(
+                format!("read size '{text}'"),
+                why,
+                "give sizes of the fastest tier, such as --fast 500G 1T",
+            )
+            .as_usage()
+        })
     };
     // '--fast 1G,2G' as well.
     let words = sizes.iter().flat_map(|word| word.split(',')).map(str::to_owned);

@@ -107,6 +107,9 @@ impl Daemon {
         // What is still in memory has no place yet.
         self.sync()?;
         if parameters.flag("dry_run")? {
+            self.engine
+                .check_stays(info.number)
+                .map_err(|error| fail(&error))?;
             return Ok(plan_json(
                 &self.engine.plan_leaving(&info, 0),
                 info.state.as_str(),

@@ -230,7 +230,11 @@ fn change_tier(settings: &mut TierSettings, property: &str, value: &str) -> Resu
                     })?,
             }
         }
-        "window" => settings.window = parse_window(value).ok_or_else(|| wrong("HH:MM-HH:MM, or always"))?,
+        "window" => {
+            settings.window = parse_window(value).ok_or_else(|| {
+                wrong("HH:MM-HH:MM, two local times from 00:00 to 23:59 such as 22:00-06:00, or always")
+            })?
+        }
         _ => {
             return Err(format!(
                 "a tier has no property '{property}'; there are promote_after, demote_after, high_water, low_water, \
@@ -312,5 +316,10 @@ mod tests {
                 "{property}={value}"
             );
         }
+        let refused = change_tier(&mut settings, "window", "22:00-24:00").unwrap_err();
+        assert!(
+            refused.contains("local times from 00:00 to 23:59") && refused.contains("22:00-06:00"),
+            "{refused}"
+        );
     }
 }

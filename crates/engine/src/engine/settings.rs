@@ -65,11 +65,15 @@ impl Engine {
         self.mover.set_enabled(self.migration());
         if self.memory_override.is_none() {
             let memory = properties::memory_bytes(&self.pool.property("memory").unwrap_or_default());
-            if memory != self.environment.budget.limit_bytes() {
+            let before = self.environment.budget.limit_bytes();
+            if memory != before {
                 self.environment.budget.set_limit(memory);
                 self.datasets.size_caches();
                 let (memtable_bytes, block_cache_bytes) = shares_of_store(&self.environment.budget);
                 self.chunks.set_memory(memtable_bytes, block_cache_bytes);
+                if memory < before {
+                    terrace_device::give_spare_memory_back();
+                }
             }
         }
     }
