@@ -303,7 +303,7 @@ impl ChunkStore {
         here.is_some_and(|(tier, room)| is(at, room, tier.landing_mark))
     }
 
-    fn resting_from(&self) -> u8 {
+    pub(crate) fn resting_from(&self) -> u8 {
         self.resting_from.load(Ordering::Relaxed)
     }
 

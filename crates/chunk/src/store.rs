@@ -18,8 +18,8 @@ use terrace_log::Log;
 use terrace_meta::{MetaError, Tree};
 use terrace_pool::{Pool, PoolError};
 use terrace_store::{
-    Batch, ChunkFill, ChunkId, ChunkInfo, ChunkPart, Compression, MoveRates, Piece, Placement, Reservation,
-    RewriteOutcome, Sequence, Space, Store, StoreError, Trial, Written,
+    Batch, ChunkFill, ChunkId, ChunkInfo, ChunkPart, Compression, LandingShortage, MoveRates, Piece,
+    Placement, Reservation, RewriteOutcome, Sequence, Space, Store, StoreError, Trial, Written,
 };
 
 use crate::{
@@ -174,6 +174,18 @@ pub(crate) fn meta_error(error: MetaError) -> StoreError {
 impl Store for ChunkStore {
     fn waits_for_sinking(&self) -> bool {
         self.sinking.is_waited_for()
+    }
+
+    fn landing_shortage(&self, bytes: u64, garbage_part: u64) -> Option<LandingShortage> {
+        self.shortage_for(bytes, garbage_part)
+    }
+
+    fn bring_garbage_back(&self) -> Result<(), StoreError> {
+        self.relieve(StreamKey::Random, &|| false)
+    }
+
+    fn moved_in_need(&self, tier_bytes: &BTreeMap<u8, u64>) {
+        self.rates.take_in_need(tier_bytes);
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {

@@ -10,8 +10,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_pool::TierInfo;
+use terrace_store::LandingShortage;
 
-use crate::store::ChunkStore;
+use crate::{store::ChunkStore, streams::StreamKey};
 
 /// Of the live content, the part that garbage must be for compaction to win much.
 const WORTH_PART: u64 = 8;
@@ -93,6 +94,16 @@ impl TierRoom {
         self.beyond() * self.segment_bytes
     }
 
+    /// What is missing for so many bytes of new content; garbage beyond one part in `garbage_part` of the live content is room.
+    pub fn missing_bytes(&self, bytes: u64, garbage_part: u64, mark: f64) -> u64 {
+        let no_room = (self.live_bytes / garbage_part.max(1)).max(2 * self.segment_bytes);
+        let room = self.landing_bytes() + self.garbage_bytes.saturating_sub(no_room);
+        let filled = self.segments.saturating_sub(self.free) * self.segment_bytes;
+        let filled = filled.saturating_sub(self.garbage_bytes);
+        let below_mark = (mark * (self.segments * self.segment_bytes) as f64) as u64;
+        bytes.saturating_sub(room.min(below_mark.saturating_sub(filled)))
+    }
+
     /// Whether a segment can be taken for new content, beyond the floor and below the mark.
     pub fn has_room(&self, mark: f64) -> bool {
         let used = self.segments.saturating_sub(self.free);
@@ -108,6 +119,23 @@ impl TierRoom {
 }
 
 impl ChunkStore {
+    /// What is missing for so many bytes where small writes land, if that is above another tier.
+    pub(crate) fn shortage_for(&self, bytes: u64, garbage_part: u64) -> Option<LandingShortage> {
+        let tiers = self.pool.tiers();
+        let at = self.landing_tier(StreamKey::Random, &tiers)?;
+        if at + 1 >= tiers.len() || at >= usize::from(self.resting_from()) {
+            return None;
+        }
+        let rooms = self.rooms_of(&tiers);
+        let missing_bytes = rooms
+            .get(at)?
+            .missing_bytes(bytes, garbage_part, tiers.get(at)?.landing_mark);
+        (missing_bytes > 0).then_some(LandingShortage {
+            tier: at as u8,
+            missing_bytes,
+        })
+    }
+
     /// The room of each tier, fastest first.
     pub(crate) fn tier_rooms(&self) -> Vec<TierRoom> {
         self.rooms_of(&self.pool.tiers())
@@ -185,5 +213,28 @@ mod tests {
         // A tier that is full of what lives waits for nobody in vain.
         assert!(!room(4, 10).is_out() && !room(4, 10).is_pressed() && room(4, 10).courtesy() >= 1.0);
         assert!(room(4, 10).is_above(0.85) && !room(4, 60).is_above(0.85));
+    }
+
+    #[test]
+    fn what_is_missing_takes_garbage_for_room_that_is_worth_its_compaction() {
+        let missing = |room: TierRoom, part, mark| room.missing_bytes(10 << 20, part, mark) >> 20;
+        assert_eq!(
+            missing(room(14, 20), 2, 1.0),
+            0,
+            "ten segments are free beyond the floor"
+        );
+        assert_eq!(
+            missing(room(6, 20), 2, 1.0),
+            8,
+            "garbage is a fifth of what lives"
+        );
+        assert_eq!(
+            missing(room(6, 20), 6, 1.0),
+            5,
+            "three of twenty are beyond a sixth of the hundred and two"
+        );
+        assert_eq!(missing(room(6, 60), 2, 1.0), 0);
+        // Of 64 segments up to the mark 62 live.
+        assert_eq!(missing(room(6, 60), 2, 0.5), 8);
     }
 }

@@ -16,7 +16,7 @@ use terrace_store::{BLOCK_BYTES, ChunkId, Sequence, Trial, Written};
 use crate::{
     entry::{EntryRecord, OrphanRecord},
     error::FsError,
-    fragments::Fragment,
+    fragments::{Fragment, part_of},
     freeze::{Frozen, FrozenObject},
     inode::FileKind,
     keys,
@@ -62,7 +62,7 @@ pub(crate) struct Outcome {
     /// Whether anything is left to the sweep.
     orphans: bool,
     /// What it left in pieces.
-    fragments: Vec<Fragment>,
+    fragments: Vec<(Fragment, u16)>,
 }
 
 /// What the records have of an object.
@@ -468,6 +468,7 @@ impl LiveDataset {
                 .as_ref()
                 .and_then(|cached| Some((cached.birth, cached.record.as_ref()?)));
             let mut record = old.map_or_else(RegionRecord::new, |(_, record)| record.clone());
+            let mut overwritten = 0;
             for edit in edits {
                 match edit {
                     Edit::Void(from, to) => record.punch(from, to),
@@ -480,6 +481,7 @@ impl LiveDataset {
                         // Else what is written over would be the coldest of all.
                         for at in 0..count {
                             if let Some(before) = record.lookup(block + at) {
+                                overwritten += 1;
                                 let long = at == 0 && count >= LONG_BLOCKS;
                                 environment.chunk_heat.inherit(before, (chunk, index + at), long);
                             }
@@ -503,7 +505,7 @@ impl LiveDataset {
                     region,
                     object: frozen.object.number,
                 };
-                outcome.fragments.push(fragment);
+                outcome.fragments.push((fragment, part_of(overwritten, before)));
             }
             let record = (!record.is_empty()).then_some(record);
             outcome.regions.push((
@@ -566,8 +568,8 @@ impl LiveDataset {
         }
         let environment = self.dataset.environment();
         let now = environment.clock.monotonic_nanoseconds();
-        for fragment in outcome.fragments {
-            environment.fragments.note(fragment, now);
+        for (fragment, part) in outcome.fragments {
+            environment.fragments.note(fragment, part, now);
         }
         let mut cached_change = 0usize;
         for (object, blocks) in frozen.objects.into_iter().zip(outcome.blocks) {

@@ -88,6 +88,7 @@ impl LiveDataset {
     }
 
     fn commit_now(&self) -> Result<Sequence, FsError> {
+        self.dataset.environment().relief.clear_landing();
         let _lock = self.dataset.commit_lock();
         if self.dataset.is_gone() {
             return Err(FsError::Stale);

@@ -1,12 +1,14 @@
 //! `Fragments`: regions that commits left in many pieces, until they have come to rest.
 //!
 //! Invariants: bounded: beyond [`FRAGMENTS_MAX`] nothing more is noticed until some were taken; a region that is written
-//! again waits anew; what was taken early and put back is not taken early again unless it was written in between, and the
-//! early ones go round, so that none waits for others that are written all the time; a reader in order counts for what lies there until
+//! again waits anew; of the early ones those come first of which most was written over (greedy, as segments are cleaned), and those of
+//! which as much was go round; what was taken early and put back is not taken early again unless as much of it was written over
+//! in between; a reader in order counts for what lies there until
 //! the next commit changes it; it is a hint, kept in records so that it outlasts a restart (what was noticed rests anew then): nothing is lost with it but the
 //! layout of what nobody writes any more.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     ops::Bound::{Excluded, Unbounded},
 };
@@ -32,10 +34,20 @@ pub struct Fragment {
     pub object: u64,
 }
 
+/// A region of which all was written over, or nobody knows how much, in [`part_of`].
+pub const WHOLE_PART: u16 = 256;
+
+/// So many of so many blocks, in 256ths.
+pub fn part_of(blocks: u32, of: u32) -> u16 {
+    (blocks.min(of) * u32::from(WHOLE_PART) / of.max(1)) as u16
+}
+
 /// Since when a region rests.
 #[derive(Debug, Clone, Copy)]
 struct Noticed {
     at: u64,
+    /// How much of it commits have written over since it was last looked at, in 256ths; what is written over again counts again.
+    part: u16,
     /// It was looked at before it had rested.
     early: bool,
     /// The same for readers in order.
@@ -43,9 +55,10 @@ struct Noticed {
 }
 
 impl Noticed {
-    fn new(at: u64) -> Self {
+    fn new(at: u64, part: u16) -> Self {
         Self {
             at,
+            part,
             early: false,
             for_readers: false,
         }
@@ -94,13 +107,17 @@ pub struct Fragments {
 }
 
 impl Fragments {
-    /// A commit left this region in pieces, at this time (nanoseconds of the monotonic clock).
-    pub fn note(&self, fragment: Fragment, now: u64) {
-        let noticed = Noticed::new(now);
+    /// A commit left this region in pieces, and wrote this `part` of it over ([`part_of`], [`WHOLE_PART`] where that is not known), at
+    /// this time (nanoseconds of the monotonic clock).
+    pub fn note(&self, fragment: Fragment, part: u16, now: u64) {
+        let mut noticed = Noticed::new(now, part.min(WHOLE_PART));
         let mut inner = self.inner.lock();
         inner.noted = now;
         inner.read.remove(&fragment);
         if let Some(known) = inner.noticed.get_mut(&fragment) {
+            if !known.early {
+                noticed.part = noticed.part.saturating_add(known.part).min(WHOLE_PART);
+            }
             *known = noticed;
         } else {
             inner.add(fragment, noticed);
@@ -150,9 +167,9 @@ impl Fragments {
         due
     }
 
-    /// Takes up to `limit` regions that no commit has changed since `before`, although they have not rested long: each but
-    /// once until it is written again. With the time to [put it back](Self::put_back) with.
-    pub fn take_early(&self, before: u64, limit: usize) -> Vec<(Fragment, u64)> {
+    /// Takes up to `limit` regions that no commit has changed since `before`, although they have not rested long, and of which at
+    /// least `part` was written over: each but once until so much of it is again. With the time to [put it back](Self::put_back) with.
+    pub fn take_early(&self, before: u64, part: u16, limit: usize) -> Vec<(Fragment, u64)> {
         let mut inner = self.inner.lock();
         let (past, rest) = match inner.last_early {
             Some(last) => (Excluded(last), Some(..=last)),
@@ -160,10 +177,13 @@ impl Fragments {
         };
         let rest = rest.into_iter().flat_map(|rest| inner.noticed.range(rest));
         let round = inner.noticed.range((past, Unbounded)).chain(rest);
-        let due = round.filter(|(_, noticed)| !noticed.early && noticed.at <= before);
+        let due = round.filter(|(_, noticed)| !noticed.early && noticed.part >= part && noticed.at <= before);
+        let mut due: Vec<_> = due.map(|(fragment, noticed)| (*fragment, *noticed)).collect();
+        due.sort_by_key(|(_, noticed)| Reverse(noticed.part));
+        due.truncate(limit);
         let due: Vec<_> = due
-            .map(|(fragment, noticed)| (*fragment, noticed.at))
-            .take(limit)
+            .into_iter()
+            .map(|(fragment, noticed)| (fragment, noticed.at))
             .collect();
         due.iter().for_each(|(fragment, _)| inner.remove(fragment));
         inner.last_early = due.last().map(|(fragment, _)| *fragment).or(inner.last_early);
@@ -175,7 +195,7 @@ impl Fragments {
     pub fn put_back(&self, fragment: Fragment, at: u64, looked: bool) {
         let mut inner = self.inner.lock();
         if !inner.noticed.contains_key(&fragment) {
-            let noticed = Noticed::new(at);
+            let noticed = Noticed::new(at, WHOLE_PART);
             inner.add(
                 fragment,
                 Noticed {
@@ -191,9 +211,9 @@ impl Fragments {
         let mut inner = self.inner.lock();
         if !inner.noticed.contains_key(&fragment) {
             let noticed = Noticed {
-                at,
                 early: looked,
                 for_readers: looked,
+                ..Noticed::new(at, WHOLE_PART)
             };
             inner.add(fragment, noticed);
         }
@@ -246,7 +266,7 @@ impl Fragments {
                 region,
                 object,
             };
-            let noticed = Noticed::new(now);
+            let noticed = Noticed::new(now, WHOLE_PART);
             if inner.noticed.len() >= FRAGMENTS_MAX {
                 return;
             }
@@ -281,6 +301,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn those_come_first_of_which_most_was_written_over() {
+        let fragments = Fragments::default();
+        let at = |region| Fragment {
+            dataset: 1,
+            body: 2,
+            region,
+            object: 2,
+        };
+        for (region, blocks) in [(1, 64), (2, 192), (3, 100), (4, 20)] {
+            fragments.note(at(region), part_of(blocks, 256), 10);
+        }
+        let taken = |part, limit| {
+            let taken = fragments.take_early(10, part, limit);
+            taken
+                .into_iter()
+                .map(|(fragment, _)| fragment.region)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(taken(WHOLE_PART / 4, 2), [2, 3]);
+        assert_eq!(taken(WHOLE_PART / 2, 2), [], "of none of the others so much");
+        // Nobody knows what of it is dead: it was not looked at.
+        fragments.put_back(at(2), 10, false);
+        // What is written over after it was looked at counts alone, what is written over again adds up.
+        fragments.put_back(at(3), 10, true);
+        fragments.note(at(3), part_of(60, 256), 10);
+        fragments.note(at(4), part_of(50, 256), 10);
+        assert_eq!(taken(WHOLE_PART / 4, 9), [2, 4, 1]);
+        fragments.note(at(3), part_of(60, 256), 10);
+        assert_eq!(taken(WHOLE_PART / 4, 9), [3]);
+        assert_eq!((part_of(300, 256), part_of(0, 0)), (WHOLE_PART, 0));
+    }
+
+    #[test]
     fn what_rests_is_taken_and_no_more_is_kept_than_there_is_room_for() {
         let fragments = Fragments::default();
         let at = |region| Fragment {
@@ -290,10 +343,10 @@ mod tests {
             object: 2,
         };
         for region in 0..2 * FRAGMENTS_MAX as u64 {
-            fragments.note(at(region), 10);
+            fragments.note(at(region), WHOLE_PART, 10);
         }
         assert_eq!(fragments.count(), FRAGMENTS_MAX);
-        fragments.note(at(1), 20);
+        fragments.note(at(1), WHOLE_PART, 20);
         assert_eq!(fragments.take(10, 2), [at(0), at(2)]);
         assert_eq!(fragments.take(9, 2), []);
         assert_eq!(fragments.take(20, 1), [at(1)]);
@@ -308,21 +361,25 @@ mod tests {
             region,
             object: 2,
         };
-        fragments.note(at(1), 10);
-        fragments.note(at(2), 10);
-        assert_eq!(fragments.take_early(9, 5), []);
-        assert_eq!(fragments.take_early(10, 5), [(at(1), 10), (at(2), 10)]);
-        fragments.note(at(2), 30);
+        fragments.note(at(1), WHOLE_PART, 10);
+        fragments.note(at(2), WHOLE_PART, 10);
+        assert_eq!(fragments.take_early(9, 0, 5), []);
+        assert_eq!(fragments.take_early(10, 0, 5), [(at(1), 10), (at(2), 10)]);
+        fragments.note(at(2), WHOLE_PART, 30);
         fragments.put_back(at(1), 10, true);
         fragments.put_back(at(2), 10, true);
         assert_eq!(
-            fragments.take_early(29, 5),
+            fragments.take_early(29, 0, 5),
             [],
             "one was looked at, one was just written"
         );
-        assert_eq!(fragments.take_early(30, 5), [(at(2), 30)]);
+        assert_eq!(fragments.take_early(30, 0, 5), [(at(2), 30)]);
         fragments.put_back(at(2), 30, false);
-        assert_eq!(fragments.take_early(30, 5), [(at(2), 30)], "nobody looked at it");
+        assert_eq!(
+            fragments.take_early(30, 0, 5),
+            [(at(2), 30)],
+            "nobody looked at it"
+        );
         assert_eq!(
             fragments.take(10, 5),
             [at(1)],
@@ -339,11 +396,11 @@ mod tests {
             region,
             object: 2,
         };
-        (1..=4).for_each(|region| fragments.note(at(region), 10));
+        (1..=4).for_each(|region| fragments.note(at(region), WHOLE_PART, 10));
         [1, 2, 3, 7]
             .into_iter()
             .for_each(|region| fragments.note_read(at(region)));
-        fragments.note(at(2), 11);
+        fragments.note(at(2), WHOLE_PART, 11);
         assert_eq!(fragments.take_read(9, 5), []);
         assert!(fragments.is_any_read(10, false) && !fragments.is_any_read(9, false));
         assert!(fragments.is_any_read(11, true) && !fragments.is_any_read(10, true));
@@ -359,8 +416,8 @@ mod tests {
         fragments.note_read(at(1));
         fragments.note_read(at(3));
         assert_eq!(fragments.take_read(20, 5), [(at(3), 10)]);
-        assert_eq!(fragments.take_early(20, 5), [(at(2), 11), (at(4), 10)]);
-        fragments.note(at(1), 30);
+        assert_eq!(fragments.take_early(20, 0, 5), [(at(2), 11), (at(4), 10)]);
+        fragments.note(at(1), WHOLE_PART, 30);
         fragments.note_read(at(1));
         assert_eq!(fragments.take_read(30, 5), [(at(1), 30)]);
         assert_eq!(fragments.count(), 0);
@@ -378,9 +435,9 @@ mod tests {
         let mut taken = Vec::new();
         for now in 0..4 {
             for region in 0..6 {
-                fragments.note(at(region), now);
+                fragments.note(at(region), WHOLE_PART, now);
             }
-            let some = fragments.take_early(now, 4);
+            let some = fragments.take_early(now, 0, 4);
             for (fragment, since) in &some {
                 fragments.put_back(*fragment, *since, true);
             }
@@ -399,14 +456,14 @@ mod tests {
             object,
         };
         for region in [0, 1, 7, 300, u64::MAX - 1, u64::MAX] {
-            fragments.note(at(region, 2), 10);
+            fragments.note(at(region, 2), WHOLE_PART, 10);
         }
-        fragments.note(at(5, 3), 10);
+        fragments.note(at(5, 3), WHOLE_PART, 10);
         let kept = fragments.take_changed(1);
         assert_eq!((kept.len(), kept[0].object), (1, 2));
         let others = fragments.take_changed(5);
         assert_eq!((others.len(), others[0].object), (1, 3));
-        fragments.note(at(7, 2), 20);
+        fragments.note(at(7, 2), WHOLE_PART, 20);
         assert_eq!(fragments.take_changed(5), [], "only the time is another");
         let again = Fragments::default();
         again.load((1, 2, 2), kept[0].regions.as_deref().unwrap_or_default(), 50);

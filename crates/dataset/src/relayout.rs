@@ -145,6 +145,10 @@ impl LiveDataset {
         wanted: Accepts<'_>,
         most_bytes: u64,
     ) -> Vec<Result<Relaid, FsError>> {
+        // What is written now could not be put into the records.
+        if self.gives_way(cut) {
+            return vec![Ok(Relaid::Busy); fragments.len()];
+        }
         let (mut results, mut written) = (Vec::with_capacity(fragments.len()), Vec::new());
         for fragment in fragments {
             results.push(match self.write_anew(fragment, cut, wanted, most_bytes) {
@@ -334,6 +338,12 @@ impl LiveDataset {
         Ok(content)
     }
 
+    /// Whether a commit may be waiting for content to sink, which is for the very thread that is here, unless that is who needs room
+    /// himself.
+    fn gives_way(&self, cut: Cut) -> bool {
+        cut != Cut::ForRoom && self.dataset.store().waits_for_sinking()
+    }
+
     /// Puts what was written anew into the records, in one batch; for each, whether it is there: not if it changed as a
     /// whole, or not now.
     pub(crate) fn replace_records(&self, written: &[(usize, Anew)], cut: Cut) -> Result<Vec<bool>, FsError> {
@@ -341,10 +351,7 @@ impl LiveDataset {
         if written.is_empty() {
             return Ok(none);
         }
-        // The commit may wait for content to sink, which is for the very thread that is here, unless that is who needs room himself.
-        let store = self.dataset.store();
-        let gives_up = || cut != Cut::ForRoom && store.waits_for_sinking();
-        let Some(_lock) = self.dataset.commit_lock_unless(gives_up) else {
+        let Some(_lock) = self.dataset.commit_lock_unless(|| self.gives_way(cut)) else {
             return Ok(none);
         };
         let waiting = { self.pending.lock().is_some() };

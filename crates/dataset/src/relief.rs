@@ -27,6 +27,7 @@ use crate::{
     error::FsError,
     fragments::Fragment,
     keys,
+    landing::Landing,
     layout::{Cut, Layout},
     region::{REGION_BYTES, RegionRecord},
     registry::{Borrowed, Node},
@@ -64,6 +65,7 @@ pub struct Relief {
     /// What was asked for since then by who is short of working room, bytes.
     asked_bytes: AtomicU64,
     turn: Mutex<Turn>,
+    pub(crate) landing: Landing,
 }
 
 /// What one who works here leaves to the next.
@@ -101,6 +103,13 @@ impl Relief {
             self.asked_bytes.store(0, Ordering::Relaxed);
         }
         is_first
+    }
+
+    /// Before a commit: see [`landing`](crate::landing).
+    pub(crate) fn clear_landing(&self) {
+        if let Some(datasets) = self.by.get().and_then(Weak::upgrade) {
+            datasets.clear_landing();
+        }
     }
 
     /// Works until there is `enough`, or nothing more can be had.
@@ -170,7 +179,7 @@ impl Datasets {
         }
         let mut gained = 0;
         loop {
-            let noticed = self.environment.fragments.take_early(u64::MAX, REGIONS);
+            let noticed = self.environment.fragments.take_early(u64::MAX, 0, REGIONS);
             if noticed.is_empty() {
                 break;
             }

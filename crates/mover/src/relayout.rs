@@ -8,7 +8,7 @@
 use std::{cell::RefCell, collections::BTreeMap, sync::atomic::Ordering};
 
 use parking_lot::MutexGuard;
-use terrace_dataset::{Cut, Fragment, FsError, Layout, REGION_BYTES, Relaid};
+use terrace_dataset::{Cut, Fragment, FsError, Layout, REGION_BYTES, Relaid, WHOLE_PART};
 use terrace_store::{StoreError, tier_bit};
 
 use crate::{
@@ -57,7 +57,7 @@ impl Mover {
                 // Of most objects; where it is not, the region is left as it is.
                 object: found.body,
             };
-            self.environment.fragments.note(fragment, now);
+            self.environment.fragments.note(fragment, WHOLE_PART, now);
         }
     }
 
@@ -261,9 +261,10 @@ impl Mover {
                     fragments.put_back(fragment, since, !again);
                 }
                 Ok(Relaid::Left) if !look.later => {}
-                Ok(Relaid::Busy) if early => fragments.put_back(fragment, since, true),
+                // A commit was in the way.
+                Ok(Relaid::Busy) if early => fragments.put_back(fragment, since, false),
                 // It rests anew.
-                Ok(Relaid::Left | Relaid::Busy) => fragments.note(fragment, now),
+                Ok(Relaid::Left | Relaid::Busy) => fragments.note(fragment, WHOLE_PART, now),
                 Err(FsError::Stale) => {}
                 Err(error) => {
                     // What there was no room for is looked at again when there may be some.

@@ -255,7 +255,7 @@ impl Mover {
                 self.find_hot(inner);
                 self.grant_return(inner);
             }
-            let early: Vec<_> = fragments.take_early(now, EARLY_REGIONS);
+            let early: Vec<_> = fragments.take_early(now, 0, EARLY_REGIONS);
             if !early.is_empty() {
                 inner.relayouts.look_later();
                 let regions = &mut inner.relayouts.regions;

@@ -153,7 +153,9 @@ fn laid_out(pool: &Pool) {
             object: ROOT,
         };
         let now = pool.clock.monotonic_nanoseconds();
-        pool.environment().fragments.note(fragment, now);
+        pool.environment()
+            .fragments
+            .note(fragment, terrace_dataset::WHOLE_PART, now);
     }
     pool.pass(900 * SECOND);
 }

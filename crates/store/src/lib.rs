@@ -25,7 +25,9 @@ pub use chunk::{
 pub use error::StoreError;
 pub use memory::MemoryStore;
 pub use rates::{MoveRates, tier_bit};
-pub use space::{DeviceUsage, Reservation, Space, StoreMemory, TierUsage};
+pub use space::{DeviceUsage, LandingShortage, Reservation, Space, StoreMemory, TierUsage};
+
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
@@ -170,6 +172,20 @@ pub trait Store: Send + Sync {
     fn waits_for_sinking(&self) -> bool {
         false
     }
+
+    /// What is missing where small writes land for so many `bytes` of them: of garbage there, what is beyond one part in
+    /// `garbage_part` of the live content counts as room. `None` if nothing is, or if they land on the slowest tier anyway.
+    fn landing_shortage(&self, _bytes: u64, _garbage_part: u64) -> Option<LandingShortage> {
+        None
+    }
+
+    /// Brings garbage back where small writes land, if they would go to a slower tier for want of it. Reads, writes and flushes.
+    fn bring_garbage_back(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// So many bytes were written anew on these tiers for those who write: their rates count it, and it waited for none.
+    fn moved_in_need(&self, _tier_bytes: &BTreeMap<u8, u64>) {}
 
     /// Rewrites live chunks to `placement` (promotion, demotion, evacuation): the one mechanism of the mover. Chunks
     /// already there, gone, unreadable or on their way elsewhere are counted in the outcome, not moved.
