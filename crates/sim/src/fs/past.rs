@@ -6,6 +6,8 @@
 //! (worked out here on their own), and each shows what the dataset was when it was closed. What was not durable when
 //! the power went may be there or not.
 
+use std::ops::RangeInclusive;
+
 use terrace_dataset::{At, DatasetError, FsError, ROOT, Tree};
 
 use crate::{
@@ -502,8 +504,14 @@ impl Run {
             .collect())
     }
 
-    /// After a tick closed `checkpoint`, or after pruning: exactly those are held that the rules keep.
-    pub(crate) fn compare_retained(&mut self, index: usize, checkpoint: Option<u64>, before: i64) -> Check {
+    /// After a tick closed these checkpoints, or after pruning: exactly those are held that the rules keep. A tick closes one of
+    /// all datasets, or where that failed (what a full pool refused before is made up for, say) one of each.
+    pub(crate) fn compare_retained(
+        &mut self,
+        index: usize,
+        closed: Option<&RangeInclusive<u64>>,
+        before: i64,
+    ) -> Check {
         let listed = self.listed(&self.filesystems[index])?;
         let after = self.now_seconds();
         let filesystem = &mut self.filesystems[index];
@@ -513,13 +521,14 @@ impl Run {
             .iter()
             .map(|(number, one)| (*number, one.seconds))
             .collect();
+        let known = filesystem.retained.len();
         for (number, seconds) in &listed {
             if filesystem.retained.contains_key(number) {
                 continue;
             }
             ensure!(
-                checkpoint == Some(*number),
-                "{name} holds checkpoint {number}, which was not just closed"
+                closed.is_some_and(|closed| closed.contains(number)) && all.len() == known,
+                "{name} holds checkpoint {number}, of those just closed ({closed:?}) not the only one"
             );
             ensure!(
                 (before..=after).contains(seconds),
@@ -541,19 +550,21 @@ impl Run {
                 "retention of {name} holds checkpoints {numbers:?}, the rules keep {expected:?} of {all:?} at {after}"
             );
             ensure!(
-                checkpoint.is_none_or(|number| {
-                    rules.is_empty() || !filesystem.changed || numbers.contains(&number)
+                closed.is_none_or(|closed| {
+                    let holds_one = numbers.iter().any(|number| closed.contains(number));
+                    rules.is_empty() || !filesystem.changed || holds_one
                 }),
-                "{name} changed, and checkpoint {checkpoint:?} is not held"
+                "{name} changed, and none of the checkpoints {closed:?} is held"
             );
         }
         // Held also where it is not known by which rules (setting others had failed): nothing has changed since.
-        let held = |number: u64| listed.iter().any(|(other, _)| *other == number);
+        let holds_one =
+            |closed: &RangeInclusive<u64>| listed.iter().any(|(number, _)| closed.contains(number));
         let ruled = filesystem
             .retention
             .as_ref()
             .is_some_and(|rules| !rules.is_empty());
-        if checkpoint.is_some_and(|number| ruled || held(number)) {
+        if closed.is_some_and(|closed| ruled || holds_one(closed)) {
             filesystem.changed = false;
         }
         for (number, _) in all {

@@ -82,16 +82,15 @@ impl Run {
         let before = self.now_seconds();
         // What a clock of the test's asks for, or what the daemon's does.
         let of_daemon = self.random.chance(1, 3);
+        let first = engine.datasets().checkpoint();
         let done = match of_daemon {
-            false => engine.tick(),
-            true => {
-                let closing = engine.datasets().checkpoint();
-                engine.commit_due().map(|_| closing)
-            }
+            false => engine.tick().map(drop),
+            true => engine.commit_due().map(drop),
         };
+        let closed = first..=engine.datasets().checkpoint() - 1;
         match done {
-            Ok(checkpoint) => {
-                trace!(self.trace, "checkpoint {checkpoint}");
+            Ok(()) => {
+                trace!(self.trace, "checkpoints {closed:?}");
                 // Nothing older than the commit interval is ever lost, whatever fsync promises; but for what is kept in
                 // RAM alone.
                 for filesystem in self
@@ -109,7 +108,7 @@ impl Run {
                     self.flushed();
                 }
                 for index in 0..self.filesystems.len() {
-                    let closed = (self.filesystems[index].promise != Promise::Ram).then_some(checkpoint);
+                    let closed = (self.filesystems[index].promise != Promise::Ram).then_some(&closed);
                     self.compare_retained(index, closed, before)?;
                 }
                 match of_daemon {
