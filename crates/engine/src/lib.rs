@@ -19,6 +19,7 @@ mod options;
 mod out_of_reach;
 pub mod properties;
 mod rebuild;
+mod replacing;
 mod report;
 mod resilver;
 mod rewind;

@@ -173,9 +173,12 @@ fn act(session: &Session, choice: &JobChoice, action: &str) -> Result<(), Failur
         None => pool_of_job(session, choice.id, action)?,
     };
     let mut client = Client::open(&session.places, &pool)?;
-    client
-        .call("job_action", logged(json!({ "id": choice.id, "action": action })))
-        .map(drop)
+    let done = client.call("job_action", logged(json!({ "id": choice.id, "action": action })))?;
+    match done["note"].as_str() {
+        Some(_) if session.json => output::json(&done),
+        Some(note) => output::line(note),
+        None => Ok(()),
+    }
 }
 
 /// The one running pool that has a job of this number; of several, the one where it is not over. Pools that are stopped have

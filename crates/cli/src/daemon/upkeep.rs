@@ -121,10 +121,11 @@ impl Daemon {
     pub(super) fn job_action(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let id = parameters.number("id")?;
         let action = parameters.text("action")?;
-        self.engine
-            .job_action(id, &action)
-            .map_err(|error| failed(&format!("{action} job {id}"), &error))?;
-        Ok(Value::Null)
+        let fail = |error| failed(&format!("{action} job {id}"), &error);
+        let replacement = self.engine.replacement_of(id).filter(|_| action == "cancel");
+        self.engine.job_action(id, &action).map_err(fail)?;
+        let note = self.after_leaving(replacement).map_err(fail)?;
+        Ok(json!({ "note": note }))
     }
 
     pub(super) fn events(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
