@@ -45,9 +45,13 @@ pub fn status(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
         }
         super::blocks::beside_mounts(&mut row["datasets"]);
         let not_restored = super::pools::failures_of(&row["not_restored"]);
+        let warnings = super::pools::failures_of(&row["warnings"]);
         print_status(&decode(row)?)?;
         for failure in not_restored {
             output::line(&format!("{:>12}: {failure}", "not back"))?;
+        }
+        for warning in warnings {
+            output::line(&format!("{:>12}: {warning}", "warning"))?;
         }
     }
     Ok(())
