@@ -236,7 +236,7 @@ impl Daemon {
             };
             done_bytes = job.done_bytes;
             exchange.progress(Progress {
-                what: answers::in_progress(&job.kind, &job.state, &job.reason),
+                what: answers::in_progress(&self.pool, id, &job.kind, &job.state, &job.reason),
                 done_bytes: job.done_bytes,
                 total_bytes: job.total_bytes,
             })?;

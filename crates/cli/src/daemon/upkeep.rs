@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Progress};
+use terrace_engine::SCRUB_JOB;
 
 use super::{
     Daemon,
@@ -23,7 +24,7 @@ impl Daemon {
         while parameters.flag("wait")? {
             let status = self.engine.status().scrub.unwrap_or_default();
             exchange.progress(Progress {
-                what: in_progress("scrub", &status.state, ""),
+                what: in_progress(&self.pool, SCRUB_JOB, "scrub", &status.state, ""),
                 done_bytes: status.done_bytes,
                 total_bytes: status.total_bytes,
             })?;
