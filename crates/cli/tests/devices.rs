@@ -5,7 +5,11 @@
 
 mod harness;
 
-use std::fs;
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    time::{Duration, Instant},
+};
 
 use harness::{Machine, noise};
 use serde_json::Value;
@@ -103,6 +107,56 @@ fn a_device_is_replaced() {
     machine.ok(&["pool", "replace", "tank", "b.img", "c.img:128M", "--wait"]);
     assert_eq!(device_names(&machine), ["a.img", "c.img"]);
     unchanged(&machine, &content);
+}
+
+#[test]
+fn a_replacement_that_is_cancelled_leaves_the_pool_as_it_was() {
+    let machine = Machine::new();
+    let content = filled(&machine);
+    machine.ok(&["tier", "set", "rate_limit=64K", "tank/only"]);
+    let job = machine.json(&["pool", "replace", "tank", "b.img", "c.img:128M"])["job"].to_string();
+    assert_eq!(device_names(&machine), ["a.img", "b.img", "c.img"]);
+    let said = machine.ok(&["jobs", "cancel", &job]);
+    assert!(said.contains("b.img' is used as before"), "{said}");
+    // Nothing lies on it yet, or next to nothing.
+    let leaves = |said: &str, name: &str| {
+        said.contains(&format!(
+            "{name}', which was to take its place, leaves the pool again by job"
+        )) || said.contains("what was to take its place is not in the pool")
+    };
+    assert!(leaves(&said, "c.img"), "{said}");
+    machine.ok(&["tier", "set", "rate_limit=none", "tank/only"]);
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["start", "tank"]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while device_names(&machine).len() > 2 && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    assert_eq!(device_names(&machine), ["a.img", "b.img"]);
+    unchanged(&machine, &content);
+    // Whoever waits is told of too little room before, not hours later, and of what is left when somebody cancels it.
+    machine.ok(&["tier", "set", "rate_limit=64K", "tank/only"]);
+    let words = ["pool", "replace", "tank", "b.img", "d.img:4T", "--wait"];
+    let mut waiting = machine.spawn(&words);
+    let mut told = BufReader::new(waiting.stderr.take().unwrap()).lines();
+    let first = told.next().unwrap().unwrap();
+    assert!(first.contains("d.img' may come to take 4"), "{first}");
+    let jobs = machine.json(&["jobs", "tank"]);
+    let job = jobs.as_array().unwrap().last().unwrap();
+    assert_eq!(
+        (&job["kind"], &job["state"] == "done"),
+        (&"evacuate".into(), false),
+        "{job}"
+    );
+    machine.ok(&["jobs", "cancel", &job["id"].to_string()]);
+    // Beside one that is so much larger there may be no room to leave to: the reserve is a part of all.
+    let last = told.last().unwrap().unwrap();
+    let stays = last.contains("d.img' are both in the pool") && last.contains("goes back");
+    assert!(
+        last.contains("cancelled") && (leaves(&last, "d.img") || stays),
+        "{last}"
+    );
+    assert_eq!(waiting.wait().unwrap().code(), Some(1));
 }
 
 #[test]

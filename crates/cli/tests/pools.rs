@@ -64,7 +64,35 @@ fn a_wrong_property_of_a_new_pool_leaves_its_devices_as_they_were() {
     for wrong in ["nonsense=1", "compression=best", "memory=1", "pin=slow"] {
         machine.error(&["pool", "create", "tank", "--tier", &tier, "-o", wrong], 2);
     }
-    machine.ok(&["pool", "create", "tank", "--tier", &tier, "-o", "pin=disk"]);
+    // Nor does one that the pool has no room for, whatever was insisted on.
+    machine.ok(&["pool", "create", "old", "--tier", &tier]);
+    machine.ok(&["stop", "old"]);
+    let before = std::fs::read(&disk).unwrap();
+    let create = ["pool", "create", "tank", "--tier", &tier, "--force"];
+    for wrong in [
+        &["-o", "reservation=1G"][..],
+        &["-o", "quota=1M", "-o", "reservation=2M"],
+    ] {
+        let line = machine.error(&[&create[..], wrong].concat(), 1);
+        assert!(line.contains("reservation"), "{line}");
+        assert!(
+            std::fs::read(&disk).unwrap() == before,
+            "{wrong:?}: it was written to"
+        );
+    }
+    let made = machine.path("made.img");
+    let tier = format!("disk={}:64M", made.display());
+    machine.error(
+        &["pool", "create", "tank", "--tier", &tier, "-o", "reservation=1G"],
+        1,
+    );
+    assert!(!made.exists());
+    machine.ok(&["pool", "destroy", "old", "--yes"]);
+    machine.ok(&[
+        &create[..],
+        &["-o", "reservation=4M", "-o", "quota=8M", "-o", "pin=disk"],
+    ]
+    .concat());
 }
 
 #[test]

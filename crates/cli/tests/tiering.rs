@@ -249,6 +249,40 @@ fn heat_in_figures() {
     let rates = predicted["sizes"].as_array().unwrap();
     assert_eq!(rates.len(), 3, "with the size that it has now");
     assert!(rates[0]["hit_rate"].as_f64() <= rates[2]["hit_rate"].as_f64());
+    // Each is filled as far as its marks let what is hot fill it: 5 % below the upper one, or half way to the lower one.
+    let hot = |size: &str| {
+        let predicted = machine.json(&["tier", "what-if", "tank", "--fast", size]);
+        let rows = predicted["sizes"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["current"] == false).unwrap().clone();
+        (
+            row["hot_bytes_max"].as_u64().unwrap(),
+            row["hit_rate"].as_f64().unwrap(),
+        )
+    };
+    let marks = |low: &str, high: &str| {
+        let (low, high) = (format!("low_water={low}"), format!("high_water={high}"));
+        machine.ok(&["tier", "set", &low, &high, "tank/fast"]);
+    };
+    let whole = 1 << 30;
+    let (before, rate) = hot("1G");
+    assert!(before < whole / 100 * 80 && before > whole / 100 * 75, "{before}");
+    marks("10%", "20%");
+    let (after, _) = hot("1G");
+    assert!(
+        (before - after).abs_diff(whole / 20 * 13) < 32,
+        "{before} {after}"
+    );
+    // The same tier of 40 MiB: all that was read fits up to 80 %, next to nothing up to 15.
+    let (least, low) = hot("40M");
+    marks("60%", "85%");
+    let (most, high) = hot("40M");
+    assert!(least < 4 * MIB as u64 && most > 6 * MIB as u64, "{least} {most}");
+    assert!(low < high && high == rate, "{low} {high} {rate}");
+    let said = machine.ok(&["tier", "what-if", "tank", "--fast", "40M"]);
+    assert!(
+        said.contains("FOR WHAT IS HOT") && said.contains("up to near its high_water"),
+        "{said}"
+    );
     let warm = machine.json(&["where", "tank/data/g"])["heat"]["reads"]
         .as_f64()
         .unwrap();

@@ -333,6 +333,25 @@ fn tls_is_demanded_and_comes_back_after_kill_9() {
     machine.kill_daemon("tank");
     machine.ok(&["start", "tank"]);
     demanded();
+    // A renewed one that cannot be used is told until it is mended.
+    let told = || {
+        machine.json(&["status", "tank"])["warnings"]
+            .as_array()
+            .unwrap()
+            .len()
+    };
+    assert_eq!(told(), 0);
+    let before = fs::read(machine.path("key.pem")).unwrap();
+    fs::write(machine.path("key.pem"), "broken").unwrap();
+    let status = machine.ok(&["status", "tank"]);
+    let warning = status.lines().last().unwrap();
+    assert!(
+        warning.contains("warning: renew the certificate of unix:")
+            && warning.contains("key.pem' holds no private key"),
+        "{status}"
+    );
+    fs::write(machine.path("key.pem"), before).unwrap();
+    assert_eq!(told(), 0);
     machine.ok(&["unserve", "tank/vm"]);
 }
 

@@ -7,19 +7,66 @@ use crate::error::{Cause, DeviceError, Operation};
 use crate::file::check_range;
 use crate::{DEVICE_BLOCK_BYTES, DEVICE_SECTOR_BYTES, Device};
 
+/// Pages of a group, of which a large device with little on it has few.
+const GROUP_PAGES: usize = 4096;
+
+type Page = Box<[u8; DEVICE_BLOCK_BYTES]>;
+
 /// Bytes in RAM behind the [`Device`] interface.
 pub struct MemoryDevice {
     name: String,
-    pages: RwLock<Vec<Option<Box<[u8; DEVICE_BLOCK_BYTES]>>>>,
+    pages: RwLock<Pages>,
+}
+
+/// What was written; the rest reads as zeroes. Groups beyond the length are not there.
+#[derive(Default)]
+struct Pages {
+    length: usize,
+    groups: Vec<Option<Vec<Option<Page>>>>,
+}
+
+impl Pages {
+    fn resize(&mut self, length: usize) {
+        // What lay behind the end is not to come back.
+        for page in length..self.length.min(length.next_multiple_of(GROUP_PAGES)) {
+            self.forget(page);
+        }
+        self.length = length;
+        self.groups.resize_with(length.div_ceil(GROUP_PAGES), || None);
+    }
+
+    fn get(&self, page: usize) -> Option<&Page> {
+        self.groups.get(page / GROUP_PAGES)?.as_ref()?[page % GROUP_PAGES].as_ref()
+    }
+
+    fn slot(&mut self, page: usize) -> Option<&mut Option<Page>> {
+        let group = self
+            .groups
+            .get_mut(page / GROUP_PAGES)
+            .filter(|_| page < self.length)?;
+        let group = group.get_or_insert_with(|| {
+            let mut pages = Vec::new();
+            pages.resize_with(GROUP_PAGES, || None);
+            pages
+        });
+        group.get_mut(page % GROUP_PAGES)
+    }
+
+    fn forget(&mut self, page: usize) {
+        if let Some(Some(group)) = self.groups.get_mut(page / GROUP_PAGES) {
+            group[page % GROUP_PAGES] = None;
+        }
+    }
 }
 
 impl MemoryDevice {
     /// A device of `size_bytes` (rounded down to 4096) that reads as zeroes. Takes memory only for what is written.
     pub fn new(name: impl Into<String>, size_bytes: u64) -> Self {
-        let pages = (size_bytes / DEVICE_BLOCK_BYTES as u64) as usize;
+        let mut pages = Pages::default();
+        pages.resize((size_bytes / DEVICE_BLOCK_BYTES as u64) as usize);
         Self {
             name: name.into(),
-            pages: RwLock::new(vec![None; pages]),
+            pages: RwLock::new(pages),
         }
     }
 
@@ -27,8 +74,8 @@ impl MemoryDevice {
     pub fn grow(&self, size_bytes: u64) {
         let wanted = (size_bytes / DEVICE_BLOCK_BYTES as u64) as usize;
         let mut pages = self.pages.write();
-        if wanted > pages.len() {
-            pages.resize(wanted, None);
+        if wanted > pages.length {
+            pages.resize(wanted);
         }
     }
 }
@@ -39,7 +86,7 @@ impl Device for MemoryDevice {
     }
 
     fn size_bytes(&self) -> u64 {
-        (self.pages.read().len() * DEVICE_BLOCK_BYTES) as u64
+        (self.pages.read().length * DEVICE_BLOCK_BYTES) as u64
     }
 
     fn read_unit_bytes(&self) -> usize {
@@ -54,7 +101,7 @@ impl Device for MemoryDevice {
             let within = at % DEVICE_BLOCK_BYTES;
             let (part, others) = rest.split_at_mut((DEVICE_BLOCK_BYTES - within).min(rest.len()));
             match pages.get(at / DEVICE_BLOCK_BYTES) {
-                Some(Some(page)) => part.copy_from_slice(&page[within..within + part.len()]),
+                Some(page) => part.copy_from_slice(&page[within..within + part.len()]),
                 _ => part.fill(0),
             }
             at += part.len();
@@ -68,7 +115,7 @@ impl Device for MemoryDevice {
         let mut pages = self.pages.write();
         let first = offset as usize / DEVICE_BLOCK_BYTES;
         for (index, part) in data.chunks_exact(DEVICE_BLOCK_BYTES).enumerate() {
-            let Some(slot) = pages.get_mut(first + index) else {
+            let Some(slot) = pages.slot(first + index) else {
                 return Err(DeviceError::range(
                     &self.name,
                     Operation::Write,
@@ -88,9 +135,11 @@ impl Device for MemoryDevice {
     }
 
     fn truncate(&self, size_bytes: u64) -> Result<bool, DeviceError> {
-        self.pages
-            .write()
-            .truncate((size_bytes / DEVICE_BLOCK_BYTES as u64) as usize);
+        let mut pages = self.pages.write();
+        let wanted = (size_bytes / DEVICE_BLOCK_BYTES as u64) as usize;
+        if wanted < pages.length {
+            pages.resize(wanted);
+        }
         Ok(true)
     }
 
@@ -98,12 +147,8 @@ impl Device for MemoryDevice {
         check_range(self, Operation::Discard, offset, length)?;
         let mut pages = self.pages.write();
         let first = offset as usize / DEVICE_BLOCK_BYTES;
-        for slot in pages
-            .iter_mut()
-            .skip(first)
-            .take(length as usize / DEVICE_BLOCK_BYTES)
-        {
-            *slot = None;
+        for page in first..first + length as usize / DEVICE_BLOCK_BYTES {
+            pages.forget(page);
         }
         Ok(())
     }

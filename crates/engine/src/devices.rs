@@ -195,7 +195,7 @@ impl Engine {
     }
 
     /// A device of this pool cannot join it, whatever anybody insists on. A new disk may have the name of one that is gone.
-    fn refuse_own(&self, spec: &DeviceSpec) -> Result<(), EngineError> {
+    pub(crate) fn refuse_own(&self, spec: &DeviceSpec) -> Result<(), EngineError> {
         let path = spec.path.to_string_lossy();
         let is_ours =
             || terrace_pool::is_pool_member(&spec.path).is_some_and(|name| name == self.pool.name());
@@ -206,7 +206,7 @@ impl Engine {
     }
 
     /// Removes the file that was made for a device, unless that joined the pool before something else failed.
-    fn remove_made(&self, path: &Path) {
+    pub(crate) fn remove_made(&self, path: &Path) {
         if path.is_file() && self.find_device(&path.to_string_lossy()).is_err() {
             let _ = std::fs::remove_file(path);
         }
@@ -447,6 +447,7 @@ impl Engine {
         let plan = self.plan_leaving(&info, 0);
         // What gives nothing up makes way.
         if let Some(job) = self.emptying_job(info.number) {
+            self.keep_replacement(info.number)?;
             match self.mover.cancel(job) {
                 Ok(()) | Err(MoverError::Over { .. }) => self.settle_leaving()?,
                 Err(error) => return Err(error.into()),
@@ -482,35 +483,8 @@ impl Engine {
         self.scrub.damaged_files().1
     }
 
-    /// What [`replace_device`](Self::replace_device) would come to, in figures; nothing is made or changed.
-    ///
-    /// # Errors
-    /// `Invalid` or `Device` if the new device cannot be used.
-    pub fn plan_replacing(
-        &self,
-        info: &DeviceInfo,
-        new: &DeviceSpec,
-        force: bool,
-    ) -> Result<LeavingPlan, EngineError> {
-        self.check_open()?;
-        self.refuse_own(new)?;
-        refuse_member(new, force)?;
-        let size_bytes = new.plan()?;
-        let mut plan = self.plan_leaving(info, self.joining_bytes(size_bytes));
-        if plan.obstacle.is_empty() {
-            self.check_stays(info.number)?;
-            self.check_joining(new, size_bytes, force, 0)?;
-            let shortage = shortage_in_words(std::slice::from_ref(new));
-            let warnings = [plan.warning, shortage]
-                .into_iter()
-                .filter(|words| !words.is_empty());
-            plan.warning = warnings.collect::<Vec<_>>().join("; ");
-        }
-        Ok(plan)
-    }
-
     /// Whether the pool would take a device that shall be made of this, behind so many others.
-    fn check_joining(
+    pub(crate) fn check_joining(
         &self,
         spec: &DeviceSpec,
         size_bytes: u64,
@@ -526,46 +500,8 @@ impl Engine {
     }
 
     /// What a device of a size would add: labels and the remainder of a segment are not for content.
-    fn joining_bytes(&self, size_bytes: u64) -> u64 {
+    pub(crate) fn joining_bytes(&self, size_bytes: u64) -> u64 {
         size_bytes.saturating_sub(4 * u64::from(self.pool.segment_bytes()))
-    }
-
-    /// Puts a new device in the place of another one, which is emptied and taken out. Returns the job.
-    ///
-    /// # Errors
-    /// As [`add_devices`](Self::add_devices) and [`evacuate_device`](Self::evacuate_device).
-    pub fn replace_device(&self, old: &str, new: &DeviceSpec, force: bool) -> Result<u64, EngineError> {
-        self.check_open()?;
-        self.find_device(old)?;
-        self.refuse_own(new)?;
-        let absent = !new.path.exists();
-        let replaced = open_for_pool(new, force).and_then(|device| self.replace_opened(old, device, force));
-        replaced.inspect_err(|_| {
-            if absent {
-                self.remove_made(&new.path);
-            }
-        })
-    }
-
-    /// Replaces by a device that is open already: for the simulator.
-    ///
-    /// # Errors
-    /// As [`replace_device`](Self::replace_device).
-    pub fn replace_opened(
-        &self,
-        old: &str,
-        device: Arc<dyn Device>,
-        force: bool,
-    ) -> Result<u64, EngineError> {
-        self.check_open()?;
-        let info = self.find_device(old)?;
-        self.check_stays(info.number)?;
-        let plan = self.plan_leaving(&info, self.joining_bytes(device.size_bytes()));
-        if !plan.obstacle.is_empty() {
-            return Err(EngineError::Invalid(plan.obstacle));
-        }
-        self.add_opened(&plan.tier, device, None, 1, force)?;
-        self.start_emptying(info.number, Goal::Remove, None)
     }
 
     /// Whether a device can be shrunk to this size, in figures: what lies at its end, and the room for it elsewhere.
@@ -744,13 +680,13 @@ fn is_own(path: &str) -> EngineError {
 }
 
 /// Makes or opens a device that shall join; one that belongs to a pool is refused unless `force`.
-fn open_for_pool(spec: &DeviceSpec, force: bool) -> Result<Arc<dyn Device>, EngineError> {
+pub(crate) fn open_for_pool(spec: &DeviceSpec, force: bool) -> Result<Arc<dyn Device>, EngineError> {
     refuse_member(spec, force)?;
     Ok(spec.create()?)
 }
 
 /// What belongs to a pool is not taken, unless somebody insists.
-fn refuse_member(spec: &DeviceSpec, force: bool) -> Result<(), EngineError> {
+pub(crate) fn refuse_member(spec: &DeviceSpec, force: bool) -> Result<(), EngineError> {
     if !force && let Some(pool) = terrace_pool::is_pool_member(&spec.path) {
         return Err(EngineError::Busy(format!(
             "device '{}' belongs to pool '{pool}'; destroy that pool first, or use --force, which loses it",

@@ -32,6 +32,8 @@ const NAMING_RECORDS: usize = 2000;
 const NAMED_MAX: usize = 5;
 /// What stands before the size in the word for a device that is being shrunk.
 const SHRINK_PREFIX: &str = "shrink:";
+/// What stands before the number of the new device in the word for one that is being replaced.
+const REPLACE_PREFIX: &str = "replace:";
 
 /// What shall become of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub(crate) enum Goal {
     Evacuate,
     /// It is being emptied and then taken out.
     Remove,
+    /// As `Remove`, since the device of this number takes its place, which leaves again if that is given up.
+    Replace(u16),
     /// It was emptied, and nothing new is put on it.
     Empty,
     /// Its end is being emptied and then cut off at this size, bytes.
@@ -53,6 +57,7 @@ impl Goal {
         match self {
             Self::Evacuate => "evacuate".into(),
             Self::Remove => "remove".into(),
+            Self::Replace(new) => format!("{REPLACE_PREFIX}{new}"),
             Self::Empty => "empty".into(),
             Self::Shrink(size_bytes) => format!("{SHRINK_PREFIX}{size_bytes}"),
             Self::GiveUp => "give-up".into(),
@@ -65,22 +70,38 @@ impl Goal {
             "remove" => Some(Self::Remove),
             "empty" => Some(Self::Empty),
             "give-up" => Some(Self::GiveUp),
-            _ => word.strip_prefix(SHRINK_PREFIX)?.parse().ok().map(Self::Shrink),
+            _ => match word.strip_prefix(REPLACE_PREFIX) {
+                Some(new) => new.parse().ok().map(Self::Replace),
+                None => word.strip_prefix(SHRINK_PREFIX)?.parse().ok().map(Self::Shrink),
+            },
         }
     }
 }
 
+/// Something that is wanted of a device.
 #[derive(Debug, Clone, Copy)]
-struct Wanted {
-    device: u16,
-    goal: Goal,
-    job: u64,
+pub(crate) struct Wanted {
+    pub(crate) device: u16,
+    pub(crate) goal: Goal,
+    pub(crate) job: u64,
+}
+
+impl Wanted {
+    /// The device that takes its place.
+    pub(crate) fn replaced_by(&self) -> Option<u16> {
+        match self.goal {
+            Goal::Replace(new) => Some(new),
+            _ => None,
+        }
+    }
 }
 
 /// The devices that are being emptied, and those that are empty.
 #[derive(Default)]
 pub(crate) struct Leaving {
-    wanted: Mutex<Vec<Wanted>>,
+    pub(crate) wanted: Mutex<Vec<Wanted>>,
+    /// Held by whoever draws the consequences of jobs that ended: who comes second finds them drawn altogether.
+    settling: Mutex<()>,
     /// What is set aside for all of them, bytes.
     room_bytes: Arc<AtomicU64>,
 }
@@ -223,6 +244,7 @@ fn property(device: u16) -> String {
 impl Engine {
     /// Goes on with what was wanted of devices when the pool was closed or crashed.
     pub(crate) fn resume_leaving(&self) {
+        let mut given_up = Vec::new();
         for (name, value) in self.pool.properties() {
             let Some(device) = name
                 .strip_prefix(PROPERTY_PREFIX)
@@ -241,6 +263,10 @@ impl Engine {
                         job: 0,
                     });
                 }),
+                (Some(Goal::Replace(new)), Some((_, JobState::Cancelled))) => {
+                    given_up.push((device, new));
+                    Ok(())
+                }
                 // The command to give it up was kept, the end of its effects was not.
                 (Some(_), Some((_, JobState::Cancelled | JobState::Failed))) => self.forget_goal(device),
                 (Some(goal), Some((job, state))) if !state.is_over() => {
@@ -249,6 +275,11 @@ impl Engine {
                 (Some(goal), _) => self.start_emptying(device, goal, None).map(drop),
             };
             if let Err(error) = outcome {
+                self.complain("devices", &error);
+            }
+        }
+        for (old, new) in given_up {
+            if let Err(error) = self.undo_replacement(old, new) {
                 self.complain("devices", &error);
             }
         }
@@ -324,12 +355,16 @@ impl Engine {
             }
             _ => self.drain(device, true)?,
         }
-        if self.pool.property(&property(device)) != Some(goal.word()) {
-            self.pool.set_property(&property(device), Some(&goal.word()))?;
-        }
+        self.want(device, goal)?;
         let path = self.device_path(device);
         let reason = match goal {
             Goal::Remove | Goal::GiveUp => format!("emptying '{path}' to take it out of the pool"),
+            Goal::Replace(new) => {
+                format!(
+                    "emptying '{path}' so that '{}' takes its place",
+                    self.device_path(new)
+                )
+            }
             Goal::Shrink(size_bytes) => format!(
                 "emptying the end of '{path}' to shrink it to {}",
                 format_size(size_bytes)
@@ -375,6 +410,17 @@ impl Engine {
     /// # Errors
     /// If the labels cannot be written; what is left is done by the next call.
     pub fn settle_leaving(&self) -> Result<(), EngineError> {
+        let _settling = self.leaving.settling.lock();
+        let mut given_up = Vec::new();
+        let settled = self.settle_ended(&mut given_up);
+        for (old, new) in given_up {
+            self.undo_replacement(old, new)?;
+        }
+        settled
+    }
+
+    /// All of that but for replacements that were given up, which it adds to the list: old and new device.
+    fn settle_ended(&self, given_up: &mut Vec<(u16, u16)>) -> Result<(), EngineError> {
         let mut wanted = self.leaving.wanted.lock();
         let mut at = 0;
         while let Some(entry) = wanted.get(at).copied() {
@@ -389,8 +435,7 @@ impl Engine {
             }
             match state {
                 Some((JobState::Done, _)) if entry.goal == Goal::Evacuate => {
-                    self.pool
-                        .set_property(&property(entry.device), Some(&Goal::Empty.word()))?;
+                    self.want(entry.device, Goal::Empty)?;
                     wanted[at].goal = Goal::Empty;
                     let path = self.device_path(entry.device);
                     self.event("device", &format!("'{path}' is empty; nothing new is put on it"));
@@ -417,14 +462,18 @@ impl Engine {
                     wanted.remove(at);
                     continue;
                 }
+                Some((JobState::Cancelled, _)) if entry.replaced_by().is_some() => {
+                    given_up.extend(entry.replaced_by().map(|new| (entry.device, new)));
+                }
                 Some((JobState::Failed | JobState::Cancelled, reason)) => {
                     self.forget_goal(entry.device)?;
                     wanted.remove(at);
                     let path = self.device_path(entry.device);
-                    self.event(
-                        "device",
-                        &format!("'{path}' is used again; the job ended: {reason}"),
-                    );
+                    let mut text = format!("'{path}' is used again; the job ended: {reason}");
+                    if let Some(new) = entry.replaced_by() {
+                        text.push_str(&format!("; {}", self.after_replacing(entry.device, new)));
+                    }
+                    self.event("device", &text);
                     continue;
                 }
                 // The job is gone without having told how it ended.
@@ -538,7 +587,7 @@ impl Engine {
         let goal = self.pool.property(&property(device));
         match goal.as_deref().and_then(Goal::of) {
             Some(Goal::Evacuate) => "evacuating",
-            Some(Goal::Remove | Goal::GiveUp) => "removing",
+            Some(Goal::Remove | Goal::Replace(_) | Goal::GiveUp) => "removing",
             Some(Goal::Empty) => "empty",
             Some(Goal::Shrink(_)) => "shrinking",
             None => "",
@@ -597,7 +646,15 @@ impl Engine {
         Ok(())
     }
 
-    fn forget_goal(&self, device: u16) -> Result<(), EngineError> {
+    /// Writes down what is wanted of a device.
+    pub(crate) fn want(&self, device: u16, goal: Goal) -> Result<(), EngineError> {
+        if self.pool.property(&property(device)) != Some(goal.word()) {
+            self.pool.set_property(&property(device), Some(&goal.word()))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn forget_goal(&self, device: u16) -> Result<(), EngineError> {
         if self.pool.property(&property(device)).is_some() {
             self.pool.set_property(&property(device), None)?;
         }
@@ -606,7 +663,7 @@ impl Engine {
     }
 
     /// Nothing new on this device, or new content again. A missing one takes nothing anyway.
-    fn drain(&self, device: u16, draining: bool) -> Result<(), EngineError> {
+    pub(crate) fn drain(&self, device: u16, draining: bool) -> Result<(), EngineError> {
         match self.pool.set_draining(device, draining) {
             Err(PoolError::NoDevice { .. }) => Ok(()),
             other => Ok(other?),

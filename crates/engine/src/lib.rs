@@ -19,6 +19,7 @@ mod options;
 mod out_of_reach;
 pub mod properties;
 mod rebuild;
+mod replacing;
 mod report;
 mod resilver;
 mod rewind;
@@ -39,7 +40,7 @@ pub use error::EngineError;
 pub use journal::{Entry, rfc3339};
 pub use options::OpenOptions;
 pub use rebuild::{RebuildOptions, RebuildReport, RebuiltDataset, RebuiltFile, rebuild};
-pub use report::{durability_in_words, loss_window};
+pub use report::{SCRUB_JOB, durability_in_words, loss_window};
 pub use rewind::RewindOutlook;
 pub use spec::{PoolSpec, TierSpec};
 pub use status::{

@@ -321,7 +321,7 @@ impl Engine {
 /// Lost files that the state's detail names.
 const NAMED_MAX: usize = 5;
 /// Number of the scrub among the jobs.
-pub(crate) const SCRUB_JOB: u64 = 1;
+pub const SCRUB_JOB: u64 = 1;
 
 fn ratio(before: u64, after: u64) -> f64 {
     if before == 0 || after == 0 {

@@ -442,7 +442,7 @@ mod tests {
         job.done_bytes = 50;
         let info = JobInfo::of(2, &job, 10.0, None);
         assert_eq!((info.rate, info.eta_seconds), (10.0, Some(5.0)));
-        let info = JobInfo::of(2, &job, 10.0, Some("waiting for its window"));
+        let info = JobInfo::of(2, &job, 10.0, Some(crate::status::AWAITS_WINDOW));
         assert_eq!((info.state, info.rate, info.eta_seconds), ("waiting", 0.0, None));
         // What it is to do grew less than it did.
         job.done_bytes = 120;

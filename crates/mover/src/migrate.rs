@@ -23,6 +23,7 @@ use crate::{
     plan::{self, Chosen, Moving},
     policy::minute_of_day,
     retry::is_for_pin,
+    status::AWAITS_WINDOW,
     store_work::Work,
     subtree::Subtree,
 };
@@ -109,7 +110,7 @@ impl Mover {
         }
         let minute = minute_of_day(self.environment.clock.now_nanoseconds());
         if !by_hand && !in_windows(&inner.policies, work.job.source, work.job.target, minute) {
-            work.waiting = Some("waiting for its window");
+            work.waiting = Some(AWAITS_WINDOW);
             return Ok(60 * SECOND);
         }
         if !by_hand && work.job.target >= self.resting_from(inner) {

@@ -5,10 +5,11 @@
 //! nothing.
 
 use terrace_dataset::FileKind;
+use terrace_store::TierUsage;
 
 use crate::{
     job::{JobKind, JobState},
-    marks::{filled_bytes, holds, may_rise, room_below},
+    marks::{filled_bytes, holds, may_rise, room, room_below},
     mover::{BENEATH, Inner, Mover, in_window, tier_name},
     pins,
     policy::minute_of_day,
@@ -63,6 +64,21 @@ impl Mover {
         self.is_open(inner, 0)?;
         self.is_open(inner, target)?;
         Ok(target)
+    }
+
+    /// What policies would let lie of hot content on the fastest tier if that had this size, bytes: up to the mark that content
+    /// is moved up to, or the level up to which it holds what is written, but for the metadata that lies there.
+    pub fn hot_bytes_max(&self, size_bytes: u64) -> u64 {
+        let inner = &mut *self.inner.lock();
+        let metadata_bytes = self.usage(inner).first().map_or(0, |tier| tier.metadata_bytes);
+        let tier = TierUsage {
+            size_bytes,
+            metadata_bytes,
+            ..TierUsage::default()
+        };
+        let policy = inner.policies.first();
+        let held = policy.and_then(|policy| policy.hold).unwrap_or(0.0) * size_bytes as f64;
+        room(&tier, policy).max((held as u64).saturating_sub(metadata_bytes))
     }
 
     /// The tier that policies move cold content of this tier down to now, since it is above its mark or has held what was written

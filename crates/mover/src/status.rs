@@ -6,9 +6,10 @@ use terrace_store::tier_bit;
 
 use crate::{
     error::MoverError,
-    job::{JobInfo, JobKind, JobState},
-    mover::{Active, BENEATH, Inner, Mover},
+    job::{Job, JobInfo, JobKind, JobState},
+    mover::{Active, BENEATH, Inner, Mover, in_window},
     pins,
+    policy::{TierPolicy, minute_of_day},
     retry::Reason,
     store_work::StoreSteps,
 };
@@ -31,6 +32,25 @@ fn limit_in_words(inner: &Inner, id: u64, active: &Active) -> String {
     })
 }
 
+/// Of a job that policies began, and that waits until they may go on; which window that is depends on the tiers.
+pub(crate) const AWAITS_WINDOW: &str = "waiting for its window";
+
+/// Which window a job waits for, and when that opens; the words as they are if none is closed any more.
+fn window_in_words(inner: &Inner, job: &Job, minute: u32) -> String {
+    let closed = [job.source, job.target]
+        .into_iter()
+        .find(|tier| !in_window(&inner.policies, *tier, minute));
+    let window = closed.and_then(|tier| inner.policies.get(usize::from(tier)));
+    window.map_or_else(
+        || AWAITS_WINDOW.to_owned(),
+        |policy| {
+            let opens = policy.window.split('-').next().unwrap_or_default();
+            let TierPolicy { name, window, .. } = policy;
+            format!("waiting for the window of tier '{name}', {window}, which opens at {opens} local time")
+        },
+    )
+}
+
 impl Mover {
     /// All jobs that run or wait, and the last that ended, oldest first.
     pub fn jobs(&self) -> Vec<JobInfo> {
@@ -38,13 +58,17 @@ impl Mover {
         let off =
             (!self.is_enabled()).then_some("waiting: migration is off ('terrace pool set migration=on')");
         let now = self.environment.clock.monotonic_nanoseconds();
+        let minute = minute_of_day(self.environment.clock.now_nanoseconds());
         let info = inner.jobs.iter().map(|(id, active)| {
             let retry = active.retry.as_ref().map(|retry| retry.in_words(now));
             let unsaved = active.unsaved.then_some("its state could not be saved yet");
+            let awaits_window = active.waiting == Some(AWAITS_WINDOW);
+            let window = awaits_window.then(|| window_in_words(&inner, &active.job, minute));
             let goes_on = active.job.kind == JobKind::Relayout && inner.relayouts.is_early();
             let waiting = off
                 .filter(|_| active.job.kind.migrates() && !goes_on)
                 .or(retry.as_deref())
+                .or(window.as_deref())
                 .or(active.waiting)
                 .or(unsaved);
             let mut shown = JobInfo::of(*id, &active.job, active.rate, waiting);

@@ -1,8 +1,8 @@
 //! `Tls`: the certificate that a server shows, and whose clients it lets in.
 //!
 //! Certificates alone: the library (rustls) has no pre-shared keys. The files are looked at again when a client comes,
-//! so that a renewed certificate needs no restart; one that cannot be used leaves the earlier one in place, said once
-//! per client. Invariant: with an authority given, a client without a certificate of it gets no byte of an export.
+//! so that a renewed certificate needs no restart; one that cannot be used leaves the earlier one in place, which is told until
+//! it is mended, and logged once. Invariant: with an authority given, a client without a certificate of it gets no byte of an export.
 
 use std::{
     io,
@@ -54,7 +54,15 @@ type Stamp = Vec<Option<(SystemTime, u64)>>;
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
-    current: Mutex<(Stamp, Arc<ServerConfig>)>,
+    current: Mutex<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    stamp: Stamp,
+    config: Arc<ServerConfig>,
+    /// Why the files as they are now cannot be used; empty if these are the ones in use.
+    refused: String,
 }
 
 impl Tls {
@@ -64,7 +72,11 @@ impl Tls {
         let config = configuration(&files)?;
         Ok(Self {
             files,
-            current: Mutex::new((stamp, config)),
+            current: Mutex::new(Current {
+                stamp,
+                config,
+                refused: String::new(),
+            }),
         })
     }
 
@@ -75,15 +87,40 @@ impl Tls {
 
     /// For the next client.
     pub(crate) fn configuration(&self) -> Arc<ServerConfig> {
-        let now = stamp(&self.files);
+        self.look().0
+    }
+
+    /// Why the files cannot be used as they are now, so that clients are shown the earlier certificate.
+    pub fn refused(&self) -> Option<String> {
+        Some(self.look().1).filter(|why| !why.is_empty())
+    }
+
+    /// Takes the files over if they are others, and can be used.
+    fn look(&self) -> (Arc<ServerConfig>, String) {
+        let stamp = stamp(&self.files);
         let mut current = self.current.lock();
-        if current.0 != now {
+        if current.stamp == stamp {
+            current.refused.clear();
+        } else {
+            // Also what was refused before: whether a file may be read its stamp does not tell.
             match configuration(&self.files) {
-                Ok(config) => *current = (now, config),
-                Err(error) => tracing::warn!("NBD: {error}; the earlier certificate is still used"),
+                Ok(config) => {
+                    *current = Current {
+                        stamp,
+                        config,
+                        refused: String::new(),
+                    }
+                }
+                Err(error) => {
+                    let why = error.to_string();
+                    if current.refused != why {
+                        tracing::warn!("NBD: {why}; the earlier certificate is still used");
+                    }
+                    current.refused = why;
+                }
             }
         }
-        current.1.clone()
+        (current.config.clone(), current.refused.clone())
     }
 }
 

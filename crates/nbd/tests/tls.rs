@@ -255,8 +255,20 @@ fn a_renewed_certificate_is_used_and_a_broken_one_is_not() {
         client.0.write_all(b"IHAVEOPT\0\0\0\x03\0\0\0\0").is_ok() && client.0.read_exact(&mut [0; 20]).is_ok()
     };
     assert!(works(&old) && !works(&new));
+    let refused = || server.tls().unwrap().refused().unwrap_or_default();
+    let key = fs::read(old.path("server-key.pem")).unwrap();
+    assert_eq!(refused(), "");
     fs::write(old.path("server-key.pem"), "broken").unwrap();
     assert!(works(&old));
+    assert!(
+        refused().contains("server-key.pem' holds no private key"),
+        "{}",
+        refused()
+    );
+    fs::copy(new.path("server-key.pem"), old.path("server-key.pem")).unwrap();
+    assert!(refused().contains("belongs to another one"), "{}", refused());
+    fs::write(old.path("server-key.pem"), key).unwrap();
+    assert_eq!(refused(), "");
     for name in ["server-cert.pem", "server-key.pem", "ca-cert.pem"] {
         fs::copy(new.path(name), old.path(&format!("{name}.new"))).unwrap();
         fs::rename(old.path(&format!("{name}.new")), old.path(name)).unwrap();

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use terrace_control::Failure;
+use terrace_control::{Answer, Failure};
 use terrace_device::{DeviceSpec, format_size, parse_size};
 
 use super::{Session, logged};
@@ -104,7 +104,7 @@ pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
                 let plan = Client::open(&session.places, &pool)?.call("device_replace", arguments)?;
                 return say_plan(session, &pool, &old, &plan, "replace", "replaced");
             }
-            let done = Client::open(&session.places, &pool)?.call("device_replace", logged(arguments))?;
+            let done = call_warned(session, &pool, "device_replace", logged(arguments))?;
             say_job(
                 session,
                 &done,
@@ -208,7 +208,7 @@ fn leave(
 ) -> Result<(), Failure> {
     let wait = arguments["wait"] == json!(true);
     let arguments = if dry_run { arguments } else { logged(arguments) };
-    let done = Client::open(&session.places, pool)?.call("device_leave", arguments)?;
+    let done = call_warned(session, pool, "device_leave", arguments)?;
     if done["undo"] == json!(true) {
         return match (session.json, dry_run) {
             (true, _) => output::json(&json!({ "device": device, "used_again": !dry_run })),
@@ -270,6 +270,16 @@ fn say_plan(
     output::line(&format!("it could be {done}; nothing was changed"))
 }
 
+/// Asks for a device to leave; what will be worse than before is said at once, as it may take hours.
+fn call_warned(session: &Session, pool: &str, operation: &str, arguments: Value) -> Result<Value, Failure> {
+    Client::open(&session.places, pool)?.call_with(operation, arguments, &mut |answer| {
+        if let (Answer::Item(item), false) = (&answer, session.json) {
+            warn(item);
+        }
+        Ok(())
+    })
+}
+
 /// What will be worse than before.
 fn warn(answer: &Value) {
     if let Some(warning) = answer["warning"].as_str().filter(|warning| !warning.is_empty()) {
@@ -293,7 +303,9 @@ fn say_job(session: &Session, done: &Value, waited: bool, said: &str) -> Result<
     if session.json {
         return output::json(done);
     }
-    warn(done);
+    if !waited {
+        warn(done);
+    }
     match done["job"].as_u64() {
         Some(id) if !waited => output::line(&format!("job {id} does it; 'terrace jobs' shows how far it is")),
         Some(_) => output::line(said),

@@ -129,10 +129,19 @@ pub fn what_if(session: &Session, pool: &str, sizes: &[String]) -> Result<(), Fa
         .map(|row| {
             let share = row["hit_rate"].as_f64().unwrap_or(0.0) * 100.0;
             let now = if row["current"] == json!(true) { "now" } else { "" };
-            vec![size(&row["size_bytes"]), format!("{share:.1} %"), now.into()]
+            vec![
+                size(&row["size_bytes"]),
+                size(&row["hot_bytes_max"]),
+                format!("{share:.1} %"),
+                now.into(),
+            ]
         })
         .collect();
-    output::table(&["FAST TIER", "READS FROM IT", ""], &rows, &[0, 1])?;
+    let heading = ["FAST TIER", "FOR WHAT IS HOT", "READS FROM IT", ""];
+    output::table(&heading, &rows, &[0, 1, 2])?;
+    output::line(&format!(
+        "what is hot fills a tier up to near its high_water, beside metadata; 'terrace tier list {pool}' shows the marks"
+    ))?;
     output::line(&format!(
         "by {} since the pool was opened or its heat was cleared; scans are left out",
         output::count(found["reads"].as_u64().unwrap_or(0), "read")

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_device::format_size;
-use terrace_engine::Status;
+use terrace_engine::{SCRUB_JOB, ScrubStatus, Status};
 
 use super::{Session, running::chosen_pools};
 use crate::{
@@ -45,9 +45,13 @@ pub fn status(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
         }
         super::blocks::beside_mounts(&mut row["datasets"]);
         let not_restored = super::pools::failures_of(&row["not_restored"]);
+        let warnings = super::pools::failures_of(&row["warnings"]);
         print_status(&decode(row)?)?;
         for failure in not_restored {
             output::line(&format!("{:>12}: {failure}", "not back"))?;
+        }
+        for warning in warnings {
+            output::line(&format!("{:>12}: {warning}", "warning"))?;
         }
     }
     Ok(())
@@ -77,6 +81,31 @@ pub fn stopped(session: &Session, known: &KnownPool) -> Result<Value, Failure> {
         ..Status::default()
     };
     serde_json::to_value(status).map_err(|error| Failure::new("print as JSON", error, ""))
+}
+
+/// How the last scrub ended, or how far the one that is under way has come.
+fn scrub_in_words(scrub: &ScrubStatus, pool: &str) -> String {
+    let size = format_size;
+    let far = format!("{} of {} read", size(scrub.done_bytes), size(scrub.total_bytes));
+    let state = match scrub.state.as_str() {
+        "running" => format!("running since {}, {far}", scrub.started),
+        "paused" => format!("paused, begun {}, {far}", scrub.started),
+        "done" if !scrub.ended.is_empty() => {
+            format!("done {}, {} read", scrub.ended, size(scrub.done_bytes))
+        }
+        "done" => format!("done, begun {}, {} read", scrub.started, size(scrub.done_bytes)),
+        state => format!("{state} before its end, begun {}, {far}", scrub.started),
+    };
+    let found = match scrub.errors {
+        0 => "no errors".to_owned(),
+        errors => format!("{}, {} repaired", output::count(errors, "error"), scrub.repaired),
+    };
+    match scrub.state.as_str() {
+        "paused" => {
+            format!("{state}: {found}; 'terrace jobs resume {SCRUB_JOB} --pool {pool}' lets it go on")
+        }
+        _ => format!("{state}: {found}"),
+    }
 }
 
 /// A pool's status for people.
@@ -150,18 +179,7 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
         ),
     )?;
     if let Some(scrub) = &status.scrub {
-        line(
-            "scrub",
-            format!(
-                "{} since {}: {} of {} read, {}, {} repaired",
-                scrub.state,
-                scrub.started,
-                size(scrub.done_bytes),
-                size(scrub.total_bytes),
-                output::count(scrub.errors, "error"),
-                scrub.repaired
-            ),
-        )?;
+        line("scrub", scrub_in_words(scrub, &status.pool))?;
         for device in &scrub.devices {
             line(
                 "",
@@ -285,4 +303,43 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
         )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scrub_is_told_as_it_is_with_what_to_type() {
+        let told = |state: &str, ended: &str, errors| {
+            let scrub = ScrubStatus {
+                state: state.into(),
+                started: "BEGUN".into(),
+                ended: ended.into(),
+                done_bytes: 1 << 30,
+                total_bytes: 2 << 30,
+                errors,
+                repaired: errors,
+                ..ScrubStatus::default()
+            };
+            scrub_in_words(&scrub, "tank")
+        };
+        assert_eq!(
+            told("running", "", 0),
+            "running since BEGUN, 1G of 2G read: no errors"
+        );
+        assert_eq!(
+            told("paused", "", 0),
+            "paused, begun BEGUN, 1G of 2G read: no errors; 'terrace jobs resume 1 --pool tank' lets it go on"
+        );
+        assert_eq!(
+            told("done", "ENDED", 2),
+            "done ENDED, 1G read: 2 errors, 2 repaired"
+        );
+        assert_eq!(told("done", "", 0), "done, begun BEGUN, 1G read: no errors");
+        assert_eq!(
+            told("failed", "", 0),
+            "failed before its end, begun BEGUN, 1G of 2G read: no errors"
+        );
+    }
 }

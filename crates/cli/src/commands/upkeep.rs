@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_device::format_size;
-use terrace_engine::{JobStatus, ScrubStatus};
+use terrace_engine::{JobStatus, SCRUB_JOB, ScrubStatus};
 
 use super::{
     Session, logged,
@@ -40,7 +40,7 @@ pub fn scrub(session: &Session, pool: &str, waiting: Waiting) -> Result<ExitCode
         if !session.json {
             output::line(&match &*status.state {
                 "paused" => format!(
-                    "the scrub of '{pool}' is paused; 'terrace jobs resume ID' lets it go on ('terrace jobs {pool}' lists it)"
+                    "the scrub of '{pool}' is paused; 'terrace jobs resume {SCRUB_JOB} --pool {pool}' lets it go on"
                 ),
                 _ => format!("the scrub of '{pool}' runs; 'terrace jobs {pool}' shows how far it is"),
             })?;
@@ -173,9 +173,12 @@ fn act(session: &Session, choice: &JobChoice, action: &str) -> Result<(), Failur
         None => pool_of_job(session, choice.id, action)?,
     };
     let mut client = Client::open(&session.places, &pool)?;
-    client
-        .call("job_action", logged(json!({ "id": choice.id, "action": action })))
-        .map(drop)
+    let done = client.call("job_action", logged(json!({ "id": choice.id, "action": action })))?;
+    match done["note"].as_str() {
+        Some(_) if session.json => output::json(&done),
+        Some(note) => output::line(note),
+        None => Ok(()),
+    }
 }
 
 /// The one running pool that has a job of this number; of several, the one where it is not over. Pools that are stopped have

@@ -95,7 +95,7 @@ pub fn refused(what: &str, error: &DatasetError) -> Failure {
 }
 
 /// What a command that waits for a job says beside its figures: also why nothing goes on, if so.
-pub fn in_progress(kind: &str, state: &str, reason: &str) -> String {
+pub fn in_progress(pool: &str, id: u64, kind: &str, state: &str, reason: &str) -> String {
     match state {
         "waiting" => {
             let why = reason
@@ -107,7 +107,7 @@ pub fn in_progress(kind: &str, state: &str, reason: &str) -> String {
                 false => format!("{kind}, {}", why.join("; ")),
             }
         }
-        "paused" => format!("{kind}, paused ('terrace jobs resume' lets it go on)"),
+        "paused" => format!("{kind}, paused ('terrace jobs resume {id} --pool {pool}' lets it go on)"),
         _ => kind.to_owned(),
     }
 }

@@ -57,6 +57,10 @@ impl Daemon {
             self.add_blocks(row);
         }
         status["not_restored"] = json!(self.not_restored());
+        let warnings = self.blocks.warnings().into_iter();
+        let warnings = warnings
+            .map(|warning| json!({ "what": warning.what, "why": warning.why, "remedy": warning.remedy }));
+        status["warnings"] = warnings.collect();
         status
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Progress};
 use terrace_device::{DeviceSpec, format_size};
-use terrace_engine::{LeavingPlan, TierPlace, shortage_in_words};
+use terrace_engine::{EngineError, LeavingPlan, TierPlace, shortage_in_words};
 
 use super::{
     Daemon,
@@ -122,6 +122,7 @@ impl Daemon {
             _ => return Err(Failure::new(what, "this is not known", "")),
         };
         let job = job.map_err(|error| fail(&error))?;
+        warn_before(&warning, parameters, exchange)?;
         let mut done = self.wait_for_leaving(&what, job, parameters, exchange)?;
         done["warning"] = json!(warning);
         Ok(done)
@@ -150,6 +151,7 @@ impl Daemon {
         self.remember_pool();
         let job = job.map_err(|error| failed(&what, &error))?;
         let warning = shortage_in_words([&new]);
+        warn_before(&warning, parameters, exchange)?;
         let mut done = self.wait_for_leaving(&what, job, parameters, exchange)?;
         done["warning"] = json!(warning);
         Ok(done)
@@ -224,6 +226,7 @@ impl Daemon {
         exchange: &mut Exchange,
     ) -> Result<Value, Failure> {
         let mut done_bytes = 0;
+        let replacement = self.engine.replacement_of(id);
         while parameters.flag("wait")? {
             self.engine
                 .settle_leaving()
@@ -233,19 +236,19 @@ impl Daemon {
             };
             done_bytes = job.done_bytes;
             exchange.progress(Progress {
-                what: answers::in_progress(&job.kind, &job.state, &job.reason),
+                what: answers::in_progress(&self.pool, id, &job.kind, &job.state, &job.reason),
                 done_bytes: job.done_bytes,
                 total_bytes: job.total_bytes,
             })?;
             match job.state.as_str() {
                 "done" if !self.engine.is_leaving(id) => break,
                 "failed" | "cancelled" => {
+                    let left = self.after_leaving(replacement);
+                    let left = left.map_err(|error| failed(what, &error))?;
+                    let left = left.unwrap_or_else(|| "the device is used as before".into());
                     return Err(failed(
                         what,
-                        &format!(
-                            "job {id} {}: {}; the device is used as before",
-                            job.state, job.reason
-                        ),
+                        &format!("job {id} {}: {}; {left}", job.state, job.reason),
                     ));
                 }
                 _ => {}
@@ -262,6 +265,27 @@ impl Daemon {
         self.remember_pool();
         Ok(json!({ "job": id, "done_bytes": done_bytes }))
     }
+
+    /// What is in the pool now that the job of this replacement has ended, if there is one.
+    pub(super) fn after_leaving(
+        &self,
+        replacement: Option<(u16, u16)>,
+    ) -> Result<Option<String>, EngineError> {
+        let Some((old, new)) = replacement else {
+            return Ok(None);
+        };
+        self.engine.settle_leaving()?;
+        self.remember_pool();
+        Ok(Some(self.engine.after_replacing(old, new)))
+    }
+}
+
+/// Whoever waits is warned before, and of nothing anew at the end.
+fn warn_before(warning: &str, parameters: &Parameters, exchange: &mut Exchange) -> Result<(), Failure> {
+    if !warning.is_empty() && parameters.flag("wait")? {
+        exchange.item(&json!({ "warning": warning }))?;
+    }
+    Ok(())
 }
 
 fn plan_json(plan: &LeavingPlan, state: &str) -> Value {

@@ -137,7 +137,8 @@ impl Daemon {
         Ok(Value::Array(rows.collect()))
     }
 
-    /// Which share of the reads so far other sizes of the fastest tier would have answered.
+    /// Which share of the reads so far other sizes of the fastest tier would have answered, each filled as far as its settings
+    /// let hot content fill it.
     pub(super) fn what_if(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let mut sizes: Vec<u64> = parameters.value("sizes")?;
         let what = format!("predict for pool '{}'", self.pool);
@@ -160,14 +161,17 @@ impl Daemon {
         sizes.dedup();
         let mut rows = Vec::new();
         for size in sizes {
-            let Some(rate) = reuse.hit_rate(size) else {
+            let hot_bytes_max = self.engine.mover().hot_bytes_max(size);
+            let Some(rate) = reuse.hit_rate(hot_bytes_max) else {
                 return Err(Failure::new(
                     what,
                     "nothing was read since the pool was opened",
                     "ask again after a while of the usual work",
                 ));
             };
-            rows.push(json!({ "size_bytes": size, "hit_rate": rate, "current": size == now }));
+            rows.push(json!({
+                "size_bytes": size, "hot_bytes_max": hot_bytes_max, "hit_rate": rate, "current": size == now,
+            }));
         }
         Ok(json!({ "pool": self.pool, "reads": reuse.reads(), "sizes": rows }))
     }

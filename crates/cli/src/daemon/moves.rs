@@ -114,7 +114,7 @@ impl Daemon {
             jobs.retain(|job| ids.contains(&job.id));
             if let Some(job) = jobs.iter().find(|job| waiting.contains(&job.id)) {
                 exchange.progress(Progress {
-                    what: answers::in_progress(job.kind, job.state, &job.reason),
+                    what: answers::in_progress(&self.pool, job.id, job.kind, job.state, &job.reason),
                     done_bytes: jobs.iter().map(|job| job.done_bytes).sum(),
                     total_bytes: jobs.iter().map(|job| job.total_bytes).sum(),
                 })?;

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Progress};
+use terrace_engine::SCRUB_JOB;
 
 use super::{
     Daemon,
@@ -23,7 +24,7 @@ impl Daemon {
         while parameters.flag("wait")? {
             let status = self.engine.status().scrub.unwrap_or_default();
             exchange.progress(Progress {
-                what: in_progress("scrub", &status.state, ""),
+                what: in_progress(&self.pool, SCRUB_JOB, "scrub", &status.state, ""),
                 done_bytes: status.done_bytes,
                 total_bytes: status.total_bytes,
             })?;
@@ -121,10 +122,11 @@ impl Daemon {
     pub(super) fn job_action(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let id = parameters.number("id")?;
         let action = parameters.text("action")?;
-        self.engine
-            .job_action(id, &action)
-            .map_err(|error| failed(&format!("{action} job {id}"), &error))?;
-        Ok(Value::Null)
+        let fail = |error| failed(&format!("{action} job {id}"), &error);
+        let replacement = self.engine.replacement_of(id).filter(|_| action == "cancel");
+        self.engine.job_action(id, &action).map_err(fail)?;
+        let note = self.after_leaving(replacement).map_err(fail)?;
+        Ok(json!({ "note": note }))
     }
 
     pub(super) fn events(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {

@@ -6,7 +6,7 @@ pub mod nbd;
 
 use std::{
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -103,6 +103,16 @@ impl Machine {
             stdout: read("stdout"),
             stderr: read("stderr"),
         }
+    }
+
+    /// Begins to run it; what it says can be read.
+    pub fn spawn(&self, words: &[&str]) -> Child {
+        let mut command = self.command(words);
+        let piped = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        piped.spawn().unwrap()
     }
 
     pub fn run(&self, words: &[&str]) -> Output {

@@ -12,15 +12,16 @@ use parking_lot::Mutex;
 use terrace_cache::Budget;
 use terrace_chunk::ChunkStore;
 use terrace_dataset::{Datasets, Environment};
-use terrace_device::Device;
+use terrace_device::{Device, DeviceSpec, MemoryDevice};
 use terrace_mover::Mover;
 use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
 use terrace_store::Store;
 
 use super::Engine;
 use crate::{
-    EngineError, OpenOptions, PoolSpec, alarms::Alarms, journal::Journal, leaving::Leaving, properties,
-    report::given_up_in_words, resilver::Resilvering, scrub::Scrub, workers::Workers,
+    EngineError, OpenOptions, PoolSpec, alarms::Alarms, devices::refuse_member, journal::Journal,
+    leaving::Leaving, properties, report::given_up_in_words, resilver::Resilvering, scrub::Scrub,
+    workers::Workers,
 };
 
 impl Engine {
@@ -30,21 +31,42 @@ impl Engine {
     /// # Errors
     /// `Invalid` for a spec that makes no sense, `Device` and `Pool` for what the devices say.
     pub fn create(spec: &PoolSpec, force: bool, options: OpenOptions) -> Result<Arc<Self>, EngineError> {
+        for device in spec.tiers.iter().flat_map(|tier| &tier.devices) {
+            refuse_member(device, force)?;
+        }
+        Self::rehearse(spec)?;
+        let tiers = spec.tiers.iter().map(|tier| {
+            let devices = tier.devices.iter().map(DeviceSpec::create);
+            devices.collect::<Result<Vec<_>, _>>()
+        });
+        let tiers = tiers.collect::<Result<Vec<_>, _>>()?;
+        Self::create_with(spec, tiers, force, options)
+    }
+
+    /// Makes the pool in memory, where it has properties of datasets: what it has no room for is known once it is made, and then
+    /// what was on the devices is lost.
+    fn rehearse(spec: &PoolSpec) -> Result<(), EngineError> {
+        if spec
+            .properties
+            .keys()
+            .all(|name| properties::is_pool_property(name))
+        {
+            return Ok(());
+        }
         let mut tiers = Vec::new();
         for tier in &spec.tiers {
-            let mut devices = Vec::new();
+            let mut devices: Vec<Arc<dyn Device>> = Vec::new();
             for device in &tier.devices {
-                if !force && let Some(pool) = terrace_pool::is_pool_member(&device.path) {
-                    return Err(EngineError::Busy(format!(
-                        "device '{}' belongs to pool '{pool}'; destroy that pool first, or use --force, which loses it",
-                        device.path.display()
-                    )));
-                }
-                devices.push(device.create()?);
+                let path = device.path.display().to_string();
+                devices.push(Arc::new(MemoryDevice::new(path, device.plan()?)));
             }
             tiers.push(devices);
         }
-        Self::create_with(spec, tiers, force, options)
+        let options = OpenOptions {
+            threads: false,
+            ..OpenOptions::default()
+        };
+        Self::create_with(spec, tiers, false, options)?.close()
     }
 
     /// Makes a pool on devices that are open already, one list per tier of the spec (whose own device lists are

@@ -117,6 +117,35 @@ fn policies_work_in_their_window_only() {
 }
 
 #[test]
+fn a_job_that_waits_for_a_window_names_it_and_when_it_opens() {
+    // Of these halves of a day one is closed now, whatever the time zone.
+    let told = |window: &str| {
+        let pool = Pool::new(20 * MIB);
+        pool.files(19);
+        policies(&pool, TierPolicy::named("fast"));
+        pool.mover.step().unwrap();
+        pool.mover.step().unwrap();
+        policies(
+            &pool,
+            TierPolicy {
+                window: window.into(),
+                ..TierPolicy::named("fast")
+            },
+        );
+        pool.mover.step().unwrap();
+        let jobs = pool.mover.jobs();
+        let demotion = jobs.iter().find(|job| job.kind == "demote").unwrap();
+        demotion.reason.clone()
+    };
+    let told = [("00:00-12:00", "00:00"), ("12:00-00:00", "12:00")].map(|(window, opens)| {
+        let words =
+            format!("waiting for the window of tier 'fast', {window}, which opens at {opens} local time");
+        told(window).contains(&words)
+    });
+    assert!(told[0] != told[1], "{told:?}");
+}
+
+#[test]
 fn a_tier_that_holds_lets_the_one_below_sleep_and_then_writes_in_one_batch() {
     let pool = Pool::new(20 * MIB);
     let mut files = pool.files(18);

@@ -97,6 +97,11 @@ impl Blocks {
             .collect()
     }
 
+    /// What is not as it should be with what is served.
+    pub fn warnings(&self) -> Vec<Failure> {
+        self.services.warnings()
+    }
+
     /// The addresses where `volume` or its snapshots are served.
     pub fn addresses_of(&self, volume: &str) -> Vec<String> {
         self.services.addresses(|served| is_of(served, volume))

@@ -65,6 +65,20 @@ impl Services {
             .collect()
     }
 
+    /// What is not as it should be with what is served: certificates that were renewed by what cannot be used.
+    pub fn warnings(&self) -> Vec<Failure> {
+        let servers = self.state.lock().servers.clone();
+        let warning = |server: &Arc<Server>| {
+            let refused = server.tls()?.refused()?;
+            Some(Failure::new(
+                format!("renew the certificate of {}", server.address()),
+                format!("{refused}; clients are shown the earlier one"),
+                "give PEM files that belong together and that the daemon may read: the next client is shown them, no restart is needed",
+            ))
+        };
+        servers.iter().filter_map(warning).collect()
+    }
+
     /// The service at that address, however it is written.
     pub fn find(&self, wanted: &KnownService) -> Option<KnownService> {
         self.list()
