@@ -7,7 +7,7 @@
 //! lands on the slower tier and is read from there later (F2FS, Lee et al. 2015, cleans in the foreground for the same reason).
 //!
 //! Invariants: nothing is done as long as there is room; regions of which most was written over come first, each but once until as
-//! much of it is again; of one commit no more than about twice of what it writes is brought back, so that each waits for its own; a commit
+//! much of it is again; of one commit no more than about four times of what it writes is brought back, so that each waits for its own; a commit
 //! looks at a bounded number of regions in vain, and then there is a rest; who clears holds no lock that a commit needs.
 
 use std::{
@@ -32,6 +32,8 @@ use crate::{
 /// garbage is no room up to: the dearer what is written anew, the shorter must room be. (Compaction of segments of which a third is
 /// garbage writes two bytes for each that it gives back, as regions do of which a third is dead.)
 const PARTS: [(u16, u64); 2] = [(WHOLE_PART / 2, 2), (WHOLE_PART / 4, 6)];
+/// How many times what a commit writes is brought back for it at most.
+const AHEAD: u64 = 4;
 /// Regions that are written anew together at most.
 const REGIONS: u64 = 4;
 /// Regions that are looked at for one commit and win nothing.
@@ -88,7 +90,7 @@ impl Datasets {
     /// Writes regions anew until there is room, or enough came back; `false` if it is no use to go on looking now.
     fn clear(&self) -> Result<bool, StoreError> {
         let fragments = &self.environment.fragments;
-        let mut left = self.environment.budget.dirty_bytes() * 2;
+        let mut left = self.environment.budget.dirty_bytes() * AHEAD;
         let at_once = (left / REGION_BYTES).clamp(1, REGIONS) as usize;
         let mut in_vain = 0;
         for (part, garbage_part) in PARTS {
