@@ -151,7 +151,7 @@ impl ChunkStore {
                 if !state.freeing && !claimed.contains(segment) {
                     wrong.add(|| format!("segment {segment} is in use but not in the segment table"));
                 }
-                if !self.pool.is_claimed(*segment) && self.pool.tier_of(segment.device).is_some() {
+                if !self.pool.is_claimed(*segment) && self.pool.has_segment(*segment) {
                     wrong.add(|| format!("segment {segment} is in use but free in the pool"));
                 }
             }
@@ -191,13 +191,11 @@ impl ChunkStore {
             return Ok(vec!["there is no root".into()]);
         };
         let root = read_root(&self.pool, &payload)?;
-        let in_use = |segment: SegmentId| {
-            // Of a device that is gone nothing is claimed.
-            self.pool.is_claimed(segment) || self.pool.tier_of(segment.device).is_none()
-        };
+        // Of a device that is gone, or not there, nothing is claimed.
+        let is_there = |segment: &SegmentId| self.pool.has_segment(*segment);
         let log = self.log.segments();
-        for segment in root.position.segment.iter() {
-            if !log.contains(&segment) || !in_use(segment) {
+        for segment in root.position.segment.iter().filter(is_there) {
+            if !log.contains(&segment) || !self.pool.is_claimed(segment) {
                 wrong.push(format!(
                     "the newest root starts its replay in segment {segment}, which the log no longer holds"
                 ));
@@ -212,8 +210,8 @@ impl ChunkStore {
             .into_iter()
             .flat_map(|extent| listed.copies_of(extent).iter().collect::<Vec<_>>())
             .collect();
-        for segment in needed {
-            if !held.contains(&segment) || !in_use(segment) {
+        for segment in needed.into_iter().filter(is_there) {
+            if !held.contains(&segment) || !self.pool.is_claimed(segment) {
                 wrong.push(format!(
                     "the newest root has tables in segment {segment}, which is given up"
                 ));

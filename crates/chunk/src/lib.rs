@@ -48,6 +48,7 @@ mod root;
 mod root_copy;
 mod salvage;
 mod scrub;
+mod shortage;
 mod sinking;
 mod space;
 mod spacing;

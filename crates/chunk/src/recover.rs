@@ -6,7 +6,7 @@
 //! anything is built on it; segments that were open are never appended to again.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
@@ -33,6 +33,7 @@ use crate::{
     record::{TABLE_LIVE, TABLE_SEGMENTS, segment_of_key},
     room::Need,
     root::{Root, decode_root, encode_root, position_of, version_of},
+    shortage::Shortage,
     store::{ChunkStore, CommitState, GroupState, meta_error, pool_error},
     tail,
 };
@@ -250,10 +251,10 @@ impl ChunkStore {
     }
 
     /// Stores chunks of which a copy is lacking anew, as far as there is room, before anything counts on their being as many.
-    fn complete_chunks(&self, lacking: Vec<ChunkId>) -> Result<(), StoreError> {
+    fn complete_chunks(&self, lacking: BTreeSet<ChunkId>) -> Result<(), StoreError> {
         tracing::info!(
             chunks = lacking.len(),
-            "a copy of them went with the power: they are stored anew"
+            "a copy of them is not there: they are stored anew"
         );
         self.repairs.lock().extend(lacking);
         while self.repair_step()? {}
@@ -326,7 +327,7 @@ impl ChunkStore {
             first: 0,
             counters: replay.counters,
             marks,
-            places: std::collections::BTreeSet::new(),
+            places: BTreeSet::new(),
         };
         Self {
             pool,
@@ -560,8 +561,8 @@ struct Replayed {
     broken: Option<StoreError>,
     /// Knows which entries may lack in one copy.
     scanner: Scanner,
-    /// Chunks of which a copy is not there.
-    lacking: Vec<ChunkId>,
+    /// Chunks of which a copy is not there, or of which there are fewer than there should be.
+    lacking: BTreeSet<ChunkId>,
     /// Up to here the log itself says that it was durable.
     confirmed: u64,
 }
@@ -578,6 +579,7 @@ fn replay_log(
     let mut tail = start;
     let mut confirmed = replay.tree.flushed_sequence();
     let mut unsure: VecDeque<(Scanned, Vec<LoggedBatch>)> = VecDeque::new();
+    let mut shortage = Shortage::new(pool);
     loop {
         let mut scanned = match scanner.next_payload() {
             Ok(Some(scanned)) => scanned,
@@ -604,6 +606,7 @@ fn replay_log(
             let Some((scanned, batches)) = unsure.pop_front() else {
                 break;
             };
+            shortage.note(&batches);
             replay.apply(batches)?;
             tail = scanned.after;
         }
@@ -616,9 +619,12 @@ fn replay_log(
         );
     }
     for (scanned, batches) in unsure.drain(..).take(accepted.entries) {
+        shortage.note(&batches);
         replay.apply(batches)?;
         tail = scanned.after;
     }
+    let mut lacking = shortage.chunks();
+    lacking.extend(accepted.lacking);
     let mut segments = scanner.segments().to_vec();
     if let Some(last) = segments.iter().position(|copies| *copies == tail.segment) {
         segments.truncate(last + 1);
@@ -628,7 +634,7 @@ fn replay_log(
         segments,
         broken,
         scanner,
-        lacking: accepted.lacking,
+        lacking,
         confirmed,
     })
 }

@@ -14,7 +14,8 @@ use terrace_store::{ChunkId, Placement, StoreError};
 use crate::{
     ChunkStore, DamagedChunk, ScrubCursor, ScrubProgress,
     read::verified,
-    record::{COPIES_MAX, ChunkRecord, Location, chunk_of_key},
+    record::{ChunkRecord, Location, chunk_of_key},
+    shortage::lacks_copies,
     spans::Stored,
     store::meta_error,
 };
@@ -73,6 +74,8 @@ impl ChunkStore {
         cursor: &mut ScrubCursor,
         progress: &mut ScrubProgress,
     ) -> Result<u64, StoreError> {
+        // What is completed would go into them.
+        self.close_short_streams()?;
         let records = match self.scan_records(cursor) {
             Ok(records) => records,
             Err(line) => {
@@ -108,7 +111,7 @@ impl ChunkStore {
                     bad.push((*location, cause));
                 }
             }
-            if bad.is_empty() && self.lacks_copies(&record) {
+            if bad.is_empty() && lacks_copies(&self.pool, &record) {
                 short.push((id, record));
                 continue;
             }
@@ -169,19 +172,6 @@ impl ChunkStore {
             }
             progress.damaged_metadata.add(|| format!("copy {copy}: {error}"));
         }
-    }
-
-    /// Whether a chunk has fewer copies than its tier keeps, though there are devices for more.
-    fn lacks_copies(&self, record: &ChunkRecord) -> bool {
-        let Some(tier) = record
-            .locations
-            .first()
-            .and_then(|first| self.pool.tier_of(first.segment.device))
-        else {
-            return false;
-        };
-        let wanted = usize::from(self.pool.copies_in(tier)).min(COPIES_MAX);
-        record.locations.len() < wanted && record.locations.len() < self.pool.usable_devices(tier)
     }
 
     /// Stores chunks anew that lack copies, with all that their tier keeps.

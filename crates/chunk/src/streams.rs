@@ -16,6 +16,7 @@ use crate::{
     counters::Counters,
     header::HEADER_BYTES,
     record::{COPIES_MAX, Location, TABLE_SEGMENTS, segment_key},
+    shortage::are_too_few,
     store::{ChunkStore, pool_error},
     tier_room::TierRoom,
 };
@@ -361,6 +362,22 @@ impl ChunkStore {
             }
         }
         Ok(())
+    }
+
+    /// Takes no more appends to segments that were begun with fewer copies than their tier keeps, where there are devices for
+    /// more by now.
+    ///
+    /// # Errors
+    /// What was appended to one could not be written.
+    pub fn close_short_streams(&self) -> Result<(), StoreError> {
+        let open = self.open_segments.all();
+        let is_short = |open: &&Arc<OpenSegment>| {
+            let first = open.copies.first();
+            first.is_some_and(|first| are_too_few(&self.pool, *first, open.copies.len()))
+        };
+        open.iter()
+            .filter(is_short)
+            .try_for_each(|open| self.close_open(open))
     }
 
     /// Returns when what was appended before has landed; what its owner left behind is written out here.

@@ -8,8 +8,8 @@ use std::sync::{Arc, atomic::Ordering};
 use fixture::{FaultDevice, Power, audit, make_pool, noise, open_pool, options, piece, settle};
 use terrace_chunk::{ChunkStore, EvacuateCursor, ScrubCursor};
 use terrace_device::Device;
-use terrace_pool::{OpenOptions, Parallelism, Pool, SEGMENT_AREA_OFFSET, SegmentRange};
-use terrace_store::{Batch, ChunkId, Piece, Sequence, Store, StoreError};
+use terrace_pool::{OpenOptions, Parallelism, Pool, SEGMENT_AREA_OFFSET, SegmentRange, TierSettings};
+use terrace_store::{Batch, ChunkId, Piece, Placement, Sequence, Store, StoreError};
 
 fn store_of(tiers: &[(&str, u8, usize)]) -> (Vec<Arc<FaultDevice>>, Arc<ChunkStore>) {
     let power = Power::new();
@@ -147,6 +147,53 @@ fn two_copies_survive_a_flush_that_fails_on_one_device() {
     let store = ChunkStore::open(open_pool(&devices), options(2)).unwrap();
     check(&store, &ids, 0);
     check(&store, &more, 100);
+    audit(&store);
+}
+
+#[test]
+fn what_a_device_refused_before_anybody_noted_it_gets_its_second_copy_at_the_next_opening() {
+    let (devices, store) = store_of(&[("pair", 2, 2)]);
+    devices[1].fail(true, false, false);
+    let (ids, sequence) = put(&store, 0..20).unwrap();
+    store.flush(sequence).unwrap();
+    // The log says of all but the last that it was durable.
+    let (more, sequence) = put(&store, 100..120).unwrap();
+    store.flush(sequence).unwrap();
+    // No label says that it failed.
+    drop(store);
+    devices[1].fail(false, false, false);
+    let store = ChunkStore::open(open_pool(&devices), options(2)).unwrap();
+    let mut cursor = ScrubCursor::default();
+    let progress = store.scrub_step(&mut cursor, u64::MAX).unwrap();
+    assert_eq!((progress.completed, progress.copies), (0, 80));
+    check(&store, &ids, 0);
+    check(&store, &more, 100);
+    audit(&store);
+}
+
+#[test]
+fn what_a_scrub_completes_does_not_go_where_there_is_one_copy_only() {
+    let (_devices, store) = store_of(&[("fast", 1, 1), ("pair", 1, 2)]);
+    let (ids, _) = put(&store, 0..150).unwrap();
+    // Some fill segments, and the last go into one that takes more.
+    let below = Placement::Tier {
+        tier: 1,
+        strict: true,
+    };
+    assert_eq!(store.rewrite(&ids, below).unwrap().moved, 150);
+    store.flush(store.newest()).unwrap();
+    let two = TierSettings {
+        copies: 2,
+        ..TierSettings::named("pair")
+    };
+    store.pool().set_tier("pair", two).unwrap();
+    let mut completed = Vec::new();
+    for _ in 0..2 {
+        let progress = store.scrub_step(&mut ScrubCursor::default(), u64::MAX).unwrap();
+        completed.push(progress.completed);
+    }
+    assert_eq!(completed, [150, 0]);
+    check(&store, &ids, 0);
     audit(&store);
 }
 

@@ -67,6 +67,8 @@ struct Resilver {
     repaired: u64,
     damaged: u64,
     short: u64,
+    /// Log or metadata have one copy only, still.
+    is_unmirrored: bool,
     is_short: Arc<AtomicBool>,
     tries: u32,
 }
@@ -86,6 +88,12 @@ impl Resilver {
                  something, then they get them",
                 self.short
             ));
+        }
+        if self.is_unmirrored {
+            text.push_str(
+                ", metadata still lies on one device only, since there is no room on another one: add a device or delete something, \
+                 then it gets its second copy",
+            );
         }
         text
     }
@@ -111,6 +119,7 @@ impl StoreSteps for Resilver {
         };
         // Metadata that was written meanwhile lies on one device only.
         let mirrored = !progress.finished || self.chunks.mirror_now()?;
+        self.is_unmirrored = !mirrored;
         if (!mirrored || self.short > 0) && self.tries < TRIES_MAX {
             // What was stored anew leaves room behind, once that is durable.
             (self.tries, self.before_bytes) = (self.tries + 1, done);
@@ -172,6 +181,7 @@ impl Engine {
             repaired: 0,
             damaged: 0,
             short: 0,
+            is_unmirrored: false,
             is_short: self.resilvering.is_short.clone(),
             tries: 0,
         };

@@ -102,6 +102,8 @@ pub struct Disk {
     pub unwritable: Option<Range<u64>>,
     /// Nothing works until it is put back.
     pub vanished: bool,
+    /// It is not there at the next start either.
+    pub pulled: bool,
 }
 
 /// The pages that a read from `offset` touches: which, what of each, and where that goes.
@@ -139,6 +141,7 @@ impl Disk {
             backing_full: false,
             unwritable: None,
             vanished: false,
+            pulled: false,
         }
     }
 

@@ -78,6 +78,8 @@ kinds! {
     BackingFull = "backing of a device full",
     /// A device takes very long.
     Slow = "device slow",
+    /// A device is pulled, and the pool used without it.
+    Pulled = "device pulled",
     /// A device is gone for good, and given up.
     LostForGood = "device lost for good",
     /// A pool was rebuilt from what lies on its devices.

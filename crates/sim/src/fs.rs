@@ -1,6 +1,7 @@
 //! The level of the simulator that drives the whole engine: filesystems, volumes, snapshots, devices and properties,
 //! checked against plain maps (`fs/model.rs`). A run is `fs/level.rs`; what it does on the way is a file each.
 
+mod absence;
 mod attributes;
 mod audits;
 mod copying;

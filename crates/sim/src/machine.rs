@@ -301,11 +301,11 @@ impl Machine {
         }
     }
 
-    /// Between two sessions: every device works again, and one that was gone is back with what it had then.
+    /// Between two sessions: every device works again, and one that was gone is back with what it had then, unless it was pulled.
     pub fn repair(&self) {
         self.end_storm();
         for disk in &mut self.state.lock().disks {
-            if std::mem::take(&mut disk.vanished) {
+            if !disk.pulled && std::mem::take(&mut disk.vanished) {
                 self.coverage.hit(FaultKind::CameBackOld);
             }
             disk.unspoil();

@@ -31,6 +31,7 @@ impl Engine {
         if lands() != before {
             self.chunks.land_anew()?;
         }
+        self.chunks.close_short_streams()?;
         Ok(taken)
     }
 

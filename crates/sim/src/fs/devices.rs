@@ -56,12 +56,16 @@ impl Run {
                 .rig
                 .machine
                 .with_disk(*gone, |disk, _| root_guard::remains(disk));
+            // Nothing can be wiped off one that is not there.
+            let away = self.absence.pulled() == Some(*gone);
             ensure!(
-                remains.is_none() || !wiped || self.storm || self.hurt,
+                remains.is_none() || !wiped || away || self.storm || self.hurt,
                 "disk {gone} has left the pool and holds {} of it still",
                 remains.unwrap_or_default()
             );
-            self.rig.machine.with_disk(*gone, |disk, _| disk.blank());
+            if !away {
+                self.rig.machine.with_disk(*gone, |disk, _| disk.blank());
+            }
             if let Some(number) = before.get(gone) {
                 match engine.chunks().claims_on(*number) {
                     Ok(claims) => ensure!(
@@ -133,7 +137,7 @@ impl Run {
     /// A device refuses what is written to its front, now and then.
     fn refuse_labels(&mut self) -> Option<usize> {
         let members: Vec<usize> = self.members.iter().copied().collect();
-        if self.storm || members.is_empty() || !self.aside.chance(1, 8) {
+        if self.storm || self.absence.pulled().is_some() || members.is_empty() || !self.aside.chance(1, 8) {
             return None;
         }
         let disk = *self.aside.pick(&members);
@@ -148,10 +152,16 @@ impl Run {
     fn change_a_device(&mut self) -> Check {
         let engine = self.engine()?;
         let members: Vec<usize> = self.members.iter().copied().collect();
+        let pulled = self.absence.pulled();
+        let is_there = |disk: &usize| pulled != Some(*disk);
         let spares: Vec<usize> = (0..self.rig.machine.disk_count())
-            .filter(|disk| !self.members.contains(disk))
+            .filter(|disk| !self.members.contains(disk) && is_there(disk))
             .collect();
         let member = format!("/simulated/disk{}", self.random.pick(&members));
+        let there: Vec<usize> = members.iter().copied().filter(is_there).collect();
+        if there.is_empty() {
+            return Ok(());
+        }
         let (words, done) = match self.random.below(10) {
             0..=3 if !spares.is_empty() => return self.add_device(*self.random.clone().pick(&spares)),
             4 if !spares.is_empty() => {
@@ -169,14 +179,14 @@ impl Run {
                 (action, engine.job_action(*self.random.pick(&jobs), action))
             }
             _ if self.random.chance(1, 2) => {
-                let disk = *self.random.pick(&members);
+                let disk = *self.random.pick(&there);
                 let name = format!("/simulated/disk{disk}");
                 let has = engine.find_device(&name).map_or(0, |info| info.size_bytes);
                 let size = has.saturating_sub(self.random.between(1, has / MIB / 2 + 1) * MIB);
                 ("shrink", engine.shrink_device(&name, size).map(drop))
             }
             _ => {
-                let disk = *self.random.pick(&members);
+                let disk = *self.random.pick(&there);
                 let more = self.random.between(1, 4) * MIB;
                 self.rig
                     .machine

@@ -33,6 +33,8 @@ impl Run {
     /// The last act: everything is deleted, and the room must come back; or one of those of which nothing can.
     pub(crate) fn finish(&mut self) -> Check {
         self.rig.machine.cut_power_after(None);
+        self.put_back()?;
+        self.rig.machine.cut_power_after(None);
         self.reopen(true, false)?;
         match self.random.below(20) {
             0 if self.lose_device()? => return Ok(()),

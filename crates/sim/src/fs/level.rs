@@ -25,6 +25,7 @@ use crate::{
     engine_rig::EngineRig,
     ensure,
     fault::{Coverage, FaultKind},
+    fs::absence::Absence,
     fs::guests::Guests,
     fs::reserving::Reserving,
     fs::settings::Settings,
@@ -80,6 +81,8 @@ pub struct Run {
     pub(crate) raising: Random,
     /// Room that is set aside for the volume.
     pub(crate) reserving: Reserving,
+    /// A disk that is pulled.
+    pub(crate) absence: Absence,
 }
 
 /// What an operation that failed means for the run.
@@ -123,6 +126,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
         laying: Random::new(seed ^ 0x1A1D_0000_0000),
         raising: Random::new(seed ^ 0x4153_0000_0000),
         reserving: Reserving::new(seed),
+        absence: Absence::new(seed),
     };
     run.engine = Some(
         run.rig
@@ -140,6 +144,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
     for _ in 0..length {
         run.turn()?;
         run.guests_come_and_go()?;
+        run.disks_are_pulled()?;
         run.cut_after_leaving()?;
         run.rig.machine.check_breach()?;
     }

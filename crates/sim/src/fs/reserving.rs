@@ -6,7 +6,7 @@
 
 use terrace_dataset::FsError;
 
-use crate::{content::Content, ensure, fs::level::Run, outcome::Check, random::Random, trace};
+use crate::{content::Content, fs::level::Run, outcome::Check, random::Random, trace, violation};
 
 /// Writes to the volume while the pool is full.
 const WRITES: u64 = 12;
@@ -51,11 +51,23 @@ impl Run {
     /// A write to the volume failed like that.
     pub(crate) fn check_promised(&self, error: &FsError) -> Check {
         let excused = self.storm || self.hurt || !self.rig.machine.is_powered();
-        ensure!(
-            *error != FsError::NoSpace || !self.reserving.holds || excused,
-            "a volume for which room is reserved found none"
-        );
-        Ok(())
+        if *error != FsError::NoSpace || !self.reserving.holds || excused {
+            return Ok(());
+        }
+        let engine = self.engine()?;
+        let space = engine.store().space();
+        let volumes = self.volumes.iter();
+        let states = volumes.filter_map(|volume| engine.datasets().state(&volume.name).ok());
+        let promised: Vec<(u64, u64)> = states
+            .map(|state| (state.usage().reservation_bytes(), state.usage().set_aside_bytes()))
+            .collect();
+        violation!(
+            "a volume for which room is reserved found none: of {} bytes of room {} are set aside, of its reservation (all and \
+             set aside) {promised:?}, {} bytes are to be freed",
+            space.room_bytes,
+            space.set_aside_bytes,
+            space.pending_free_bytes
+        )
     }
 
     /// Some writes to the volume, while there is a file that fills the pool.

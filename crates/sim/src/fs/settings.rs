@@ -19,6 +19,8 @@ const SHRINK_PREFIX: &str = "shrink:";
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     tiers: BTreeMap<String, TierSettings>,
+    /// How far they hold.
+    holds: BTreeMap<String, Option<f64>>,
     migration: Option<String>,
     /// By dataset and property.
     properties: BTreeMap<(String, String), String>,
@@ -45,6 +47,14 @@ impl Settings {
                 let is_sure = |other: &TierSettings| other.landing.and(lands) == Landing::OFF;
                 self.tiers.retain(|_, other| is_sure(other));
             }
+        }
+    }
+
+    /// How far a tier holds was set, or that failed.
+    pub(crate) fn hold(&mut self, tier: &str, level: Option<f64>, done: bool) {
+        match done {
+            true => drop(self.holds.insert(tier.to_owned(), level)),
+            false => drop(self.holds.remove(tier)),
         }
     }
 
@@ -86,6 +96,12 @@ impl Run {
                 wanted.is_none_or(|wanted| *wanted == tier.settings),
                 "a tier is set to {:?} after opening, and was set to {wanted:?}",
                 tier.settings
+            );
+            let held = engine.hold_of(&tier.settings.name);
+            let wanted = self.settings.holds.get(&tier.settings.name);
+            ensure!(
+                wanted.is_none_or(|wanted| *wanted == held),
+                "a tier holds {held:?} after opening, and was set to {wanted:?}"
             );
         }
         let tiers = engine.pool().tiers();

@@ -11,7 +11,8 @@ use crate::{ensure, fault::FaultKind, outcome::Check, trace};
 
 impl Run {
     pub(super) fn weather(&mut self) -> Check {
-        self.storm = !self.storm && self.random.chance(1, 2);
+        let begins = !self.storm && self.random.chance(1, 2);
+        self.storm = begins && self.absence.pulled().is_none();
         let storm = self.storm;
         if storm {
             self.rig.machine.begin_storm(2500, &mut self.random);
@@ -67,22 +68,24 @@ impl Run {
         for attempt in 0.. {
             let again = interrupted && attempt < 4 && self.random.chance(1, 4);
             machine.cut_power_after(again.then(|| self.random.skewed(400)));
-            let mut troubled = interrupted && attempt < 4 && self.random.chance(1, 6);
+            let doubled = self.absence.pulled().is_none();
+            let mut troubled = interrupted && attempt < 4 && self.random.chance(1, 6) && doubled;
             if troubled {
                 machine.trouble_reads(&mut self.random);
             }
-            if interrupted && !cut && attempt == 0 && self.misreading.chance(1, 4) {
+            if interrupted && !cut && attempt == 0 && doubled && self.misreading.chance(1, 4) {
                 troubled |= machine.spoil_for_opening(!self.scarred, &mut self.misreading);
             }
-            let opened = self.rig.open(false);
+            let opened = self.rig.open(!doubled);
             machine.repair();
             match opened {
                 Ok(engine) => {
                     machine.cut_power_after(None);
                     if machine.is_powered() {
                         // What could not be read too often is not used for anything new until the next opening.
-                        let mut devices = engine.pool().devices().into_iter();
-                        self.hurt = devices.any(|device| device.state != DeviceState::Online);
+                        let devices = engine.pool().devices().into_iter();
+                        let mut ill = devices.filter(|device| device.state != DeviceState::Online);
+                        self.hurt = ill.any(|device| !self.absence.explains(&device));
                         self.engine = Some(engine);
                         break;
                     }
