@@ -79,6 +79,12 @@ fn a_tree_comes_back_as_it_was() {
     assert_eq!(found["size_bytes"], 300_000);
     assert_eq!(machine.ok(&["cat", "tank/data/tree/näme \u{1F980}"]), "utf-8");
     assert_eq!(machine.ok(&["cat", "tank/data/tree/link"]).len(), 300_000);
+    let error = machine.error(&["cat", "tank/data/tree"], 1);
+    assert!(
+        error.contains("'terrace ls tank/data/tree' lists it")
+            && error.contains("'terrace get tank/data/tree DIR'"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -73,6 +73,13 @@ fn settings_outlast_stop_and_kill_and_nonsense_changes_nothing() {
         let error = machine.error(&["tier", "set", word, "tank/fast"], 2);
         assert!(error.contains(advice), "{word}: {error}");
     }
+    // Nothing moves down from the slowest.
+    let error = machine.error(&["tier", "set", "promote_after=9", "hold=90%", "tank/slow"], 1);
+    assert!(
+        error.contains("'slow' is the slowest") && error.contains("tank/fast"),
+        "{error}"
+    );
+    machine.ok(&["tier", "set", "hold=off", "tank/slow"]);
     let error = machine.error(&["tier", "set", "low_water=90%", "tank/fast"], 1);
     assert!(error.contains("high_water"), "{error}");
     assert_eq!(settings(&machine), set);

@@ -139,7 +139,15 @@ fn a_pin_without_room_says_so() {
         "{reason}"
     );
     let said = machine.json(&["pin", "tank/data/f", "fast", "--no-wait"]);
-    assert!(said["warning"].as_str().unwrap().contains("is full"), "{said}");
+    let warning = said["warning"].as_str().unwrap();
+    assert!(
+        warning.contains("is full: what is not pinned there makes way"),
+        "{said}"
+    );
+    assert!(
+        warning.contains("'terrace where tank/data/f'") && !warning.contains("make room"),
+        "{said}"
+    );
     same(&machine, "f", 90 * MIB, 1);
 }
 

@@ -1,7 +1,8 @@
 //! Who holds a pool: a lock file that dies with its process, and the process id in it.
 //!
 //! Invariants: the lock (flock) is what excludes, the process id only informs; a process id is believed only if the
-//! process that has it started at the recorded time, so that a reused number is never taken for the daemon.
+//! process that has it started at the recorded time, so that a reused number is never taken for the daemon; whoever lets go of the
+//! lock takes the file away while it is held, and whoever locks a file that was taken away meanwhile looks again.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -67,15 +68,20 @@ impl RunLock {
     /// # Errors
     /// An I/O error if the file cannot be made.
     pub fn acquire(path: &Path) -> io::Result<Result<Self, Option<ProcessId>>> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)?;
+        loop {
+            if let Some(outcome) = Self::lock(open_to_hold(path)?, path)? {
+                return Ok(outcome);
+            }
+        }
+    }
+
+    /// Takes the lock by a file that was opened; `None` if it was taken away since, so that the lock is another file's.
+    fn lock(file: File, path: &Path) -> io::Result<Option<Result<Self, Option<ProcessId>>>> {
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Ok(Err(read_process(path)));
+            return Ok(Some(Err(read_process(path))));
+        }
+        if !is_at(&file, path) {
+            return Ok(None);
         }
         let mut lock = Self {
             file,
@@ -85,7 +91,7 @@ impl RunLock {
         lock.file.rewind()?;
         let text = serde_json::to_vec(&ProcessId::own()).map_err(io::Error::other)?;
         lock.file.write_all(&text)?;
-        Ok(Ok(lock))
+        Ok(Some(Ok(lock)))
     }
 
     /// Who holds the lock, if anybody does.
@@ -125,6 +131,34 @@ impl RunLock {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+impl Drop for RunLock {
+    fn drop(&mut self) {
+        if is_at(&self.file, &self.path) {
+            // One that cannot be taken away is nobody's, as after a kill.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Whether this file is still the one of that name.
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(own), Ok(there)) => (own.dev(), own.ino()) == (there.dev(), there.ino()),
+        _ => false,
+    }
+}
+
+/// Opens it, or makes it, for whoever wants the lock.
+fn open_to_hold(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
 }
 
 /// Opens it for reading; does not wait if it is a pipe.
@@ -180,7 +214,29 @@ mod tests {
         drop(lock);
         assert_eq!(RunLock::holder(&path), None);
         assert!(!RunLock::is_held(&path));
+        assert!(!path.exists(), "nobody has it");
         RunLock::acquire(&path).unwrap().unwrap();
+        // One that was made anew by somebody else is not taken away.
+        let lock = RunLock::acquire(&path).unwrap().unwrap();
+        fs::remove_file(&path).unwrap();
+        let other = RunLock::acquire(&path).unwrap().unwrap();
+        drop(lock);
+        assert!(path.exists() && RunLock::is_held(&path));
+        drop(other);
+    }
+
+    #[test]
+    fn a_file_that_was_taken_away_since_it_was_opened_is_no_lock() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pool.lock");
+        let lock = RunLock::acquire(&path).unwrap().unwrap();
+        let opened = open_to_hold(&path).unwrap();
+        let again = open_to_hold(&path).unwrap();
+        drop(lock);
+        assert!(RunLock::lock(opened, &path).unwrap().is_none());
+        // Nor while somebody has the new one.
+        let _other = RunLock::acquire(&path).unwrap().unwrap();
+        assert!(RunLock::lock(again, &path).unwrap().is_none());
     }
 
     #[test]
@@ -192,6 +248,7 @@ mod tests {
         let daemon = fs::read(&path).unwrap();
         drop(lock);
         assert_eq!(RunLock::stranger(&path), None);
+        fs::write(&path, &daemon).unwrap();
         // Somebody takes the lock and leaves the number of a daemon that has ended.
         let other = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();

@@ -4,9 +4,10 @@
 //! does not, or full tiers would sink content for it; writers find room between the mark up to which content is moved
 //! up and the end of the tier.
 
+use terrace_pool::HIGH_WATER_DEFAULT;
 use terrace_store::TierUsage;
 
-use crate::policy::{HIGH_WATER, TierPolicy};
+use crate::policy::TierPolicy;
 
 /// Of the live content, the part that garbage may be without being worth a compaction.
 const GARBAGE_PART: u64 = 16;
@@ -46,7 +47,7 @@ pub(crate) fn room_below(tiers: &[TierUsage], policies: &[TierPolicy], source: u
         .find(|at| {
             let high = policies.get(*at).map_or(1.0, |policy| policy.high_water);
             let most = match at + 1 == tiers.len() {
-                true if high >= HIGH_WATER => high.max(LOWEST_FULL),
+                true if high >= HIGH_WATER_DEFAULT => high.max(LOWEST_FULL),
                 _ => high,
             };
             has_room(&tiers[*at], most)

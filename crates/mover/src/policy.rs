@@ -1,11 +1,8 @@
 //! `TierPolicy`: what the mover needs to know of a tier, and when it may work.
 
 use jiff::{Timestamp, tz::TimeZone};
+use terrace_pool::{HIGH_WATER_DEFAULT, LOW_WATER_DEFAULT};
 
-/// The marks of a tier for which none were set. Between them is room for what is written: where content of longer chunks is
-/// written over at random, as much again lies dead meanwhile.
-pub(crate) const HIGH_WATER: f64 = 0.85;
-const LOW_WATER: f64 = 0.6;
 /// So far below its high-water mark a tier is taken for nearly full,
 const NEAR: f64 = 0.1;
 /// and so far content is moved up: what is written next would else be one too many, and bring down what was just moved up.
@@ -37,8 +34,8 @@ impl TierPolicy {
     pub fn named(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            high_water: HIGH_WATER,
-            low_water: LOW_WATER,
+            high_water: HIGH_WATER_DEFAULT,
+            low_water: LOW_WATER_DEFAULT,
             promote_after: 3,
             demote_after_seconds: 0,
             hold: None,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::content_room::{ContentRoom, must_give};
 use crate::landing::landing_tier;
 use crate::member::OpenDevice;
-use crate::{PoolError, SegmentId, SegmentKind, TierSettings};
+use crate::{HIGH_WATER_DEFAULT, PoolError, SegmentId, SegmentKind, TierSettings};
 
 /// From which tier a segment is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -436,14 +436,13 @@ impl Allocator {
     }
 }
 
-/// The usual high-water mark, and how full a tier that has it may become: what is written while the mover makes room stays
-/// there. A mark that was set lower is heeded.
-const HIGH_WATER: f64 = 0.85;
+/// How full a tier with the usual high-water mark may become: what is written while the mover makes room stays there. A mark that
+/// was set lower is heeded.
 const LANDING: f64 = 15.0 / 16.0;
 
 /// Fill level up to which new content lands on a tier with this high-water mark.
 pub(crate) fn landing_mark(high_water: f64) -> f64 {
-    match high_water >= HIGH_WATER {
+    match high_water >= HIGH_WATER_DEFAULT {
         true => high_water.max(LANDING),
         false => high_water,
     }

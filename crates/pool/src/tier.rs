@@ -12,6 +12,12 @@ const NAME_BYTES_MAX: usize = 64;
 /// Longest window, bytes.
 const WINDOW_BYTES_MAX: usize = 64;
 
+/// The marks of a tier for which none were set. Between them is room for what is written: where content of longer chunks is
+/// written over at random, as much again lies dead meanwhile.
+pub const HIGH_WATER_DEFAULT: f64 = 0.85;
+/// See [`HIGH_WATER_DEFAULT`].
+pub const LOW_WATER_DEFAULT: f64 = 0.6;
+
 /// Settings of a tier, kept in the labels and changeable at any time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TierSettings {
@@ -42,8 +48,8 @@ impl TierSettings {
     pub fn named(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            high_water: 0.85,
-            low_water: 0.6,
+            high_water: HIGH_WATER_DEFAULT,
+            low_water: LOW_WATER_DEFAULT,
             landing: Landing::OFF,
             promote_after: 3,
             demote_after_seconds: 0,

@@ -94,7 +94,10 @@ impl Daemon {
         }
         let full = full.map(|(why, tier)| format!("tier '{tier}', {why}"));
         let warning = full.map(|full| {
-            format!("it is pinned to {full}: what has no room there lies on other tiers; make room, then pin it again")
+            format!(
+                "it is pinned to {full}: what is not pinned there makes way, the coldest first; 'terrace where {name}' shows what \
+                 has come there, and what finds no room even so stays on other tiers"
+            )
         });
         Ok(moved_json(&name, &jobs, warning))
     }

@@ -160,6 +160,10 @@ pub fn file_failure(what: &str, name: &str, error: &FsError) -> Failure {
         FsError::NotFound => "'terrace ls' shows what is there",
         FsError::ReadOnly => "write to the live dataset, or set readonly=off",
         FsError::Io(_) => "run 'terrace scrub' and see 'terrace status'",
+        FsError::IsDirectory if what == "read" => {
+            &format!("'terrace ls {name}' lists it, 'terrace get {name} DIR' copies all of it")
+        }
+        FsError::IsDirectory => "name a file in it",
         _ => return failure,
     };
     Failure {

@@ -111,6 +111,23 @@ impl Daemon {
             ));
         }
         // All of it or nothing.
+        if hold.flatten().is_some() && tiers.last().is_some_and(|last| last.settings.name == name) {
+            let faster = tiers.iter().rev().nth(1);
+            let remedy = match faster {
+                Some(faster) => format!(
+                    "set it on the tier that is to hold what is written, such as {}/{}",
+                    self.pool, faster.settings.name
+                ),
+                None => format!(
+                    "add a slower tier first: 'terrace pool add {} NAME=DEVICE --after {name}'",
+                    self.pool
+                ),
+            };
+            let why = format!(
+                "tier '{name}' is the slowest, from which nothing moves down: there is nothing to hold"
+            );
+            return Err(Failure::new(what, why, remedy));
+        }
         let level = hold.unwrap_or_else(|| self.engine.hold_of(&name));
         if let Some(level) = level.filter(|level| *level <= settings.low_water) {
             let why = format!(
