@@ -68,21 +68,21 @@ impl RunLock {
     /// # Errors
     /// An I/O error if the file cannot be made.
     pub fn acquire(path: &Path) -> io::Result<Result<Self, Option<ProcessId>>> {
-        loop {
-            if let Some(outcome) = Self::lock(open_to_hold(path)?, path)? {
-                return Ok(outcome);
+        let file = loop {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(path)?;
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+                return Ok(Err(read_process(path)));
             }
-        }
-    }
-
-    /// Takes the lock by a file that was opened; `None` if it was taken away since, so that the lock is another file's.
-    fn lock(file: File, path: &Path) -> io::Result<Option<Result<Self, Option<ProcessId>>>> {
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Ok(Some(Err(read_process(path))));
-        }
-        if !is_at(&file, path) {
-            return Ok(None);
-        }
+            if is_at(&file, path) {
+                break file;
+            }
+        };
         let mut lock = Self {
             file,
             path: path.to_owned(),
@@ -91,7 +91,7 @@ impl RunLock {
         lock.file.rewind()?;
         let text = serde_json::to_vec(&ProcessId::own()).map_err(io::Error::other)?;
         lock.file.write_all(&text)?;
-        Ok(Some(Ok(lock)))
+        Ok(Ok(lock))
     }
 
     /// Who holds the lock, if anybody does.
@@ -148,17 +148,6 @@ fn is_at(file: &File, path: &Path) -> bool {
         (Ok(own), Ok(there)) => (own.dev(), own.ino()) == (there.dev(), there.ino()),
         _ => false,
     }
-}
-
-/// Opens it, or makes it, for whoever wants the lock.
-fn open_to_hold(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
 }
 
 /// Opens it for reading; does not wait if it is a pipe.
@@ -226,17 +215,28 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_taken_away_since_it_was_opened_is_no_lock() {
+    fn of_many_that_come_and_go_one_has_it() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pool.lock");
-        let lock = RunLock::acquire(&path).unwrap().unwrap();
-        let opened = open_to_hold(&path).unwrap();
-        let again = open_to_hold(&path).unwrap();
-        drop(lock);
-        assert!(RunLock::lock(opened, &path).unwrap().is_none());
-        // Nor while somebody has the new one.
-        let _other = RunLock::acquire(&path).unwrap().unwrap();
-        assert!(RunLock::lock(again, &path).unwrap().is_none());
+        let (inside, had) = (
+            std::sync::atomic::AtomicU32::new(0),
+            std::sync::atomic::AtomicU32::new(0),
+        );
+        let order = std::sync::atomic::Ordering::SeqCst;
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while had.load(order) < 2000 {
+                        if let Ok(lock) = RunLock::acquire(&path).unwrap() {
+                            assert_eq!(inside.fetch_add(1, order), 0, "two have it");
+                            had.fetch_add(1, order);
+                            inside.fetch_sub(1, order);
+                            drop(lock);
+                        }
+                    }
+                });
+            }
+        });
     }
 
     #[test]
