@@ -136,13 +136,14 @@ impl Places {
     /// Removes what the daemon of a pool left that is no longer known here; one that runs all the same keeps it.
     pub fn forget_daemon(&self, pool: &str) {
         let lock = self.lock_file(pool);
-        // Held meanwhile, so that nobody's socket goes; the lock goes with whoever held it.
+        // Held while it is removed, so that nobody's lock goes.
         if let Ok(Ok(_held)) = terrace_control::RunLock::acquire(&lock) {
-            let path = self.socket(pool);
-            if let Err(error) = fs::remove_file(&path)
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                tracing::warn!(%error, path = %path.display(), "left behind");
+            for path in [self.socket(pool), lock] {
+                if let Err(error) = fs::remove_file(&path)
+                    && error.kind() != io::ErrorKind::NotFound
+                {
+                    tracing::warn!(%error, path = %path.display(), "left behind");
+                }
             }
         }
     }

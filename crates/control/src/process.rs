@@ -1,8 +1,7 @@
 //! Who holds a pool: a lock file that dies with its process, and the process id in it.
 //!
 //! Invariants: the lock (flock) is what excludes, the process id only informs; a process id is believed only if the
-//! process that has it started at the recorded time, so that a reused number is never taken for the daemon; whoever lets go of the
-//! lock takes the file away while it is held, and whoever locks a file that was taken away meanwhile looks again.
+//! process that has it started at the recorded time, so that a reused number is never taken for the daemon.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -68,21 +67,16 @@ impl RunLock {
     /// # Errors
     /// An I/O error if the file cannot be made.
     pub fn acquire(path: &Path) -> io::Result<Result<Self, Option<ProcessId>>> {
-        let file = loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(path)?;
-            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-                return Ok(Err(read_process(path)));
-            }
-            if is_at(&file, path) {
-                break file;
-            }
-        };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Ok(Err(read_process(path)));
+        }
         let mut lock = Self {
             file,
             path: path.to_owned(),
@@ -130,23 +124,6 @@ impl RunLock {
     /// The lock file.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-}
-
-impl Drop for RunLock {
-    fn drop(&mut self) {
-        if is_at(&self.file, &self.path) {
-            // One that cannot be taken away is nobody's, as after a kill.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// Whether this file is still the one of that name.
-fn is_at(file: &File, path: &Path) -> bool {
-    match (file.metadata(), fs::metadata(path)) {
-        (Ok(own), Ok(there)) => (own.dev(), own.ino()) == (there.dev(), there.ino()),
-        _ => false,
     }
 }
 
@@ -203,40 +180,7 @@ mod tests {
         drop(lock);
         assert_eq!(RunLock::holder(&path), None);
         assert!(!RunLock::is_held(&path));
-        assert!(!path.exists(), "nobody has it");
         RunLock::acquire(&path).unwrap().unwrap();
-        // One that was made anew by somebody else is not taken away.
-        let lock = RunLock::acquire(&path).unwrap().unwrap();
-        fs::remove_file(&path).unwrap();
-        let other = RunLock::acquire(&path).unwrap().unwrap();
-        drop(lock);
-        assert!(path.exists() && RunLock::is_held(&path));
-        drop(other);
-    }
-
-    #[test]
-    fn of_many_that_come_and_go_one_has_it() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("pool.lock");
-        let (inside, had) = (
-            std::sync::atomic::AtomicU32::new(0),
-            std::sync::atomic::AtomicU32::new(0),
-        );
-        let order = std::sync::atomic::Ordering::SeqCst;
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    while had.load(order) < 2000 {
-                        if let Ok(lock) = RunLock::acquire(&path).unwrap() {
-                            assert_eq!(inside.fetch_add(1, order), 0, "two have it");
-                            had.fetch_add(1, order);
-                            inside.fetch_sub(1, order);
-                            drop(lock);
-                        }
-                    }
-                });
-            }
-        });
     }
 
     #[test]
@@ -248,7 +192,6 @@ mod tests {
         let daemon = fs::read(&path).unwrap();
         drop(lock);
         assert_eq!(RunLock::stranger(&path), None);
-        fs::write(&path, &daemon).unwrap();
         // Somebody takes the lock and leaves the number of a daemon that has ended.
         let other = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
