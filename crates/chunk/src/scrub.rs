@@ -1,7 +1,8 @@
 //! Scrub: reading everything, or what devices have that were away; and giving chunks the copies that they lack.
 //!
 //! Invariants: what is repaired was verified; a chunk that has fewer copies than its tier keeps (a device was away when it
-//! was written) gets the others on its tier or stays as it is; steps are bounded, also where nothing is to be read.
+//! was written) gets the others on its tier, beside what is promised to writers, or stays as it is; steps are bounded, also
+//! where nothing is to be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -180,13 +181,20 @@ impl ChunkStore {
         short: Vec<(ChunkId, ChunkRecord)>,
         progress: &mut ScrubProgress,
     ) -> Result<(), StoreError> {
-        let mut by_segment: BTreeMap<SegmentId, Vec<ChunkId>> = BTreeMap::new();
+        let mut by_segment: BTreeMap<SegmentId, (Vec<ChunkId>, u64)> = BTreeMap::new();
         for (id, record) in short {
             if let Some(first) = record.locations.first() {
-                by_segment.entry(first.segment).or_default().push(id);
+                let (ids, bytes) = by_segment.entry(first.segment).or_default();
+                ids.push(id);
+                *bytes += u64::from(record.stored());
             }
         }
-        for (segment, ids) in by_segment {
+        for (segment, (ids, bytes)) in by_segment {
+            // What was promised counts more than a copy that is yet to be made.
+            if !self.is_room_beside_promises(bytes) {
+                progress.short += ids.len() as u64;
+                continue;
+            }
             // What still takes appends was opened with too few copies.
             if let Some(open) = self.open_segments.find(segment) {
                 self.close_open(&open)?;

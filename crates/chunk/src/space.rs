@@ -55,6 +55,26 @@ impl ChunkStore {
         (room.beyond(leave_free) * segment + open).saturating_sub(room.missing(leave_free) * segment)
     }
 
+    /// Room for content beyond the reserve if the tier of this name kept so many copies, bytes of each. What open segments there
+    /// have room for is none: they may have fewer.
+    pub fn room_with_copies(&self, tier: &str, copies: u8) -> u64 {
+        let segment = u64::from(self.pool.segment_bytes());
+        let tiers = self.pool.tiers();
+        let is_there = |device: u16| {
+            let number = self.pool.tier_of(device).map(usize::from);
+            number
+                .and_then(|number| tiers.get(number))
+                .is_some_and(|found| found.settings.name == tier)
+        };
+        let open = self.open_segments.all();
+        let elsewhere = open
+            .iter()
+            .filter(|open| !open.copies.iter().any(|copy| is_there(copy.device)));
+        let open_room: u64 = elsewhere.map(|open| open.room() as u64).sum();
+        let (room, reserve) = (self.pool.content_room_with(tier, copies), self.reserve_segments());
+        (room.beyond(reserve) * segment + open_room).saturating_sub(room.missing(reserve) * segment)
+    }
+
     /// As [`available`](Self::available), if a device ended before these segments; negative room is none. And whether the
     /// pool could still be used then, were it empty: beside reserve, log and metadata an eighth is for content.
     pub fn available_without(&self, range: SegmentRange) -> (u64, bool) {
@@ -140,6 +160,13 @@ impl ChunkStore {
     pub fn backed_promises(&self) -> u64 {
         let promised = Self::allowance(self.reserved.load(Ordering::Acquire));
         promised.min(self.room_for_content())
+    }
+
+    /// Whether copies that are lacking, of so many bytes, leave what was promised to writers its room. The reserve is theirs
+    /// where nothing is promised.
+    pub(crate) fn is_room_beside_promises(&self, bytes: u64) -> bool {
+        let promised = self.reserved.load(Ordering::Acquire);
+        promised == 0 || Self::allowance(promised.saturating_add(bytes)) <= self.room_for_content()
     }
 
     /// What is set aside for writers, bytes of content.

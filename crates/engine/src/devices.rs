@@ -10,7 +10,10 @@ use terrace_mover::MoverError;
 use terrace_pool::{DeviceAdd, DeviceInfo, DeviceState, SegmentRange, TierSettings};
 
 use crate::{
-    DamagedFile, DeviceStatus, Engine, EngineError, leaving::Goal, resilver::is_out_of_step, spec::check_name,
+    DamagedFile, DeviceStatus, Engine, EngineError,
+    leaving::{Goal, room_to_move},
+    resilver::is_out_of_step,
+    spec::check_name,
 };
 
 /// Where a new tier goes.
@@ -528,14 +531,12 @@ impl Engine {
             device: info.number,
             from: segments,
         };
-        let segment = u64::from(self.pool.segment_bytes());
         let load = self.chunks.load_of(range);
         let elsewhere = self.plan_leaving(info, 0);
         let (room_bytes, is_usable) = self.chunks.available_without(range);
         let live_bytes = load.live_bytes + load.metadata_bytes;
-        // What others still have to move is set aside. An eighth for what it takes more is part of the room.
-        let ends = self.chunks.unused_ends(load.live_bytes);
-        let need = live_bytes + ends.saturating_sub(load.live_bytes / 8) + 2 * segment;
+        // What others still have to move is set aside.
+        let need = room_to_move(&self.chunks, range);
         let mut obstacle = String::new();
         if !is_usable {
             obstacle = "the pool would be left with next to no room beside its reserve and metadata; shrink it by less"

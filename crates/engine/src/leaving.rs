@@ -30,6 +30,8 @@ const PROPERTY_PREFIX: &str = "device.";
 const NAMING_RECORDS: usize = 2000;
 /// Files that the reason of a job names.
 const NAMED_MAX: usize = 5;
+/// Segments that what moves fills in part, at most.
+const BEGUN_SEGMENTS: u64 = 2;
 /// What stands before the size in the word for a device that is being shrunk.
 const SHRINK_PREFIX: &str = "shrink:";
 /// What stands before the number of the new device in the word for one that is being replaced.
@@ -217,7 +219,7 @@ impl StoreSteps for Emptying {
         let bytes = self.remaining_bytes.saturating_sub(progress.remaining_bytes);
         self.done_bytes += bytes;
         self.remaining_bytes = progress.remaining_bytes;
-        self.room.shrink_to(progress.remaining_bytes);
+        self.room.shrink_to(room_to_move(&self.chunks, self.range));
         if progress.unreadable_count > 0 {
             let damaged = match self.chunks.pool().has_device(self.range.device) {
                 true => Damaged::Chunks(progress.unreadable),
@@ -235,6 +237,15 @@ impl StoreSteps for Emptying {
             note: None,
         })
     }
+}
+
+/// What content, log and metadata in this range take elsewhere, bytes of content: an eighth for what it takes more is part of the
+/// room for that.
+pub(crate) fn room_to_move(chunks: &ChunkStore, range: SegmentRange) -> u64 {
+    let load = chunks.load_of(range);
+    let live = load.live_bytes;
+    let ends = chunks.unused_ends(live).saturating_sub(live / 8);
+    live + load.metadata_bytes + ends + BEGUN_SEGMENTS * u64::from(chunks.pool().segment_bytes())
 }
 
 fn property(device: u16) -> String {
@@ -374,7 +385,7 @@ impl Engine {
         let load = self.chunks.load_of(range);
         let (chunks, losses) = (self.chunks.clone(), self.losses.clone());
         let pool = self.pool.name();
-        let room_bytes = load.live_bytes.min(self.store.available_bytes());
+        let room_bytes = room_to_move(&self.chunks, range).min(self.store.available_bytes());
         let room = Room::new(
             self.store.reserve_always(room_bytes),
             self.leaving.room_bytes.clone(),

@@ -84,8 +84,8 @@ impl Resilver {
         }
         if self.short > 0 {
             text.push_str(&format!(
-                ", {} chunks still have fewer copies than their tier keeps, since there is no room: add a device or delete \
-                 something, then they get them",
+                ", {} chunks still have fewer copies than their tier keeps, since there is no room beside what is set aside: add a \
+                 device with 'terrace pool add', or delete something, then they get them",
                 self.short
             ));
         }

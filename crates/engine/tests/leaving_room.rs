@@ -60,6 +60,24 @@ fn a_volume_that_is_promised_while_a_device_is_emptied_has_its_room_afterwards()
     volume.verify();
 }
 
+/// Found by the simulator: others filled the pool meanwhile, and then log, metadata and the segments that what moved began took
+/// what was reserved.
+#[test]
+fn what_leaves_a_device_that_others_fill_the_pool_beside_takes_nothing_that_is_promised() {
+    let mut rig = Rig::of(&[(vec![64 * MIB; 3], 1)]);
+    let mut volume = Modelled::new(rig.thick("tank/v", 16 * MIB));
+    let data = rig.filesystem("tank/data");
+    rig.is_room_for(&data, "file", MIB).unwrap();
+    rig.tick();
+    let job = rig.engine.remove_device("/disk0").unwrap();
+    rig.fill(&data, "filler");
+    drive(&rig, job);
+    let space = rig.engine.store().space();
+    assert!(space.set_aside_bytes <= space.room_bytes, "{}", rig.figures());
+    volume.write_all(&mut rig.random);
+    volume.verify();
+}
+
 #[test]
 fn what_is_set_aside_for_a_device_that_is_emptied_is_given_back() {
     let mut rig = Rig::of(&[(vec![160 * MIB; 3], 1)]);

@@ -369,6 +369,83 @@ fn a_device_that_what_is_promised_needs_does_not_leave() {
     rig.engine.remove_device("/disk1").unwrap();
 }
 
+fn set_copies(rig: &Rig, copies: u8) -> Result<(), String> {
+    let mut settings = rig.engine.pool().tiers()[0].settings.clone();
+    settings.copies = copies;
+    let set = rig.engine.set_tier("tier0", settings);
+    set.map(drop).map_err(|error| error.to_string())
+}
+
+/// Found by the simulator: a tier was told to keep two copies though what was promised needs the room for one.
+#[test]
+fn more_copies_do_not_take_what_is_promised() {
+    let mut rig = Rig::of(&[(vec![128 * MIB; 2], 1)]);
+    let mut volume = Modelled::new(rig.thick("tank/v", 140 * MIB));
+    let refused = set_copies(&rig, 2).unwrap_err();
+    assert!(
+        refused.contains("set aside for reservations") && refused.contains("pool add"),
+        "{refused}"
+    );
+    assert_eq!(rig.engine.pool().tiers()[0].settings.copies, 1);
+    volume.write_all(&mut rig.random);
+    volume.verify();
+    drop(volume);
+    rig.engine
+        .datasets()
+        .destroy("tank/v", true, true, false)
+        .unwrap();
+    // What is promised has its room in two copies as well.
+    let mut volume = Modelled::new(rig.thick("tank/w", 60 * MIB));
+    for _ in 0..8 {
+        rig.tick();
+    }
+    set_copies(&rig, 2).unwrap();
+    volume.write_all(&mut rig.random);
+    volume.verify();
+}
+
+/// Found by the simulator: copies that were lacking took the room that was set aside for a volume.
+#[test]
+fn copies_that_are_lacking_leave_the_room_that_is_promised() {
+    let mut rig = Rig::of(&[(vec![128 * MIB; 2], 1)]);
+    let data = rig.filesystem("tank/data");
+    rig.is_room_for(&data, "file", 80 * MIB).unwrap();
+    let mut volume = Modelled::new(rig.thick("tank/v", 40 * MIB));
+    set_copies(&rig, 2).unwrap();
+    // In MiB; nothing lies there but the file.
+    let scrubbed = |rig: &Rig| {
+        rig.engine.start_scrub().unwrap();
+        for _ in 0..100 {
+            rig.tick();
+        }
+        assert_eq!(rig.engine.status().scrub.unwrap().state, "done");
+        rig.engine.store().space().tiers[0].live_bytes / MIB
+    };
+    let in_part = scrubbed(&rig);
+    assert!((81..155).contains(&in_part), "{in_part} {}", rig.figures());
+    let events = rig.engine.events(0).unwrap();
+    let told = |event: &terrace_engine::Entry| {
+        event.text.contains("one copy less") && event.text.contains("'terrace pool add tank'")
+    };
+    assert!(events.iter().any(told), "{events:?}");
+    let space = rig.engine.store().space();
+    assert!(space.set_aside_bytes <= space.room_bytes, "{}", rig.figures());
+    rig.fill(&data, "filler");
+    volume.write_all(&mut rig.random);
+    volume.verify();
+    // They get their copies once nobody is promised the room.
+    data.unlink(&Context::root(), ROOT, b"filler").unwrap();
+    drop(volume);
+    rig.engine
+        .datasets()
+        .destroy("tank/v", true, true, false)
+        .unwrap();
+    for _ in 0..8 {
+        rig.tick();
+    }
+    assert!(scrubbed(&rig) >= 160, "{}", rig.figures());
+}
+
 #[test]
 fn a_filesystem_shows_as_used_what_it_holds_whatever_the_pool_keeps_beside_it() {
     for tiers in [vec![(vec![256 * MIB, 256 * MIB], 2)], vec![(vec![256 * MIB], 1)]] {

@@ -311,7 +311,16 @@ impl Pool {
         self.for_content(|allocator, number| allocator.counts(number).free)
     }
 
-    /// The same without these segments: what there would be if the device ended before them, now and with nothing in use
+    /// The same if the tier of this name kept so many copies.
+    pub fn content_room_with(&self, tier: &str, copies: u8) -> ContentRoom {
+        let free = |allocator: &Allocator, number| allocator.counts(number).free;
+        self.for_content_with(free, |settings| match settings.name == tier {
+            true => copies,
+            false => settings.copies,
+        })
+    }
+
+    /// What content can get without these segments: what there would be if the device ended before them, now and with nothing in use
     /// anywhere.
     pub fn for_content_without(&self, range: SegmentRange) -> (ContentRoom, ContentRoom) {
         let free = self.for_content(|allocator, number| {
@@ -361,6 +370,14 @@ impl Pool {
     }
 
     fn for_content(&self, count: impl Fn(&Allocator, u16) -> u64) -> ContentRoom {
+        self.for_content_with(count, |settings| settings.copies)
+    }
+
+    fn for_content_with(
+        &self,
+        count: impl Fn(&Allocator, u16) -> u64,
+        copies: impl Fn(&TierSettings) -> u8,
+    ) -> ContentRoom {
         let label = self.label.read();
         let open = self.open.read().clone();
         let allocator = self.allocator.lock();
@@ -370,7 +387,7 @@ impl Pool {
                 .iter()
                 .filter(|device| device.tier.load(Ordering::Relaxed) == tier && device.is_usable());
             let free = here.map(|device| count(&allocator, device.number)).collect();
-            room.add(free, settings.copies);
+            room.add(free, copies(settings));
         }
         room
     }

@@ -144,6 +144,17 @@ impl Engine {
             // What it found is in its own list.
             self.losses.look_again();
             if self.scrub.status().is_some_and(|status| status.state == "done") {
+                if self.scrub.is_short() {
+                    let pool = self.pool.name();
+                    self.event(
+                        "scrub",
+                        &format!(
+                            "some content still has one copy less than its tier keeps, since there is no room for it beside what \
+                             is set aside: add a device with 'terrace pool add {pool}' or delete something, then 'terrace \
+                             scrub {pool}'"
+                        ),
+                    );
+                }
                 self.scrubbed_all(self.scrub.is_short(), &self.scrub.behind_before())?;
             }
         }

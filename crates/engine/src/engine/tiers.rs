@@ -1,7 +1,8 @@
 //! The settings of tiers, and how much of a tier is held back from the mover.
 //!
-//! Invariant: what was set is in force at once, and again after the next opening.
+//! Invariants: what was set is in force at once, and again after the next opening; more copies leave the room that is set aside.
 
+use terrace_device::format_size;
 use terrace_mover::TierPolicy;
 use terrace_pool::{Landing, TierSettings, landing_tier};
 
@@ -13,13 +14,15 @@ impl Engine {
     /// one now.
     ///
     /// # Errors
-    /// `Pool` if there is no such tier or the labels cannot be written.
+    /// `Pool` if there is no such tier or the labels cannot be written; `Invalid` with figures if more copies would take what is
+    /// set aside.
     pub fn set_tier(
         &self,
         name: &str,
         settings: TierSettings,
     ) -> Result<Vec<(String, Landing)>, EngineError> {
         self.check_open()?;
+        self.check_copies(name, settings.copies)?;
         let lands = || -> [usize; 2] {
             let tiers = self.pool.tiers();
             [true, false].map(|sequential| landing_tier(tiers.iter().map(|tier| &tier.settings), sequential))
@@ -33,6 +36,28 @@ impl Engine {
         }
         self.chunks.close_short_streams()?;
         Ok(taken)
+    }
+
+    /// Whether as many copies leave room for what was promised, as far as there is room for that now.
+    fn check_copies(&self, name: &str, copies: u8) -> Result<(), EngineError> {
+        let tiers = self.pool.tiers();
+        let tier = tiers.iter().find(|tier| tier.settings.name == name);
+        if tier.is_none_or(|tier| copies <= tier.settings.copies) {
+            return Ok(());
+        }
+        let promised = self.chunks.backed_promises();
+        let room = self.chunks.room_with_copies(name, copies);
+        if promised <= room {
+            return Ok(());
+        }
+        let pool = self.pool.name();
+        Err(EngineError::Invalid(format!(
+            "with {copies} copies tier '{name}' would leave room for {}, and {} are set aside for reservations and for what is \
+             being written or leaves devices; add a device with 'terrace pool add {pool}', delete something, or reserve less with \
+             'terrace set reservation=SIZE DATASET'",
+            format_size(room),
+            format_size(promised)
+        )))
     }
 
     pub(crate) fn apply_tiers(&self) {
