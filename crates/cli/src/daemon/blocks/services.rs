@@ -263,8 +263,8 @@ mod tests {
         assert!(!is_at("tcp:127.0.0.1:7", "nonsense"));
     }
 
-    /// A disk whose reads take as long as the test wants.
-    struct Slow(Mutex<mpsc::Receiver<()>>);
+    /// A disk that says when it is read, and whose reads take as long as the test wants.
+    struct Slow(mpsc::Sender<()>, Mutex<mpsc::Receiver<()>>);
 
     impl BlockDevice for Slow {
         fn size_bytes(&self) -> u64 {
@@ -278,7 +278,8 @@ mod tests {
         }
         fn read(&self, _: u64, _: &mut [u8]) -> Result<(), FsError> {
             // However it ends: by a word, or with the test.
-            let _ = self.0.lock().recv();
+            let _ = self.0.send(());
+            let _ = self.1.lock().recv();
             Ok(())
         }
         fn write(&self, _: u64, _: &[u8]) -> Result<(), FsError> {
@@ -304,7 +305,8 @@ mod tests {
         let path = directory.path().join("socket");
         let server = Server::start(Address::Unix(path.clone()), None).unwrap();
         let (go_on, waits) = mpsc::channel();
-        server.add("t/v", Arc::new(Slow(Mutex::new(waits))));
+        let (begins, begun) = mpsc::channel();
+        server.add("t/v", Arc::new(Slow(begins, Mutex::new(waits))));
         let services = Services::default();
         services.state.lock().servers.push(Arc::new(server));
         services.state.lock().served.push(KnownService {
@@ -325,6 +327,7 @@ mod tests {
         read.extend([0; 20]);
         read.extend(4096u32.to_be_bytes());
         client.write_all(&read).unwrap();
+        begun.recv().unwrap();
         std::thread::scope(|scope| {
             let removing = scope.spawn(|| services.remove("t/v"));
             while !services.list().is_empty() {
