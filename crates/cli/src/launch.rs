@@ -12,7 +12,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use terrace_control::{Failure, RunLock};
+use terrace_control::{Failure, ProcessId, RunLock};
 
 use crate::places::Places;
 
@@ -157,10 +157,13 @@ pub fn not_serving(places: &Places, pool: &str) -> Failure {
     )
 }
 
-/// Waits until no daemon holds the pool.
-pub fn wait_for_end(places: &Places, pool: &str) -> Result<(), Failure> {
+/// Waits until the daemon that was told to stop no longer holds the pool. One that somebody else has started since then is not
+/// waited for.
+pub fn wait_for_end(places: &Places, pool: &str, stopped: Option<ProcessId>) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
-    while RunLock::is_held(&places.lock_file(pool)) {
+    let lock = places.lock_file(pool);
+    let is_another = || RunLock::holder(&lock).is_some_and(|holder| stopped.is_some_and(|old| old != holder));
+    while RunLock::is_held(&lock) && !is_another() {
         if Instant::now() > deadline {
             return Err(Failure::new(
                 format!("stop pool '{pool}'"),

@@ -542,8 +542,10 @@ fn stop_daemon(session: &Session, pool: &str, force: bool, spare_clients: bool) 
     match Client::open_running(&session.places, pool)? {
         Some(mut client) => {
             let arguments = json!({ "force": force, "spare_clients": spare_clients });
+            // Whoever answers holds it until then.
+            let daemon = RunLock::holder(&session.places.lock_file(pool));
             client.call("stop", logged(arguments))?;
-            launch::wait_for_end(&session.places, pool)
+            launch::wait_for_end(&session.places, pool, daemon)
         }
         None => {
             let registry = Registry::new(&session.places);
