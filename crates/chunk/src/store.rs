@@ -18,8 +18,8 @@ use terrace_log::Log;
 use terrace_meta::{MetaError, Tree};
 use terrace_pool::{Pool, PoolError};
 use terrace_store::{
-    Batch, ChunkFill, ChunkId, ChunkInfo, ChunkPart, Compression, LandingShortage, MoveRates, Piece,
-    Placement, Reservation, RewriteOutcome, Sequence, Space, Store, StoreError, Trial, Written,
+    Batch, ChunkFill, ChunkId, ChunkInfo, ChunkPart, Compression, MoveRates, Piece, Placement, Reservation,
+    RewriteOutcome, Sequence, Space, Store, StoreError, Trial, Written,
 };
 
 use crate::{
@@ -176,8 +176,8 @@ impl Store for ChunkStore {
         self.sinking.is_waited_for()
     }
 
-    fn landing_shortage(&self, bytes: u64, garbage_part: u64) -> Option<LandingShortage> {
-        self.shortage_for(bytes, garbage_part)
+    fn short_landing_tier(&self, bytes: u64, garbage_part: u64) -> Option<u8> {
+        self.short_tier_for(bytes, garbage_part)
     }
 
     fn bring_garbage_back(&self) -> Result<(), StoreError> {

@@ -10,7 +10,6 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_pool::TierInfo;
-use terrace_store::LandingShortage;
 
 use crate::{store::ChunkStore, streams::StreamKey};
 
@@ -94,14 +93,14 @@ impl TierRoom {
         self.beyond() * self.segment_bytes
     }
 
-    /// What is missing for so many bytes of new content; garbage beyond one part in `garbage_part` of the live content is room.
-    pub fn missing_bytes(&self, bytes: u64, garbage_part: u64, mark: f64) -> u64 {
+    /// Whether there is room for so many bytes of new content; garbage beyond one part in `garbage_part` of what lives is some.
+    pub fn has_room_for(&self, bytes: u64, garbage_part: u64, mark: f64) -> bool {
         let no_room = (self.live_bytes / garbage_part.max(1)).max(2 * self.segment_bytes);
         let room = self.landing_bytes() + self.garbage_bytes.saturating_sub(no_room);
         let filled = self.segments.saturating_sub(self.free) * self.segment_bytes;
         let filled = filled.saturating_sub(self.garbage_bytes);
         let below_mark = (mark * (self.segments * self.segment_bytes) as f64) as u64;
-        bytes.saturating_sub(room.min(below_mark.saturating_sub(filled)))
+        bytes <= room.min(below_mark.saturating_sub(filled))
     }
 
     /// Whether a segment can be taken for new content, beyond the floor and below the mark.
@@ -119,21 +118,17 @@ impl TierRoom {
 }
 
 impl ChunkStore {
-    /// What is missing for so many bytes where small writes land, if that is above another tier.
-    pub(crate) fn shortage_for(&self, bytes: u64, garbage_part: u64) -> Option<LandingShortage> {
+    /// The tier where small writes land, if that is above another one and too little room is there for so many bytes.
+    pub(crate) fn short_tier_for(&self, bytes: u64, garbage_part: u64) -> Option<u8> {
         let tiers = self.pool.tiers();
         let at = self.landing_tier(StreamKey::Random, &tiers)?;
         if at + 1 >= tiers.len() || at >= usize::from(self.resting_from()) {
             return None;
         }
         let rooms = self.rooms_of(&tiers);
-        let missing_bytes = rooms
-            .get(at)?
-            .missing_bytes(bytes, garbage_part, tiers.get(at)?.landing_mark);
-        (missing_bytes > 0).then_some(LandingShortage {
-            tier: at as u8,
-            missing_bytes,
-        })
+        let (room, tier) = (rooms.get(at)?, tiers.get(at)?);
+        let is_short = !room.has_room_for(bytes, garbage_part, tier.landing_mark);
+        is_short.then_some(at as u8)
     }
 
     /// The room of each tier, fastest first.
@@ -216,25 +211,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_takes_garbage_for_room_that_is_worth_its_compaction() {
-        let missing = |room: TierRoom, part, mark| room.missing_bytes(10 << 20, part, mark) >> 20;
-        assert_eq!(
-            missing(room(14, 20), 2, 1.0),
-            0,
+    fn garbage_is_room_as_far_as_it_is_worth_its_compaction() {
+        let holds = |room: TierRoom, mib: u64, part, mark| room.has_room_for(mib << 20, part, mark);
+        assert!(
+            holds(room(14, 20), 10, 2, 1.0),
             "ten segments are free beyond the floor"
         );
-        assert_eq!(
-            missing(room(6, 20), 2, 1.0),
-            8,
+        assert!(
+            holds(room(6, 20), 2, 2, 1.0) && !holds(room(6, 20), 3, 2, 1.0),
             "garbage is a fifth of what lives"
         );
-        assert_eq!(
-            missing(room(6, 20), 6, 1.0),
-            5,
-            "three of twenty are beyond a sixth of the hundred and two"
-        );
-        assert_eq!(missing(room(6, 60), 2, 1.0), 0);
+        // Three of twenty are beyond a sixth of the hundred and two.
+        assert!(holds(room(6, 20), 5, 6, 1.0) && !holds(room(6, 20), 6, 6, 1.0));
+        assert!(holds(room(6, 60), 10, 2, 1.0));
         // Of 64 segments up to the mark 62 live.
-        assert_eq!(missing(room(6, 60), 2, 0.5), 8);
+        assert!(holds(room(6, 60), 2, 2, 0.5) && !holds(room(6, 60), 3, 2, 0.5));
     }
 }

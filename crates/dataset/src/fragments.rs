@@ -178,12 +178,19 @@ impl Fragments {
         let rest = rest.into_iter().flat_map(|rest| inner.noticed.range(rest));
         let round = inner.noticed.range((past, Unbounded)).chain(rest);
         let due = round.filter(|(_, noticed)| !noticed.early && noticed.part >= part && noticed.at <= before);
-        let mut due: Vec<_> = due.map(|(fragment, noticed)| (*fragment, *noticed)).collect();
-        due.sort_by_key(|(_, noticed)| Reverse(noticed.part));
-        due.truncate(limit);
+        let mut due: Vec<_> = due
+            .enumerate()
+            .map(|(at, (fragment, noticed))| (Reverse(noticed.part), at, *fragment, noticed.at))
+            .collect();
+        // Of many, a few.
+        if limit < due.len() {
+            due.select_nth_unstable_by_key(limit, |(part, at, ..)| (*part, *at));
+            due.truncate(limit);
+        }
+        due.sort_unstable_by_key(|(part, at, ..)| (*part, *at));
         let due: Vec<_> = due
             .into_iter()
-            .map(|(fragment, noticed)| (fragment, noticed.at))
+            .map(|(_, _, fragment, since)| (fragment, since))
             .collect();
         due.iter().for_each(|(fragment, _)| inner.remove(fragment));
         inner.last_early = due.last().map(|(fragment, _)| *fragment).or(inner.last_early);
@@ -300,15 +307,18 @@ impl Inner {
 mod tests {
     use super::*;
 
-    #[test]
-    fn those_come_first_of_which_most_was_written_over() {
-        let fragments = Fragments::default();
-        let at = |region| Fragment {
+    fn at(region: u64) -> Fragment {
+        Fragment {
             dataset: 1,
             body: 2,
             region,
             object: 2,
-        };
+        }
+    }
+
+    #[test]
+    fn those_come_first_of_which_most_was_written_over() {
+        let fragments = Fragments::default();
         for (region, blocks) in [(1, 64), (2, 192), (3, 100), (4, 20)] {
             fragments.note(at(region), part_of(blocks, 256), 10);
         }
@@ -336,12 +346,6 @@ mod tests {
     #[test]
     fn what_rests_is_taken_and_no_more_is_kept_than_there_is_room_for() {
         let fragments = Fragments::default();
-        let at = |region| Fragment {
-            dataset: 1,
-            body: 2,
-            region,
-            object: 2,
-        };
         for region in 0..2 * FRAGMENTS_MAX as u64 {
             fragments.note(at(region), WHOLE_PART, 10);
         }
@@ -355,12 +359,6 @@ mod tests {
     #[test]
     fn what_was_put_back_rests_on_and_is_taken_early_again_only_once_it_was_written() {
         let fragments = Fragments::default();
-        let at = |region| Fragment {
-            dataset: 1,
-            body: 2,
-            region,
-            object: 2,
-        };
         fragments.note(at(1), WHOLE_PART, 10);
         fragments.note(at(2), WHOLE_PART, 10);
         assert_eq!(fragments.take_early(9, 0, 5), []);
@@ -390,12 +388,6 @@ mod tests {
     #[test]
     fn what_is_read_in_order_is_taken_once_it_was_left_alone_for_a_moment() {
         let fragments = Fragments::default();
-        let at = |region| Fragment {
-            dataset: 1,
-            body: 2,
-            region,
-            object: 2,
-        };
         (1..=4).for_each(|region| fragments.note(at(region), WHOLE_PART, 10));
         [1, 2, 3, 7]
             .into_iter()
@@ -426,12 +418,6 @@ mod tests {
     #[test]
     fn those_that_are_written_all_the_time_do_not_keep_the_others_waiting() {
         let fragments = Fragments::default();
-        let at = |region| Fragment {
-            dataset: 1,
-            body: 2,
-            region,
-            object: 2,
-        };
         let mut taken = Vec::new();
         for now in 0..4 {
             for region in 0..6 {

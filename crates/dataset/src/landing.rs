@@ -7,8 +7,9 @@
 //! lands on the slower tier and is read from there later (F2FS, Lee et al. 2015, cleans in the foreground for the same reason).
 //!
 //! Invariants: nothing is done as long as there is room; regions of which most was written over come first, each but once until as
-//! much of it is again; of one commit no more than about four times of what it writes is brought back, so that each waits for its own; a commit
-//! looks at a bounded number of regions in vain, and then there is a rest; who clears holds no lock that a commit needs.
+//! much of it is again; for one commit no more than about four times of what it writes is brought back, so that each waits for its own; a commit
+//! looks at a bounded number of regions in vain, and then there is a rest; one clears at a time, and the others wait for him, or what they
+//! write would land below; who clears holds no lock that a commit needs.
 
 use std::{
     cell::{Cell, RefCell},
@@ -17,7 +18,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use terrace_store::{LandingShortage, StoreError, TierUsage};
+use terrace_store::{StoreError, TierUsage};
 
 use crate::{
     datasets::Datasets,
@@ -65,7 +66,7 @@ impl Datasets {
         let environment = &self.environment;
         let landing = &environment.relief.landing;
         let rests = || environment.clock.monotonic_nanoseconds() < landing.rests_until.load(Relaxed);
-        if rests() || self.shortage(PARTS[0].1).is_none() {
+        if rests() || self.short_tier(PARTS[0].1).is_none() {
             return;
         }
         let _turn = landing.turn.lock();
@@ -82,9 +83,10 @@ impl Datasets {
         }
     }
 
-    fn shortage(&self, garbage_part: u64) -> Option<LandingShortage> {
+    /// The tier where there is too little room for what is dirty.
+    fn short_tier(&self, garbage_part: u64) -> Option<u8> {
         let bytes = self.environment.budget.dirty_bytes();
-        self.environment.store.landing_shortage(bytes, garbage_part)
+        self.environment.store.short_landing_tier(bytes, garbage_part)
     }
 
     /// Writes regions anew until there is room, or enough came back; `false` if it is no use to go on looking now.
@@ -94,15 +96,15 @@ impl Datasets {
         let at_once = (left / REGION_BYTES).clamp(1, REGIONS) as usize;
         let mut in_vain = 0;
         for (part, garbage_part) in PARTS {
-            while let Some(short) = self.shortage(garbage_part) {
+            while let Some(tier) = self.short_tier(garbage_part) {
                 let taken = fragments.take_early(u64::MAX, part, at_once);
                 if taken.is_empty() {
                     break;
                 }
-                let mut cleared = self.clear_regions(&taken, short.tier);
+                let mut cleared = self.clear_regions(&taken, tier);
                 if !cleared.looked.contains(&true) {
                     self.environment.store.bring_garbage_back()?;
-                    cleared = self.clear_regions(&taken, short.tier);
+                    cleared = self.clear_regions(&taken, tier);
                 }
                 let without_room = !cleared.looked.contains(&true);
                 for ((fragment, since), looked) in taken.iter().zip(cleared.looked) {

@@ -2,116 +2,86 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
+mod full_pool;
 
-use terrace_dataset::{Context, FileKind, Filesystem, NewDataset, ROOT, Tree};
-use terrace_device::{Device, ManualClock, MemoryDevice};
-use terrace_engine::{Engine, OpenOptions, PoolSpec, TierSpec};
+use full_pool::{BLOCK, MIB, Modelled, Rig};
+use terrace_dataset::NewDataset;
+use terrace_store::Store;
 
-const MIB: usize = 1 << 20;
-const BLOCK: usize = 4096;
-const FILE_BYTES: usize = 16 * MIB;
+const VOLUME_BYTES: u64 = 16 * MIB;
 /// Written between two commits.
-const COMMIT_BYTES: usize = MIB;
+const COMMIT_BYTES: u64 = MIB;
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn bytes(&mut self, length: usize) -> Vec<u8> {
-        (0..length).map(|_| self.next() as u8).collect()
-    }
+/// A volume in order, in long chunks, on a fast tier of twice its size above a slow one.
+fn rig() -> (Rig, Modelled) {
+    let mut rig = Rig::new(&[2 * VOLUME_BYTES, 8 * VOLUME_BYTES]);
+    let property = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let new = NewDataset {
+        volume_bytes: Some(VOLUME_BYTES),
+        properties: vec![property("compression", "off"), property("chunk_size", "128K")],
+        ..NewDataset::default()
+    };
+    rig.engine.datasets().create("tank/v", &new).unwrap();
+    let mut volume = Modelled::new(rig.engine.datasets().volume("tank/v").unwrap());
+    volume.write_all(&mut rig.random);
+    rig.tick();
+    (rig, volume)
 }
 
-struct Rig {
-    engine: Arc<Engine>,
-    filesystem: Arc<Filesystem>,
-    object: u64,
-    content: Vec<u8>,
-    random: Random,
-}
-
-impl Rig {
-    /// A file in order on a fast tier of twice its size, above a slow one.
-    fn new() -> Self {
-        let tier = |name: &str| TierSpec {
-            name: name.into(),
-            devices: vec![format!("/{name}").parse().unwrap()],
-            copies: 1,
-        };
-        let spec = PoolSpec {
-            name: "tank".into(),
-            tiers: vec![tier("fast"), tier("slow")],
-            ..PoolSpec::default()
-        };
-        let device = |name: &str, bytes: usize| {
-            vec![Arc::new(MemoryDevice::new(format!("/{name}"), bytes as u64)) as Arc<dyn Device>]
-        };
-        let devices = vec![device("fast", 2 * FILE_BYTES), device("slow", 8 * FILE_BYTES)];
-        let clock = Arc::new(ManualClock::new(1_800_000_000_000_000_000));
-        let engine = Engine::create_on(&spec, devices, OpenOptions::driven(clock, 1)).unwrap();
-        let datasets = engine.datasets().clone();
-        datasets.create("tank/data", &NewDataset::default()).unwrap();
-        let filesystem = datasets.filesystem("tank/data").unwrap();
-        let root = Context::root();
-        let object = filesystem
-            .create(&root, ROOT, b"file", FileKind::File, 0o644, 0)
-            .unwrap()
-            .object;
-        let mut random = Random(7);
-        let content = random.bytes(FILE_BYTES);
-        filesystem.write(&root, object, 0, &content, false).unwrap();
-        engine.tick().unwrap();
-        Self {
-            engine,
-            filesystem,
-            object,
-            content,
-            random,
-        }
-    }
-
-    /// Writes blocks anywhere; what went below of that, bytes.
-    fn overwrite(&mut self, bytes: usize) -> u64 {
-        let live = |engine: &Engine| engine.store().space().tiers[1].live_bytes;
-        let before = live(&self.engine);
-        let root = Context::root();
-        for count in 1..=bytes / BLOCK {
-            let at = self.random.next() as usize % (FILE_BYTES / BLOCK) * BLOCK;
-            let data = self.random.bytes(BLOCK);
-            self.content[at..][..BLOCK].copy_from_slice(&data);
-            self.filesystem
-                .write(&root, self.object, at as u64, &data, false)
-                .unwrap();
-            if count % (COMMIT_BYTES / BLOCK) == 0 {
-                self.filesystem.commit().unwrap();
-            }
-        }
-        live(&self.engine).saturating_sub(before)
-    }
-
-    fn check(&self) {
-        let mut found = vec![0; FILE_BYTES];
-        for (at, piece) in found.chunks_mut(MIB).enumerate() {
-            let read = self.filesystem.read(self.object, (at * MIB) as u64, piece);
-            assert_eq!(read.unwrap(), MIB);
-        }
-        assert!(found == self.content);
-    }
+/// What lives on a tier, bytes, but for what is about to be freed.
+fn live_bytes(rig: &Rig, tier: usize) -> u64 {
+    let space = rig.engine.chunks().space();
+    space.tiers[tier]
+        .live_bytes
+        .saturating_sub(space.pending_free_bytes)
 }
 
 #[test]
 fn what_is_written_over_at_random_stays_on_a_tier_that_holds_it() {
-    let mut rig = Rig::new();
-    let below = rig.overwrite(3 * FILE_BYTES);
+    let (mut rig, mut volume) = rig();
+    let before = live_bytes(&rig, 1);
+    for count in 1..=3 * VOLUME_BYTES / BLOCK {
+        let block = rig.random.below(VOLUME_BYTES / BLOCK);
+        volume.write(&mut rig.random, block * BLOCK, BLOCK).unwrap();
+        if count % (COMMIT_BYTES / BLOCK) == 0 {
+            volume.volume.commit().unwrap();
+        }
+    }
+    let below = live_bytes(&rig, 1).saturating_sub(before);
     println!("{below} bytes below");
     // It was 14 MiB.
-    assert!(below < FILE_BYTES as u64 / 8, "{below}");
-    rig.check();
+    assert!(below < VOLUME_BYTES / 8, "{below}");
+    volume.verify();
+}
+
+#[test]
+fn who_commits_little_brings_little_back() {
+    let (mut rig, mut volume) = rig();
+    for block in (0..VOLUME_BYTES / BLOCK).step_by(2) {
+        volume.write(&mut rig.random, block * BLOCK, BLOCK).unwrap();
+    }
+    volume.volume.commit().unwrap();
+    // As long as there is room nothing is done, so it is used up in ever smaller pieces.
+    let data = rig.thick("tank/data", 16 * MIB);
+    let mut at = 0;
+    for piece in [MIB, 256 << 10, 64 << 10, BLOCK] {
+        while rig.engine.chunks().short_landing_tier(2 * piece, 2).is_none() {
+            data.write(at, &rig.random.bytes(piece)).unwrap();
+            data.commit().unwrap();
+            at += piece;
+        }
+    }
+    let regions = VOLUME_BYTES / MIB;
+    let dead_bytes = VOLUME_BYTES / 2;
+    let before = live_bytes(&rig, 0);
+    let mut came_back = 0;
+    for commit in 1..=2 * regions {
+        volume.write(&mut rig.random, 0, BLOCK).unwrap();
+        volume.volume.commit().unwrap();
+        came_back = before.saturating_sub(live_bytes(&rig, 0));
+        // Half of a region is dead, and somewhat less or more is known of at a time.
+        assert!(came_back <= commit * MIB / 2 + MIB, "{commit}: {came_back}");
+    }
+    assert!(came_back > dead_bytes / 4, "{came_back}");
+    volume.verify();
 }

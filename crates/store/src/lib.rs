@@ -25,7 +25,7 @@ pub use chunk::{
 pub use error::StoreError;
 pub use memory::MemoryStore;
 pub use rates::{MoveRates, tier_bit};
-pub use space::{DeviceUsage, LandingShortage, Reservation, Space, StoreMemory, TierUsage};
+pub use space::{DeviceUsage, Reservation, Space, StoreMemory, TierUsage};
 
 use std::collections::BTreeMap;
 
@@ -173,9 +173,9 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// What is missing where small writes land for so many `bytes` of them: of garbage there, what is beyond one part in
-    /// `garbage_part` of the live content counts as room. `None` if nothing is, or if they land on the slowest tier anyway.
-    fn landing_shortage(&self, _bytes: u64, _garbage_part: u64) -> Option<LandingShortage> {
+    /// The tier where small writes land, if there is too little room there for so many `bytes` of them: of garbage, what is beyond one
+    /// part in `garbage_part` of the live content counts as room. `None` as well if they land on the slowest tier anyway.
+    fn short_landing_tier(&self, _bytes: u64, _garbage_part: u64) -> Option<u8> {
         None
     }
 

@@ -81,15 +81,6 @@ impl Space {
     }
 }
 
-/// What is missing where small writes land.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LandingShortage {
-    /// Where that is.
-    pub tier: u8,
-    /// Bytes.
-    pub missing_bytes: u64,
-}
-
 /// One tier.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TierUsage {
