@@ -10,6 +10,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never} CARGO_NET_RETRY=10 CARGO_HTTP_TIMEOUT=60
+# What a rebuild of half a crate would save is worth less here than the gigabytes that it keeps.
+export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 [ -d "$HOME/.cargo/bin" ] && PATH="$PATH:$HOME/.cargo/bin"
 export PATH="$PATH:/usr/sbin:/sbin"
 TARGET=${CARGO_TARGET_DIR:-$PWD/target}

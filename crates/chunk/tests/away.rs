@@ -2,7 +2,7 @@
 //! never taken for anything else.
 #![allow(clippy::unwrap_used)]
 
-mod numbered;
+use crate::numbered;
 
 use std::sync::{Arc, Mutex};
 

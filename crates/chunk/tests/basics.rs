@@ -1,7 +1,7 @@
 //! The plain cases: what is written comes back, at once and after opening again.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use fixture::{audit, make_pool, noise, open_pool, options, piece, settle, small};
 use terrace_chunk::ChunkStore;

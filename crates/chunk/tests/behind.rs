@@ -1,7 +1,7 @@
 //! What a flush costs the slower of two devices, by counts.
 #![allow(clippy::unwrap_used)]
 
-mod numbered;
+use crate::numbered;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! What the store does for itself on devices on which users wait.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use std::{
     collections::BTreeSet,

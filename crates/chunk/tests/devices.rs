@@ -1,7 +1,7 @@
 //! Devices that fail: what has another copy, or can be written again elsewhere, goes on; what has not stops the store.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use std::sync::{Arc, atomic::Ordering};
 

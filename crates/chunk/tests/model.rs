@@ -1,7 +1,7 @@
 //! The store against the in-memory reference: the same random calls give the same answers, also after opening again.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use std::collections::BTreeMap;
 

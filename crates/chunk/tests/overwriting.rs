@@ -1,7 +1,7 @@
 //! What is written over and over stays on the fast tier, whatever garbage that makes there.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! What is said to be freed soon, across an opening: all of it, and never less than nothing.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use fixture::{audit, noise, open_pool, options, piece, settle, small};
 use terrace_chunk::ChunkStore;

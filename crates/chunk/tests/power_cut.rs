@@ -3,7 +3,7 @@
 //! refers to reads right, a full audit is clean, and the store goes on working and survives a second cut.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use std::{collections::BTreeMap, sync::Arc, sync::atomic::Ordering};
 

@@ -1,7 +1,7 @@
 //! What threads do to one another, and what is lost or free, must not touch what is written next.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use std::sync::{
     Arc,

@@ -1,7 +1,7 @@
 //! The `rate_limit` of a tier holds for what the store moves of its own.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use std::sync::Arc;
 

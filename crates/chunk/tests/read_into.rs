@@ -2,7 +2,7 @@
 //! chunks, committed or not, on the device or still in memory; what is damaged is left out, and nothing else is.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Records that wait for tables take no more memory than their share, whoever makes them and whatever else is to be done.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use std::{sync::mpsc::channel, thread};
 

@@ -2,7 +2,7 @@
 //! gone on with, and what was given up does not come back with the devices that had it.
 #![allow(clippy::unwrap_used)]
 
-mod numbered;
+use crate::numbered;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Room on a full pool: who needs it waits for whoever brings it back, and is refused only when there is none.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use std::{
     sync::{

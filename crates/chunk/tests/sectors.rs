@@ -1,7 +1,7 @@
 //! What is read of a device: no more sectors than hold what is wanted, alone or with others.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Writers wait while what is colder sinks for them, as long as somebody says that it does.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use std::{
     sync::{

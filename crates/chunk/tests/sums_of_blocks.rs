@@ -2,7 +2,7 @@
 //! there; of what is still being written, and of pools of the first format version, whose records have fewer sums, as of all others.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Many threads at once: group commit, dedup races, writers against the background.
 #![allow(clippy::unwrap_used)]
 
-mod fixture;
+use crate::fixture;
 
 use std::{
     sync::{

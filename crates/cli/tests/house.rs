@@ -166,3 +166,46 @@ fn modules_are_named_after_something() {
         .collect();
     assert!(empty.is_empty(), "named after nothing: {}", empty.join(", "));
 }
+
+/// Where `autotests` is off, a file that is not named would silently not run.
+#[test]
+fn every_file_of_tests_runs() {
+    let mut forgotten = Vec::new();
+    let mut crates_with_one_program = 0;
+    for entry in fs::read_dir(workspace().join("crates"))
+        .expect("crates/ is there")
+        .flatten()
+    {
+        let tests = entry.path().join("tests");
+        let Ok(all) = fs::read_to_string(tests.join("all.rs")) else {
+            continue;
+        };
+        crates_with_one_program += 1;
+        let manifest = fs::read_to_string(entry.path().join("Cargo.toml")).expect("readable");
+        for path in fs::read_dir(&tests)
+            .expect("readable")
+            .flatten()
+            .map(|entry| entry.path())
+        {
+            let name = path
+                .file_stem()
+                .and_then(|stem| stem.to_str())
+                .unwrap_or_default();
+            let holds_code = path.extension().is_some_and(|extension| extension == "rs")
+                || ["main.rs", "mod.rs"].iter().any(|file| path.join(file).exists());
+            let named = all.lines().any(|line| line == format!("mod {name};"))
+                || manifest.contains(&format!("path = \"tests/{name}.rs\""));
+            if holds_code && !named {
+                forgotten.push(format!(
+                    "{} is named neither in all.rs nor in Cargo.toml",
+                    path.display()
+                ));
+            }
+        }
+    }
+    assert!(
+        crates_with_one_program > 5,
+        "the walk finds the programs of tests"
+    );
+    assert!(forgotten.is_empty(), "{}", forgotten.join("\n"));
+}

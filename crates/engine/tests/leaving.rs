@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod failing_device;
+use crate::failing_device;
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod full_pool;
+use crate::full_pool;
 
 use full_pool::{MIB, Rig, copy_of};
 use terrace_engine::{Engine, OpenOptions};

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod full_pool;
+use crate::full_pool;
 
 use std::sync::Arc;
 

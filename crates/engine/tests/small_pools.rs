@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod full_pool;
+use crate::full_pool;
 
 use full_pool::{BLOCK, MIB, Modelled, Rig};
 use terrace_dataset::{DatasetError, NewDataset};

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod emulated;
+use crate::emulated;
 
 use std::{
     collections::HashSet,

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod emulated;
+use crate::emulated;
 
 use emulated::{BLOCK, MIB, Pattern, Pool, SECOND, Shape};
 use terrace_dataset::{Fragment, ROOT, read_region};

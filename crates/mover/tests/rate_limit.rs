@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod emulated;
+use crate::emulated;
 
 use emulated::{MIB, Pattern, Pool, SECOND, Shape};
 use terrace_device::Clock;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod emulated;
+use crate::emulated;
 
 use emulated::{MIB, Pattern, Pool, Shape};
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod emulated;
+use crate::emulated;
 
 use std::sync::atomic::Ordering::Relaxed;
 

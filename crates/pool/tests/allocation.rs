@@ -1,7 +1,7 @@
 //! Segments are handed out once, from the tier that was asked for, until it is full.
 #![allow(clippy::unwrap_used)]
 
-mod media;
+use crate::media;
 
 use std::collections::BTreeSet;
 

@@ -2,7 +2,7 @@
 //! what each of two sides did without the other is never silently lost.
 #![allow(clippy::unwrap_used)]
 
-mod media;
+use crate::media;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The bytes of docs/format.md, version 1: a change here is a change of the format, and old pools must still open.
 #![allow(clippy::unwrap_used)]
 
-mod media;
+use crate::media;
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Labels and roots of a pool that is open: what of them was wiped, or cannot be read, is found and written anew.
 #![allow(clippy::unwrap_used)]
 
-mod media;
+use crate::media;
 
 use media::{Shelf, create, open, sequential};
 use terrace_device::{AlignedBuffer, Device};

@@ -1,7 +1,7 @@
 //! Whatever bytes a device bears, a pool opens from it or refuses with an error; it never panics.
 #![allow(clippy::unwrap_used)]
 
-mod media;
+use crate::media;
 
 use media::{MIB, Shelf, create, open};
 use proptest::prelude::*;

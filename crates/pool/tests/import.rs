@@ -1,7 +1,7 @@
 //! A pool is opened by its labels alone, and only as a whole.
 #![allow(clippy::unwrap_used)]
 
-mod media;
+use crate::media;
 
 use std::path::Path;
 use std::sync::Arc;

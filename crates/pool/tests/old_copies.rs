@@ -2,7 +2,7 @@
 //! as soon as the pool was opened in between.
 #![allow(clippy::unwrap_used)]
 
-mod media;
+use crate::media;
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 //! without the others, a state of the past out of segments that were written over since.
 #![allow(clippy::unwrap_used)]
 
-mod media;
+use crate::media;
 
 use media::{Shelf, create, open, sequential};
 use terrace_device::{Device, SeededRandomness};

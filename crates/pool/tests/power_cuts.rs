@@ -1,7 +1,7 @@
 //! A power cut at any moment of any change leaves the state before or after it: never neither, never a refusal.
 #![allow(clippy::unwrap_used)]
 
-mod media;
+use crate::media;
 
 use std::sync::Arc;
 

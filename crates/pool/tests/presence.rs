@@ -1,7 +1,7 @@
 //! Devices that go away and come back are told from devices that were used apart, whatever happened in between.
 #![allow(clippy::unwrap_used)]
 
-mod media;
+use crate::media;
 
 use media::{Shelf, create, degraded, open, root_of, sequential, settled};
 use terrace_device::SeededRandomness;

@@ -1,7 +1,7 @@
 //! Bytes go where they belong, errors are counted, and devices come and go.
 #![allow(clippy::unwrap_used)]
 
-mod media;
+use crate::media;
 
 use std::sync::Arc;
 

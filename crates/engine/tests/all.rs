@@ -1,0 +1,32 @@
+//! Every integration test of this crate in one program: each program of tests links all below it, and one for each
+//! file took gigabytes and most of the time of a build. A file that is not named here would not run; the house
+//! (`crates/cli/tests/house.rs`) checks that none is missing. What counts the memory, threads or files of its whole
+//! process stands alone, in `Cargo.toml`.
+
+mod cleared_heat;
+mod closing;
+mod damaged_block;
+mod failing_device;
+mod failing_events;
+mod full_pool;
+mod half_emptied;
+mod landing;
+mod leaving;
+mod leaving_killed;
+mod leaving_planned;
+mod leaving_room;
+mod many_devices;
+mod metadata_out_of_reach;
+mod out_of_step;
+mod rebuild;
+mod relayout;
+mod replacing;
+mod reservations;
+mod resilver_short;
+mod roots_elsewhere;
+mod scrub_job;
+mod scrub_restart;
+mod small_pools;
+mod space_storm;
+mod unreadable_metadata;
+mod zeroes;
