@@ -5,22 +5,30 @@
 //! Counts are kept in two sketches (`sketch.rs`): of blocks, whatever chunk they are in, and of long chunks as wholes. Each is
 //! halved by the number of places that there are for what it counts.
 //!
-//! Invariants: all memory is taken when it is made; counting takes no lock, waits for nobody and touches one line of a
-//! sketch for each block, so counts may be lost or too high, which costs a move, never content; what is hot is handed on at most as
-//! often as the mover asks, in an order that does not depend on chance.
+//! Invariants: all memory is taken when it is made, or when it is told to take more or less; counting takes no lock, waits for nobody
+//! and touches one line of a sketch for each block, so counts may be lost or too high, which costs a move, never content; what is hot
+//! is handed on at most as often as the mover asks, in an order that does not depend on chance.
 
 use std::{
     num::NonZeroU8,
-    sync::atomic::{
-        AtomicBool, AtomicU8, AtomicU32, AtomicU64,
-        Ordering::{Relaxed, SeqCst},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU8, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
 };
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId};
+use terrace_store::ChunkId;
 
-use crate::sketch::{COUNT_MAX, Sketch, mix};
+use crate::{
+    chunk_reads::{BLOCKS_MAX, ChunkRead, HotChunk, LONG_BLOCKS, ReadAt},
+    heat_tables::{Tables, hash_of},
+    sketch::{COUNT_MAX, mix},
+};
 
 /// Part of a window after which what was not counted is called cold.
 const INFORMED_PART: u64 = 4;
@@ -29,81 +37,15 @@ const INFORMED_PART: u64 = 4;
 const RESOLVED_PLACES: u64 = 4;
 /// Of so many reads that a device answered, one says which tier that was.
 const SAMPLE_READS: u64 = 4;
-/// A chunk of so many blocks is long: one hot block of it need not take the others along.
-pub const LONG_BLOCKS: u32 = 4;
 /// Reads from which it is known whether they go to single blocks, and of which the newest tell; and how many of them go to what was read before, for one
 /// that goes to a block beside it.
 const SINGLE_READS: u64 = 128;
 const SINGLE_WINDOW: u64 = 8192;
 const SINGLE_PART: u64 = 2;
-const BLOCKS_MAX: u32 = (CHUNK_BYTES_MAX / BLOCK_BYTES) as u32;
-
-/// Blocks of a chunk that a read wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ChunkRead {
-    /// The chunk.
-    pub id: ChunkId,
-    /// The first block of it, and how many.
-    pub index: u8,
-    /// See `index`.
-    pub blocks: u8,
-    /// How many blocks the chunk has, as far as the reader knows.
-    pub chunk_blocks: u8,
-}
-
-impl ChunkRead {
-    /// `length` bytes from `from` on, of a chunk of `chunk_bytes`.
-    pub fn of(id: ChunkId, from: usize, length: usize, chunk_bytes: usize) -> Self {
-        let block = |bytes: usize| (bytes / BLOCK_BYTES).min(BLOCKS_MAX as usize - 1);
-        let (first, last) = (block(from), block(from + length.max(1) - 1));
-        Self {
-            id,
-            index: first as u8,
-            blocks: (last - first + 1) as u8,
-            chunk_blocks: (block(chunk_bytes.max(1) - 1) + 1) as u8,
-        }
-    }
-
-    fn is_long(&self) -> bool {
-        u32::from(self.chunk_blocks) >= LONG_BLOCKS
-    }
-}
-
-/// Where an object maps the first of the blocks that were read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadAt {
-    /// Dataset of the object.
-    pub dataset: u32,
-    /// Its body.
-    pub body: u64,
-    /// The object.
-    pub object: u64,
-    /// Region of the block.
-    pub region: u32,
-}
-
-/// A chunk that may be worth a better place, or some blocks of it, and whose it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct HotChunk {
-    /// Reads of late: of the chunk, or of the most read of the blocks that were asked for.
-    pub reads: NonZeroU8,
-    /// The chunk.
-    pub id: ChunkId,
-    /// Dataset of the object that was read.
-    pub dataset: u32,
-    /// Its body.
-    pub body: u64,
-    /// The object.
-    pub object: u64,
-    /// And its region.
-    pub region: u32,
-}
 
 /// See the module.
 pub struct ChunkHeat {
-    /// Counts of blocks, and of long chunks.
-    blocks: Sketch,
-    chunks: Sketch,
+    tables: ArcSwap<Tables>,
     /// There are not many more places than there are counters.
     resolves: AtomicBool,
     /// All reads since the start, those of them that a device answered, and samples of these from slower tiers.
@@ -122,13 +64,17 @@ pub struct ChunkHeat {
     beside: AtomicU64,
     /// What was wanted since the mover asked last, each at a place that its number names.
     wanted: Mutex<Box<[Option<HotChunk>]>>,
-    /// What lies on the fastest tier, as far as the mover has seen: need not be wanted. Hashes, 0: none.
-    raised: Box<[AtomicU32]>,
 }
 
-/// The hash of a block of a chunk; of the first it is the chunk's.
-fn hash_of(id: ChunkId, block: u32) -> u64 {
-    mix(id.0 ^ u64::from(block).rotate_right(8))
+/// Bytes of the larger sketch where all of it takes about `memory_bytes`.
+fn sketch_bytes(memory_bytes: u64) -> u64 {
+    power_of_two_in(memory_bytes.clamp(2 << 10, 64 << 20) / 2)
+}
+
+/// Places for what is wanted, empty.
+fn places_wanted(sketch_bytes: u64) -> Box<[Option<HotChunk>]> {
+    let places = (sketch_bytes / 64).clamp(16, 4096);
+    (0..places).map(|_| None).collect()
 }
 
 /// From how many reads on a block of a long chunk is wanted, where chunks are from so many on: one sooner, as it asks nothing of the device
@@ -147,12 +93,9 @@ fn power_of_two_in(bytes: u64) -> u64 {
 impl ChunkHeat {
     /// Takes about `memory_bytes`.
     pub fn new(memory_bytes: u64) -> Self {
-        let bytes = power_of_two_in(memory_bytes.clamp(2 << 10, 64 << 20) / 2);
-        let raised = (bytes / 8).max(16);
-        let wanted = (bytes / 64).clamp(16, 4096);
+        let bytes = sketch_bytes(memory_bytes);
         let sketch = Self {
-            blocks: Sketch::new(bytes),
-            chunks: Sketch::new(bytes / 4),
+            tables: ArcSwap::from_pointee(Tables::new(bytes, None)),
             resolves: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             fetched: AtomicU64::new(0),
@@ -162,33 +105,56 @@ impl ChunkHeat {
             least_of_piece: AtomicU8::new(0),
             again: AtomicU64::new(0),
             beside: AtomicU64::new(0),
-            wanted: Mutex::new((0..wanted).map(|_| None).collect()),
-            raised: (0..raised).map(|_| AtomicU32::new(0)).collect(),
+            wanted: Mutex::new(places_wanted(bytes)),
         };
         sketch.set_places(u64::MAX, u64::MAX);
         sketch
     }
 
+    /// Takes about so much from now on. What is known stays so, as far as there are counters for it.
+    pub fn set_memory(&self, memory_bytes: u64) {
+        let bytes = sketch_bytes(memory_bytes);
+        // Held to the end, so that of two who say so at once one comes after the other.
+        let mut wanted = self.wanted.lock();
+        let before = self.tables.load_full();
+        if before.blocks.memory_bytes() == bytes {
+            return;
+        }
+        self.tables.store(Arc::new(Tables::new(bytes, Some(&before))));
+        self.see_resolution();
+        let mut places = places_wanted(bytes);
+        for hot in wanted.iter().flatten() {
+            places[mix(hot.id.0) as usize & (places.len() - 1)] = Some(*hot);
+        }
+        *wanted = places;
+    }
+
     /// What it takes in all.
     pub fn memory_bytes(&self) -> u64 {
         let wanted = self.wanted.lock().len() * size_of::<Option<HotChunk>>();
-        let sketches = self.blocks.memory_bytes() + self.chunks.memory_bytes();
-        sketches + (size_of_val(&*self.raised) + wanted) as u64
+        self.tables.load().memory_bytes() + wanted as u64
     }
 
     /// For about how many chunks there is a place on the faster tiers, and for how many blocks: the more there are, the longer counts have to be
     /// kept to tell which are worth one, as far as the memory goes.
     pub fn set_places(&self, chunks: u64, blocks: u64) {
-        self.chunks.set_places(chunks);
-        self.blocks.set_places(blocks);
-        let most = self.blocks.places_most() * RESOLVED_PLACES;
-        self.resolves.store(chunks <= most, SeqCst);
+        let tables = self.tables.load();
+        tables.chunks.set_places(chunks);
+        tables.blocks.set_places(blocks);
+        self.see_resolution();
+    }
+
+    fn see_resolution(&self) {
+        let tables = self.tables.load();
+        let most = tables.blocks.places_most() * RESOLVED_PLACES;
+        self.resolves.store(tables.chunks.wanted_places() <= most, SeqCst);
     }
 
     /// Halves the counts after this many reads at the latest: less lets a simulation see more of it.
     pub fn limit_window(&self, reads: u64) {
-        self.blocks.limit_window(reads);
-        self.chunks.limit_window(reads);
+        let tables = self.tables.load();
+        tables.blocks.limit_window(reads);
+        tables.chunks.limit_window(reads);
     }
 
     /// From how many reads on a chunk that does not lie on the fastest tier is wanted, and a block of a long one; 0: none is.
@@ -205,21 +171,19 @@ impl ChunkHeat {
     /// Reads of late of a chunk of so many blocks, however many of them each wanted; [`COUNT_MAX`] may be any more.
     pub fn reads(&self, id: ChunkId, blocks: u32) -> u8 {
         match blocks >= LONG_BLOCKS {
-            true => self.chunks.reads(mix(id.0)),
-            false => (0..blocks.max(1))
-                .map(|block| self.reads_of_block(id, block))
-                .max()
-                .unwrap_or(0),
+            true => self.tables.load().chunks.reads(mix(id.0)),
+            false => self.counts(id, blocks.max(1)).max().unwrap_or(0) as u8,
         }
     }
 
     /// Reads of late of one block of a chunk.
     pub fn reads_of_block(&self, id: ChunkId, block: u32) -> u8 {
-        self.blocks.reads(hash_of(id, block))
+        self.tables.load().reads_of_block(id, block)
     }
 
-    fn counts(&self, id: ChunkId, blocks: u32) -> impl Iterator<Item = u32> + '_ {
-        (0..blocks.min(BLOCKS_MAX)).map(move |block| u32::from(self.reads_of_block(id, block)))
+    fn counts(&self, id: ChunkId, blocks: u32) -> impl Iterator<Item = u32> {
+        let tables = self.tables.load();
+        (0..blocks.min(BLOCKS_MAX)).map(move |block| u32::from(tables.reads_of_block(id, block)))
     }
 
     /// Whether the reads of a long chunk go to few of its blocks: they come together in the same ones 1.75 times as often as chance
@@ -266,9 +230,7 @@ impl ChunkHeat {
 
     /// The same read wants these blocks of the chunk as well.
     pub fn note_more(&self, read: ChunkRead) -> u8 {
-        let blocks = u32::from(read.index)..u32::from(read.index) + u32::from(read.blocks);
-        let counts = blocks.map(|block| self.blocks.add(hash_of(read.id, block)));
-        counts.max().unwrap_or(0)
+        self.tables.load().note(read)
     }
 
     /// A read of which [`note`](Self::note) wanted to know it was answered by this tier.
@@ -286,17 +248,18 @@ impl ChunkHeat {
 
     fn count(&self, read: ChunkRead, at: ReadAt, fetched: bool) {
         let hash = mix(read.id.0);
-        let mut reads = self.note_more(read);
-        self.blocks.note_read();
-        self.chunks.note_read();
+        let tables = self.tables.load();
+        let mut reads = tables.note(read);
+        tables.blocks.note_read();
+        tables.chunks.note_read();
         let least = self.least.load(Relaxed);
         let mut wanted = fetched && reads >= least;
-        let (of_block, raised) = (reads, self.is_raised(hash));
+        let (of_block, raised) = (reads, tables.is_raised(hash));
         if read.is_long() {
             // What RAM has rises too, as it costs nothing then, and a restart finds it there; it is told now and then.
             let enough = self.least_of_piece.load(Relaxed);
             wanted = reads >= enough && (fetched || reads == enough || reads.is_power_of_two());
-            reads = reads.max(self.chunks.add(hash));
+            reads = reads.max(tables.chunks.add(hash));
             wanted |= fetched && reads >= least;
         }
         let kind = match of_block > 1 {
@@ -333,28 +296,14 @@ impl ChunkHeat {
         taken
     }
 
-    fn slot_of(&self, hash: u64) -> (&AtomicU32, u32) {
-        let slot = &self.raised[hash as usize & (self.raised.len() - 1)];
-        (slot, ((hash >> 32) as u32).max(1))
-    }
-
-    fn is_raised(&self, hash: u64) -> bool {
-        let (slot, tag) = self.slot_of(hash);
-        slot.load(Relaxed) == tag
-    }
-
     /// The chunk lies on the fastest tier.
     pub fn rose(&self, id: ChunkId) {
-        let (slot, tag) = self.slot_of(mix(id.0));
-        slot.store(tag, Relaxed);
+        self.tables.load().rose(mix(id.0));
     }
 
     /// The chunk does not lie there any more.
     pub fn sank(&self, id: ChunkId) {
-        let (slot, tag) = self.slot_of(mix(id.0));
-        if slot.load(Relaxed) == tag {
-            slot.store(0, Relaxed);
-        }
+        self.tables.load().sank(mix(id.0));
     }
 
     /// Whether so much was read since the pool was opened that a chunk without a count is cold.
@@ -379,43 +328,46 @@ impl ChunkHeat {
                 count.store(count.load(Relaxed) / 2, Relaxed);
             }
         }
-        let (counted, window) = self.chunks.counted();
+        let tables = self.tables.load();
+        let (counted, window) = tables.chunks.counted();
         if counted >= window / INFORMED_PART {
             self.informed.store(true, SeqCst);
         }
-        let aged = [self.chunks.age(minutes), self.blocks.age(minutes)];
+        let aged = [tables.chunks.age(minutes), tables.blocks.age(minutes)];
         if aged.contains(&true) {
             // What was moved by others is looked at again.
-            for slot in &self.raised {
-                slot.store(0, Relaxed);
-            }
+            tables.forget_raised();
         }
     }
 
     /// A block of a chunk takes the place of one of another, which was written over, or moved: what is read is the place. `long`: it
     /// is one of many that go together.
     pub fn inherit(&self, (old, old_block): (ChunkId, u32), (new, new_block): (ChunkId, u32), long: bool) {
-        let reads = self.reads_of_block(old, old_block);
-        self.blocks.raise(hash_of(new, new_block), reads);
+        let tables = self.tables.load();
+        let reads = tables.reads_of_block(old, old_block);
+        tables.blocks.raise(hash_of(new, new_block), reads);
         if long {
-            self.chunks.raise(mix(new.0), self.chunks.reads(mix(old.0)));
+            let reads = tables.chunks.reads(mix(old.0));
+            tables.chunks.raise(mix(new.0), reads);
         }
     }
 
     /// Takes back one read that was counted. Of others that share its counters one may go with it.
     pub fn take_back(&self, read: ChunkRead) {
+        let tables = self.tables.load();
         for block in u32::from(read.index)..u32::from(read.index) + u32::from(read.blocks) {
-            self.blocks.take_back(hash_of(read.id, block));
+            tables.blocks.take_back(hash_of(read.id, block));
         }
         if read.is_long() {
-            self.chunks.take_back(mix(read.id.0));
+            tables.chunks.take_back(mix(read.id.0));
         }
     }
 
     /// Forgets the reads of a chunk of so many blocks; of others that share its counters, too many may go with them.
     pub fn forget(&self, id: ChunkId, blocks: u32) {
-        (0..blocks.min(BLOCKS_MAX)).for_each(|block| self.blocks.forget(hash_of(id, block)));
-        self.chunks.forget(mix(id.0));
+        let tables = self.tables.load();
+        (0..blocks.min(BLOCKS_MAX)).for_each(|block| tables.blocks.forget(hash_of(id, block)));
+        tables.chunks.forget(mix(id.0));
     }
 
     /// Forgets everything.
@@ -424,17 +376,18 @@ impl ChunkHeat {
         for count in [&self.again, &self.beside] {
             count.store(0, Relaxed);
         }
-        self.blocks.clear();
-        self.chunks.clear();
-        for slot in &self.raised {
-            slot.store(0, Relaxed);
-        }
+        let tables = self.tables.load();
+        tables.blocks.clear();
+        tables.chunks.clear();
+        tables.forget_raised();
         self.wanted.lock().fill(None);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX};
+
     use super::*;
     use crate::{heat::HALF_LIFE_MINUTES, sketch::READS_PER_PLACE};
 
@@ -511,7 +464,7 @@ mod tests {
         // As much as one window may have: a few thousand chunks that are read often, between ten times as many that are
         // read once.
         let heat = ChunkHeat::new(512 << 10);
-        let window = heat.blocks.counted().1;
+        let window = heat.tables.load().blocks.counted().1;
         let hot = window / 20;
         heat.set_least(4, 3);
         for round in 0..10 {
@@ -526,6 +479,64 @@ mod tests {
         let too_high = too_high.count() as u64;
         assert!(too_high < hot / 10, "{too_high} of {} look hot", 10 * hot);
         assert!(heat.take_wanted().len() <= 4096);
+    }
+
+    #[test]
+    fn memory_follows_what_is_said_and_what_is_known_stays() {
+        let of = |bytes| ChunkHeat::new(bytes).memory_bytes();
+        let heat = ChunkHeat::new(1 << 20);
+        heat.set_places(30_000, 30_000);
+        heat.set_least(4, 3);
+        for id in 0..200 {
+            read(&heat, id, 2 + id as usize % 8);
+        }
+        for index in 0..32 {
+            heat.note(block(1000, index), at(), true);
+        }
+        heat.rose(ChunkId(7));
+        let known = |heat: &ChunkHeat| {
+            let of_small: Vec<u8> = (0..200).map(|id| heat.reads(ChunkId(id), 1)).collect();
+            (of_small, heat.reads(ChunkId(1000), 32))
+        };
+        let before = known(&heat);
+        assert!(heat.resolves());
+        for bytes in [64 << 10, 64 << 10, 4 << 20, 1 << 20, 64 << 10] {
+            heat.set_memory(bytes);
+            assert_eq!(heat.memory_bytes(), of(bytes));
+            assert_eq!(heat.tables.load().blocks.counted().0, 200 * 11 / 2 + 32);
+            let now = known(&heat);
+            assert!(now.0.iter().zip(&before.0).all(|(now, before)| now >= before));
+            let too_high = now.0.iter().zip(&before.0).filter(|(now, before)| now > before);
+            assert!(too_high.count() < 20, "{bytes}");
+            assert_eq!(now.1, before.1);
+            let unknown = (5000..6000).filter(|id| heat.reads(ChunkId(*id), 1) > 1);
+            assert!(unknown.count() < 50, "{bytes}");
+            // Whether there are counters enough is that of the new size.
+            assert_eq!(heat.resolves(), bytes > 64 << 10, "{bytes}");
+        }
+        // What was wanted is so still, the hottest first.
+        let wanted = heat.take_wanted();
+        assert!(
+            wanted.len() > 50
+                && wanted[0].reads.get() == COUNT_MAX
+                && wanted.iter().any(|hot| hot.id == ChunkId(5))
+        );
+        read(&heat, 5, 3);
+        assert_eq!(heat.reads(ChunkId(5), 1), before.0[5] + 3);
+    }
+
+    #[test]
+    fn many_may_count_while_the_memory_changes() {
+        let heat = ChunkHeat::new(1 << 20);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| (0..20_000).for_each(|id| read(&heat, id % 97, 1)));
+            }
+            for turn in 0..100 {
+                heat.set_memory([64 << 10, 1 << 20][turn % 2]);
+            }
+        });
+        assert!((0..97).all(|id| heat.reads(ChunkId(id), 1) > 0));
     }
 
     #[test]

@@ -69,7 +69,7 @@ struct Shard {
 pub struct Heat {
     shards: Box<[Mutex<Shard>]>,
     memory_bytes: AtomicUsize,
-    limit_bytes: usize,
+    limit_bytes: AtomicUsize,
     shrinking: Mutex<()>,
     /// Where what changed is looked for first: so what changes again and again keeps nothing else from its turn.
     next_shard: AtomicUsize,
@@ -83,11 +83,22 @@ impl Heat {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             memory_bytes: AtomicUsize::new(0),
-            limit_bytes: regions.saturating_mul(REGION_MEMORY_BYTES),
+            limit_bytes: AtomicUsize::new(regions.saturating_mul(REGION_MEMORY_BYTES)),
             shrinking: Mutex::new(()),
             next_shard: AtomicUsize::new(0),
             cleared_minutes: AtomicU32::new(0),
         }
+    }
+
+    /// Room for so many regions from now on; the coldest of what is too much go at once.
+    pub fn set_limit(&self, regions: usize) {
+        self.limit_bytes
+            .store(regions.saturating_mul(REGION_MEMORY_BYTES), Relaxed);
+        self.shrink();
+    }
+
+    fn is_too_much(&self) -> bool {
+        self.memory_bytes() > self.limit_bytes.load(Relaxed)
     }
 
     fn shard(&self, dataset: u32, object: u64) -> &Mutex<Shard> {
@@ -101,7 +112,7 @@ impl Heat {
         let outcome = change(&mut shard.pages);
         self.count(&mut shard);
         drop(shard);
-        if self.memory_bytes() > self.limit_bytes {
+        if self.is_too_much() {
             self.shrink();
         }
         outcome
@@ -281,7 +292,7 @@ impl Heat {
         let Some(_shrinking) = self.shrinking.try_lock() else {
             return;
         };
-        while self.memory_bytes() > self.limit_bytes {
+        while self.is_too_much() {
             let regions = self.regions();
             self.forget_coldest(regions.div_ceil(4));
             if regions == 0 {

@@ -10,9 +10,11 @@
 mod ahead;
 mod budget;
 mod chunk_heat;
+mod chunk_reads;
 mod foreground;
 mod heat;
 mod heat_pages;
+mod heat_tables;
 mod passing;
 mod read_ahead;
 mod read_cache;
@@ -23,7 +25,8 @@ mod touches;
 mod visits;
 
 pub use budget::{Admitted, Budget};
-pub use chunk_heat::{ChunkHeat, ChunkRead, HotChunk, LONG_BLOCKS, ReadAt, reads_of_piece};
+pub use chunk_heat::{ChunkHeat, reads_of_piece};
+pub use chunk_reads::{ChunkRead, HotChunk, LONG_BLOCKS, ReadAt};
 pub use foreground::{Background, Foreground, Service, Waiting};
 pub use heat::{Access, HALF_LIFE_MINUTES, Heat, RegionHeat};
 pub use read_ahead::ReadAhead;

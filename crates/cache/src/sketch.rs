@@ -3,7 +3,7 @@
 //! 2017; the four lie in one cache line, as in Caffeine).
 //!
 //! Invariants: all memory is taken when it is made; counting takes no lock, waits for nobody and touches one line, so counts may
-//! be lost or too high.
+//! be lost or too high. One of another size that takes the place of this knows no less of anything than it did.
 
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
@@ -36,6 +36,8 @@ pub(crate) struct Sketch {
     counted: AtomicU64,
     window: AtomicU64,
     window_most: AtomicU64,
+    /// As [`set_places`](Self::set_places) was told.
+    wanted_places: AtomicU64,
     halved_minutes: AtomicU32,
 }
 
@@ -45,6 +47,14 @@ pub(crate) fn mix(number: u64) -> u64 {
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
+}
+
+/// Of each of the counters in two words the higher one.
+fn highest(one: u64, other: u64) -> u64 {
+    (0..u64::BITS).step_by(4).fold(0, |word, shift| {
+        let counter = u64::from(COUNT_MAX) << shift;
+        word | (one & counter).max(other & counter)
+    })
 }
 
 impl Sketch {
@@ -58,8 +68,33 @@ impl Sketch {
             counted: AtomicU64::new(0),
             window: AtomicU64::new(WINDOW_MIN),
             window_most: AtomicU64::new(u64::MAX),
+            wanted_places: AtomicU64::new(u64::MAX),
             halved_minutes: AtomicU32::new(0),
         }
+    }
+
+    /// One of so many bytes, a power of two, that goes on from here. Where several lines become one, each of its counters is the
+    /// highest of theirs; where one becomes several, all of them have what it had, until it halves away.
+    pub(crate) fn resized(&self, bytes: u64) -> Self {
+        let new = Self::new(bytes);
+        let (before, now) = (self.lines.len(), new.lines.len());
+        for at in 0..before.max(now) {
+            let (from, to) = (&self.lines[at & (before - 1)], &new.lines[at & (now - 1)]);
+            for (from, to) in from.0.iter().zip(&to.0) {
+                to.store(highest(from.load(Relaxed), to.load(Relaxed)), Relaxed);
+            }
+        }
+        let same = [
+            (&self.counted, &new.counted),
+            (&self.window_most, &new.window_most),
+        ];
+        for (from, to) in same {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+        new.halved_minutes
+            .store(self.halved_minutes.load(Relaxed), Relaxed);
+        new.set_places(self.wanted_places());
+        new
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {
@@ -73,9 +108,15 @@ impl Sketch {
 
     /// There is a place for about so many: the more, the longer counts have to be kept to tell which are worth one.
     pub(crate) fn set_places(&self, places: u64) {
+        self.wanted_places.store(places, Relaxed);
         let window = (places.min(self.places_most()) * READS_PER_PLACE).max(WINDOW_MIN);
         self.window
             .store(window.min(self.window_most.load(Relaxed)), Relaxed);
+    }
+
+    /// As [`set_places`](Self::set_places) was told.
+    pub(crate) fn wanted_places(&self) -> u64 {
+        self.wanted_places.load(Relaxed)
     }
 
     pub(crate) fn limit_window(&self, reads: u64) {

@@ -13,7 +13,7 @@
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 
-use crate::chunk_heat::ChunkRead;
+use crate::chunk_reads::ChunkRead;
 
 /// Files that a reader visits, each for the first time, until it is known to walk.
 pub const WALK: usize = 64;
@@ -104,12 +104,20 @@ struct Known {
     walked_before: bool,
     /// The newest of what may be taken back, and whose it is.
     counted: Vec<(u32, Counted)>,
+    /// Files of each that are remembered, in each of two generations.
+    most: usize,
 }
 
 /// See the module.
 pub struct Visits {
     known: Mutex<Known>,
-    files: usize,
+}
+
+/// Files that are remembered of each reader, in each of two generations, where all of them take about `memory_bytes`.
+fn files_in(memory_bytes: u64) -> usize {
+    // A generation more: of those that do not walk.
+    let files = memory_bytes / FILE_BYTES / (2 * (READERS_MAX as u64 + 1));
+    files.clamp(FILES.0, FILES.1) as usize
 }
 
 fn mix(dataset: u32, body: u64) -> u32 {
@@ -120,11 +128,25 @@ fn mix(dataset: u32, body: u64) -> u32 {
 impl Visits {
     /// Takes about `memory_bytes` at most, and none before anything is read.
     pub fn new(memory_bytes: u64) -> Self {
-        // A generation more: of those that do not walk.
-        let files = memory_bytes / FILE_BYTES / (2 * (READERS_MAX as u64 + 1));
+        let known = Known {
+            most: files_in(memory_bytes),
+            ..Known::default()
+        };
         Self {
-            known: Mutex::default(),
-            files: files.clamp(FILES.0, FILES.1) as usize,
+            known: Mutex::new(known),
+        }
+    }
+
+    /// Takes about so much at most from now on. Who has more than its part of that begins anew.
+    pub fn set_memory(&self, memory_bytes: u64) {
+        let known = &mut *self.known.lock();
+        known.most = files_in(memory_bytes);
+        let most = known.most;
+        let all = known.readers.values_mut().map(|reader| &mut reader.files);
+        for files in all.chain([&mut known.others]) {
+            if files.newest.len().max(files.older.len()) > most {
+                *files = Memory::default();
+            }
         }
     }
 
@@ -132,7 +154,7 @@ impl Visits {
     #[cfg(test)]
     fn memory_bytes(&self) -> u64 {
         let counted = COUNTED_MAX * size_of::<(u32, Counted)>();
-        (self.files as u64 * FILE_BYTES) * 2 * (READERS_MAX as u64 + 1) + counted as u64
+        (self.known.lock().most as u64 * FILE_BYTES) * 2 * (READERS_MAX as u64 + 1) + counted as u64
     }
 
     /// A reader begins to read a file; how that counts, and what is to be taken back since it turns out to walk.
@@ -151,7 +173,7 @@ impl Visits {
             *own = Reader::default();
         }
         (own.last, own.last_minutes) = (known.visits, minutes);
-        if own.files.remember(file, self.files) {
+        if own.files.remember(file, known.most) {
             return (Visit::Counts, Vec::new());
         }
         if own.first_visits >= WALK {
@@ -169,7 +191,7 @@ impl Visits {
             known.walked_before = minutes == known.minute + 1 && known.first_visits >= WALK;
             (known.minute, known.first_visits) = (minutes, 0);
         }
-        if known.others.remember(file, self.files) {
+        if known.others.remember(file, known.most) {
             return (Visit::Undecided, Vec::new());
         }
         known.first_visits = known.first_visits.saturating_add(1);
@@ -298,9 +320,17 @@ mod tests {
     fn memory_is_bounded() {
         for bytes in [0, 1 << 20, 1 << 30] {
             let visits = Visits::new(bytes);
-            let most = visits.files;
             (0..200_000u64).for_each(|at| drop(visits.begin(at as u32 % 40, 1, at, 1)));
+            // Also when it is told to take less.
+            let most = match bytes {
+                0 => visits.known.lock().most,
+                _ => {
+                    visits.set_memory(bytes / 16);
+                    files_in(bytes / 16)
+                }
+            };
             let known = visits.known.lock();
+            assert_eq!(known.most, most);
             assert!(known.readers.len() <= READERS_MAX);
             let all = known
                 .readers

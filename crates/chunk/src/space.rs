@@ -142,7 +142,9 @@ impl ChunkStore {
         let room = self
             .pool
             .for_content_leaving(device, joining, freed, anywhere / segment);
-        room.beyond(self.reserve_segments()) * segment
+        // The reserve of the pool that is left.
+        let left = self.pool.staying_segments(Some(device)) + joining.unwrap_or(0);
+        room.beyond(Self::reserve_of(left)) * segment
     }
 
     /// What is left unused at the ends of the segments that so many bytes of chunks are written to: up to as much as the

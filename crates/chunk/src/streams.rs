@@ -95,9 +95,14 @@ fn worse(
 
 impl ChunkStore {
     /// Segments that ordinary writers leave free: for the log, metadata, deletion and compaction. A third of a very small
-    /// pool, where tables alone need several for a checkpoint.
+    /// pool, where tables alone need several for a checkpoint. A device that is being emptied takes none of that, and counts no
+    /// more.
     pub(crate) fn reserve_segments(&self) -> u64 {
-        let total = self.pool.total_segments();
+        Self::reserve_of(self.pool.staying_segments(None))
+    }
+
+    /// The same of a pool of so many segments.
+    pub(crate) fn reserve_of(total: u64) -> u64 {
         (total / 50).max(8).min(total / 3)
     }
 

@@ -122,3 +122,35 @@ fn a_lock_that_no_daemon_holds_is_not_waited_for() {
     drop(file);
     machine.ok(&["start", "tank"]);
 }
+
+/// The number in the lock file tells of a daemon only while the lock is held; it may be that of some other process by now.
+#[test]
+fn a_number_that_a_daemon_left_behind_is_nobodys() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["start", "tank"]);
+    let path = machine.path("state/run/tank.pid");
+    let daemon = std::fs::read_to_string(&path).unwrap();
+    machine.kill_daemon("tank");
+    let left = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(left, daemon, "what is killed cannot take its number away");
+    let reused = format!(r#"{{"pid":{},"start_ticks":1}}"#, std::process::id());
+    for stale in [&left, &reused] {
+        std::fs::write(&path, stale).unwrap();
+        assert!(machine.ok(&["doctor"]).contains("stopped"), "{stale}");
+        let list = machine.json(&["pool", "list"]);
+        assert_eq!(list[0]["state"], "stopped", "{stale}: {list}");
+        machine.ok(&["stop", "tank"]);
+        machine.ok(&["start", "tank"]);
+        let pid = machine.daemon_pid("tank");
+        assert_eq!(machine.json(&["status", "tank"])["daemon_pid"], pid);
+        assert!(machine.ok(&["doctor"]).contains(&format!("process {pid}")));
+        machine.ok(&["stop", "tank"]);
+        assert_eq!(
+            std::fs::read_to_string(&path).unwrap(),
+            "",
+            "who is told to stop does"
+        );
+        assert!(machine.ok(&["doctor"]).contains("stopped"));
+    }
+}

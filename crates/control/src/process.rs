@@ -1,7 +1,8 @@
 //! Who holds a pool: a lock file that dies with its process, and the process id in it.
 //!
 //! Invariants: the lock (flock) is what excludes, the process id only informs; a process id is believed only if the
-//! process that has it started at the recorded time, so that a reused number is never taken for the daemon.
+//! process that has it started at the recorded time, so that a reused number is never taken for the daemon; whoever lets go
+//! of the lock empties the file, which itself stays: one that is taken away could be locked by somebody who had it open.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -117,13 +118,20 @@ impl RunLock {
                 _ => None,
             }
         })?;
-        let is_known = read_process(path).is_some_and(|known| known.pid == holder);
+        let is_known = read_process(path).is_some_and(|known| known.pid == holder && known.is_alive());
         (!is_known && start_ticks(holder).is_some()).then_some(holder)
     }
 
     /// The lock file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+impl Drop for RunLock {
+    fn drop(&mut self) {
+        // Still locked, so that it is nobody else's number that goes. One that stays is nobody's, as after a kill.
+        let _ = self.file.set_len(0);
     }
 }
 
@@ -180,6 +188,8 @@ mod tests {
         drop(lock);
         assert_eq!(RunLock::holder(&path), None);
         assert!(!RunLock::is_held(&path));
+        // Nobody's number is left, and the file is: somebody may be about to lock it.
+        assert_eq!(fs::read(&path).unwrap(), b"");
         RunLock::acquire(&path).unwrap().unwrap();
     }
 
@@ -199,6 +209,13 @@ mod tests {
         assert_eq!(RunLock::stranger(&path), Some(std::process::id()));
         fs::write(&path, daemon).unwrap();
         assert_eq!(RunLock::stranger(&path), None);
+        // The number of a daemon that has ended, and that the process which has the lock got after it.
+        let reused = ProcessId {
+            start_ticks: 1,
+            ..ProcessId::own()
+        };
+        fs::write(&path, serde_json::to_vec(&reused).unwrap()).unwrap();
+        assert_eq!(RunLock::stranger(&path), Some(std::process::id()));
     }
 
     #[test]

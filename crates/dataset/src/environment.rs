@@ -57,12 +57,10 @@ impl Environment {
 
     /// Over a store and a clock, with the caches sized by a budget.
     pub fn with_budget(store: Arc<dyn Store>, clock: Arc<dyn Clock>, budget: Arc<Budget>) -> Self {
-        let chunk_heat = ChunkHeat::new(budget.limit_bytes() / CHUNK_HEAT_PART);
-        let visits = Visits::new(budget.object_bytes() / VISITS_PART);
+        let chunk_heat = ChunkHeat::new(chunk_heat_bytes(&budget));
+        let visits = Visits::new(visits_bytes(&budget));
         let cache = Arc::new(ReadCache::new(cache_bytes(&budget, &chunk_heat)));
-        let heat = Arc::new(Heat::new(
-            (budget.object_bytes() / 256).clamp(4096, 4 << 20) as usize
-        ));
+        let heat = Arc::new(Heat::new(warm_regions(&budget)));
         Self {
             store,
             clock,
@@ -82,8 +80,11 @@ impl Environment {
         }
     }
 
-    /// The budget has changed: so does the read cache.
+    /// The budget has changed: so does the read cache, and what is known of who reads what.
     pub fn size_cache(&self) {
+        self.chunk_heat.set_memory(chunk_heat_bytes(&self.budget));
+        self.visits.set_memory(visits_bytes(&self.budget));
+        self.heat.set_limit(warm_regions(&self.budget));
         self.cache
             .set_capacity(cache_bytes(&self.budget, &self.chunk_heat));
     }
@@ -94,9 +95,20 @@ impl Environment {
     }
 }
 
-/// What the read cache may take: the sketch, which keeps its size, comes out of its share. Small beside that at first, it
-/// may be all of it once the budget is much less than the pool was opened with: half is for content even then, until the
-/// next start makes a smaller one.
+fn chunk_heat_bytes(budget: &Budget) -> u64 {
+    budget.limit_bytes() / CHUNK_HEAT_PART
+}
+
+fn visits_bytes(budget: &Budget) -> u64 {
+    budget.object_bytes() / VISITS_PART
+}
+
+/// Regions of which heat is kept.
+fn warm_regions(budget: &Budget) -> usize {
+    (budget.object_bytes() / 256).clamp(4096, 4 << 20) as usize
+}
+
+/// What the read cache may take: the sketch comes out of its share, of which half is for content however small that is.
 fn cache_bytes(budget: &Budget, chunk_heat: &ChunkHeat) -> u64 {
     let share = budget.read_cache_bytes();
     share.saturating_sub(chunk_heat.memory_bytes().min(share / 2))
@@ -105,6 +117,7 @@ fn cache_bytes(budget: &Budget, chunk_heat: &ChunkHeat) -> u64 {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use terrace_cache::Access;
     use terrace_device::ManualClock;
     use terrace_store::{ChunkId, MemoryStore};
 
@@ -122,5 +135,38 @@ mod tests {
             .cache
             .insert(ChunkId(1), Bytes::from(vec![1; 128 << 10]));
         assert!(environment.cache.contains(ChunkId(1)));
+    }
+
+    #[test]
+    fn what_is_known_of_heat_takes_what_the_budget_says() {
+        let store = || Arc::new(MemoryStore::new(1 << 30));
+        let of = |bytes| {
+            Environment::with_budget(
+                store(),
+                Arc::new(ManualClock::new(1)),
+                Arc::new(Budget::new(bytes)),
+            )
+        };
+        let (small, large) = (64 << 20, 4 << 30);
+        let environment = of(large);
+        let warm = |objects: u64| {
+            (0..objects).for_each(|object| environment.heat.record(1, object, 0, Access::Read, 1.0, 1));
+        };
+        warm(200_000);
+        for bytes in [small, large, small] {
+            environment.budget.set_limit(bytes);
+            environment.size_cache();
+            assert_eq!(
+                environment.chunk_heat.memory_bytes(),
+                of(bytes).chunk_heat.memory_bytes()
+            );
+            let most = 16 * warm_regions(&environment.budget);
+            assert!(environment.heat.memory_bytes() <= most, "{bytes}");
+            warm(200_000);
+            match bytes == small {
+                true => assert!(environment.heat.memory_bytes() <= most),
+                false => assert_eq!(environment.heat.regions(), 200_000),
+            }
+        }
     }
 }

@@ -1,8 +1,10 @@
-//! Devices that were away and came back: what they missed is brought to them.
+//! Devices that were away and came back: what they missed is brought to them; and content that lacks copies since a scrub found no
+//! room for them.
 //!
 //! Invariants: which devices are behind stands on the labels until it was looked at everything that may concern them, so that
 //! a crash or a restart at any moment begins anew; a copy on such a device is read and verified like any other meanwhile.
-//! Where room for the copies that it lacks ran out, it stays behind, and is looked at again when there is more room.
+//! Where room for the copies that it lacks ran out, it stays behind, and is looked at again when there is more room. So is what a
+//! scrub left short, until the pool is closed: which content that is stands nowhere.
 
 use std::sync::{
     Arc,
@@ -170,11 +172,21 @@ impl Engine {
         }
         let paths: Vec<String> = behind.iter().map(|device| format!("'{}'", device.path)).collect();
         let reason = format!("bringing {} up to date", paths.join(" and "));
+        self.look(&mut running, numbers, &reason)
+    }
+
+    /// Begins to look for what lacks copies, and at what these devices have.
+    fn look(
+        &self,
+        running: &mut Option<(u64, Vec<u16>)>,
+        devices: Vec<u16>,
+        reason: &str,
+    ) -> Result<(), EngineError> {
         let steps = Resilver {
             chunks: self.chunks.clone(),
             losses: self.losses.clone(),
-            devices: numbers.clone(),
-            cursor: ScrubCursor::only(numbers.clone()),
+            devices: devices.clone(),
+            cursor: ScrubCursor::only(devices.clone()),
             read_bytes: 0,
             before_bytes: 0,
             completed: 0,
@@ -186,8 +198,8 @@ impl Engine {
             tries: 0,
         };
         self.resilvering.is_short.store(false, Ordering::Release);
-        let job = self.mover.run(JobKind::Resilver, &reason, Box::new(steps))?;
-        *running = Some((job, numbers));
+        let job = self.mover.run(JobKind::Resilver, reason, Box::new(steps))?;
+        *running = Some((job, devices));
         *self.resilvering.short.lock() = None;
         self.event("device", &format!("{reason} (job {job})"));
         Ok(())
@@ -238,6 +250,9 @@ impl Engine {
             }
             Some((JobState::Done, found)) => {
                 *self.resilvering.pause.lock() = 0;
+                if devices.is_empty() {
+                    self.event("scrub", &format!("no content lacks a copy any more: {found}"));
+                }
                 for device in devices {
                     self.pool.note_whole(*device)?;
                     let path = self.device_path(*device);
@@ -277,7 +292,19 @@ impl Engine {
                 return Ok(());
             }
         }
-        self.start_resilver()
+        if self.pool.devices().iter().any(|device| is_behind(&device)) {
+            return self.start_resilver();
+        }
+        let mut running = self.resilvering.running.lock();
+        match *running {
+            // It looks for the same.
+            Some(_) => Ok(()),
+            None => self.look(
+                &mut running,
+                Vec::new(),
+                "giving content the copies that it lacks",
+            ),
+        }
     }
 
     /// A scrub of everything has ended, and did what the job would have done for the devices that were behind when it began;
@@ -292,7 +319,7 @@ impl Engine {
             .filter(is_behind)
             .map(|device| device.number)
             .collect();
-        if is_short && !behind.is_empty() {
+        if is_short {
             self.note_short_of_room();
             return Ok(());
         }

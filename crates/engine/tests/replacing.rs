@@ -68,6 +68,20 @@ fn the_new_device_leaves_again() {
     volume.verify();
 }
 
+/// Of what is left behind it a reserve is kept, not of a pool with it, which would be more than all that is free.
+#[test]
+fn one_that_is_much_larger_leaves_again_too() {
+    let (rig, volume, job) = half_replaced(16 << 30);
+    let engine = &rig.engine;
+    let (old, new) = engine.replacement_of(job).unwrap();
+    engine.job_action(job, "cancel").unwrap();
+    let said = engine.after_replacing(old, new);
+    assert!(said.contains("leaves the pool again by job"), "{said}");
+    drive(engine, || paths(engine).len() == 2);
+    assert_eq!(paths(engine), ["/disk0", "/disk1"]);
+    volume.verify();
+}
+
 #[test]
 fn it_does_so_after_a_kill_too() {
     let (mut rig, volume, job) = half_replaced(128 * MIB);

@@ -397,6 +397,16 @@ impl Pool {
         self.allocator.lock().all_counts(None).total
     }
 
+    /// Segments on all devices that are there but those that are being emptied, and but that one.
+    pub fn staying_segments(&self, without: Option<u16>) -> u64 {
+        let open = self.open.read().clone();
+        let allocator = self.allocator.lock();
+        open.iter()
+            .filter(|device| Some(device.number) != without && !device.draining.load(Ordering::Relaxed))
+            .map(|device| allocator.counts(device.number).total)
+            .sum()
+    }
+
     /// Nothing new is put on a draining device. Not kept in the labels: whoever drains says so again after opening.
     pub fn set_draining(&self, device: u16, draining: bool) -> Result<(), PoolError> {
         self.device(device)?.draining.store(draining, Ordering::Relaxed);

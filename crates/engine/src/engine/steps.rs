@@ -150,8 +150,8 @@ impl Engine {
                         "scrub",
                         &format!(
                             "some content still has one copy less than its tier keeps, since there is no room for it beside what \
-                             is set aside: add a device with 'terrace pool add {pool}' or delete something, then 'terrace \
-                             scrub {pool}'"
+                             is set aside: add a device with 'terrace pool add {pool}' or delete something, then it gets them (after a \
+                             restart by 'terrace scrub {pool}')"
                         ),
                     );
                 }
