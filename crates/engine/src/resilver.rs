@@ -238,6 +238,7 @@ impl Engine {
             }
             Some((JobState::Done, found)) => {
                 *self.resilvering.pause.lock() = 0;
+                self.keep_completed()?;
                 for device in devices {
                     self.pool.note_whole(*device)?;
                     let path = self.device_path(*device);
@@ -250,6 +251,11 @@ impl Engine {
         }
         *running = None;
         Ok(())
+    }
+
+    /// What was written anew is durable before a label says that nothing is missing: nobody would look for it after a crash.
+    fn keep_completed(&self) -> Result<(), EngineError> {
+        Ok(self.store.flush(self.store.newest())?)
     }
 
     /// Room ran out before everything had its copies: it is tried again when there is more.
@@ -302,6 +308,9 @@ impl Engine {
             .partition(|number| behind_before.contains(number));
         if later.is_empty() {
             *self.resilvering.short.lock() = None;
+        }
+        if !whole.is_empty() {
+            self.keep_completed()?;
         }
         whole
             .into_iter()
