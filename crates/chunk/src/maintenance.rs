@@ -328,6 +328,11 @@ impl ChunkStore {
             self.pool.write_root(&root).map_err(pool_error)?;
         }
         self.meta.keep_root(&encode_root_copy(&self.pool.id(), &root));
+        // An opening looks at what is in the log for copies that were not made; what goes out of it now is known to be missing
+        // only if the labels say of which device. Behind the root: without the devices that they call absent it is the newest.
+        if let Err(error) = self.pool.note_failing() {
+            tracing::warn!(%error, "devices that fail could not be noted");
+        }
         let released = self.tree.take_released();
         terrace_meta::ExtentStorage::release(&*self.meta, &released);
         self.meta.release_replaced();

@@ -422,16 +422,25 @@ impl Engine {
     /// If the labels cannot be written; what is left is done by the next call.
     pub fn settle_leaving(&self) -> Result<(), EngineError> {
         let _settling = self.leaving.settling.lock();
-        let mut given_up = Vec::new();
-        let settled = self.settle_ended(&mut given_up);
+        let (mut given_up, mut failed) = (Vec::new(), Vec::new());
+        let settled = self.settle_ended(&mut given_up, &mut failed);
+        for (text, old, new) in failed {
+            let text = format!("{text}; {}", self.after_replacing(old, new));
+            self.event("device", &text);
+        }
         for (old, new) in given_up {
             self.undo_replacement(old, new)?;
         }
         settled
     }
 
-    /// All of that but for replacements that were given up, which it adds to the list: old and new device.
-    fn settle_ended(&self, given_up: &mut Vec<(u16, u16)>) -> Result<(), EngineError> {
+    /// All of that but for what looks at what is wanted itself, for which it adds to the lists: replacements that were given up
+    /// (old and new device), and those that failed, of which the words begin so.
+    fn settle_ended(
+        &self,
+        given_up: &mut Vec<(u16, u16)>,
+        failed: &mut Vec<(String, u16, u16)>,
+    ) -> Result<(), EngineError> {
         let mut wanted = self.leaving.wanted.lock();
         let mut at = 0;
         while let Some(entry) = wanted.get(at).copied() {
@@ -480,11 +489,11 @@ impl Engine {
                     self.forget_goal(entry.device)?;
                     wanted.remove(at);
                     let path = self.device_path(entry.device);
-                    let mut text = format!("'{path}' is used again; the job ended: {reason}");
-                    if let Some(new) = entry.replaced_by() {
-                        text.push_str(&format!("; {}", self.after_replacing(entry.device, new)));
+                    let text = format!("'{path}' is used again; the job ended: {reason}");
+                    match entry.replaced_by() {
+                        Some(new) => failed.push((text, entry.device, new)),
+                        None => self.event("device", &text),
                     }
-                    self.event("device", &text);
                     continue;
                 }
                 // The job is gone without having told how it ended.

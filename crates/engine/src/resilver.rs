@@ -250,6 +250,7 @@ impl Engine {
             }
             Some((JobState::Done, found)) => {
                 *self.resilvering.pause.lock() = 0;
+                self.keep_completed()?;
                 if devices.is_empty() {
                     self.event("scrub", &format!("no content lacks a copy any more: {found}"));
                 }
@@ -265,6 +266,11 @@ impl Engine {
         }
         *running = None;
         Ok(())
+    }
+
+    /// What was written anew is durable before a label says that nothing is missing: nobody would look for it after a crash.
+    fn keep_completed(&self) -> Result<(), EngineError> {
+        Ok(self.store.flush(self.store.newest())?)
     }
 
     /// Room ran out before everything had its copies: it is tried again when there is more.
@@ -329,6 +335,9 @@ impl Engine {
             .partition(|number| behind_before.contains(number));
         if later.is_empty() {
             *self.resilvering.short.lock() = None;
+        }
+        if !whole.is_empty() {
+            self.keep_completed()?;
         }
         whole
             .into_iter()

@@ -82,6 +82,8 @@ kinds! {
     Pulled = "device pulled",
     /// A device is gone for good, and given up.
     LostForGood = "device lost for good",
+    /// A device that is missing was replaced by a fresh one.
+    Replaced = "missing device replaced",
     /// A pool was rebuilt from what lies on its devices.
     Rebuilt = "pool rebuilt",
     /// The pool is full.

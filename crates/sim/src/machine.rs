@@ -369,6 +369,13 @@ impl Machine {
         root_guard::halves(disks.filter_map(|disk| state.disks.get(disk)))
     }
 
+    /// A fresh disk is put in; its number.
+    pub fn add_disk(&self, size_bytes: u64) -> usize {
+        let mut state = self.state.lock();
+        state.disks.push(Disk::new(size_bytes, false));
+        state.disks.len() - 1
+    }
+
     /// Works on a disk directly, below the engine, with the machine's chance.
     pub fn with_disk<T>(&self, disk: usize, work: impl FnOnce(&mut Disk, &mut Random) -> T) -> T {
         let mut state = self.state.lock();

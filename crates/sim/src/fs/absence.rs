@@ -45,6 +45,11 @@ impl Absence {
         device.state == DeviceState::Missing && self.pulled.is_some_and(is_this)
     }
 
+    /// Whether copies may be missing that no disk owes that was away.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.owed
+    }
+
     /// The disk that is away.
     pub(crate) fn pulled(&self) -> Option<usize> {
         self.pulled
@@ -143,7 +148,7 @@ impl Run {
     }
 
     /// A disk without which nothing is missed now, once everything has its copies.
-    fn dispensable(&mut self) -> Check<Option<usize>> {
+    pub(crate) fn dispensable(&mut self) -> Check<Option<usize>> {
         let engine = self.engine()?;
         let devices = engine.pool().devices();
         let tiers = engine.pool().tiers();
@@ -183,7 +188,7 @@ impl Run {
     }
 
     /// Gives everything its second copy; whether it has that, and how many were missing.
-    fn complete_copies(&self) -> Result<(bool, u64), StoreError> {
+    pub(crate) fn complete_copies(&self) -> Result<(bool, u64), StoreError> {
         let Some(engine) = self.engine.clone() else {
             return Ok((false, 0));
         };

@@ -250,7 +250,7 @@ impl Run {
     }
 
     /// A disk takes the place of another one, which is emptied and leaves.
-    fn replace_device(&mut self, member: &str, disk: usize) -> Check {
+    pub(crate) fn replace_device(&mut self, member: &str, disk: usize) -> Check {
         let engine = self.engine()?;
         let device = self.rig.machine.device(disk);
         let replaced = engine.replace_opened(member, device, false).map(drop);

@@ -18,7 +18,7 @@ use crate::{
     fault::FaultKind,
     fs::dump::dump,
     fs::level::Run,
-    fs::model::{BLOCK, Body, ROOT, TreeModel},
+    fs::model::ROOT,
     machine::Machine,
     outcome::{Check, Violation},
     random::SharedRandom,
@@ -36,6 +36,9 @@ impl Run {
         self.put_back()?;
         self.rig.machine.cut_power_after(None);
         self.reopen(true, false)?;
+        if self.lose_and_replace()? {
+            return Ok(());
+        }
         match self.random.below(20) {
             0 if self.lose_device()? => return Ok(()),
             1 => return self.rebuild_pool(),
@@ -158,7 +161,7 @@ impl Run {
     }
 
     /// The engine at rest on whole devices, with everything written. `false` if the pool is too full for that.
-    fn at_rest(&mut self) -> Check<bool> {
+    pub(crate) fn at_rest(&mut self) -> Check<bool> {
         let engine = self.engine()?;
         for filesystem in &mut self.filesystems {
             filesystem.handle = None;
@@ -206,7 +209,7 @@ impl Run {
             }
         };
         let path = format!("/simulated/disk{lost}");
-        let lost_bytes = self.compare_survivors(&engine)?;
+        let lost_bytes = self.compare_survivors(&engine, true)?.bytes;
         let missing = engine.pool().devices().into_iter();
         let missing: Vec<_> = missing
             .filter(|device| device.state == DeviceState::Missing)
@@ -233,7 +236,7 @@ impl Run {
                 return Ok(true);
             }
         }
-        let before = self.compare_survivors(&engine)?;
+        let before = self.compare_survivors(&engine, true)?.bytes;
         ensure!(
             before <= lost_bytes,
             "{before} bytes cannot be read since the device was given up, {lost_bytes} before"
@@ -252,7 +255,7 @@ impl Run {
         if !as_before {
             return Ok(true);
         }
-        let after = self.compare_survivors(&engine)?;
+        let after = self.compare_survivors(&engine, true)?.bytes;
         ensure!(
             after <= before,
             "{after} bytes cannot be read after another opening, {before} before"
@@ -261,7 +264,7 @@ impl Run {
     }
 
     /// Drives a job until the device is taken out; `false` if there was no room for what was copied anew.
-    fn see_device_off(&self, engine: &Arc<Engine>, job: u64, number: u16) -> Check<bool> {
+    pub(crate) fn see_device_off(&self, engine: &Arc<Engine>, job: u64, number: u16) -> Check<bool> {
         for _ in 0..100_000 {
             if let Err(error) = engine.step() {
                 ensure!(
@@ -293,7 +296,7 @@ impl Run {
     }
 
     /// What cannot be read is named.
-    fn check_losses(&self, engine: &Arc<Engine>, unreadable: u64) -> Check {
+    pub(crate) fn check_losses(&self, engine: &Arc<Engine>, unreadable: u64) -> Check {
         for _ in 0..100_000 {
             match engine.step() {
                 Ok(true) => {}
@@ -313,7 +316,7 @@ impl Run {
     }
 
     /// A new file is written and flushed, if there is room for it, and removed; whether nothing is left of it.
-    fn write_after_loss(&mut self, engine: &Arc<Engine>) -> Check<bool> {
+    pub(crate) fn write_after_loss(&mut self, engine: &Arc<Engine>) -> Check<bool> {
         let fail = |error: &dyn std::fmt::Display| Violation(format!("writing after the loss: {error}"));
         let name = self.filesystems[0].name.clone();
         let handle = engine
@@ -359,51 +362,6 @@ impl Run {
             Err(FsError::NoSpace | FsError::QuotaExceeded | FsError::Io(_)) => Ok(false),
             Err(error) => Err(fail(&error)),
         }
-    }
-
-    /// Everything against the models, where it can be read; returns how many bytes cannot.
-    fn compare_survivors(&self, engine: &Arc<Engine>) -> Check<u64> {
-        let mut lost = 0;
-        for filesystem in &self.filesystems {
-            let handle = engine
-                .datasets()
-                .filesystem(&filesystem.name)
-                .map_err(|error| Violation(format!("{} does not open: {error}", filesystem.name)))?;
-            let tree = &filesystem.history.newest().tree;
-            lost += survivors(&filesystem.name, &*handle, &tree.without_unnamed())?;
-            for (short, snapshot) in &filesystem.snapshots {
-                let name = format!("{}@{short}", filesystem.name);
-                match engine
-                    .datasets()
-                    .view(&filesystem.name, &At::Snapshot(short.clone()))
-                {
-                    Ok(view) => lost += survivors(&name, &*view, &snapshot.tree)?,
-                    Err(error) => violation!("{name} is gone with a device: {error}"),
-                }
-            }
-        }
-        for volume in &self.volumes {
-            let fail = |error: &dyn std::fmt::Display| Violation(format!("{}: {error}", volume.name));
-            let handle = engine
-                .datasets()
-                .volume(&volume.name)
-                .map_err(|error| fail(&error))?;
-            let data = volume.history.newest();
-            for at in (0..data.size).step_by(BLOCK) {
-                let mut buffer = vec![0; BLOCK.min((data.size - at) as usize)];
-                match handle.read(at, &mut buffer) {
-                    Ok(()) => ensure!(
-                        buffer == data.read(at, buffer.len()),
-                        "{}: {BLOCK} bytes at {at} read as something else",
-                        volume.name
-                    ),
-                    Err(FsError::Io(_)) => lost += buffer.len() as u64,
-                    Err(error) => return Err(fail(&error)),
-                }
-            }
-        }
-        trace!(self.trace, "{lost} bytes cannot be read");
-        Ok(lost)
     }
 
     /// Rebuilds the pool into another one, with or without its root slots.
@@ -518,70 +476,4 @@ impl Run {
         }
         Ok(())
     }
-}
-
-/// What of a tree can be read is what the model says; returns how many bytes cannot.
-fn survivors(name: &str, shown: &dyn Tree, model: &TreeModel) -> Check<u64> {
-    let mut lost = 0;
-    for object in model.objects(|_| true) {
-        let Some(node) = model.node(object) else { continue };
-        let attributes = match shown.attributes(object) {
-            Ok(attributes) => attributes,
-            Err(FsError::Io(_)) => {
-                lost += BLOCK as u64;
-                continue;
-            }
-            Err(error) => violation!("{name}: object {object}: {error}"),
-        };
-        ensure!(
-            (attributes.mode, attributes.uid, attributes.gid, attributes.links)
-                == (node.mode, node.uid, node.gid, node.links),
-            "{name}: object {object} has other attributes than before"
-        );
-        match &node.body {
-            Body::File(file) => {
-                ensure!(
-                    attributes.size == file.size,
-                    "{name}: object {object} has another size"
-                );
-                // Of a long file what is around its blocks.
-                let blocks: Vec<u64> = match file.size {
-                    ..=0x20_0000 => (0..file.size.div_ceil(BLOCK as u64)).collect(),
-                    _ => file.block_numbers(),
-                };
-                for block in blocks {
-                    let at = block * BLOCK as u64;
-                    let mut buffer = vec![0; BLOCK.min((file.size - at) as usize)];
-                    match shown.read(object, at, &mut buffer) {
-                        Ok(read) => ensure!(
-                            read == buffer.len() && buffer == file.read(at, read),
-                            "{name}: object {object} reads at {at} as something else"
-                        ),
-                        Err(FsError::Io(_)) => lost += buffer.len() as u64,
-                        Err(error) => violation!("{name}: object {object} at {at}: {error}"),
-                    }
-                }
-            }
-            Body::Symlink(target) => match shown.read_link(object) {
-                Ok(link) => ensure!(link == *target, "{name}: link {object} leads elsewhere"),
-                Err(FsError::Io(_)) => lost += 1,
-                Err(error) => violation!("{name}: link {object}: {error}"),
-            },
-            Body::Directory(entries) => match shown.read_directory(object, 0, usize::MAX >> 1) {
-                Ok(found) => {
-                    let found: BTreeMap<_, _> = found
-                        .into_iter()
-                        .map(|entry| (entry.name, entry.object))
-                        .collect();
-                    ensure!(
-                        found == *entries,
-                        "{name}: directory {object} lists something else"
-                    );
-                }
-                Err(FsError::Io(_)) => lost += 1,
-                Err(error) => violation!("{name}: directory {object}: {error}"),
-            },
-        }
-    }
-    Ok(lost)
 }

@@ -27,7 +27,9 @@ use crate::{
     fault::{Coverage, FaultKind},
     fs::absence::Absence,
     fs::guests::Guests,
+    fs::replacement::Replacing,
     fs::reserving::Reserving,
+    fs::serving::Serving,
     fs::settings::Settings,
     fs::state::{FilesystemState, VolumeState},
     outcome::{Check, Violation},
@@ -83,6 +85,10 @@ pub struct Run {
     pub(crate) reserving: Reserving,
     /// A disk that is pulled.
     pub(crate) absence: Absence,
+    /// Disks that are missing and are replaced.
+    pub(crate) replacing: Replacing,
+    /// Volumes as those use them that serve them.
+    pub(crate) serving: Serving,
 }
 
 /// What an operation that failed means for the run.
@@ -127,6 +133,8 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
         raising: Random::new(seed ^ 0x4153_0000_0000),
         reserving: Reserving::new(seed),
         absence: Absence::new(seed),
+        replacing: Replacing::new(seed),
+        serving: Serving::new(seed),
     };
     run.engine = Some(
         run.rig
@@ -136,6 +144,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
     run.look_at_members()?;
     run.make_datasets()?;
     run.reserve()?;
+    run.make_served_volume()?;
     if run.random.chance(1, 2) {
         let after = run.random.between(1, 1500);
         run.rig.machine.cut_power_after(Some(after));
@@ -144,7 +153,9 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
     for _ in 0..length {
         run.turn()?;
         run.guests_come_and_go()?;
+        run.serve_volumes()?;
         run.disks_are_pulled()?;
+        run.replacements_come()?;
         run.cut_after_leaving()?;
         run.rig.machine.check_breach()?;
     }

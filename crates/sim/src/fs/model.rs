@@ -590,6 +590,25 @@ impl TreeModel {
         names
     }
 
+    /// The paths of an object from the root, as far as they are text.
+    pub fn paths(&self, object: u64) -> Vec<Option<String>> {
+        if object == ROOT {
+            return vec![Some(String::new())];
+        }
+        let mut paths = Vec::new();
+        for (dir, name, _) in self.names().into_iter().filter(|(_, _, found)| *found == object) {
+            let name = String::from_utf8(name).ok();
+            for above in self.paths(dir) {
+                paths.push(
+                    above
+                        .zip(name.as_ref())
+                        .map(|(above, name)| format!("{above}/{name}")),
+                );
+            }
+        }
+        paths
+    }
+
     /// The first difference to another state, in words.
     pub fn difference(&self, other: &TreeModel) -> String {
         let names: BTreeMap<u64, Vec<u8>> = self

@@ -48,10 +48,10 @@ impl Run {
         }
     }
 
-    /// A write to the volume failed like that.
-    pub(crate) fn check_promised(&self, error: &FsError) -> Check {
+    /// A write to one of the volumes failed like that; for the first one room may be reserved.
+    pub(crate) fn check_promised(&self, index: usize, error: &FsError) -> Check {
         let excused = self.storm || self.hurt || !self.rig.machine.is_powered();
-        if *error != FsError::NoSpace || !self.reserving.holds || excused {
+        if *error != FsError::NoSpace || index != 0 || !self.reserving.holds || excused {
             return Ok(());
         }
         let engine = self.engine()?;
@@ -92,7 +92,7 @@ impl Run {
                 data.len(),
                 written.is_ok()
             );
-            self.volume_written(written, model, handle)?;
+            self.volume_written(0, written, model, handle)?;
         }
         Ok(())
     }

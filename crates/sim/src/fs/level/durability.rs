@@ -16,15 +16,16 @@ impl Run {
             let Some(handle) = volume.handle.clone() else {
                 return Ok(());
             };
-            // A write with FUA asks for it whatever the volume's durability.
-            let done = match self.random.chance(1, 2) {
-                true => handle.flush(),
-                false => handle.flush_always(),
+            // The second asks for it whatever the volume's durability.
+            let whatever = !self.random.chance(1, 2);
+            let done = match whatever {
+                false => handle.flush(),
+                true => handle.flush_always(),
             };
             return match done {
                 Ok(()) => {
                     trace!(self.trace, "{}: flushed", volume.name);
-                    if volume.promise.covers_flush() {
+                    if whatever || volume.promise.covers_flush() {
                         volume.history.synced();
                         self.flushed();
                     }

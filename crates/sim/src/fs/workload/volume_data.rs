@@ -85,42 +85,43 @@ impl Run {
         if choice > 7 && result.is_ok() {
             return Ok(());
         }
-        self.volume_written(result, model, handle)
+        self.volume_written(0, result, model, handle)
     }
 
     /// What became of a call that makes the volume this model.
     pub(crate) fn volume_written(
         &mut self,
+        index: usize,
         result: Result<(), FsError>,
         model: BlocksModel,
         handle: Arc<Volume>,
     ) -> Check {
         match result {
             Ok(()) => {
-                self.volumes[0].history.push(model);
-                if self.volumes[0].promise == Promise::Sync {
-                    self.volumes[0].history.synced();
+                self.volumes[index].history.push(model);
+                if self.volumes[index].promise == Promise::Sync {
+                    self.volumes[index].history.synced();
                 }
                 Ok(())
             }
             Err(error) => match self
-                .check_promised(&error)
+                .check_promised(index, &error)
                 .and_then(|()| self.judge("volume", &error))?
             {
-                Consequence::GoOn if self.volumes[0].promise == Promise::Sync => {
+                Consequence::GoOn if self.volumes[index].promise == Promise::Sync => {
                     // Done and not made durable, perhaps.
                     let mut shown = vec![0; model.size as usize];
                     if let Err(error) = handle.read(0, &mut shown) {
                         return self.after_error("reading the volume", &error);
                     }
                     if shown == model.read(0, shown.len()) {
-                        self.volumes[0].history.push(model);
+                        self.volumes[index].history.push(model);
                     }
                     Ok(())
                 }
                 Consequence::GoOn => Ok(()),
                 Consequence::Reopen => {
-                    self.volumes[0].history.push(model);
+                    self.volumes[index].history.push(model);
                     self.recover(false)
                 }
             },
