@@ -18,8 +18,7 @@ use terrace_dataset::{
 };
 use terrace_device::ManualClock;
 use terrace_store::{
-    Batch, ChunkId, ChunkInfo, Compression, MemoryStore, Owner, Piece, Placement, Reservation,
-    RewriteOutcome, Sequence, Space, Store, StoreError, Trial, Written,
+    Batch, Compression, MemoryStore, Owner, Piece, Placement, Sequence, Store, StoreError, Trial, Written,
 };
 
 const NAMES: u8 = 8;
@@ -474,6 +473,8 @@ struct Counting {
 }
 
 impl Store for Counting {
+    terrace_store::in_memory!(store: write_chunks read_chunk chunk_info flush newest reserve_beside reserve_always space rewrite);
+
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         self.records.fetch_add(1, Ordering::Relaxed);
         self.store.get(key)
@@ -485,45 +486,9 @@ impl Store for Counting {
         Ok(found)
     }
 
-    fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
-        self.store.write_chunks(pieces)
-    }
-
-    fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
-        self.store.read_chunk(id)
-    }
-
-    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
-        self.store.chunk_info(id)
-    }
-
     fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
         self.records.fetch_add(batch.records().len(), Ordering::Relaxed);
         self.store.commit(batch)
-    }
-
-    fn flush(&self, sequence: Sequence) -> Result<(), StoreError> {
-        self.store.flush(sequence)
-    }
-
-    fn newest(&self) -> Sequence {
-        self.store.newest()
-    }
-
-    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
-        self.store.reserve_beside(bytes, own)
-    }
-
-    fn reserve_always(&self, bytes: u64) -> Reservation {
-        self.store.reserve_always(bytes)
-    }
-
-    fn space(&self) -> Space {
-        self.store.space()
-    }
-
-    fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
-        self.store.rewrite(ids, placement)
     }
 }
 

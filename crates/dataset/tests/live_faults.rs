@@ -10,17 +10,13 @@ use std::{
     thread,
 };
 
-use bytes::Bytes;
 use terrace_cache::Budget;
 use terrace_dataset::{
     Context, Datasets, Environment, FileKind, FsError, NewDataset, ROOT, RenameMode, SetAttributes, Tree,
     check,
 };
 use terrace_device::ManualClock;
-use terrace_store::{
-    Batch, ChunkId, ChunkInfo, MemoryStore, Piece, Placement, Reservation, RewriteOutcome, Sequence, Space,
-    Store, StoreError, Written,
-};
+use terrace_store::{Batch, MemoryStore, Piece, Sequence, Store, StoreError, Written};
 
 /// A store whose writes or commits fail while it is told so.
 struct Failing {
@@ -34,12 +30,8 @@ fn broken() -> StoreError {
 }
 
 impl Store for Failing {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        self.memory.get(key)
-    }
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        self.memory.scan(from, to, limit)
-    }
+    terrace_store::in_memory!(memory: get scan read_chunk chunk_info flush newest reserve_beside reserve_always space rewrite);
+
     fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
         if self.writes_fail.load(SeqCst) {
             Err(broken())
@@ -47,37 +39,12 @@ impl Store for Failing {
             self.memory.write_chunks(pieces)
         }
     }
-    fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
-        self.memory.read_chunk(id)
-    }
-    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
-        self.memory.chunk_info(id)
-    }
     fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
         if self.commits_fail.load(SeqCst) {
             Err(broken())
         } else {
             self.memory.commit(batch)
         }
-    }
-    fn flush(&self, sequence: Sequence) -> Result<(), StoreError> {
-        self.memory.flush(sequence)
-    }
-    fn newest(&self) -> Sequence {
-        self.memory.newest()
-    }
-    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
-        self.memory.reserve_beside(bytes, own)
-    }
-
-    fn reserve_always(&self, bytes: u64) -> Reservation {
-        self.memory.reserve_always(bytes)
-    }
-    fn space(&self) -> Space {
-        self.memory.space()
-    }
-    fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
-        self.memory.rewrite(ids, placement)
     }
 }
 

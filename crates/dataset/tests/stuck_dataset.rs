@@ -6,15 +6,11 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
 };
 
-use bytes::Bytes;
 use terrace_dataset::{
     Context, Datasets, Environment, FileKind, Filesystem, FsError, NewDataset, ROOT, Tree,
 };
 use terrace_device::ManualClock;
-use terrace_store::{
-    Batch, ChunkId, ChunkInfo, MemoryStore, Piece, Placement, Reservation, RewriteOutcome, Sequence, Space,
-    Store, StoreError, Written,
-};
+use terrace_store::{Batch, MemoryStore, Sequence, Store, StoreError};
 
 /// A store that refuses what contains this name, and knows what was flushed.
 struct Partly {
@@ -28,21 +24,8 @@ struct Partly {
 const NAME: &[u8] = b"in the dataset that is stuck";
 
 impl Store for Partly {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        self.memory.get(key)
-    }
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        self.memory.scan(from, to, limit)
-    }
-    fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
-        self.memory.write_chunks(pieces)
-    }
-    fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
-        self.memory.read_chunk(id)
-    }
-    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
-        self.memory.chunk_info(id)
-    }
+    terrace_store::in_memory!(memory: get scan write_chunks read_chunk chunk_info newest reserve_beside reserve_always space rewrite);
+
     fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
         let holds = |bytes: &[u8]| bytes.windows(NAME.len()).any(|here| here == NAME);
         let mut records = batch.records().iter();
@@ -57,21 +40,6 @@ impl Store for Partly {
     fn flush(&self, sequence: Sequence) -> Result<(), StoreError> {
         self.flushed.fetch_max(sequence.0, SeqCst);
         self.memory.flush(sequence)
-    }
-    fn newest(&self) -> Sequence {
-        self.memory.newest()
-    }
-    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
-        self.memory.reserve_beside(bytes, own)
-    }
-    fn reserve_always(&self, bytes: u64) -> Reservation {
-        self.memory.reserve_always(bytes)
-    }
-    fn space(&self) -> Space {
-        self.memory.space()
-    }
-    fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
-        self.memory.rewrite(ids, placement)
     }
 }
 

@@ -8,14 +8,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::SeqCst},
 };
 
-use bytes::Bytes;
 use terrace_cache::Budget;
 use terrace_dataset::{BlockDevice, Datasets, Environment, NewDataset, SeekTarget, Volume};
 use terrace_device::ManualClock;
-use terrace_store::{
-    Batch, ChunkId, ChunkInfo, MemoryStore, Piece, Placement, Reservation, RewriteOutcome, Sequence, Space,
-    Store, StoreError, Written,
-};
+use terrace_store::{MemoryStore, Piece, Sequence, Store, StoreError, Written};
 
 const MIB: u64 = 1 << 20;
 /// The whole budget; three eighths of it are for what is dirty.
@@ -29,45 +25,16 @@ struct Counting {
 }
 
 impl Store for Counting {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        self.memory.get(key)
-    }
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        self.memory.scan(from, to, limit)
-    }
+    terrace_store::in_memory!(memory: get scan read_chunk chunk_info commit newest reserve_beside reserve_always space rewrite);
+
     fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
         let bytes: usize = pieces.iter().map(|piece| piece.content.len()).sum();
         self.data_bytes.fetch_add(bytes as u64, SeqCst);
         self.memory.write_chunks(pieces)
     }
-    fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
-        self.memory.read_chunk(id)
-    }
-    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
-        self.memory.chunk_info(id)
-    }
-    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
-        self.memory.commit(batch)
-    }
     fn flush(&self, sequence: Sequence) -> Result<(), StoreError> {
         self.flushed.fetch_max(sequence.0, SeqCst);
         self.memory.flush(sequence)
-    }
-    fn newest(&self) -> Sequence {
-        self.memory.newest()
-    }
-    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
-        self.memory.reserve_beside(bytes, own)
-    }
-
-    fn reserve_always(&self, bytes: u64) -> Reservation {
-        self.memory.reserve_always(bytes)
-    }
-    fn space(&self) -> Space {
-        self.memory.space()
-    }
-    fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
-        self.memory.rewrite(ids, placement)
     }
 }
 

@@ -12,10 +12,7 @@ use bytes::Bytes;
 use terrace_cache::{Budget, ReadAhead};
 use terrace_dataset::{BlockRead, Datasets, Environment, FsError, NewDataset, Volume};
 use terrace_device::ManualClock;
-use terrace_store::{
-    Batch, ChunkFill, ChunkId, ChunkInfo, ChunkPart, MemoryStore, Piece, Placement, Reservation,
-    RewriteOutcome, Sequence, Space, Store, StoreError, Written,
-};
+use terrace_store::{ChunkFill, ChunkId, ChunkPart, MemoryStore, Store, StoreError};
 
 const BYTES: usize = 8 << 20;
 
@@ -58,15 +55,8 @@ impl Counted {
 }
 
 impl Store for Counted {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        self.below.get(key)
-    }
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        self.below.scan(from, to, limit)
-    }
-    fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
-        self.below.write_chunks(pieces)
-    }
+    terrace_store::in_memory!(below: get scan write_chunks chunk_info commit flush newest reserve_beside reserve_always space rewrite);
+
     fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
         self.asked.fetch_add(1, Relaxed);
         let content = self.below.read_chunk(id);
@@ -85,31 +75,6 @@ impl Store for Counted {
         let bytes = fills.iter().filter_map(|fill| fill.filled).sum();
         self.bytes.fetch_add(bytes, Relaxed);
         self.past.fetch_add(bytes, Relaxed);
-    }
-    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
-        self.below.chunk_info(id)
-    }
-    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
-        self.below.commit(batch)
-    }
-    fn flush(&self, sequence: Sequence) -> Result<(), StoreError> {
-        self.below.flush(sequence)
-    }
-    fn newest(&self) -> Sequence {
-        self.below.newest()
-    }
-    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
-        self.below.reserve_beside(bytes, own)
-    }
-
-    fn reserve_always(&self, bytes: u64) -> Reservation {
-        self.below.reserve_always(bytes)
-    }
-    fn space(&self) -> Space {
-        self.below.space()
-    }
-    fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
-        self.below.rewrite(ids, placement)
     }
 }
 

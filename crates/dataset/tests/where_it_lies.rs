@@ -4,16 +4,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_dataset::{
     Context, Datasets, Environment, FileKind, NewDataset, Progress, ROOT, bytes_of_object,
 };
 use terrace_device::ManualClock;
-use terrace_store::{
-    Batch, ChunkId, ChunkInfo, MemoryStore, Piece, Placement, Reservation, RewriteOutcome, Sequence, Space,
-    Store, StoreError, Written,
-};
+use terrace_store::{Batch, ChunkId, ChunkInfo, MemoryStore, Store, StoreError};
 
 const MIB: u64 = 1 << 20;
 
@@ -24,45 +20,14 @@ struct Hooked {
 }
 
 impl Store for Hooked {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        self.memory.get(key)
-    }
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        self.memory.scan(from, to, limit)
-    }
-    fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
-        self.memory.write_chunks(pieces)
-    }
-    fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
-        self.memory.read_chunk(id)
-    }
+    terrace_store::in_memory!(memory: get scan write_chunks read_chunk commit flush newest reserve_beside reserve_always space rewrite);
+
     fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
         let hook = self.before_look.lock().take();
         if let Some(hook) = hook {
             hook();
         }
         self.memory.chunk_info(id)
-    }
-    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
-        self.memory.commit(batch)
-    }
-    fn flush(&self, sequence: Sequence) -> Result<(), StoreError> {
-        self.memory.flush(sequence)
-    }
-    fn newest(&self) -> Sequence {
-        self.memory.newest()
-    }
-    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
-        self.memory.reserve_beside(bytes, own)
-    }
-    fn reserve_always(&self, bytes: u64) -> Reservation {
-        self.memory.reserve_always(bytes)
-    }
-    fn space(&self) -> Space {
-        self.memory.space()
-    }
-    fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
-        self.memory.rewrite(ids, placement)
     }
 }
 

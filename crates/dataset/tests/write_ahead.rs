@@ -7,17 +7,13 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::SeqCst},
 };
 
-use bytes::Bytes;
 use terrace_cache::Budget;
 use terrace_dataset::{
     AllocateMode, Context, Datasets, Environment, FileKind, Filesystem, FsError, NewDataset, ROOT,
     SetAttributes, Tree, Volume, check,
 };
 use terrace_device::ManualClock;
-use terrace_store::{
-    Batch, ChunkId, ChunkInfo, MemoryStore, Piece, Placement, Reservation, RewriteOutcome, Sequence, Space,
-    Store, StoreError, Written,
-};
+use terrace_store::{MemoryStore, Piece, Reservation, Store, StoreError, Written};
 
 const MIB: usize = 1 << 20;
 const SLOT: usize = 128 << 10;
@@ -33,12 +29,8 @@ struct Hooked {
 }
 
 impl Store for Hooked {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        self.memory.get(key)
-    }
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        self.memory.scan(from, to, limit)
-    }
+    terrace_store::in_memory!(memory: get scan read_chunk chunk_info commit flush newest reserve_always space rewrite);
+
     fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
         let hook = self.before_write.lock().take();
         if let Some(hook) = hook {
@@ -49,37 +41,12 @@ impl Store for Hooked {
         }
         self.memory.write_chunks(pieces)
     }
-    fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
-        self.memory.read_chunk(id)
-    }
-    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
-        self.memory.chunk_info(id)
-    }
-    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
-        self.memory.commit(batch)
-    }
-    fn flush(&self, sequence: Sequence) -> Result<(), StoreError> {
-        self.memory.flush(sequence)
-    }
-    fn newest(&self) -> Sequence {
-        self.memory.newest()
-    }
     fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
         let hook = self.before_reserve.lock().take();
         if let Some(hook) = hook {
             hook();
         }
         self.memory.reserve_beside(bytes, own)
-    }
-
-    fn reserve_always(&self, bytes: u64) -> Reservation {
-        self.memory.reserve_always(bytes)
-    }
-    fn space(&self) -> Space {
-        self.memory.space()
-    }
-    fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
-        self.memory.rewrite(ids, placement)
     }
 }
 

@@ -7,13 +7,12 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::SeqCst},
 };
 
-use bytes::Bytes;
 use terrace_dataset::{Context, Datasets, Environment, FileKind, NewDataset, bytes_of_object, keys};
 use terrace_device::ManualClock;
 use terrace_mover::{JobKind, Mover, Step, StoreSteps, StoreWork};
 use terrace_store::{
-    Batch, ChunkId, ChunkInfo, MemoryStore, Piece, Placement, Reservation, RewriteOutcome, Sequence, Space,
-    Store, StoreError, Written,
+    Batch, ChunkId, MemoryStore, Piece, Placement, RewriteOutcome, Sequence, Space, Store, StoreError,
+    Written,
 };
 
 const MIB: u64 = 1 << 20;
@@ -34,12 +33,8 @@ struct Unwilling {
 }
 
 impl Store for Unwilling {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        self.below.get(key)
-    }
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        self.below.scan(from, to, limit)
-    }
+    terrace_store::in_memory!(below: get scan read_chunk chunk_info flush newest reserve_beside reserve_always);
+
     fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
         let meanwhile = self.meanwhile.lock().unwrap().take();
         if let Some(meanwhile) = meanwhile {
@@ -47,30 +42,11 @@ impl Store for Unwilling {
         }
         self.below.write_chunks(pieces)
     }
-    fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
-        self.below.read_chunk(id)
-    }
-    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
-        self.below.chunk_info(id)
-    }
     fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
         match self.to_commit.load(SeqCst) {
             true => Err(StoreError::Device("it cannot be written".into())),
             false => self.below.commit(batch),
         }
-    }
-    fn flush(&self, sequence: Sequence) -> Result<(), StoreError> {
-        self.below.flush(sequence)
-    }
-    fn newest(&self) -> Sequence {
-        self.below.newest()
-    }
-    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
-        self.below.reserve_beside(bytes, own)
-    }
-
-    fn reserve_always(&self, bytes: u64) -> Reservation {
-        self.below.reserve_always(bytes)
     }
     fn space(&self) -> Space {
         let mut space = self.below.space();

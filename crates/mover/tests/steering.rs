@@ -10,16 +10,12 @@ use std::{
     },
 };
 
-use bytes::Bytes;
 use terrace_dataset::{
     Context, Datasets, Environment, FileKind, Filesystem, NewDataset, RenameMode, bytes_of_object, keys,
 };
 use terrace_device::ManualClock;
 use terrace_mover::{JobInfo, Mover, Step, TierPolicy};
-use terrace_store::{
-    Batch, ChunkId, ChunkInfo, MemoryStore, Piece, Placement, Reservation, RewriteOutcome, Sequence, Space,
-    Store, StoreError, Written,
-};
+use terrace_store::{ChunkId, MemoryStore, Placement, RewriteOutcome, Sequence, Store, StoreError};
 
 const MIB: u64 = 1 << 20;
 const SECOND: u64 = 1_000_000_000;
@@ -33,43 +29,12 @@ struct Watched {
 }
 
 impl Store for Watched {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        self.below.get(key)
-    }
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        self.below.scan(from, to, limit)
-    }
-    fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
-        self.below.write_chunks(pieces)
-    }
-    fn read_chunk(&self, id: ChunkId) -> Result<Bytes, StoreError> {
-        self.below.read_chunk(id)
-    }
-    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
-        self.below.chunk_info(id)
-    }
-    fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
-        self.below.commit(batch)
-    }
+    terrace_store::in_memory!(below: get scan write_chunks read_chunk chunk_info commit newest reserve_beside reserve_always space);
+
     fn flush(&self, sequence: Sequence) -> Result<(), StoreError> {
         self.below.flush(sequence)?;
         self.flushed.fetch_max(sequence.0, SeqCst);
         Ok(())
-    }
-    fn newest(&self) -> Sequence {
-        self.below.newest()
-    }
-    fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
-        self.below.reserve(bytes)
-    }
-    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
-        self.below.reserve_beside(bytes, own)
-    }
-    fn reserve_always(&self, bytes: u64) -> Reservation {
-        self.below.reserve_always(bytes)
-    }
-    fn space(&self) -> Space {
-        self.below.space()
     }
     fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
         let unreadable = self.unreadable.lock().unwrap();

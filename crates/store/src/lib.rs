@@ -12,6 +12,7 @@
 mod batch;
 mod chunk;
 mod error;
+mod in_memory;
 mod memory;
 mod pace;
 mod rates;

@@ -16,8 +16,8 @@ use terrace_dataset::{Datasets, Environment, NewDataset, Volume, check};
 use terrace_device::ManualClock;
 use terrace_mover::{Mover, Step};
 use terrace_store::{
-    Batch, ChunkId, ChunkInfo, MemoryStore, Piece, Placement, Reservation, RewriteOutcome, Sequence, Space,
-    Store, StoreError, Written,
+    Batch, ChunkId, MemoryStore, Piece, Placement, RewriteOutcome, Sequence, Space, Store, StoreError,
+    Written,
 };
 
 pub const MIB: u64 = 1 << 20;
@@ -71,12 +71,8 @@ pub struct Devices {
 }
 
 impl Store for Devices {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        self.below.get(key)
-    }
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        self.below.scan(from, to, limit)
-    }
+    terrace_store::in_memory!(below: get scan chunk_info flush newest reserve_beside reserve_always);
+
     fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
         *self.space.lock() = None;
         self.below.write_chunks(pieces)
@@ -88,25 +84,9 @@ impl Store for Devices {
         self.clock.advance(took[usize::from(tier)].load(Relaxed));
         self.below.read_chunk(id)
     }
-    fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
-        self.below.chunk_info(id)
-    }
     fn commit(&self, batch: Batch) -> Result<Sequence, StoreError> {
         *self.space.lock() = None;
         self.below.commit(batch)
-    }
-    fn flush(&self, sequence: Sequence) -> Result<(), StoreError> {
-        self.below.flush(sequence)
-    }
-    fn newest(&self) -> Sequence {
-        self.below.newest()
-    }
-    fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
-        self.below.reserve_beside(bytes, own)
-    }
-
-    fn reserve_always(&self, bytes: u64) -> Reservation {
-        self.below.reserve_always(bytes)
     }
     fn space(&self) -> Space {
         let mut kept = self.space.lock();
