@@ -1,6 +1,6 @@
 //! A replacement that is given up, at any time and over a kill: the pool is as it was before, and what is in it is said.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used)]
 
 use crate::full_pool;
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use full_pool::{MIB, Modelled, Rig};
 use terrace_device::{Device, MemoryDevice};
-use terrace_engine::{Engine, OpenOptions};
+use terrace_engine::Engine;
 
 fn paths(engine: &Engine) -> Vec<String> {
     engine
@@ -128,45 +128,4 @@ fn where_it_cannot_leave_both_are_named() {
     assert!(engine.pool().devices().iter().all(|info| !info.draining));
     drop(thick);
     volume.verify();
-}
-
-#[test]
-fn one_that_cannot_come_to_its_end_is_told_and_stops_nobody() {
-    let mut rig = Rig::of(&[(vec![128 * MIB; 2], 1)]);
-    let mut volume = Modelled::new(rig.thick("tank/v", 48 * MIB));
-    volume.write_all(&mut rig.random);
-    drop(volume.volume);
-    rig.engine.close().unwrap();
-    // What lay on the other one has no second copy.
-    let options = OpenOptions {
-        degraded: true,
-        ..OpenOptions::driven(rig.clock.clone(), 7)
-    };
-    let engine = Engine::open(vec![rig.devices[0].clone() as Arc<dyn Device>], options).unwrap();
-    let new = Arc::new(MemoryDevice::new("/new", 128 * MIB));
-    let job = engine
-        .replace_opened("/disk1", new as Arc<dyn Device>, false)
-        .unwrap();
-    let (old, new) = engine.replacement_of(job).unwrap();
-    // On a thread of its own: a step that never returns is what this is about.
-    let (done, is_done) = std::sync::mpsc::channel();
-    let stepped = engine.clone();
-    std::thread::spawn(move || {
-        drive(&stepped, || !stepped.is_leaving(job));
-        let _ = done.send(());
-    });
-    is_done
-        .recv_timeout(std::time::Duration::from_secs(120))
-        .expect("a step does not return");
-    let jobs = engine.jobs();
-    let ended = jobs.iter().find(|other| other.id == job).unwrap();
-    assert!(
-        ended.state == "failed" && ended.reason.contains("cannot be read and have no other copy"),
-        "{ended:?}"
-    );
-    assert_eq!(paths(&engine).len(), 3);
-    let said = engine.after_replacing(old, new);
-    assert!(said.contains("are both in the pool"), "{said}");
-    let listed = engine.status().tiers[0].devices[1].state.clone();
-    assert_eq!(listed, "missing");
 }
