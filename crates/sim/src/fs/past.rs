@@ -623,11 +623,27 @@ impl Run {
         Ok(())
     }
 
-    /// A tick failed: what it would have held may be held.
-    pub(crate) fn tick_was_interrupted(&mut self) {
+    /// A tick failed that had closed these checkpoints: what it would have held may be held, and of datasets that it had come to is
+    /// held by now.
+    pub(crate) fn tick_was_interrupted(&mut self, closed: &RangeInclusive<u64>) {
         self.tick_failed = true;
-        for filesystem in &mut self.filesystems {
-            filesystem.unfinished = Some(filesystem.history.newest().clone());
+        for index in 0..self.filesystems.len() {
+            // What cannot be listed now is looked at after the next opening.
+            let listed = self.listed(&self.filesystems[index]).unwrap_or_default();
+            let filesystem = &mut self.filesystems[index];
+            let state = filesystem.history.newest().clone();
+            for (number, seconds) in listed {
+                if closed.contains(&number) && !filesystem.retained.contains_key(&number) {
+                    let retained = Retained {
+                        state: state.clone(),
+                        seconds,
+                        durable: false,
+                    };
+                    filesystem.retained.insert(number, retained);
+                    filesystem.changed = false;
+                }
+            }
+            filesystem.unfinished = Some(state);
         }
     }
 }

@@ -9,7 +9,7 @@
 mod course;
 mod outcome;
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 use terrace_engine::{Engine, EngineError};
 use terrace_pool::{DeviceState, Presence};
@@ -64,6 +64,8 @@ struct Gone {
     number: u16,
     /// Everything on it has another copy.
     covered: bool,
+    /// The pool was opened without it: it can be again. Before that, what an opening needs may have no other copy.
+    opened_without: Cell<bool>,
 }
 
 impl Run {
@@ -190,6 +192,7 @@ impl Run {
             disk,
             number,
             covered: covered.is_some(),
+            opened_without: Cell::new(false),
         };
         if !self.at_rest()? {
             return Ok(true);
@@ -210,7 +213,10 @@ impl Run {
         let engine = match engine {
             Some(engine) => engine,
             None => match self.rig.open(true) {
-                Ok(engine) => engine,
+                Ok(engine) => {
+                    gone.opened_without.set(true);
+                    engine
+                }
                 Err(error) if gone.covered => {
                     violation!(
                         "everything has its second copy, and the pool does not open without disk {disk}: {error}"
@@ -320,9 +326,15 @@ impl Run {
         for _ in 0..2 {
             self.rig.machine.clock.advance(PAUSE_NANOSECONDS);
             for _ in 0..STEPS_MAX {
-                // Another matter, which is looked at elsewhere.
-                if !engine.step().unwrap_or(false) {
-                    break;
+                match engine.step() {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    // Another matter, which is looked at elsewhere; the background comes to nothing behind it here, where one
+                    // thread does everything.
+                    Err(error) => {
+                        trace!(self.trace, "what is lost is not known: {error}");
+                        return Ok(());
+                    }
                 }
             }
         }

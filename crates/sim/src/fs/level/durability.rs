@@ -121,7 +121,7 @@ impl Run {
                 self.check_reserved()
             }
             Err(error) => {
-                self.tick_was_interrupted();
+                self.tick_was_interrupted(&closed);
                 let words = error.to_string();
                 self.not_refused_late("tick", words.contains("is full"))?;
                 self.excuse("tick", &words)

@@ -57,7 +57,10 @@ impl Run {
                 let begun = self.begin_replacing(&engine, gone);
                 self.rig.machine.cut_power_after(None);
                 if !self.rig.machine.is_powered() {
-                    engine = self.open_without(engine, lost, gone)?;
+                    let Some(opened) = self.open_without(engine, lost, gone)? else {
+                        return Ok(None);
+                    };
+                    engine = opened;
                     continue;
                 }
                 if let Err(error) = begun {
@@ -80,7 +83,12 @@ impl Run {
                 }
             }
             match self.drive(&engine, gone, lost, &mut troubles)? {
-                Driven::Stopped => engine = self.open_without(engine, lost, gone)?,
+                Driven::Stopped => {
+                    let Some(opened) = self.open_without(engine, lost, gone)? else {
+                        return Ok(None);
+                    };
+                    engine = opened;
+                }
                 Driven::Full => return Ok(Some((engine, End::Full))),
                 Driven::Over => {}
                 Driven::Failed(reason) => {
@@ -209,8 +217,9 @@ impl Run {
         Ok(())
     }
 
-    /// The machine stopped in the middle: the pool opens again, without the disk, and shows the same.
-    fn open_without(&mut self, engine: Arc<Engine>, lost: &Lost, gone: &Gone) -> Check<Arc<Engine>> {
+    /// The machine stopped in the middle: the pool opens again, without the disk, and shows the same. `None` if it never was open
+    /// without it, and what that needs had no other copy.
+    fn open_without(&mut self, engine: Arc<Engine>, lost: &Lost, gone: &Gone) -> Check<Option<Arc<Engine>>> {
         drop(engine);
         let machine = self.rig.machine.clone();
         match machine.is_powered() && self.replacing.random.chance(1, 2) {
@@ -235,7 +244,12 @@ impl Run {
                         "open again, with the old one: {}",
                         has_device(&engine, gone.number)
                     );
-                    return Ok(engine);
+                    gone.opened_without.set(true);
+                    return Ok(Some(engine));
+                }
+                Err(error) if machine.is_powered() && !gone.covered && !gone.opened_without.get() => {
+                    trace!(self.trace, "opening without it: {error}");
+                    return Ok(None);
                 }
                 Err(error) if machine.is_powered() => {
                     violation!(
