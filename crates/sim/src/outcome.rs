@@ -5,7 +5,7 @@ use std::fmt;
 /// Which part of the engine a run drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Level {
-    /// Every level, chosen by the seed.
+    /// Every level but `replace`, chosen by the seed.
     All,
     /// Chunks and records: the store against batches kept in RAM.
     Store,
@@ -15,6 +15,9 @@ pub enum Level {
     Damage,
     /// Devices that come and go.
     Away,
+    /// As `fs`, with disks that are missing and are replaced. Apart, as some seeds still fail for what the model asks too much, or
+    /// the engine does too little: see docs/testing.md.
+    Replace,
 }
 
 impl Level {
@@ -39,6 +42,7 @@ impl Level {
             Level::Fs => "fs",
             Level::Damage => "damage",
             Level::Away => "away",
+            Level::Replace => "replace",
         }
     }
 }

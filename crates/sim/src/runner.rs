@@ -47,7 +47,9 @@ pub fn run_seed(level: Level, seed: u64, print: bool, coverage: &Arc<Coverage>) 
     let result = catch_unwind(AssertUnwindSafe(|| -> Check {
         match level {
             Level::Store | Level::All => store::level::run(seed, own.clone(), trace.clone()),
-            Level::Fs => fs::level::run(seed, own.clone(), trace.clone()),
+            Level::Fs | Level::Replace => {
+                fs::level::run(seed, level == Level::Replace, own.clone(), trace.clone())
+            }
             Level::Damage => damage_level::run(seed, own.clone(), trace.clone()),
             Level::Away => away_level::run(seed, own.clone(), trace.clone()),
         }

@@ -100,8 +100,8 @@ pub enum Consequence {
     Reopen,
 }
 
-/// Runs one seed.
-pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
+/// Runs one seed, with missing disks replaced or not.
+pub fn run(seed: u64, replaces: bool, coverage: Arc<Coverage>, trace: Trace) -> Check {
     let mut random = Random::new(seed ^ 0xF5_0000_0000);
     let shape = Shape::choose(&mut random);
     trace!(trace, "fs level, {shape:?}");
@@ -133,7 +133,7 @@ pub fn run(seed: u64, coverage: Arc<Coverage>, trace: Trace) -> Check {
         raising: Random::new(seed ^ 0x4153_0000_0000),
         reserving: Reserving::new(seed),
         absence: Absence::new(seed),
-        replacing: Replacing::new(seed),
+        replacing: Replacing::new(seed, replaces),
         serving: Serving::new(seed),
     };
     run.engine = Some(

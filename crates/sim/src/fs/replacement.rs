@@ -1,4 +1,4 @@
-//! Disks that are missing and are replaced by fresh ones, in some of the runs: one that is away while the pool is used, and, as
+//! Disks that are missing and are replaced by fresh ones, at the level `replace`, in some of its runs: one that is away while the pool is used, and, as
 //! the last act, one that is gone for good, with or without a second copy of what it had.
 //!
 //! What must hold, wherever the power goes, the process ends or the replacement is given up meanwhile: whatever has another copy
@@ -46,12 +46,12 @@ pub(crate) struct Replacing {
 }
 
 impl Replacing {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, happens: bool) -> Self {
         // A number with which the seeds that are kept do as they did.
         let mut random = Random::new(seed ^ 0x2E91_0002_6000);
         Self {
-            in_use: random.chance(1, 2),
-            at_end: random.chance(1, 6),
+            in_use: random.chance(1, 2) && happens,
+            at_end: random.chance(1, 6) && happens,
             random,
             unchecked: false,
         }
