@@ -1,25 +1,28 @@
 //! `Budget`: one limit for all the RAM that a pool uses, and the slowing of writers before the limit.
 //!
-//! Invariants: the shares add up to at most the limit; a writer is delayed in proportion to what it wrote and to how
-//! full the dirty share is above its half (the idea of ZFS's write throttle: a delay that grows smoothly instead of
-//! a stall), never longer than [`LONGEST_DELAY`] at once. Who finds the dirty share full commits by itself, so that
+//! Invariants: the shares add up to at most the limit; a writer is delayed in proportion to what it wrote, to how long commits
+//! take for as much, and to how full the dirty share is above its half, never longer than [`LONGEST_DELAY`] at once; writers are
+//! delayed one after the other, however many wait at a time, so that what all of them write comes to what commits take (the
+//! write throttle of ZFS, which spaces its waiters in the same way). Who finds the dirty share full commits by itself, so that
 //! progress needs no background thread. What is let in counts from then on, not only when it is dirty: many who come at
 //! once would else all find room for one.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+const MIB: u64 = 1 << 20;
 /// The longest single delay of a writer.
 pub const LONGEST_DELAY: Duration = Duration::from_millis(20);
-/// Delays shorter than this are saved up.
-const SHORTEST_DELAY_NANOSECONDS: u64 = 200_000;
-/// Delay per byte when the dirty share is full: 10 MB/s.
-const NANOSECONDS_PER_BYTE: f64 = 100.0;
-/// How late the delay grows from nothing at half of the share to that: at three quarters it still allows 2.5 GB/s, at nine
-/// tenths 60 MB/s. Grown sooner it holds writers back while a commit of what a fast device takes in no time is on its way.
-const STEEPNESS: i32 = 8;
+/// Nobody waits for less: going to sleep and waking up costs a thread as much as a small write.
+const SHORTEST_DELAY: Duration = Duration::from_millis(2);
+/// How much longer than commits take for a byte its writer is delayed where the dirty share is full, growing evenly from nothing
+/// at half of it. Commits follow each other without a pause then, and while one runs as much gathers as it holds: the share is
+/// filled from a little less than half to nine tenths in turns, and over these writers are as fast as commits.
+const SLOWEST: f64 = 3.0;
+/// What commits are taken to need for a mebibyte before there was one, nanoseconds.
+const COMMIT_NANOSECONDS: u64 = 4_000_000;
 
 /// The RAM of a pool.
 #[derive(Debug)]
@@ -28,7 +31,11 @@ pub struct Budget {
     dirty: AtomicU64,
     /// What writers were let in with who are not done.
     admitted: AtomicU64,
-    debt_nanoseconds: AtomicU64,
+    /// When the last of those who are delayed is to be through, nanoseconds after `began`.
+    through: AtomicU64,
+    began: Instant,
+    /// What commits needed for a mebibyte lately, nanoseconds.
+    commit_nanoseconds: AtomicU64,
     delays: AtomicBool,
 }
 
@@ -39,7 +46,9 @@ impl Budget {
             limit: AtomicU64::new(limit_bytes),
             dirty: AtomicU64::new(0),
             admitted: AtomicU64::new(0),
-            debt_nanoseconds: AtomicU64::new(0),
+            through: AtomicU64::new(0),
+            began: Instant::now(),
+            commit_nanoseconds: AtomicU64::new(COMMIT_NANOSECONDS),
             delays: AtomicBool::new(true),
         }
     }
@@ -93,6 +102,17 @@ impl Budget {
         debug_assert!(result.is_ok());
     }
 
+    /// A commit of so many dirty bytes took so long. Small ones do not count: most of what they need any commit does.
+    pub fn committed(&self, bytes: u64, nanoseconds: u64) {
+        if bytes < self.flush_bytes() / 4 {
+            return;
+        }
+        let each = (u128::from(nanoseconds) * u128::from(MIB) / u128::from(bytes.max(1))) as u64;
+        let follow = |before: u64| Some(before / 2 + each / 2);
+        let result = self.commit_nanoseconds.fetch_update(Relaxed, Relaxed, follow);
+        debug_assert!(result.is_ok());
+    }
+
     /// Dirty bytes now, of all datasets.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty.load(Relaxed)
@@ -102,7 +122,11 @@ impl Budget {
     /// may write. As late as leaves as much again before writers are slowed: each commit writes the record of every
     /// region it touches anew, so that random writes cost the less metadata the more of them a commit gathers.
     pub fn wants_flush(&self, kept_bytes: u64) -> bool {
-        self.dirty_bytes().saturating_sub(kept_bytes) > self.dirty_limit_bytes() / 4
+        self.dirty_bytes().saturating_sub(kept_bytes) > self.flush_bytes()
+    }
+
+    fn flush_bytes(&self) -> u64 {
+        self.dirty_limit_bytes() / 4
     }
 
     /// Whether what is kept in RAM on purpose (`durability=ram`), `kept_bytes` of one dataset, must be written after all:
@@ -130,42 +154,46 @@ impl Budget {
         Admitted { budget: self, bytes }
     }
 
-    /// How long a writer of `bytes` should wait now.
-    pub fn delay(&self, bytes: u64) -> Duration {
+    /// By how much a writer of `bytes` is delayed now, beside others.
+    fn delay(&self, bytes: u64) -> Duration {
         let fill = self.dirty_bytes() as f64 / self.dirty_limit_bytes() as f64;
-        if fill <= 0.5 {
-            return Duration::ZERO;
-        }
-        let above = ((fill - 0.5) * 2.0).min(1.0);
-        let nanoseconds = bytes as f64 * NANOSECONDS_PER_BYTE * above.powi(STEEPNESS);
+        let above = ((fill - 0.5) * 2.0).clamp(0.0, 1.0);
+        let each = self.commit_nanoseconds.load(Relaxed) as f64 / MIB as f64;
+        let nanoseconds = bytes as f64 * each * SLOWEST * above;
         Duration::from_nanos(nanoseconds as u64).min(LONGEST_DELAY)
     }
 
-    /// Lets a writer of `bytes` pass who may not wait, and saves up his delay; false, and nothing is saved up, if
-    /// [`throttle`](Self::throttle) would have him wait now.
+    /// Lines a writer up behind the others; how long it would have to wait. None, and he is not in the line, if he `must_pass`
+    /// and would have to.
+    fn line_up(&self, delay: Duration, now: Duration, must_pass: bool) -> Option<Duration> {
+        let nanoseconds = |time: Duration| time.as_nanos() as u64;
+        let (now, delay) = (nanoseconds(now), nanoseconds(delay));
+        let end = |through: u64| {
+            let end = (through.max(now) + delay).min(now + nanoseconds(LONGEST_DELAY));
+            let passes = end - now < nanoseconds(SHORTEST_DELAY);
+            (passes || !must_pass).then_some(end)
+        };
+        let before = self.through.fetch_update(Relaxed, Relaxed, end).ok()?;
+        end(before).map(|end| Duration::from_nanos(end - now))
+    }
+
+    /// Lets a writer of `bytes` pass who may not wait; false if [`throttle`](Self::throttle) would have him wait now.
     pub fn passes(&self, bytes: u64) -> bool {
-        if !self.delays.load(Relaxed) {
-            return true;
-        }
-        let delay = self.delay(bytes).as_nanos() as u64;
-        let save = |debt: u64| Some(debt + delay).filter(|debt| *debt < SHORTEST_DELAY_NANOSECONDS);
-        delay == 0 || self.debt_nanoseconds.fetch_update(Relaxed, Relaxed, save).is_ok()
+        let delay = self.delay(bytes);
+        !self.delays.load(Relaxed)
+            || delay.is_zero()
+            || self.line_up(delay, self.began.elapsed(), true).is_some()
     }
 
     /// Delays the calling writer of `bytes`. To be called with no lock held.
     pub fn throttle(&self, bytes: u64) {
-        if !self.delays.load(Relaxed) {
-            return;
-        }
         let delay = self.delay(bytes);
-        if delay.is_zero() {
+        if !self.delays.load(Relaxed) || delay.is_zero() {
             return;
         }
-        let debt =
-            self.debt_nanoseconds.fetch_add(delay.as_nanos() as u64, Relaxed) + delay.as_nanos() as u64;
-        if debt >= SHORTEST_DELAY_NANOSECONDS {
-            let mine = self.debt_nanoseconds.swap(0, Relaxed);
-            std::thread::sleep(Duration::from_nanos(mine).min(LONGEST_DELAY));
+        let wait = self.line_up(delay, self.began.elapsed(), false);
+        if let Some(wait) = wait.filter(|wait| *wait >= SHORTEST_DELAY) {
+            std::thread::sleep(wait);
         }
     }
 }
@@ -219,24 +247,39 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_wait_passes_until_he_would_have_to() {
+    fn writers_wait_one_after_the_other_and_who_may_not_passes_until_he_would_have_to() {
         let budget = Budget::new(8 << 20);
-        let limit = budget.dirty_limit_bytes();
-        budget.add_dirty(limit / 2);
-        assert!((0..1000).all(|_| budget.passes(4096)));
-        // At nine tenths 4 KiB cost some 69 µs.
-        budget.add_dirty(limit / 10 * 4);
-        let passed = (0..10).take_while(|_| budget.passes(4096)).count();
-        assert!((1..5).contains(&passed), "{passed}");
-        // Whoever waits pays for those who passed.
-        budget.throttle(4096);
-        assert!(budget.passes(4096));
+        let millis = Duration::from_millis;
+        let (now, delay) = (millis(500), Duration::from_micros(300));
+        let line_up = |now, must_pass| budget.line_up(delay, now, must_pass);
+        let passed: Vec<_> = (0..10).map_while(|_| line_up(now, true)).collect();
+        assert_eq!(passed.last(), Some(&Duration::from_micros(1800)));
+        assert_eq!(line_up(now, true), None);
+        // Who may wait stands behind them, and the next behind him.
+        assert_eq!(line_up(now, false), Some(Duration::from_micros(2100)));
+        assert_eq!(line_up(now, false), Some(Duration::from_micros(2400)));
+        // A millisecond later there is that much less to wait for; long after nothing.
+        assert_eq!(line_up(now + millis(1), true), Some(Duration::from_micros(1700)));
+        assert_eq!(line_up(now + millis(90), true), Some(delay));
+        // The line is never longer than the longest delay.
+        let last = (0..1000).filter_map(|_| line_up(now + millis(90), false)).last();
+        assert_eq!(last, Some(LONGEST_DELAY));
+        assert_eq!(line_up(now + millis(91), false), Some(millis(19) + delay));
+    }
+
+    #[test]
+    fn nobody_is_delayed_below_half_or_where_time_does_not_pass() {
+        let budget = Budget::new(8 << 20);
+        budget.add_dirty(budget.dirty_limit_bytes() / 2);
+        assert!((0..1000).all(|_| budget.passes(1 << 20)));
+        budget.add_dirty(budget.dirty_limit_bytes() / 2);
+        assert!(!budget.passes(1 << 20));
         assert!(budget.without_delays().passes(1 << 30));
     }
 
     #[test]
     fn the_delay_starts_at_half_and_grows_steadily() {
-        let budget = Budget::new(8 << 20).without_delays();
+        let budget = Budget::new(8 << 20);
         let limit = budget.dirty_limit_bytes();
         budget.add_dirty(limit / 2);
         assert_eq!(budget.delay(4096), Duration::ZERO);
@@ -247,14 +290,26 @@ mod tests {
             last = budget.delay(4096);
         }
         assert!(last > Duration::ZERO && budget.admit(4096).is_none());
-        // A fast device is not waited for while much room is left; a slow one is, before there is none.
-        budget.sub_dirty(limit * 2);
-        budget.add_dirty(limit / 4 * 3);
-        assert!(budget.delay(1 << 20) < Duration::from_millis(1));
-        budget.add_dirty(limit / 5);
-        assert!(budget.delay(1 << 20) > Duration::from_millis(10));
-        assert!(budget.delay(1 << 30) <= LONGEST_DELAY);
+        assert_eq!(budget.delay(1 << 30), LONGEST_DELAY);
         budget.sub_dirty(limit * 2);
         assert_eq!(budget.dirty_bytes(), 0);
+    }
+
+    #[test]
+    fn writers_are_slowed_to_what_commits_take() {
+        let budget = Budget::new(64 << 20);
+        let (limit, mib) = (budget.dirty_limit_bytes(), Duration::from_millis(1));
+        // Large commits at a gigabyte a second.
+        for _ in 0..20 {
+            budget.committed(limit / 2, limit / 2 / MIB * 1_000_000);
+        }
+        budget.add_dirty(limit * 2 / 3);
+        let (least, most) = (mib * 99 / 100, mib * 101 / 100);
+        assert!((least..most).contains(&budget.delay(1 << 20)));
+        (0..1000).for_each(|_| budget.committed(4096, 50_000_000));
+        assert!((least..most).contains(&budget.delay(1 << 20)));
+        // A device that became slow is heeded soon.
+        (0..3).for_each(|_| budget.committed(limit / 2, limit / 2 / MIB * 10_000_000));
+        assert!(budget.delay(1 << 20) > 8 * mib);
     }
 }

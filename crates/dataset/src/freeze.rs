@@ -139,11 +139,15 @@ impl LiveDataset {
                 "an earlier commit was interrupted by a fault; stop and start the pool",
             ));
         }
+        let environment = self.dataset.environment();
+        let (began, dirty_bytes) = (environment.clock.monotonic_nanoseconds(), frozen.dirty_bytes);
         let result = self.build_and_commit(&frozen);
         self.building.store(false, Relaxed);
         match result {
             Ok((sequence, outcome)) => {
                 self.committed(frozen, outcome);
+                let took = environment.clock.monotonic_nanoseconds() - began;
+                environment.budget.committed(dirty_bytes, took);
                 Ok(sequence)
             }
             Err(error) => {
