@@ -30,6 +30,8 @@ const SLICE_BYTES: usize = 1 << 20;
 const CHECKPOINT_ATTEMPTS: u32 = 8;
 /// Steps for which compaction of metadata rests when it can do nothing, and the search for metadata without a second copy.
 const METADATA_REST: u32 = 1000;
+/// How often the log goes on elsewhere until it has left some segments.
+const LOG_LEAVES_MAX: u32 = 4;
 /// How long a step waits for another thread that works here.
 const TURN_WAIT: Duration = Duration::from_millis(20);
 
@@ -140,8 +142,12 @@ impl ChunkStore {
 
     /// Gets log, metadata and empty segments off segments that are not handed out any more.
     pub(crate) fn evacuate_metadata(&self, range: SegmentRange) -> Result<(), StoreError> {
-        // What it has left there already goes with the checkpoint; leaving anew would take new segments each time.
-        if self.log.goes_to(range) {
+        // What it has left there already goes with the checkpoint; leaving anew would take new segments each time. Near the end of
+        // its segment it goes on in the next ones first, which may lie there too, once they are named.
+        for _ in 0..LOG_LEAVES_MAX {
+            if !self.log.goes_to(range) {
+                break;
+            }
             self.log
                 .leave_segments()
                 .map_err(|error| StoreError::Device(error.to_string().into()))?;
