@@ -69,8 +69,9 @@ impl ChunkStore {
         }
         let (live, segments) = self.live_in(range);
         let (claimed, _) = self.pool.usage_of(range);
-        // Of a missing device nothing is claimed; what is live on it is known all the same, and of metadata that it has left.
-        progress.finished = !more && claimed == 0 && live == 0;
+        // Of a missing device nothing is claimed; what is live on it is known all the same, of metadata that it has left, and of the
+        // log that it goes on elsewhere.
+        progress.finished = !more && claimed == 0 && live == 0 && !self.log.goes_to(range);
         progress.remaining_bytes = live.max(u64::from(claimed));
         let looked_through = !more && cursor.unreadable_count > 0 && cursor.moved == 0;
         if looked_through && u64::from(claimed) <= segments {

@@ -58,6 +58,7 @@ mod streams;
 mod survey;
 mod tail;
 mod tier_room;
+mod unflushed;
 mod verify;
 mod walk;
 mod write;

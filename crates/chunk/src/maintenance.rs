@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
 use parking_lot::MutexGuard;
-use terrace_meta::Progress;
+use terrace_meta::{MetaError, Progress};
 use terrace_pool::{SegmentId, SegmentRange};
 use terrace_store::StoreError;
 
@@ -30,6 +30,8 @@ const SLICE_BYTES: usize = 1 << 20;
 const CHECKPOINT_ATTEMPTS: u32 = 8;
 /// Steps for which compaction of metadata rests when it can do nothing, and the search for metadata without a second copy.
 const METADATA_REST: u32 = 1000;
+/// How often the log goes on elsewhere until it has left some segments.
+const LOG_LEAVES_MAX: u32 = 4;
 /// How long a step waits for another thread that works here.
 const TURN_WAIT: Duration = Duration::from_millis(20);
 
@@ -140,8 +142,12 @@ impl ChunkStore {
 
     /// Gets log, metadata and empty segments off segments that are not handed out any more.
     pub(crate) fn evacuate_metadata(&self, range: SegmentRange) -> Result<(), StoreError> {
-        // What it has left there already goes with the checkpoint; leaving anew would take new segments each time.
-        if self.log.goes_to(range) {
+        // What it has left there already goes with the checkpoint; leaving anew would take new segments each time. Near the end of
+        // its segment it goes on in the next ones first, which may lie there too, once they are named.
+        for _ in 0..LOG_LEAVES_MAX {
+            if !self.log.goes_to(range) {
+                break;
+            }
             self.log
                 .leave_segments()
                 .map_err(|error| StoreError::Device(error.to_string().into()))?;
@@ -199,6 +205,7 @@ impl ChunkStore {
         }
         {
             let _maintenance = self.maintenance.lock();
+            self.part_doubled();
             let failed = |error: terrace_meta::ExtentError| StoreError::Device(error.to_string().into());
             while self.meta.mirror_one(self.reserve_segments()).map_err(failed)? {}
         }
@@ -301,7 +308,7 @@ impl ChunkStore {
     }
 
     pub(crate) fn write_root(&self) -> Result<(), StoreError> {
-        let manifest = self.tree.manifest().map_err(meta_error)?;
+        let manifest = self.manifest().map_err(meta_error)?;
         let sequence = self.tree.flushed_sequence();
         // The tables name chunks and segments: these must be durable before a root names the tables.
         self.flush_until(sequence)?;
@@ -345,6 +352,23 @@ impl ChunkStore {
         Ok(())
     }
 
+    /// The manifest, of tables that are durable. Those that went with the only device that had them before they were are written
+    /// anew from memory: nothing else would have them until the log is read again, at the next opening.
+    fn manifest(&self) -> Result<Vec<u8>, MetaError> {
+        let failed = match self.tree.manifest() {
+            Ok(manifest) => return Ok(manifest),
+            Err(error) => error,
+        };
+        let lost = self.meta.lost();
+        if lost.is_empty() {
+            return Err(failed);
+        }
+        tracing::warn!(error = %failed, "{} tables are written anew on another device", lost.len());
+        self.tree.rewrite(&lost)?;
+        self.meta.give_up(&lost);
+        self.tree.manifest()
+    }
+
     /// A slice of a merge; an error in it leaves the tree as it was and is tried again later.
     fn merge_step(&self) -> bool {
         match self.tree.step(SLICE_BYTES) {
@@ -366,19 +390,7 @@ impl ChunkStore {
         let Some(number) = self.meta.emptiest() else {
             return Ok(false);
         };
-        let extents: Vec<_> = self
-            .tree
-            .extents()
-            .into_iter()
-            .filter(|extent| MetaStorage::segment_of(*extent) == number)
-            .collect();
-        let written = match self.tree.rewrite(&extents) {
-            Ok(written) => written,
-            Err(error) => {
-                tracing::warn!(%error, "tables could not be moved");
-                0
-            }
-        };
+        let written = self.rewrite_segments(|segment| segment == number);
         if written == 0 {
             // What is there is no table (a manifest, mostly): it goes with the next checkpoint by itself.
             state.metadata_rest = METADATA_REST;
@@ -388,11 +400,36 @@ impl ChunkStore {
         Ok(true)
     }
 
+    /// Writes the tables of these metadata segments anew; how many bytes that took.
+    fn rewrite_segments(&self, is_one: impl Fn(u32) -> bool) -> u64 {
+        let extents = self.tree.extents().into_iter();
+        let extents: Vec<_> = extents
+            .filter(|extent| is_one(MetaStorage::segment_of(*extent)))
+            .collect();
+        match self.tree.rewrite(&extents) {
+            Ok(written) => written,
+            Err(error) => {
+                tracing::warn!(%error, "tables could not be moved");
+                0
+            }
+        }
+    }
+
+    /// Writes anew what has both its copies on one device; whether there was any such.
+    fn part_doubled(&self) -> bool {
+        let doubled = self.meta.doubled();
+        !doubled.is_empty() && self.rewrite_segments(|segment| doubled.contains(&segment)) > 0
+    }
+
     /// Gives metadata that lies on one device only, since no other had room, its second copy where there is room by now.
     fn mirror_metadata(&self, state: &mut Maintenance) -> bool {
         if state.mirror_rest > 0 {
             state.mirror_rest -= 1;
             return false;
+        }
+        if self.part_doubled() {
+            self.start_checkpoint(state);
+            return true;
         }
         let mirrored = self.meta.mirror_one(self.reserve_segments() * 3);
         match mirrored {

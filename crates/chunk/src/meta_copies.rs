@@ -4,6 +4,8 @@
 //! Invariants: a copy is in use until a root that lists the new one is durable; what is copied was read alike several times,
 //! since nothing here knows the sums of tables; a segment that is being written is left alone.
 
+use std::collections::BTreeSet;
+
 use terrace_device::AlignedBuffer;
 use terrace_log::Copies;
 use terrace_meta::{ExtentError, ExtentStorage};
@@ -96,6 +98,21 @@ impl MetaStorage {
         Ok(true)
     }
 
+    /// The metadata segments whose copies both lie on one device that is there, as they said different things when the other
+    /// one left: which of them is good is known of each table only, so that these are written anew.
+    pub fn doubled(&self) -> BTreeSet<u32> {
+        let state = self.state.lock();
+        let is_doubled = |copies: Copies| match copies.0 {
+            [Some(first), Some(second)] => first.device == second.device && self.pool.has_segment(first),
+            _ => false,
+        };
+        let segments = state.segments.iter();
+        let doubled = segments.filter(|(number, segment)| {
+            segment.live > 0 && is_doubled(segment.copies) && !state.writing.contains_key(number)
+        });
+        doubled.map(|(number, _)| *number).collect()
+    }
+
     /// Metadata segments in use that have no copy on a device that is there.
     pub fn out_of_reach(&self) -> u64 {
         let state = self.state.lock();
@@ -144,10 +161,7 @@ impl MetaStorage {
     fn replace_copies(&self, number: u32, copies: Copies, new: Option<SegmentId>) {
         let mut state = self.state.lock();
         let State {
-            segments,
-            replaced,
-            dirty,
-            ..
+            segments, replaced, ..
         } = &mut *state;
         let Some(segment) = segments.get_mut(&number) else {
             // Nothing in it lives any more: it went meanwhile, with the copies that it had.
@@ -156,7 +170,6 @@ impl MetaStorage {
         };
         let old = std::mem::replace(&mut segment.copies, copies);
         replaced.extend(old.iter().filter(|old| copies.iter().all(|copy| copy != *old)));
-        dirty.insert(number);
     }
 
     /// Whether a copy in `range` can be read and says something that a copy elsewhere does not.
@@ -201,12 +214,7 @@ impl MetaStorage {
         to: SegmentId,
     ) -> Result<(), ExtentError> {
         if !copies.iter().any(|copy| self.pool.has_segment(copy)) {
-            let on: Vec<String> = copies.iter().map(|copy| copy.device.to_string()).collect();
-            return Err(ExtentError::Failed(format!(
-                "metadata lies on device {} alone, which is missing: there was no room on another one; bring the device back, or save \
-                 what is left with 'terrace verify POOL --rebuild NEWPOOL'",
-                on.join(" and ")
-            )));
+            return Err(alone_in_words(copies, "which is missing"));
         }
         let mut buffer = AlignedBuffer::with_capacity(PIECE as usize);
         for offset in (0..u64::from(self.pool.segment_bytes())).step_by(PIECE as usize) {
@@ -221,7 +229,7 @@ impl MetaStorage {
                     break;
                 }
             }
-            read?;
+            read.map_err(|error| alone_in_words(copies, &format!("which cannot be read ({error})")))?;
             self.pool.write(to, offset, &buffer).map_err(extent_error)?;
         }
         self.pool.flush(&[to.device]).map_err(extent_error)
@@ -250,6 +258,16 @@ impl MetaStorage {
             "segment {segment} reads differently each time"
         )))
     }
+}
+
+/// Why a segment of metadata cannot be copied off these devices.
+fn alone_in_words(copies: Copies, cause: &str) -> ExtentError {
+    let on: Vec<String> = copies.iter().map(|copy| copy.device.to_string()).collect();
+    ExtentError::Failed(format!(
+        "metadata lies on device {} alone, {cause}: there was no room on another one; bring the device back, or save what is left \
+         with 'terrace verify POOL --rebuild NEWPOOL'",
+        on.join(" and ")
+    ))
 }
 
 #[cfg(test)]

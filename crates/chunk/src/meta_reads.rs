@@ -65,11 +65,13 @@ impl MetaStorage {
         let all = places.into_iter().zip(reads).zip(first);
         all.map(|((place, read), first)| {
             let (copies, at) = place?;
-            match first {
+            let found = match first {
                 Some(Err(failure)) => self.read_any(copies.iter().skip(1), at, read.length, failure),
                 Some(Ok(bytes)) => Ok(bytes),
                 None => Err(no_copy(read.extent)),
-            }
+            };
+            let kept = || self.kept_content(read.extent, read.offset, read.length);
+            found.or_else(|error| kept().ok_or(error))
         })
         .collect()
     }

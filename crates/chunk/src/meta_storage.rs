@@ -17,7 +17,10 @@ use terrace_log::Copies;
 use terrace_meta::{Extent, ExtentError, ExtentRead, ExtentStorage};
 use terrace_pool::{Pool, PoolError, ROOT_BYTES_MAX, SegmentId};
 
-use crate::meta_copies::request;
+use crate::{
+    meta_copies::request,
+    unflushed::{KEPT_BYTES_FLUSHED, Unflushed},
+};
 
 pub(crate) const BLOCK: u32 = 4096;
 /// What one segment takes in a root, bytes.
@@ -38,7 +41,9 @@ pub(crate) struct State {
     next: u32,
     pub(crate) open: Option<(u32, u32)>,
     pub(crate) writing: BTreeMap<u32, u32>,
-    pub(crate) dirty: BTreeSet<u32>,
+    unflushed: Unflushed,
+    /// What the last flush lost: the devices that had it.
+    lost: Vec<Extent>,
     live_bytes: u64,
     /// The newest copy of the root.
     pub(crate) root_copy: Option<Extent>,
@@ -219,9 +224,11 @@ impl MetaStorage {
                 Err(error) => tracing::warn!(%segment, %error, "a copy of the root could not be written"),
             }
         }
-        self.settle(number, if good > 0 { room(length) } else { 0 });
+        let extent = extent_at(number, offset, length);
+        self.settle(number, (good > 0).then_some(extent));
         if good > 0 {
-            let extent = extent_at(number, offset, length);
+            // The root itself is on the devices.
+            self.state.lock().unflushed.add(extent, false, None);
             let old = self.state.lock().root_copy.replace(extent);
             if let Some(old) = old {
                 self.release(&[old]);
@@ -270,8 +277,8 @@ impl MetaStorage {
         Ok(Copies([Some(first), second]))
     }
 
-    /// Ends a write: `kept` bytes of it are live now.
-    fn settle(&self, number: u32, kept: u64) {
+    /// Ends a write: what it wrote is live now, unless it came to nothing.
+    fn settle(&self, number: u32, written: Option<Extent>) {
         let mut state = self.state.lock();
         if let Some(count) = state.writing.get_mut(&number) {
             *count -= 1;
@@ -279,11 +286,51 @@ impl MetaStorage {
                 state.writing.remove(&number);
             }
         }
-        state.dirty.insert(number);
+        let kept = written.map_or(0, |extent| room(extent.bytes));
         state.live_bytes += kept;
         if let Some(segment) = state.segments.get_mut(&number) {
             segment.live += kept;
         }
+    }
+
+    /// Ends a write that wrote something; `alone`: what, if one device has it.
+    fn keep_written(&self, number: u32, extent: Extent, alone: Option<&[u8]>) {
+        // Where there is no other device it could not be written elsewhere either.
+        let content = alone.filter(|_| self.pool.devices().len() > 1);
+        self.state.lock().unflushed.add(extent, true, content);
+        self.settle(number, Some(extent));
+        if self.state.lock().unflushed.kept_bytes() >= KEPT_BYTES_FLUSHED {
+            // Whoever makes the next manifest finds what fails here, too.
+            let _ = self.sync();
+        }
+    }
+
+    /// A part of what only one device has, from memory.
+    pub(crate) fn kept_content(&self, extent: Extent, offset: u32, length: u32) -> Option<Bytes> {
+        let state = self.state.lock();
+        let content = state.unflushed.content(extent)?;
+        let (offset, length) = (offset as usize, length as usize);
+        (content.len() >= offset + length).then(|| content.slice(offset..offset + length))
+    }
+
+    /// What went with its devices before it was durable, if memory has all of it: it can be read, and written elsewhere.
+    pub fn lost(&self) -> Vec<Extent> {
+        let state = self.state.lock();
+        let lost = state.lost.iter().copied();
+        let lost: Vec<Extent> = lost.filter(|extent| state.unflushed.is_needed(*extent)).collect();
+        match lost
+            .iter()
+            .all(|extent| state.unflushed.content(*extent).is_some())
+        {
+            true => lost,
+            false => Vec::new(),
+        }
+    }
+
+    /// These were written elsewhere: no flush has to cover them any more.
+    pub fn give_up(&self, extents: &[Extent]) {
+        let mut state = self.state.lock();
+        extents.iter().for_each(|extent| state.unflushed.give_up(*extent));
     }
 
     /// Releases closed segments without live extents.
@@ -295,14 +342,12 @@ impl MetaStorage {
                 segments,
                 open,
                 writing,
-                dirty,
                 ..
             } = &mut *state;
             let open = open.map(|(number, _)| number);
             segments.retain(|number, segment| {
                 let keep = segment.live > 0 || Some(*number) == open || writing.contains_key(number);
                 if !keep {
-                    dirty.remove(number);
                     freed.extend(segment.copies.iter());
                 }
                 keep
@@ -386,8 +431,15 @@ impl ExtentStorage for MetaStorage {
             u32::try_from(bytes.len()).map_err(|_| ExtentError::Failed("an extent above 4 GiB".into()))?;
         let padded = AlignedBuffer::padded_from(bytes);
         let mut failure = ExtentError::Failed("nothing was tried".into());
-        for attempt in 1..=ATTEMPTS {
-            let (number, offset, copies) = self.place(length)?;
+        // With one good copy of two, which is enough when nothing better can be had.
+        let mut partial: Option<(u32, Extent)> = None;
+        for _ in 0..ATTEMPTS {
+            let (number, offset, copies) = match self.place(length) {
+                Ok(place) => place,
+                Err(_) if partial.is_some() => break,
+                Err(error) => return Err(error),
+            };
+            let extent = extent_at(number, offset, length);
             let mut good = 0;
             for segment in copies.iter() {
                 match self.pool.write(segment, offset.into(), &padded) {
@@ -395,24 +447,34 @@ impl ExtentStorage for MetaStorage {
                     Err(error) => failure = extent_error(error),
                 }
             }
-            // One good copy of two is enough when nothing better can be had.
-            let enough = good == copies.iter().count() || (good > 0 && attempt == ATTEMPTS);
-            self.settle(number, if enough { room(length) } else { 0 });
-            if enough {
-                return Ok(extent_at(number, offset, length));
+            if good == copies.iter().count() {
+                if let Some((number, _)) = partial {
+                    self.settle(number, None);
+                }
+                self.keep_written(number, extent, (good == 1).then_some(bytes));
+                return Ok(extent);
             }
-            let mut state = self.state.lock();
-            if state.open.is_some_and(|(open, _)| open == number) {
-                state.open = None;
+            {
+                let mut state = self.state.lock();
+                state.open = state.open.filter(|(open, _)| *open != number);
+            }
+            match partial {
+                None if good > 0 => partial = Some((number, extent)),
+                _ => self.settle(number, None),
             }
         }
-        Err(failure)
+        let Some((number, extent)) = partial else {
+            return Err(failure);
+        };
+        self.keep_written(number, extent, Some(bytes));
+        Ok(extent)
     }
 
     fn read(&self, extent: Extent, offset: u32, length: u32) -> Result<Bytes, ExtentError> {
         let (copies, at) = self.copies(extent, offset, length)?;
         let copies = self.fastest_first(copies);
-        self.read_any(copies.iter(), at, length, no_copy(extent))
+        let read = self.read_any(copies.iter(), at, length, no_copy(extent));
+        read.or_else(|error| self.kept_content(extent, offset, length).ok_or(error))
     }
 
     fn read_many(&self, reads: &[ExtentRead]) -> Vec<Result<Bytes, ExtentError>> {
@@ -428,7 +490,11 @@ impl ExtentStorage for MetaStorage {
     ) -> Option<Result<Bytes, ExtentError>> {
         match self.copies(extent, offset, length) {
             Ok((copies, at)) => {
-                let segment = copies.iter().nth(copy as usize)?;
+                let copy = copy as usize;
+                let Some(segment) = copies.iter().nth(copy) else {
+                    let is_next = copy == copies.iter().count();
+                    return is_next.then(|| self.kept_content(extent, offset, length).map(Ok))?;
+                };
                 Some(self.read_segment(segment, at, length))
             }
             Err(error) => (copy == 0).then_some(Err(error)),
@@ -441,6 +507,7 @@ impl ExtentStorage for MetaStorage {
             for extent in extents {
                 let (number, _) = parts(*extent);
                 let freed = room(extent.bytes);
+                state.unflushed.remove(*extent);
                 if let Some(segment) = state.segments.get_mut(&number) {
                     segment.live = segment.live.saturating_sub(freed);
                     state.live_bytes = state.live_bytes.saturating_sub(freed);
@@ -451,19 +518,17 @@ impl ExtentStorage for MetaStorage {
     }
 
     fn sync(&self) -> Result<(), ExtentError> {
-        // Taken out before the flush: what is written meanwhile enters itself again, and is not covered by this flush.
-        // One at a time (the tree sees to that), or another would find nothing to do before this flush is done.
-        let groups: Vec<(u32, Copies)> = {
-            let mut state = self.state.lock();
-            let dirty = std::mem::take(&mut state.dirty);
-            dirty
-                .into_iter()
-                .filter_map(|n| state.segments.get(&n).map(|segment| (n, segment.copies)))
+        // What is written meanwhile is not among these, and not covered by this flush.
+        let written: Vec<(Extent, bool, Copies)> = {
+            let state = self.state.lock();
+            let copies = |extent| state.segments.get(&parts(extent).0).map(|segment| segment.copies);
+            let all = state.unflushed.all();
+            all.map(|(extent, is_needed)| (extent, is_needed, copies(extent).unwrap_or_default()))
                 .collect()
         };
-        let devices: BTreeSet<u16> = groups
+        let devices: BTreeSet<u16> = written
             .iter()
-            .flat_map(|(_, copies)| copies.iter().map(|s| s.device).collect::<Vec<_>>())
+            .flat_map(|(_, _, copies)| copies.iter().map(|s| s.device).collect::<Vec<_>>())
             .collect();
         let mut failed = BTreeMap::new();
         for device in devices {
@@ -471,19 +536,21 @@ impl ExtentStorage for MetaStorage {
                 failed.insert(device, error);
             }
         }
-        for (_, copies) in &groups {
-            let lost = copies.iter().all(|segment| failed.contains_key(&segment.device));
-            if let Some(error) = copies
-                .iter()
-                .find_map(|segment| failed.get(&segment.device))
-                .filter(|_| lost)
-            {
-                let numbers = groups.iter().map(|(number, _)| *number);
-                self.state.lock().dirty.extend(numbers);
-                return Err(extent_error(error.clone()));
+        let mut failure = None;
+        let mut state = self.state.lock();
+        state.lost.clear();
+        for (extent, is_needed, copies) in written {
+            let is_lost = copies.iter().all(|segment| failed.contains_key(&segment.device));
+            match copies.iter().find_map(|segment| failed.get(&segment.device)) {
+                Some(error) if is_lost && is_needed => {
+                    state.lost.push(extent);
+                    failure = Some(extent_error(error.clone()));
+                }
+                Some(_) if is_lost => {}
+                _ => state.unflushed.remove(extent),
             }
         }
-        Ok(())
+        failure.map_or(Ok(()), Err)
     }
 }
 
@@ -513,17 +580,29 @@ pub(crate) fn extent_error(error: PoolError) -> ExtentError {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use terrace_device::{Device, DeviceError, MemoryDevice, SeededRandomness};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use terrace_device::{Cause, Device, DeviceError, MemoryDevice, Operation, SeededRandomness};
     use terrace_pool::{CreateOptions, Parallelism, TierSettings};
 
     use super::*;
 
     type Hook = Box<dyn FnOnce() + Send>;
 
-    /// A device in RAM that calls somebody at its next flush.
+    /// A device in RAM that calls somebody at its next flush, and can be gone.
     struct Hooked {
         inner: MemoryDevice,
         at_flush: Mutex<Option<Hook>>,
+        gone: AtomicBool,
+    }
+
+    impl Hooked {
+        fn answer(&self, operation: Operation) -> Result<(), DeviceError> {
+            match self.gone.load(Ordering::SeqCst) {
+                true => Err(DeviceError::whole(self.path(), operation, Cause::Gone)),
+                false => Ok(()),
+            }
+        }
     }
 
     impl Device for Hooked {
@@ -534,9 +613,11 @@ mod tests {
             self.inner.size_bytes()
         }
         fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+            self.answer(Operation::Read)?;
             self.inner.read_at(offset, buffer)
         }
         fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+            self.answer(Operation::Write)?;
             self.inner.write_at(offset, data)
         }
         fn flush(&self) -> Result<(), DeviceError> {
@@ -544,7 +625,7 @@ mod tests {
             if let Some(hook) = hook {
                 hook();
             }
-            Ok(())
+            self.answer(Operation::Flush)
         }
         fn discard(&self, _: u64, _: u64) -> Result<(), DeviceError> {
             Ok(())
@@ -557,6 +638,7 @@ mod tests {
                 Arc::new(Hooked {
                     inner: MemoryDevice::new(format!("d{number}"), 16 << 20),
                     at_flush: Mutex::new(None),
+                    gone: AtomicBool::new(false),
                 })
             })
             .collect();
@@ -586,9 +668,57 @@ mod tests {
             writer.write(&vec![3; (1 << 20) - 4096]).unwrap();
         }));
         storage.sync().unwrap();
-        assert!(storage.state.lock().dirty.contains(&first));
+        assert_eq!(storage.state.lock().unflushed.all().count(), 2);
         storage.sync().unwrap();
-        assert!(storage.state.lock().dirty.is_empty());
+        assert_eq!(storage.state.lock().unflushed.all().count(), 0);
+    }
+
+    #[test]
+    fn what_one_device_had_alone_is_in_memory_until_it_is_durable() {
+        let (devices, storage) = storage_on(2);
+        storage.pool.set_draining(0, true).unwrap();
+        let durable = storage.write(&[6; 4096]).unwrap();
+        storage.sync().unwrap();
+        let extent = storage.write(&[7; 4096]).unwrap();
+        devices[1].gone.store(true, Ordering::SeqCst);
+        assert!(storage.sync().is_err());
+        let read = ExtentRead {
+            extent,
+            offset: 1,
+            length: 4095,
+        };
+        let is_read = || {
+            let many = storage.read_many(&[read]);
+            let copy = storage.read_copy(1, extent, 0, 4096).unwrap();
+            storage.read(extent, 4000, 96).unwrap()[..] == [7; 96]
+                && many[0].as_ref().unwrap()[..] == [7; 4095]
+                && copy.unwrap()[..] == [7; 4096]
+        };
+        assert!(is_read());
+        assert!(storage.read(durable, 0, 4096).is_err() && storage.read_copy(1, durable, 0, 4096).is_none());
+        assert_eq!(storage.lost(), [extent]);
+        storage.give_up(&[extent]);
+        storage.sync().unwrap();
+        assert!(is_read(), "somebody may still be at it");
+        storage.release(&[extent]);
+        assert!(storage.read(extent, 0, 4096).is_err());
+    }
+
+    /// The device is gone before the write, and there is room for one copy on the other one.
+    #[test]
+    fn a_write_that_came_to_nothing_waits_for_no_flush() {
+        let (devices, storage) = storage_on(2);
+        while storage.pool.allocate(&request(&[1], 0)).is_ok() {}
+        let free = |number: usize| storage.pool.devices()[number].free_segments;
+        let last = SegmentId { device: 0, index: 0 };
+        storage.pool.release(last).unwrap();
+        assert!(free(0) == 1 && free(1) > 4);
+        devices[1].gone.store(true, Ordering::SeqCst);
+        let extent = storage.write(&[7; 4096]).unwrap();
+        assert_eq!(storage.read(extent, 0, 4096).unwrap()[..], [7; 4096]);
+        storage.sync().unwrap();
+        storage.keep_root(&[1; 100]);
+        storage.sync().unwrap();
     }
 
     #[test]

@@ -7,9 +7,9 @@ use crate::numbered;
 use std::sync::{Arc, Mutex};
 
 use numbered::{copy_of, create, has, open_pool, options, write};
-use terrace_chunk::ChunkStore;
+use terrace_chunk::{ChunkStore, EvacuateCursor};
 use terrace_device::{Device, DeviceError, MemoryDevice, SeededRandomness};
-use terrace_pool::DeviceAdd;
+use terrace_pool::{DeviceAdd, SegmentRange};
 use terrace_store::Store;
 
 fn open(devices: &[Arc<MemoryDevice>], nonce: u64) -> Arc<ChunkStore> {
@@ -66,6 +66,31 @@ fn a_copy_of_the_log_that_was_away_is_completed_before_the_log_goes_on_in_it() {
         let store = open(&[Arc::new(copy_of(&*devices[left]))], 100);
         for number in [1, 10, 11, 20, 21] {
             assert!(has(&store, number), "{number} is not on device {left} alone");
+        }
+    }
+}
+
+/// Near the end of a segment the log goes on in the next one first, which lies on the missing device, too.
+#[test]
+fn no_part_of_the_log_goes_on_where_a_missing_device_had_its_copy() {
+    for count in (228..=256).step_by(4) {
+        let (devices, store) = create(&[("fast", &["one", "two"]), ("slow", &["three"])], SMALL);
+        (0..count).for_each(|number| write(&store, number));
+        drop(store);
+        let store = open(&devices[1..], 2);
+        let pool = store.pool().clone();
+        let mut cursor = EvacuateCursor::default();
+        let mut leaves = || store.evacuate_step(SegmentRange::whole(0), &mut cursor, 1 << 20);
+        while !leaves().unwrap().finished {}
+        pool.abandon_device(0).unwrap();
+        write(&store, count);
+        assert!(store.mirror_now().unwrap());
+        store.close().unwrap();
+        drop((store, pool));
+        for left in [1, 2] {
+            let store = open(&[Arc::new(copy_of(&*devices[left]))], 3);
+            let lost = (0..=count).find(|number| !has(&store, *number));
+            assert_eq!(lost, None, "of {count} on device {left} alone");
         }
     }
 }

@@ -445,6 +445,86 @@ fn metadata_that_had_room_on_one_device_only_gets_its_second_copy_later() {
     assert!(ids.iter().all(|id| store.chunk_info(*id).unwrap().is_some()));
 }
 
+/// Two copies that said different things when the other device left.
+#[test]
+fn metadata_with_both_copies_on_one_device_is_written_anew_on_two() {
+    let (devices, store) = store_of(&[("only", 1, 2)]);
+    let (ids, sequence) = put(&store, 0..20).unwrap();
+    store.flush(sequence).unwrap();
+    store.checkpoint().unwrap();
+    settle(&store);
+    assert!(store.is_mirrored());
+    assert!(devices[1].spoil_tables(0) > 0);
+    let pool = store.pool().clone();
+    pool.set_draining(0, true).unwrap();
+    let mut cursor = EvacuateCursor::default();
+    let leaves = |cursor: &mut EvacuateCursor| store.evacuate_step(SegmentRange::whole(0), cursor, 1 << 20);
+    while !leaves(&mut cursor).unwrap().finished {}
+    assert!(!store.is_mirrored());
+    pool.set_draining(0, false).unwrap();
+    assert!(store.mirror_now().unwrap());
+    // One of the background finds nothing either.
+    settle(&store);
+    assert!(store.is_mirrored());
+    audit(&store);
+    drop((store, pool));
+    let left: Vec<Arc<dyn Device>> = vec![devices[0].clone()];
+    let degraded = OpenOptions {
+        degraded: true,
+        parallelism: Parallelism::Sequential,
+        ..OpenOptions::default()
+    };
+    let pool = Pool::open(left, degraded).unwrap();
+    let store = ChunkStore::open(Arc::new(pool), options(2)).unwrap();
+    assert_eq!(store.metadata_out_of_reach(), 0);
+    assert!(ids.iter().all(|id| store.chunk_info(*id).unwrap().is_some()));
+}
+
+/// Tables are written, and their device goes before it has flushed them.
+#[test]
+fn tables_that_went_with_the_only_device_that_had_them_are_written_anew() {
+    let (devices, store) = store_of(&[("only", 1, 3)]);
+    let pool = store.pool().clone();
+    let others_take_nothing = |is_so| {
+        (1..3).for_each(|number| pool.set_draining(number, is_so).unwrap());
+    };
+    others_take_nothing(true);
+    let value = |number: u64| vec![number as u8; 300];
+    let key = |number: u64| [&[0x20][..], &number.to_be_bytes()].concat();
+    for number in 0..2000 {
+        let mut batch = Batch::new();
+        batch.put(key(number), value(number));
+        store.commit(batch).unwrap();
+    }
+    store.flush(store.newest()).unwrap();
+    // The checkpoint is due: a table, and no flush yet.
+    assert_eq!(store.metadata_segments().0, 0);
+    store.step().unwrap();
+    assert_eq!(store.metadata_segments().0, 1);
+    devices[0].fail(true, true, true);
+    others_take_nothing(false);
+    let is_whole = |store: &ChunkStore| {
+        (0..2000).all(|number| store.get(&key(number)).unwrap().unwrap()[..] == value(number))
+    };
+    assert!(is_whole(&store), "what is not flushed yet is read from memory");
+    store.checkpoint().unwrap();
+    assert!(is_whole(&store));
+    // Nothing is asked of the device any more, also by the next one.
+    store.checkpoint().unwrap();
+    drop((store, pool));
+    let left = devices[1..]
+        .iter()
+        .map(|device| device.clone() as Arc<dyn Device>);
+    let degraded = OpenOptions {
+        degraded: true,
+        parallelism: Parallelism::Sequential,
+        ..OpenOptions::default()
+    };
+    let pool = Pool::open(left.collect(), degraded).unwrap();
+    let store = ChunkStore::open(Arc::new(pool), options(2)).unwrap();
+    assert!(is_whole(&store) && store.metadata_out_of_reach() == 0);
+}
+
 #[test]
 fn what_is_written_and_not_committed_yet_is_waited_for() {
     let (_, store) = store_of(&[("fast", 1, 1), ("slow", 1, 1)]);

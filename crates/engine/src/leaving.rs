@@ -98,12 +98,17 @@ impl Wanted {
     }
 }
 
+/// After how long it is tried again to cut off the end of a device, nanoseconds.
+const NEXT_CUT_NANOSECONDS: u64 = 10_000_000_000;
+
 /// The devices that are being emptied, and those that are empty.
 #[derive(Default)]
 pub(crate) struct Leaving {
     pub(crate) wanted: Mutex<Vec<Wanted>>,
     /// Held by whoever draws the consequences of jobs that ended: who comes second finds them drawn altogether.
     settling: Mutex<()>,
+    /// When a device whose end could not be cut off may be tried again, nanoseconds of the clock.
+    next_cut: Mutex<u64>,
     /// What is set aside for all of them, bytes.
     room_bytes: Arc<AtomicU64>,
 }
@@ -442,7 +447,7 @@ impl Engine {
         failed: &mut Vec<(String, u16, u16)>,
     ) -> Result<(), EngineError> {
         let mut wanted = self.leaving.wanted.lock();
-        let mut at = 0;
+        let (mut at, mut failure) = (0, None);
         while let Some(entry) = wanted.get(at).copied() {
             let state = match entry.goal {
                 Goal::Empty => None,
@@ -462,6 +467,12 @@ impl Engine {
                 }
                 Some((JobState::Done, _)) => {
                     match entry.goal {
+                        Goal::Shrink(_)
+                            if self.clock.monotonic_nanoseconds() < *self.leaving.next_cut.lock() =>
+                        {
+                            at += 1;
+                            continue;
+                        }
                         Goal::Shrink(size_bytes) => {
                             if let Err(error) = self.cut_off(entry.device, size_bytes) {
                                 // One that began to fail meanwhile takes no label: it stays as large as that says.
@@ -469,7 +480,12 @@ impl Engine {
                                 let mut well =
                                     devices.iter().filter(|info| info.state == DeviceState::Online);
                                 if well.any(|info| info.number == entry.device) {
-                                    return Err(error);
+                                    // Others do not wait for it: what it needs may be that one of them leaves.
+                                    let now = self.clock.monotonic_nanoseconds();
+                                    *self.leaving.next_cut.lock() = now + NEXT_CUT_NANOSECONDS;
+                                    failure = Some(error);
+                                    at += 1;
+                                    continue;
                                 }
                                 self.forget_goal(entry.device)?;
                                 let path = self.device_path(entry.device);
@@ -511,7 +527,7 @@ impl Engine {
             }
             at += 1;
         }
-        Ok(())
+        failure.map_or(Ok(()), Err)
     }
 
     /// Whether a job still has something to do with a device, although its own steps may be over.

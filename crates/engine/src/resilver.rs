@@ -239,18 +239,32 @@ impl Engine {
 
     /// Notes the end of the job on the labels. Cheap while there is none.
     pub(crate) fn settle_resilver(&self) -> Result<(), EngineError> {
-        let mut running = self.resilvering.running.lock();
-        let Some((job, devices)) = &*running else {
+        let job = self.resilvering.running.lock().as_ref().map(|(job, _)| *job);
+        let Some(job) = job else {
             return Ok(());
         };
-        match self.mover.state_of(*job) {
+        let has_ended = |state: &Option<(JobState, String)>| matches!(state, Some((JobState::Done, _)));
+        let is_kept = has_ended(&self.mover.state_of(job));
+        if is_kept {
+            // Without the lock, which `status` takes.
+            self.keep_completed()?;
+        }
+        let mut running = self.resilvering.running.lock();
+        let Some((now, devices)) = &*running else {
+            return Ok(());
+        };
+        let state = self.mover.state_of(job);
+        // Another one was begun meanwhile, or this one ended: what it wrote is made durable at the next call.
+        if *now != job || is_kept != has_ended(&state) {
+            return Ok(());
+        }
+        match state {
             Some((JobState::Done, found)) if self.resilvering.is_short.load(Ordering::Acquire) => {
                 self.note_short_of_room();
                 self.event("device", &format!("not all is up to date yet: {found}"));
             }
             Some((JobState::Done, found)) => {
                 *self.resilvering.pause.lock() = 0;
-                self.keep_completed()?;
                 if devices.is_empty() {
                     self.event("scrub", &format!("no content lacks a copy any more: {found}"));
                 }

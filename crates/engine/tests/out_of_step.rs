@@ -221,3 +221,27 @@ fn a_copy_of_the_log_that_the_opening_could_not_complete_is_noted_and_brought_up
     assert!(is_filled(&alone, 40));
     engine.close().unwrap();
 }
+
+/// The end of the first one is cut off once every device has the label that says so; the last one takes none any more.
+#[test]
+fn a_device_that_fails_leaves_although_the_end_of_another_one_is_not_cut_off_before() {
+    let (devices, engine) = pool(&[64, 64, 64], 1);
+    let shrunk = engine.shrink_device("/device0", 32 * MIB).unwrap();
+    devices[2].fail();
+    engine.remove_device("/device2").unwrap();
+    let is_there = |engine: &Engine| engine.pool().devices().iter().any(|info| info.path == "/device2");
+    let mut failures = 0;
+    for _ in 0..20_000 {
+        if !is_there(&engine) {
+            break;
+        }
+        if let Err(error) = engine.step() {
+            assert!(error.to_string().contains("is not cut off yet"), "{error}");
+            failures += 1;
+        }
+    }
+    assert!(!is_there(&engine), "it waits for what waits for it");
+    // It is tried now and then only, as each time all labels are written.
+    assert_eq!(failures, 1);
+    assert!(engine.is_leaving(shrunk));
+}

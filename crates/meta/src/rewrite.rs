@@ -20,22 +20,19 @@ const WINDOW_BYTES: u32 = 256 << 10;
 impl Tree {
     /// Writes the tables that lie in `extents` anew, reading each block from any copy that is sound; the old extents
     /// come back through [`Tree::take_released`]. Extents of no table are passed over (those of a manifest are written
-    /// anew by each manifest; those of a memtable on its way once it is a run). Returns the bytes written. A table
+    /// anew by each manifest). Returns the bytes written. A table
     /// damaged in all copies stays where it is and gives an error after the others were done; a failed write ends the
     /// call.
     pub fn rewrite(&self, extents: &[Extent]) -> Result<u64, MetaError> {
         let wanted: BTreeSet<Extent> = extents.iter().copied().collect();
-        let _no_step = self.worker.lock();
+        let mut worker = self.worker.lock();
         let state = self.current();
         let mut fresh: BTreeMap<u64, Arc<Table>> = BTreeMap::new();
         let mut replaced = Vec::new();
         let mut outcome = Ok(());
         let mut bytes = 0;
-        for table in state
-            .version
-            .tables()
-            .filter(|table| wanted.contains(&table.facts.extent))
-        {
+        let tables = state.version.tables().chain(worker.on_the_way());
+        for table in tables.filter(|table| wanted.contains(&table.facts.extent)) {
             let mut content = match self.sound_content(table) {
                 Ok(content) => content,
                 Err(cause) => {
@@ -67,6 +64,11 @@ impl Tree {
                 version.replace_tables(&fresh);
                 state.version = Arc::new(version);
             });
+            for table in worker.on_the_way_mut() {
+                if let Some(anew) = fresh.get(&table.facts.number) {
+                    *table = anew.clone();
+                }
+            }
         }
         for table in replaced {
             table.replace();

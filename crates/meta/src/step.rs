@@ -378,6 +378,16 @@ impl Slice {
 }
 
 impl Worker {
+    /// The tables of a memtable that is not wholly written yet.
+    pub(crate) fn on_the_way(&self) -> &[Arc<Table>] {
+        self.flush.as_ref().map_or(&[], |flush| &flush.tables)
+    }
+
+    /// The same, to put others in their place.
+    pub(crate) fn on_the_way_mut(&mut self) -> &mut [Arc<Table>] {
+        self.flush.as_mut().map_or(&mut [], |flush| &mut flush.tables)
+    }
+
     /// Whether a layer holds a table that was found damaged.
     fn avoids(&self, layer: &Layer) -> bool {
         let damaged = |run: &&Run| {

@@ -428,6 +428,29 @@ fn rewriting_moves_tables_and_heals_copies() {
 }
 
 #[test]
+fn tables_of_a_memtable_that_is_written_in_part_are_written_anew_too() {
+    let storage = Arc::new(MemoryExtents::new());
+    let tree = Tree::open(storage.clone(), None, options()).expect("an empty tree");
+    tree.apply(1, (0..2000).map(|number| put(number, 1)).collect())
+        .expect("applies");
+    tree.seal();
+    tree.step(4 << 10).expect("steps");
+    let old = storage.held();
+    assert!(tree.flushed_sequence() == 0 && !old.is_empty());
+    assert!(tree.rewrite(&old).expect("rewrites") > 0);
+    while tree.flushed_sequence() < 1 {
+        tree.step(4 << 10).expect("steps");
+    }
+    let manifest = tree.manifest().expect("a manifest");
+    storage.release(&tree.take_released());
+    assert!(storage.held().iter().all(|extent| !old.contains(extent)));
+    drop(tree);
+    let tree = Tree::open(storage, Some(&manifest), options()).expect("opens");
+    assert_eq!(tree.scan(&[], &[], usize::MAX).expect("scans").len(), 2000);
+    assert_eq!(verify(&tree), []);
+}
+
+#[test]
 fn a_failing_merge_rests_and_is_taken_up_again() {
     let storage = Arc::new(MemoryExtents::new());
     let tree = Tree::open(storage.clone(), None, options()).expect("an empty tree");

@@ -177,8 +177,9 @@ impl Engine {
             let spacing = self.environment.foreground.spacing(Some(tier), now);
             self.chunks.set_spacing(tier, spacing);
         }
-        self.settle_leaving()?;
+        let left = self.settle_leaving();
         self.settle_resilver()?;
+        left?;
         match step {
             terrace_mover::Step::More => Ok(None),
             terrace_mover::Step::Idle { wait } => Ok(Some(Duration::from_nanos(wait))),

@@ -227,8 +227,9 @@ impl Run {
         trace!(self.trace, "{doing}: {words}");
         // On a full pool an earlier commit may fail, and the next call says so.
         let late = self.filled && words.contains("made up for only now");
-        // Of what would have to be set aside.
-        let refused = words.contains("is full") || words.contains("set aside");
+        // Of what would have to be set aside. A pool that stopped has refused nothing: what became of it shows at the next opening.
+        let stopped = words.contains("stopped accepting writes");
+        let refused = !stopped && (words.contains("is full") || words.contains("set aside"));
         if self.rig.machine.is_powered() && (late || refused) {
             self.coverage.hit(FaultKind::PoolFull);
             self.filled = true;

@@ -255,6 +255,16 @@ impl TreeModel {
         }
     }
 
+    /// With the objects that another state has and nothing names: nobody who looks sees them.
+    pub fn with_unnamed_of(mut self, other: &Self) -> Self {
+        let nodes = other.nodes.iter();
+        let unnamed = nodes.filter(|(object, node)| node.links == 0 && **object != UNKNOWN_OBJECT);
+        for (object, node) in unnamed {
+            self.nodes.entry(*object).or_insert_with(|| node.clone());
+        }
+        self
+    }
+
     /// A node.
     pub fn node(&self, object: u64) -> Option<&Node> {
         self.nodes.get(&object).map(|node| &**node)

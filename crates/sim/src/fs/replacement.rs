@@ -30,6 +30,8 @@ use crate::{
 const DISKS_MAX: usize = 9;
 /// Steps within which a replacement has come to an end.
 const STEPS_MAX: u64 = 200_000;
+/// Rounds of the background within which it is known what is lost.
+const LOOKS_MAX: usize = 10;
 /// Nanoseconds between two steps of the background at rest.
 const PAUSE_NANOSECONDS: u64 = 11_000_000_000;
 
@@ -66,6 +68,13 @@ struct Gone {
     covered: bool,
     /// The pool was opened without it: it can be again. Before that, what an opening needs may have no other copy.
     opened_without: Cell<bool>,
+}
+
+impl Gone {
+    /// Whether an error says that it is about this disk.
+    fn is_named(&self, words: &str) -> bool {
+        words.contains(&format!("device {} ", self.number)) || words.contains(&format!("disk{}", self.disk))
+    }
 }
 
 impl Run {
@@ -288,11 +297,7 @@ impl Run {
             lost.bytes,
             lost.causes.first()
         );
-        let (number, path) = (format!("device {} ", gone.number), format!("disk{}", gone.disk));
-        let unnamed = lost
-            .causes
-            .iter()
-            .find(|cause| !cause.contains(&number) && !cause.contains(&path));
+        let unnamed = lost.causes.iter().find(|cause| !gone.is_named(cause));
         ensure!(
             unnamed.is_none(),
             "disk {} (device {}) is missing, and an error does not name it: {unnamed:?}",
@@ -323,7 +328,7 @@ impl Run {
 
     /// `status` tells that the disk is missing, and names the datasets of which something cannot be read.
     fn is_listed(&self, engine: &Arc<Engine>, lost: &Lost, gone: &Gone) -> Check {
-        for _ in 0..2 {
+        for round in 0..LOOKS_MAX {
             self.rig.machine.clock.advance(PAUSE_NANOSECONDS);
             for _ in 0..STEPS_MAX {
                 match engine.step() {
@@ -336,6 +341,11 @@ impl Run {
                         return Ok(());
                     }
                 }
+            }
+            // The last of what the mover does may have changed what lies there, so that it is looked once more.
+            let lost = engine.status().lost;
+            if round > 0 && lost.is_none_or(|lost| lost.state != "looking") {
+                break;
             }
         }
         let status = engine.status();

@@ -323,26 +323,13 @@ impl Run {
 
     /// Another rung of durability; what a lower one left in RAM is durable on a higher one.
     fn set_rung(&mut self) -> Check {
-        let engine = self.engine()?;
         let index = self.serving.index;
         let name = self.volumes[index].name.clone();
         let promise = *self.serving.random.pick(&Promise::ALL);
-        let set = engine.datasets().set(&name, "durability", promise.word());
-        trace!(self.trace, "{name}: {promise:?}: {}", set.is_ok());
-        self.settings.property(&engine, &name, "durability", set.is_ok());
-        let raised = set.is_ok() && promise.covers_flush();
-        drop(engine);
-        if let Err(error) = set {
-            self.excuse("set durability", &error.to_string())?;
-        }
-        // Asked for again, since it is not known what became of one that failed.
-        let found = self.engine()?.datasets().get(&name, "durability");
-        let found = found.map_err(|error| Violation(format!("durability of {name}: {error}")))?;
-        let found = found.first().and_then(|found| Promise::of(&found.value));
-        let found = found.ok_or_else(|| Violation(format!("{name} has no durability")))?;
+        let (is_set, found) = self.set_promise(&name, promise)?;
         let volume = &mut self.volumes[index];
         let before = std::mem::replace(&mut volume.promise, found);
-        if raised && !before.covers_flush() {
+        if is_set && promise.covers_flush() && !before.covers_flush() {
             volume.history.synced();
         }
         Ok(())

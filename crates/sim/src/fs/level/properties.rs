@@ -7,7 +7,7 @@ use crate::{
     fs::past::RETENTIONS,
     fs::state::Promise,
     outcome::{Check, Violation},
-    trace, violation,
+    trace,
 };
 
 impl Run {
@@ -55,7 +55,6 @@ impl Run {
 
     /// Another durability of a filesystem or of the volume.
     fn change_promise(&mut self) -> Check {
-        let engine = self.engine()?;
         let promise = *self.random.pick(&Promise::ALL);
         let index = match self.volumes.is_empty() || self.random.chance(2, 3) {
             true => Some(self.random.index(self.filesystems.len())),
@@ -65,25 +64,31 @@ impl Run {
             || self.volumes[0].name.clone(),
             |index| self.filesystems[index].name.clone(),
         );
-        let set = engine.datasets().set(&name, "durability", promise.word());
-        trace!(self.trace, "{name}: {promise:?}: {}", set.is_ok());
-        self.settings.property(&engine, &name, "durability", set.is_ok());
-        drop(engine);
-        if let Err(error) = set {
-            self.excuse("set durability", &error.to_string())?;
-        }
-        // Asked for again, since it is not known what became of one that failed.
-        let found = self.engine()?.datasets().get(&name, "durability");
-        let found = found.map_err(|error| Violation(format!("durability of {name}: {error}")))?;
-        let found = found.first().and_then(|found| Promise::of(&found.value));
-        let Some(found) = found else {
-            violation!("{name} has no durability");
-        };
+        let (_, found) = self.set_promise(&name, promise)?;
         match index {
             Some(index) => self.filesystems[index].promise = found,
             None => self.volumes[0].promise = found,
         }
         Ok(())
+    }
+
+    /// Sets the durability of a dataset; whether that succeeded, and which one it has now.
+    pub(in crate::fs) fn set_promise(&mut self, name: &str, promise: Promise) -> Check<(bool, Promise)> {
+        let engine = self.engine()?;
+        let set = engine.datasets().set(name, "durability", promise.word());
+        trace!(self.trace, "{name}: {promise:?}: {}", set.is_ok());
+        self.settings.property(&engine, name, "durability", set.is_ok());
+        drop(engine);
+        let is_set = set.is_ok();
+        if let Err(error) = set {
+            self.excuse("set durability", &error.to_string())?;
+        }
+        // Asked for again, since it is not known what became of one that failed.
+        let found = self.engine()?.datasets().get(name, "durability");
+        let found = found.map_err(|error| Violation(format!("durability of {name}: {error}")))?;
+        let found = found.first().and_then(|found| Promise::of(&found.value));
+        let found = found.ok_or_else(|| Violation(format!("{name} has no durability")))?;
+        Ok((is_set, found))
     }
 
     pub(super) fn resize_volume(&mut self) -> Check {

@@ -112,23 +112,23 @@ impl Run {
         let newest = self.rig.machine.disk_count() - 1;
         let joined = engine.find_device(&format!("/simulated/disk{newest}"));
         if newest != gone.disk && !self.members.contains(&newest) && joined.is_ok_and(|info| !info.draining) {
-            return engine.remove_device(&number);
+            let begun = engine.remove_device(&number);
+            if !lacks_devices(&begun) {
+                return begun;
+            }
         }
         let fresh = self.add_fresh_disk();
-        let device = self.rig.machine.device(fresh);
-        let begun = engine.replace_opened(&number, device, false);
-        match begun {
-            // A tier that has fewer devices than copies gets one first, as it says.
-            Err(EngineError::Invalid(words)) if words.contains("add one to the tier first") => {
-                trace!(self.trace, "{words}");
-                let tier = engine.find_device(&number)?.tier;
-                let tier = engine.pool().tiers()[usize::from(tier)].settings.name.clone();
-                engine.add_opened(&tier, self.rig.machine.device(fresh), None, 1, false)?;
-                let second = self.add_fresh_disk();
-                engine.replace_opened(&number, self.rig.machine.device(second), false)
-            }
-            begun => begun,
+        let begun = engine.replace_opened(&number, self.rig.machine.device(fresh), false);
+        if !lacks_devices(&begun) {
+            return begun;
         }
+        // A tier that has fewer devices than copies gets one first, as it says.
+        trace!(self.trace, "the tier gets disk {fresh} first");
+        let tier = engine.find_device(&number)?.tier;
+        let tier = engine.pool().tiers()[usize::from(tier)].settings.name.clone();
+        engine.add_opened(&tier, self.rig.machine.device(fresh), None, 1, false)?;
+        let second = self.add_fresh_disk();
+        engine.replace_opened(&number, self.rig.machine.device(second), false)
     }
 
     /// Steps until the job of the replacement is over; now and then something comes in between.
@@ -166,8 +166,11 @@ impl Run {
             }
             if let Err(error) = stepped {
                 let words = error.to_string();
+                if waits_for_the_gone(&words) {
+                    continue;
+                }
                 ensure!(
-                    words.contains("full") || has_stopped(&words, gone),
+                    words.contains("full") || has_stopped(&words, gone) || misses_the_gone(&words, gone),
                     "a step while a missing disk is replaced: {error}"
                 );
                 return Ok(Driven::Full);
@@ -209,7 +212,11 @@ impl Run {
             }
             if let Err(words) = outcome {
                 ensure!(
-                    words.contains("full") || has_stopped(&words, gone) || !self.rig.machine.is_powered(),
+                    words.contains("full")
+                        || waits_for_the_gone(&words)
+                        || has_stopped(&words, gone)
+                        || misses_the_gone(&words, gone)
+                        || !self.rig.machine.is_powered(),
                     "the background while a disk is missing: {words}"
                 );
             }
@@ -267,7 +274,22 @@ impl Run {
     }
 }
 
+/// The tier would have fewer devices than copies.
+fn lacks_devices(begun: &Result<u64, EngineError>) -> bool {
+    matches!(begun, Err(EngineError::Invalid(words)) if words.contains("add one to the tier first"))
+}
+
 /// The pool stopped, since it had its log on the disk that is gone alone.
 fn has_stopped(words: &str, gone: &Gone) -> bool {
     !gone.covered && words.contains("stopped accepting writes")
+}
+
+/// The end of another disk is cut off once every device has taken the label that says so, or has left.
+fn waits_for_the_gone(words: &str) -> bool {
+    words.contains("is not cut off yet")
+}
+
+/// What the background comes upon that lay on the disk that is gone alone; a checkpoint needs nothing of it.
+fn misses_the_gone(words: &str, gone: &Gone) -> bool {
+    !gone.covered && gone.is_named(words) && !words.contains("metadata manifest")
 }

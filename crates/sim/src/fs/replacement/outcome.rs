@@ -37,6 +37,7 @@ impl Run {
             devices.iter().all(|info| info.state == DeviceState::Online),
             "a missing disk was replaced, and the pool has {devices:?}"
         );
+        trace!(self.trace, "at rest: {}", engine.status().state_detail);
         // Where there is no room for all copies, the devices stay behind.
         let room = engine.store().space().available_bytes > 4 * MIB;
         ensure!(

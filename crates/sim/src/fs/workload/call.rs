@@ -139,11 +139,10 @@ impl Run {
             Ok(shown) => shown,
             Err(error) => return self.after_error("reading everything", &error),
         };
-        if (TreeState { tree, exact: false }).is(&shown) {
-            let held = self.filesystems[index].held.clone();
-            ensure!(held.is_empty() || !shown.is_empty(), "there is no root");
+        let state = TreeState { tree, exact: false };
+        if state.is(&shown) {
             self.filesystems[index].history.push(TreeState {
-                tree: shown,
+                tree: shown.with_unnamed_of(&state.tree),
                 exact: true,
             });
         }
