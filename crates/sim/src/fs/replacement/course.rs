@@ -133,8 +133,21 @@ impl Run {
 
     /// Steps until the job of the replacement is over; now and then something comes in between.
     fn drive(&mut self, engine: &Arc<Engine>, gone: &Gone, lost: &Lost, troubles: &mut u64) -> Check<Driven> {
-        let emptying = || engine.jobs().into_iter().find(|job| engine.is_leaving(job.id));
-        let job = replacement_job(engine, gone.number).or_else(|| emptying().map(|job| job.id));
+        let in_the_way = || {
+            engine
+                .check_stays(gone.number)
+                .err()
+                .and_then(|busy| job_named(&busy))
+        };
+        let job = replacement_job(engine, gone.number).or_else(in_the_way);
+        let state = job.and_then(|job| engine.mover().state_of(job));
+        if let (Some(job), Some((JobState::Paused, reason))) = (job, state) {
+            // What was paused before the disk went never ends by itself: who wants it replaced gives that up, as he is told.
+            let given_up = engine.job_action(job, "cancel");
+            trace!(self.trace, "{reason}: paused, given up: {}", given_up.is_ok());
+            self.settle(engine, gone)?;
+            return Ok(Driven::Over);
+        }
         for _ in 0..STEPS_MAX {
             if *troubles > 0 && self.replacing.random.chance(1, 12) {
                 *troubles -= 1;
@@ -272,6 +285,13 @@ impl Run {
         }
         violation!("the pool is never opened")
     }
+}
+
+/// The job that is to be cancelled first, as these words say.
+fn job_named(busy: &EngineError) -> Option<u64> {
+    let words = busy.to_string();
+    let (_, behind) = words.split_once("jobs cancel ")?;
+    behind.split('\'').next()?.parse().ok()
 }
 
 /// The tier would have fewer devices than copies.
