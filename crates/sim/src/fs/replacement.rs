@@ -355,10 +355,13 @@ impl Run {
         let mut listed = status.tiers.iter().flat_map(|tier| &tier.devices);
         let listed = listed.find(|device| device.number == gone.number);
         let state = listed.map(|device| device.state.as_str());
-        // One that nothing was asked of since it is gone is not missed yet; one that was leaving may have left.
+        let tells = listed.is_some_and(|device| device.read_errors > 0);
+        // One that nothing was asked of since it is gone is not missed yet, and after a few reads that failed it shows these;
+        // one that was leaving may have left.
         ensure!(
             matches!(state, Some("missing" | "failing"))
-                || (lost.bytes == 0 && matches!(state, Some("online") | None)),
+                || (lost.bytes == 0 && matches!(state, Some("online") | None))
+                || (tells && state == Some("online")),
             "disk {} is missing, and status calls it {state:?}",
             gone.disk
         );

@@ -182,6 +182,17 @@ impl Run {
         discards: bool,
     ) -> Check<bool> {
         let mut model = self.volumes[self.serving.index].history.newest().clone();
+        // What is no whole block of it is written first, and a commit may come between: no sector is half done, but not all are
+        // done at once.
+        let (block, end) = (BLOCK as u64, offset + length);
+        let (head, tail) = (offset.next_multiple_of(block).min(end), end / block * block);
+        let mut parts = Vec::new();
+        for (from, to) in [(offset, head), (tail.max(head), end)] {
+            if from < to {
+                model.zero(from, to - from);
+                parts.push(model.clone());
+            }
+        }
         model.zero(offset, length);
         trace!(
             self.trace,
@@ -192,12 +203,20 @@ impl Run {
             true => device.discard(offset, length),
             false => device.write_zeroes(offset, length),
         };
+        if done.is_err() {
+            // Some of it may be done, as far as one can see.
+            let mut shown = vec![0; model.size as usize];
+            let is_shown = handle.read(0, &mut shown).is_ok();
+            parts.retain(|part| is_shown && part.read(0, shown.len()) == shown);
+        }
+        for part in parts {
+            self.volumes[self.serving.index].history.push(part);
+        }
         if !self.request_done(done, model, handle)? {
             return Ok(false);
         }
         // Whole blocks of it are holes now.
-        let block = BLOCK as u64;
-        let (from, to) = (offset.next_multiple_of(block), (offset + length) / block * block);
+        let (from, to) = (offset.next_multiple_of(block), tail);
         if from < to {
             match handle.block_status(from, to - from, usize::MAX >> 1) {
                 Ok(pieces) => ensure!(
