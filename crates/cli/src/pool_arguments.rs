@@ -135,7 +135,7 @@ pub enum TierCommand {
     },
     /// Set how a tier is used: promote_after, demote_after, high_water, low_water, landing (off, sequential, random, all: which
     /// new writes land on it), rate_limit, window (HH:MM-HH:MM in local time, when policies may move to and from it; what is
-    /// asked for does not wait), hold
+    /// asked for does not wait), hold, copies (1 to 4, each on a device of its own)
     Set {
         /// PROPERTY=VALUE, any number of them
         #[arg(required = true, value_name = "PROPERTY=VALUE")]

@@ -254,6 +254,48 @@ fn a_refused_change_of_a_tier_or_pool_changed_nothing() {
 }
 
 #[test]
+fn a_tier_keeps_as_many_copies_as_it_is_told() {
+    let machine = Machine::new();
+    machine.ok(&["pool", "create", "tank", "--tier", "fast=one:96M"]);
+    filesystem(&machine);
+    put(&machine, "before", 4 * MIB, 7);
+    let refused = machine.error(&["tier", "set", "copies=2", "tank/fast"], 1);
+    assert!(
+        refused.contains("the tier has 1") && refused.contains("terrace pool add tank fast="),
+        "{refused}"
+    );
+    machine.ok(&["pool", "add", "tank", "fast=two:96M"]);
+    machine.error(&["tier", "set", "copies=5", "tank/fast"], 2);
+    let told = machine.ok(&["tier", "set", "copies=2", "tank/fast"]);
+    assert!(told.contains("terrace scrub tank"), "{told}");
+    assert_eq!(machine.json(&["tier", "list", "tank"])[0]["copies"], json!(2));
+    machine.ok(&["scrub", "tank", "--wait"]);
+    machine.ok(&["stop", "tank"]);
+    // Either device is enough for all of it, what was there before too.
+    for gone in ["one", "two"] {
+        let away = machine.path("away");
+        fs::rename(machine.path(gone), &away).unwrap();
+        machine.ok(&["start", "tank", "--degraded"]);
+        machine.ok(&["get", "tank/data/before", "back"]);
+        assert!(
+            fs::read(machine.path("back")).unwrap() == noise(4 * MIB, 7),
+            "without {gone}"
+        );
+        fs::remove_file(machine.path("back")).unwrap();
+        machine.ok(&["stop", "tank"]);
+        fs::rename(&away, machine.path(gone)).unwrap();
+        machine.ok(&["start", "tank"]);
+        until("both are up to date", || {
+            machine.json(&["status", "tank"])["state"] == "online"
+        });
+        machine.ok(&["stop", "tank"]);
+    }
+    machine.ok(&["start", "tank"]);
+    let told = machine.ok(&["tier", "set", "copies=1", "tank/fast"]);
+    assert!(told.contains("until it is written anew"), "{told}");
+}
+
+#[test]
 fn heat_that_was_cleared_stays_away_after_a_crash() {
     let machine = Machine::new();
     machine.make_pool();

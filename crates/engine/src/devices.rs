@@ -190,8 +190,9 @@ impl Engine {
             .filter(|kept| copies > 1 && copies != *kept)
         {
             return Err(EngineError::Invalid(format!(
-                "tier '{tier}' keeps {kept} copies, which was settled when it was made; leave --copies out, or make another tier \
-                 with --before or --after, and take this one out"
+                "tier '{tier}' keeps {kept} copies; leave --copies out, and set it with 'terrace tier set copies={copies} {}/{tier}' once \
+                 the device is there",
+                self.pool.name()
             )));
         }
         Ok(position)

@@ -1,6 +1,6 @@
 //! `terrace tier list|set`: the tiers of a pool and their policies.
 
-use std::time::Duration;
+use std::{cmp::Ordering, time::Duration};
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
@@ -112,7 +112,15 @@ pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
                     "{writes} on tier '{name}' now, and no more on '{before}'"
                 ))?;
             }
-            Ok(())
+            let copies = |which| answer[which].as_u64();
+            match copies("copies").cmp(&copies("copies_before")) {
+                _ if session.json => Ok(()),
+                Ordering::Equal => Ok(()),
+                Ordering::Greater => output::line(&format!(
+                    "what is written from now on has that many copies; what is there gets them from 'terrace scrub {pool}'"
+                )),
+                Ordering::Less => output::line("what is there keeps its copies until it is written anew"),
+            }
         }
     }
 }

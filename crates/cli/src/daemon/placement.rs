@@ -86,6 +86,12 @@ impl Daemon {
         };
         let mut settings = tier.settings.clone();
         let properties: Vec<(String, String)> = parameters.value("properties")?;
+        let devices = self.engine.pool().devices();
+        let stays = |number: &&u16| {
+            let mut others = devices.iter().filter(|device| !device.draining);
+            others.any(|device| device.number == **number)
+        };
+        let staying = tier.devices.iter().filter(stays).count();
         let mut hold = None;
         for (property, value) in &properties {
             if property == "hold" {
@@ -103,6 +109,21 @@ impl Daemon {
             change_tier(&mut settings, property, value)
                 .map_err(|why| Failure::new(what.clone(), why, "").as_usage())?;
         }
+        let copies_before = tier.settings.copies;
+        if settings.copies != copies_before && usize::from(settings.copies) > staying {
+            return Err(Failure::new(
+                what,
+                format!(
+                    "copies cannot be {}: each lies on a device of its own, and the tier has {staying}",
+                    settings.copies
+                ),
+                format!(
+                    "add devices first: 'terrace pool add {} {name}=DEVICE'",
+                    self.pool
+                ),
+            ));
+        }
+        let copies = settings.copies;
         if settings.low_water > settings.high_water {
             return Err(Failure::new(
                 what,
@@ -152,10 +173,19 @@ impl Daemon {
             .set_tier(&name, settings)
             .map_err(|error| failed(&what, &error))?;
         set_hold(hold.filter(|_| first.is_none()))?;
+        if copies > copies_before {
+            self.engine
+                .mirror_metadata()
+                .map_err(|error| failed(&what, &error))?;
+        }
         let taken = taken
             .iter()
             .map(|(tier, landing)| json!({ "tier": tier, "landing": landing.as_str() }));
-        Ok(json!({ "landing_taken_from": taken.collect::<Vec<_>>() }))
+        Ok(json!({
+            "landing_taken_from": taken.collect::<Vec<_>>(),
+            "copies_before": copies_before,
+            "copies": copies,
+        }))
     }
 
     /// Why nothing more goes to the tier of a pin, if so.
@@ -193,6 +223,9 @@ fn tier_json(pool: &str, number: usize, tier: &TierInfo, size: u64, used: u64, l
 
 /// The least that a tier's rate may be limited to, bytes per second.
 const RATE_LIMIT_MIN: u64 = 64 << 10;
+
+/// The most copies that a tier may keep.
+const COPIES_MAX: u8 = 4;
 
 /// Sets one property of a tier.
 fn change_tier(settings: &mut TierSettings, property: &str, value: &str) -> Result<(), String> {
@@ -247,6 +280,13 @@ fn change_tier(settings: &mut TierSettings, property: &str, value: &str) -> Resu
                     })?,
             }
         }
+        "copies" => {
+            settings.copies = value
+                .parse()
+                .ok()
+                .filter(|copies| (1..=COPIES_MAX).contains(copies))
+                .ok_or_else(|| wrong("a number from 1 to 4"))?
+        }
         "window" => {
             settings.window = parse_window(value).ok_or_else(|| {
                 wrong("HH:MM-HH:MM, two local times from 00:00 to 23:59 such as 22:00-06:00, or always")
@@ -255,7 +295,7 @@ fn change_tier(settings: &mut TierSettings, property: &str, value: &str) -> Resu
         _ => {
             return Err(format!(
                 "a tier has no property '{property}'; there are promote_after, demote_after, high_water, low_water, \
-                 landing, rate_limit, window and hold"
+                 landing, rate_limit, window, hold and copies"
             ));
         }
     }
@@ -304,13 +344,14 @@ mod tests {
             ("promote_after", "7"),
             ("demote_after", "1d"),
             ("rate_limit", "50M"),
+            ("copies", "4"),
             ("window", "22:00-06:00"),
         ] {
             change_tier(&mut settings, property, value).unwrap();
         }
         assert_eq!(settings.high_water, 0.9);
         assert_eq!(settings.demote_after_seconds, 86_400);
-        assert_eq!(settings.rate_limit, 50 << 20);
+        assert_eq!((settings.rate_limit, settings.copies), (50 << 20, 4));
         change_tier(&mut settings, "window", "always").unwrap();
         assert_eq!(settings.window, "");
         for (property, value) in [
@@ -326,6 +367,9 @@ mod tests {
             ("demote_after", "500ms"),
             ("rate_limit", "0"),
             ("rate_limit", "50"),
+            ("copies", "0"),
+            ("copies", "5"),
+            ("copies", "-1"),
             ("nonsense", "1"),
         ] {
             assert!(

@@ -38,6 +38,16 @@ impl Engine {
         Ok(taken)
     }
 
+    /// Gives log and metadata their second copy now, as far as there is a device with room for it; whether they have it. Who asks
+    /// for copies does not wait for the next segment of the log. Takes as long as copying what metadata lies on one device.
+    ///
+    /// # Errors
+    /// `Store` if a device fails.
+    pub fn mirror_metadata(&self) -> Result<bool, EngineError> {
+        self.check_open()?;
+        Ok(self.chunks.mirror_now()?)
+    }
+
     /// Whether as many copies leave room for what was promised, as far as there is room for that now.
     fn check_copies(&self, name: &str, copies: u8) -> Result<(), EngineError> {
         let tiers = self.pool.tiers();
