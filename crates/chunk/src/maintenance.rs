@@ -195,9 +195,9 @@ impl ChunkStore {
         self.checkpoint()
     }
 
-    /// Gives log and metadata their second copy at once, as far as there is room; whether they have it.
+    /// Gives log and metadata their second copy at once, as far as there is room; whether they have it, also for the next opening.
     pub fn mirror_now(&self) -> Result<bool, StoreError> {
-        if self.is_mirrored() {
+        if self.is_mirrored() && !self.meta.has_unlisted() {
             return Ok(true);
         }
         if !self.log.is_mirrored() {

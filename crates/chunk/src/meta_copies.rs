@@ -161,13 +161,17 @@ impl MetaStorage {
     fn replace_copies(&self, number: u32, copies: Copies, new: Option<SegmentId>) {
         let mut state = self.state.lock();
         let State {
-            segments, replaced, ..
+            segments,
+            replaced,
+            has_unlisted,
+            ..
         } = &mut *state;
         let Some(segment) = segments.get_mut(&number) else {
             // Nothing in it lives any more: it went meanwhile, with the copies that it had.
             replaced.extend(new);
             return;
         };
+        *has_unlisted = true;
         let old = std::mem::replace(&mut segment.copies, copies);
         replaced.extend(old.iter().filter(|old| copies.iter().all(|copy| copy != *old)));
     }

@@ -47,6 +47,8 @@ pub(crate) struct State {
     live_bytes: u64,
     /// The newest copy of the root.
     pub(crate) root_copy: Option<Extent>,
+    /// Copies were made or replaced that no durable root lists yet.
+    pub(crate) has_unlisted: bool,
     /// Copies that were replaced; released when a root that lists the new ones is durable.
     pub(crate) replaced: Vec<SegmentId>,
 }
@@ -184,7 +186,12 @@ impl MetaStorage {
 
     /// Copies that a written root no longer lists, to be released now.
     pub fn release_replaced(&self) {
-        let replaced = std::mem::take(&mut self.state.lock().replaced);
+        let replaced = {
+            let mut state = self.state.lock();
+            // Whoever makes copies and whoever writes roots do not work at the same time.
+            state.has_unlisted = false;
+            std::mem::take(&mut state.replaced)
+        };
         // Of a device that is gone nothing is claimed.
         for segment in replaced
             .into_iter()
@@ -194,6 +201,11 @@ impl MetaStorage {
                 tracing::error!(%segment, %error, "a metadata segment could not be released");
             }
         }
+    }
+
+    /// Whether there are copies that an opening would not know of.
+    pub fn has_unlisted(&self) -> bool {
+        self.state.lock().has_unlisted
     }
 
     /// Puts a copy of the root that was just written in the place of the one before. It takes no segment of its own:
