@@ -31,7 +31,7 @@ pub const TABLE_CANDIDATES: u8 = 0x05;
 pub const TABLE_LIVE: u8 = 0x06;
 
 /// Most copies of a chunk.
-pub const COPIES_MAX: usize = 4;
+pub const COPIES_MAX: usize = terrace_pool::COPIES_MAX as usize;
 
 /// Where one copy of a chunk's header starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

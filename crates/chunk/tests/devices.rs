@@ -25,6 +25,18 @@ fn store_of(tiers: &[(&str, u8, usize)]) -> (Vec<Arc<FaultDevice>>, Arc<ChunkSto
     (all, ChunkStore::create(make_pool(&groups), options(1)).unwrap())
 }
 
+/// The store of a pool of which only these devices are left.
+fn opened_with(left: &[Arc<FaultDevice>]) -> Arc<ChunkStore> {
+    let left = left.iter().map(|device| device.clone() as Arc<dyn Device>);
+    let degraded = OpenOptions {
+        degraded: true,
+        parallelism: Parallelism::Sequential,
+        ..OpenOptions::default()
+    };
+    let pool = Pool::open(left.collect(), degraded).unwrap();
+    ChunkStore::open(Arc::new(pool), options(2)).unwrap()
+}
+
 fn put(store: &ChunkStore, seeds: std::ops::Range<u64>) -> Result<(Vec<ChunkId>, Sequence), StoreError> {
     let contents: Vec<Vec<u8>> = seeds.map(|seed| noise(seed, 60_000)).collect();
     let pieces: Vec<Piece<'_>> = contents.iter().map(|content| piece(content)).collect();
@@ -412,6 +424,31 @@ fn a_device_can_be_emptied() {
     audit(&store);
 }
 
+/// Who asks for second copies at once has them at the next opening too, also those that the background made just before.
+#[test]
+fn a_second_copy_that_is_told_of_is_known_to_the_next_opening() {
+    let (devices, store) = store_of(&[("only", 1, 2)]);
+    let pool = store.pool().clone();
+    pool.set_draining(1, true).unwrap();
+    let (ids, sequence) = put(&store, 0..20).unwrap();
+    store.flush(sequence).unwrap();
+    store.checkpoint().unwrap();
+    settle(&store);
+    pool.set_draining(1, false).unwrap();
+    // The log goes on with two copies; then the background copies the metadata, and no root tells of it yet.
+    for _ in 0..3 {
+        store.checkpoint().unwrap();
+    }
+    while !store.is_mirrored() {
+        store.step().unwrap();
+    }
+    assert!(store.mirror_now().unwrap());
+    drop((store, pool));
+    let store = opened_with(&devices[1..]);
+    assert_eq!(store.metadata_out_of_reach(), 0);
+    assert!(ids.iter().all(|id| store.chunk_info(*id).unwrap().is_some()));
+}
+
 #[test]
 fn metadata_that_had_room_on_one_device_only_gets_its_second_copy_later() {
     let (devices, store) = store_of(&[("only", 1, 2)]);
@@ -433,14 +470,7 @@ fn metadata_that_had_room_on_one_device_only_gets_its_second_copy_later() {
     assert!(store.is_mirrored());
     audit(&store);
     drop((store, pool));
-    let left: Vec<Arc<dyn Device>> = vec![devices[1].clone()];
-    let degraded = OpenOptions {
-        degraded: true,
-        parallelism: Parallelism::Sequential,
-        ..OpenOptions::default()
-    };
-    let pool = Pool::open(left, degraded).unwrap();
-    let store = ChunkStore::open(Arc::new(pool), options(2)).unwrap();
+    let store = opened_with(&devices[1..]);
     assert_eq!(store.metadata_out_of_reach(), 0);
     assert!(ids.iter().all(|id| store.chunk_info(*id).unwrap().is_some()));
 }
@@ -468,14 +498,7 @@ fn metadata_with_both_copies_on_one_device_is_written_anew_on_two() {
     assert!(store.is_mirrored());
     audit(&store);
     drop((store, pool));
-    let left: Vec<Arc<dyn Device>> = vec![devices[0].clone()];
-    let degraded = OpenOptions {
-        degraded: true,
-        parallelism: Parallelism::Sequential,
-        ..OpenOptions::default()
-    };
-    let pool = Pool::open(left, degraded).unwrap();
-    let store = ChunkStore::open(Arc::new(pool), options(2)).unwrap();
+    let store = opened_with(&devices[..1]);
     assert_eq!(store.metadata_out_of_reach(), 0);
     assert!(ids.iter().all(|id| store.chunk_info(*id).unwrap().is_some()));
 }
@@ -512,16 +535,7 @@ fn tables_that_went_with_the_only_device_that_had_them_are_written_anew() {
     // Nothing is asked of the device any more, also by the next one.
     store.checkpoint().unwrap();
     drop((store, pool));
-    let left = devices[1..]
-        .iter()
-        .map(|device| device.clone() as Arc<dyn Device>);
-    let degraded = OpenOptions {
-        degraded: true,
-        parallelism: Parallelism::Sequential,
-        ..OpenOptions::default()
-    };
-    let pool = Pool::open(left.collect(), degraded).unwrap();
-    let store = ChunkStore::open(Arc::new(pool), options(2)).unwrap();
+    let store = opened_with(&devices[1..]);
     assert!(is_whole(&store) && store.metadata_out_of_reach() == 0);
 }
 

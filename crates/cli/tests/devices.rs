@@ -356,7 +356,7 @@ fn a_tier_with_fewer_devices_than_copies_is_told() {
     let told = String::from_utf8_lossy(&removed.stderr).into_owned();
     assert!(removed.status.success() && told.contains(warning), "{told}");
     assert_eq!(state(), ("degraded".to_owned(), warning.to_owned()));
-    // How many copies there are is settled when a tier is made.
+    // How many copies a tier keeps is not changed by what joins it.
     let line = machine.error(&["pool", "add", "tank", "pair=c.img:96M", "--copies", "3"], 1);
     assert!(line.contains("'pair' keeps 2 copies"), "{line}");
     assert!(!machine.path("c.img").exists());

@@ -47,7 +47,7 @@ pub use presence::Presence;
 pub use root::ROOT_BYTES_MAX;
 pub use scan::{FoundDevice, FoundPool, is_pool_member, scan};
 pub use segment::{SegmentId, SegmentKind, SegmentRange, SegmentRead, SegmentWrite};
-pub use tier::{HIGH_WATER_DEFAULT, LOW_WATER_DEFAULT, TierSettings};
+pub use tier::{COPIES_MAX, HIGH_WATER_DEFAULT, LOW_WATER_DEFAULT, TierSettings};
 
 /// The identity of a pool: 128 random bits.
 pub type PoolId = [u8; 16];

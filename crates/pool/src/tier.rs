@@ -18,6 +18,9 @@ pub const HIGH_WATER_DEFAULT: f64 = 0.85;
 /// See [`HIGH_WATER_DEFAULT`].
 pub const LOW_WATER_DEFAULT: f64 = 0.6;
 
+/// The most copies that a tier may keep.
+pub const COPIES_MAX: u8 = 4;
+
 /// Settings of a tier, kept in the labels and changeable at any time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TierSettings {
@@ -76,9 +79,9 @@ impl TierSettings {
                 self.name
             ));
         }
-        if !(1..=4).contains(&self.copies) {
+        if !(1..=COPIES_MAX).contains(&self.copies) {
             return Err(format!(
-                "tier '{}': copies must be 1 to 4, not {}",
+                "tier '{}': copies must be 1 to {COPIES_MAX}, not {}",
                 self.name, self.copies
             ));
         }

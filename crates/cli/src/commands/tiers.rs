@@ -112,9 +112,16 @@ pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
                     "{writes} on tier '{name}' now, and no more on '{before}'"
                 ))?;
             }
+            if session.json {
+                return Ok(());
+            }
+            if answer["metadata_mirrored"] == false {
+                output::line(&format!(
+                    "log and metadata have one copy still: 'terrace status {pool}' says so until they have two"
+                ))?;
+            }
             let copies = |which| answer[which].as_u64();
             match copies("copies").cmp(&copies("copies_before")) {
-                _ if session.json => Ok(()),
                 Ordering::Equal => Ok(()),
                 Ordering::Greater => output::line(&format!(
                     "what is written from now on has that many copies; what is there gets them from 'terrace scrub {pool}'"

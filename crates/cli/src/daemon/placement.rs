@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_engine::parse_duration;
-use terrace_pool::{Landing, TierInfo, TierSettings, landing_tier};
+use terrace_pool::{COPIES_MAX, Landing, TierInfo, TierSettings, landing_tier};
 
 use super::{
     Daemon,
@@ -173,11 +173,14 @@ impl Daemon {
             .set_tier(&name, settings)
             .map_err(|error| failed(&what, &error))?;
         set_hold(hold.filter(|_| first.is_none()))?;
-        if copies > copies_before {
-            self.engine
-                .mirror_metadata()
-                .map_err(|error| failed(&what, &error))?;
-        }
+        // The tier is set, whatever becomes of this: what it could not do is done later, and `status` says so until then.
+        let mirrored = (copies > copies_before).then(|| {
+            let mirrored = self.engine.mirror_metadata();
+            mirrored.unwrap_or_else(|error| {
+                tracing::warn!(%error, "log and metadata did not get their second copy at once");
+                false
+            })
+        });
         let taken = taken
             .iter()
             .map(|(tier, landing)| json!({ "tier": tier, "landing": landing.as_str() }));
@@ -185,6 +188,7 @@ impl Daemon {
             "landing_taken_from": taken.collect::<Vec<_>>(),
             "copies_before": copies_before,
             "copies": copies,
+            "metadata_mirrored": mirrored,
         }))
     }
 
@@ -223,9 +227,6 @@ fn tier_json(pool: &str, number: usize, tier: &TierInfo, size: u64, used: u64, l
 
 /// The least that a tier's rate may be limited to, bytes per second.
 const RATE_LIMIT_MIN: u64 = 64 << 10;
-
-/// The most copies that a tier may keep.
-const COPIES_MAX: u8 = 4;
 
 /// Sets one property of a tier.
 fn change_tier(settings: &mut TierSettings, property: &str, value: &str) -> Result<(), String> {
@@ -285,7 +286,7 @@ fn change_tier(settings: &mut TierSettings, property: &str, value: &str) -> Resu
                 .parse()
                 .ok()
                 .filter(|copies| (1..=COPIES_MAX).contains(copies))
-                .ok_or_else(|| wrong("a number from 1 to 4"))?
+                .ok_or_else(|| wrong(&format!("a number from 1 to {COPIES_MAX}")))?
         }
         "window" => {
             settings.window = parse_window(value).ok_or_else(|| {
