@@ -21,6 +21,10 @@ pub const ZSTD: u8 = 2;
 /// How much of a large chunk is tried, at three places, before all of it is compressed; of smaller ones a sixteenth.
 const PROBE_BYTES_MAX: usize = 4096;
 const PROBE_PART: usize = 16;
+/// Samples must become shorter by this part of them. What would save an eighth as a whole is missed where samples save less: of what
+/// programs, libraries and documents save 0.1 to 0.6 %, of Rust's archives 1.3 %. Noise with something regular in each line of the
+/// processor's cache, which saves 7 %, is not compressed in vain.
+const SAMPLES_SAVE_PART: usize = 13;
 /// Less is never compressed.
 const BYTES_MIN: usize = 64;
 /// Chunks below this are compressed without a probe.
@@ -44,7 +48,7 @@ pub fn try_samples(content: &[u8], wanted: Compression, scratch: &mut Scratch) -
     for start in [0, content.len() / 2, content.len() - probe] {
         samples.extend_from_slice(&content[start..start + probe]);
     }
-    match lz4_into(samples, output).is_some_and(|length| length < samples.len() - probe / PROBE_PART) {
+    match lz4_into(samples, output).is_some_and(|length| length < samples.len() - samples.len() / SAMPLES_SAVE_PART) {
         true => Trial::Pays,
         false => Trial::Vain,
     }
@@ -235,6 +239,32 @@ mod tests {
         assert_eq!(
             compress(&text, Compression::Off, Trial::Untried, &mut scratch),
             RAW
+        );
+    }
+
+    #[test]
+    fn noise_with_something_regular_in_each_line_of_cache_is_not_compressed_in_vain() {
+        // As benchmarks fill their buffers: of each 64 bytes, the first begin with zeroes. LZ4 would save 7 %.
+        let mut content = vec![0u8; 16 * 1024];
+        blake3::Hasher::new().finalize_xof().fill(&mut content);
+        for line in content.chunks_mut(64) {
+            line[2..10].fill(0);
+        }
+        let mut scratch = Scratch::default();
+        let length = lz4_into(&content, &mut scratch.output).unwrap();
+        let saved = content.len() - length;
+        assert!(saved > content.len() / 32 && saved < content.len() / 8, "{saved}");
+        assert_eq!(
+            try_samples(&content, Compression::Lz4, &mut scratch),
+            Trial::Vain
+        );
+        // What barely pays as a whole is found all the same.
+        for line in content.chunks_mut(64) {
+            line[10..18].fill(0);
+        }
+        assert_eq!(
+            compress(&content, Compression::Lz4, Trial::Untried, &mut scratch),
+            LZ4
         );
     }
 
