@@ -48,7 +48,9 @@ pub fn try_samples(content: &[u8], wanted: Compression, scratch: &mut Scratch) -
     for start in [0, content.len() / 2, content.len() - probe] {
         samples.extend_from_slice(&content[start..start + probe]);
     }
-    match lz4_into(samples, output).is_some_and(|length| length < samples.len() - samples.len() / SAMPLES_SAVE_PART) {
+    match lz4_into(samples, output)
+        .is_some_and(|length| length < samples.len() - samples.len() / SAMPLES_SAVE_PART)
+    {
         true => Trial::Pays,
         false => Trial::Vain,
     }
@@ -254,10 +256,7 @@ mod tests {
         let length = lz4_into(&content, &mut scratch.output).unwrap();
         let saved = content.len() - length;
         assert!(saved > content.len() / 32 && saved < content.len() / 8, "{saved}");
-        assert_eq!(
-            try_samples(&content, Compression::Lz4, &mut scratch),
-            Trial::Vain
-        );
+        assert_eq!(try_samples(&content, Compression::Lz4, &mut scratch), Trial::Vain);
         // What barely pays as a whole is found all the same.
         for line in content.chunks_mut(64) {
             line[10..18].fill(0);

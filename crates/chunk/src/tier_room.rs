@@ -118,17 +118,22 @@ impl TierRoom {
 }
 
 impl ChunkStore {
-    /// The tier where small writes land, if that is above another one and too little room is there for so many bytes.
+    /// The tier where small writes land, if too little room is there for so many bytes. On the last one that is room beyond the
+    /// reserve of the pool: there is no other place for them.
     pub(crate) fn short_tier_for(&self, bytes: u64, garbage_part: u64) -> Option<u8> {
         let tiers = self.pool.tiers();
         let at = self.landing_tier(StreamKey::Random, &tiers)?;
-        if at + 1 >= tiers.len() || at >= usize::from(self.resting_from()) {
+        if at >= usize::from(self.resting_from()) {
             return None;
         }
         let rooms = self.rooms_of(&tiers);
-        let (room, tier) = (rooms.get(at)?, tiers.get(at)?);
-        let is_short = !room.has_room_for(bytes, garbage_part, tier.landing_mark);
-        is_short.then_some(at as u8)
+        let (mut room, tier) = (*rooms.get(at)?, tiers.get(at)?);
+        let is_last = at + 1 >= tiers.len();
+        if is_last {
+            room.floor = room.floor.max(self.reserve_segments());
+        }
+        let mark = if is_last { 1.0 } else { tier.landing_mark };
+        (!room.has_room_for(bytes, garbage_part, mark)).then_some(at as u8)
     }
 
     /// The room of each tier, fastest first.

@@ -35,7 +35,8 @@ impl Datasets {
     /// Commits these as one state; where one of them cannot be committed, the others are all the same, each as a state of its own.
     /// Gives those that are to `done`; returns the newest checkpoint, and the first error.
     fn commit_what_can_be(&self, nodes: Vec<Arc<Node>>, done: impl Fn(&Node)) -> (u64, Option<DatasetError>) {
-        self.clear_landing();
+        let environment = &self.environment;
+        self.clear_landing(environment.budget.dirty_bytes() + environment.ahead.bytes());
         let close = |nodes| self.close_checkpoint(nodes, |checkpoint, nodes| self.retain(checkpoint, nodes));
         let note = |node: &Arc<Node>| {
             node.state.failed_commits().store(0, Ordering::Relaxed);

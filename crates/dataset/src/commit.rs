@@ -88,7 +88,10 @@ impl LiveDataset {
     }
 
     fn commit_now(&self) -> Result<Sequence, FsError> {
-        self.dataset.environment().relief.clear_landing();
+        self.dataset
+            .environment()
+            .relief
+            .clear_landing(self.uncommitted_bytes());
         let _lock = self.dataset.commit_lock();
         if self.dataset.is_gone() {
             return Err(FsError::Stale);

@@ -4,12 +4,14 @@
 //! good half they are all the room that there is, and come back only when the rest of their chunk is written anew
 //! (`Cut::Survivors`). Whoever commits does that for as much as he is about to write, as he brings garbage back segment by segment
 //! (`chunk/src/compaction.rs`): left to the mover alone, which comes by once a second, what is written meanwhile
-//! lands on the slower tier and is read from there later (F2FS, Lee et al. 2015, cleans in the foreground for the same reason).
+//! lands on the slower tier and is read from there later (F2FS, Lee et al. 2015, cleans in the foreground for the same reason). Where small
+//! writes land on the last tier, room beyond the pool's reserve is meant: there compaction would have to find it for each writer in segments that
+//! are full of chunks of which half is dead.
 //!
 //! Invariants: nothing is done as long as there is room; regions of which most was written over come first, each but once until as
-//! much of it is again; for one commit no more than about four times of what it writes is brought back, so that each waits for its own; a commit
-//! looks at a bounded number of regions in vain, and then there is a rest; one clears at a time, and the others wait for him, or what they
-//! write would land below; who clears holds no lock that a commit needs.
+//! much of it is again; for a commit about four times of what it writes is brought back, and what a region gives beyond that counts for the
+//! commits after it, so that each waits for its own; a commit looks at a bounded number of regions in vain, and then there is a rest; one
+//! clears at a time, and the others wait for him, or what they write would land below; who clears holds no lock that a commit needs.
 
 use std::{
     cell::{Cell, RefCell},
@@ -33,7 +35,7 @@ use crate::{
 /// garbage is no room up to: the dearer what is written anew, the shorter must room be. (Compaction of segments of which a third is
 /// garbage writes two bytes for each that it gives back, as regions do of which a third is dead.)
 const PARTS: [(u16, u64); 2] = [(WHOLE_PART / 2, 2), (WHOLE_PART / 4, 6)];
-/// How many times what a commit writes is brought back for it at most.
+/// How many times what a commit writes is brought back for it.
 const AHEAD: u64 = 4;
 /// Regions that are written anew together at most.
 const REGIONS: u64 = 4;
@@ -47,7 +49,8 @@ const LAST_PART: u64 = 32;
 /// What those who clear leave to one another.
 #[derive(Debug, Default)]
 pub(crate) struct Landing {
-    turn: Mutex<()>,
+    /// What was brought back beyond what the commits so far were to have, bytes.
+    turn: Mutex<u64>,
     /// Until when nothing is looked at.
     rests_until: AtomicU64,
 }
@@ -61,19 +64,19 @@ struct Cleared {
 }
 
 impl Datasets {
-    /// Sees to it that what is dirty finds room where it lands. No lock is held.
-    pub(crate) fn clear_landing(&self) {
+    /// Sees to it that what is dirty finds room where it lands, for a commit of about so many bytes. No lock is held.
+    pub(crate) fn clear_landing(&self, bytes: u64) {
         let environment = &self.environment;
         let landing = &environment.relief.landing;
         let rests = || environment.clock.monotonic_nanoseconds() < landing.rests_until.load(Relaxed);
         if rests() || self.short_tier(PARTS[0].1).is_none() {
             return;
         }
-        let _turn = landing.turn.lock();
+        let mut beyond = landing.turn.lock();
         if rests() {
             return;
         }
-        match self.clear() {
+        match self.clear(bytes.saturating_mul(AHEAD), &mut beyond) {
             Ok(true) => {}
             Ok(false) => {
                 let now = environment.clock.monotonic_nanoseconds();
@@ -89,10 +92,15 @@ impl Datasets {
         self.environment.store.short_landing_tier(bytes, garbage_part)
     }
 
-    /// Writes regions anew until there is room, or enough came back; `false` if it is no use to go on looking now.
-    fn clear(&self) -> Result<bool, StoreError> {
+    /// Writes regions anew until there is room, or so many bytes came back, of which `beyond` are there already; `false` if it is no use to
+    /// go on looking now.
+    fn clear(&self, bytes: u64, beyond: &mut u64) -> Result<bool, StoreError> {
         let fragments = &self.environment.fragments;
-        let mut left = self.environment.budget.dirty_bytes() * AHEAD;
+        let mut left = bytes.saturating_sub(*beyond);
+        *beyond = beyond.saturating_sub(bytes);
+        if left == 0 {
+            return Ok(true);
+        }
         let at_once = (left / REGION_BYTES).clamp(1, REGIONS) as usize;
         let mut in_vain = 0;
         for (part, garbage_part) in PARTS {
@@ -117,10 +125,11 @@ impl Datasets {
                 if without_room || in_vain >= IN_VAIN_MAX {
                     return Ok(false);
                 }
-                left = left.saturating_sub(cleared.won);
-                if left == 0 {
+                if cleared.won >= left {
+                    *beyond = cleared.won - left;
                     return Ok(true);
                 }
+                left -= cleared.won;
             }
         }
         Ok(true)
@@ -129,7 +138,9 @@ impl Datasets {
     /// Writes anew what is left of these regions on a tier, where that gives back enough.
     fn clear_regions(&self, taken: &[(Fragment, u64)], tier: u8) -> Cleared {
         let store = &self.environment.store;
-        let usage = store.space().tiers.into_iter().nth(usize::from(tier));
+        let space = store.space();
+        let tiers = space.tiers.len();
+        let usage = space.tiers.into_iter().nth(usize::from(tier));
         let usage = usage.unwrap_or_default();
         let planned_bytes = Cell::new(0);
         let without_room = RefCell::new(BTreeSet::new());
@@ -147,7 +158,12 @@ impl Datasets {
         };
         let fragments: Vec<Fragment> = taken.iter().map(|(fragment, _)| *fragment).collect();
         let _disturbed = self.environment.foreground.disturb();
-        let results = self.relayout(&fragments, Cut::Survivors, &wanted, REGION_BYTES);
+        // Below the last tier there is none: room is short in all of the pool, and its reserve is what there is to work in.
+        let cut = match usize::from(tier) + 1 < tiers {
+            true => Cut::Survivors,
+            false => Cut::ForRoom,
+        };
+        let results = self.relayout(&fragments, cut, &wanted, REGION_BYTES);
         let (mut won, mut written, mut looked) = (0, 0, Vec::with_capacity(taken.len()));
         for (fragment, result) in fragments.iter().zip(results) {
             looked.push(match result {

@@ -105,10 +105,10 @@ impl Relief {
         is_first
     }
 
-    /// Before a commit: see [`landing`](crate::landing).
-    pub(crate) fn clear_landing(&self) {
+    /// Before a commit of about so many bytes: see [`landing`](crate::landing).
+    pub(crate) fn clear_landing(&self, bytes: u64) {
         if let Some(datasets) = self.by.get().and_then(Weak::upgrade) {
-            datasets.clear_landing();
+            datasets.clear_landing(bytes);
         }
     }
 

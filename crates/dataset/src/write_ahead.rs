@@ -139,6 +139,11 @@ struct Candidate {
 }
 
 impl LiveDataset {
+    /// What a commit would write or has written already, bytes.
+    pub(crate) fn uncommitted_bytes(&self) -> u64 {
+        self.dirty_bytes.load(Relaxed) + self.ahead.bytes.load(Relaxed)
+    }
+
     /// Queues the slots that a write from `offset` to `end` completed, if it belongs to a stream. The gate and the
     /// state are held.
     pub(crate) fn queue_ahead(&self, object: &Arc<Object>, state: &mut State, offset: u64, end: u64) {
