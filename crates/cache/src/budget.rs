@@ -185,6 +185,12 @@ impl Budget {
             || self.line_up(delay, self.began.elapsed(), true).is_some()
     }
 
+    /// Whether writers are slowed: who can do himself what commits would have to do for him does better. Always where time does not
+    /// pass.
+    pub fn is_slowing(&self) -> bool {
+        !self.delays.load(Relaxed) || self.dirty_bytes() > self.dirty_limit_bytes() / 2
+    }
+
     /// Delays the calling writer of `bytes`. To be called with no lock held.
     pub fn throttle(&self, bytes: u64) {
         let delay = self.delay(bytes);
@@ -272,10 +278,12 @@ mod tests {
     fn nobody_is_delayed_below_half_or_where_time_does_not_pass() {
         let budget = Budget::new(8 << 20);
         budget.add_dirty(budget.dirty_limit_bytes() / 2);
-        assert!((0..1000).all(|_| budget.passes(1 << 20)));
+        assert!((0..1000).all(|_| budget.passes(1 << 20)) && !budget.is_slowing());
         budget.add_dirty(budget.dirty_limit_bytes() / 2);
-        assert!(!budget.passes(1 << 20));
-        assert!(budget.without_delays().passes(1 << 30));
+        assert!(!budget.passes(1 << 20) && budget.is_slowing());
+        budget.sub_dirty(u64::MAX);
+        let budget = budget.without_delays();
+        assert!(budget.passes(1 << 30) && budget.is_slowing());
     }
 
     #[test]

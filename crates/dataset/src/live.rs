@@ -32,6 +32,7 @@ use crate::{
     state::DatasetState,
     versions::{Old, damaged, decode_region, split_value},
     write_ahead::Ahead,
+    write_through::Large,
 };
 
 /// Room that a change of metadata takes until it is committed, bytes.
@@ -94,6 +95,7 @@ pub(crate) struct LiveDataset {
     pub(crate) group: Group,
     /// What is to be written ahead of a commit.
     pub(crate) ahead: Ahead,
+    pub(crate) large: Large,
     pub(crate) relayouts: Relayouts,
 }
 
@@ -125,6 +127,7 @@ impl LiveDataset {
             building: AtomicBool::new(false),
             group: Group::default(),
             ahead: Ahead::new(dataset.environment().ahead.clone()),
+            large: Large::default(),
             relayouts: Relayouts::default(),
             dataset,
         }
@@ -370,6 +373,13 @@ impl LiveDataset {
     /// when the budget is used up and nothing can be written ahead; with `durability=ram` when half of it is, as nobody
     /// else may write what is kept there. What is returned is kept until the write is done. No lock is held.
     pub(crate) fn throttle(&self, bytes: u64) -> Result<Admitted<'_>, FsError> {
+        let admitted = self.admit(bytes)?;
+        self.dataset.environment().budget.throttle(bytes);
+        Ok(admitted)
+    }
+
+    /// The same, and he is not delayed yet.
+    pub(crate) fn admit(&self, bytes: u64) -> Result<Admitted<'_>, FsError> {
         let budget = &self.dataset.environment().budget;
         if self.ahead.is_long() {
             self.help_write_ahead();
@@ -381,17 +391,15 @@ impl LiveDataset {
         if kept_full() {
             self.commit()?;
         }
-        let admitted = loop {
+        loop {
             if let Some(admitted) = budget.admit(bytes) {
-                break admitted;
+                return Ok(admitted);
             }
             if !self.write_ahead_step() {
                 self.commit()?;
-                break budget.admit_always(bytes);
+                return Ok(budget.admit_always(bytes));
             }
-        };
-        budget.throttle(bytes);
-        Ok(admitted)
+        }
     }
 
     /// With `durability=sync`, makes the operation that just ended durable. No lock is held.

@@ -349,6 +349,18 @@ impl Layer {
             .is_some_and(|(_, end)| *end > block)
     }
 
+    /// Whether none of these blocks was written since the layer began.
+    pub(crate) fn is_untouched(&self, from: u64, to: u64) -> bool {
+        let blocks = u64::from(REGION_BLOCKS);
+        let is_mapped = |(region, record): (&u64, &RegionRecord)| {
+            let first = region * blocks;
+            let (from, to) = (from.max(first) - first, to.min(first + blocks) - first);
+            record.range(from as u32, to as u32).next().is_some()
+        };
+        let mut mapped = self.mapped.range(from / blocks..to.div_ceil(blocks));
+        self.clean_blocks(from, to) == to - from && !mapped.any(is_mapped)
+    }
+
     /// How many of these blocks are not dirty yet.
     pub(crate) fn clean_blocks(&self, from: u64, to: u64) -> u64 {
         let mut clean = to - from;

@@ -132,8 +132,12 @@ impl Volume {
 
     fn write_content(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {
         self.live.writable()?;
-        let _admitted = self.live.throttle(data.len() as u64)?;
+        let bytes = data.len() as u64;
+        let _admitted = self.live.admit(bytes)?;
         let through = self.live.store_through(&self.object, offset, data)?;
+        if through.is_none() {
+            self.live.dataset.environment().budget.throttle(bytes);
+        }
         {
             // Whole blocks change at one moment, under the state's lock: their writers need no other order. Whoever changes a
             // part of a block reads the rest first, and is alone meanwhile.

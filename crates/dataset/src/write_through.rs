@@ -1,6 +1,8 @@
-//! Writing through: the whole chunks of a large write of a stream go to the store from where they came, and never become
+//! Writing through: the whole chunks of a large write go to the store from where they came, and never become
 //! pages. Copied into pages first, they would be out of the processor's caches when they are hashed, and the copy alone costs
-//! half as much as the hash. What such a write has before its first whole chunk and behind its last becomes pages, and meets
+//! half as much as the hash. But who is alone gets on faster with pages, which another processor stores, until writers would be slowed. A
+//! write that belongs to no stream must be whole chunks, of which nothing was written since the last commit: what is written over again and
+//! again is better kept in RAM. What a write of a stream has before its first whole chunk and behind its last becomes pages, and meets
 //! there what the writes beside it have of those chunks: a kernel cuts the requests for a block device where their memory
 //! happens to lie, not where chunks begin.
 //!
@@ -8,7 +10,14 @@
 //! them. The content is stored under no lock, and takes its place in the layer at one moment, with what becomes pages, like
 //! that of any other write; room for all of it was taken before. What cannot be written so is written as pages, which says why.
 
-use std::{borrow::Cow, ops::Range, sync::Arc};
+use std::{
+    borrow::Cow,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 use terrace_store::BLOCK_BYTES;
 
@@ -24,9 +33,29 @@ use crate::{
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Smaller writes cost the store more, one by one, than the copy.
-const BYTES_MIN: usize = 128 << 10;
+const BYTES_MIN: usize = 64 << 10;
 /// Of larger ones a freeze would wait too long for what is put in its place at a time.
 const BYTES_MAX: usize = 1 << 20;
+
+/// Who may be writing through, to find out whether anybody is beside him.
+#[derive(Default)]
+pub(crate) struct Large(AtomicUsize);
+
+impl Large {
+    /// One more, until what is returned is dropped; and whether there are others.
+    fn enter(&self) -> (LargeWrite<'_>, bool) {
+        let others = self.0.fetch_add(1, Relaxed);
+        (LargeWrite(self), others > 0)
+    }
+}
+
+struct LargeWrite<'a>(&'a Large);
+
+impl Drop for LargeWrite<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Relaxed);
+    }
+}
 
 /// Content that is stored, on its way into the layer; the room that was taken for the whole write comes back when this is
 /// dropped.
@@ -61,16 +90,25 @@ impl LiveDataset {
         if !suits || inner.len() < BYTES_MIN {
             return Ok(None);
         }
-        let mut writes = object.state.lock().writes;
-        writes.note(offset, data.len() as u64);
-        if writes.run_bytes() < self.ahead_run_bytes() {
+        let (_large, is_beside_others) = self.large.enter();
+        if !is_beside_others && !self.dataset.environment().budget.is_slowing() {
+            return Ok(None);
+        }
+        let (first, last) = (offset / BLOCK, (offset + data.len() as u64) / BLOCK);
+        let (writes, is_new) = {
+            let state = object.state.lock();
+            let mut writes = state.writes;
+            writes.note(offset, data.len() as u64);
+            let is_whole = inner.len() == data.len();
+            (writes, is_whole && state.data.is_untouched(first, last))
+        };
+        if writes.run_bytes() < self.ahead_run_bytes() && !is_new {
             return Ok(None);
         }
         let flow = match writes.run_bytes() >= STREAM_BYTES {
             true => terrace_store::Flow::Sequential,
             false => terrace_store::Flow::Random,
         };
-        let (first, last) = (offset / BLOCK, (offset + data.len() as u64) / BLOCK);
         let mut over = || self.mapped_bytes(object, first, last);
         self.take_room_over(data.len() as u64, &mut over)?;
         let mut through = Through {
