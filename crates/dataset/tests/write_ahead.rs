@@ -58,8 +58,12 @@ struct Rig {
 }
 
 fn open(store: &Arc<Hooked>) -> (Arc<Environment>, Datasets) {
+    open_with(store, Budget::new(64 << 20).without_delays())
+}
+
+fn open_with(store: &Arc<Hooked>, budget: Budget) -> (Arc<Environment>, Datasets) {
     let as_store: Arc<dyn Store> = store.clone();
-    let budget = Arc::new(Budget::new(64 << 20).without_delays());
+    let budget = Arc::new(budget);
     let clock = Arc::new(ManualClock::new(1));
     let environment = Arc::new(Environment::with_budget(as_store, clock, budget));
     let datasets = Datasets::open(environment.clone(), "pool").unwrap();
@@ -68,13 +72,17 @@ fn open(store: &Arc<Hooked>) -> (Arc<Environment>, Datasets) {
 
 impl Rig {
     fn new(size_bytes: u64) -> Self {
+        Self::with(size_bytes, Budget::new(64 << 20).without_delays())
+    }
+
+    fn with(size_bytes: u64, budget: Budget) -> Self {
         let store = Arc::new(Hooked {
             memory: MemoryStore::new(size_bytes),
             fails: AtomicBool::new(false),
             before_write: Hook::default(),
             before_reserve: Hook::default(),
         });
-        let (environment, datasets) = open(&store);
+        let (environment, datasets) = open_with(&store, budget);
         datasets.create("pool/a", &NewDataset::default()).unwrap();
         let fs = datasets.filesystem("pool/a").unwrap();
         Self {
@@ -403,6 +411,71 @@ fn a_stream_to_a_volume_never_becomes_dirty() {
     stream_to(&volume, &second);
     stream_to(&volume, &third);
     rig.end(&volume, &third);
+}
+
+#[test]
+fn large_writes_anywhere_never_become_dirty_but_for_what_is_written_over_again() {
+    let rig = Rig::new(1 << 30);
+    let volume = rig.volume();
+    let mut data = content(24 * MIB, 21);
+    let places: Vec<usize> = (0..24 * MIB / SLOT).map(|at| at * 77 % 192 * SLOT).collect();
+    for at in &places {
+        volume.write(*at as u64, &data[*at..at + SLOT]).unwrap();
+    }
+    let dirty = || rig.environment.budget.dirty_bytes();
+    // What its chunks take in memory counts.
+    assert!(dirty() < 2 * MIB as u64, "{} bytes", dirty());
+    assert_eq!(rig.datasets.ahead_bytes(), 24 * MIB as u64);
+    // Before the next commit: again, and a part of it.
+    let before = dirty();
+    let again = content(4 * MIB, 22);
+    for at in &places[..8] {
+        volume.write(*at as u64, &again[..SLOT]).unwrap();
+        data[*at..at + SLOT].copy_from_slice(&again[..SLOT]);
+    }
+    assert_eq!(rig.datasets.ahead_bytes(), 24 * MIB as u64);
+    assert_eq!(dirty() - before, 8 * SLOT as u64);
+    rig.end(&volume, &data);
+    // What does not begin and end where chunks do.
+    for at in &places[..8] {
+        volume.write(*at as u64 + 4096, &again[..SLOT - 4096]).unwrap();
+        data[at + 4096..at + SLOT].copy_from_slice(&again[..SLOT - 4096]);
+    }
+    assert_eq!(rig.datasets.ahead_bytes(), 0);
+    rig.end(&volume, &data);
+}
+
+#[test]
+fn who_is_alone_writes_pages_until_writers_are_slowed() {
+    let rig = Rig::with(1 << 30, Budget::new(64 << 20));
+    let volume = rig.volume();
+    let data = content(32 * MIB, 23);
+    let half = (64 / 8 * 3 / 2) * MIB as u64;
+    let write = |at: usize| volume.write(at as u64, &data[at..at + SLOT]).unwrap();
+    (0..32 * MIB).step_by(2 * SLOT).for_each(write);
+    let dirty = rig.environment.budget.dirty_bytes();
+    assert!((half..half + MIB as u64).contains(&dirty), "{dirty} bytes");
+    assert_eq!(rig.datasets.ahead_bytes(), 16 * MIB as u64 - half - SLOT as u64);
+    // Beside one who does so others do.
+    let (other, datasets) = (volume.clone(), rig.datasets.ahead_bytes());
+    let budget = rig.environment.budget.clone();
+    let piece = data[SLOT..2 * SLOT].to_vec();
+    let wrote = Arc::new(AtomicBool::new(false));
+    let done = wrote.clone();
+    *rig.store.before_write.lock() = Some(Box::new(move || {
+        other.flush().unwrap();
+        let before = budget.dirty_bytes();
+        assert!(before < half / 2, "{before} bytes");
+        other.write(SLOT as u64, &piece).unwrap();
+        let more = budget.dirty_bytes() - before;
+        assert!(more < SLOT as u64, "{more} bytes");
+        done.store(true, SeqCst);
+    }));
+    write(3 * SLOT);
+    assert!(rig.store.before_write.lock().take().is_none(), "it became pages");
+    assert!(wrote.load(SeqCst) && datasets > 0);
+    (5 * SLOT..32 * MIB).step_by(2 * SLOT).for_each(write);
+    rig.end(&volume, &data);
 }
 
 /// A kernel cuts large requests for a block device where their memory happens to lie, and has both parts under way at once.
