@@ -37,15 +37,32 @@ const BYTES_MIN: usize = 64 << 10;
 /// Of larger ones a freeze would wait too long for what is put in its place at a time.
 const BYTES_MAX: usize = 1 << 20;
 
+/// Large writes that are made while a queue of them is taken for one, since more than two were under way at once.
+const QUEUE_WRITES: usize = 16;
+
 /// Who may be writing through, to find out whether anybody is beside him.
 #[derive(Default)]
-pub(crate) struct Large(AtomicUsize);
+pub(crate) struct Large {
+    under_way: AtomicUsize,
+    /// Writes until a queue is over: of several at a time each is now and then alone for a moment.
+    queued: AtomicUsize,
+}
 
 impl Large {
     /// One more, until what is returned is dropped; and whether there are others.
     fn enter(&self) -> (LargeWrite<'_>, bool) {
-        let others = self.0.fetch_add(1, Relaxed);
-        (LargeWrite(self), others > 0)
+        let others = self.under_way.fetch_add(1, Relaxed);
+        let left = self.queued.load(Relaxed);
+        // Lost or counted twice beside others, that is no harm.
+        let next = if others > 1 {
+            QUEUE_WRITES
+        } else {
+            left.saturating_sub(1)
+        };
+        if next != left {
+            self.queued.store(next, Relaxed);
+        }
+        (LargeWrite(self), others > 0 || left > 0)
     }
 }
 
@@ -53,7 +70,7 @@ struct LargeWrite<'a>(&'a Large);
 
 impl Drop for LargeWrite<'_> {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Relaxed);
+        self.0.under_way.fetch_sub(1, Relaxed);
     }
 }
 
@@ -205,6 +222,25 @@ fn whole_chunks(offset: u64, length: usize, chunk_blocks: u32) -> Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_queue_nobody_is_alone_and_who_comes_back_alone_is_soon() {
+        let large = Large::default();
+        assert!(!large.enter().1 && !large.enter().1);
+        {
+            let (_one, _) = large.enter();
+            let (_two, beside) = large.enter();
+            assert!(beside);
+        }
+        assert!(!large.enter().1, "two halves of one request are no queue");
+        {
+            let (_one, _two) = (large.enter(), large.enter());
+            let (_three, beside) = large.enter();
+            assert!(beside);
+        }
+        let beside = (0..2 * QUEUE_WRITES).take_while(|_| large.enter().1).count();
+        assert_eq!(beside, QUEUE_WRITES);
+    }
 
     #[test]
     fn whole_chunks_lie_between_the_first_and_the_last_boundary() {
