@@ -175,12 +175,13 @@ pub trait Store: Send + Sync {
     }
 
     /// The tier where small writes land, if there is too little room there for so many `bytes` of them: of garbage, what is beyond one
-    /// part in `garbage_part` of the live content counts as room. `None` as well if they land on the slowest tier anyway.
+    /// part in `garbage_part` of the live content counts as room. On the slowest tier, room beyond what is kept for metadata.
     fn short_landing_tier(&self, _bytes: u64, _garbage_part: u64) -> Option<u8> {
         None
     }
 
-    /// Brings garbage back where small writes land, if they would go to a slower tier for want of it. Reads, writes and flushes.
+    /// Brings garbage back where small writes land, if they would go to a slower tier for want of it; on the slowest tier who sets room
+    /// aside does. Reads, writes and flushes.
     fn bring_garbage_back(&self) -> Result<(), StoreError> {
         Ok(())
     }
