@@ -7,20 +7,18 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use terrace_pool::{SegmentId, TierInfo, landing_tier};
-use terrace_store::{CHUNK_BYTES_MAX, Placement, StoreError, tier_bit};
+use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Placement, RewriteOutcome, StoreError, tier_bit};
 
 use crate::{
-    header::HEADER_BYTES, maintenance::Maintenance, store::ChunkStore, streams::StreamKey,
+    header::HEADER_BYTES, maintenance::Maintenance, store::ChunkStore, streams::StreamKey, sweep::Sweep,
     tier_room::TierRoom,
 };
 
 /// Among how many of the emptiest segments compaction looks for one to be won.
 const COMPACT_SEGMENTS: usize = 16;
-/// What one step of compaction moves, about, and chunks at most.
-const COMPACT_BYTES: i64 = 1 << 20;
+/// What one step of compaction moves, about, and of what is moved by number so many chunks at most.
+const COMPACT_BYTES: u64 = 1 << 20;
 const COMPACT_CHUNKS: usize = 256;
-/// The same where users wait for the device.
-const COMPACT_CHUNKS_BESIDE_USERS: usize = 4;
 /// Emptied segments that wait for the same flush at most, which also brings the slower copy of the log up to date: so many,
 /// or more if they are small.
 const RELEASED_TOGETHER: u64 = 4;
@@ -28,6 +26,31 @@ const RELEASED_BYTES: u64 = 32 << 20;
 /// Steps that a writer does at most for the segment that it is about to take, and how long it waits for another who does.
 const RELIEF_STEPS: usize = 256;
 const RELIEF_WAIT: Duration = Duration::from_millis(20);
+
+/// A segment that is being emptied.
+#[derive(Debug)]
+pub(crate) enum Emptying {
+    /// As its headers tell.
+    Swept(Sweep),
+    /// As the table of all chunks tells: what is left to move.
+    Listed(SegmentId, Vec<ChunkId>),
+}
+
+impl Emptying {
+    fn segment(&self) -> SegmentId {
+        match self {
+            Self::Swept(sweep) => sweep.segment(),
+            Self::Listed(segment, _) => *segment,
+        }
+    }
+
+    fn is_done(&self, segment_bytes: usize) -> bool {
+        match self {
+            Self::Swept(sweep) => sweep.is_done(segment_bytes),
+            Self::Listed(_, ids) => ids.is_empty(),
+        }
+    }
+}
 
 impl ChunkStore {
     /// Moves what is live out of the emptiest segment, when that is worth it; `false` when it is not.
@@ -41,7 +64,10 @@ impl ChunkStore {
             return self.compact_step(state);
         }
         let tier = |segment: &SegmentId| self.pool.tier_of(segment.device).unwrap_or(0);
-        let begun = state.compacting.as_ref().map(|(segment, _)| tier(segment));
+        let begun = state
+            .compacting
+            .as_ref()
+            .map(|emptying| tier(&emptying.segment()));
         if begun.is_some_and(|tier| !self.rates.is_open(tier)) {
             return Ok(false);
         }
@@ -56,29 +82,22 @@ impl ChunkStore {
             let Some(segment) = self.choose_for_compaction(state, at_its_rate) else {
                 return Ok(false);
             };
-            self.begin_compacting(state, segment)?;
-            if state.looking.is_some() {
-                return Ok(true);
-            }
+            state.compacting = Some(Emptying::Swept(Sweep::new(segment)));
         }
-        let Some((segment, mut ids)) = state.compacting.take() else {
+        let Some(mut emptying) = state.compacting.take() else {
             return Ok(false);
         };
+        let segment = emptying.segment();
         let tier = self.pool.tier_of(segment.device).unwrap_or(0);
-        let (most_bytes, most) = match self.spacing_of(tier).is_zero() {
-            true => (COMPACT_BYTES, COMPACT_CHUNKS),
-            false => (self.piece_bytes(tier) as i64, COMPACT_CHUNKS_BESIDE_USERS),
-        };
+        let most_bytes = COMPACT_BYTES.min(self.piece_bytes(tier) as u64);
         let most_bytes = match at_its_rate {
-            true => most_bytes.min(self.rates.piece_bytes(tier_bit(tier)).min(i64::MAX as u64) as i64),
+            true => most_bytes.min(self.rates.piece_bytes(tier_bit(tier))),
             false => most_bytes,
         };
-        let at_once = self.chunks_of_step(segment, ids.len(), most_bytes).min(most);
-        let rest = ids.split_off(ids.len().min(at_once));
         self.rest_beside_users(tier);
-        let within = |strict| {
+        let mut within = |strict| {
             let placement = Placement::Tier { tier, strict };
-            self.move_chunks(&ids, placement, Some(segment))
+            self.empty_some(&mut emptying, placement, most_bytes)
         };
         // It stays on its tier, above the mark of that too: where it goes else is for the mover to say.
         let mut outcome = within(true);
@@ -116,20 +135,40 @@ impl ChunkStore {
         if !outcome.failed.is_empty() {
             state.stuck.insert(segment);
         }
-        if rest.is_empty() {
-            let left = self
-                .keeper
-                .lock()
-                .segments
-                .get(&segment)
-                .is_some_and(|state| state.live > 0);
-            if left {
-                state.stuck.insert(segment);
+        if !emptying.is_done(self.pool.segment_bytes() as usize) {
+            state.compacting = Some(emptying);
+        } else if self.lives_in(segment) {
+            match emptying {
+                Emptying::Swept(sweep) if !sweep.left_some() => self.begin_looking(state, segment),
+                _ => _ = state.stuck.insert(segment),
             }
-        } else {
-            state.compacting = Some((segment, rest));
         }
         Ok(true)
+    }
+
+    /// Moves some of what is left, about so many bytes.
+    fn empty_some(
+        &self,
+        emptying: &mut Emptying,
+        placement: Placement,
+        most_bytes: u64,
+    ) -> Result<RewriteOutcome, StoreError> {
+        match emptying {
+            Emptying::Swept(sweep) => self.sweep_step(sweep, placement, most_bytes as usize),
+            Emptying::Listed(segment, ids) => {
+                let at_once = self.chunks_of_step(*segment, ids.len(), most_bytes as i64);
+                let left = ids.len().saturating_sub(at_once.min(COMPACT_CHUNKS));
+                let outcome = self.move_chunks(&ids[left..], placement, Some(*segment))?;
+                ids.truncate(left);
+                Ok(outcome)
+            }
+        }
+    }
+
+    /// Whether committed chunks lie in a segment.
+    pub(crate) fn lives_in(&self, segment: SegmentId) -> bool {
+        let books = self.keeper.lock();
+        books.segments.get(&segment).is_some_and(|state| state.live > 0)
     }
 
     /// How many of so many chunks of a segment are moved at once, to come to about so many bytes.

@@ -56,6 +56,7 @@ mod spans;
 mod store;
 mod streams;
 mod survey;
+mod sweep;
 mod tail;
 mod tier_room;
 mod unflushed;

@@ -5,9 +5,10 @@
 //! is found; one that left meanwhile is no matter for who moves it.
 
 use terrace_pool::SegmentId;
-use terrace_store::{ChunkId, StoreError};
+use terrace_store::ChunkId;
 
 use crate::{
+    compaction::Emptying,
     maintenance::Maintenance,
     record::{ChunkRecord, TABLE_CHUNKS, chunk_of_key},
     store::ChunkStore,
@@ -27,24 +28,13 @@ pub(crate) struct Looking {
 }
 
 impl ChunkStore {
-    /// Makes a segment the one that is compacted: at once where its headers tell what lies there, else after a look.
-    pub(crate) fn begin_compacting(
-        &self,
-        state: &mut Maintenance,
-        segment: SegmentId,
-    ) -> Result<(), StoreError> {
-        let (ids, whole) = self.chunks_by_headers(segment)?;
-        match whole {
-            true => state.compacting = Some((segment, ids)),
-            false => {
-                state.looking = Some(Looking {
-                    segment,
-                    from: vec![TABLE_CHUNKS],
-                    found: Vec::new(),
-                });
-            }
-        }
-        Ok(())
+    /// Has it found out, step by step, what lies in a segment whose headers do not tell.
+    pub(crate) fn begin_looking(&self, state: &mut Maintenance, segment: SegmentId) {
+        state.looking.get_or_insert(Looking {
+            segment,
+            from: vec![TABLE_CHUNKS],
+            found: Vec::new(),
+        });
     }
 
     /// Goes on with a look, whose segment is compacted when it is done; whether there was one.
@@ -68,7 +58,7 @@ impl ChunkStore {
                 let segment = books.segments.get(&looking.segment);
                 // It may have been given back meanwhile, and taken for something else.
                 if segment.is_some_and(|segment| !segment.open && !segment.freeing) {
-                    state.compacting = Some((looking.segment, looking.found));
+                    state.compacting = Some(Emptying::Listed(looking.segment, looking.found));
                 }
                 return true;
             };
@@ -98,7 +88,7 @@ mod tests {
     use terrace_store::{Batch, Compression, Flow, Owner, Piece, Placement, Store, Trial};
 
     use super::*;
-    use crate::Options;
+    use crate::{Options, sweep::Sweep};
 
     const CHUNKS: u32 = 20_000;
 
@@ -166,7 +156,10 @@ mod tests {
         pool.write(segment, start.into(), &block).unwrap();
 
         let mut state = store.maintenance.lock();
-        store.begin_compacting(&mut state, segment).unwrap();
+        state.compacting = Some(Emptying::Swept(Sweep::new(segment)));
+        while state.compacting.is_some() {
+            store.compact_step(&mut state).unwrap();
+        }
         let mut steps = 0;
         while state.compacting.is_none() {
             assert!(store.look_step(&mut state));
@@ -174,11 +167,18 @@ mod tests {
         }
         assert!(steps > CHUNKS as usize / STEP_RECORDS, "{steps}");
         assert!(!store.look_step(&mut state), "it is done");
-        let found = state
-            .compacting
-            .as_ref()
-            .map(|(_, ids)| ids.iter().copied().collect());
-        assert_eq!(found, Some(wanted.clone()));
+        let found = match &state.compacting {
+            Some(Emptying::Listed(_, ids)) => ids.clone(),
+            other => panic!("{other:?}"),
+        };
+        // The one, and what lies behind it up to where a header is looked for again.
+        assert!(found.contains(&ids[CHUNKS as usize / 2]) && found.len() < wanted.len());
+        let left: BTreeSet<ChunkId> = wanted
+            .iter()
+            .copied()
+            .filter(|id| place(*id).0 == segment)
+            .collect();
+        assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), left);
         while state.compacting.is_some() {
             store.compact_step(&mut state).unwrap();
         }

@@ -12,6 +12,7 @@ use terrace_store::StoreError;
 
 use crate::{
     Step,
+    compaction::Emptying,
     counters::Counters,
     meta_storage::MetaStorage,
     packing::Grain,
@@ -42,9 +43,9 @@ pub(crate) struct Maintenance {
     checkpoint: Option<u64>,
     /// Where the look for dead chunks stands.
     pub(crate) reclaim: Reclaim,
-    /// Chunks left to move out of the segment that is being compacted.
-    pub(crate) compacting: Option<(SegmentId, Vec<terrace_store::ChunkId>)>,
-    /// The segment that is compacted next: what lies there is being found.
+    /// The segment that is being compacted.
+    pub(crate) compacting: Option<Emptying>,
+    /// One whose headers do not tell all that lies there: it is being found.
     pub(crate) looking: Option<crate::looking::Looking>,
     /// Failed steps of the checkpoint in a row.
     failures: u32,

@@ -6,7 +6,7 @@
 //! Chunks that lie together are read together (a disk, or a device that counts requests, is slow at one by one) and
 //! appended in the order in which the caller names them.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
 use parking_lot::Mutex;
 use terrace_pool::SegmentId;
@@ -17,6 +17,7 @@ use crate::{
     compress,
     header::{ChunkHeader, HEADER_BYTES},
     places::Begun,
+    read::verified,
     record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_key},
     spans::Stored,
     store::{ChunkStore, meta_error},
@@ -30,21 +31,24 @@ const PAGE_CHUNKS: usize = 128;
 /// Records that are looked up together.
 const LOOKED_UP: usize = 32;
 
-/// A chunk that is to be moved, held so that it is not reclaimed meanwhile.
-struct Candidate {
-    id: ChunkId,
-    record: ChunkRecord,
+/// A chunk that is to be moved.
+pub(crate) struct Candidate<'a> {
+    pub id: ChunkId,
+    pub record: ChunkRecord,
     /// Owner and payload, if they were read together with others and are what the record says.
-    ahead: Option<(Owner, Vec<u8>)>,
-    pin: Arc<PinGuard>,
+    pub ahead: Option<(Owner, Cow<'a, [u8]>)>,
+    /// Holds it, so that it is not reclaimed meanwhile. None where nothing can be.
+    pub pin: Option<Arc<PinGuard>>,
 }
 
 /// Chunks that are moved by one batch.
 #[derive(Default)]
 struct Page {
-    candidates: Vec<Candidate>,
+    candidates: Vec<Candidate<'static>>,
     /// How many of what was asked for were looked at.
     looked_at: usize,
+    /// The newest batch when the first of their records was looked up.
+    known_at: u64,
 }
 
 /// What became of one chunk before its batch.
@@ -58,15 +62,23 @@ enum Move {
 }
 
 /// The payload of a stored chunk and the owner in its header, if it is what its record says.
-fn good_payload(record: &ChunkRecord, stored: &[u8]) -> Option<(Owner, Vec<u8>)> {
-    let (head, payload) = stored.split_at(HEADER_BYTES);
-    let content = compress::decompress(payload, record.compression, record.length as usize)?;
-    let good = *blake3::hash(&content).as_bytes() == record.hash;
+pub(crate) fn good_payload<'a>(record: &ChunkRecord, stored: &'a [u8]) -> Option<(Owner, &'a [u8])> {
+    let (head, payload) = stored.split_at_checked(HEADER_BYTES)?;
+    let is_good = match record.compression {
+        compress::RAW => {
+            payload.len() == record.length as usize && *blake3::hash(payload).as_bytes() == record.hash
+        }
+        _ => verified(record, payload).is_some(),
+    };
     // A damaged header loses the owner, not the data.
     let owner = ChunkHeader::decode(head)
         .map(|header| header.owner)
         .unwrap_or_default();
-    good.then(|| (owner, payload.to_vec()))
+    is_good.then_some((owner, payload))
+}
+
+fn owned((owner, payload): (Owner, &[u8])) -> (Owner, Cow<'static, [u8]>) {
+    (owner, Cow::Owned(payload.to_vec()))
 }
 
 impl ChunkStore {
@@ -85,7 +97,7 @@ impl ChunkStore {
             let page = self.read_page(rest, placement, from)?;
             rest = rest.get(page.looked_at..).unwrap_or_default();
             outcome.skipped += (page.looked_at - page.candidates.len()) as u64;
-            self.move_page(page, placement, from, &mut outcome)?;
+            self.move_page(page.candidates, page.known_at, placement, from, &mut outcome)?;
         }
         Ok(outcome)
     }
@@ -102,18 +114,20 @@ impl ChunkStore {
         Ok(outcome)
     }
 
-    /// Appends what was read and changes the records of all of it in one batch; what was appended before an error too.
-    fn move_page(
+    /// Appends what was read and changes the records of all of it in one batch; what was appended before an error too. `known_at`: the
+    /// newest batch before their records were looked up.
+    pub(crate) fn move_page(
         &self,
-        page: Page,
+        candidates: Vec<Candidate<'_>>,
+        known_at: u64,
         placement: Placement,
         from: Option<SegmentId>,
         outcome: &mut RewriteOutcome,
     ) -> Result<(), StoreError> {
-        let mut begun = Vec::with_capacity(page.candidates.len());
+        let mut begun = Vec::with_capacity(candidates.len());
         let mut result = Ok(());
-        let mut pins = Vec::with_capacity(page.candidates.len());
-        for candidate in page.candidates {
+        let mut pins = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
             let Candidate {
                 id,
                 record,
@@ -133,14 +147,15 @@ impl ChunkStore {
             }
         }
         // Taken out and committed in one: a relocation in between would look for the chunks here.
-        let moved = self.commit_moves(&begun)?;
+        let moved = self.commit_moves(&begun, known_at)?;
         for (one, moved) in begun.iter().zip(moved) {
             match moved {
                 true => {
                     outcome.moved += 1;
-                    outcome.moved_bytes += one.stored;
+                    let stored = u64::from(one.old.stored());
+                    outcome.moved_bytes += stored;
                     for tier in &one.tiers {
-                        *outcome.tier_bytes.entry(*tier).or_default() += one.stored;
+                        *outcome.tier_bytes.entry(*tier).or_default() += stored;
                     }
                 }
                 false => outcome.busy += 1,
@@ -168,7 +183,10 @@ impl ChunkStore {
         placement: Placement,
         from: Option<SegmentId>,
     ) -> Result<Page, StoreError> {
-        let mut page = Page::default();
+        let mut page = Page {
+            known_at: self.commit.lock().sequence,
+            ..Page::default()
+        };
         let mut bytes = 0;
         'some: for some in ids.chunks(LOOKED_UP) {
             if bytes >= PAGE_BYTES || page.candidates.len() >= PAGE_CHUNKS {
@@ -196,7 +214,7 @@ impl ChunkStore {
                         id: *id,
                         record,
                         ahead: None,
-                        pin,
+                        pin: Some(pin),
                     });
                 }
             }
@@ -215,7 +233,7 @@ impl ChunkStore {
         self.read_spans(&stored, &|number, bytes| {
             let at = numbers[number];
             if let Some(payload) = good_payload(&page.candidates[at].record, bytes) {
-                found.lock().push((at, payload));
+                found.lock().push((at, owned(payload)));
             }
         });
         for (at, payload) in found.into_inner() {
@@ -229,7 +247,7 @@ impl ChunkStore {
         &self,
         id: ChunkId,
         mut record: ChunkRecord,
-        mut ahead: Option<(Owner, Vec<u8>)>,
+        mut ahead: Option<(Owner, Cow<'_, [u8]>)>,
         placement: Placement,
         from: Option<SegmentId>,
     ) -> Result<Move, StoreError> {
@@ -288,8 +306,7 @@ impl ChunkStore {
         Ok(match (started, others) {
             (true, _) => Move::Begun(Begun {
                 id,
-                stored: u64::from(record.stored()),
-                old: record.locations,
+                old: record,
                 tiers,
             }),
             (false, true) => Move::Busy,
@@ -308,11 +325,15 @@ impl ChunkStore {
     }
 
     /// The stored payload of a chunk, verified, and the owner in its header.
-    fn verified_payload(&self, id: ChunkId, record: &ChunkRecord) -> Result<(Owner, Vec<u8>), StoreError> {
+    fn verified_payload(
+        &self,
+        id: ChunkId,
+        record: &ChunkRecord,
+    ) -> Result<(Owner, Cow<'static, [u8]>), StoreError> {
         let mut bad = Vec::new();
         for location in &record.locations {
             let read = self.with_stored(*location, 0, record.stored() as usize, |stored| {
-                good_payload(record, stored)
+                good_payload(record, stored).map(owned)
             });
             match read {
                 Ok(Some(found)) => {

@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 use terrace_pool::SegmentId;
 use terrace_store::StoreError;
 
-use crate::{header::HEADER_BYTES, maintenance::Maintenance, store::ChunkStore};
+use crate::{
+    compaction::Emptying, header::HEADER_BYTES, maintenance::Maintenance, store::ChunkStore, sweep::Sweep,
+};
 
 /// Segments of which one must be won.
 const PACKED: usize = 32;
@@ -35,17 +37,19 @@ impl ChunkStore {
                 while state.compacting.is_some() {
                     self.compact_step(state)?;
                 }
-                let (ids, whole) = self.chunks_by_headers(segment)?;
-                if !whole {
-                    // To find out is work in proportion to the pool, and somebody waits: compaction does it at leisure.
-                    state.grain.insert(segment, self.pool.segment_bytes().into());
-                    continue;
-                }
-                state.compacting = Some((segment, ids));
+                state.compacting = Some(Emptying::Swept(Sweep::new(segment)));
                 while state.compacting.is_some() {
                     self.compact_step(state)?;
                 }
-                moved |= !state.stuck.contains(&segment) && !state.without_room.contains(&segment);
+                if state.stuck.contains(&segment) || state.without_room.contains(&segment) {
+                    continue;
+                }
+                moved = true;
+                if self.lives_in(segment) {
+                    // Headers do not tell of what is left. To find out is work in proportion to the pool, and somebody waits: compaction
+                    // does it at leisure.
+                    state.grain.insert(segment, self.pool.segment_bytes().into());
+                }
             }
             if moved {
                 return Ok(true);

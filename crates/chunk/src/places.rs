@@ -13,17 +13,15 @@ use terrace_store::{ChunkId, StoreError};
 use crate::{
     commit::{Operations, add_live, put_record},
     counters::Counters,
-    record::Location,
+    record::{ChunkRecord, Location},
     store::{ChunkStore, CommitState},
 };
 
 /// A move that was entered in the books.
 pub(crate) struct Begun {
     pub(crate) id: ChunkId,
-    /// Where the chunk was.
-    pub(crate) old: Vec<Location>,
-    /// Header and payload, bytes.
-    pub(crate) stored: u64,
+    /// The record of the chunk where it was.
+    pub(crate) old: ChunkRecord,
     /// The tiers on which it was and will be, each once.
     pub(crate) tiers: BTreeSet<u8>,
 }
@@ -40,13 +38,15 @@ impl ChunkStore {
         if self.keeper.lock().relocate_pending(id, old, &new) {
             return Ok(true);
         }
-        let changed = self.change_places_locked(&mut commit, vec![(id, old, new)])?;
+        let records = self.records_of(&[id]);
+        let changed = self.change_places_locked(&mut commit, vec![(id, old, new)], records)?;
         Ok(changed.first() == Some(&true))
     }
 
     /// Ends moves that were entered in the books, in one batch: each chunk is at its new place if it was still at its old
-    /// one. Which of them were.
-    pub(crate) fn commit_moves(&self, moves: &[Begun]) -> Result<Vec<bool>, StoreError> {
+    /// one. Which of them were. `known_at`: the newest batch before their records were looked up, which are what they were if none
+    /// has come since.
+    pub(crate) fn commit_moves(&self, moves: &[Begun], known_at: u64) -> Result<Vec<bool>, StoreError> {
         if moves.is_empty() {
             return Ok(Vec::new());
         }
@@ -56,10 +56,14 @@ impl ChunkStore {
             let new = |begun: &Begun| books.moving(begun.id).map(|new| new.locations.clone());
             let moves = moves.iter();
             moves
-                .map(|begun| (begun.id, begun.old.as_slice(), new(begun).unwrap_or_default()))
+                .map(|begun| (begun.id, &begun.old.locations[..], new(begun).unwrap_or_default()))
                 .collect()
         };
-        let changed = self.change_places_locked(&mut commit, places);
+        let records = match commit.sequence == known_at {
+            true => moves.iter().map(|begun| Ok(Some(begun.old.clone()))).collect(),
+            false => self.records_of(&moves.iter().map(|begun| begun.id).collect::<Vec<_>>()),
+        };
+        let changed = self.change_places_locked(&mut commit, places, records);
         let mut books = self.keeper.lock();
         moves.iter().for_each(|begun| drop(books.finish_move(begun.id)));
         changed
@@ -71,14 +75,14 @@ impl ChunkStore {
         &self,
         commit: &mut MutexGuard<'_, CommitState>,
         changes: Vec<(ChunkId, &[Location], Vec<Location>)>,
+        records: Vec<Result<Option<ChunkRecord>, StoreError>>,
     ) -> Result<Vec<bool>, StoreError> {
-        let ids: Vec<ChunkId> = changes.iter().map(|(id, ..)| *id).collect();
         let mut operations: Operations = Vec::with_capacity(changes.len() + 8);
         // One change for each segment: many come from one, and go to another.
         let mut live: BTreeMap<SegmentId, i64> = BTreeMap::new();
         let mut changed = Vec::with_capacity(changes.len());
         let mut failed = None;
-        for ((id, old, new), record) in changes.into_iter().zip(self.records_of(&ids)) {
+        for ((id, old, new), record) in changes.into_iter().zip(records) {
             let record = record.unwrap_or_else(|error| {
                 failed.get_or_insert(error);
                 None

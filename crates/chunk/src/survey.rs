@@ -201,6 +201,22 @@ pub(crate) fn chunks_in(
     chunks
 }
 
+/// Reads a window of a segment; parts that cannot be read become zeroes. How many bytes these are.
+pub(crate) fn read_in_pieces(pool: &Pool, segment: SegmentId, start: usize, window: &mut [u8]) -> u64 {
+    if pool.read(segment, start as u64, window).is_ok() {
+        return 0;
+    }
+    let mut unreadable = 0;
+    for (index, piece) in window.chunks_mut(PIECE_BYTES).enumerate() {
+        let at = (start + index * PIECE_BYTES) as u64;
+        if pool.read(segment, at, piece).is_err() {
+            piece.fill(0);
+            unreadable += piece.len() as u64;
+        }
+    }
+    unreadable
+}
+
 /// The walk through one segment.
 struct Walk<'a> {
     pool: &'a Pool,
@@ -272,16 +288,7 @@ impl<'a> Walk<'a> {
             rest();
         }
         self.bytes += window.len() as u64;
-        if self.pool.read(self.segment, start as u64, window).is_ok() {
-            return;
-        }
-        for (index, piece) in window.chunks_mut(PIECE_BYTES).enumerate() {
-            let at = (start + index * PIECE_BYTES) as u64;
-            if self.pool.read(self.segment, at, piece).is_err() {
-                piece.fill(0);
-                self.unreadable += piece.len() as u64;
-            }
-        }
+        self.unreadable += read_in_pieces(self.pool, self.segment, start, window);
     }
 
     /// What starts at this block, and its length.

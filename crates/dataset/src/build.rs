@@ -468,7 +468,7 @@ impl LiveDataset {
                 .as_ref()
                 .and_then(|cached| Some((cached.birth, cached.record.as_ref()?)));
             let mut record = old.map_or_else(RegionRecord::new, |(_, record)| record.clone());
-            let mut overwritten = 0;
+            let mut overwritten = Vec::new();
             for edit in edits {
                 match edit {
                     Edit::Void(from, to) => record.punch(from, to),
@@ -481,7 +481,7 @@ impl LiveDataset {
                         // Else what is written over would be the coldest of all.
                         for at in 0..count {
                             if let Some(before) = record.lookup(block + at) {
-                                overwritten += 1;
+                                overwritten.push(before.0);
                                 let long = at == 0 && count >= LONG_BLOCKS;
                                 environment.chunk_heat.inherit(before, (chunk, index + at), long);
                             }
@@ -505,7 +505,12 @@ impl LiveDataset {
                     region,
                     object: frozen.object.number,
                 };
-                outcome.fragments.push((fragment, part_of(overwritten, before)));
+                // Of a chunk of which nothing is left its blocks come back by themselves.
+                let dead = overwritten
+                    .chunk_by(|one, next| one == next)
+                    .filter(|same| record.maps(same[0]))
+                    .map(|same| same.len() as u32);
+                outcome.fragments.push((fragment, part_of(dead.sum(), before)));
             }
             let record = (!record.is_empty()).then_some(record);
             outcome.regions.push((

@@ -46,7 +46,8 @@ pub fn part_of(blocks: u32, of: u32) -> u16 {
 #[derive(Debug, Clone, Copy)]
 struct Noticed {
     at: u64,
-    /// How much of it commits have written over since it was last looked at, in 256ths; what is written over again counts again.
+    /// How much of it commits have written over in chunks of which others lived on, since it was last looked at, in 256ths; what is
+    /// written over again counts again.
     part: u16,
     /// It was looked at before it had rested.
     early: bool,
@@ -107,8 +108,8 @@ pub struct Fragments {
 }
 
 impl Fragments {
-    /// A commit left this region in pieces, and wrote this `part` of it over ([`part_of`], [`WHOLE_PART`] where that is not known), at
-    /// this time (nanoseconds of the monotonic clock).
+    /// A commit left this region in pieces, and this `part` of it dead in chunks that live on ([`part_of`], [`WHOLE_PART`] where that is
+    /// not known), at this time (nanoseconds of the monotonic clock).
     pub fn note(&self, fragment: Fragment, part: u16, now: u64) {
         let mut noticed = Noticed::new(now, part.min(WHOLE_PART));
         let mut inner = self.inner.lock();

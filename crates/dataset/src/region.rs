@@ -92,6 +92,11 @@ impl RegionRecord {
         Some((run.chunk, run.index + block - run.block))
     }
 
+    /// Whether any block is mapped to this chunk.
+    pub fn maps(&self, chunk: ChunkId) -> bool {
+        self.runs.iter().any(|run| run.chunk == chunk)
+    }
+
     /// The runs in `from..to`, cut to it.
     pub fn range(&self, from: u32, to: u32) -> impl Iterator<Item = Run> + '_ {
         let start = self.runs.partition_point(|run| run.end() <= from);
