@@ -97,7 +97,7 @@ impl ChunkStore {
             let page = self.read_page(rest, placement, from)?;
             rest = rest.get(page.looked_at..).unwrap_or_default();
             outcome.skipped += (page.looked_at - page.candidates.len()) as u64;
-            self.move_page(page.candidates, page.known_at, placement, from, &mut outcome)?;
+            self.move_page(page, placement, from, &mut outcome)?;
         }
         Ok(outcome)
     }
@@ -114,41 +114,50 @@ impl ChunkStore {
         Ok(outcome)
     }
 
-    /// Appends what was read and changes the records of all of it in one batch; what was appended before an error too. `known_at`: the
-    /// newest batch before their records were looked up.
-    pub(crate) fn move_page(
+    /// Appends what was read and changes the records of all of it in one batch; what was appended before an error too.
+    fn move_page(
         &self,
-        candidates: Vec<Candidate<'_>>,
-        known_at: u64,
+        page: Page,
         placement: Placement,
         from: Option<SegmentId>,
         outcome: &mut RewriteOutcome,
     ) -> Result<(), StoreError> {
-        let mut begun = Vec::with_capacity(candidates.len());
-        let mut result = Ok(());
-        let mut pins = Vec::with_capacity(candidates.len());
+        let mut begun = Vec::with_capacity(page.candidates.len());
+        let result = self.begin_moves(page.candidates, placement, from, outcome, &mut begun);
+        // Taken out and committed in one: a relocation in between would look for the chunks here.
+        self.end_moves(&begun, page.known_at, outcome)?;
+        result
+    }
+
+    /// Appends these chunks at their new places, up to the first error.
+    pub(crate) fn begin_moves(
+        &self,
+        candidates: Vec<Candidate<'_>>,
+        placement: Placement,
+        from: Option<SegmentId>,
+        outcome: &mut RewriteOutcome,
+        begun: &mut Vec<Begun>,
+    ) -> Result<(), StoreError> {
         for candidate in candidates {
-            let Candidate {
-                id,
-                record,
-                ahead,
-                pin,
-            } = candidate;
-            pins.push(pin);
-            match self.begin_move(id, record, ahead, placement, from) {
+            match self.begin_move(candidate, placement, from) {
                 Ok(Move::Begun(one)) => begun.push(one),
                 Ok(Move::Busy) => outcome.busy += 1,
                 Ok(Move::Skipped) | Err(StoreError::NoChunk(_)) => outcome.skipped += 1,
                 Err(StoreError::Damaged { id, .. }) => outcome.failed.push(id),
-                Err(error) => {
-                    result = Err(error);
-                    break;
-                }
+                Err(error) => return Err(error),
             }
         }
-        // Taken out and committed in one: a relocation in between would look for the chunks here.
-        let moved = self.commit_moves(&begun, known_at)?;
-        for (one, moved) in begun.iter().zip(moved) {
+        Ok(())
+    }
+
+    /// Says in one batch where these chunks are now. `known_at`: the newest batch before their records were looked up.
+    pub(crate) fn end_moves(
+        &self,
+        begun: &[Begun],
+        known_at: u64,
+        outcome: &mut RewriteOutcome,
+    ) -> Result<(), StoreError> {
+        for (one, moved) in begun.iter().zip(self.commit_moves(begun, known_at)?) {
             match moved {
                 true => {
                     outcome.moved += 1;
@@ -161,7 +170,7 @@ impl ChunkStore {
                 false => outcome.busy += 1,
             }
         }
-        result
+        Ok(())
     }
 
     /// Whether a chunk is to be moved at all.
@@ -245,12 +254,16 @@ impl ChunkStore {
     /// Appends one chunk at its new place and enters that in the books.
     fn begin_move(
         &self,
-        id: ChunkId,
-        mut record: ChunkRecord,
-        mut ahead: Option<(Owner, Cow<'_, [u8]>)>,
+        candidate: Candidate<'_>,
         placement: Placement,
         from: Option<SegmentId>,
     ) -> Result<Move, StoreError> {
+        let Candidate {
+            id,
+            mut record,
+            mut ahead,
+            pin,
+        } = candidate;
         let open = record.locations.iter();
         let open: Vec<_> = open
             .filter_map(|location| self.open_segments.find(location.segment))
@@ -306,6 +319,7 @@ impl ChunkStore {
         Ok(match (started, others) {
             (true, _) => Move::Begun(Begun {
                 id,
+                _pin: pin,
                 old: record,
                 tiers,
             }),

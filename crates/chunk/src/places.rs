@@ -4,13 +4,17 @@
 //! same batch; a move stays entered in the books until its batch is committed, under one lock, so that whoever could not write
 //! what was appended finds the chunk either here or there.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use parking_lot::MutexGuard;
 use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, StoreError};
 
 use crate::{
+    books::PinGuard,
     commit::{Operations, add_live, put_record},
     counters::Counters,
     record::{ChunkRecord, Location},
@@ -22,6 +26,8 @@ pub(crate) struct Begun {
     pub(crate) id: ChunkId,
     /// The record of the chunk where it was.
     pub(crate) old: ChunkRecord,
+    /// Holds it until the end.
+    pub(crate) _pin: Option<Arc<PinGuard>>,
     /// The tiers on which it was and will be, each once.
     pub(crate) tiers: BTreeSet<u8>,
 }

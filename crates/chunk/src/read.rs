@@ -391,19 +391,39 @@ impl ChunkStore {
         let Some(record) = self.any_record(id)? else {
             return Ok(None);
         };
-        let Some(first) = record.locations.first() else {
-            return Ok(None);
-        };
-        Ok(Some(ChunkInfo {
+        Ok(self.info_of(&record, self.references(id)?))
+    }
+
+    /// The same of many, looked up together.
+    pub(crate) fn infos(&self, ids: &[ChunkId]) -> Result<Vec<Option<ChunkInfo>>, StoreError> {
+        let records = self.records_of(ids).into_iter().zip(ids);
+        let records = records.map(|(record, id)| match record {
+            Ok(None) => self.any_record(*id),
+            record => record,
+        });
+        let records = records.collect::<Result<Vec<_>, _>>()?;
+        let references = self.references_of(ids.iter().copied());
+        let all = records.into_iter().zip(references).zip(ids);
+        all.map(|((record, references), id)| match (record, references) {
+            (None, _) => Ok(None),
+            (Some(record), Some(references)) => Ok(self.info_of(&record, references)),
+            (Some(record), None) => Ok(self.info_of(&record, self.references(*id)?)),
+        })
+        .collect()
+    }
+
+    fn info_of(&self, record: &ChunkRecord, references: i64) -> Option<ChunkInfo> {
+        let first = record.locations.first()?;
+        Some(ChunkInfo {
             length: record.length,
             stored: record.stored(),
             tier: self.pool.tier_of(first.segment.device).unwrap_or(u8::MAX),
             device: first.segment.device,
             segment: first.segment.index,
             offset: first.offset,
-            references: self.references(id)?,
+            references,
             hash: record.hash,
-        }))
+        })
     }
 
     /// The tier of its first copy: known without a look where there is only one, and without its references anywhere.

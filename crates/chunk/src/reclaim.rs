@@ -202,7 +202,7 @@ impl ChunkStore {
     }
 
     /// References of chunks; `None` of those whose count cannot be read.
-    fn references_of(&self, ids: impl Iterator<Item = ChunkId> + Clone) -> Vec<Option<i64>> {
+    pub(crate) fn references_of(&self, ids: impl Iterator<Item = ChunkId> + Clone) -> Vec<Option<i64>> {
         let keys: Vec<_> = ids.clone().map(|id| chunk_key(TABLE_REFERENCES, id)).collect();
         if let Ok(counts) = self.tree.get_counts(&keys) {
             return counts.into_iter().map(Some).collect();
@@ -210,7 +210,7 @@ impl ChunkStore {
         let one_by_one = ids.map(|id| {
             self.references(id)
                 .inspect_err(|error| {
-                    tracing::error!(chunk = %id, %error, "a chunk could not be looked at for reclaiming");
+                    tracing::error!(chunk = %id, %error, "the references of a chunk cannot be read");
                 })
                 .ok()
         });

@@ -229,6 +229,10 @@ impl Store for ChunkStore {
         self.info(id)
     }
 
+    fn chunk_infos(&self, ids: &[ChunkId]) -> Result<Vec<Option<ChunkInfo>>, StoreError> {
+        self.infos(ids)
+    }
+
     fn chunk_tier(&self, id: ChunkId) -> Result<Option<u8>, StoreError> {
         self.tier_of(id)
     }

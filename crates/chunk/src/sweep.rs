@@ -8,8 +8,9 @@
 //! the number of chunks of a step; a step that fails is done again from its start; what no sound header tells of is left, and whoever
 //! empties the segment sees that it is not empty.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
+use parking_lot::Mutex;
 use terrace_pool::SegmentId;
 use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Placement, RewriteOutcome, StoreError};
 
@@ -27,6 +28,8 @@ use crate::{
 const BLOCK: usize = 4096;
 /// Chunks of a step at most.
 const CHUNKS: usize = 256;
+/// Chunks that a thread takes at once.
+const PART_CHUNKS: usize = 64;
 /// In a window of so many bytes lies at least one chunk as a whole, wherever it begins.
 const WINDOW_BYTES_MIN: usize = CHUNK_BYTES_MAX + 4 * BLOCK;
 
@@ -48,8 +51,6 @@ struct Found {
     id: ChunkId,
     /// In the segment, bytes.
     offset: usize,
-    /// Header and payload, bytes.
-    stored: usize,
 }
 
 impl Sweep {
@@ -78,27 +79,43 @@ impl Sweep {
     }
 }
 
-/// The chunks from `offset` on in a window that begins at `start`, and where what was not looked at begins.
-fn find(window: &[u8], start: usize, mut offset: usize, segment_bytes: usize) -> (Vec<Found>, usize) {
-    let end = start + window.len();
-    let mut found = Vec::new();
-    while offset + HEADER_BYTES <= end && found.len() < CHUNKS {
-        let header = ChunkHeader::decode(&window[offset - start..]);
-        let header = header.map(|header| (header.id, offset + header.stored() as usize));
-        match header {
-            Ok((_, after)) if after > end && after <= segment_bytes => break,
-            Ok((id, after)) if after <= end => {
-                found.push(Found {
-                    id,
-                    offset,
-                    stored: after - offset,
-                });
-                offset = after;
-            }
-            _ => offset = (offset + 1).next_multiple_of(BLOCK),
-        }
+/// Some of what lies in a segment.
+struct Window<'a> {
+    bytes: &'a [u8],
+    /// In the segment, bytes.
+    start: usize,
+}
+
+impl<'a> Window<'a> {
+    fn end(&self) -> usize {
+        self.start + self.bytes.len()
     }
-    (found, offset)
+
+    /// What lies here of the segment, if all of it is in the window.
+    fn get(&self, range: Range<usize>) -> Option<&'a [u8]> {
+        let from = range.start.checked_sub(self.start)?;
+        self.bytes.get(from..range.end.checked_sub(self.start)?)
+    }
+
+    /// The chunks that lie in it as a whole, from `offset` on, and where what was not looked at begins.
+    fn find(&self, mut offset: usize, segment_bytes: usize) -> (Vec<Found>, usize) {
+        let mut found = Vec::new();
+        while found.len() < CHUNKS
+            && let Some(head) = self.get(offset..offset + HEADER_BYTES)
+        {
+            let after =
+                ChunkHeader::decode(head).map(|header| (header.id, offset + header.stored() as usize));
+            match after {
+                Ok((_, after)) if after > self.end() && after <= segment_bytes => break,
+                Ok((id, after)) if after <= segment_bytes => {
+                    found.push(Found { id, offset });
+                    offset = after;
+                }
+                _ => offset = (offset + 1).next_multiple_of(BLOCK),
+            }
+        }
+        (found, offset)
+    }
 }
 
 impl ChunkStore {
@@ -119,10 +136,14 @@ impl ChunkStore {
             return Ok(RewriteOutcome::default());
         };
         let mut buffer = self.open_segments.buffer();
-        let window = buffer.reuse(extent.len());
-        read_in_pieces(&self.pool, sweep.segment, extent.start, window);
-        let (found, next) = find(window, extent.start, sweep.offset, segment_bytes);
-        let result = self.move_found(sweep.segment, &found, window, extent.start, placement);
+        let bytes = buffer.reuse(extent.len());
+        read_in_pieces(&self.pool, sweep.segment, extent.start, bytes);
+        let window = Window {
+            bytes,
+            start: extent.start,
+        };
+        let (found, next) = window.find(sweep.offset, segment_bytes);
+        let result = self.move_found(sweep.segment, &found, &window, placement);
         self.open_segments.give_back(buffer);
         let outcome = result?;
         sweep.wanted_bytes = match found.len() {
@@ -134,16 +155,50 @@ impl ChunkStore {
         Ok(outcome)
     }
 
-    /// Moves those of them that live here.
+    /// Moves those of them that live here; several threads append, as far as some are free.
     fn move_found(
         &self,
         segment: SegmentId,
         found: &[Found],
-        window: &[u8],
-        start: usize,
+        window: &Window<'_>,
         placement: Placement,
     ) -> Result<RewriteOutcome, StoreError> {
         let known_at = self.commit.lock().sequence;
+        let parts = Mutex::new(found.chunks(PART_CHUNKS));
+        let all = Mutex::new((Ok(()), RewriteOutcome::default(), Vec::with_capacity(found.len())));
+        self.crew.run(found.len().div_ceil(PART_CHUNKS), || {
+            loop {
+                let Some(part) = parts.lock().next().filter(|_| all.lock().0.is_ok()) else {
+                    break;
+                };
+                let (mut outcome, mut begun) = (RewriteOutcome::default(), Vec::with_capacity(part.len()));
+                let candidates = self.candidates_of(segment, part, window);
+                let result = candidates.and_then(|candidates| {
+                    self.begin_moves(candidates, placement, Some(segment), &mut outcome, &mut begun)
+                });
+                let mut all = all.lock();
+                all.2.append(&mut begun);
+                all.1.busy += outcome.busy;
+                all.1.skipped += outcome.skipped;
+                all.1.failed.append(&mut outcome.failed);
+                if result.is_err() {
+                    all.0 = result;
+                }
+            }
+        });
+        let (result, mut outcome, begun) = all.into_inner();
+        // Also what was appended before an error.
+        self.end_moves(&begun, known_at, &mut outcome)?;
+        result.map(|()| outcome)
+    }
+
+    /// Those of them that live here, with their payload if it is what it should be.
+    fn candidates_of<'a>(
+        &self,
+        segment: SegmentId,
+        found: &[Found],
+        window: &Window<'a>,
+    ) -> Result<Vec<Candidate<'a>>, StoreError> {
         let ids: Vec<ChunkId> = found.iter().map(|found| found.id).collect();
         let mut candidates = Vec::with_capacity(found.len());
         for (found, record) in found.iter().zip(self.records_of(&ids)) {
@@ -154,9 +209,7 @@ impl ChunkStore {
             let Some(record) = record?.filter(|record| record.locations.contains(&here)) else {
                 continue;
             };
-            let from = found.offset - start;
-            let stored = window.get(from..from + found.stored);
-            let stored = stored.filter(|_| record.stored() as usize == found.stored);
+            let stored = window.get(found.offset..found.offset + record.stored() as usize);
             let ahead = stored.and_then(|stored| good_payload(&record, stored));
             candidates.push(Candidate {
                 id: found.id,
@@ -165,8 +218,90 @@ impl ChunkStore {
                 pin: None,
             });
         }
-        let mut outcome = RewriteOutcome::default();
-        self.move_page(candidates, known_at, placement, Some(segment), &mut outcome)?;
-        Ok(outcome)
+        Ok(candidates)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_store::Owner;
+
+    use super::*;
+    use crate::compress;
+
+    const SEGMENT_BYTES: usize = 1 << 20;
+
+    fn head(id: u64, payload: usize) -> [u8; HEADER_BYTES] {
+        let header = ChunkHeader {
+            id: ChunkId(id),
+            owner: Owner::default(),
+            compression: compress::RAW,
+            length: payload as u32,
+            payload: payload as u32,
+            hash: [0; 32],
+        };
+        header.encode()
+    }
+
+    /// A segment with a chunk of so many bytes behind the other at each of these places.
+    fn segment(chunks: &[(usize, usize)]) -> Vec<u8> {
+        let mut bytes = vec![0xa5; SEGMENT_BYTES];
+        for (number, (offset, payload)) in chunks.iter().enumerate() {
+            bytes[*offset..offset + HEADER_BYTES].copy_from_slice(&head(number as u64, *payload));
+        }
+        bytes
+    }
+
+    fn found(segment: &[u8], window: Range<usize>, offset: usize) -> (Vec<u64>, usize) {
+        let window = Window {
+            bytes: &segment[window.clone()],
+            start: window.start,
+        };
+        let (found, next) = window.find(offset, SEGMENT_BYTES);
+        (found.iter().map(|found| found.id.0).collect(), next)
+    }
+
+    #[test]
+    fn chunks_are_found_behind_one_another_and_where_a_write_began() {
+        let second = HEADER_BYTES + 5000;
+        let third = 3 * BLOCK;
+        let bytes = segment(&[(0, 5000), (second, 100), (third, 4000)]);
+        let end = third + HEADER_BYTES + 4000;
+        assert_eq!(found(&bytes, 0..64 << 10, 0), (vec![0, 1, 2], 64 << 10));
+        assert_eq!(found(&bytes, BLOCK..64 << 10, second), (vec![1, 2], 64 << 10));
+        // The last one lies in the next window as a whole, and so does a header that is cut.
+        assert_eq!(found(&bytes, 0..third + BLOCK, 0), (vec![0, 1], third));
+        assert_eq!(found(&bytes, 0..end, 0), (vec![0, 1, 2], end));
+        assert_eq!(found(&bytes, 0..third + HEADER_BYTES - 1, 0), (vec![0, 1], third));
+    }
+
+    #[test]
+    fn what_would_end_behind_its_segment_is_no_chunk() {
+        let near = SEGMENT_BYTES - 2 * BLOCK;
+        let bytes = segment(&[(near, 2 * BLOCK), (near + BLOCK, BLOCK - HEADER_BYTES)]);
+        let window = SEGMENT_BYTES - (64 << 10)..SEGMENT_BYTES;
+        assert_eq!(found(&bytes, window, near), (vec![1], SEGMENT_BYTES));
+    }
+
+    #[test]
+    fn a_step_has_a_bounded_number_of_chunks() {
+        let stored = HEADER_BYTES + 10;
+        let chunks: Vec<(usize, usize)> = (0..2 * CHUNKS).map(|at| (at * stored, 10)).collect();
+        let bytes = segment(&chunks);
+        let (some, next) = found(&bytes, 0..SEGMENT_BYTES, 0);
+        assert_eq!((some.len(), next), (CHUNKS, CHUNKS * stored));
+        let (rest, _) = found(&bytes, 0..SEGMENT_BYTES, next);
+        assert_eq!((rest.len(), rest[0]), (CHUNKS, CHUNKS as u64));
+    }
+
+    #[test]
+    fn the_longest_chunk_lies_in_the_shortest_window_wherever_it_begins() {
+        let longest = HEADER_BYTES + CHUNK_BYTES_MAX;
+        for offset in [BLOCK, BLOCK + 1, 2 * BLOCK - 1] {
+            let bytes = segment(&[(offset, CHUNK_BYTES_MAX)]);
+            let window = BLOCK..(offset + WINDOW_BYTES_MIN).next_multiple_of(BLOCK);
+            assert_eq!(found(&bytes, window, offset).0, [0]);
+            assert!(offset + longest <= BLOCK + WINDOW_BYTES_MIN);
+        }
     }
 }

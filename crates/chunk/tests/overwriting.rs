@@ -162,3 +162,65 @@ fn many_chunks_are_moved_by_one_batch_and_what_is_gone_is_left_out() {
     settle(&store);
     audit(&store);
 }
+
+/// What was read of the only device so far, bytes.
+fn read_bytes(store: &ChunkStore) -> u64 {
+    store.space().tiers[0].devices[0].read_bytes
+}
+
+#[test]
+fn what_is_compacted_is_read_once() {
+    let power = Power::new();
+    let device = FaultDevice::new("only", 96 << 20, power);
+    let store = ChunkStore::create(make_pool(&[("only", 1, vec![device])]), options(1)).unwrap();
+    let mut ids = Vec::new();
+    let mut seeds = 0u64..;
+    for _ in 0..24 {
+        let contents: Vec<Vec<u8>> = seeds.by_ref().take(250).map(|seed| noise(seed, 4096)).collect();
+        let pieces: Vec<Piece<'_>> = contents.iter().map(|content| piece(content)).collect();
+        let mut batch = Batch::new();
+        for written in store.write_chunks(&pieces).unwrap() {
+            ids.push(written.id);
+            batch.reference(written.id, 1);
+            batch.hold(written);
+        }
+        store.commit(batch).unwrap();
+    }
+    store.close_streams().unwrap();
+    settle(&store);
+    let place = |id: &ChunkId| {
+        store
+            .chunk_info(*id)
+            .unwrap()
+            .map(|info| (info.segment, info.offset))
+    };
+    let segments = |ids: &[ChunkId]| -> std::collections::BTreeSet<u32> {
+        ids.iter().filter_map(|id| Some(place(id)?.0)).collect()
+    };
+    let before = segments(&ids);
+    assert!(before.len() >= 20, "{}", before.len());
+    // Two of three go, so that what is left shares a third of the segments.
+    let mut random = StdRng::seed_from_u64(7);
+    let mut batch = Batch::new();
+    ids.retain(|id| {
+        let goes = random.random_range(0..3) > 0;
+        if goes {
+            batch.reference(*id, -1);
+        }
+        !goes
+    });
+    store.commit(batch).unwrap();
+    let read_before = read_bytes(&store);
+    settle(&store);
+    let emptied = before.difference(&segments(&ids)).count() as u64;
+    assert!(emptied >= 12, "{emptied}");
+    // Each of a segment's bytes once, and what metadata takes.
+    let read = read_bytes(&store) - read_before;
+    assert!(
+        read < emptied * (5 << 20) / 4,
+        "{read} bytes for {emptied} segments"
+    );
+    let contents = ids.iter().map(|id| store.read_chunk(*id).unwrap().len());
+    assert!(contents.sum::<usize>() == ids.len() * 4096);
+    audit(&store);
+}

@@ -123,15 +123,16 @@ impl Layout {
         settings: &Settings,
         cut: Cut,
     ) -> Result<Vec<Self>, StoreError> {
+        let ids: BTreeSet<ChunkId> = record.runs().iter().map(|run| run.chunk).collect();
+        let ids: Vec<ChunkId> = ids.into_iter().collect();
         let mut seen: BTreeMap<ChunkId, Seen> = BTreeMap::new();
+        for (id, info) in ids.iter().zip(store.chunk_infos(&ids)?) {
+            let Some(info) = info else { return Ok(Vec::new()) };
+            seen.insert(*id, Seen::new(info));
+        }
         for run in record.runs() {
             if let Some(seen) = seen.get_mut(&run.chunk) {
                 seen.add(run);
-            } else {
-                let Some(info) = store.chunk_info(run.chunk)? else {
-                    return Ok(Vec::new());
-                };
-                seen.entry(run.chunk).or_insert(Seen::new(info)).add(run);
             }
         }
         let meant = seen.values().filter(|seen| seen.is_meant(cut));
