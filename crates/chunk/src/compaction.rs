@@ -165,10 +165,11 @@ impl ChunkStore {
         }
     }
 
-    /// Whether committed chunks lie in a segment.
+    /// Whether committed chunks lie in a segment that was not given back meanwhile, and taken for something else.
     pub(crate) fn lives_in(&self, segment: SegmentId) -> bool {
         let books = self.keeper.lock();
-        books.segments.get(&segment).is_some_and(|state| state.live > 0)
+        let state = books.segments.get(&segment);
+        state.is_some_and(|state| state.live > 0 && !state.open && !state.freeing)
     }
 
     /// How many of so many chunks of a segment are moved at once, to come to about so many bytes.

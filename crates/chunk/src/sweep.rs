@@ -265,8 +265,8 @@ mod tests {
     fn chunks_are_found_behind_one_another_and_where_a_write_began() {
         let second = HEADER_BYTES + 5000;
         let third = 3 * BLOCK;
-        let bytes = segment(&[(0, 5000), (second, 100), (third, 4000)]);
-        let end = third + HEADER_BYTES + 4000;
+        let bytes = segment(&[(0, 5000), (second, 100), (third, 5000)]);
+        let end = third + HEADER_BYTES + 5000;
         assert_eq!(found(&bytes, 0..64 << 10, 0), (vec![0, 1, 2], 64 << 10));
         assert_eq!(found(&bytes, BLOCK..64 << 10, second), (vec![1, 2], 64 << 10));
         // The last one lies in the next window as a whole, and so does a header that is cut.
