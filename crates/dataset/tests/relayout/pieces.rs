@@ -1,6 +1,6 @@
 //! Regions in pieces: which are worth laying out anew, and how they lie afterwards.
 
-use terrace_dataset::{Cut, Layout, Relaid, Settings, Tree};
+use terrace_dataset::{Cut, Layout, Relaid, Settings, Tree, WHOLE_PART};
 
 use super::world::{MIB, SECOND, noise, world};
 
@@ -115,6 +115,25 @@ fn commits_notice_what_they_leave_in_pieces() {
     assert_eq!(fragments.take(now - 1, 10), []);
     assert_eq!(fragments.take(now, 10), [world.fragment(object, 0)]);
     assert_eq!(fragments.count(), 0);
+}
+
+#[test]
+fn what_comes_back_by_itself_is_no_reason_to_look_at_a_region() {
+    let world = world();
+    let fragments = &world.datasets.environment().fragments;
+    let mut content = noise(1, MIB as usize);
+    let object = world.file("f", &content);
+    world.scatter(object, &mut content, 2);
+    let taken = fragments.take_early(u64::MAX, WHOLE_PART / 2, 9);
+    assert_eq!(taken.len(), 1, "half of each long chunk is dead");
+    let cut = world.relayout_of(object, 0, Cut::Survivors, MIB);
+    assert!(matches!(cut, Ok(Relaid::Done { .. })), "{cut:?}");
+    // Each block is a chunk of its own now, and dies as a whole.
+    world.scatter(object, &mut content, 2);
+    world.scatter(object, &mut content, 3);
+    assert_eq!(fragments.take_early(u64::MAX, 1, 9), []);
+    assert_eq!(fragments.count(), 1, "it is in pieces all the same");
+    world.audit();
 }
 
 #[test]
