@@ -11,6 +11,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use parking_lot::Mutex;
+use terrace_device::AlignedBuffer;
 use terrace_pool::SegmentId;
 use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Placement, RewriteOutcome, StoreError};
 
@@ -39,10 +40,23 @@ pub(crate) struct Sweep {
     segment: SegmentId,
     /// Where the next header may be, bytes.
     offset: usize,
-    /// What the next window is to hold, bytes: as much as had too many chunks last time, and then twice as much each time.
-    wanted_bytes: usize,
     /// Some of what lives here could not be moved.
     left_some: bool,
+    /// The window that comes next, if it was read beside the last one's moves, or was too much for one step.
+    held: Option<Held>,
+}
+
+/// Some of a segment, in memory.
+struct Held {
+    /// In the segment, bytes.
+    extent: Range<usize>,
+    buffer: AlignedBuffer,
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.extent.fmt(f)
+    }
 }
 
 /// A chunk that lies in a window as a whole, as its header says.
@@ -59,8 +73,8 @@ impl Sweep {
         Self {
             segment,
             offset: 0,
-            wanted_bytes: READ_BUFFER_BYTES,
             left_some: false,
+            held: None,
         }
     }
 
@@ -129,44 +143,74 @@ impl ChunkStore {
     ) -> Result<RewriteOutcome, StoreError> {
         self.check_running()?;
         let segment_bytes = self.pool.segment_bytes() as usize;
-        let length = most_bytes.min(sweep.wanted_bytes).max(WINDOW_BYTES_MIN);
-        let end = (sweep.offset + length).min(segment_bytes);
-        let Some(extent) = units_of(&self.pool, sweep.segment, sweep.offset..end) else {
+        let length = most_bytes.clamp(WINDOW_BYTES_MIN, READ_BUFFER_BYTES - 2 * BLOCK);
+        let segment = sweep.segment;
+        let extent =
+            |offset: usize| units_of(&self.pool, segment, offset..(offset + length).min(segment_bytes));
+        let held = sweep.held.take();
+        let Some(held) = held.or_else(|| Some(self.read_held(segment, extent(sweep.offset)?))) else {
             sweep.offset = segment_bytes;
             return Ok(RewriteOutcome::default());
         };
-        let mut buffer = self.open_segments.buffer();
-        let bytes = buffer.reuse(extent.len());
-        read_in_pieces(&self.pool, sweep.segment, extent.start, bytes);
         let window = Window {
-            bytes,
-            start: extent.start,
+            bytes: &held.buffer,
+            start: held.extent.start,
         };
         let (found, next) = window.find(sweep.offset, segment_bytes);
-        let result = self.move_found(sweep.segment, &found, &window, placement);
-        self.open_segments.give_back(buffer);
-        let outcome = result?;
-        sweep.wanted_bytes = match found.len() {
-            CHUNKS.. => next - sweep.offset,
-            _ => (length * 2).min(READ_BUFFER_BYTES),
+        let end = held.extent.end;
+        let holds_more = end == segment_bytes || next + WINDOW_BYTES_MIN <= end;
+        // Where users wait for the device it rests between two reads.
+        let rests = |tier| !self.spacing_of(tier).is_zero();
+        let to_read = match holds_more || self.pool.tier_of(segment.device).is_none_or(rests) {
+            true => None,
+            false => extent(next),
+        };
+        let (result, ahead) = self.move_found(segment, &found, &window, placement, to_read);
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                sweep.held = Some(held);
+                return Err(error);
+            }
         };
         sweep.offset = next;
+        sweep.held = match holds_more && !sweep.is_done(segment_bytes) {
+            true => Some(held),
+            false => {
+                self.open_segments.give_back(held.buffer);
+                ahead
+            }
+        };
         sweep.left_some |= outcome.busy + outcome.skipped > 0 || !outcome.failed.is_empty();
         Ok(outcome)
     }
 
-    /// Moves those of them that live here; several threads append, as far as some are free.
+    fn read_held(&self, segment: SegmentId, extent: Range<usize>) -> Held {
+        let mut buffer = self.open_segments.buffer();
+        read_in_pieces(&self.pool, segment, extent.start, buffer.reuse(extent.len()));
+        Held { extent, buffer }
+    }
+
+    /// Moves those of them that live here; several threads append, as far as some are free, and one reads what is `to_read` meanwhile.
     fn move_found(
         &self,
         segment: SegmentId,
         found: &[Found],
         window: &Window<'_>,
         placement: Placement,
-    ) -> Result<RewriteOutcome, StoreError> {
+        to_read: Option<Range<usize>>,
+    ) -> (Result<RewriteOutcome, StoreError>, Option<Held>) {
         let known_at = self.commit.lock().sequence;
         let parts = Mutex::new(found.chunks(PART_CHUNKS));
         let all = Mutex::new((Ok(()), RewriteOutcome::default(), Vec::with_capacity(found.len())));
-        self.crew.run(found.len().div_ceil(PART_CHUNKS), || {
+        let hands = found.len().div_ceil(PART_CHUNKS) + usize::from(to_read.is_some());
+        let (to_read, ahead) = (Mutex::new(to_read), Mutex::new(None));
+        self.crew.run(hands, || {
+            let extent = to_read.lock().take();
+            if let Some(extent) = extent {
+                let held = self.read_held(segment, extent);
+                *ahead.lock() = Some(held);
+            }
             loop {
                 let Some(part) = parts.lock().next().filter(|_| all.lock().0.is_ok()) else {
                     break;
@@ -188,8 +232,8 @@ impl ChunkStore {
         });
         let (result, mut outcome, begun) = all.into_inner();
         // Also what was appended before an error.
-        self.end_moves(&begun, known_at, &mut outcome)?;
-        result.map(|()| outcome)
+        let ended = self.end_moves(&begun, known_at, &mut outcome);
+        (ended.and(result).map(|()| outcome), ahead.into_inner())
     }
 
     /// Those of them that live here, with their payload if it is what it should be.
