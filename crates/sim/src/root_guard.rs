@@ -18,8 +18,8 @@ const MAGIC: &[u8; 8] = b"TERRROOT";
 /// Magic, version, length, pool id, generation.
 const FIELDS_BYTES: usize = 40;
 
-/// The generation of the durable root in a copy of a slot, if there is a sound one.
-fn generation(disk: &Disk, copy: &Range<u64>) -> Option<u64> {
+/// Generation and payload of the durable root in a copy of a slot, if there is a sound one.
+fn root(disk: &Disk, copy: &Range<u64>) -> Option<(u64, Vec<u8>)> {
     let first = (copy.start / PAGE_BYTES as u64) as usize;
     let header = disk.durable_page(first);
     let fields = &header[..FIELDS_BYTES];
@@ -33,24 +33,34 @@ fn generation(disk: &Disk, copy: &Range<u64>) -> Option<u64> {
     }
     payload.truncate(length);
     let sum = blake3::Hasher::new().update(fields).update(&payload).finalize();
-    (sum.as_bytes()[..] == header[FIELDS_BYTES..FIELDS_BYTES + 32])
-        .then(|| u64::from_le_bytes(fields[32..40].try_into().unwrap_or_default()))
+    (sum.as_bytes()[..] == header[FIELDS_BYTES..FIELDS_BYTES + 32]).then(|| {
+        (
+            u64::from_le_bytes(fields[32..40].try_into().unwrap_or_default()),
+            payload,
+        )
+    })
 }
 
-/// On how many of these disks the newest root that any of them holds is durable.
+fn generation(disk: &Disk, copy: &Range<u64>) -> Option<u64> {
+    root(disk, copy).map(|(generation, _)| generation)
+}
+
+/// On how many of these disks a root is durable that leads where the newest does that any of them holds. (One that is written again
+/// as the labels change, and does not come to two disks, leaves the one before, which says the same.)
 pub fn holders<'a>(disks: impl Iterator<Item = &'a Disk>) -> usize {
-    let newest = |disk: &Disk| {
+    let roots = |disk: &Disk| {
         SLOTS
             .iter()
             .flatten()
-            .filter_map(|copy| generation(disk, copy))
-            .max()
+            .filter_map(|copy| root(disk, copy))
+            .collect()
     };
-    let found: Vec<u64> = disks.filter_map(newest).collect();
-    let highest = found.iter().max();
+    let found: Vec<Vec<(u64, Vec<u8>)>> = disks.map(roots).collect();
+    let newest = found.iter().flatten().max_by_key(|(generation, _)| *generation);
+    let says_the_same = |(_, payload): &(u64, Vec<u8>)| newest.is_some_and(|(_, newest)| newest == payload);
     found
         .iter()
-        .filter(|generation| Some(*generation) == highest)
+        .filter(|roots| roots.iter().any(says_the_same))
         .count()
 }
 
@@ -107,16 +117,16 @@ pub fn breach(disk: &Disk, offset: u64, data: &[u8]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn with_root(disk: &mut Disk, slot: usize, generation: u64) {
+    fn with_root(disk: &mut Disk, slot: usize, generation: u64, payload: &[u8; 3]) {
         let mut page = vec![0; 2 * PAGE_BYTES];
         page[..8].copy_from_slice(MAGIC);
         page[8] = 1;
         page[12] = 3;
         page[32..40].copy_from_slice(&generation.to_le_bytes());
-        page[PAGE_BYTES..PAGE_BYTES + 3].copy_from_slice(b"abc");
+        page[PAGE_BYTES..PAGE_BYTES + 3].copy_from_slice(payload);
         let sum = blake3::Hasher::new()
             .update(&page[..FIELDS_BYTES])
-            .update(b"abc")
+            .update(payload)
             .finalize();
         page[FIELDS_BYTES..FIELDS_BYTES + 32].copy_from_slice(sum.as_bytes());
         disk.write(SLOTS[slot][0].start, &page);
@@ -127,20 +137,20 @@ mod tests {
         let mut disk = Disk::new(4 << 20, false);
         let at = |slot: usize| SLOTS[slot][0].start;
         assert_eq!(breach(&disk, at(0), &[1; PAGE_BYTES]), None);
-        with_root(&mut disk, 0, 7);
+        with_root(&mut disk, 0, 7, b"new");
         assert_eq!(breach(&disk, at(0), &[1; PAGE_BYTES]), None, "not durable yet");
         disk.flush();
         assert!(breach(&disk, at(0) + 4096, &[1; PAGE_BYTES]).is_some());
         assert_eq!(breach(&disk, at(0), &[0; PAGE_BYTES]), None, "wiped");
         let mut older = Disk::new(4 << 20, false);
-        with_root(&mut older, 1, 6);
+        with_root(&mut older, 1, 6, b"old");
         assert_eq!(remains(&older), None, "not durable yet");
         older.flush();
         assert_eq!(remains(&older), Some("a root"));
         assert_eq!(holders([&disk, &older].into_iter()), 1);
         assert_eq!(holders([&disk, &older, &disk].into_iter()), 2);
         assert_eq!(breach(&disk, at(1), &[1; PAGE_BYTES]), None);
-        with_root(&mut disk, 1, 8);
+        with_root(&mut disk, 1, 8, b"new");
         assert!(
             breach(&disk, at(0), &[1; PAGE_BYTES]).is_some(),
             "the newer one is not durable yet"
@@ -148,5 +158,13 @@ mod tests {
         disk.flush();
         assert_eq!(breach(&disk, at(0), &[1; PAGE_BYTES]), None);
         assert!(breach(&disk, at(1), &[1; PAGE_BYTES]).is_some());
+        let mut other = Disk::new(4 << 20, false);
+        with_root(&mut other, 0, 7, b"new");
+        other.flush();
+        assert_eq!(
+            holders([&disk, &other, &older].into_iter()),
+            2,
+            "written again elsewhere"
+        );
     }
 }
