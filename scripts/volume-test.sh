@@ -167,7 +167,9 @@ case_resized_both_ways() {
         cat "$SCRATCH/resize2fs"
         grep -q 'Permission denied' "$SCRATCH/resize2fs" && umount "$MOUNT" && e2fsck -fp "$DISK" && resize2fs "$DISK" && mounted discard || return 1
     fi
-    [ "$(df --output=size -B1M "$MOUNT" | tail -n 1)" -gt 120 ] && cmp "$SCRATCH/kept" "$MOUNT/kept" && umount "$MOUNT" && e2fsck -fn "$DISK" || return 1
+    [ "$(df --output=size -B1M "$MOUNT" | tail -n 1)" -gt 120 ] && cmp "$SCRATCH/kept" "$MOUNT/kept" && umount "$MOUNT" || return 1
+    # Nothing is to be mended; that it was looked at is noted, or resize2fs refuses where the mount was in a later second than the last look.
+    e2fsck -fp "$DISK" || return 1
     # Smaller: the filesystem first, and nobody is asked here, so that it is refused without --yes.
     resize2fs "$DISK" 80M && refused "$TERRACE" volume resize "$VOLUME" 96M </dev/null && [ "$(blockdev --getsize64 "$DISK")" = 167772160 ] &&
         "$TERRACE" volume resize "$VOLUME" 96M --yes && [ "$(blockdev --getsize64 "$DISK")" = 100663296 ] || return 1
