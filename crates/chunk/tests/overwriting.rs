@@ -24,7 +24,17 @@ fn two_tiers(fast_mib: u64) -> Arc<ChunkStore> {
 
 /// Writes one chunk for each seed, in place of some others.
 fn write(store: &ChunkStore, seeds: impl Iterator<Item = u64>, old: &[ChunkId]) -> Vec<ChunkId> {
-    let contents: Vec<Vec<u8>> = seeds.map(|seed| noise(seed, CHUNK_BYTES)).collect();
+    write_of(store, CHUNK_BYTES, seeds, old)
+}
+
+/// The same of chunks of so many bytes.
+fn write_of(
+    store: &ChunkStore,
+    chunk_bytes: usize,
+    seeds: impl Iterator<Item = u64>,
+    old: &[ChunkId],
+) -> Vec<ChunkId> {
+    let contents: Vec<Vec<u8>> = seeds.map(|seed| noise(seed, chunk_bytes)).collect();
     let pieces: Vec<Piece<'_>> = contents.iter().map(|content| piece(content)).collect();
     let mut batch = Batch::new();
     let mut ids = Vec::new();
@@ -131,18 +141,7 @@ fn what_lands_below_again_goes_on_in_the_segment_that_was_begun_there() {
 #[test]
 fn many_chunks_are_moved_by_one_batch_and_what_is_gone_is_left_out() {
     let store = two_tiers(64);
-    let small = |seeds: std::ops::Range<u64>| {
-        let contents: Vec<Vec<u8>> = seeds.map(|seed| noise(seed, 4096)).collect();
-        let pieces: Vec<Piece<'_>> = contents.iter().map(|content| piece(content)).collect();
-        let mut batch = Batch::new();
-        let written = store.write_chunks(&pieces).unwrap();
-        let ids: Vec<ChunkId> = written.iter().map(|written| written.id).collect();
-        ids.iter().for_each(|id| batch.reference(*id, 1));
-        written.into_iter().for_each(|written| batch.hold(written));
-        store.commit(batch).unwrap();
-        ids
-    };
-    let ids = small(0..200);
+    let ids = write_of(&store, 4096, 0..200, &[]);
     let mut batch = Batch::new();
     ids[..20].iter().for_each(|id| batch.reference(*id, -1));
     store.commit(batch).unwrap();
@@ -176,15 +175,7 @@ fn what_is_compacted_is_read_once() {
     let mut ids = Vec::new();
     let mut seeds = 0u64..;
     for _ in 0..24 {
-        let contents: Vec<Vec<u8>> = seeds.by_ref().take(250).map(|seed| noise(seed, 4096)).collect();
-        let pieces: Vec<Piece<'_>> = contents.iter().map(|content| piece(content)).collect();
-        let mut batch = Batch::new();
-        for written in store.write_chunks(&pieces).unwrap() {
-            ids.push(written.id);
-            batch.reference(written.id, 1);
-            batch.hold(written);
-        }
-        store.commit(batch).unwrap();
+        ids.extend(write_of(&store, 4096, seeds.by_ref().take(250), &[]));
     }
     store.close_streams().unwrap();
     settle(&store);
