@@ -288,7 +288,9 @@ impl ChunkStore {
             let Some(mut state) = self.maintenance.try_lock() else {
                 self.flush_given_up()?;
                 // What that made durable is released by whoever comes next.
-                drop(self.maintenance.try_lock_for(RELIEF_WAIT));
+                if !self.merge_step() {
+                    drop(self.maintenance.try_lock_for(RELIEF_WAIT));
+                }
                 continue;
             };
             let free = self.free_where_pressed().unwrap_or(1);

@@ -57,6 +57,7 @@ mod store;
 mod streams;
 mod survey;
 mod sweep;
+mod tables;
 mod tail;
 mod tier_room;
 mod unflushed;

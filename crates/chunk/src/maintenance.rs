@@ -14,11 +14,10 @@ use crate::{
     Step,
     compaction::Emptying,
     counters::Counters,
-    meta_storage::MetaStorage,
     packing::Grain,
     reclaim::Reclaim,
     release::Released,
-    room::{InVain, Waiting},
+    room::InVain,
     root::encode_root,
     root_copy::encode_root_copy,
     store::{ChunkStore, meta_error, pool_error},
@@ -26,15 +25,13 @@ use crate::{
 };
 
 /// What one slice of a merge or of a table's writing moves, bytes.
-const SLICE_BYTES: usize = 1 << 20;
+pub(crate) const SLICE_BYTES: usize = 1 << 20;
 /// How often a step of a checkpoint may fail in a row.
 const CHECKPOINT_ATTEMPTS: u32 = 8;
-/// Steps for which compaction of metadata rests when it can do nothing, and the search for metadata without a second copy.
-const METADATA_REST: u32 = 1000;
 /// How often the log goes on elsewhere until it has left some segments.
 const LOG_LEAVES_MAX: u32 = 4;
 /// How long a step waits for another thread that works here.
-const TURN_WAIT: Duration = Duration::from_millis(20);
+pub(crate) const TURN_WAIT: Duration = Duration::from_millis(20);
 
 /// What a step carries on from the one before.
 #[derive(Default)]
@@ -50,9 +47,9 @@ pub(crate) struct Maintenance {
     /// Failed steps of the checkpoint in a row.
     failures: u32,
     /// Steps until metadata segments are looked at again.
-    metadata_rest: u32,
+    pub(crate) metadata_rest: u32,
     /// Steps until metadata without a second copy is looked for again.
-    mirror_rest: u32,
+    pub(crate) mirror_rest: u32,
     /// Where room is short: whether room comes next, or metadata.
     room_next: bool,
     /// Segments that could not be emptied (damaged chunks).
@@ -90,7 +87,7 @@ impl ChunkStore {
 
     pub(crate) fn step_locked(&self, state: &mut MutexGuard<'_, Maintenance>) -> Result<Step, StoreError> {
         // Whatever else there is to do makes more of them.
-        if self.is_full_of_records() && self.merge_step() {
+        if self.is_full_of_records() && self.write_tables() {
             return Ok(Step::More);
         }
         // Reclaiming makes records itself: it waits for the merges that users would have to wait for, unless room is
@@ -121,7 +118,7 @@ impl ChunkStore {
     }
 
     /// Releases what may be, and goes on with a checkpoint if one is being made or due; whether one is.
-    fn checkpoint_if_due(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+    pub(crate) fn checkpoint_if_due(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
         self.release_durable(state);
         if state.checkpoint.is_none() && self.checkpoint_due() {
             self.start_checkpoint(state);
@@ -160,6 +157,7 @@ impl ChunkStore {
         }
         {
             let _maintenance = self.maintenance.lock();
+            let _tables = self.tables.lock();
             self.meta.forget_root_copy(range);
             let failed = |error: terrace_meta::ExtentError| StoreError::Device(error.to_string().into());
             while self.meta.move_off(range).map_err(failed)? {}
@@ -207,6 +205,7 @@ impl ChunkStore {
         {
             let _maintenance = self.maintenance.lock();
             self.part_doubled();
+            let _tables = self.tables.lock();
             let failed = |error: terrace_meta::ExtentError| StoreError::Device(error.to_string().into());
             while self.meta.mirror_one(self.reserve_segments()).map_err(failed)? {}
         }
@@ -251,7 +250,7 @@ impl ChunkStore {
     }
 
     /// Log length at which a checkpoint is due, bytes: less on a small pool or fast tier, so that the log does not fill it.
-    fn log_limit(&self) -> u64 {
+    pub(crate) fn log_limit(&self) -> u64 {
         let pool_bytes = self.pool.total_segments() * u64::from(self.pool.segment_bytes());
         let fastest_bytes = self
             .pool
@@ -310,7 +309,7 @@ impl ChunkStore {
 
     pub(crate) fn write_root(&self) -> Result<(), StoreError> {
         let manifest = self.manifest().map_err(meta_error)?;
-        let sequence = self.tree.flushed_sequence();
+        let sequence = self.tree.described_sequence();
         // The tables name chunks and segments: these must be durable before a root names the tables.
         self.flush_until(sequence)?;
         self.log.catch_up();
@@ -370,81 +369,6 @@ impl ChunkStore {
         self.tree.manifest()
     }
 
-    /// A slice of a merge; an error in it leaves the tree as it was and is tried again later.
-    fn merge_step(&self) -> bool {
-        match self.tree.step(SLICE_BYTES) {
-            Ok(progress) => progress == Progress::More,
-            Err(error) => {
-                tracing::warn!(%error, "a merge of metadata failed");
-                false
-            }
-        }
-    }
-
-    /// Writes the tables of the emptiest metadata segment anew, when much of the metadata segments is unused: tables
-    /// that live long would else hold on to segments whose other tables are gone.
-    fn compact_metadata(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
-        if state.metadata_rest > 0 {
-            state.metadata_rest -= 1;
-            return Ok(false);
-        }
-        let Some(number) = self.meta.emptiest() else {
-            return Ok(false);
-        };
-        let written = self.rewrite_segments(|segment| segment == number);
-        if written == 0 {
-            // What is there is no table (a manifest, mostly): it goes with the next checkpoint by itself.
-            state.metadata_rest = METADATA_REST;
-            return Ok(false);
-        }
-        self.start_checkpoint(state);
-        Ok(true)
-    }
-
-    /// Writes the tables of these metadata segments anew; how many bytes that took.
-    fn rewrite_segments(&self, is_one: impl Fn(u32) -> bool) -> u64 {
-        let extents = self.tree.extents().into_iter();
-        let extents: Vec<_> = extents
-            .filter(|extent| is_one(MetaStorage::segment_of(*extent)))
-            .collect();
-        match self.tree.rewrite(&extents) {
-            Ok(written) => written,
-            Err(error) => {
-                tracing::warn!(%error, "tables could not be moved");
-                0
-            }
-        }
-    }
-
-    /// Writes anew what has both its copies on one device; whether there was any such.
-    fn part_doubled(&self) -> bool {
-        let doubled = self.meta.doubled();
-        !doubled.is_empty() && self.rewrite_segments(|segment| doubled.contains(&segment)) > 0
-    }
-
-    /// Gives metadata that lies on one device only, since no other had room, its second copy where there is room by now.
-    fn mirror_metadata(&self, state: &mut Maintenance) -> bool {
-        if state.mirror_rest > 0 {
-            state.mirror_rest -= 1;
-            return false;
-        }
-        if self.part_doubled() {
-            self.start_checkpoint(state);
-            return true;
-        }
-        let mirrored = self.meta.mirror_one(self.reserve_segments() * 3);
-        match mirrored {
-            Ok(true) => {
-                self.start_checkpoint(state);
-                return true;
-            }
-            Ok(false) => {}
-            Err(error) => tracing::warn!(%error, "metadata could not be copied to a second device"),
-        }
-        state.mirror_rest = METADATA_REST;
-        false
-    }
-
     /// How much of its usual rest background work may take while users do something: 1 all of it, 0 none, since users
     /// would soon have to wait for it. The more garbage there is beside what is free, the less.
     pub fn courtesy(&self) -> f64 {
@@ -482,57 +406,11 @@ impl ChunkStore {
     }
 
     /// Records come faster than they are written into tables.
-    fn is_loaded(&self) -> bool {
+    pub(crate) fn is_loaded(&self) -> bool {
         self.tree.pressure() > 0.5 || self.log.bytes() > self.log_limit() / 2 * 3
     }
 
     pub(crate) fn is_short_of_room(&self) -> bool {
         self.pool.free_for_content() < self.reserve_segments() * 3
-    }
-
-    /// Slows writers when the background falls behind, smoothly; does for it what relieves it where there is none.
-    pub(crate) fn hold_back(&self) {
-        let pressure = self.tree.pressure();
-        if pressure < 0.75 && self.log.bytes() < self.log_limit() * 2 {
-            return;
-        }
-        if (pressure >= 1.0 || self.log.bytes() >= self.log_limit() * 3)
-            && let Some(mut state) = self.maintenance.try_lock()
-        {
-            match self.checkpoint_if_due(&mut state) {
-                Ok(true) => {}
-                Ok(false) => drop(self.merge_step()),
-                Err(error) => tracing::warn!(%error, "a background step failed"),
-            }
-        } else if self.options.threads > 0 {
-            let late = (pressure - 0.75).clamp(0.0, 1.0);
-            std::thread::sleep(Duration::from_micros((late * 20_000.0) as u64));
-        }
-        self.wait_for_tables();
-    }
-
-    /// Returns when records take less than their share of memory: beyond it goes at most what is committed then. Who does not
-    /// find anybody else at it writes them into tables.
-    fn wait_for_tables(&self) {
-        let mut waiting = None;
-        while self.is_full_of_records() {
-            waiting.get_or_insert_with(|| Waiting::of(&self.waiting_for_tables));
-            let Some(_state) = self.maintenance.try_lock_for(TURN_WAIT) else {
-                continue;
-            };
-            // Without room for tables they stay where they are.
-            if !self.merge_step() {
-                return;
-            }
-        }
-    }
-
-    fn is_full_of_records(&self) -> bool {
-        self.tree.memory_share() >= 1.0
-    }
-
-    /// How many wait with a commit until records are in tables.
-    pub fn waiting_for_tables(&self) -> usize {
-        self.waiting_for_tables.load(Ordering::Acquire)
     }
 }

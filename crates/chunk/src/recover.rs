@@ -354,6 +354,7 @@ impl ChunkStore {
             stop: Mutex::new(None),
             stopping: AtomicBool::new(false),
             maintenance: Mutex::new(Maintenance::default()),
+            tables: Mutex::new(()),
             need: Need::default(),
             sinking: crate::sinking::Sinking::default(),
             waiting_for_tables: AtomicUsize::new(0),

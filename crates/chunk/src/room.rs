@@ -9,7 +9,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::MutexGuard;
 use terrace_store::StoreError;
 
-use crate::{Step, maintenance::Maintenance, store::ChunkStore};
+use crate::{
+    Step,
+    maintenance::{Maintenance, TURN_WAIT},
+    store::ChunkStore,
+};
 
 /// Rounds in a row that bring nothing back until that is believed. What a checkpoint lets go of may go with the next one only.
 const ROUNDS_IN_VAIN: u32 = 2;
@@ -74,7 +78,19 @@ impl ChunkStore {
     pub(crate) fn make_room(&self, mut enough: impl FnMut() -> bool) -> Result<bool, StoreError> {
         let asked_at = self.need.turns.load(Ordering::Acquire);
         let _waiting = Waiting::of(&self.need.waiting);
-        let mut state = self.maintenance.lock();
+        let mut state = loop {
+            let turn = match self.maintenance.try_lock() {
+                // Who works here makes records, and has no time for them.
+                None if self.merge_step() => None,
+                None => self.maintenance.try_lock_for(TURN_WAIT),
+                state => state,
+            };
+            match turn {
+                Some(state) => break state,
+                None if enough() => return Ok(true),
+                None => {}
+            }
+        };
         if enough() {
             return Ok(true);
         }

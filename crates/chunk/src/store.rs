@@ -1,7 +1,7 @@
 //! `ChunkStore`: the parts put together, and the contract's methods that are one line each.
 //!
-//! Order of locks: maintenance → stream → commit → books; the group-commit lock and those inside open segments, tree
-//! and log are taken last and alone. None but maintenance and the log's appending lock is held across I/O.
+//! Order of locks: maintenance → tables → stream → commit → books; the group-commit lock and those inside open segments, tree
+//! and log are taken last and alone. None but maintenance, tables and the log's appending lock is held across I/O.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -85,6 +85,8 @@ pub struct ChunkStore {
     pub(crate) stop: Mutex<Option<Arc<str>>>,
     pub(crate) stopping: AtomicBool,
     pub(crate) maintenance: Mutex<Maintenance>,
+    /// Held by whoever writes tables, and by whoever copies the segments that they lie in.
+    pub(crate) tables: Mutex<()>,
     pub(crate) need: Need,
     pub(crate) sinking: crate::sinking::Sinking,
     pub(crate) waiting_for_tables: AtomicUsize,

@@ -22,4 +22,5 @@ mod room;
 mod sectors;
 mod sinking;
 mod sums_of_blocks;
+mod tables;
 mod threads;

@@ -51,6 +51,8 @@ struct Described {
     waiting: Vec<Extent>,
     /// Not named by the last manifest.
     ready: Vec<Extent>,
+    /// It holds everything up to here.
+    sequence: u64,
 }
 
 /// An ordered map from byte keys to byte values. All methods may be called from any thread.
@@ -404,7 +406,13 @@ impl Tree {
             .ready
             .extend(described.pieces.iter().map(|piece| piece.extent));
         described.pieces = pieces;
+        described.sequence = state.version.flushed_sequence;
         Ok(bytes)
+    }
+
+    /// The sequence up to which the manifest made last holds everything: steps that go on beside it may have brought the tree further.
+    pub fn described_sequence(&self) -> u64 {
+        self.described.lock().sequence
     }
 
     /// Extents that the manifest made last does not name and no reader uses. Call it when the root holding that
