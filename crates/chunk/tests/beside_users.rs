@@ -39,7 +39,7 @@ fn write(store: &ChunkStore, seeds: std::ops::Range<u64>) -> (Vec<Vec<u8>>, Vec<
 /// there.
 fn longest_write(spacing_nanoseconds: u64) -> u64 {
     let power = Power::new();
-    let [from, to] = ["from", "to"].map(|name| FaultDevice::new(name, 160 * MIB, power.clone()));
+    let [from, to] = ["from", "to"].map(|name| FaultDevice::new(name, 320 * MIB, power.clone()));
     let pool = make_pool(&[("fast", 1, vec![from]), ("slow", 1, vec![to.clone()])]);
     let threads = Options {
         threads: 1,

@@ -23,14 +23,15 @@ pub(crate) const ROOT_OFFSETS: [[u64; 2]; 2] = [[256 * 1024, 512 * 1024], [384 *
 pub(crate) const ROOTS_END: u64 = 768 * 1024;
 /// Where segment 0 starts, bytes.
 pub const SEGMENT_AREA_OFFSET: u64 = 1024 * 1024;
-/// Segment size of a pool on devices of 1 GiB and more, bytes.
+/// Segment size of a pool on devices of 2 GiB and more, bytes.
 pub const DEFAULT_SEGMENT_BYTES: u32 = 16 * 1024 * 1024;
 /// Smallest segment size, bytes.
 pub(crate) const SEGMENT_BYTES_MIN: u32 = 1024 * 1024;
 /// Largest segment size that is accepted from a label, bytes.
 pub(crate) const SEGMENT_BYTES_MAX: u32 = 64 * 1024 * 1024;
-/// Segments that the smallest device of a new pool shall have.
-const SEGMENTS_WANTED: u64 = 64;
+/// Segments that the smallest device of a new pool shall have: with fewer, the eight or so that have to stay free are a large part of
+/// it, and what is written over at random is brought back while more of it lives.
+const SEGMENTS_WANTED: u64 = 128;
 /// Segments without which a device is of no use.
 pub(crate) const SEGMENTS_MIN: u32 = 4;
 /// The smallest device, bytes: front, a few segments of 1 MiB, label at the end.
@@ -48,7 +49,7 @@ pub(crate) fn end_label_offset(size_bytes: u64) -> u64 {
     (size_bytes / 4096 * 4096).saturating_sub(LABEL_BYTES as u64)
 }
 
-/// The segment size for a new pool: 16 MiB, halved until the smallest device has 64 of them, at least 1 MiB.
+/// The segment size for a new pool: 16 MiB, halved until the smallest device has 128 of them, at least 1 MiB.
 pub(crate) fn choose_segment_bytes(smallest_device_bytes: u64) -> u32 {
     let mut segment_bytes = DEFAULT_SEGMENT_BYTES;
     while segment_bytes > SEGMENT_BYTES_MIN
