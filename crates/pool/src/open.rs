@@ -73,7 +73,7 @@ impl Pool {
     /// Writes labels on the devices and opens the new pool. No root is written: the floor above does that.
     pub fn create(options: CreateOptions, randomness: &dyn Randomness) -> Result<Self, PoolError> {
         let invalid = |reason: String| Err(PoolError::Invalid(reason));
-        let mut smallest = u64::MAX;
+        let (mut smallest, mut all) = (u64::MAX, 0u64);
         for (tier, devices) in &options.tiers {
             if devices.is_empty() {
                 return invalid(format!("tier '{}' has no device", tier.name));
@@ -81,11 +81,12 @@ impl Pool {
             for device in devices {
                 check_unused(device.as_ref(), options.force)?;
                 smallest = smallest.min(device.size_bytes());
+                all = all.saturating_add(device.size_bytes());
             }
         }
         let segment_bytes = options
             .segment_bytes
-            .unwrap_or_else(|| choose_segment_bytes(smallest));
+            .unwrap_or_else(|| choose_segment_bytes(smallest, all));
         let mut members = Vec::new();
         let mut open = Vec::new();
         for (tier, (_, devices)) in options.tiers.iter().enumerate() {

@@ -421,7 +421,16 @@ fn a_device_to_be_shrunk_takes_nothing_at_its_end_and_loses_only_what_is_free() 
 
 #[test]
 fn large_devices_get_large_segments() {
-    for (mib, segment_mib) in [(6, 1), (64, 1), (200, 2), (1024, 8), (1100, 16), (5000, 16)] {
+    for (mib, segment_mib) in [
+        (6, 1),
+        (64, 1),
+        (200, 1),
+        (300, 2),
+        (1100, 8),
+        (2048, 8),
+        (2100, 16),
+        (5000, 16),
+    ] {
         let shelf = Shelf::new(&[mib]);
         let pool = create("tank", 1, vec![("only", shelf.all())]);
         assert_eq!(u64::from(pool.segment_bytes()), segment_mib * MIB, "{mib} MiB");
