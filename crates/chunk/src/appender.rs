@@ -22,7 +22,7 @@ use std::{
 
 use bytes::BytesMut;
 use parking_lot::{Condvar, Mutex, RwLock};
-use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES, HUGE_PAGE_BYTES};
+use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES, HUGE_PAGE_BYTES, copy_past_caches};
 use terrace_pool::SegmentId;
 use terrace_store::ChunkId;
 
@@ -410,7 +410,8 @@ impl Copying<'_> {
         let mut rest = &mut piece.memory[..];
         for part in parts {
             let (here, others) = rest.split_at_mut(part.len());
-            here.copy_from_slice(part);
+            // Who reads it before it has landed is rare, and the device takes it from memory.
+            copy_past_caches(here, part);
             rest = others;
         }
         self.is_copied = true;

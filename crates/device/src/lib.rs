@@ -21,6 +21,7 @@ mod ring;
 mod size;
 mod spare_memory;
 mod spec;
+mod streaming_copy;
 mod unix_socket;
 mod volatile;
 
@@ -37,6 +38,7 @@ pub use randomness::{Randomness, SeededRandomness, SystemRandomness};
 pub use size::{SizeError, format_size, parse_size};
 pub use spare_memory::give_spare_memory_back;
 pub use spec::{DeviceKind, DeviceSpec, SpecError, open_path, peek_path};
+pub use streaming_copy::copy_past_caches;
 pub use unix_socket::{SocketFile, listen_at};
 pub use volatile::{VOLATILE_VARIABLE, VolatileDevice};
 
