@@ -3,13 +3,16 @@
 //! Invariants: made once, when the store is opened – a thread that is made within a request would inherit that thread's
 //! CPU and priority; without threads everything runs in the caller, in a fixed order; no help is asked for that is not free:
 //! who would wait for it waits for what that thread is busy with, which may wait for a lock that the caller holds. Nor are there
-//! ever more at work than processors, those who ask counted: several of them at once need no help but keep each other busy.
+//! ever more at work than processors, those who ask counted: several of them at once need no help but keep each other busy; and
+//! there is no thread that could never come, which would look for work each time another one is called.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// See the module.
 pub(crate) struct Crew {
     pool: Option<rayon::ThreadPool>,
+    /// Most at work at once, callers and helpers.
+    hands: usize,
     /// Who works, callers and helpers.
     at_work: AtomicUsize,
 }
@@ -19,7 +22,7 @@ impl Crew {
     pub(crate) fn new(threads: usize) -> Self {
         let pool = (threads > 1).then(|| {
             rayon::ThreadPoolBuilder::new()
-                .num_threads(threads)
+                .num_threads(threads - 1)
                 .thread_name(|number| format!("terrace-crew-{number}"))
                 .build()
         });
@@ -28,12 +31,16 @@ impl Crew {
                 .ok()
         });
         let at_work = AtomicUsize::new(0);
-        Self { pool, at_work }
+        Self {
+            pool,
+            hands: threads,
+            at_work,
+        }
     }
 
     /// Asks up to `most` threads for help, as many as are free beside those at work; how many come.
-    fn call(&self, most: usize, hands: usize) -> usize {
-        let comes = |at_work: usize| most.min(hands.saturating_sub(at_work));
+    fn call(&self, most: usize) -> usize {
+        let comes = |at_work: usize| most.min(self.hands.saturating_sub(at_work));
         let more = |at_work: usize| Some(at_work + comes(at_work));
         let before = self
             .at_work
@@ -49,7 +56,7 @@ impl Crew {
         let at_work = &self.at_work;
         at_work.fetch_add(1, Ordering::AcqRel);
         let _mine = Leaves(at_work);
-        let called = self.call(hands - 1, pool.current_num_threads());
+        let called = self.call(hands - 1);
         if called == 0 {
             return work();
         }
