@@ -35,12 +35,12 @@ use crate::{
 pub const WRITE_BYTES: usize = 1024 * 1024;
 /// Room of a buffer: the last chunk may pass the limit.
 pub(crate) const BUFFER_BYTES: usize = WRITE_BYTES + 256 * 1024;
-/// Buffers kept for reuse: new memory costs a page fault per 4 KiB, more than hashing it.
-const SPARE_BUFFERS: usize = 8;
+/// Buffers kept for reuse: the first use of memory costs a pass over it.
+const SPARE_BUFFERS: usize = 6;
 /// Room of a buffer for large reads: a huge page, so that neither the processor nor the kernel looks hundreds of pages up for
 /// each.
 pub(crate) const READ_BUFFER_BYTES: usize = HUGE_PAGE_BYTES;
-/// Such buffers kept for reuse: as many bytes as of the others.
+/// Such buffers kept for reuse.
 const SPARE_READ_BUFFERS: usize = 5;
 
 /// A chunk in a buffer.
@@ -269,7 +269,7 @@ impl OpenSegments {
     /// Memory of spare buffers and those in use, bytes.
     pub fn memory_bytes(&self) -> usize {
         let open: usize = self.all().iter().map(|open| open.memory_bytes()).sum();
-        open + self.spare.lock().len() * READ_BUFFER_BYTES + self.memory.lock().len() * BUFFER_BYTES
+        open + self.spare.lock().len() * READ_BUFFER_BYTES + self.memory.lock().len() * filling::MEMORY_BYTES
     }
 }
 
@@ -357,7 +357,7 @@ impl OpenSegment {
     fn memory_bytes(&self) -> usize {
         let state = self.state.lock();
         let filling = usize::from(!state.filling.is_without_memory());
-        (filling + state.sealed.len() + state.flights.len()) * BUFFER_BYTES
+        (filling + state.sealed.len() + state.flights.len()) * filling::MEMORY_BYTES
     }
 
     /// A flight was written (or its chunks were placed elsewhere): it is no longer read from memory.

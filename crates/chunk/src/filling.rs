@@ -6,18 +6,21 @@
 use std::ops::Range;
 
 use bytes::BytesMut;
-use terrace_device::DEVICE_BLOCK_BYTES;
+use terrace_device::{DEVICE_BLOCK_BYTES, HUGE_PAGE_BYTES, prefer_huge_pages};
 
 use crate::appender::{BUFFER_BYTES, Content};
 
-/// Memory for one buffer, aligned as devices want it, of [`BUFFER_BYTES`].
+/// What a buffer takes, bytes: a huge page, so that the device gets it in one piece and nobody looks hundreds of pages up.
+pub(crate) const MEMORY_BYTES: usize = HUGE_PAGE_BYTES;
+
+/// Memory for one buffer, of [`BUFFER_BYTES`], at the beginning of a huge page.
 pub(crate) fn memory() -> BytesMut {
-    let mut all = BytesMut::zeroed(BUFFER_BYTES + DEVICE_BLOCK_BYTES);
-    let skip = all
-        .as_ptr()
-        .align_offset(DEVICE_BLOCK_BYTES)
-        .min(DEVICE_BLOCK_BYTES);
+    const { assert!(BUFFER_BYTES <= MEMORY_BYTES) };
+    // (What is asked for beyond it is never touched.)
+    let mut all = BytesMut::zeroed(2 * MEMORY_BYTES);
+    let skip = all.as_ptr().align_offset(MEMORY_BYTES).min(MEMORY_BYTES);
     let mut aligned = all.split_off(skip);
+    prefer_huge_pages(&mut aligned);
     aligned.truncate(BUFFER_BYTES);
     aligned
 }
@@ -199,7 +202,7 @@ mod tests {
         assert_eq!(&whole[..expected.len()], &expected[..]);
         assert_eq!(whole.len(), expected.len().next_multiple_of(4096));
         assert!(whole[expected.len()..].iter().all(|byte| *byte == 0));
-        assert_eq!(whole.as_ptr().align_offset(4096), 0);
+        assert_eq!(whole.as_ptr().align_offset(MEMORY_BYTES), 0);
         let address = whole.as_ptr();
         whole.unsplit(free);
         assert_eq!(

@@ -35,6 +35,18 @@ pub struct AlignedBuffer {
     capacity: usize,
 }
 
+/// Has the kernel use huge pages for `memory`, as far as whole ones lie in it and were not touched yet; where there are none it takes
+/// others. What is not touched takes no memory.
+pub fn prefer_huge_pages(memory: &mut [u8]) {
+    let skip = memory.as_ptr().align_offset(HUGE_PAGE_BYTES);
+    let Some(aligned) = memory.get_mut(skip..) else { return };
+    let length = aligned.len() / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if length > 0 {
+        // SAFETY: it is borrowed for us alone, and the advice changes nothing of what it holds.
+        let _ = unsafe { madvise(aligned.as_mut_ptr().cast(), length, Advice::LinuxHugepage) };
+    }
+}
+
 // SAFETY: the buffer owns its allocation alone; nothing in it is tied to a thread.
 unsafe impl Send for AlignedBuffer {}
 // SAFETY: shared access only reads.
@@ -83,15 +95,16 @@ impl AlignedBuffer {
         debug_assert!(skip + capacity <= mapped);
         // SAFETY: `skip` is below the huge page that was mapped beyond the capacity.
         let start = unsafe { allocation.add(skip) };
-        // SAFETY: inside of the mapping, which is ours. What is not touched takes no memory, and pages that are not huge do.
-        let _ = unsafe { madvise(start.as_ptr().cast(), capacity, Advice::LinuxHugepage) };
-        Self {
+        let mut buffer = Self {
             allocation,
             memory: Memory::Mapped(mapped),
             start,
             length: 0,
             capacity,
-        }
+        };
+        prefer_huge_pages(buffer.reuse(capacity));
+        buffer.clear();
+        buffer
     }
 
     /// A buffer of `length` zero bytes.

@@ -25,7 +25,7 @@ mod streaming_copy;
 mod unix_socket;
 mod volatile;
 
-pub use buffer::{AlignedBuffer, HUGE_PAGE_BYTES};
+pub use buffer::{AlignedBuffer, HUGE_PAGE_BYTES, prefer_huge_pages};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use complaint::Complaint;
 pub use directory::DirectoryDevice;
