@@ -39,7 +39,9 @@ pub struct AlignedBuffer {
 /// others. What is not touched takes no memory.
 pub fn prefer_huge_pages(memory: &mut [u8]) {
     let skip = memory.as_ptr().align_offset(HUGE_PAGE_BYTES);
-    let Some(aligned) = memory.get_mut(skip..) else { return };
+    let Some(aligned) = memory.get_mut(skip..) else {
+        return;
+    };
     let length = aligned.len() / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if length > 0 {
         // SAFETY: it is borrowed for us alone, and the advice changes nothing of what it holds.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use terrace_device::{
     AlignedBuffer, Clock, HUGE_PAGE_BYTES, ManualClock, Randomness, SeededRandomness, SystemClock,
-    SystemRandomness, copy_past_caches,
+    SystemRandomness, copy_past_caches, prefer_huge_pages,
 };
 
 #[derive(Debug, Clone)]
@@ -64,6 +64,19 @@ fn a_buffer_in_huge_pages_begins_with_one_and_is_zero_and_used_again() {
         // It grows like any other, and its memory is given back once.
         buffer.extend_from_slice(&[8; 5000]);
         assert!(buffer[..capacity].iter().all(|byte| *byte == 7) && buffer[capacity..] == [8; 5000]);
+    }
+}
+
+#[test]
+fn asking_for_huge_pages_leaves_what_is_there_wherever_it_lies() {
+    let mut memory: Vec<u8> = (0..2 * HUGE_PAGE_BYTES + 4096)
+        .map(|at| (at / 4096) as u8)
+        .collect();
+    let before = memory.clone();
+    let length = memory.len();
+    for range in [0..0, 5..9, 1..4097, 0..HUGE_PAGE_BYTES, 4095..length, 0..length] {
+        prefer_huge_pages(&mut memory[range]);
+        assert!(memory == before);
     }
 }
 
