@@ -101,6 +101,8 @@ mod tests {
             ran.fetch_add(1, Ordering::SeqCst);
         });
         assert_eq!(ran.into_inner(), 3);
+        let helpers = crew.pool.map(|pool| pool.current_num_threads());
+        assert_eq!(helpers, Some(2), "the caller is the third");
     }
 
     #[test]
