@@ -4,7 +4,8 @@
 //! CPU and priority; without threads everything runs in the caller, in a fixed order; no help is asked for that is not free:
 //! who would wait for it waits for what that thread is busy with, which may wait for a lock that the caller holds. Nor are there
 //! ever more at work than processors, those who ask counted: several of them at once need no help but keep each other busy; and
-//! there is no thread that could never come, which would look for work each time another one is called.
+//! there is no thread that could never come, which would look for work each time another one is called. Who helps asks for no help:
+//! a thread of the crew that waits for others does meanwhile what anybody else has asked for, under the locks that it holds itself.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -50,7 +51,8 @@ impl Crew {
 
     /// Runs `work` in the caller and in up to `hands - 1` others that are free at once; returns when all have ended.
     pub(crate) fn run(&self, hands: usize, work: impl Fn() + Sync) {
-        let Some(pool) = self.pool.as_ref().filter(|_| hands > 1) else {
+        let asks = |pool: &&rayon::ThreadPool| hands > 1 && pool.current_thread_index().is_none();
+        let Some(pool) = self.pool.as_ref().filter(asks) else {
             return work();
         };
         let at_work = &self.at_work;
@@ -135,6 +137,68 @@ mod tests {
         });
         assert_eq!(ran.into_inner(), 1);
         assert_eq!(crew.at_work.into_inner(), 0, "all have left");
+    }
+
+    /// A helper of one who writes may make room, under a lock that the helpers of another one wait for.
+    #[test]
+    fn who_helps_one_takes_up_nothing_of_another_in_between() {
+        let crew = Crew::new(8);
+        let (busy, free) = (Barrier::new(6), Barrier::new(6));
+        let locked = parking_lot::Mutex::new(());
+        let is_foreign_asked = AtomicUsize::new(0);
+        let helped = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            // All of the crew but two have something else to do, until the end.
+            scope.spawn(|| {
+                crew.pool.as_ref().unwrap().in_place_scope(|blocked| {
+                    for _ in 0..5 {
+                        blocked.spawn(|_| {
+                            busy.wait();
+                            free.wait();
+                        });
+                    }
+                });
+            });
+            busy.wait();
+            let caller = std::thread::current().id();
+            let has_helped = AtomicUsize::new(0);
+            crew.run(2, || {
+                if std::thread::current().id() == caller {
+                    while has_helped.load(Ordering::SeqCst) == 0 {
+                        std::thread::yield_now();
+                    }
+                    return;
+                }
+                {
+                    let _locked = locked.lock();
+                    let helper = std::thread::current().id();
+                    crew.run(2, || {
+                        // The one that helps the helper, if there is one, is still at it when another one asks.
+                        let is_asked = || is_foreign_asked.load(Ordering::SeqCst) > 0;
+                        if std::thread::current().id() == helper {
+                            scope.spawn(|| {
+                                is_foreign_asked.store(1, Ordering::SeqCst);
+                                crew.run(2, || {
+                                    let is_free = locked.try_lock_for(std::time::Duration::from_secs(2));
+                                    helped.fetch_add(usize::from(is_free.is_some()), Ordering::SeqCst);
+                                });
+                            });
+                        }
+                        while !is_asked() {
+                            std::thread::yield_now();
+                        }
+                        std::thread::sleep(std::time::Duration::from_millis(200));
+                    });
+                }
+                has_helped.store(1, Ordering::SeqCst);
+            });
+            free.wait();
+        });
+        assert_eq!(
+            helped.into_inner(),
+            2,
+            "whoever held the lock did not wait for it"
+        );
     }
 
     #[test]
