@@ -243,11 +243,10 @@ impl ChunkStore {
                 operations.push((key.into(), Operation::Put(Value::new(&[1]))));
             }
         }
-        let open = self
-            .open_segments
-            .open(copies, self.pool.segment_bytes() as usize);
+        // Before anybody can find it: what others append, and commit, would lie in a segment that nobody has claimed.
         self.commit_internal(operations, Counters::default())?;
-        Ok(open)
+        let segment_bytes = self.pool.segment_bytes() as usize;
+        Ok(self.open_segments.open(copies, segment_bytes))
     }
 
     /// An open segment, of whatever stream, with room for a chunk of `stored` bytes.
@@ -574,5 +573,54 @@ impl ChunkStore {
             .iter()
             .map(|open| open.room().saturating_sub(CHUNK_BYTES_MAX + HEADER_BYTES) as u64)
             .sum()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::time::Duration;
+
+    use terrace_device::{Device, MemoryDevice, SeededRandomness};
+    use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
+
+    use super::*;
+    use crate::Options;
+
+    /// Whoever finds no room takes what is left in any open segment, and may commit before the one who opened it comes to that.
+    #[test]
+    fn nobody_finds_a_segment_before_it_is_claimed() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("d", 64 << 20));
+        let options = CreateOptions {
+            name: "tank".into(),
+            tiers: vec![(TierSettings::named("only"), vec![device])],
+            properties: Default::default(),
+            segment_bytes: None,
+            created_nanoseconds: 1,
+            force: false,
+            parallelism: Parallelism::Sequential,
+        };
+        let pool = Arc::new(Pool::create(options, &SeededRandomness::new(7)).unwrap());
+        let options = Options {
+            threads: 0,
+            ..Options::default()
+        };
+        let store = ChunkStore::create(pool, options).unwrap();
+        let commit = store.commit.lock();
+        std::thread::scope(|scope| {
+            let opens = scope.spawn(|| {
+                let parts: [&[u8]; 1] = [&[7; 5000]];
+                store.append(StreamKey::Random, false, ChunkId(1), &parts, &mut |_| {})
+            });
+            while store.keeper.lock().segments.is_empty() {
+                std::thread::yield_now();
+            }
+            // It waits for the lock of commits, sooner or later.
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(store.open_with_room(StreamKey::Sequential, 5000).is_none());
+            drop(commit);
+            opens.join().unwrap().unwrap();
+            assert!(store.open_with_room(StreamKey::Sequential, 5000).is_some());
+        });
     }
 }
