@@ -133,10 +133,64 @@ impl ChunkStore {
             if enough() {
                 return Ok(true);
             }
-            if self.step_locked(state)? == Step::Idle {
+            // Another one may be merging: what that gives back is known when nothing is left to merge.
+            if self.step_locked(state)? == Step::Idle && !self.write_tables() {
                 break;
             }
         }
         Ok(enough())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use terrace_device::{Device, MemoryDevice, SeededRandomness};
+    use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
+    use terrace_store::{Batch, Store};
+
+    use super::*;
+    use crate::{Options, maintenance::SLICE_BYTES};
+
+    #[test]
+    fn who_is_refused_has_waited_for_what_is_being_merged() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("d", 64 << 20));
+        let options = CreateOptions {
+            name: "tank".into(),
+            tiers: vec![(TierSettings::named("only"), vec![device])],
+            properties: Default::default(),
+            segment_bytes: None,
+            created_nanoseconds: 1,
+            force: false,
+            parallelism: Parallelism::Sequential,
+        };
+        let pool = Arc::new(Pool::create(options, &SeededRandomness::new(7)).unwrap());
+        let options = Options {
+            threads: 0,
+            ..Options::default()
+        };
+        let store = ChunkStore::create(pool, options).unwrap();
+        for number in 0..8u8 {
+            let mut batch = Batch::new();
+            batch.put(vec![0x30, number], vec![number; 100]);
+            store.commit(batch).unwrap();
+            store.tree.seal();
+            store.tree.step(SLICE_BYTES).unwrap();
+        }
+        assert_eq!(store.tree.usage().runs, 8, "to be merged");
+        // Or it would wait for the tables to look for those without a second copy.
+        store.maintenance.lock().mirror_rest = u32::MAX;
+        std::thread::scope(|scope| {
+            // As whoever is in the middle of a slice.
+            let tables = store.tables.lock();
+            let asks = scope.spawn(|| store.make_room(|| false));
+            std::thread::sleep(Duration::from_millis(300));
+            let is_refused = asks.is_finished();
+            drop(tables);
+            assert!(!asks.join().unwrap().unwrap() && !is_refused);
+        });
+        assert!(!store.write_tables(), "nothing is left to merge");
     }
 }
