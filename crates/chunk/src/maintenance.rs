@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
 use parking_lot::MutexGuard;
-use terrace_meta::{MetaError, Progress};
+use terrace_meta::{ExtentError, MetaError, Progress};
 use terrace_pool::{SegmentId, SegmentRange};
 use terrace_store::StoreError;
 
@@ -14,6 +14,7 @@ use crate::{
     Step,
     compaction::Emptying,
     counters::Counters,
+    meta_storage::MetaStorage,
     packing::Grain,
     reclaim::Reclaim,
     release::Released,
@@ -157,11 +158,9 @@ impl ChunkStore {
         }
         {
             let _maintenance = self.maintenance.lock();
-            let _tables = self.tables.lock();
             self.meta.forget_root_copy(range);
-            let failed = |error: terrace_meta::ExtentError| StoreError::Device(error.to_string().into());
-            while self.meta.move_off(range).map_err(failed)? {}
         }
+        while self.copy_metadata(|meta| meta.move_off(range))? {}
         self.checkpoint()?;
         for _ in 0..64 {
             if self.step()? == Step::Idle {
@@ -169,6 +168,17 @@ impl ChunkStore {
             }
         }
         Ok(())
+    }
+
+    /// Copies one segment of metadata, if there is one to be copied. Who waits for room or memory has his turn behind each: all of
+    /// them may take minutes.
+    fn copy_metadata(
+        &self,
+        copy: impl FnOnce(&MetaStorage) -> Result<bool, ExtentError>,
+    ) -> Result<bool, StoreError> {
+        let _maintenance = self.maintenance.lock();
+        let _tables = self.tables.lock();
+        copy(&self.meta).map_err(|error| StoreError::Device(error.to_string().into()))
     }
 
     /// Makes the log go on in new segments, as far as there is room.
@@ -205,10 +215,8 @@ impl ChunkStore {
         {
             let _maintenance = self.maintenance.lock();
             self.part_doubled();
-            let _tables = self.tables.lock();
-            let failed = |error: terrace_meta::ExtentError| StoreError::Device(error.to_string().into());
-            while self.meta.mirror_one(self.reserve_segments()).map_err(failed)? {}
         }
+        while self.copy_metadata(|meta| meta.mirror_one(self.reserve_segments()))? {}
         self.checkpoint()?;
         Ok(self.is_mirrored())
     }
