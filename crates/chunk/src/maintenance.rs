@@ -300,12 +300,18 @@ impl ChunkStore {
                 Err(error) => {
                     // It may have been a merge, which the tree lets rest then; the writing of tables goes on.
                     tracing::warn!(%error, "a step of a checkpoint failed");
+                    let error = meta_error(error);
+                    // What merges replaced goes with any root, and may be all the room that there is for tables.
+                    if matches!(error, StoreError::NoSpace) && self.tree.usage().bytes_replaced > 0 {
+                        self.check_listable()?;
+                        self.write_root()?;
+                    }
                     state.failures += 1;
                     if state.failures < CHECKPOINT_ATTEMPTS {
                         return Ok(true);
                     }
                     state.failures = 0;
-                    return Err(meta_error(error));
+                    return Err(error);
                 }
             }
         }

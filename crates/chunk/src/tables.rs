@@ -164,3 +164,84 @@ impl ChunkStore {
         self.waiting_for_tables.load(Ordering::Acquire)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Arc;
+
+    use terrace_device::{Device, MemoryDevice, SeededRandomness};
+    use terrace_pool::{CreateOptions, Parallelism, Pool, Request, SegmentKind, TierChoice, TierSettings};
+    use terrace_store::{Batch, Store};
+
+    use super::*;
+    use crate::{Options, Step};
+
+    #[test]
+    fn tables_that_merges_replaced_are_room_where_there_is_no_other() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("d", 64 << 20));
+        let options = CreateOptions {
+            name: "tank".into(),
+            tiers: vec![(TierSettings::named("only"), vec![device])],
+            properties: Default::default(),
+            segment_bytes: None,
+            created_nanoseconds: 1,
+            force: false,
+            parallelism: Parallelism::Sequential,
+        };
+        let pool = Arc::new(Pool::create(options, &SeededRandomness::new(7)).unwrap());
+        let options = Options {
+            memtable_bytes: 256 << 10,
+            block_cache_bytes: 1 << 20,
+            threads: 0,
+            nonce: 1,
+            ..Options::default()
+        };
+        let store = ChunkStore::create(pool.clone(), options).unwrap();
+        let mut number = 0u64;
+        let mut commit = || {
+            let mut batch = Batch::new();
+            for _ in 0..40 {
+                number += 1;
+                let hash = blake3::hash(&(number % 20_000).to_le_bytes());
+                let key = [&[0x30][..], &hash.as_bytes()[..16]].concat();
+                let value = blake3::hash(&number.to_le_bytes()).as_bytes().repeat(8);
+                batch.put(key, value);
+            }
+            let sequence = store.commit(batch)?;
+            store.flush(sequence)
+        };
+        for _ in 0..500 {
+            commit().unwrap();
+        }
+        store.checkpoint().unwrap();
+        let takes = || {
+            let request = Request {
+                choice: TierChoice::Fastest,
+                kind: SegmentKind::Data,
+                avoid: &[],
+                garbage: &[],
+                leave_free: 0,
+            };
+            pool.allocate(&request).is_ok()
+        };
+        // Whoever makes room is busy, those who commit merge beside it, and something takes what they leave.
+        let busy = store.maintenance.lock();
+        while store.tree.usage().bytes_replaced < 4 << 20 {
+            commit().unwrap();
+        }
+        while takes() {}
+        let mut failed = 0;
+        while failed < 8 {
+            failed = store.tree.step(SLICE_BYTES).map_or(failed + 1, |_| 0);
+            commit().unwrap();
+        }
+        drop(busy);
+        store.checkpoint().unwrap();
+        assert!(pool.free_segments() > 0 && store.tree.memory_share() < 1.0);
+        for _ in 0..300 {
+            while matches!(store.step(), Ok(Step::More)) {}
+            commit().unwrap();
+        }
+    }
+}
