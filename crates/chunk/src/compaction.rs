@@ -194,17 +194,21 @@ impl ChunkStore {
             false => self.resting_from(),
         };
         let rooms = self.tier_rooms();
-        let mut by_tier: Vec<Vec<(i64, SegmentId)>> = vec![Vec::new(); rooms.len()];
-        {
+        let still: Vec<(i64, SegmentId)> = {
             let books = self.keeper.lock();
-            for (id, segment) in &books.segments {
-                let still = !segment.open && !segment.freeing && segment.pending == 0 && segment.live > 0;
-                let tier = self.pool.tier_of(id.device).filter(|tier| *tier < resting);
-                let listed = tier.and_then(|tier| by_tier.get_mut(usize::from(tier)));
-                let may = still && !state.stuck.contains(id) && !state.without_room.contains(id);
-                if let Some(listed) = listed.filter(|_| may) {
-                    listed.push((segment.live, *id));
-                }
+            let still = books.segments.iter().filter(|(_, segment)| {
+                !segment.open && !segment.freeing && segment.pending == 0 && segment.live > 0
+            });
+            still.map(|(id, segment)| (segment.live, *id)).collect()
+        };
+        // Without the books, for which all writers would wait: there can be very many.
+        let mut by_tier: Vec<Vec<(i64, SegmentId)>> = vec![Vec::new(); rooms.len()];
+        for (live, id) in still {
+            let tier = self.pool.tier_of(id.device).filter(|tier| *tier < resting);
+            let listed = tier.and_then(|tier| by_tier.get_mut(usize::from(tier)));
+            let may = !state.stuck.contains(&id) && !state.without_room.contains(&id);
+            if let Some(listed) = listed.filter(|_| may) {
+                listed.push((live, id));
             }
         }
         let looked_at = by_tier.into_iter().zip(&rooms);

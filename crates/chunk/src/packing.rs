@@ -64,16 +64,17 @@ impl ChunkStore {
         let mut segments: Vec<(i64, SegmentId)> = {
             let books = self.keeper.lock();
             state.grain.retain(|id, _| books.segments.contains_key(id));
-            let still = books.segments.iter().filter(|(id, segment)| {
+            let still = books.segments.iter().filter(|(_, segment)| {
                 let still = !segment.open && !segment.freeing && segment.pending == 0 && segment.live > 0;
-                still
-                    && segment.live <= segment_bytes - segment_bytes / GARBAGE_PART
-                    && self.pool.tier_of(id.device) == Some(tier)
-                    && !state.stuck.contains(id)
-                    && !state.without_room.contains(id)
+                still && segment.live <= segment_bytes - segment_bytes / GARBAGE_PART
             });
             still.map(|(id, segment)| (segment.live, *id)).collect()
         };
+        segments.retain(|(_, id)| {
+            self.pool.tier_of(id.device) == Some(tier)
+                && !state.stuck.contains(id)
+                && !state.without_room.contains(id)
+        });
         segments.sort_unstable();
         let mut set = Vec::new();
         let (mut live, mut longest) = (0, 0);
