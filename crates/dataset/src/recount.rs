@@ -157,6 +157,9 @@ impl Datasets {
         }
         state.commit(batch)?;
         state.set_recount(next.as_ref().and_then(|job| Recount::of(number, job)));
+        if next.is_none() {
+            state.usage().give_back();
+        }
         Ok(next)
     }
 

@@ -315,6 +315,14 @@ impl Usage {
         self.change_promised(before, promised);
     }
 
+    /// More stands for the reservation than before without anything being written, as a snapshot is gone: what was set aside for that
+    /// is anybody's again. The commit lock of the dataset is held: within a commit what stands for it counts twice for a moment.
+    pub(crate) fn give_back(&self) {
+        if self.reservation_bytes.load(Ordering::Relaxed) > 0 {
+            self.adjust();
+        }
+    }
+
     fn change_promised(&self, before: u64, now: u64) {
         if before == now {
             return;

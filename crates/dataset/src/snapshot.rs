@@ -215,6 +215,7 @@ impl Datasets {
             let recount = job.as_ref().and_then(|(number, job)| Recount::of(*number, job));
             node.state.set_recount(recount);
             node.state.set_counters(counters);
+            node.state.usage().give_back();
             jobs.extend(job);
         }
         let views = node.views.lock();

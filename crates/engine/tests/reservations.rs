@@ -279,6 +279,47 @@ fn a_snapshot_of_a_thick_volume_sets_aside_what_overwriting_it_takes_or_is_refus
     volume.verify();
 }
 
+/// Also while nobody writes the volume; at once where no snapshot is left, else when it is counted what the older one has of it.
+#[test]
+fn what_was_set_aside_for_a_snapshot_of_a_thick_volume_is_given_back_with_it() {
+    let mut rig = Rig::new(&[256 * MIB]);
+    let mut volume = Modelled::new(rig.thick("tank/v", 32 * MIB));
+    volume.write_all(&mut rig.random);
+    rig.tick();
+    let used = |rig: &Rig| rig.engine.datasets().info("tank/v").unwrap().used_bytes;
+    let snapshot = |rig: &Rig, name: &str| {
+        rig.engine.datasets().snapshot(name, false, "").unwrap();
+    };
+    let destroy = |rig: &Rig, name: &str| {
+        rig.engine
+            .datasets()
+            .destroy_snapshot(name, false, false)
+            .unwrap();
+    };
+    let before = used(&rig);
+    snapshot(&rig, "tank/v@only");
+    assert_eq!(
+        used(&rig),
+        before + 32 * MIB,
+        "what it takes to write over the snapshot"
+    );
+    destroy(&rig, "tank/v@only");
+    assert_eq!(used(&rig), before);
+    snapshot(&rig, "tank/v@older");
+    volume.write_all(&mut rig.random);
+    rig.tick();
+    let before = used(&rig);
+    snapshot(&rig, "tank/v@newer");
+    assert_eq!(used(&rig), before + 32 * MIB);
+    destroy(&rig, "tank/v@newer");
+    rig.tick();
+    assert_eq!(used(&rig), before);
+    let data = rig.filesystem("tank/data");
+    rig.fill(&data, "filler");
+    volume.write_all(&mut rig.random);
+    volume.verify();
+}
+
 /// Several who write at once, with all threads that an open pool has, while a neighbour takes all room that he can get.
 #[test]
 fn writers_to_whom_room_is_promised_find_some_beside_one_another_and_a_greedy_neighbour() {
