@@ -45,7 +45,8 @@ pub struct DestroyReport {
     pub datasets: Vec<String>,
     /// Snapshots, by full name.
     pub snapshots: Vec<String>,
-    /// Content mapped by destroyed datasets, bytes, before compression and dedup: an upper bound of what is freed.
+    /// Content that destroyed datasets map, or that a destroyed snapshot can be the only one to hold, bytes, before compression
+    /// and dedup: an upper bound of what is freed.
     pub bytes: u64,
 }
 

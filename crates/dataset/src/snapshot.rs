@@ -252,12 +252,17 @@ impl Datasets {
                 continue;
             };
             let full = format!("{dataset}@{snapshot}");
-            if let Some(tag) = held.get(checkpoint).and_then(|record| record.holds.first()) {
+            let record = held.get(checkpoint);
+            if let Some(tag) = record.and_then(|record| record.holds.first()) {
                 return Err(DatasetError::Held {
                     name: full,
                     tag: tag.clone(),
                 });
             }
+            // What the live dataset has still stays, and so does what the snapshot never had.
+            let referenced = record.map_or(0, |record| record.referenced_bytes);
+            let history = node.state.counters().history_bytes();
+            report.bytes = report.bytes.saturating_add(history.min(referenced));
             drop(held);
             report.snapshots.push(full);
             found.push((node, checkpoint));

@@ -38,7 +38,13 @@ fn a_snapshot_shows_the_past_until_it_is_destroyed() {
         pool.datasets.view("pool/a", &At::Checkpoint(checkpoint + 1)),
         Err(DatasetError::NotHeld { .. })
     ));
-    pool.datasets.destroy_snapshot("pool/a@s", false, false).unwrap();
+    let report = pool.datasets.destroy_snapshot("pool/a@s", false, true).unwrap();
+    assert_eq!(
+        report.bytes, info.history_bytes,
+        "what only it holds would be freed"
+    );
+    let report = pool.datasets.destroy_snapshot("pool/a@s", false, false).unwrap();
+    assert_eq!(report.bytes, info.history_bytes);
     assert_eq!(Pool::read(view.as_ref(), b"file"), Err(FsError::Stale));
     pool.sweep();
     pool.audit();
