@@ -55,7 +55,7 @@ pub enum Command {
     List(ListArguments),
     /// Show properties (get PROPERTY|all X), or copy a file out of a dataset (get DATASET/PATH [TO])
     Get(GetArguments),
-    /// Set properties of a filesystem, volume or snapshot
+    /// Set properties of a filesystem or volume
     Set {
         /// PROPERTY=VALUE, any number of them
         #[arg(required = true, value_name = "PROPERTY=VALUE")]

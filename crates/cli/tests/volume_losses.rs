@@ -71,6 +71,13 @@ fn a_refusal_says_what_helps() {
     machine.ok(&["snapshot", "tank/vm@one"]);
     let line = machine.error(&["volume", "resize", "tank/vm@one", "1M"], 1);
     assert!(line.contains("'terrace volume resize tank/vm SIZE'"), "{line}");
+    for command in [["set", "compression=off"], ["inherit", "compression"]] {
+        let line = machine.error(&[command[0], command[1], "tank/vm@one"], 2);
+        assert!(
+            line.contains("a snapshot") && line.contains("'tank/vm'"),
+            "{line}"
+        );
+    }
     let line = machine.error(&["rename", "tank/vm", "tank/no/vm"], 1);
     assert!(line.contains("'terrace fs create -p tank/no'"), "{line}");
 }
@@ -198,11 +205,22 @@ fn a_device_that_was_taken_away_by_force_is_forgotten_with_its_last_user() {
     let device = String::from_utf8(attached.stdout).unwrap();
     let open = std::fs::File::open(device.trim_end()).unwrap();
     machine.ok(&["detach", "tank/vm", "--force"]);
-    let line = machine.error(&["destroy", "tank/vm", "--yes"], 1);
+    // Whoever would pull it from its users is refused, and whoever asks is told that there are some.
+    let shrink = ["volume", "resize", "tank/vm", "16M"];
+    for command in [&["destroy", "tank/vm", "--yes"][..], &["stop", "tank"], &shrink] {
+        let line = machine.error(command, 1);
+        assert!(
+            line.contains("taken away by force") && line.contains(device.trim_end()),
+            "{line}"
+        );
+    }
+    let status = machine.json(&["status"]);
+    let why = status["warnings"][0]["why"].as_str().unwrap();
     assert!(
-        line.contains("taken away by force") && line.contains(device.trim_end()),
-        "{line}"
+        why.contains("taken away by force") && why.contains(device.trim_end()),
+        "{why}"
     );
     drop(open);
     machine.ok(&["destroy", "tank/vm", "--yes"]);
+    assert_eq!(machine.json(&["status"])["warnings"], json!([]));
 }

@@ -257,6 +257,9 @@ impl Daemon {
         let name = parameters.text("name")?;
         let properties: Vec<(String, String)> = parameters.value("properties")?;
         let datasets = self.engine.datasets();
+        if let Some((first, _)) = properties.first() {
+            refuse_past(&format!("set {first} of '{name}'"), &name)?;
+        }
         // A mistake in one of them leaves the others as they are too.
         for (property, value) in &properties {
             let checked = datasets.check_set(&name, property, value);
@@ -293,6 +296,7 @@ impl Daemon {
 
     pub(super) fn inherit(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let (name, property) = (parameters.text("name")?, parameters.text("property")?);
+        refuse_past(&format!("inherit {property} for '{name}'"), &name)?;
         let _still = self.refuse_other_sectors(&name, std::iter::once(property.as_str()))?;
         let outcome = self.engine.datasets().inherit(&name, &property);
         outcome.map_err(|error| refused(&format!("inherit {property} for '{name}'"), &error))?;
@@ -430,6 +434,15 @@ impl Daemon {
         let report = report.map_err(|error| failed(&format!("prune '{name}'"), &error))?;
         Ok(json!({ "pruned": !dry_run, "checkpoints": report.snapshots }))
     }
+}
+
+/// A snapshot has no properties of its own: whoever names one is told so.
+fn refuse_past(what: &str, name: &str) -> Result<(), Failure> {
+    let Some((dataset, _)) = name.split_once('@') else {
+        return Ok(());
+    };
+    let why = "a snapshot stays as it was taken, and has no properties to set";
+    Err(Failure::new(what, why, format!("name its dataset, '{dataset}'")).as_usage())
 }
 
 fn durability_name(info: &DatasetInfo) -> &'static str {

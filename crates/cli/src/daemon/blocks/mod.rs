@@ -97,9 +97,18 @@ impl Blocks {
             .collect()
     }
 
-    /// What is not as it should be with what is served.
+    /// What is not as it should be with what is served, and what was taken away by force and is in use still.
     pub fn warnings(&self) -> Vec<Failure> {
-        self.services.warnings()
+        let mut warnings = self.services.warnings();
+        warnings.extend(self.leaving().iter().map(|attached| in_use_still(attached, "")));
+        warnings
+    }
+
+    /// What was taken away by force and whose users have not let go yet.
+    fn leaving(&self) -> Vec<Arc<Attached>> {
+        let state = self.state.lock();
+        let left = state.leaving.iter().filter(|attached| !attached.has_ended());
+        left.cloned().collect()
     }
 
     /// The addresses where `volume` or its snapshots are served.
@@ -115,9 +124,19 @@ impl Blocks {
             words.extend(users_of(attached.device()));
             words.join(", ")
         });
+        let mut left = self.leaving();
+        left.retain(|attached| attached.known.volume == volume);
+        let left = left.iter().map(|attached| {
+            let mut words = vec![format!(
+                "still open as {}, which was taken away by force",
+                attached.device().display()
+            )];
+            words.extend(users_of(attached.device()));
+            words.join(", ")
+        });
         let addresses = self.services.addresses(|served| served == volume);
         let served = addresses.iter().map(|address| format!("served at {address}"));
-        device.into_iter().chain(served).collect()
+        device.into_iter().chain(left).chain(served).collect()
     }
 
     /// Refuses to rename or destroy what is attached or served, with what lies below it. It stays unused while `_still` is held.
@@ -396,7 +415,12 @@ impl Blocks {
     /// For `stop`: refuses while a device is in use, before anything is taken away.
     pub fn refuse_stop(&self) -> Result<(), Failure> {
         let attached = self.state.lock().attached.clone();
-        attached.iter().try_for_each(|attached| attached.refuse_busy())
+        attached.iter().try_for_each(|attached| attached.refuse_busy())?;
+        // These end with the daemon, not with their users any more.
+        match self.still_leaving(&|_| true) {
+            None => Ok(()),
+            Some(attached) => Err(in_use_still(&attached, ", or add --force")),
+        }
     }
 
     /// For `pool destroy`: refuses while anybody is connected to what is served, as a mount in use refuses.
@@ -425,11 +449,11 @@ impl Blocks {
     /// Takes everything away and forgets it.
     pub fn end_all(&self, force: bool) -> Result<(), Failure> {
         let mut stopping = self.work.lock();
-        let attached = self.state.lock().attached.clone();
         if !force {
             // Before anything is taken away.
-            attached.iter().try_for_each(|attached| attached.refuse_busy())?;
+            self.refuse_stop()?;
         }
+        let attached = self.state.lock().attached.clone();
         self.services.stop();
         for attached in &attached {
             if !force {
@@ -474,6 +498,21 @@ impl Blocks {
         change(&mut list);
         registry.save_blocks(&self.pool, &list)
     }
+}
+
+/// A device that was taken away by force and still has users.
+fn in_use_still(attached: &Attached, otherwise: &str) -> Failure {
+    let device = attached.device().display();
+    let users = users_of(attached.device());
+    let by = match users.is_empty() {
+        true => String::new(),
+        false => format!(": {}", users.join(", ")),
+    };
+    Failure::new(
+        format!("detach '{}'", attached.known.volume),
+        format!("{device} was taken away by force, and is in use still{by}"),
+        format!("unmount or close it{otherwise}"),
+    )
 }
 
 /// What will surprise the users of a device: told if it can be found out.
