@@ -139,66 +139,28 @@ mod tests {
         assert_eq!(crew.at_work.into_inner(), 0, "all have left");
     }
 
-    /// A helper of one who writes may make room, under a lock that the helpers of another one wait for.
+    /// A helper of one who writes may make room, under a lock that helpers of another one wait for: who waits for help would take
+    /// up their work.
     #[test]
-    fn who_helps_one_takes_up_nothing_of_another_in_between() {
+    fn who_helps_works_alone_at_what_he_asks_for() {
         let crew = Crew::new(8);
-        let (busy, free) = (Barrier::new(6), Barrier::new(6));
-        let locked = parking_lot::Mutex::new(());
-        let is_foreign_asked = AtomicUsize::new(0);
-        let helped = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            // All of the crew but two have something else to do, until the end.
-            scope.spawn(|| {
-                crew.pool.as_ref().unwrap().in_place_scope(|blocked| {
-                    for _ in 0..5 {
-                        blocked.spawn(|_| {
-                            busy.wait();
-                            free.wait();
-                        });
-                    }
-                });
-            });
-            busy.wait();
-            let caller = std::thread::current().id();
-            let has_helped = AtomicUsize::new(0);
-            crew.run(2, || {
-                if std::thread::current().id() == caller {
-                    while has_helped.load(Ordering::SeqCst) == 0 {
-                        std::thread::yield_now();
-                    }
-                    return;
+        let caller = std::thread::current().id();
+        let (ran, has_helped) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        crew.run(2, || {
+            if std::thread::current().id() == caller {
+                while has_helped.load(Ordering::SeqCst) == 0 {
+                    std::thread::yield_now();
                 }
-                {
-                    let _locked = locked.lock();
-                    let helper = std::thread::current().id();
-                    crew.run(2, || {
-                        // The one that helps the helper, if there is one, is still at it when another one asks.
-                        let is_asked = || is_foreign_asked.load(Ordering::SeqCst) > 0;
-                        if std::thread::current().id() == helper {
-                            scope.spawn(|| {
-                                is_foreign_asked.store(1, Ordering::SeqCst);
-                                crew.run(2, || {
-                                    let is_free = locked.try_lock_for(std::time::Duration::from_secs(2));
-                                    helped.fetch_add(usize::from(is_free.is_some()), Ordering::SeqCst);
-                                });
-                            });
-                        }
-                        while !is_asked() {
-                            std::thread::yield_now();
-                        }
-                        std::thread::sleep(std::time::Duration::from_millis(200));
-                    });
-                }
-                has_helped.store(1, Ordering::SeqCst);
+                return;
+            }
+            let helper = std::thread::current().id();
+            crew.run(4, || {
+                ran.fetch_add(1, Ordering::SeqCst);
+                assert_eq!(std::thread::current().id(), helper);
             });
-            free.wait();
+            has_helped.store(1, Ordering::SeqCst);
         });
-        assert_eq!(
-            helped.into_inner(),
-            2,
-            "whoever held the lock did not wait for it"
-        );
+        assert_eq!(ran.into_inner(), 1);
     }
 
     #[test]

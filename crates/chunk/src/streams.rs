@@ -579,8 +579,6 @@ impl ChunkStore {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::time::Duration;
-
     use terrace_device::{Device, MemoryDevice, SeededRandomness};
     use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
 
@@ -606,8 +604,8 @@ mod tests {
             ..Options::default()
         };
         let store = ChunkStore::create(pool, options).unwrap();
-        let commit = store.commit.lock();
         std::thread::scope(|scope| {
+            let commit = store.commit.lock();
             let opens = scope.spawn(|| {
                 let parts: [&[u8]; 1] = [&[7; 5000]];
                 store.append(StreamKey::Random, false, ChunkId(1), &parts, &mut |_| {})
@@ -615,9 +613,11 @@ mod tests {
             while store.keeper.lock().segments.is_empty() {
                 std::thread::yield_now();
             }
-            // It waits for the lock of commits, sooner or later.
-            std::thread::sleep(Duration::from_millis(100));
-            assert!(store.open_with_room(StreamKey::Sequential, 5000).is_none());
+            // It waits for the lock of commits, sooner or later, and nobody can use it until it has it.
+            for _ in 0..20_000 {
+                assert!(store.open_with_room(StreamKey::Sequential, 5000).is_none());
+                std::thread::yield_now();
+            }
             drop(commit);
             opens.join().unwrap().unwrap();
             assert!(store.open_with_room(StreamKey::Sequential, 5000).is_some());
