@@ -2,7 +2,7 @@
 //! write.
 //!
 //! What must hold: setting it aside is refused with figures or holds from then on, over restarts, snapshots, other sizes and whatever is done
-//! to the devices; a write to the volume finds room while nothing fails.
+//! to the devices; a write to the volume finds room while nothing fails, and no disk is away that leaves less than was promised.
 
 use terrace_dataset::FsError;
 
@@ -17,6 +17,8 @@ pub(crate) struct Reserving {
     random: Random,
     is_meant: bool,
     pub(crate) holds: bool,
+    /// A disk is away that has left less room than is promised: nobody can keep that until it is back.
+    is_short: bool,
 }
 
 impl Reserving {
@@ -26,6 +28,7 @@ impl Reserving {
             is_meant: random.chance(1, 3),
             random,
             holds: false,
+            is_short: false,
         }
     }
 }
@@ -48,9 +51,20 @@ impl Run {
         }
     }
 
+    /// Whether what is promised can be kept, after an opening.
+    pub(crate) fn note_shortage(&mut self) -> Check {
+        let space = self.engine()?.store().space();
+        self.reserving.is_short = self.absence.pulled().is_some() && space.set_aside_bytes > space.room_bytes;
+        trace!(
+            self.trace,
+            "{} bytes of room, {} set aside", space.room_bytes, space.set_aside_bytes
+        );
+        Ok(())
+    }
+
     /// A write to one of the volumes failed like that; for the first one room may be reserved.
     pub(crate) fn check_promised(&self, index: usize, error: &FsError) -> Check {
-        let excused = self.storm || self.hurt || !self.rig.machine.is_powered();
+        let excused = self.storm || self.hurt || self.reserving.is_short || !self.rig.machine.is_powered();
         if *error != FsError::NoSpace || index != 0 || !self.reserving.holds || excused {
             return Ok(());
         }

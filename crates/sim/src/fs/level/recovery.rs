@@ -104,6 +104,7 @@ impl Run {
             machine.settle();
         }
         self.members_after_opening()?;
+        self.note_shortage()?;
         self.check_all()?;
         self.tick_failed = false;
         if interrupted && self.random.chance(1, 4) {
