@@ -220,6 +220,17 @@ fn a_device_that_was_taken_away_by_force_is_forgotten_with_its_last_user() {
         why.contains("taken away by force") && why.contains(device.trim_end()),
         "{why}"
     );
+    // Another one can be had at once, and who gets it learns of the first.
+    for (read_only, is_told) in [(true, false), (false, true)] {
+        let mut attach = vec!["attach", "tank/vm"];
+        attach.extend(read_only.then_some("--ro"));
+        let attached = machine.run(&attach);
+        let said = String::from_utf8(attached.stderr).unwrap();
+        assert!(attached.status.success(), "{said}");
+        assert_eq!(said.contains("taken away by force"), is_told, "{said}");
+        assert_eq!(said.contains(device.trim_end()), is_told, "{said}");
+        machine.ok(&["detach", "tank/vm"]);
+    }
     drop(open);
     machine.ok(&["destroy", "tank/vm", "--yes"]);
     assert_eq!(machine.json(&["status"])["warnings"], json!([]));

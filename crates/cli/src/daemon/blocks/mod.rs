@@ -100,7 +100,11 @@ impl Blocks {
     /// What is not as it should be with what is served, and what was taken away by force and is in use still.
     pub fn warnings(&self) -> Vec<Failure> {
         let mut warnings = self.services.warnings();
-        warnings.extend(self.leaving().iter().map(|attached| in_use_still(attached, "")));
+        let left = self.leaving();
+        let told = |attached: &Arc<Attached>| {
+            in_use_still(&format!("detach '{}'", attached.known.volume), attached, "")
+        };
+        warnings.extend(left.iter().map(told));
         warnings
     }
 
@@ -109,6 +113,23 @@ impl Blocks {
         let state = self.state.lock();
         let left = state.leaving.iter().filter(|attached| !attached.has_ended());
         left.cloned().collect()
+    }
+
+    /// What is to be known of a device for writing while another one, taken away by force, is in use still: each has a cache of its
+    /// own, and two filesystems that write there destroy each other.
+    fn beside(&self, known: &KnownAttachment) -> Option<String> {
+        let left = self.leaving();
+        let writes = |other: &&Arc<Attached>| other.known.volume == known.volume && !other.known.read_only;
+        let other = left.iter().find(writes).filter(|_| !known.read_only)?;
+        let device = other.device().display();
+        let mut words = vec![format!(
+            "{device}, which was taken away by force, writes to it still"
+        )];
+        words.extend(users_of(other.device()));
+        Some(format!(
+            "{}; mount or write this one only when that is closed",
+            words.join(", ")
+        ))
     }
 
     /// The addresses where `volume` or its snapshots are served.
@@ -255,7 +276,10 @@ impl Blocks {
             Ok(attached) => {
                 self.forget_missing(Use::Attachment, &known.volume, None);
                 let mut answer = self.remember(attached)?.answer(&self.places);
-                answer["note"] = note_of(engine, &known.volume);
+                answer["note"] = match self.beside(&known) {
+                    Some(note) => json!(note),
+                    None => note_of(engine, &known.volume),
+                };
                 Ok(answer)
             }
             Err(failure) => {
@@ -419,7 +443,10 @@ impl Blocks {
         // These end with the daemon, not with their users any more.
         match self.still_leaving(&|_| true) {
             None => Ok(()),
-            Some(attached) => Err(in_use_still(&attached, ", or add --force")),
+            Some(attached) => {
+                let what = format!("detach '{}'", attached.known.volume);
+                Err(in_use_still(&what, &attached, ", or add --force"))
+            }
         }
     }
 
@@ -501,7 +528,7 @@ impl Blocks {
 }
 
 /// A device that was taken away by force and still has users.
-fn in_use_still(attached: &Attached, otherwise: &str) -> Failure {
+fn in_use_still(what: &str, attached: &Attached, otherwise: &str) -> Failure {
     let device = attached.device().display();
     let users = users_of(attached.device());
     let by = match users.is_empty() {
@@ -509,7 +536,7 @@ fn in_use_still(attached: &Attached, otherwise: &str) -> Failure {
         false => format!(": {}", users.join(", ")),
     };
     Failure::new(
-        format!("detach '{}'", attached.known.volume),
+        what,
         format!("{device} was taken away by force, and is in use still{by}"),
         format!("unmount or close it{otherwise}"),
     )
