@@ -67,6 +67,8 @@ mod write;
 
 #[cfg(test)]
 mod hostile_bytes;
+#[cfg(test)]
+mod store_in_memory;
 
 pub use evacuate::{EvacuateCursor, Plight};
 pub use findings::Findings;

@@ -81,14 +81,12 @@ impl ChunkStore {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::{collections::BTreeSet, sync::Arc};
+    use std::collections::BTreeSet;
 
-    use terrace_device::{Device, MemoryDevice, SeededRandomness};
-    use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
     use terrace_store::{Batch, Compression, Flow, Owner, Piece, Placement, Store, Trial};
 
     use super::*;
-    use crate::{Options, sweep::Sweep};
+    use crate::{Options, store_in_memory::store_in_memory, sweep::Sweep};
 
     const CHUNKS: u32 = 20_000;
 
@@ -98,22 +96,7 @@ mod tests {
 
     #[test]
     fn what_headers_do_not_tell_is_found_in_steps_and_moved() {
-        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("d0", 160 << 20));
-        let create = CreateOptions {
-            name: "tank".into(),
-            tiers: vec![(TierSettings::named("only"), vec![device])],
-            properties: Default::default(),
-            segment_bytes: None,
-            created_nanoseconds: 1,
-            force: false,
-            parallelism: Parallelism::Sequential,
-        };
-        let pool = Arc::new(Pool::create(create, &SeededRandomness::new(7)).unwrap());
-        let options = Options {
-            threads: 0,
-            ..Options::default()
-        };
-        let store = ChunkStore::create(pool.clone(), options).unwrap();
+        let store = store_in_memory(160 << 20, Options::default());
         let mut ids = Vec::new();
         for first in (0..CHUNKS).step_by(500) {
             let contents: Vec<_> = (first..first + 500).map(content).collect();
@@ -151,9 +134,9 @@ mod tests {
         // The header of one of them goes bad; what it leads to is sound.
         let (start, at) = (offset / 4096 * 4096, offset as usize % 4096);
         let mut block = vec![0; 4096];
-        pool.read(segment, start.into(), &mut block).unwrap();
+        store.pool().read(segment, start.into(), &mut block).unwrap();
         block[at] ^= 1;
-        pool.write(segment, start.into(), &block).unwrap();
+        store.pool().write(segment, start.into(), &block).unwrap();
 
         let mut state = store.maintenance.lock();
         state.compacting = Some(Emptying::Swept(Sweep::new(segment)));

@@ -145,33 +145,13 @@ impl ChunkStore {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::sync::Arc;
-
-    use terrace_device::{Device, MemoryDevice, SeededRandomness};
-    use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
     use terrace_store::{Batch, Store};
 
-    use super::*;
-    use crate::{Options, maintenance::SLICE_BYTES};
+    use crate::{Options, maintenance::SLICE_BYTES, store_in_memory::store_in_memory};
 
     #[test]
     fn who_is_refused_has_waited_for_what_is_being_merged() {
-        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("d", 64 << 20));
-        let options = CreateOptions {
-            name: "tank".into(),
-            tiers: vec![(TierSettings::named("only"), vec![device])],
-            properties: Default::default(),
-            segment_bytes: None,
-            created_nanoseconds: 1,
-            force: false,
-            parallelism: Parallelism::Sequential,
-        };
-        let pool = Arc::new(Pool::create(options, &SeededRandomness::new(7)).unwrap());
-        let options = Options {
-            threads: 0,
-            ..Options::default()
-        };
-        let store = ChunkStore::create(pool, options).unwrap();
+        let store = store_in_memory(64 << 20, Options::default());
         for number in 0..8u8 {
             let mut batch = Batch::new();
             batch.put(vec![0x30, number], vec![number; 100]);

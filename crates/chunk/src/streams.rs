@@ -579,31 +579,14 @@ impl ChunkStore {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use terrace_device::{Device, MemoryDevice, SeededRandomness};
-    use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
 
     use super::*;
-    use crate::Options;
+    use crate::{Options, store_in_memory::store_in_memory};
 
     /// Whoever finds no room takes what is left in any open segment, and may commit before the one who opened it comes to that.
     #[test]
     fn nobody_finds_a_segment_before_it_is_claimed() {
-        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("d", 64 << 20));
-        let options = CreateOptions {
-            name: "tank".into(),
-            tiers: vec![(TierSettings::named("only"), vec![device])],
-            properties: Default::default(),
-            segment_bytes: None,
-            created_nanoseconds: 1,
-            force: false,
-            parallelism: Parallelism::Sequential,
-        };
-        let pool = Arc::new(Pool::create(options, &SeededRandomness::new(7)).unwrap());
-        let options = Options {
-            threads: 0,
-            ..Options::default()
-        };
-        let store = ChunkStore::create(pool, options).unwrap();
+        let store = store_in_memory(64 << 20, Options::default());
         std::thread::scope(|scope| {
             let commit = store.commit.lock();
             let opens = scope.spawn(|| {

@@ -168,36 +168,20 @@ impl ChunkStore {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::sync::Arc;
-
-    use terrace_device::{Device, MemoryDevice, SeededRandomness};
-    use terrace_pool::{CreateOptions, Parallelism, Pool, Request, SegmentKind, TierChoice, TierSettings};
+    use terrace_pool::{Request, SegmentKind, TierChoice};
     use terrace_store::{Batch, Store};
 
     use super::*;
-    use crate::{Options, Step};
+    use crate::{Options, Step, store_in_memory::store_in_memory};
 
     #[test]
     fn tables_that_merges_replaced_are_room_where_there_is_no_other() {
-        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("d", 64 << 20));
-        let options = CreateOptions {
-            name: "tank".into(),
-            tiers: vec![(TierSettings::named("only"), vec![device])],
-            properties: Default::default(),
-            segment_bytes: None,
-            created_nanoseconds: 1,
-            force: false,
-            parallelism: Parallelism::Sequential,
-        };
-        let pool = Arc::new(Pool::create(options, &SeededRandomness::new(7)).unwrap());
         let options = Options {
             memtable_bytes: 256 << 10,
             block_cache_bytes: 1 << 20,
-            threads: 0,
-            nonce: 1,
             ..Options::default()
         };
-        let store = ChunkStore::create(pool.clone(), options).unwrap();
+        let store = store_in_memory(64 << 20, options);
         let mut number = 0u64;
         let mut commit = || {
             let mut batch = Batch::new();
@@ -223,7 +207,7 @@ mod tests {
                 garbage: &[],
                 leave_free: 0,
             };
-            pool.allocate(&request).is_ok()
+            store.pool().allocate(&request).is_ok()
         };
         // Whoever makes room is busy, those who commit merge beside it, and something takes what they leave.
         let busy = store.maintenance.lock();
@@ -238,7 +222,7 @@ mod tests {
         }
         drop(busy);
         store.checkpoint().unwrap();
-        assert!(pool.free_segments() > 0 && store.tree.memory_share() < 1.0);
+        assert!(store.pool().free_segments() > 0 && store.tree.memory_share() < 1.0);
         for _ in 0..300 {
             while matches!(store.step(), Ok(Step::More)) {}
             commit().unwrap();

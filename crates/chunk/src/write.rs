@@ -278,33 +278,18 @@ impl ChunkStore {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use terrace_device::{Device, MemoryDevice, SeededRandomness};
-    use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
     use terrace_store::{Batch, Compression, Flow, Owner, Store};
 
     use super::*;
-    use crate::Options;
+    use crate::{Options, store_in_memory::store_in_memory};
 
     fn store() -> Arc<ChunkStore> {
-        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new("d", 64 << 20));
-        let options = CreateOptions {
-            name: "tank".into(),
-            tiers: vec![(TierSettings::named("only"), vec![device])],
-            properties: Default::default(),
-            segment_bytes: None,
-            created_nanoseconds: 1,
-            force: false,
-            parallelism: Parallelism::Sequential,
-        };
-        let pool = Pool::create(options, &SeededRandomness::new(7)).unwrap();
         let options = Options {
             memtable_bytes: 1 << 20,
             block_cache_bytes: 1 << 20,
-            threads: 0,
-            nonce: 1,
             ..Options::default()
         };
-        ChunkStore::create(Arc::new(pool), options).unwrap()
+        store_in_memory(64 << 20, options)
     }
 
     #[test]
