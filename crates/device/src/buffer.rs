@@ -35,20 +35,6 @@ pub struct AlignedBuffer {
     capacity: usize,
 }
 
-/// Has the kernel use huge pages for `memory`, as far as whole ones lie in it and were not touched yet; where there are none it takes
-/// others. What is not touched takes no memory.
-pub fn prefer_huge_pages(memory: &mut [u8]) {
-    let skip = memory.as_ptr().align_offset(HUGE_PAGE_BYTES);
-    let Some(aligned) = memory.get_mut(skip..) else {
-        return;
-    };
-    let length = aligned.len() / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    if length > 0 {
-        // SAFETY: it is borrowed for us alone, and the advice changes nothing of what it holds.
-        let _ = unsafe { madvise(aligned.as_mut_ptr().cast(), length, Advice::LinuxHugepage) };
-    }
-}
-
 // SAFETY: the buffer owns its allocation alone; nothing in it is tied to a thread.
 unsafe impl Send for AlignedBuffer {}
 // SAFETY: shared access only reads.
@@ -233,5 +219,19 @@ impl Clone for AlignedBuffer {
 impl std::fmt::Debug for AlignedBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "AlignedBuffer({} of {} bytes)", self.length, self.capacity)
+    }
+}
+
+/// Has the kernel use huge pages for `memory`, as far as whole ones lie in it and were not touched yet; where there are none it takes
+/// others. What is not touched takes no memory.
+pub fn prefer_huge_pages(memory: &mut [u8]) {
+    let skip = memory.as_ptr().align_offset(HUGE_PAGE_BYTES);
+    let Some(aligned) = memory.get_mut(skip..) else {
+        return;
+    };
+    let length = aligned.len() / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if length > 0 {
+        // SAFETY: it is borrowed for us alone, and the advice changes nothing of what it holds.
+        let _ = unsafe { madvise(aligned.as_mut_ptr().cast(), length, Advice::LinuxHugepage) };
     }
 }
