@@ -21,7 +21,7 @@ use quick_cache::{
     sync::{Cache, DefaultLifecycle},
 };
 use terrace_codec::NumberHasher;
-use terrace_store::{BLOCK_BYTES, ChunkId, ChunkPart, Store, StoreError};
+use terrace_store::{BLOCK_BYTES, BegunPart, ChunkId, ChunkPart, Store, StoreError};
 
 use crate::{
     ahead::{Ahead, Used},
@@ -101,6 +101,31 @@ pub struct Filled {
     pub bytes: usize,
     /// It was not in RAM.
     pub fetched: bool,
+}
+
+/// What a read found in RAM.
+enum Look {
+    Filled(Filled),
+    /// Nothing: these blocks of the chunk, bytes, are to be fetched.
+    Blocks(Range<usize>),
+}
+
+/// A read that was begun.
+pub enum Begun {
+    /// It is done.
+    Filled(Filled),
+    /// It is, once this has been read.
+    Reading(BegunFill),
+}
+
+/// A read of blocks of a chunk by who asked for them.
+pub struct BegunFill {
+    id: ChunkId,
+    /// What was asked for, and the first of the blocks, in the chunk, bytes.
+    offset: usize,
+    start: usize,
+    /// What is to be read.
+    pub part: BegunPart,
 }
 
 /// Fills `target` with the content from `offset` on, up to its end; returns how much there was.
@@ -245,23 +270,87 @@ impl ReadCache {
         chunk_bytes: usize,
         target: &mut [u8],
     ) -> Result<Filled, StoreError> {
-        let here = |bytes| Filled {
-            bytes,
-            fetched: false,
+        match self.look(store, id, offset, chunk_bytes, target)? {
+            Look::Filled(filled) => Ok(filled),
+            Look::Blocks(blocks) => self.fetch_blocks(store, id, offset, blocks, target),
+        }
+    }
+
+    /// As [`part`](Self::part), but if all that is left to do is one small read of a device, that is left to the caller, for
+    /// [`end_part`](Self::end_part).
+    pub fn begin_part(
+        &self,
+        store: &dyn Store,
+        id: ChunkId,
+        offset: usize,
+        chunk_bytes: usize,
+        target: &mut [u8],
+    ) -> Result<Begun, StoreError> {
+        match self.look(store, id, offset, chunk_bytes, target)? {
+            Look::Filled(filled) => Ok(Begun::Filled(filled)),
+            Look::Blocks(blocks) => match store.begin_chunk_part(id, blocks.start, blocks.len()) {
+                Some(part) => Ok(Begun::Reading(BegunFill {
+                    id,
+                    offset,
+                    start: blocks.start,
+                    part,
+                })),
+                None => Ok(Begun::Filled(
+                    self.fetch_blocks(store, id, offset, blocks, target)?,
+                )),
+            },
+        }
+    }
+
+    /// Fills `target`, the same as at the beginning, from the bytes that were read; whether they were right.
+    pub fn end_part(&self, begun: BegunFill, bytes: &[u8], target: &mut [u8]) -> bool {
+        let Some(part) = begun.part.end(bytes) else {
+            return false;
+        };
+        self.take_blocks(begun.id, begun.offset, begun.start, &part, target);
+        true
+    }
+
+    /// Fills `target` from RAM, or with the whole chunk where that is wanted; else says which blocks of it are.
+    fn look(
+        &self,
+        store: &dyn Store,
+        id: ChunkId,
+        offset: usize,
+        chunk_bytes: usize,
+        target: &mut [u8],
+    ) -> Result<Look, StoreError> {
+        let here = |bytes| {
+            Look::Filled(Filled {
+                bytes,
+                fetched: false,
+            })
         };
         if let Some(content) = self.get(id) {
             return Ok(here(cut(&content, offset, target)));
         }
         if is_wanted_whole(chunk_bytes, target.len()) {
-            return self.fetch_whole(store, id, offset, target);
+            return self.fetch_whole(store, id, offset, target).map(Look::Filled);
         }
         if self.blocks(id, offset, target) {
             self.hits.fetch_add(1, Relaxed);
             return Ok(here(target.len()));
         }
-        let Some(Range { start, end }) = self.blocks_wanted(id, offset, chunk_bytes, target.len()) else {
-            return self.fetch_whole(store, id, offset, target);
-        };
+        match self.blocks_wanted(id, offset, chunk_bytes, target.len()) {
+            Some(blocks) => Ok(Look::Blocks(blocks)),
+            None => self.fetch_whole(store, id, offset, target).map(Look::Filled),
+        }
+    }
+
+    /// Fills `target` from blocks of a chunk that are not here.
+    fn fetch_blocks(
+        &self,
+        store: &dyn Store,
+        id: ChunkId,
+        offset: usize,
+        Range { start, end }: Range<usize>,
+        target: &mut [u8],
+    ) -> Result<Filled, StoreError> {
         match store.read_chunk_part(id, start, end - start) {
             // The last chunk of a file is shorter than its blocks: fetch it whole and cut.
             Err(StoreError::Invalid(_)) => self.fetch_whole(store, id, offset, target),
@@ -269,15 +358,25 @@ impl ReadCache {
                 bytes: rescue(store, id, offset, target, error)?,
                 fetched: true,
             }),
-            Ok(part) => {
-                self.misses.fetch_add(1, Relaxed);
-                target.copy_from_slice(&part[offset - start..offset - start + target.len()]);
-                self.insert_blocks(id, start, &part);
-                Ok(Filled {
-                    bytes: target.len(),
-                    fetched: true,
-                })
-            }
+            Ok(part) => Ok(self.take_blocks(id, offset, start, &part, target)),
+        }
+    }
+
+    /// Fills `target` from blocks that were read, from `start` on, and keeps them.
+    fn take_blocks(
+        &self,
+        id: ChunkId,
+        offset: usize,
+        start: usize,
+        part: &Bytes,
+        target: &mut [u8],
+    ) -> Filled {
+        self.misses.fetch_add(1, Relaxed);
+        target.copy_from_slice(&part[offset - start..offset - start + target.len()]);
+        self.insert_blocks(id, start, part);
+        Filled {
+            bytes: target.len(),
+            fetched: true,
         }
     }
 

@@ -55,6 +55,11 @@ impl Stored {
         self.offset + self.length
     }
 
+    /// Where it lies: in which segment, and where in it.
+    pub(crate) fn place(&self) -> (SegmentId, Range<usize>) {
+        (self.segment, self.offset..self.end())
+    }
+
     /// It, of the bytes of a span that begins at `start`.
     pub(crate) fn of<'a>(&self, bytes: &'a [u8], start: usize) -> Option<&'a [u8]> {
         let from = self.offset.checked_sub(start)?;

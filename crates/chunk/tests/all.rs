@@ -4,6 +4,7 @@
 
 mod away;
 mod basics;
+mod begun;
 mod behind;
 mod beside_users;
 mod devices;

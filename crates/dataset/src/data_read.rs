@@ -5,6 +5,7 @@
 //! is looked up again.
 
 mod ahead;
+mod begun;
 mod extents;
 mod layers;
 mod past;
@@ -14,6 +15,7 @@ use std::{ops::Range, sync::Arc};
 use terrace_cache::{Access, ChunkRead, Fetched, Filled, ReadAt, Reuse, Service, Waiting};
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkPart, StoreError};
 
+pub use self::begun::{BegunRead, ReadStart};
 use self::{
     ahead::{LARGE_READ_BYTES, next_stretch},
     layers::{Source, Wanted, copy_pages},
@@ -101,7 +103,12 @@ impl LiveDataset {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize, ReadError> {
-        let mut look = self.locate(reader, object, offset, buffer)?;
+        let look = self.locate(reader, object, offset, buffer)?;
+        self.fetch(object, look, buffer)
+    }
+
+    /// Fills what RAM did not know of a read.
+    fn fetch(&self, object: &Arc<Object>, mut look: Lookup, buffer: &mut [u8]) -> Result<usize, ReadError> {
         if !look.fetches.is_empty() {
             if look.length >= LARGE_READ_BYTES {
                 self.fetch_past([(&mut look, &mut *buffer)]);
@@ -348,10 +355,7 @@ impl LiveDataset {
             } else {
                 cache.part(store, fetch.chunk, fetch.from, fetch.chunk_bytes, target)
             };
-            let filled = filled.map_err(|error| match error {
-                StoreError::NoChunk(_) => ReadError::Moved,
-                other => ReadError::Failed(other.into()),
-            })?;
+            let filled = filled?;
             target[filled.bytes..].fill(0);
             if look.is_use {
                 self.count_read(look, at, filled.fetched);
@@ -405,6 +409,15 @@ impl LiveDataset {
 enum ReadError {
     Moved,
     Failed(FsError),
+}
+
+impl From<StoreError> for ReadError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NoChunk(_) => ReadError::Moved,
+            other => ReadError::Failed(other.into()),
+        }
+    }
 }
 
 impl From<FsError> for ReadError {

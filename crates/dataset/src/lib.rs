@@ -86,6 +86,7 @@ pub use block_status::BlockStatus;
 pub use check::{CheckReport, check};
 pub use context::{Context, Groups};
 pub use counters::Counters;
+pub use data_read::{BegunRead, ReadStart};
 pub use dataset_error::DatasetError;
 pub use dataset_record::{DatasetRecord, Kind};
 pub use datasets::{DatasetInfo, Datasets, Facts};

@@ -7,6 +7,7 @@ use terrace_store::{BLOCK_BYTES, ChunkId, Sequence};
 use crate::{
     block_device::BlockRead,
     block_status::{BlockStatus, pieces_of},
+    data_read::{BegunRead, ReadStart},
     data_write::FILE_BYTES_MAX,
     error::FsError,
     fragments::Fragment,
@@ -86,6 +87,17 @@ impl Volume {
         } else {
             Err(FsError::Invalid)
         }
+    }
+
+    /// See [`BlockDevice::begin_read`](crate::BlockDevice::begin_read).
+    pub fn begin_read(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadStart, FsError> {
+        self.within(offset, buffer.len() as u64)?;
+        self.live.begin_read_object(&self.object, offset, buffer)
+    }
+
+    /// See [`BlockDevice::end_read`](crate::BlockDevice::end_read).
+    pub fn end_read(&self, begun: BegunRead, bytes: &[u8], buffer: &mut [u8]) -> bool {
+        self.live.end_read_object(begun, bytes, buffer)
     }
 
     /// Does several reads, each as [`read`](Self::read).

@@ -12,25 +12,30 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use rustix::fs::{FallocateFlags, FlockOperation};
 
 use crate::error::{Cause, DeviceError, Operation};
 use crate::flush_gate::FlushGate;
+use crate::lone_reads::{LoneReads, SMALL_BYTES_MAX};
 use crate::ring::{self, Memory, RingTransfer};
 use crate::{AlignedBuffer, DEVICE_BLOCK_BYTES, DEVICE_SECTOR_BYTES, Device, ReadRequest, WriteRequest};
 
 /// A regular file or block device.
 pub struct FileDevice {
     path: PathBuf,
-    file: File,
+    file: Arc<File>,
     size_bytes: AtomicU64,
     direct: bool,
     read_unit_bytes: usize,
     block_device: bool,
     read_only: bool,
     flushing: FlushGate,
+    lone_reads: LoneReads,
 }
 
 /// Unaligned transfers are copied through a buffer of at most this many bytes.
@@ -216,13 +221,14 @@ impl FileDevice {
         };
         Ok(Self {
             path: path.to_path_buf(),
-            file,
+            file: Arc::new(file),
             size_bytes: AtomicU64::new(size),
             direct,
             read_unit_bytes,
             block_device,
             read_only,
             flushing: FlushGate::default(),
+            lone_reads: LoneReads::default(),
         })
     }
 
@@ -287,8 +293,14 @@ impl FileDevice {
     }
 
     fn read_all(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        if !self.direct || is_multiple(buffer.as_ptr(), self.read_unit_bytes) {
+        if !self.direct {
             return self.file.read_exact_at(buffer, offset);
+        }
+        if is_multiple(buffer.as_ptr(), self.read_unit_bytes) {
+            return match buffer.len() {
+                ..=SMALL_BYTES_MAX => self.lone_reads.read(&self.file, offset, buffer),
+                _ => self.file.read_exact_at(buffer, offset),
+            };
         }
         let mut bounce = AlignedBuffer::with_capacity(buffer.len().min(BOUNCE_BYTES));
         for (index, part) in buffer.chunks_mut(BOUNCE_BYTES).enumerate() {
@@ -347,6 +359,11 @@ impl Device for FileDevice {
                 _ => self.read_at(read.offset, read.buffer),
             };
         }
+    }
+
+    fn file_to_read(&self, offset: u64, length: u64) -> Option<Arc<File>> {
+        let may = self.direct && check_range(self, Operation::Read, offset, length).is_ok();
+        may.then(|| self.file.clone())
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {

@@ -13,6 +13,8 @@ use std::{
 use io_uring::{IoUring, opcode, squeue, types::Fd};
 use parking_lot::Mutex;
 
+use crate::polling::Polling;
+
 /// Transfers under way at a time.
 const ENTRIES: u32 = 64;
 /// So many have to end before further ones follow them.
@@ -58,28 +60,90 @@ impl RingTransfer<'_> {
 
 /// Does all of `transfers`; false if there is no ring, and nothing was done.
 pub fn transfer_all(file: BorrowedFd<'_>, transfers: &mut [RingTransfer<'_>]) -> bool {
-    if FORBIDDEN.load(Ordering::Relaxed) {
-        return false;
-    }
-    let idle = IDLE.lock().pop();
-    let Some(mut ring) = idle.or_else(|| IoUring::new(ENTRIES).ok()) else {
-        FORBIDDEN.store(true, Ordering::Relaxed);
+    let Some(mut ring) = take() else {
         return false;
     };
-    if !transfer_through(&mut ring, file, transfers) {
-        // The ring goes, with what it did not take; those transfers were not done.
-        return true;
+    if transfer_through(&mut ring, file, transfers, &mut |ring, wanted| {
+        ring.submit_and_wait(wanted)
+    }) {
+        give_back(ring);
     }
+    // Else the ring goes, with what it did not take; those transfers were not done.
+    true
+}
+
+/// Reads once, with a look for the end before the thread sleeps, where `polling` finds that it pays: bytes, or why not. `None` if
+/// there is no ring, or it did not take the read: nothing was done.
+pub fn read_polled(
+    file: BorrowedFd<'_>,
+    offset: u64,
+    buffer: &mut [u8],
+    polling: &Polling,
+) -> Option<io::Result<usize>> {
+    let mut ring = take()?;
+    let mut reads = [RingTransfer {
+        offset,
+        memory: Memory::Read(buffer),
+        outcome: Err(io::ErrorKind::WouldBlock.into()),
+    }];
+    let is_sound = transfer_through(&mut ring, file, &mut reads, &mut |ring, wanted| {
+        let submitted = ring.submit()?;
+        polling
+            .wait(ring, has_something, |ring| ring.submit_and_wait(wanted))
+            .map(|more| submitted + more)
+            // What was begun counts, whatever comes of the waiting.
+            .or(Ok(submitted))
+    });
+    if is_sound {
+        give_back(ring);
+    }
+    let [read] = reads;
+    match read.outcome {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+        outcome => Some(outcome),
+    }
+}
+
+/// Whether a transfer has ended, or will have with the next call.
+pub fn has_something(ring: &mut IoUring) -> bool {
+    ring.submission().taskrun() || !ring.completion().is_empty()
+}
+
+/// A ring that interrupts its thread as little as the kernel's age allows.
+fn open() -> io::Result<IoUring> {
+    let mut quiet = IoUring::builder();
+    quiet.setup_coop_taskrun().setup_taskrun_flag();
+    quiet.build(ENTRIES).or_else(|_| IoUring::new(ENTRIES))
+}
+
+fn take() -> Option<IoUring> {
+    if FORBIDDEN.load(Ordering::Relaxed) {
+        return None;
+    }
+    let idle = IDLE.lock().pop();
+    let ring = idle.or_else(|| open().ok());
+    if ring.is_none() {
+        FORBIDDEN.store(true, Ordering::Relaxed);
+    }
+    ring
+}
+
+fn give_back(ring: IoUring) {
     let mut idle = IDLE.lock();
     if idle.len() < IDLE_MAX {
         idle.push(ring);
     }
-    true
 }
 
 /// The ring's queues are empty before and after; in between it is kept full. False if the kernel takes no more: what has no
 /// outcome by then was not begun.
-fn transfer_through(ring: &mut IoUring, file: BorrowedFd<'_>, transfers: &mut [RingTransfer<'_>]) -> bool {
+/// `submit_and_wait`: as the ring's own.
+fn transfer_through(
+    ring: &mut IoUring,
+    file: BorrowedFd<'_>,
+    transfers: &mut [RingTransfer<'_>],
+    submit_and_wait: &mut dyn FnMut(&mut IoUring, usize) -> io::Result<usize>,
+) -> bool {
     let (mut next, mut queued, mut begun, mut completed) = (0, 0, 0, 0);
     loop {
         while queued - completed < ENTRIES as usize
@@ -103,7 +167,7 @@ fn transfer_through(ring: &mut IoUring, file: BorrowedFd<'_>, transfers: &mut [R
             true => under_way.min(REFILL),
             false => under_way,
         };
-        match ring.submit_and_wait(wanted) {
+        match submit_and_wait(ring, wanted) {
             Ok(count) => begun += count,
             Err(error) => {
                 // Interrupted, or short of memory for a moment: what was queued stays queued, what was begun goes on.

@@ -24,7 +24,7 @@ pub struct Definition {
 }
 
 /// All properties that can be set.
-pub const DEFINITIONS: [Definition; 4] = [
+pub const DEFINITIONS: [Definition; 5] = [
     Definition {
         name: "memory",
         default: "auto",
@@ -39,6 +39,11 @@ pub const DEFINITIONS: [Definition; 4] = [
         name: "migration",
         default: "on",
         allowed: "on or off",
+    },
+    Definition {
+        name: "polling",
+        default: "on",
+        allowed: "on (short waits are spent looking for what comes, by half of the processors at most) or off",
     },
     Definition {
         name: "comment",
@@ -89,7 +94,7 @@ pub fn canonical(name: &str, value: &str) -> Result<String, EngineError> {
                 Err(wrong())
             }
         }
-        "migration" => match value {
+        "migration" | "polling" => match value {
             "on" | "off" => Ok(value.into()),
             _ => Err(wrong()),
         },
@@ -148,6 +153,7 @@ mod tests {
             ("commit_interval", "0s"),
             ("commit_interval", "1h"),
             ("migration", "maybe"),
+            ("polling", "1"),
             ("comment", "two\nlines"),
         ] {
             let error = canonical(name, value).unwrap_err().to_string();

@@ -5,6 +5,7 @@
 //! generation, no number twice); a segment is handed out at most once until it is released.
 
 mod allocator;
+mod begun_read;
 mod change;
 mod content_room;
 mod copies;
@@ -32,6 +33,7 @@ mod tier;
 mod hostile_bytes;
 
 pub use allocator::{Request, TierChoice};
+pub use begun_read::BegunRead;
 pub use change::DeviceAdd;
 pub use content_room::{ContentRoom, Freed};
 pub use counters::{CounterValues, DeviceState};

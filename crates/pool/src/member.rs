@@ -4,6 +4,7 @@
 //! flush is not given new segments.
 
 use std::fmt::Display;
+use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -150,6 +151,27 @@ impl OpenDevice {
             }
         }
         Ok(())
+    }
+
+    /// Counts a read that somebody did by himself.
+    pub(crate) fn note_read(&self, length: u64, begun: Instant) {
+        count(&self.counters.reads, 1);
+        count(&self.counters.read_bytes, length);
+        count_time(&self.counters.read_nanoseconds, begun, 1);
+    }
+
+    /// Where `length` bytes of a segment are to be read on the device, and in which file, by somebody himself.
+    pub(crate) fn place_to_read(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        length: u64,
+        segment_bytes: u32,
+    ) -> Option<(Arc<File>, u64)> {
+        let at = self
+            .place(segment, offset, length, segment_bytes, Operation::Read)
+            .ok()?;
+        Some((self.device.file_to_read(at, length)?, at))
     }
 
     /// As [`read`](Self::read) each, at once where the device can.

@@ -63,6 +63,7 @@ impl Engine {
         self.commit_interval_milliseconds
             .store(interval.as_millis() as u64, Ordering::Relaxed);
         self.mover.set_enabled(self.migration());
+        terrace_device::allow_polling(self.pool.property("polling").as_deref() != Some("off"));
         if self.memory_override.is_none() {
             let memory = properties::memory_bytes(&self.pool.property("memory").unwrap_or_default());
             let before = self.environment.budget.limit_bytes();
