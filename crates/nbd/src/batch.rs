@@ -21,7 +21,7 @@ use crate::{
 /// Most data of one batch: what any request may have, however many clients there are.
 const BATCH_BYTES: u64 = SMALL_BYTES as u64;
 /// Requests up to this size are put together.
-const REQUEST_BYTES_MAX: u64 = 16 << 10;
+pub const REQUEST_BYTES_MAX: u64 = 16 << 10;
 
 /// Requests to be answered together; at least two.
 #[derive(Default)]
@@ -96,6 +96,16 @@ impl Batch {
     /// How many requests there are.
     pub fn len(&self) -> usize {
         self.reads.len() + self.writes.len()
+    }
+
+    /// What is to be read.
+    pub fn reads(&self) -> &[Request] {
+        &self.reads
+    }
+
+    /// Whether nothing is written.
+    pub fn is_of_reads(&self) -> bool {
+        self.writes.is_empty()
     }
 
     /// Bytes of data in all.

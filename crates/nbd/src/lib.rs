@@ -17,6 +17,8 @@ mod connection;
 mod crowd;
 mod negotiation;
 mod protocol;
+mod reads;
+mod refusal;
 mod reply;
 mod seats;
 mod server;

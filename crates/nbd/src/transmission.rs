@@ -15,6 +15,7 @@
 
 use std::{
     io::{self, BufReader, Read, Write},
+    os::fd::AsFd,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -25,17 +26,19 @@ use std::{
 
 use parking_lot::Mutex;
 use terrace_dataset::{BlockDevice, BlockStatus, FsError};
+use terrace_device::is_polling_allowed;
 
 use crate::{
-    batch::Batch,
+    batch::{Batch, REQUEST_BYTES_MAX},
     buffers::Buffers,
     channel::{Incoming, Outgoing},
     connection::Terms,
     protocol::{
-        CMD_BLOCK_STATUS, CMD_CACHE, CMD_DISCONNECT, CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA,
-        CMD_FLAG_NO_HOLE, CMD_FLAG_PAYLOAD_LEN, CMD_FLAG_REQ_ONE, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE,
-        CMD_WRITE_ZEROES, PAYLOAD_BYTES_MAX, PIECE_BYTES, Request, WireError,
+        CMD_CACHE, CMD_DISCONNECT, CMD_FLAG_DF, CMD_FLAG_FUA, CMD_FLAG_REQ_ONE, CMD_FLUSH, CMD_READ,
+        CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, PAYLOAD_BYTES_MAX, PIECE_BYTES, Request, WireError,
     },
+    reads::{Answering, Reads},
+    refusal::{Refusal, refusal, words},
     reply,
     turns::{Turn, Turns},
 };
@@ -73,6 +76,8 @@ const CACHE_BYTES_MAX: u64 = 256 << 20;
 pub struct Resources {
     buffers: Buffers,
     workers: AtomicUsize,
+    /// Of workers that have reads under way.
+    rings: AtomicUsize,
 }
 
 struct Transmission<'a> {
@@ -80,7 +85,6 @@ struct Transmission<'a> {
     writer: Mutex<Outgoing>,
     export: Arc<dyn BlockDevice>,
     terms: Terms,
-    allocation: bool,
     /// Set when no more requests are to be read: by a worker, or by the server.
     closing: Arc<AtomicBool>,
     workers: AtomicUsize,
@@ -91,10 +95,9 @@ struct Transmission<'a> {
     /// How many requests were served soon of late, less those that were not.
     soon: AtomicUsize,
     resources: &'a Resources,
+    /// What has been received may lie in the channel, where nobody waits for it.
+    is_tls: bool,
 }
-
-/// Why a request is not done, for the client.
-type Refusal = (WireError, String);
 
 /// Serves `export` to a client until it leaves or its socket is shut down. Once `closing` is set, what was asked for is
 /// answered and no more is read.
@@ -107,10 +110,10 @@ pub fn transmit(
     resources: &Resources,
 ) {
     let transmission = Transmission {
+        is_tls: matches!(incoming, Incoming::Tls(_)),
         turns: Turns::new(BufReader::with_capacity(RECEIVE_BYTES, incoming)),
         writer: Mutex::new(outgoing),
         export,
-        allocation: terms.allocation_of.is_some(),
         terms,
         closing,
         workers: AtomicUsize::new(1),
@@ -126,17 +129,56 @@ pub fn transmit(
 
 impl<'a> Transmission<'a> {
     fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, mut kept: Option<Turn<'scope>>) {
+        let mut reads = Reads::new(self.answering());
         loop {
             let mut turn = kept.take().unwrap_or_else(|| self.turns.wait());
+            let header_bytes = Request::header_bytes(self.terms.extended);
+            if turn.buffer().len() < header_bytes && reads.is_waiting() {
+                match reads.wait(Some(self.turns.socket().as_fd())) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        kept = Some(turn);
+                        continue;
+                    }
+                    Err(_) => {
+                        self.close();
+                        return turn.end();
+                    }
+                }
+            }
             let Some(request) = self.next(&mut turn) else {
+                // Who does not take the last answers has gone.
+                let _ = reads.finish();
                 return turn.end();
             };
             let begun = Instant::now();
             let batch = Batch::collect(&request, &mut turn, self.terms.extended, |request| {
-                self.refusal(request).is_none()
+                refusal(request, &*self.export, &self.terms).is_none()
             });
+            if self.begins(&request, batch.as_ref()) && reads.can_begin() {
+                turn.keep();
+                if self.begin_reads(&mut reads, &request, batch.as_ref()).is_err() {
+                    self.close();
+                }
+                self.note(begun.elapsed());
+                kept = Some(turn);
+                if reads.is_full() {
+                    // Another one receives what more there is.
+                    if self.turns.waiting() == 0 {
+                        self.call_another(scope);
+                    }
+                    kept = None;
+                    if reads.finish().is_err() {
+                        self.close();
+                    }
+                }
+                continue;
+            }
             let work = self.begin(batch.as_ref().map_or(1, Batch::len));
             let keeps = self.keeps(&request, batch.as_ref(), work.others) || !self.turns.can_pass();
+            if !keeps && reads.finish().is_err() {
+                self.close();
+            }
             if keeps {
                 turn.keep();
             } else if self.turns.waiting() == 0 {
@@ -161,21 +203,63 @@ impl<'a> Transmission<'a> {
         }
     }
 
+    fn answering(&self) -> Answering<'_> {
+        Answering {
+            export: &*self.export,
+            terms: &self.terms,
+            writer: &self.writer,
+            words,
+            under_way: &self.under_way,
+            rings: &self.resources.rings,
+        }
+    }
+
+    /// Begins these reads, and answers those that are done.
+    fn begin_reads(&self, reads: &mut Reads<'_>, first: &Request, batch: Option<&Batch>) -> io::Result<()> {
+        let requests = batch.map_or(std::slice::from_ref(first), Batch::reads);
+        self.note_together(self.under_way.load(Ordering::Acquire) + requests.len());
+        requests.iter().try_for_each(|request| reads.begin(*request))?;
+        reads.send()
+    }
+
+    /// Whether these are small reads of a client that is answered soon: they are begun by the worker that received them, and it
+    /// goes on receiving. Where a client asks for one thing at a time, this is for the sake of looking for it only.
+    fn begins(&self, request: &Request, batch: Option<&Batch>) -> bool {
+        let is_read = match batch {
+            Some(batch) => batch.is_of_reads(),
+            None => {
+                request.command == CMD_READ
+                    && request.flags & !CMD_FLAG_DF == 0
+                    && request.length <= REQUEST_BYTES_MAX
+                    && refusal(request, &*self.export, &self.terms).is_none()
+            }
+        };
+        is_read
+            && !self.is_tls
+            && self.soon.load(Ordering::Relaxed) >= SOON_MIN
+            && (self.alone.load(Ordering::Relaxed) < ALONE_MIN || is_polling_allowed())
+            && self.turns.can_pass()
+    }
+
     /// Counts a worker that serves so many requests.
     fn begin(&self, requests: usize) -> Work<'_> {
         let others = self.busy.fetch_add(1, Ordering::AcqRel);
         let before = self.under_way.fetch_add(requests, Ordering::AcqRel);
-        // Who stores at once with another one may lose that; nothing hangs on one.
-        let alone = match before + requests {
-            1 => (self.alone.load(Ordering::Relaxed) + 1).min(ALONE_MIN),
-            _ => 0,
-        };
-        self.alone.store(alone, Ordering::Relaxed);
+        self.note_together(before + requests);
         Work {
             others,
             _busy: Counted(&self.busy, 1),
             _under_way: Counted(&self.under_way, requests),
         }
+    }
+
+    /// Notes how many requests are under way. Who stores at once with another one may lose that; nothing hangs on one.
+    fn note_together(&self, requests: usize) {
+        let alone = match requests {
+            1 => (self.alone.load(Ordering::Relaxed) + 1).min(ALONE_MIN),
+            _ => 0,
+        };
+        self.alone.store(alone, Ordering::Relaxed);
     }
 
     /// Whether these are served without passing the turn on, while `others` serve something.
@@ -266,7 +350,7 @@ impl<'a> Transmission<'a> {
         if payload > PAYLOAD_BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        if let Some((cause, words)) = self.refusal(request) {
+        if let Some((cause, words)) = refusal(request, &*self.export, &self.terms) {
             let skipped = match turn.take() {
                 Some(mut turn) => io::copy(&mut Read::by_ref(&mut *turn).take(payload), &mut io::sink())?,
                 None => 0,
@@ -305,58 +389,6 @@ impl<'a> Transmission<'a> {
             Ok(Answer::Status(ranges)) => reply::block_status(writer, terms, request, &ranges),
             Err((cause, words)) => reply::error(writer, terms, request, cause, &words),
         }
-    }
-
-    /// What is wrong with a request, as far as its header tells.
-    fn refusal(&self, request: &Request) -> Option<Refusal> {
-        let mut allowed = match request.command {
-            CMD_READ => CMD_FLAG_DF | CMD_FLAG_FUA,
-            CMD_WRITE_ZEROES => CMD_FLAG_FUA | CMD_FLAG_NO_HOLE | CMD_FLAG_FAST_ZERO,
-            CMD_BLOCK_STATUS => CMD_FLAG_REQ_ONE | CMD_FLAG_FUA,
-            _ => CMD_FLAG_FUA,
-        };
-        if self.terms.extended && request.command == CMD_WRITE {
-            allowed |= CMD_FLAG_PAYLOAD_LEN;
-        }
-        if request.flags & !allowed != 0 {
-            return Some(invalid("a flag that this command does not have"));
-        }
-        match request.command {
-            CMD_FLUSH => return None,
-            CMD_READ | CMD_WRITE | CMD_TRIM | CMD_CACHE | CMD_WRITE_ZEROES => {}
-            CMD_BLOCK_STATUS if self.allocation => {}
-            CMD_BLOCK_STATUS => return Some(invalid("no context was agreed on")),
-            _ => return Some(invalid("a command that is not known")),
-        }
-        let size = self.export.size_bytes();
-        let end = request.offset.checked_add(request.length);
-        if end.is_none_or(|end| end > size) {
-            let cause = if matches!(request.command, CMD_WRITE | CMD_WRITE_ZEROES) {
-                WireError::NoSpace
-            } else {
-                WireError::Invalid
-            };
-            return Some((
-                cause,
-                format!("the request ends beyond the export's {size} bytes"),
-            ));
-        }
-        if request.length == 0 {
-            return Some(invalid("a request of no length"));
-        }
-        let changes = matches!(request.command, CMD_WRITE | CMD_TRIM | CMD_WRITE_ZEROES);
-        if changes && self.export.read_only() {
-            return Some(words(FsError::ReadOnly));
-        }
-        if request.command == CMD_READ && request.length > PAYLOAD_BYTES_MAX {
-            // Overflow is the answer to reads that may not be split, and to nothing else.
-            let cause = match request.flags & CMD_FLAG_DF {
-                0 => WireError::Invalid,
-                _ => WireError::Overflow,
-            };
-            return Some((cause, format!("a read of more than {PAYLOAD_BYTES_MAX} bytes")));
-        }
-        None
     }
 
     /// Writes what follows the header. Piece by piece if it is long; then the turn is kept meanwhile.
@@ -506,25 +538,4 @@ fn within_request(ranges: Vec<BlockStatus>, length: u64, limit: usize) -> Vec<Bl
         cut.push(BlockStatus { length, ..range });
     }
     cut
-}
-
-fn invalid(words: &str) -> (WireError, String) {
-    (WireError::Invalid, words.into())
-}
-
-/// An error in the protocol's numbers, and in words for clients that take them.
-fn words(error: FsError) -> Refusal {
-    let (cause, words) = match error {
-        FsError::NoSpace | FsError::QuotaExceeded => {
-            (WireError::NoSpace, "the pool or the volume's quota is full")
-        }
-        FsError::ReadOnly => (WireError::NotPermitted, "the export is read-only"),
-        FsError::Invalid => (WireError::Invalid, "the request lies outside the volume"),
-        error => {
-            tracing::error!("NBD: a volume failed: {error}");
-            let words = "the volume could not be read or written; see 'terrace status'";
-            (WireError::Io, words)
-        }
-    };
-    (cause, words.into())
 }

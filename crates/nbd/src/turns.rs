@@ -150,6 +150,11 @@ impl Turns {
         self.first()
     }
 
+    /// What comes from the client comes through it.
+    pub fn socket(&self) -> &Stream {
+        &self.socket
+    }
+
     /// How many workers wait.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Acquire)
