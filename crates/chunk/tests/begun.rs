@@ -6,7 +6,7 @@ use crate::fixture;
 
 use std::{os::unix::fs::FileExt, sync::Arc};
 
-use fixture::{noise, options, piece};
+use fixture::{contents, noise, options, piece};
 use terrace_chunk::ChunkStore;
 use terrace_device::{FileDevice, SeededRandomness};
 use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
@@ -41,19 +41,7 @@ fn fixture() -> Option<Fixture> {
     };
     let pool = Arc::new(Pool::create(create, &SeededRandomness::new(7)).unwrap());
     let store = ChunkStore::create(pool.clone(), options(1)).unwrap();
-    let mut contents = Vec::new();
-    for (seed, length) in [BLOCK, 5000, 16 << 10, 64 << 10, 128 << 10]
-        .into_iter()
-        .enumerate()
-    {
-        let seed = seed as u64;
-        contents.push((noise(seed, length), Compression::Off));
-        for (number, compression) in [Compression::Lz4, Compression::Zstd(3)].into_iter().enumerate() {
-            let mut content = noise(100 + seed * 10 + number as u64, length / 2);
-            content.resize(length, seed as u8);
-            contents.push((content, compression));
-        }
-    }
+    let contents = contents();
     let pieces: Vec<Piece<'_>> = contents
         .iter()
         .map(|(content, compression)| Piece {

@@ -6,7 +6,7 @@ use crate::fixture;
 
 use std::sync::Arc;
 
-use fixture::{noise, options, piece};
+use fixture::{contents, noise, options, piece};
 use terrace_chunk::ChunkStore;
 use terrace_device::{MemoryDevice, SeededRandomness};
 use terrace_pool::{CreateOptions, Parallelism, Pool, SegmentId, TierSettings};
@@ -40,24 +40,6 @@ fn commit(store: &ChunkStore, written: Vec<Written>) {
     }
     let sequence = store.commit(batch).unwrap();
     store.flush(sequence).unwrap();
-}
-
-/// Chunks of many lengths, stored as they are and compressed.
-fn contents() -> Vec<(Vec<u8>, Compression)> {
-    let mut contents = Vec::new();
-    for (seed, length) in [BLOCK, 5000, 16 << 10, 64 << 10, 128 << 10, 7 * BLOCK + 1]
-        .into_iter()
-        .enumerate()
-    {
-        let seed = seed as u64;
-        contents.push((noise(seed, length), Compression::Off));
-        for (number, compression) in [Compression::Lz4, Compression::Zstd(3)].into_iter().enumerate() {
-            let mut content = noise(100 + seed * 10 + number as u64, length / 2);
-            content.resize(length, seed as u8);
-            contents.push((content, compression));
-        }
-    }
-    contents
 }
 
 /// Asks for these stretches at once; what was filled of each.
