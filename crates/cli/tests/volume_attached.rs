@@ -41,6 +41,9 @@ fn blocks_of_512_bytes_on_request() {
         "512",
     ]);
     assert!(machine.ok(&["get", "block_size", "tank/small"]).contains("512"));
+    let both = ["--block-size", "512", "-o", "block_size=4096"];
+    let words = [&["volume", "create", "tank/both", "--size", "64M"][..], &both].concat();
+    assert!(machine.error(&words, 2).contains("give one of them"));
     machine.error(&["fs", "create", "tank/fs", "-o", "block_size=512"], 2);
     machine.error(&["set", "block_size=512", "tank"], 1);
     let socket = machine.path("s");

@@ -80,6 +80,8 @@ fn a_refusal_says_what_helps() {
     }
     let line = machine.error(&["rename", "tank/vm", "tank/no/vm"], 1);
     assert!(line.contains("'terrace fs create -p tank/no'"), "{line}");
+    let line = machine.error(&["rename", "tank/vm", "tank/vm/below"], 1);
+    assert!(line.contains("third name, make 'tank/vm' anew"), "{line}");
 }
 
 /// What is used of a snapshot alone is told of that snapshot too.
@@ -112,9 +114,14 @@ fn a_pool_is_not_destroyed_under_its_clients() {
     let machine = Machine::with_volume();
     machine.ok(&["serve", "tank/vm", "--nbd", "unix:nbd.sock"]);
     let client = UnixStream::connect(machine.path("nbd.sock")).unwrap();
-    let line = machine.error(&["pool", "destroy", "tank", "--yes"], 1);
-    for part in ["tank/vm", "clients are connected at unix:", "--force"] {
-        assert!(line.contains(part), "no '{part}': {line}");
+    for words in [
+        ["pool", "destroy", "tank", "--yes"],
+        ["pool", "destroy", "tank", "-n"],
+    ] {
+        let line = machine.error(&words, 1);
+        for part in ["tank/vm", "clients are connected at unix:", "--force"] {
+            assert!(line.contains(part), "no '{part}': {line}");
+        }
     }
     assert_eq!(size_of(&machine, "tank/vm"), 64 << 20);
     drop(client);

@@ -318,7 +318,9 @@ impl Datasets {
             return Err(DatasetError::Exists(to.to_owned()));
         }
         if to.starts_with(&format!("{from}/")) {
-            return Err(DatasetError::Refused(format!("'{to}' would lie below itself")));
+            return Err(DatasetError::Refused(format!(
+                "'{to}' would lie below itself; give it a third name, make '{from}' anew, and rename it to '{to}' then"
+            )));
         }
         if let Some(missing) = self.missing_parents(to)?.first() {
             return Err(DatasetError::NoParent(missing.clone()));

@@ -61,20 +61,16 @@ pub enum Outcome {
 
 /// The transmission flags of an export.
 pub fn transmission_flags(export: &dyn BlockDevice, terms: &Terms) -> u16 {
-    let mut flags = EXPORT_HAS_FLAGS
-        | EXPORT_SEND_FLUSH
-        | EXPORT_SEND_FUA
-        | EXPORT_SEND_TRIM
-        | EXPORT_SEND_WRITE_ZEROES
-        | EXPORT_CAN_MULTI_CONN
-        | EXPORT_SEND_CACHE
-        | EXPORT_SEND_FAST_ZERO;
+    let mut flags =
+        EXPORT_HAS_FLAGS | EXPORT_SEND_FLUSH | EXPORT_SEND_FUA | EXPORT_CAN_MULTI_CONN | EXPORT_SEND_CACHE;
     if terms.structured || terms.extended {
         flags |= EXPORT_SEND_DF;
     }
-    if export.read_only() {
-        flags |= EXPORT_READ_ONLY;
-    }
+    // What changes it is not offered where it would be refused.
+    flags |= match export.read_only() {
+        true => EXPORT_READ_ONLY,
+        false => EXPORT_SEND_TRIM | EXPORT_SEND_WRITE_ZEROES | EXPORT_SEND_FAST_ZERO,
+    };
     flags
 }
 

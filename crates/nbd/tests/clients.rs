@@ -80,6 +80,12 @@ fn a_read_only_export_says_so_and_refuses() {
     let replies = client.go("a");
     let flags = u16::from_be_bytes(replies[0].1[10..12].try_into().unwrap());
     assert_eq!(flags & 3, 3, "flags are there, and say read-only");
+    // TRIM, WRITE_ZEROES, FAST_ZERO.
+    assert_eq!(
+        flags & (1 << 5 | 1 << 6 | 1 << 11),
+        0,
+        "what would be refused is not offered"
+    );
     client.request(0, 1, 1, 0, 512, &[0; 512]);
     assert_eq!(client.simple_reply(0).0, 1);
     server.stop();

@@ -45,6 +45,12 @@ pub fn volume(session: &Session, command: VolumeCommand) -> Result<(), Failure> 
             mut options,
             parents,
         } => {
+            let named = |property: &String| property.starts_with("block_size=");
+            if block_size.is_some() && options.iter().any(named) {
+                let why = "--block-size and -o block_size both say how large its sectors are";
+                let what = format!("create volume '{dataset}'");
+                return Err(Failure::new(what, why, "give one of them").as_usage());
+            }
             options.extend(block_size.map(|size| format!("block_size={size}")));
             let properties = parse_properties(&options)?;
             require_below_pool(&dataset)?;

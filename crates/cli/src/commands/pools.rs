@@ -217,6 +217,9 @@ fn pool_row(session: &Session, known: &KnownPool) -> Value {
 fn destroy(session: &Session, pool: &str, force: bool, consent: Consent) -> Result<(), Failure> {
     let known = Registry::new(&session.places).require(pool)?;
     if consent.dry_run {
+        if let Some(mut client) = Client::open_running(&session.places, pool)? {
+            client.call("check_stop", json!({ "force": force, "spare_clients": true }))?;
+        }
         if session.json {
             return output::json(
                 &json!({ "destroyed": false, "pool": known.name, "devices": known.devices }),

@@ -318,13 +318,19 @@ impl Daemon {
     /// `stop`: refuses while mounts or devices are in use, unless forced; they are forgotten. Clients of what is served are
     /// disconnected, and keep what they were told is durable; where the pool is to be destroyed, `spare_clients` refuses for
     /// their sake as well.
-    fn stop(&self, force: bool, spare_clients: bool) -> Result<Value, Failure> {
+    /// Refuses while devices are in use that would go, or clients are served who are to be spared.
+    fn check_stop(&self, force: bool, spare_clients: bool) -> Result<Value, Failure> {
         if !force {
             self.blocks.refuse_stop()?;
             if spare_clients {
                 self.blocks.refuse_connected()?;
             }
         }
+        Ok(Value::Null)
+    }
+
+    fn stop(&self, force: bool, spare_clients: bool) -> Result<Value, Failure> {
+        self.check_stop(force, spare_clients)?;
         self.mounts.unmount_all(&self.engine, force)?;
         self.blocks.end_all(force).inspect_err(|_| self.mounts.go_on())?;
         self.remember_pool();
@@ -420,6 +426,7 @@ impl Daemon {
     fn perform(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
         match parameters.operation() {
             "ping" => self.ping(parameters),
+            "check_stop" => self.check_stop(parameters.flag("force")?, parameters.flag("spare_clients")?),
             "stop" => self.stop(parameters.flag("force")?, parameters.flag("spare_clients")?),
             "status" => Ok(self.with_blocks(answers::encode(&self.status())?)),
             "io_counters" => answers::encode(&self.engine.io_counters()),
