@@ -302,8 +302,8 @@ impl ReadCache {
         }
     }
 
-    /// Fills `target`, the same as at the beginning, from the bytes that were read; whether they were right.
-    pub fn end_part(&self, begun: BegunFill, bytes: &[u8], target: &mut [u8]) -> bool {
+    /// Fills `target`, the same as at the beginning, from the bytes that were read, if they were; whether they were right.
+    pub fn end_part(&self, begun: BegunFill, bytes: Option<&[u8]>, target: &mut [u8]) -> bool {
         let Some(part) = begun.part.end(bytes) else {
             return false;
         };

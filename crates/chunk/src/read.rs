@@ -385,9 +385,9 @@ impl ChunkStore {
             .begin_read(segment, units.start as u64, units.len() as u64)?;
         let (file, at) = read.place();
         Some(BegunPart::new(file, at, units.len(), move |bytes| {
-            read.done();
+            read.ended(bytes.is_some());
             let extract = Extract::new(0, &record, &part)?;
-            extract.verified(extract.stored.of(bytes, from)?)
+            extract.verified(extract.stored.of(bytes?, from)?)
         }))
     }
 

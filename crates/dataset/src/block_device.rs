@@ -65,13 +65,17 @@ pub trait BlockDevice: Send + Sync {
     fn begin_read(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadStart, FsError> {
         self.read(offset, buffer).map(|()| ReadStart::Waited)
     }
-    /// Fills `buffer`, as long as at the beginning, from all `bytes` that were to be read. False if they are not what they should
-    /// be, or the device is another one: it is to be read in the usual way then.
-    fn end_read(&self, _begun: BegunRead, _bytes: &[u8], _buffer: &mut [u8]) -> bool {
+    /// Fills `buffer`, as long as at the beginning, from all `bytes` that were to be read; `None`: they did not come. False if they
+    /// are not what they should be, or the device is another one: it is to be read in the usual way then.
+    fn end_read(&self, _begun: BegunRead, _bytes: Option<&[u8]>, _buffer: &mut [u8]) -> bool {
         false
     }
     /// Writes `data` at `offset`.
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), FsError>;
+    /// Writes if that needs no waiting for anything; else nothing is done, and it is left to [`write`](Self::write).
+    fn write_at_once(&self, _offset: u64, _data: &[u8]) -> bool {
+        false
+    }
     /// Makes the range read as zeroes. What is set aside for a volume stays so.
     fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), FsError>;
     /// Frees the range; it reads as zeroes afterwards.
@@ -116,12 +120,16 @@ impl BlockDevice for Volume {
         Self::begin_read(self, offset, buffer)
     }
 
-    fn end_read(&self, begun: BegunRead, bytes: &[u8], buffer: &mut [u8]) -> bool {
+    fn end_read(&self, begun: BegunRead, bytes: Option<&[u8]>, buffer: &mut [u8]) -> bool {
         Self::end_read(self, begun, bytes, buffer)
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {
         Self::write(self, offset, data)
+    }
+
+    fn write_at_once(&self, offset: u64, data: &[u8]) -> bool {
+        Self::write_at_once(self, offset, data)
     }
 
     fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), FsError> {
@@ -173,7 +181,7 @@ impl BlockDevice for ReadOnly {
         self.0.begin_read(offset, buffer)
     }
 
-    fn end_read(&self, begun: BegunRead, bytes: &[u8], buffer: &mut [u8]) -> bool {
+    fn end_read(&self, begun: BegunRead, bytes: Option<&[u8]>, buffer: &mut [u8]) -> bool {
         self.0.end_read(begun, bytes, buffer)
     }
 

@@ -96,7 +96,7 @@ impl Volume {
     }
 
     /// See [`BlockDevice::end_read`](crate::BlockDevice::end_read).
-    pub fn end_read(&self, begun: BegunRead, bytes: &[u8], buffer: &mut [u8]) -> bool {
+    pub fn end_read(&self, begun: BegunRead, bytes: Option<&[u8]>, buffer: &mut [u8]) -> bool {
         self.live.end_read_object(begun, bytes, buffer)
     }
 

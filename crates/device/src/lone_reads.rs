@@ -1,6 +1,7 @@
 //! `LoneReads`: small reads of a file, of which those that come one after the other are looked for before their thread sleeps.
 //!
-//! Invariant: where several are under way the processors are wanted by others, and each thread sleeps at once.
+//! Invariant: where several are under way here the processors are wanted by others, and each thread sleeps at once. (Those that
+//! go through a ring of many are not known here.)
 
 use std::{
     fs::File,

@@ -85,7 +85,7 @@ impl ReadRing {
         self.free.is_empty()
     }
 
-    /// Begins a read, with the next [`wait`](Self::wait): its number, below that of all reads at a time. It comes back where
+    /// Begins a read, with the next [`submit`](Self::submit) or [`wait`](Self::wait): its number, below that of all reads at a time. It comes back where
     /// none has a place.
     pub fn begin(&mut self, read: FileRead) -> Result<usize, FileRead> {
         let Some(number) = self.free.pop() else {
@@ -132,7 +132,8 @@ impl ReadRing {
         let mut has_come = false;
         for done in self.ring.completion() {
             if done.user_data() == WATCHED {
-                (self.is_watching, has_come) = (false, true);
+                // Of what could not be watched nothing is known.
+                (self.is_watching, has_come) = (false, done.result() >= 0);
                 continue;
             }
             let number = done.user_data() as usize;
@@ -149,11 +150,19 @@ impl ReadRing {
         Ok(has_come)
     }
 
+    /// Has the kernel begin what has been put in.
+    pub fn submit(&mut self) -> io::Result<()> {
+        if !self.ring.submission().is_empty() {
+            self.ring.submit()?;
+        }
+        Ok(())
+    }
+
     fn submit_and_wait(&mut self) -> io::Result<usize> {
         if self.under_way() > POLLED_MAX {
             return self.ring.submit_and_wait(1);
         }
-        self.ring.submit()?;
+        self.submit()?;
         self.polling
             .wait(&mut self.ring, has_something, |ring| ring.submit_and_wait(1))
     }

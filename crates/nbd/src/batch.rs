@@ -103,9 +103,9 @@ impl Batch {
         &self.reads
     }
 
-    /// Whether nothing is written.
-    pub fn is_of_reads(&self) -> bool {
-        self.writes.is_empty()
+    /// Whether something is written.
+    pub fn has_writes(&self) -> bool {
+        !self.writes.is_empty()
     }
 
     /// Bytes of data in all.
@@ -118,25 +118,20 @@ impl Batch {
         self.read_bytes as usize
     }
 
-    /// Does all that is asked for, with `buffer`, which holds [`read_bytes`](Self::read_bytes), and answers. `refused`: what a
-    /// client is told of an error.
-    pub fn answer(
+    /// Does all that is written by `write`, and answers. `refused`: what a client is told of an error.
+    pub fn answer_writes(
         &self,
-        export: &dyn BlockDevice,
+        mut write: impl FnMut(u64, &[u8]) -> io::Result<Result<(), FsError>>,
         terms: &Terms,
-        buffer: &mut [u8],
         writer: &parking_lot::Mutex<Outgoing>,
         refused: impl Fn(FsError) -> (WireError, String),
     ) -> io::Result<()> {
-        if !self.reads.is_empty() {
-            self.answer_reads(export, terms, buffer, writer, &refused)?;
-        }
         let mut answers = Vec::with_capacity(self.writes.len() * 20);
         let mut rest = &self.written[..];
         for request in &self.writes {
             let (mine, others) = rest.split_at((request.length as usize).min(rest.len()));
             rest = others;
-            match export.write(request.offset, mine) {
+            match write(request.offset, mine)? {
                 Ok(()) => reply::done(&mut answers, terms, request)?,
                 Err(error) => {
                     let (cause, words) = refused(error);
@@ -150,13 +145,14 @@ impl Batch {
         writer.lock().write_all(&answers)
     }
 
-    fn answer_reads(
+    /// Reads all that is asked for into `buffer`, which holds [`read_bytes`](Self::read_bytes), and answers.
+    pub fn answer_reads(
         &self,
         export: &dyn BlockDevice,
         terms: &Terms,
         mut buffer: &mut [u8],
         writer: &parking_lot::Mutex<Outgoing>,
-        refused: &impl Fn(FsError) -> (WireError, String),
+        refused: impl Fn(FsError) -> (WireError, String),
     ) -> io::Result<()> {
         let mut reads = Vec::with_capacity(self.reads.len());
         for request in &self.reads {

@@ -4,17 +4,20 @@
 //! processors are few, or slow to wake, that is more than the read. Here the thread that receives begins what it has received,
 //! and waits for the client and the device together.
 //!
-//! Invariants: a read is answered once, by who began it; one that did not bring what it should is read again in the usual
-//! way, which says why; who has to wait for a device in spite of this leaves the next requests to several workers; at most [`READS_MAX`] are under way, with answers of at most [`ANSWERS_BYTES_MAX`] in all, and
-//! memory for [`RINGS_MAX`] workers: the others read one thing at a time.
+//! Invariants: a read is answered once, by who began it, who gives the turn away only to wait for what he has under way; one
+//! that did not bring what it should is read again in the usual way, which says why; who has to wait for a device in spite
+//! of all this leaves the next requests to several workers; at most [`READS_MAX`] are under way, with answers of at most
+//! [`ANSWERS_BYTES_MAX`] in all, and rings for [`RINGS_MAX`] workers: the others read one thing at a time.
 
 use std::{
     io::{self, IoSlice},
     os::fd::BorrowedFd,
     sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use terrace_dataset::{BegunRead, BlockDevice, FsError, ReadStart};
 use terrace_device::{AlignedBuffer, Ended, FileRead, ReadRing};
 
@@ -23,6 +26,7 @@ use crate::{
     connection::{Terms, write_all_parts},
     protocol::{Request, WireError},
     reply,
+    seats::Seated,
 };
 
 /// Most reads of a worker at a time.
@@ -33,8 +37,15 @@ const ANSWERS_BYTES_MAX: usize = 64 << 10;
 const DEVICE_BYTES_MAX: usize = 256 << 10;
 /// Memory up to this size is kept for the next read.
 const KEPT_BYTES_MAX: usize = 32 << 10;
-/// Most workers of all connections that do this.
+/// Most workers of all connections of a server that do this, and of one.
 const RINGS_MAX: usize = 64;
+const RINGS_HERE_MAX: usize = 2;
+/// Beginning a read takes less than this, if it does not wait.
+const BEGIN_MAX: Duration = Duration::from_micros(100);
+/// A read under way for so long waits for a slow device.
+const LATE: Duration = Duration::from_millis(2);
+/// Of what a socket is sent, so much without a look whether it takes it at once.
+const UNSEEN_BYTES_MAX: usize = 32 << 10;
 /// After a read for which the worker waited itself so many requests are served by several workers, and twice as many after the
 /// next, up to the most.
 const REFRAIN_MIN: u32 = 32;
@@ -51,11 +62,15 @@ pub struct Answering<'a> {
     pub words: fn(FsError) -> (WireError, String),
     /// Requests of the client that are being served.
     pub under_way: &'a AtomicUsize,
-    /// Rings of all connections.
+    /// Rings of all connections, and of this one.
     pub rings: &'a AtomicUsize,
+    pub rings_here: &'a AtomicUsize,
+    /// Told how long a read took that took long.
+    pub late: &'a dyn Fn(Duration),
 }
 
 struct Begun {
+    at: Instant,
     request: Request,
     read: BegunRead,
     content: Vec<u8>,
@@ -64,8 +79,7 @@ struct Begun {
 /// See the module. Belongs to one thread.
 pub struct Reads<'a> {
     answering: Answering<'a>,
-    ring: Option<ReadRing>,
-    has_tried: bool,
+    ring: Option<(ReadRing, Seated)>,
     /// So many requests are left to others, as this one waited for a device itself; and how many next time, about.
     refrain: u32,
     refrain_next: u32,
@@ -73,6 +87,8 @@ pub struct Reads<'a> {
     /// Of those under way: of their answers, and of their memory.
     answer_bytes: usize,
     device_bytes: usize,
+    /// Sent since the socket was last seen to have room.
+    sent_bytes: usize,
     ended: Vec<Ended>,
     /// Done and not sent.
     answers: Vec<(Request, Result<Vec<u8>, FsError>)>,
@@ -87,12 +103,12 @@ impl<'a> Reads<'a> {
         Self {
             answering,
             ring: None,
-            has_tried: false,
             refrain: 0,
             refrain_next: 0,
             begun: Vec::new(),
             answer_bytes: 0,
             device_bytes: 0,
+            sent_bytes: 0,
             ended: Vec::new(),
             answers: Vec::new(),
             memory: Vec::new(),
@@ -106,18 +122,32 @@ impl<'a> Reads<'a> {
             self.refrain -= 1;
             return false;
         }
-        if !self.has_tried {
-            self.has_tried = true;
-            let rings = self.answering.rings;
-            if rings.fetch_add(1, Ordering::Relaxed) < RINGS_MAX {
-                self.ring = ReadRing::open(READS_MAX).ok();
-            }
-            if self.ring.is_none() {
-                rings.fetch_sub(1, Ordering::Relaxed);
-            }
+        if self.ring.is_none() {
+            self.ring = self.open();
             self.begun.resize_with(READS_MAX as usize, || None);
+            if self.ring.is_none() {
+                self.refrain = REFRAIN_MAX;
+            }
         }
         self.ring.is_some()
+    }
+
+    fn open(&self) -> Option<(ReadRing, Seated)> {
+        let Answering {
+            rings, rings_here, ..
+        } = self.answering;
+        let take = |count: &AtomicUsize, most| count.fetch_add(1, Ordering::Relaxed) < most;
+        let has_place = take(rings_here, RINGS_HERE_MAX) & take(rings, RINGS_MAX);
+        let ring = has_place.then(|| ReadRing::open(READS_MAX).ok()).flatten();
+        if ring.is_none() {
+            self.give_ring_back();
+        }
+        ring.map(|ring| (ring, Seated::new()))
+    }
+
+    fn give_ring_back(&self) {
+        self.answering.rings_here.fetch_sub(1, Ordering::Relaxed);
+        self.answering.rings.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether the client is to be [waited](Self::wait) for here: there is something else to wait for, or the ring watches him
@@ -125,50 +155,76 @@ impl<'a> Reads<'a> {
     pub fn is_waiting(&self) -> bool {
         self.ring
             .as_ref()
-            .is_some_and(|ring| ring.under_way() > 0 || ring.is_watching())
+            .is_some_and(|(ring, _)| ring.under_way() > 0 || ring.is_watching())
     }
 
     /// How many are under way.
     fn under_way(&self) -> usize {
-        self.ring.as_ref().map_or(0, ReadRing::under_way)
+        self.ring.as_ref().map_or(0, |(ring, _)| ring.under_way())
     }
 
     /// Whether there are as many as there may be.
     pub fn is_full(&self) -> bool {
         self.answer_bytes >= ANSWERS_BYTES_MAX
             || self.device_bytes >= DEVICE_BYTES_MAX
-            || self.ring.as_ref().is_none_or(ReadRing::is_full)
+            || self.ring.as_ref().is_none_or(|(ring, _)| ring.is_full())
     }
 
-    /// Begins a read that has been found sound; or does it. It is answered by [`send`](Self::send), or behind a later
-    /// [`wait`](Self::wait).
+    /// Begins a read that has been found sound; or does it. It is answered by a [`send`](Self::send), behind a
+    /// [`wait`](Self::wait) if it was begun.
     pub fn begin(&mut self, request: Request) -> io::Result<()> {
         while self.under_way() > 0 && self.is_full() {
             self.wait(None)?;
+            self.send()?;
         }
         let mut content = self.contents.pop().unwrap_or_default();
         content.resize(request.length as usize, 0);
-        match self.answering.export.begin_read(request.offset, &mut content) {
+        let at = Instant::now();
+        let start = self.answering.export.begin_read(request.offset, &mut content);
+        // Looking it up may have taken a read of a device as well.
+        let waited = matches!(start, Ok(ReadStart::Waited)) || at.elapsed() >= BEGIN_MAX;
+        match waited {
+            true => self.refrain_more(),
+            false => self.refrain_next /= 2,
+        }
+        match start {
             Ok(ReadStart::Begun(read)) => {
-                self.refrain_next /= 2;
                 self.start(Begun {
+                    at,
                     request,
                     read,
                     content,
                 });
             }
-            Ok(ReadStart::Done) => self.answers.push((request, Ok(content))),
-            Ok(ReadStart::Waited) => {
-                self.refrain_next = (self.refrain_next * 2).clamp(REFRAIN_MIN, REFRAIN_MAX);
-                self.refrain = self.refrain_next;
-                self.answers.push((request, Ok(content)));
-            }
+            Ok(ReadStart::Done | ReadStart::Waited) => self.answers.push((request, Ok(content))),
             Err(error) => self.answers.push((request, Err(error))),
         }
         if self.answers.len() >= TOGETHER_MAX {
             self.send()?;
         }
         Ok(())
+    }
+
+    /// The worker waited for a device itself: others serve what comes next.
+    fn refrain_more(&mut self) {
+        self.refrain_next = (self.refrain_next * 2).clamp(REFRAIN_MIN, REFRAIN_MAX);
+        self.refrain = self.refrain_next;
+    }
+
+    /// Writes: at once, beside the reads that are under way, or once these are answered. An error of the connection, or of the
+    /// export.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<Result<(), FsError>> {
+        let export = self.answering.export;
+        if let Some((ring, _)) = &mut self.ring
+            && ring.under_way() > 0
+        {
+            ring.submit()?;
+            if export.write_at_once(offset, data) {
+                return Ok(Ok(()));
+            }
+            self.finish()?;
+        }
+        Ok(export.write(offset, data))
     }
 
     fn start(&mut self, begun: Begun) {
@@ -182,7 +238,7 @@ impl<'a> Reads<'a> {
             offset: begun.read.offset(),
             memory,
         };
-        match self.ring.as_mut().map(|ring| ring.begin(read)) {
+        match self.ring.as_mut().map(|(ring, _)| ring.begin(read)) {
             Some(Ok(number)) => {
                 self.answering.under_way.fetch_add(1, Ordering::AcqRel);
                 self.answer_bytes += begun.content.len();
@@ -195,6 +251,7 @@ impl<'a> Reads<'a> {
 
     /// Reads in the usual way.
     fn read_again(&mut self, mut begun: Begun) {
+        self.refrain_more();
         let read = self
             .answering
             .export
@@ -202,9 +259,9 @@ impl<'a> Reads<'a> {
         self.answers.push((begun.request, read.map(|()| begun.content)));
     }
 
-    /// Waits until a read has ended, or something can be received from `client`: whether it can. Answers what has ended.
+    /// Waits until a read has ended, or something can be received from `client`: whether it can. What has ended is to be sent.
     pub fn wait(&mut self, client: Option<BorrowedFd<'_>>) -> io::Result<bool> {
-        let Some(ring) = &mut self.ring else {
+        let Some((ring, _)) = &mut self.ring else {
             return Ok(true);
         };
         let has_come = ring.wait(client, &mut self.ended)?;
@@ -222,21 +279,28 @@ impl<'a> Reads<'a> {
             }
         }
         self.ended = ended;
-        self.send()?;
         Ok(has_come)
     }
 
     fn end(&mut self, begun: Begun, end: &Ended) {
         let Begun {
+            at,
             request,
             read,
             mut content,
         } = begun;
+        let took = at.elapsed();
+        if took >= LATE {
+            (self.answering.late)(took);
+        }
         let export = self.answering.export;
-        let is_good = end.is_whole && export.end_read(read, &end.memory, &mut content);
-        let outcome = match is_good {
+        let bytes = end.is_whole.then_some(&end.memory[..]);
+        let outcome = match export.end_read(read, bytes, &mut content) {
             true => Ok(()),
-            false => export.read(request.offset, &mut content),
+            false => {
+                self.refrain_more();
+                export.read(request.offset, &mut content)
+            }
         };
         self.answers.push((request, outcome.map(|()| content)));
     }
@@ -247,6 +311,23 @@ impl<'a> Reads<'a> {
             self.wait(None)?;
         }
         self.send()
+    }
+
+    /// Whether sending may have to wait for the client to take what he was sent before: nobody is to be kept from hearing him
+    /// by that.
+    pub fn may_block(&mut self, client: BorrowedFd<'_>) -> bool {
+        let is_sound =
+            |(_, outcome): &(Request, Result<Vec<u8>, FsError>)| outcome.as_ref().map_or(0, Vec::len);
+        let bytes: usize = self.answers.iter().map(is_sound).sum();
+        if bytes == 0 || self.sent_bytes + bytes <= UNSEEN_BYTES_MAX {
+            return false;
+        }
+        let mut socket = [PollFd::new(&client, PollFlags::OUT)];
+        let has_room = poll(&mut socket, Some(&Timespec::default())) == Ok(1);
+        if has_room {
+            self.sent_bytes = 0;
+        }
+        !has_room
     }
 
     /// Sends the answers to what is done.
@@ -270,6 +351,7 @@ impl<'a> Reads<'a> {
         {
             let writer = &mut *self.answering.writer.lock();
             write_all_parts(writer, &mut parts)?;
+            self.sent_bytes += headers.iter().map(|(_, content)| content.len()).sum::<usize>();
             drop(headers);
             for (request, outcome) in answers.drain(..) {
                 match outcome {
@@ -290,7 +372,7 @@ impl<'a> Reads<'a> {
 impl Drop for Reads<'_> {
     fn drop(&mut self) {
         if self.ring.take().is_some() {
-            self.answering.rings.fetch_sub(1, Ordering::Relaxed);
+            self.give_ring_back();
         }
     }
 }

@@ -4,12 +4,13 @@
 //! serves it while the next worker reads on. So requests are served out of order, with no queue between threads. A worker
 //! is added when a request is read and none waits.
 //! While few small things are asked for at a time, and answered soon, the worker keeps the turn as it serves what waits for no
-//! device: writes, and the reads of a client that asks for one thing at a time or keeps some workers busy already.
+//! device: writes. Small reads it begins then, and goes on receiving while devices answer ([`Reads`]); where that cannot be, it
+//! keeps the turn for the reads of a client that asks for one thing at a time or keeps some workers busy already.
 //!
 //! Small reads and writes that were received together are served together ([`Batch`]).
 //!
-//! Invariants: at most [`WORKERS_MAX`] requests (or batches of small ones) of a connection are in memory, each with at most
-//! one [`PIECE_BYTES`](crate::protocol::PIECE_BYTES) of data: longer ones are served piece by piece; a client that sends
+//! Invariants: at most [`WORKERS_MAX`] requests (or batches of small ones) of a connection are in memory, beside the small reads
+//! of two workers, each with at most one [`PIECE_BYTES`](crate::protocol::PIECE_BYTES) of data: longer ones are served piece by piece; a client that sends
 //! nonsense, or more than it may, loses its connection; the replies of requests already read are still sent if they
 //! can be.
 
@@ -95,6 +96,8 @@ struct Transmission<'a> {
     /// How many requests were served soon of late, less those that were not.
     soon: AtomicUsize,
     resources: &'a Resources,
+    /// Workers that have reads under way.
+    rings: AtomicUsize,
     /// What has been received may lie in the channel, where nobody waits for it.
     is_tls: bool,
 }
@@ -122,6 +125,7 @@ pub fn transmit(
         alone: AtomicUsize::new(0),
         soon: AtomicUsize::new(0),
         resources,
+        rings: AtomicUsize::new(0),
     };
     thread::scope(|scope| transmission.work(scope, Some(transmission.turns.first())));
     transmission.writer.lock().shutdown();
@@ -129,22 +133,25 @@ pub fn transmit(
 
 impl<'a> Transmission<'a> {
     fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, mut kept: Option<Turn<'scope>>) {
-        let mut reads = Reads::new(self.answering());
+        let late = |took| self.note(took);
+        let mut reads = Reads::new(self.answering(&late));
         loop {
+            if kept.is_none() && reads.finish().is_err() {
+                self.close();
+            }
             let mut turn = kept.take().unwrap_or_else(|| self.turns.wait());
             let header_bytes = Request::header_bytes(self.terms.extended);
             if turn.buffer().len() < header_bytes && reads.is_waiting() {
-                match reads.wait(Some(self.turns.socket().as_fd())) {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        kept = Some(turn);
-                        continue;
-                    }
-                    Err(_) => {
-                        self.close();
-                        return turn.end();
-                    }
+                let Ok(has_come) = reads.wait(Some(self.turns.socket().as_fd())) else {
+                    self.close();
+                    return turn.end();
+                };
+                kept = self.deliver(scope, &mut reads, turn);
+                if !has_come {
+                    continue;
                 }
+                let Some(still) = kept.take() else { continue };
+                turn = still;
             }
             let Some(request) = self.next(&mut turn) else {
                 // Who does not take the last answers has gone.
@@ -161,24 +168,11 @@ impl<'a> Transmission<'a> {
                     self.close();
                 }
                 self.note(begun.elapsed());
-                kept = Some(turn);
-                if reads.is_full() {
-                    // Another one receives what more there is.
-                    if self.turns.waiting() == 0 {
-                        self.call_another(scope);
-                    }
-                    kept = None;
-                    if reads.finish().is_err() {
-                        self.close();
-                    }
-                }
+                kept = self.deliver(scope, &mut reads, turn);
                 continue;
             }
             let work = self.begin(batch.as_ref().map_or(1, Batch::len));
             let keeps = self.keeps(&request, batch.as_ref(), work.others) || !self.turns.can_pass();
-            if !keeps && reads.finish().is_err() {
-                self.close();
-            }
             if keeps {
                 turn.keep();
             } else if self.turns.waiting() == 0 {
@@ -190,9 +184,9 @@ impl<'a> Transmission<'a> {
                     if !keeps {
                         turn = None;
                     }
-                    self.serve_batch(&batch)
+                    self.serve_batch(&batch, &mut reads)
                 }
-                None => self.serve(&request, &mut turn, keeps),
+                None => self.serve(&request, &mut turn, keeps, &mut reads),
             };
             drop(work);
             if served.is_err() {
@@ -203,7 +197,7 @@ impl<'a> Transmission<'a> {
         }
     }
 
-    fn answering(&self) -> Answering<'_> {
+    fn answering<'b>(&'b self, late: &'b dyn Fn(Duration)) -> Answering<'b> {
         Answering {
             export: &*self.export,
             terms: &self.terms,
@@ -211,22 +205,54 @@ impl<'a> Transmission<'a> {
             words,
             under_way: &self.under_way,
             rings: &self.resources.rings,
+            rings_here: &self.rings,
+            late,
         }
     }
 
-    /// Begins these reads, and answers those that are done.
+    /// Sends what is done, and keeps the turn for more; unless as many reads are under way as may be, or the client is slow to
+    /// take his answers: then another one receives.
+    fn deliver<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        reads: &mut Reads<'_>,
+        turn: Turn<'scope>,
+    ) -> Option<Turn<'scope>> {
+        let keeps = !reads.may_block(self.turns.socket().as_fd());
+        if keeps && reads.send().is_err() {
+            self.close();
+        }
+        if keeps && !reads.is_full() {
+            return Some(turn);
+        }
+        if self.turns.waiting() == 0 {
+            self.call_another(scope);
+        }
+        None
+    }
+
+    /// Begins these reads, and does what is written beside.
     fn begin_reads(&self, reads: &mut Reads<'_>, first: &Request, batch: Option<&Batch>) -> io::Result<()> {
         let requests = batch.map_or(std::slice::from_ref(first), Batch::reads);
-        self.note_together(self.under_way.load(Ordering::Acquire) + requests.len());
+        let count = batch.map_or(1, Batch::len);
+        self.note_together(self.under_way.load(Ordering::Acquire) + count);
         requests.iter().try_for_each(|request| reads.begin(*request))?;
-        reads.send()
+        match batch.filter(|batch| batch.has_writes()) {
+            Some(batch) => self.answer_writes(batch, reads),
+            None => Ok(()),
+        }
+    }
+
+    fn answer_writes(&self, batch: &Batch, reads: &mut Reads<'_>) -> io::Result<()> {
+        let write = |offset, data: &[u8]| reads.write(offset, data);
+        batch.answer_writes(write, &self.terms, &self.writer, words)
     }
 
     /// Whether these are small reads of a client that is answered soon: they are begun by the worker that received them, and it
     /// goes on receiving. Where a client asks for one thing at a time, this is for the sake of looking for it only.
     fn begins(&self, request: &Request, batch: Option<&Batch>) -> bool {
         let is_read = match batch {
-            Some(batch) => batch.is_of_reads(),
+            Some(batch) => !batch.reads().is_empty(),
             None => {
                 request.command == CMD_READ
                     && request.flags & !CMD_FLAG_DF == 0
@@ -339,13 +365,27 @@ impl<'a> Transmission<'a> {
         request
     }
 
-    fn serve_batch(&self, batch: &Batch) -> io::Result<()> {
-        let mut buffer = self.resources.buffers.take(batch.read_bytes());
-        batch.answer(&*self.export, &self.terms, &mut buffer, &self.writer, words)
+    fn serve_batch(&self, batch: &Batch, reads: &mut Reads<'_>) -> io::Result<()> {
+        if !batch.reads().is_empty() {
+            reads.finish()?;
+            let mut buffer = self.resources.buffers.take(batch.read_bytes());
+            batch.answer_reads(&*self.export, &self.terms, &mut buffer, &self.writer, words)?;
+        }
+        match batch.has_writes() {
+            true => self.answer_writes(batch, reads),
+            false => Ok(()),
+        }
     }
 
-    /// Receives the payload of a request, passes the turn on unless it `keeps` it, and answers.
-    fn serve(&self, request: &Request, turn: &mut Option<Turn<'_>>, keeps: bool) -> io::Result<()> {
+    /// Receives the payload of a request, passes the turn on unless it `keeps` it, and answers: once `reads`, which were asked for
+    /// before, are answered, if it may take long.
+    fn serve(
+        &self,
+        request: &Request,
+        turn: &mut Option<Turn<'_>>,
+        keeps: bool,
+        reads: &mut Reads<'_>,
+    ) -> io::Result<()> {
         let payload = request.payload_bytes(self.terms.extended);
         if payload > PAYLOAD_BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
@@ -362,17 +402,19 @@ impl<'a> Transmission<'a> {
         }
         let outcome = match request.command {
             CMD_WRITE => {
-                let written = self.receive_and_write(request, turn, keeps)?;
+                let written = self.receive_and_write(request, turn, keeps, reads)?;
                 written.map(|()| Answer::Done).map_err(words)
             }
             CMD_READ => {
                 if !keeps {
                     *turn = None;
                 }
+                reads.finish()?;
                 return self.read(request);
             }
             _ => {
                 *turn = None;
+                reads.finish()?;
                 self.perform(request)
             }
         };
@@ -397,6 +439,7 @@ impl<'a> Transmission<'a> {
         request: &Request,
         turn: &mut Option<Turn<'_>>,
         keeps: bool,
+        reads: &mut Reads<'_>,
     ) -> io::Result<Result<(), FsError>> {
         let end = request.offset + request.length;
         let mut buffer = self.resources.buffers.take(request.length as usize);
@@ -414,8 +457,11 @@ impl<'a> Transmission<'a> {
                 // The last piece needs the turn no more: the next request can come while it is written.
                 *turn = None;
             }
+            if !keeps {
+                reads.finish()?;
+            }
             if outcome.is_ok() {
-                outcome = self.export.write(from, piece);
+                outcome = reads.write(from, piece)?;
             }
         }
         Ok(outcome)

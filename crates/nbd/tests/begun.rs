@@ -19,6 +19,7 @@ use std::{
 use terrace_dataset::{BegunRead, BlockDevice, BlockStatus, FsError, ReadStart};
 
 use harness::{Client, request, serve};
+use terrace_device::ReadRing;
 
 const BLOCKS: u64 = 256;
 const BLOCK: u64 = 4096;
@@ -28,6 +29,8 @@ struct FileDisk {
     file: File,
     /// The same file, past the page cache where that can be: so that reads are under way for a while.
     direct: Arc<File>,
+    /// Whether some blocks are read in other ways.
+    is_odd: bool,
     begun: AtomicUsize,
     ended: AtomicUsize,
 }
@@ -38,7 +41,7 @@ fn content(block: u64) -> [u8; 4096] {
 }
 
 impl FileDisk {
-    fn new() -> Arc<Self> {
+    fn new(is_odd: bool) -> Arc<Self> {
         let named = tempfile::NamedTempFile::new().unwrap();
         let direct = OpenOptions::new()
             .read(true)
@@ -51,6 +54,7 @@ impl FileDisk {
         Arc::new(Self {
             file,
             direct: Arc::new(direct),
+            is_odd,
             begun: AtomicUsize::new(0),
             ended: AtomicUsize::new(0),
         })
@@ -79,21 +83,24 @@ impl BlockDevice for FileDisk {
             ReadStart::Begun(BegunRead::new(self.direct.clone(), from, 4096, is_good))
         };
         match offset / BLOCK % 16 {
-            // In RAM; bad; not what it should be; behind the end of the file.
+            // In RAM; bad; not what it should be; behind the end of the file; nothing that can be begun.
+            11 if self.is_odd => self.read(offset, buffer).map(|()| ReadStart::Waited),
             3 => self.read(offset, buffer).map(|()| ReadStart::Done),
             5 => Err(FsError::io("a bad block")),
+            _ if !self.is_odd => Ok(begin(offset, true)),
             7 => Ok(begin(0, false)),
             9 => Ok(begin(BLOCKS * BLOCK, true)),
             _ => Ok(begin(offset, true)),
         }
     }
-    fn end_read(&self, begun: BegunRead, bytes: &[u8], buffer: &mut [u8]) -> bool {
+    fn end_read(&self, begun: BegunRead, bytes: Option<&[u8]>, buffer: &mut [u8]) -> bool {
         self.ended.fetch_add(1, Ordering::SeqCst);
         let is_good: bool = begun.into_rest().unwrap();
-        if is_good {
-            buffer.copy_from_slice(bytes);
+        match bytes {
+            Some(bytes) if is_good => buffer.copy_from_slice(bytes),
+            _ => return false,
         }
-        is_good
+        true
     }
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {
         self.file.write_all_at(data, offset).map_err(FsError::io)
@@ -173,7 +180,12 @@ fn keep_under_way(
 
 #[test]
 fn each_read_has_one_answer_at_any_depth() {
-    let disk = FileDisk::new();
+    each_read_has_one_answer(FileDisk::new(false), 1000);
+    each_read_has_one_answer(FileDisk::new(true), 100);
+}
+
+/// At least so many of them are to be begun.
+fn each_read_has_one_answer(disk: Arc<FileDisk>, begun_min: usize) {
     let (_dir, server, mut client) = connected(&disk);
     for depth in [1, 2, 3, 4, 8, 16, 40, 100] {
         for round in 0..8 {
@@ -185,25 +197,114 @@ fn each_read_has_one_answer_at_any_depth() {
             assert_eq!(answered, (0..BLOCKS).collect::<Vec<_>>(), "depth {depth}");
         }
     }
-    if disk.begun.load(Ordering::SeqCst) == 0 {
-        eprintln!("skipped: no io_uring, nothing was begun");
-    } else {
-        // But for one in sixteen, which is behind the end of the file.
-        let (begun, ended) = (
-            disk.begun.load(Ordering::SeqCst),
-            disk.ended.load(Ordering::SeqCst),
-        );
-        assert!(
-            begun > 1000 && ended < begun && ended > begun / 2,
-            "{begun} begun, {ended} ended"
-        );
+    let (begun, ended) = (
+        disk.begun.load(Ordering::SeqCst),
+        disk.ended.load(Ordering::SeqCst),
+    );
+    assert_eq!(begun, ended);
+    match ReadRing::open(1) {
+        Ok(_) => assert!(begun > begun_min, "{begun} begun"),
+        Err(error) => eprintln!("skipped: nothing can be begun here: {error}"),
+    }
+    server.stop();
+}
+
+/// The worker that refuses a request gives the turn away: what it has under way is answered all the same.
+#[test]
+fn a_refusal_between_them_keeps_nothing_from_being_answered() {
+    let disk = FileDisk::new(false);
+    let (_dir, server, mut client) = connected(&disk);
+    for round in 0..200u64 {
+        let mut message = Vec::new();
+        for block in [16, 17, 18, 20] {
+            message.extend(request(0, 0, block, block * BLOCK, 4096, &[]));
+        }
+        // Beyond the end; of no length; a flag that there is not. Alone behind the reads: nothing else wakes anybody.
+        let refused = match round % 3 {
+            0 => request(0, 1, BLOCKS, BLOCKS * BLOCK, 4096, &[1; 4096]),
+            1 => request(0, 0, BLOCKS, 0, 0, &[]),
+            _ => request(1 << 9, 1, BLOCKS, 0, 4096, &[1; 4096]),
+        };
+        if round % 2 == 0 {
+            client.0.write_all(&message).unwrap();
+            client.0.write_all(&refused).unwrap();
+        } else {
+            message.extend(refused);
+            client.0.write_all(&message).unwrap();
+        }
+        let mut answered: Vec<u64> = (0..5)
+            .map(|_| {
+                let mut header = [0; 16];
+                client.0.read_exact(&mut header).unwrap();
+                let error = u32::from_be_bytes(header[4..8].try_into().unwrap());
+                let cookie = u64::from_be_bytes(header[8..].try_into().unwrap());
+                assert_eq!(error != 0, cookie == BLOCKS, "request {cookie}");
+                if error == 0 {
+                    client.0.read_exact(&mut [0; 4096]).unwrap();
+                }
+                cookie
+            })
+            .collect();
+        answered.sort_unstable();
+        assert_eq!(answered, [16, 17, 18, 20, BLOCKS]);
+    }
+    server.stop();
+}
+
+/// What was acknowledged is what is read afterwards, with other reads under way before and behind.
+#[test]
+fn what_was_written_is_read() {
+    let disk = FileDisk::new(false);
+    let (_dir, server, mut client) = connected(&disk);
+    for round in 0..300u64 {
+        let (block, others) = (32 + round % 3, [64, 65, 66]);
+        let new = [round as u8; 4096];
+        for other in others {
+            client.request(0, 0, other, other * BLOCK, 4096, &[]);
+        }
+        client.request(0, 1, BLOCKS, block * BLOCK, 4096, &new);
+        while take_answer(&mut client) != BLOCKS {}
+        client.request(0, 0, block, block * BLOCK, 4096, &[]);
+        for other in others {
+            client.request(0, 0, other, other * BLOCK, 4096, &[]);
+        }
+        loop {
+            let mut header = [0; 16];
+            client.0.read_exact(&mut header).unwrap();
+            let mut bytes = [0; 4096];
+            client.0.read_exact(&mut bytes).unwrap();
+            if header[8..] == block.to_be_bytes() {
+                assert_eq!(bytes, new, "round {round}");
+                break;
+            }
+        }
+        // The rest of them, whichever they are.
+        client.request(0, 3, BLOCKS + 1, 0, 0, &[]);
+        while take_answer(&mut client) != BLOCKS + 1 {}
     }
     server.stop();
 }
 
 #[test]
+fn a_server_that_stops_answers_what_is_under_way() {
+    for _ in 0..20 {
+        let disk = FileDisk::new(false);
+        let (_dir, server, mut client) = connected(&disk);
+        for block in 0..8 {
+            client.request(0, 0, block, block * BLOCK, 4096, &[]);
+        }
+        // One answer: what came before has been received, or will not be.
+        take_answer(&mut client);
+        server.stop();
+        let mut rest = Vec::new();
+        client.0.read_to_end(&mut rest).unwrap();
+        assert_eq!(Arc::strong_count(&disk.direct), 1, "nobody reads any more");
+    }
+}
+
+#[test]
 fn what_comes_between_them_is_served_as_always() {
-    let disk = FileDisk::new();
+    let disk = FileDisk::new(true);
     let (_dir, server, mut client) = connected(&disk);
     let mut all = Vec::new();
     let mut expected = Vec::new();
@@ -231,7 +332,7 @@ fn what_comes_between_them_is_served_as_always() {
 
 #[test]
 fn a_client_that_leaves_with_reads_under_way_is_let_go() {
-    let disk = FileDisk::new();
+    let disk = FileDisk::new(true);
     let (_dir, server, mut client) = connected(&disk);
     for block in 0..100 {
         client.request(0, 0, block, block * BLOCK, 4096, &[]);

@@ -1,7 +1,7 @@
 //! `BegunRead`: a read of a segment that is done by who asked for it.
 //!
-//! Invariant: it counts when it has brought its bytes, and not otherwise: who got none reads through the pool, which counts
-//! that, tries again and knows what to say.
+//! Invariant: it counts as any other read does, and as an error where it brought too little: who got none reads through the
+//! pool, which tries again and knows what to say.
 
 use std::{fs::File, sync::Arc, time::Instant};
 
@@ -39,8 +39,8 @@ impl BegunRead {
         (self.file.clone(), self.offset)
     }
 
-    /// All bytes have come.
-    pub fn done(&self) {
-        self.device.note_read(self.length, self.begun);
+    /// All bytes have come, or they have not.
+    pub fn ended(&self, is_whole: bool) {
+        self.device.note_read(self.length, self.begun, is_whole);
     }
 }

@@ -153,11 +153,15 @@ impl OpenDevice {
         Ok(())
     }
 
-    /// Counts a read that somebody did by himself.
-    pub(crate) fn note_read(&self, length: u64, begun: Instant) {
+    /// Counts a read that somebody did by himself, from when it was asked for.
+    pub(crate) fn note_read(&self, length: u64, begun: Instant, is_whole: bool) {
         count(&self.counters.reads, 1);
         count(&self.counters.read_bytes, length);
         count_time(&self.counters.read_nanoseconds, begun, 1);
+        if !is_whole {
+            count(&self.counters.read_errors, 1);
+            tracing::warn!(device = self.device.path(), length, "read failed, trying again");
+        }
     }
 
     /// Where `length` bytes of a segment are to be read on the device, and in which file, by somebody himself.

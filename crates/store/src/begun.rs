@@ -6,8 +6,8 @@ use std::{fs::File, sync::Arc};
 
 use bytes::Bytes;
 
-/// What of the bytes that were read is the part; `None` if they are not what they should be.
-type End = Box<dyn FnOnce(&[u8]) -> Option<Bytes> + Send>;
+/// What of the bytes that were read is the part; `None` if they did not come, or are not what they should be.
+type End = Box<dyn FnOnce(Option<&[u8]>) -> Option<Bytes> + Send>;
 
 /// See the module.
 pub struct BegunPart {
@@ -26,7 +26,7 @@ impl BegunPart {
         file: Arc<File>,
         offset: u64,
         length: usize,
-        end: impl FnOnce(&[u8]) -> Option<Bytes> + Send + 'static,
+        end: impl FnOnce(Option<&[u8]>) -> Option<Bytes> + Send + 'static,
     ) -> Self {
         Self {
             file,
@@ -36,9 +36,9 @@ impl BegunPart {
         }
     }
 
-    /// The part, of all bytes that were to be read. `None` if they do not match its sums, whyever (it may have moved meanwhile):
+    /// The part, of all bytes that were to be read; `None` for bytes: they did not come. `None` if they do not match its sums, whyever (it may have moved meanwhile):
     /// it is to be asked for by [`Store::read_chunk_part`](crate::Store::read_chunk_part) then.
-    pub fn end(self, bytes: &[u8]) -> Option<Bytes> {
+    pub fn end(self, bytes: Option<&[u8]>) -> Option<Bytes> {
         (self.end)(bytes)
     }
 }

@@ -118,8 +118,9 @@ impl LiveDataset {
         }
     }
 
-    /// Fills the buffer, the same as at the beginning, from the bytes that were read; whether they were right.
-    pub(crate) fn end_read_object(&self, begun: BegunRead, bytes: &[u8], buffer: &mut [u8]) -> bool {
+    /// Fills the buffer, the same as at the beginning, from the bytes that were read, if they were; whether they were
+    /// right.
+    pub(crate) fn end_read_object(&self, begun: BegunRead, bytes: Option<&[u8]>, buffer: &mut [u8]) -> bool {
         let Some(Rest { look, fill }) = begun.into_rest() else {
             return false;
         };
