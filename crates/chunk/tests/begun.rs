@@ -121,6 +121,10 @@ fn parts_are_what_is_read_otherwise_and_count_as_reads() {
         );
         assert!(store.begin_chunk_part(*id, usize::MAX, 2).is_none());
     }
+    // What did not come is an error of the device.
+    let lost = store.begin_chunk_part(ids[0], 0, BLOCK).unwrap();
+    assert!(lost.end(None).is_none());
+    assert_eq!(pool.devices()[0].counters.read_errors, 1);
     assert_eq!(
         begun,
         contents.len() * 4,
