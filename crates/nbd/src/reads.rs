@@ -42,6 +42,10 @@ const RINGS_MAX: usize = 64;
 const RINGS_HERE_MAX: usize = 2;
 /// Beginning a read takes less than this, if it does not wait.
 const BEGIN_MAX: Duration = Duration::from_micros(100);
+/// One that takes longer may have been kept from the processor; it counts as so many of the others, and with more than so many
+/// the worker waits for devices.
+const SLOW_COUNTS: u32 = 16;
+const SLOW_MAX: u32 = 40;
 /// A read under way for so long waits for a slow device.
 const LATE: Duration = Duration::from_millis(2);
 /// Of what a socket is sent, so much without a look whether it takes it at once.
@@ -83,6 +87,8 @@ pub struct Reads<'a> {
     /// So many requests are left to others, as this one waited for a device itself; and how many next time, about.
     refrain: u32,
     refrain_next: u32,
+    /// How many reads took long to begin of late, less those that did not.
+    slow: u32,
     begun: Vec<Option<Begun>>,
     /// Of those under way: of their answers, and of their memory.
     answer_bytes: usize,
@@ -105,6 +111,7 @@ impl<'a> Reads<'a> {
             ring: None,
             refrain: 0,
             refrain_next: 0,
+            slow: 0,
             begun: Vec::new(),
             answer_bytes: 0,
             device_bytes: 0,
@@ -182,10 +189,15 @@ impl<'a> Reads<'a> {
         let at = Instant::now();
         let start = self.answering.export.begin_read(request.offset, &mut content);
         // Looking it up may have taken a read of a device as well.
-        let waited = matches!(start, Ok(ReadStart::Waited)) || at.elapsed() >= BEGIN_MAX;
-        match waited {
-            true => self.refrain_more(),
-            false => self.refrain_next /= 2,
+        self.slow = match at.elapsed() < BEGIN_MAX {
+            true => self.slow.saturating_sub(1),
+            false => self.slow + SLOW_COUNTS,
+        };
+        if matches!(start, Ok(ReadStart::Waited)) || self.slow > SLOW_MAX {
+            self.slow = 0;
+            self.refrain_more();
+        } else {
+            self.refrain_next /= 2;
         }
         match start {
             Ok(ReadStart::Begun(read)) => {
