@@ -3,7 +3,7 @@
 //! A client that keeps many small requests under way costs a wake-up, a read of the device or a change of thread, and a
 //! send for each otherwise. Invariants: only requests that have arrived whole are taken, with what they write, so that
 //! nobody waits for a client to go on; a batch has at most [`BATCH_BYTES`] of data; each request of it gets its own answer,
-//! also when others fail. Reads are answered before anything is written, which may have to wait for room; writes that are to
+//! also when others fail. Reads are answered before a write that may have to wait; writes that are to
 //! be durable at once (FUA) are none of a batch's.
 
 use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};

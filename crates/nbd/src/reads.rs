@@ -4,10 +4,11 @@
 //! processors are few, or slow to wake, that is more than the read. Here the thread that receives begins what it has received,
 //! and waits for the client and the device together.
 //!
-//! Invariants: a read is answered once, by who began it, who gives the turn away only to wait for what he has under way; one
-//! that did not bring what it should is read again in the usual way, which says why; who has to wait for a device in spite
-//! of all this leaves the next requests to several workers; at most [`READS_MAX`] are under way, with answers of at most
-//! [`ANSWERS_BYTES_MAX`] in all, and rings for [`RINGS_MAX`] workers: the others read one thing at a time.
+//! Invariants: a read is answered once, by who began it; who gives the turn away answers what he has under way before he
+//! waits for anything else; a read that did not bring what it should is read again in the usual way, which says why; who has to
+//! wait for a device in spite of all this leaves the next requests to several workers; at most [`READS_MAX`] are under way, and
+//! none is begun with [`ANSWERS_BYTES_MAX`] of answers to come; there are rings for [`RINGS_MAX`] workers of a server: the
+//! others read one thing at a time.
 
 use std::{
     io::{self, IoSlice},
@@ -48,6 +49,8 @@ const SLOW_COUNTS: u32 = 16;
 const SLOW_MAX: u32 = 40;
 /// A read under way for so long waits for a slow device.
 const LATE: Duration = Duration::from_millis(2);
+/// After so many writes beside them the reads are waited for, however many more have come.
+const BESIDE_MAX: u32 = 16;
 /// Of what a socket is sent, so much without a look whether it takes it at once.
 const UNSEEN_BYTES_MAX: usize = 32 << 10;
 /// After a read for which the worker waited itself so many requests are served by several workers, and twice as many after the
@@ -89,6 +92,10 @@ pub struct Reads<'a> {
     refrain_next: u32,
     /// How many reads took long to begin of late, less those that did not.
     slow: u32,
+    /// The ring watched the client already when the turn was given away: what it tells of him may be of what others received.
+    watch_is_old: bool,
+    /// Writes that were done since the last wait.
+    beside: u32,
     begun: Vec<Option<Begun>>,
     /// Of those under way: of their answers, and of their memory.
     answer_bytes: usize,
@@ -112,6 +119,8 @@ impl<'a> Reads<'a> {
             refrain: 0,
             refrain_next: 0,
             slow: 0,
+            watch_is_old: false,
+            beside: 0,
             begun: Vec::new(),
             answer_bytes: 0,
             device_bytes: 0,
@@ -227,11 +236,13 @@ impl<'a> Reads<'a> {
     /// export.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<Result<(), FsError>> {
         let export = self.answering.export;
-        if let Some((ring, _)) = &mut self.ring
-            && ring.under_way() > 0
-        {
-            ring.submit()?;
-            if export.write_at_once(offset, data) {
+        if self.under_way() > 0 || !self.answers.is_empty() {
+            if let Some((ring, _)) = &mut self.ring {
+                // What fails for the moment is submitted by whoever waits.
+                let _ = ring.submit();
+            }
+            self.beside += 1;
+            if self.beside <= BESIDE_MAX && export.write_at_once(offset, data) {
                 return Ok(Ok(()));
             }
             self.finish()?;
@@ -276,7 +287,11 @@ impl<'a> Reads<'a> {
         let Some((ring, _)) = &mut self.ring else {
             return Ok(true);
         };
-        let has_come = ring.wait(client, &mut self.ended)?;
+        self.beside = 0;
+        let mut has_come = ring.wait(client, &mut self.ended)?;
+        if has_come && std::mem::take(&mut self.watch_is_old) {
+            has_come = client.is_some_and(|client| is_ready(client, PollFlags::IN));
+        }
         let mut ended = std::mem::take(&mut self.ended);
         for end in ended.drain(..) {
             let Some(begun) = self.begun.get_mut(end.number).and_then(Option::take) else {
@@ -322,11 +337,12 @@ impl<'a> Reads<'a> {
         while self.under_way() > 0 {
             self.wait(None)?;
         }
+        self.watch_is_old |= self.is_waiting();
         self.send()
     }
 
-    /// Whether sending may have to wait for the client to take what he was sent before: nobody is to be kept from hearing him
-    /// by that.
+    /// Whether sending may have to wait for the client to take what he was sent before, as far as this worker knows: then
+    /// another one is to hear him meanwhile.
     pub fn may_block(&mut self, client: BorrowedFd<'_>) -> bool {
         let is_sound =
             |(_, outcome): &(Request, Result<Vec<u8>, FsError>)| outcome.as_ref().map_or(0, Vec::len);
@@ -334,8 +350,7 @@ impl<'a> Reads<'a> {
         if bytes == 0 || self.sent_bytes + bytes <= UNSEEN_BYTES_MAX {
             return false;
         }
-        let mut socket = [PollFd::new(&client, PollFlags::OUT)];
-        let has_room = poll(&mut socket, Some(&Timespec::default())) == Ok(1);
+        let has_room = is_ready(client, PollFlags::OUT);
         if has_room {
             self.sent_bytes = 0;
         }
@@ -379,6 +394,12 @@ impl<'a> Reads<'a> {
         self.answers = answers;
         Ok(())
     }
+}
+
+/// Whether the client can be received from (also of his end), or be sent to, without waiting.
+fn is_ready(client: BorrowedFd<'_>, what: PollFlags) -> bool {
+    let mut socket = [PollFd::new(&client, what)];
+    poll(&mut socket, Some(&Timespec::default())) == Ok(1)
 }
 
 impl Drop for Reads<'_> {

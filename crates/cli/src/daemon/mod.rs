@@ -315,9 +315,6 @@ impl Daemon {
         outcome
     }
 
-    /// `stop`: refuses while mounts or devices are in use, unless forced; they are forgotten. Clients of what is served are
-    /// disconnected, and keep what they were told is durable; where the pool is to be destroyed, `spare_clients` refuses for
-    /// their sake as well.
     /// Refuses while devices are in use that would go, or clients are served who are to be spared.
     fn check_stop(&self, force: bool, spare_clients: bool) -> Result<Value, Failure> {
         if !force {
@@ -329,6 +326,9 @@ impl Daemon {
         Ok(Value::Null)
     }
 
+    /// `stop`: refuses while mounts or devices are in use, unless forced; they are forgotten. Clients of what is served are
+    /// disconnected, and keep what they were told is durable; where the pool is to be destroyed, `spare_clients` refuses for
+    /// their sake as well.
     fn stop(&self, force: bool, spare_clients: bool) -> Result<Value, Failure> {
         self.check_stop(force, spare_clients)?;
         self.mounts.unmount_all(&self.engine, force)?;
