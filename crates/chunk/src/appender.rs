@@ -20,16 +20,16 @@ use std::{
     },
 };
 
+use crate::{
+    filling::{self, Filling, Piece},
+    header::{ChunkHeader, HEADER_BYTES, JOINED},
+    heads::excess_max,
+    record::Location,
+};
 use bytes::BytesMut;
 use parking_lot::{Condvar, Mutex, RwLock};
 use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES, HUGE_PAGE_BYTES, copy_past_caches};
-use terrace_pool::SegmentId;
-use terrace_store::ChunkId;
-
-use crate::{
-    filling::{self, Filling, Piece},
-    record::Location,
-};
+use terrace_pool::{PoolId, SegmentId};
 
 /// A buffer of this many bytes is written out.
 pub const WRITE_BYTES: usize = 1024 * 1024;
@@ -44,14 +44,31 @@ pub(crate) const READ_BUFFER_BYTES: usize = HUGE_PAGE_BYTES;
 const SPARE_READ_BUFFERS: usize = 5;
 
 /// A chunk in a buffer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Content {
-    /// The chunk.
-    pub id: ChunkId,
+    /// What its header says.
+    pub header: ChunkHeader,
     /// Of its header, in the segment, bytes.
     pub offset: u32,
-    /// Header and payload, bytes.
-    pub stored: u32,
+}
+
+impl Content {
+    /// Its place in this segment.
+    pub fn location(&self, segment: SegmentId) -> Location {
+        Location {
+            segment,
+            offset: self.offset,
+            payload: self.offset + self.header.distance,
+        }
+    }
+}
+
+/// A chunk that is to be appended.
+pub struct Chunk<'a> {
+    /// Its header; where the payload lies is found when it has a place.
+    pub header: &'a ChunkHeader,
+    /// As many bytes as the header says.
+    pub payload: &'a [u8],
 }
 
 /// A full buffer on its way to the devices.
@@ -75,15 +92,29 @@ struct State {
     flights: Vec<Arc<Flight>>,
     /// Those of them that nobody writes out.
     left: Vec<Arc<Flight>>,
+    /// Bytes more than otherwise that the buffers before took so that payloads lie on whole blocks.
+    excess: usize,
 }
 
 impl State {
+    /// Room for a chunk; where it may and there is room for that, of a payload that lies apart.
+    fn reserve(&mut self, payload: usize, may_be_apart: bool, segment_bytes: usize, pool: &PoolId) -> Piece {
+        let most = segment_bytes - self.filling.start;
+        let excess = excess_max(segment_bytes).saturating_sub(self.excess);
+        let apart = match may_be_apart {
+            true => self.filling.reserve_apart(payload, most, excess, pool),
+            false => None,
+        };
+        apart.unwrap_or_else(|| self.filling.reserve(payload))
+    }
+
     /// Lets nothing more go to the buffer; a flight if nobody copies into it, or else when the last one is done.
     fn seal(&mut self) -> Option<Arc<Flight>> {
         if self.filling.len() == 0 {
             return None;
         }
         let end = self.filling.start + self.filling.len().next_multiple_of(DEVICE_BLOCK_BYTES);
+        self.excess += self.filling.excess();
         let next = Filling::new(self.filling.number + 1, end);
         let sealed = std::mem::replace(&mut self.filling, next);
         if sealed.is_copied_into() {
@@ -172,8 +203,8 @@ pub struct OpenSegment {
 }
 
 /// All segments that take appends or have flights, by each copy.
-#[derive(Default)]
 pub struct OpenSegments {
+    pool: PoolId,
     by_id: RwLock<BTreeMap<SegmentId, Arc<OpenSegment>>>,
     /// To read into.
     spare: Mutex<Vec<AlignedBuffer>>,
@@ -182,6 +213,16 @@ pub struct OpenSegments {
 }
 
 impl OpenSegments {
+    /// None yet, of this pool.
+    pub fn new(pool: PoolId) -> Self {
+        Self {
+            pool,
+            by_id: RwLock::default(),
+            spare: Mutex::default(),
+            memory: Mutex::default(),
+        }
+    }
+
     /// Opens segments for appends.
     pub fn open(&self, copies: Vec<SegmentId>, segment_bytes: usize) -> Arc<OpenSegment> {
         let state = State {
@@ -189,6 +230,7 @@ impl OpenSegments {
             sealed: Vec::new(),
             flights: Vec::new(),
             left: Vec::new(),
+            excess: 0,
         };
         let open = Arc::new(OpenSegment {
             copies,
@@ -274,17 +316,16 @@ impl OpenSegments {
 }
 
 impl OpenSegment {
-    /// Appends the parts of one chunk. `placed` is called with the locations when its bytes are there, before they can be
-    /// written out; it must not wait for anybody who waits for this segment.
+    /// Appends one chunk; `may_be_apart`: its payload may lie apart from its header. `placed` is called with the locations when its
+    /// bytes are there, before they can be written out; it must not wait for anybody who waits for this segment.
     pub fn append(
         &self,
         owner: &OpenSegments,
-        id: ChunkId,
-        parts: &[&[u8]],
+        chunk: &Chunk<'_>,
+        may_be_apart: bool,
         placed: &mut dyn FnMut(Vec<Location>),
     ) -> Append {
-        let stored: usize = parts.iter().map(|part| part.len()).sum();
-        let mut copying = match self.reserve(owner, stored) {
+        let mut copying = match self.reserve(owner, chunk.payload.len(), may_be_apart) {
             Ok(piece) => Copying {
                 open: self,
                 piece: Some(piece),
@@ -292,33 +333,31 @@ impl OpenSegment {
             },
             Err(flight) => return Append::Full(flight),
         };
-        let offset = copying.copy(parts);
-        let copies = self.copies.iter();
-        let locations = copies.map(|segment| Location {
-            segment: *segment,
-            offset,
-        });
-        placed(locations.collect());
-        let content = Content {
-            id,
-            offset,
-            stored: stored as u32,
+        let Some(content) = copying.copy(chunk) else {
+            return Append::Full(None);
         };
+        let copies = self.copies.iter();
+        placed(copies.map(|segment| content.location(*segment)).collect());
         Append::Placed(copying.put_back(Some(content)))
     }
 
     /// Room for a chunk; if there is none, what was in the buffer is to be written out by the caller.
-    fn reserve(&self, owner: &OpenSegments, stored: usize) -> Result<Piece, Option<Arc<Flight>>> {
+    fn reserve(
+        &self,
+        owner: &OpenSegments,
+        payload: usize,
+        may_be_apart: bool,
+    ) -> Result<Piece, Option<Arc<Flight>>> {
         let mut state = self.state.lock();
         let end = state.filling.start + state.filling.len();
-        if self.is_closed() || end + stored > self.segment_bytes {
+        if self.is_closed() || end + HEADER_BYTES + payload > self.segment_bytes {
             self.closed.store(true, Ordering::Release);
             return Err(state.seal());
         }
         if state.filling.is_without_memory() {
             state.filling.give(owner.memory());
         }
-        let piece = state.filling.reserve(stored);
+        let piece = state.reserve(payload, may_be_apart, self.segment_bytes, &owner.pool);
         if state.filling.len() >= WRITE_BYTES {
             // Who copies the last of its chunks, maybe this one, gets the flight.
             let none = state.seal();
@@ -404,18 +443,30 @@ struct Copying<'a> {
 }
 
 impl Copying<'_> {
-    /// Copies the parts in; returns where they lie in the segment.
-    fn copy(&mut self, parts: &[&[u8]]) -> u32 {
-        let Some(piece) = &mut self.piece else { return 0 };
+    /// Copies a chunk in; returns it with its place. A header that lies apart comes with the piece.
+    fn copy(&mut self, chunk: &Chunk<'_>) -> Option<Content> {
+        let piece = self.piece.as_mut()?;
+        let (head, distance) = match piece.head {
+            Some(head) => (head, (piece.offset - head) as u32),
+            None => (piece.offset, JOINED),
+        };
+        let header = ChunkHeader {
+            distance,
+            ..chunk.header.clone()
+        };
         let mut rest = &mut piece.memory[..];
-        for part in parts {
-            let (here, others) = rest.split_at_mut(part.len());
-            // Who reads it before it has landed is rare, and the device takes it from memory.
-            copy_past_caches(here, part);
+        if piece.head.is_none() {
+            let (here, others) = rest.split_at_mut(HEADER_BYTES);
+            here.copy_from_slice(&header.encode());
             rest = others;
         }
+        // Who reads it before it has landed is rare, and the device takes it from memory.
+        copy_past_caches(rest, chunk.payload);
         self.is_copied = true;
-        piece.offset as u32
+        Some(Content {
+            header,
+            offset: head as u32,
+        })
     }
 
     /// Gives the room back, with the chunk in it if it is told of; a flight if nothing else is copied into the buffer any more.
@@ -430,8 +481,9 @@ impl Copying<'_> {
 impl Drop for Copying<'_> {
     fn drop(&mut self) {
         let Some(piece) = &mut self.piece else { return };
-        // What the memory held before is not to be taken for chunks by whoever walks through the segment.
-        if !self.is_copied {
+        // What the memory held before is not to be taken for chunks by whoever walks through the segment; nor is a payload of which
+        // nothing tells.
+        if !self.is_copied || piece.head.is_some() {
             piece.memory.fill(0);
         }
         if let Some(flight) = self.put_back(None) {
@@ -454,7 +506,7 @@ mod tests {
     const SEGMENT_BYTES: usize = 24 << 20;
 
     fn segment() -> (OpenSegments, Arc<OpenSegment>) {
-        let all = OpenSegments::default();
+        let all = OpenSegments::new([9; 16]);
         let id = SegmentId { device: 0, index: 7 };
         let open = all.open(vec![id], SEGMENT_BYTES);
         (all, open)
@@ -462,6 +514,20 @@ mod tests {
 
     fn content(id: u64, length: usize) -> Vec<u8> {
         (0..length).map(|at| (id as usize * 31 + at / 7) as u8).collect()
+    }
+
+    fn append_to(
+        all: &OpenSegments,
+        open: &OpenSegment,
+        id: u64,
+        length: usize,
+        placed: &mut dyn FnMut(Vec<Location>),
+    ) -> Append {
+        let chunk = Chunk {
+            header: &ChunkHeader::raw(id, length, JOINED),
+            payload: &content(id, length),
+        };
+        open.append(all, &chunk, true, placed)
     }
 
     fn flight_of(append: Append) -> Option<Arc<Flight>> {
@@ -480,15 +546,15 @@ mod tests {
             let go_on = go_on;
             let (all, open) = (&all, &open);
             let slow = scope.spawn(move || {
-                open.append(all, ChunkId(1), &[&content(1, 5000)], &mut |locations| {
-                    copied.send(locations[0].offset as usize).unwrap();
+                append_to(all, open, 1, 5000, &mut |locations| {
+                    copied.send(locations[0].payload as usize).unwrap();
                     let _ = may_go_on.recv();
                 })
             });
             let first = is_copied.recv().unwrap();
             let mut second = 0;
-            let append = open.append(all, ChunkId(2), &[&content(2, 3000)], &mut |locations| {
-                second = locations[0].offset as usize;
+            let append = append_to(all, open, 2, 3000, &mut |locations| {
+                second = locations[0].payload as usize;
             });
             assert!(matches!(append, Append::Placed(None)));
             let mut bytes = vec![0; 3000];
@@ -502,11 +568,11 @@ mod tests {
             };
             assert!(is_in_the_air(), "who waits for it waits for those who copy");
             let mut third = 0;
-            let append = open.append(all, ChunkId(3), &[&content(3, 10)], &mut |locations| {
-                third = locations[0].offset as usize;
+            let append = append_to(all, open, 3, 10, &mut |locations| {
+                third = locations[0].payload as usize;
             });
             assert!(matches!(append, Append::Placed(None)));
-            assert_eq!(third, 8192, "behind whole blocks");
+            assert_eq!(third - HEADER_BYTES, 8192, "behind whole blocks");
             assert!(open.read(second, &mut bytes), "in memory still");
             let reader = scope.spawn(move || {
                 let mut bytes = vec![0; 5000];
@@ -518,7 +584,11 @@ mod tests {
             assert_eq!(reader.join().unwrap(), content(1, 5000));
             let flight = flight_of(slow.join().unwrap()).expect("the last one writes it");
             assert_eq!((flight.start, flight.buffer.len()), (0, 8192));
-            let mut ids: Vec<u64> = flight.contents.iter().map(|content| content.id.0).collect();
+            let mut ids: Vec<u64> = flight
+                .contents
+                .iter()
+                .map(|content| content.header.id.0)
+                .collect();
             ids.sort_unstable();
             assert_eq!(ids, [1, 2]);
             assert!(is_in_the_air());
@@ -540,16 +610,16 @@ mod tests {
         let (all, open) = segment();
         let append = |id: u64, length: usize| {
             let mut at = 0;
-            let append = open.append(&all, ChunkId(id), &[&content(id, length)], &mut |locations| {
-                at = locations[0].offset as usize;
+            let append = append_to(&all, &open, id, length, &mut |locations| {
+                at = locations[0].payload as usize;
             });
             assert!(matches!(append, Append::Placed(None)));
             at
         };
-        let fail = |seal: bool| {
+        let fail = |length: usize, seal: bool| {
             let open = &open;
             let fails = std::panic::AssertUnwindSafe(|| {
-                open.append(&all, ChunkId(9), &[&content(9, 6000)], &mut |_| {
+                append_to(&all, open, 9, length, &mut |_| {
                     if seal {
                         assert!(open.take().is_none(), "it is being copied into");
                     }
@@ -559,7 +629,9 @@ mod tests {
             assert!(std::panic::catch_unwind(fails).is_err());
         };
         let first = append(1, 3000);
-        fail(false);
+        fail(6000, false);
+        // Of what lies apart nothing tells.
+        fail(8192, false);
         let second = append(2, 3000);
         let mut bytes = vec![0; 3000];
         for (id, at) in [(1, first), (2, second)] {
@@ -567,16 +639,23 @@ mod tests {
             assert_eq!(bytes, content(id, 3000));
         }
         // The last one of a buffer that is to be written out.
-        fail(true);
+        fail(6000, true);
         let third = append(3, 10);
-        assert_eq!(third % 4096, 0, "in another buffer");
+        assert_eq!((third - HEADER_BYTES) % 4096, 0, "in another buffer");
         assert_eq!(open.state.lock().left.len(), 1, "or who waits waits for ever");
         let flight = open.wait_landed().expect("nobody else writes it out");
-        let mut ids: Vec<u64> = flight.contents.iter().map(|content| content.id.0).collect();
+        let mut ids: Vec<u64> = flight
+            .contents
+            .iter()
+            .map(|content| content.header.id.0)
+            .collect();
         ids.sort_unstable();
         assert_eq!((ids, flight.start), (vec![1, 2], 0));
-        assert_eq!(flight.buffer.len(), third);
+        assert_eq!(flight.buffer.len(), third - HEADER_BYTES);
         assert!(open.read(second, &mut bytes), "in memory until it has landed");
+        let zero = flight.buffer.chunks(4096);
+        let zero = zero.filter(|block| block.iter().all(|byte| *byte == 0));
+        assert_eq!(zero.count(), 2, "what was given up apart");
         open.land(&all, flight);
         assert!(open.wait_landed().is_none());
         open.close();
@@ -592,7 +671,7 @@ mod tests {
             let (copied, is_copied) = channel::<()>();
             let (go_on, may_go_on) = channel::<()>();
             let fails = scope.spawn(move || {
-                open.append(all, ChunkId(1), &[&content(1, 5000)], &mut |_| {
+                append_to(all, open, 1, 5000, &mut |_| {
                     copied.send(()).unwrap();
                     let _ = may_go_on.recv();
                     std::panic::resume_unwind(Box::new(()));
@@ -639,11 +718,13 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..400u64 {
                         let id = next.fetch_add(1, Ordering::Relaxed);
-                        let length = 100 + (id * 7919 % 20_000) as usize;
-                        let bytes = content(id, length);
-                        let (head, rest) = bytes.split_at(50);
-                        let append = open.append(all, ChunkId(id), &[head, rest], &mut |locations| {
-                            known.lock().push((id, locations[0].offset as usize, length));
+                        // Some are whole blocks, and lie apart from their headers where there is room for that.
+                        let length = match id % 3 {
+                            0 => 4096 * (1 + id as usize % 4),
+                            _ => 100 + (id * 7919 % 20_000) as usize,
+                        };
+                        let append = append_to(all, open, id, length, &mut |locations| {
+                            known.lock().push((id, locations[0].payload as usize, length));
                         });
                         assert!(matches!(append, Append::Placed(_)));
                         write(flight_of(append));

@@ -12,6 +12,7 @@ use terrace_store::{ChunkId, StoreError};
 use crate::{
     AuditReport, ChunkStore, Findings, UnreadableMetadata,
     counters::Counters,
+    header::HEADER_BYTES,
     pending_free::estimate_of,
     record::{
         ChunkRecord, TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_LIVE, TABLE_REFERENCES, TABLE_SEGMENTS,
@@ -76,16 +77,25 @@ impl ChunkStore {
                     "chunk {id} has sums of blocks, which programs of the pool's format version cannot read"
                 ));
             }
+            if !self.format.has_payloads_apart() && record.is_apart() {
+                wrong.add(|| format!(
+                    "chunk {id} lies apart from its header, which programs of the pool's format version cannot read"
+                ));
+            }
             let devices: BTreeSet<u16> = record.locations.iter().map(|at| at.segment.device).collect();
             if devices.len() < record.locations.len() {
                 wrong.add(|| format!("two copies of chunk {id} lie on one device"));
             }
             for location in &record.locations {
                 *counted.entry(location.segment).or_default() += i64::from(record.stored());
-                extents
-                    .entry(location.segment)
-                    .or_default()
-                    .push((location.offset, record.stored(), id));
+                let extents = extents.entry(location.segment).or_default();
+                match location.is_apart() {
+                    true => extents.extend([
+                        (location.offset, HEADER_BYTES as u32, id),
+                        (location.payload, record.payload, id),
+                    ]),
+                    false => extents.push((location.offset, record.stored(), id)),
+                }
                 if !claimed.contains(&location.segment) {
                     wrong.add(|| {
                         format!(
@@ -94,7 +104,7 @@ impl ChunkStore {
                         )
                     });
                 }
-                if u64::from(location.offset) + u64::from(record.stored())
+                if u64::from(location.payload) + u64::from(record.payload)
                     > u64::from(self.pool.segment_bytes())
                 {
                     wrong.add(|| format!("chunk {id} passes the end of segment {}", location.segment));

@@ -10,7 +10,7 @@ use terrace_pool::{SegmentId, TierInfo, landing_tier};
 use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Placement, RewriteOutcome, StoreError, tier_bit};
 
 use crate::{
-    header::HEADER_BYTES, maintenance::Maintenance, store::ChunkStore, streams::StreamKey, sweep::Sweep,
+    maintenance::Maintenance, space::unused_bytes, store::ChunkStore, streams::StreamKey, sweep::Sweep,
     tier_room::TierRoom,
 };
 
@@ -243,7 +243,7 @@ impl ChunkStore {
         }
         emptiest.sort_unstable();
         // The end of a segment stays unused when the next chunk does not fit.
-        let usable = segment_bytes - CHUNK_BYTES_MAX as i64 - HEADER_BYTES as i64;
+        let usable = segment_bytes - unused_bytes(self.pool.segment_bytes(), CHUNK_BYTES_MAX as u64) as i64;
         let mut sum = 0;
         let gives = emptiest.iter().enumerate().any(|(count, (live, _))| {
             sum += live;

@@ -1,9 +1,13 @@
-//! `ChunkHeader`: what stands before the payload of each chunk in a segment.
+//! `ChunkHeader`: what a segment says of each chunk in it: right before its payload, or in a head block (`heads.rs`).
 //!
-//! Layout (88 bytes, little-endian): magic 4 · compression 1 · zero 3 · id 8 · owner: dataset 4, object 8, block 8,
-//! checkpoint 8 · content length 4 · payload length 4 · BLAKE3 of the content 32 · CRC32C of the 84 bytes above 4.
+//! Layout (88 bytes, little-endian): magic 4 · compression 1 · distance of the payload 3, 0 if it lies right behind · id 8 ·
+//! owner: dataset 4, object 8, block 8, checkpoint 8 · content length 4 · payload length 4 · BLAKE3 of the content 32 ·
+//! CRC32C of the 84 bytes above 4.
 //!
-//! Invariant: a segment can be read without any table; a header that decodes has lengths within the limits.
+//! Invariant: a segment can be read without any table; a header that decodes has lengths within the limits, and its payload lies
+//! behind it, at most [`DISTANCE_MAX`] away.
+
+use std::ops::Range;
 
 use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Owner};
@@ -12,9 +16,13 @@ use crate::compress;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 88;
+/// The distance of a payload that lies right behind its header.
+pub const JOINED: u32 = HEADER_BYTES as u32;
+/// How far from its header a payload begins at most, bytes.
+pub const DISTANCE_MAX: u32 = 2 * 1024 * 1024;
 const MAGIC: [u8; 4] = *b"TChk";
 
-/// Describes the chunk whose payload follows.
+/// Describes a chunk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkHeader {
     /// The chunk.
@@ -29,21 +37,42 @@ pub struct ChunkHeader {
     pub payload: u32,
     /// BLAKE3 of the content.
     pub hash: [u8; 32],
+    /// From the start of the header to that of the payload, bytes.
+    pub distance: u32,
 }
 
 impl ChunkHeader {
-    /// Header and payload, bytes.
-    pub fn stored(&self) -> u32 {
-        HEADER_BYTES as u32 + self.payload
+    /// Of a chunk that is stored as it is.
+    #[cfg(test)]
+    pub(crate) fn raw(id: u64, length: usize, distance: u32) -> Self {
+        Self {
+            id: ChunkId(id),
+            owner: Owner::default(),
+            compression: compress::RAW,
+            length: length as u32,
+            payload: length as u32,
+            hash: [id as u8; 32],
+            distance,
+        }
+    }
+
+    /// Where the payload lies in the segment, if the header lies at `offset`.
+    pub fn payload_at(&self, offset: usize) -> Range<usize> {
+        let start = offset + self.distance as usize;
+        start..start + self.payload as usize
     }
 
     /// The bytes on the device.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut writer = Writer::with_capacity(HEADER_BYTES);
+        let distance = match self.distance {
+            JOINED => 0,
+            distance => distance,
+        };
         writer
             .bytes(&MAGIC)
             .u8(self.compression)
-            .bytes(&[0; 3])
+            .bytes(&distance.to_le_bytes()[..3])
             .u64(self.id.0);
         writer
             .u32(self.owner.dataset)
@@ -65,7 +94,11 @@ impl ChunkHeader {
             return Err(DecodeError::Invalid("chunk magic"));
         }
         let compression = reader.u8("chunk compression")?;
-        reader.bytes(3, "chunk padding")?;
+        let [low, middle, high] = reader.array("distance of a payload")?;
+        let distance = match u32::from_le_bytes([low, middle, high, 0]) {
+            0 => JOINED,
+            distance => distance,
+        };
         let id = ChunkId(reader.u64("chunk id")?);
         let owner = Owner {
             dataset: reader.u32("chunk dataset")?,
@@ -81,6 +114,9 @@ impl ChunkHeader {
             return Err(DecodeError::Invalid("chunk header sum"));
         }
         check_lengths(compression, length, payload)?;
+        if !(JOINED..=DISTANCE_MAX).contains(&distance) {
+            return Err(DecodeError::Invalid("distance of a payload"));
+        }
         Ok(Self {
             id,
             owner,
@@ -88,6 +124,7 @@ impl ChunkHeader {
             length,
             payload,
             hash,
+            distance,
         })
     }
 }
@@ -120,16 +157,28 @@ mod tests {
             block: 5,
             checkpoint: 6,
         };
-        let header = ChunkHeader {
+        let header = |distance| ChunkHeader {
             id: ChunkId(9),
             owner,
             compression: 1,
             length: 8192,
             payload: 77,
             hash: [5; 32],
+            distance,
         };
-        let bytes = header.encode();
-        assert_eq!(ChunkHeader::decode(&bytes).unwrap(), header);
+        for distance in [JOINED, JOINED + 1, 70_000, DISTANCE_MAX] {
+            let header = header(distance);
+            assert_eq!(ChunkHeader::decode(&header.encode()).unwrap(), header);
+            assert_eq!(header.payload_at(5).start, 5 + distance as usize);
+        }
+        for distance in [1, JOINED - 1, DISTANCE_MAX + 1] {
+            assert!(
+                ChunkHeader::decode(&header(distance).encode()).is_err(),
+                "{distance}"
+            );
+        }
+        let bytes = header(JOINED).encode();
+        assert_eq!(bytes[5..8], [0; 3], "as it was before there was a distance");
         for bit in 0..HEADER_BYTES * 8 {
             let mut flipped = bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);

@@ -12,7 +12,8 @@ use terrace_store::{ChunkId, Owner, Trial};
 use crate::{
     ChunkStore, Options, compress,
     counters::Counters,
-    header::{ChunkHeader, HEADER_BYTES},
+    header::{ChunkHeader, HEADER_BYTES, JOINED},
+    heads,
     payload::{decode_batches, encode_batch},
     record::{ChunkRecord, Location, candidate_of_key, chunk_of_key, segment_of_key},
     root::{decode_root, replay_start},
@@ -35,16 +36,51 @@ fn headers() {
         length: 70,
         payload: 70,
         hash: [5; 32],
+        distance: JOINED,
     };
     let seal = |bytes: &mut Vec<u8>| {
         bytes.resize(bytes.len().max(HEADER_BYTES), 0);
         let sum = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
         bytes[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
     };
-    let sample = header.encode().to_vec();
-    fuzz(HERE, "header", vec![sample], Some(&seal), &mut |bytes| {
+    let apart = ChunkHeader {
+        distance: 5000,
+        ..header.clone()
+    };
+    let samples = [&header, &apart].map(|header| header.encode().to_vec()).to_vec();
+    fuzz(HERE, "header", samples, Some(&seal), &mut |bytes| {
         if let Ok(header) = ChunkHeader::decode(bytes) {
             assert_eq!(ChunkHeader::decode(&header.encode()), Ok(header));
+        }
+    });
+}
+
+#[test]
+fn head_blocks() {
+    const SEGMENT_BYTES: usize = 1 << 20;
+    let pool = [9; 16];
+    let mut block = vec![0; heads::BLOCK];
+    heads::begin(&mut block, &pool);
+    for number in 0..heads::SLOTS {
+        let distance = (1 + number) * heads::BLOCK;
+        let header = ChunkHeader::raw(number as u64, 4096, distance as u32);
+        block[heads::slot(number)].copy_from_slice(&header.encode());
+    }
+    let seal = |bytes: &mut Vec<u8>| {
+        bytes.resize(heads::BLOCK, 0);
+        for number in 0..heads::SLOTS {
+            let slot = &mut bytes[heads::slot(number)];
+            let sum = crc32c::crc32c(&slot[..HEADER_BYTES - 4]);
+            slot[HEADER_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
+        }
+    };
+    fuzz(HERE, "heads", vec![block], Some(&seal), &mut |bytes| {
+        for at in [0, 3 * heads::BLOCK, SEGMENT_BYTES - heads::BLOCK] {
+            for (offset, header) in heads::headers_in(bytes, at, SEGMENT_BYTES, &pool).unwrap_or_default() {
+                let payload = header.payload_at(offset);
+                assert!(offset < at + heads::BLOCK && payload.start >= at + heads::BLOCK);
+                assert!(payload.start < payload.end && payload.end <= SEGMENT_BYTES);
+            }
         }
     });
 }
@@ -57,13 +93,7 @@ fn records() {
         length: 9000,
         payload: 9000,
         hash: [1; 32],
-        locations: vec![
-            Location {
-                segment,
-                offset: 4096
-            };
-            2
-        ],
+        locations: vec![Location::joined(segment, 4096); 2],
         sums: vec![1, 2, 3],
     };
     let compressed = ChunkRecord {
@@ -71,7 +101,9 @@ fn records() {
         payload: 500,
         ..record.clone()
     };
-    let samples = vec![record.encode(), compressed.encode()];
+    let mut apart = record.clone();
+    apart.locations[1].payload += 4096;
+    let samples = vec![record.encode(), compressed.encode(), apart.encode()];
     fuzz(HERE, "record", samples, None, &mut |bytes| {
         let _ = (
             chunk_of_key(bytes),

@@ -24,6 +24,7 @@ mod findings;
 mod format;
 mod frames;
 mod header;
+mod heads;
 mod looking;
 mod maintenance;
 mod meta_copies;

@@ -122,12 +122,8 @@ mod tests {
         }
         store.close_streams().unwrap();
         let place = |id: ChunkId| {
-            let info = store.chunk_info(id).unwrap().unwrap();
-            let segment = SegmentId {
-                device: info.device,
-                index: info.segment,
-            };
-            (segment, info.offset)
+            let first = store.record(id).unwrap().unwrap().locations[0];
+            (first.segment, first.offset)
         };
         let (segment, offset) = place(ids[CHUNKS as usize / 2]);
         let wanted: BTreeSet<ChunkId> = ids.iter().copied().filter(|id| place(*id).0 == segment).collect();

@@ -13,9 +13,10 @@ use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, Owner, Placement, RewriteOutcome, StoreError};
 
 use crate::{
+    appender::Chunk,
     books::PinGuard,
     compress,
-    header::{ChunkHeader, HEADER_BYTES},
+    header::{ChunkHeader, JOINED},
     places::Begun,
     read::verified,
     record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_key},
@@ -61,24 +62,20 @@ enum Move {
     Busy,
 }
 
-/// The payload of a stored chunk and the owner in its header, if it is what its record says.
-pub(crate) fn good_payload<'a>(record: &ChunkRecord, stored: &'a [u8]) -> Option<(Owner, &'a [u8])> {
-    let (head, payload) = stored.split_at_checked(HEADER_BYTES)?;
-    let is_good = match record.compression {
+/// Whether the payload of a stored chunk is what its record says.
+pub(crate) fn is_good(record: &ChunkRecord, payload: &[u8]) -> bool {
+    match record.compression {
         compress::RAW => {
             payload.len() == record.length as usize && *blake3::hash(payload).as_bytes() == record.hash
         }
         _ => verified(record, payload).is_some(),
-    };
-    // A damaged header loses the owner, not the data.
-    let owner = ChunkHeader::decode(head)
-        .map(|header| header.owner)
-        .unwrap_or_default();
-    is_good.then_some((owner, payload))
+    }
 }
 
-fn owned((owner, payload): (Owner, &[u8])) -> (Owner, Cow<'static, [u8]>) {
-    (owner, Cow::Owned(payload.to_vec()))
+/// The owner in the header of this chunk.
+fn owner_in(head: &[u8], id: ChunkId) -> Option<Owner> {
+    let header = ChunkHeader::decode(head).ok().filter(|header| header.id == id);
+    header.map(|header| header.owner)
 }
 
 impl ChunkStore {
@@ -229,24 +226,30 @@ impl ChunkStore {
             }
             page.looked_at += some.len();
         }
-        let (numbers, stored): (Vec<usize>, Vec<Stored>) = page
-            .candidates
-            .iter()
-            .enumerate()
-            .filter_map(|(at, one)| {
-                let location = *one.record.locations.first()?;
-                Some((at, Stored::whole(location, one.record.payload)))
-            })
-            .unzip();
-        let found = Mutex::new(Vec::with_capacity(stored.len()));
+        let mut wanted: Vec<(usize, bool)> = Vec::with_capacity(2 * page.candidates.len());
+        let mut stored: Vec<Stored> = Vec::with_capacity(wanted.capacity());
+        for (at, one) in page.candidates.iter().enumerate() {
+            if let Some(location) = one.record.locations.first() {
+                wanted.extend([(at, true), (at, false)]);
+                let payload = Stored::payload(*location, 0..one.record.payload as usize);
+                stored.extend([Stored::header(*location), payload]);
+            }
+        }
+        let found = page.candidates.iter();
+        let found: Vec<Mutex<(Option<Owner>, Option<Vec<u8>>)>> = found.map(|_| Mutex::default()).collect();
         self.read_spans(&stored, &|number, bytes| {
-            let at = numbers[number];
-            if let Some(payload) = good_payload(&page.candidates[at].record, bytes) {
-                found.lock().push((at, owned(payload)));
+            let (at, is_header) = wanted[number];
+            let one = &page.candidates[at];
+            if is_header {
+                found[at].lock().0 = owner_in(bytes, one.id);
+            } else if is_good(&one.record, bytes) {
+                found[at].lock().1 = Some(bytes.to_vec());
             }
         });
-        for (at, payload) in found.into_inner() {
-            page.candidates[at].ahead = Some(payload);
+        for (candidate, found) in page.candidates.iter_mut().zip(found) {
+            // One without an owner is read by itself: another copy may tell of it.
+            let (owner, payload) = found.into_inner();
+            candidate.ahead = owner.zip(payload.map(Cow::Owned));
         }
         Ok(page)
     }
@@ -294,28 +297,27 @@ impl ChunkStore {
             length: record.length,
             payload: record.payload,
             hash: record.hash,
+            distance: JOINED,
+        };
+        let chunk = Chunk {
+            header: &header,
+            payload: &payload,
         };
         let (mut started, mut others) = (false, false);
         let on = |location: &Location| self.pool.tier_of(location.segment.device);
         let mut tiers: BTreeSet<u8> = record.locations.iter().filter_map(on).collect();
-        self.append(
-            StreamKey::of(placement),
-            true,
-            id,
-            &[&header.encode(), &payload],
-            &mut |locations| {
-                tiers.extend(locations.iter().filter_map(on));
-                let mut books = self.keeper.lock();
-                others = books.moving(id).is_some();
-                started = books.start_move(
-                    id,
-                    ChunkRecord {
-                        locations,
-                        ..record.clone()
-                    },
-                );
-            },
-        )?;
+        self.append(StreamKey::of(placement), true, &chunk, &mut |locations| {
+            tiers.extend(locations.iter().filter_map(on));
+            let mut books = self.keeper.lock();
+            others = books.moving(id).is_some();
+            started = books.start_move(
+                id,
+                ChunkRecord {
+                    locations,
+                    ..record.clone()
+                },
+            );
+        })?;
         Ok(match (started, others) {
             (true, _) => Move::Begun(Begun {
                 id,
@@ -346,15 +348,16 @@ impl ChunkStore {
     ) -> Result<(Owner, Cow<'static, [u8]>), StoreError> {
         let mut bad = Vec::new();
         for location in &record.locations {
-            let read = self.with_stored(*location, 0, record.stored() as usize, |stored| {
-                good_payload(record, stored).map(owned)
+            let payload = Stored::payload(*location, 0..record.payload as usize);
+            let read = self.with_stored(payload, |payload| {
+                is_good(record, payload).then(|| payload.to_vec())
             });
             match read {
-                Ok(Some(found)) => {
+                Ok(Some(payload)) => {
                     if !bad.is_empty() {
                         self.note_bad_copies(id, record, &bad);
                     }
-                    return Ok(found);
+                    return Ok((self.owner_of(id, record), Cow::Owned(payload)));
                 }
                 Ok(None) => bad.push((*location, "its bytes do not match its hash".into())),
                 Err(cause) => bad.push((*location, cause)),
@@ -366,6 +369,15 @@ impl ChunkStore {
             .next()
             .map_or_else(|| "it has no copy".into(), |(_, cause)| cause);
         Err(StoreError::Damaged { id, cause })
+    }
+
+    /// For whom a chunk was first written, as the first sound header among those of its copies says. Damaged headers lose the owner, not
+    /// the data.
+    fn owner_of(&self, id: ChunkId, record: &ChunkRecord) -> Owner {
+        let headers = record.locations.iter().map(|location| Stored::header(*location));
+        let mut owners =
+            headers.filter_map(|header| self.with_stored(header, |head| owner_in(head, id)).ok().flatten());
+        owners.next().unwrap_or_default()
     }
 
     /// Replaces the bad copies of remembered chunks by moving them; whether there was anything to do.
@@ -408,10 +420,7 @@ impl ChunkStore {
         let all: Vec<ChunkId> = places.iter().map(|found| found.id).collect();
         for (found, record) in places.into_iter().zip(self.records_of(&all)) {
             if let Some(record) = record?
-                && record.locations.contains(&Location {
-                    segment,
-                    offset: found.offset,
-                })
+                && record.locations.contains(&found.location())
                 && ids.last() != Some(&found.id)
             {
                 ids.push(found.id);

@@ -13,7 +13,7 @@ use terrace_pool::SegmentId;
 use terrace_store::StoreError;
 
 use crate::{
-    compaction::Emptying, header::HEADER_BYTES, maintenance::Maintenance, store::ChunkStore, sweep::Sweep,
+    compaction::Emptying, maintenance::Maintenance, space::unused_bytes, store::ChunkStore, sweep::Sweep,
 };
 
 /// Segments of which one must be won.
@@ -97,7 +97,8 @@ impl ChunkStore {
             set.push(id);
             live += bytes;
             longest = grain.max(longest);
-            let usable = segment_bytes - longest - HEADER_BYTES as i64;
+            let unused = unused_bytes(self.pool.segment_bytes(), longest.unsigned_abs());
+            let usable = segment_bytes - unused as i64;
             if live <= (set.len() as i64 - 1) * usable {
                 return Ok(Some(set));
             }

@@ -15,7 +15,6 @@ use crate::{
     compress,
     counters::Counters,
     frames,
-    header::HEADER_BYTES,
     record::{ChunkRecord, Location, TABLE_CHUNKS, TABLE_REFERENCES, chunk_key, dedup_key},
     spans::{Stored, units_of},
     store::{ChunkStore, meta_error},
@@ -190,28 +189,25 @@ impl ChunkStore {
             .collect()
     }
 
-    /// Gives `length` bytes at `skip` bytes into the stored chunk to `use_bytes`.
+    /// Gives what lies there to `use_bytes`.
     pub(crate) fn with_stored<T>(
         &self,
-        location: Location,
-        skip: usize,
-        length: usize,
+        stored: Stored,
         use_bytes: impl FnOnce(&[u8]) -> T,
     ) -> Result<T, Arc<str>> {
-        let offset = location.offset as usize + skip;
-        let units = offset
-            .checked_add(length)
-            .and_then(|end| units_of(&self.pool, location.segment, offset..end))
-            .ok_or_else(|| format!("segment {} ends before it", location.segment))?;
+        let (segment, bytes) = stored.place();
+        let (offset, length) = (bytes.start, bytes.len());
+        let units = units_of(&self.pool, segment, bytes)
+            .ok_or_else(|| format!("segment {segment} ends before it"))?;
         BUFFER.with_borrow_mut(|buffer| {
-            if let Some(open) = self.open_segments.find(location.segment)
+            if let Some(open) = self.open_segments.find(segment)
                 && open.read(offset, buffer.reuse(length))
             {
                 return Ok(use_bytes(buffer));
             }
             let read = self
                 .pool
-                .read(location.segment, units.start as u64, buffer.reuse(units.len()));
+                .read(segment, units.start as u64, buffer.reuse(units.len()));
             read.map_err(|error| Arc::from(error.to_string()))?;
             let from = offset - units.start;
             Ok(use_bytes(&buffer[from..from + length]))
@@ -229,9 +225,8 @@ impl ChunkStore {
         location: Location,
         verified: impl FnOnce(&ChunkRecord, &[u8]) -> Option<Bytes>,
     ) -> Result<Bytes, Arc<str>> {
-        let content = self.with_stored(location, HEADER_BYTES, record.payload as usize, |stored| {
-            verified(record, stored)
-        })?;
+        let payload = Stored::payload(location, 0..record.payload as usize);
+        let content = self.with_stored(payload, |stored| verified(record, stored))?;
         content.ok_or_else(|| {
             Arc::from(format!(
                 "its bytes in segment {} do not match its sum",
@@ -348,7 +343,7 @@ impl ChunkStore {
     ) -> Result<Bytes, Arc<str>> {
         let Range { start, end } = blocks_of(record, &(offset..offset + length));
         let first = start / BLOCK_BYTES;
-        self.with_stored(location, HEADER_BYTES + start, end - start, |blocks| {
+        self.with_stored(Stored::payload(location, start..end), |blocks| {
             if let Some(block) = first_bad_block(record, first, blocks) {
                 return Err(format!(
                     "block {block} in segment {} does not match its sum",
@@ -451,7 +446,7 @@ impl ChunkStore {
             tier: self.pool.tier_of(first.segment.device).unwrap_or(u8::MAX),
             device: first.segment.device,
             segment: first.segment.index,
-            offset: first.offset,
+            offset: first.payload,
             references,
             hash: record.hash,
         })

@@ -6,6 +6,8 @@
 //!
 //! Invariant: a record that decodes has 1 to [`COPIES_MAX`] locations and lengths within the limits.
 
+use std::ops::Range;
+
 use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_meta::Key;
 use terrace_pool::SegmentId;
@@ -13,7 +15,7 @@ use terrace_store::{BLOCK_BYTES, ChunkId};
 
 use crate::{
     compress,
-    header::{HEADER_BYTES, check_lengths},
+    header::{DISTANCE_MAX, HEADER_BYTES, JOINED, check_lengths},
     options::HINT_BYTES_MAX,
 };
 
@@ -33,13 +35,45 @@ pub const TABLE_LIVE: u8 = 0x06;
 /// Most copies of a chunk.
 pub const COPIES_MAX: usize = terrace_pool::COPIES_MAX as usize;
 
-/// Where one copy of a chunk's header starts.
+/// In the byte that says how a payload is compressed: copies lie apart from their headers.
+const APART: u8 = 0x80;
+
+/// Where one copy of a chunk lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Location {
     /// The segment.
     pub segment: SegmentId,
-    /// Bytes from the start of the segment.
+    /// Of its header, bytes from the start of the segment.
     pub offset: u32,
+    /// Of its payload, behind the header.
+    pub payload: u32,
+}
+
+impl Location {
+    /// Of a chunk whose payload lies right behind its header.
+    #[cfg(test)]
+    pub fn joined(segment: SegmentId, offset: u32) -> Self {
+        Self {
+            segment,
+            offset,
+            payload: offset.saturating_add(JOINED),
+        }
+    }
+
+    fn distance(&self) -> u32 {
+        self.payload.saturating_sub(self.offset)
+    }
+
+    /// Whether its payload does not lie right behind its header.
+    pub fn is_apart(&self) -> bool {
+        self.distance() != JOINED
+    }
+
+    /// Where such a part of the payload lies in the segment, bytes.
+    pub fn part(&self, part: Range<usize>) -> Range<usize> {
+        let from = self.payload as usize;
+        from + part.start..from + part.end
+    }
 }
 
 /// Where a chunk lies and how to verify it.
@@ -80,11 +114,17 @@ impl ChunkRecord {
         !self.sums.is_empty() && (self.compression != compress::RAW || self.blocks() == 1)
     }
 
+    /// Whether a copy lies apart from its header, which programs of format versions below 3 do not know.
+    pub fn is_apart(&self) -> bool {
+        self.locations.iter().any(Location::is_apart)
+    }
+
     /// The value in the table.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::with_capacity(64 + self.sums.len() * 4);
+        let mut writer = Writer::with_capacity(72 + self.sums.len() * 4);
+        let apart = self.is_apart();
         writer
-            .u8(self.compression)
+            .u8(self.compression | if apart { APART } else { 0 })
             .varint(self.length.into())
             .varint(self.payload.into())
             .bytes(&self.hash);
@@ -94,6 +134,9 @@ impl ChunkRecord {
                 .varint(location.segment.device.into())
                 .varint(location.segment.index.into());
             writer.varint(location.offset.into());
+            if apart {
+                writer.varint(location.distance().into());
+            }
         }
         for sum in &self.sums {
             writer.u32(*sum);
@@ -105,6 +148,7 @@ impl ChunkRecord {
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let compression = reader.u8("chunk compression")?;
+        let (apart, compression) = (compression & APART != 0, compression & !APART);
         let length = narrow(reader.varint("chunk length")?, "chunk length")?;
         let payload = narrow(reader.varint("chunk payload")?, "chunk payload")?;
         check_lengths(compression, length, payload)?;
@@ -119,10 +163,22 @@ impl ChunkRecord {
             let device = u16::try_from(device).map_err(|_| DecodeError::Invalid("chunk device"))?;
             let index = narrow(reader.varint("chunk segment")?, "chunk segment")?;
             let offset = narrow(reader.varint("chunk offset")?, "chunk offset")?;
+            let distance = match apart {
+                true => narrow(reader.varint("distance of a payload")?, "distance of a payload")?,
+                false => JOINED,
+            };
+            let payload = offset
+                .checked_add(distance)
+                .filter(|_| (JOINED..=DISTANCE_MAX).contains(&distance))
+                .ok_or(DecodeError::Invalid("distance of a payload"))?;
             locations.push(Location {
                 segment: SegmentId { device, index },
                 offset,
+                payload,
             });
+        }
+        if apart && !locations.iter().any(Location::is_apart) {
+            return Err(DecodeError::Invalid("distance of a payload"));
         }
         let count = (length as usize).div_ceil(BLOCK_BYTES);
         let may_lack_sums = compression != compress::RAW || count == 1;
@@ -221,20 +277,26 @@ mod tests {
             length: 10_000,
             payload: 10_000,
             hash: [7; 32],
-            locations: vec![
-                Location {
-                    segment,
-                    offset: 4096,
-                },
-                Location { segment, offset: 88 },
-            ],
+            locations: vec![Location::joined(segment, 4096), Location::joined(segment, 88)],
             sums: vec![1, 2, 3],
         };
-        let bytes = record.encode();
-        assert_eq!(ChunkRecord::decode(&bytes).unwrap(), record);
-        for length in 0..bytes.len() {
-            assert!(ChunkRecord::decode(&bytes[..length]).is_err());
+        let mut apart = record.clone();
+        apart.locations[1].payload = 1 << 20;
+        assert!(apart.is_apart() && !record.is_apart());
+        for record in [&record, &apart] {
+            let bytes = record.encode();
+            assert_eq!(&ChunkRecord::decode(&bytes).unwrap(), record);
+            for length in 0..bytes.len() {
+                assert!(ChunkRecord::decode(&bytes[..length]).is_err());
+            }
         }
+        for payload in [88 + JOINED - 1, 88 + DISTANCE_MAX + 1] {
+            apart.locations[1].payload = payload;
+            assert!(ChunkRecord::decode(&apart.encode()).is_err());
+        }
+        let mut needless = record.encode();
+        needless[0] |= APART;
+        assert!(ChunkRecord::decode(&needless).is_err());
         // Of what is compressed or is one block there may be no sums, as there were none; half of them are refused.
         let none = ChunkRecord {
             sums: Vec::new(),

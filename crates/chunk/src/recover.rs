@@ -23,6 +23,7 @@ use terrace_store::{ChunkId, StoreError};
 
 use crate::{
     Options,
+    appender::OpenSegments,
     books::BookKeeper,
     counters::Counters,
     crew::Crew,
@@ -330,6 +331,7 @@ impl ChunkStore {
             places: BTreeSet::new(),
         };
         Self {
+            open_segments: OpenSegments::new(pool.id()),
             pool,
             crew,
             options,
@@ -337,7 +339,6 @@ impl ChunkStore {
             log,
             meta,
             keeper: Arc::new(BookKeeper::default()),
-            open_segments: Default::default(),
             streams: Mutex::new(BTreeMap::new()),
             commit: Mutex::new(commit),
             group: Mutex::new(GroupState {

@@ -8,10 +8,23 @@ use std::{collections::BTreeMap, sync::atomic::Ordering};
 use terrace_pool::{Freed, Presence, SegmentRange};
 use terrace_store::{CHUNK_BYTES_MAX, DeviceUsage, Reservation, Space, StoreError, StoreMemory, TierUsage};
 
-use crate::{books::DeviceContent, header::HEADER_BYTES, store::ChunkStore};
+use crate::{
+    books::DeviceContent,
+    header::HEADER_BYTES,
+    heads::{BLOCK, excess_max},
+    store::ChunkStore,
+};
 
 /// What log and metadata take of a pool with next to nothing in it, segments.
 const METADATA_SEGMENTS: u64 = 8;
+
+/// What may stay unused of a segment that is written to: as much as the longest chunk of `chunk_bytes` takes at its end, where it does
+/// not fit any more, and what lets payloads lie on whole blocks.
+pub(crate) fn unused_bytes(segment_bytes: u32, chunk_bytes: u64) -> u64 {
+    chunk_bytes
+        .saturating_add(HEADER_BYTES as u64)
+        .saturating_add((excess_max(segment_bytes as usize) + BLOCK) as u64)
+}
 
 impl ChunkStore {
     /// What `bytes` of content may take on the devices at worst in the long run: headers, records, padding.
@@ -147,14 +160,12 @@ impl ChunkStore {
         room.beyond(Self::reserve_of(left)) * segment
     }
 
-    /// What is left unused at the ends of the segments that so many bytes of chunks are written to: up to as much as the
-    /// longest chunk takes, of each.
+    /// What may be left unused of the segments that so many bytes of chunks are written to.
     pub fn unused_ends(&self, bytes: u64) -> u64 {
-        let longest = (CHUNK_BYTES_MAX + HEADER_BYTES) as u64;
-        let usable = u64::from(self.pool.segment_bytes())
-            .saturating_sub(longest)
-            .max(1);
-        bytes.div_ceil(usable) * longest
+        let segment_bytes = self.pool.segment_bytes();
+        let unused = unused_bytes(segment_bytes, CHUNK_BYTES_MAX as u64);
+        let usable = u64::from(segment_bytes).saturating_sub(unused).max(1);
+        bytes.div_ceil(usable) * unused
     }
 
     /// What is set aside for writers, as far as there is room for it now, as [`room_for_leaving`](Self::room_for_leaving) counts

@@ -33,21 +33,22 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Header and payload.
-    pub(crate) fn whole(location: Location, payload: u32) -> Self {
+    /// The header.
+    pub(crate) fn header(location: Location) -> Self {
         Self {
             segment: location.segment,
             offset: location.offset as usize,
-            length: HEADER_BYTES + payload as usize,
+            length: HEADER_BYTES,
         }
     }
 
     /// This part of the payload.
     pub(crate) fn payload(location: Location, part: Range<usize>) -> Self {
+        let Range { start, end } = location.part(part);
         Self {
             segment: location.segment,
-            offset: location.offset as usize + HEADER_BYTES + part.start,
-            length: part.len(),
+            offset: start,
+            length: end - start,
         }
     }
 

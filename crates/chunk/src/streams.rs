@@ -3,16 +3,20 @@
 //! Invariants: a segment is claimed by a batch before any chunk in it is; a buffer whose write failed is placed again
 //! in another segment before it counts as landed, so that a later log entry never names bytes that are nowhere.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::Ordering},
+};
 
 use parking_lot::Mutex;
 use terrace_meta::{Operation, Value};
 use terrace_pool::{PoolError, Request, SegmentId, SegmentKind, SegmentWrite, TierChoice};
-use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Flow, Placement, StoreError};
+use terrace_store::{CHUNK_BYTES_MAX, Flow, Placement, StoreError};
 
 use crate::{
-    appender::{Append, BUFFER_BYTES, Flight, OpenSegment},
+    appender::{Append, BUFFER_BYTES, Chunk, Flight, OpenSegment},
     commit::Operations,
+    compress,
     counters::Counters,
     header::HEADER_BYTES,
     record::{COPIES_MAX, Location, TABLE_SEGMENTS, segment_key},
@@ -121,16 +125,16 @@ impl ChunkStore {
         self.streams.lock().entry(key).or_default().clone()
     }
 
-    /// Appends the parts of one chunk; `placed` is told where.
+    /// Appends one chunk; `placed` is told where.
     pub(crate) fn append(
         &self,
         key: StreamKey,
         privileged: bool,
-        id: ChunkId,
-        parts: &[&[u8]],
+        chunk: &Chunk<'_>,
         placed: &mut dyn FnMut(Vec<Location>),
     ) -> Result<(), StoreError> {
-        let stored: usize = parts.iter().map(|part| part.len()).sum();
+        let stored = HEADER_BYTES + chunk.payload.len();
+        let may_be_apart = self.format.has_payloads_apart() && chunk.header.compression == compress::RAW;
         let stream = self.stream(key);
         loop {
             let open = match self.current(&stream, key) {
@@ -143,7 +147,7 @@ impl ChunkStore {
                     self.begin_segment(&stream, key, privileged, stored)?
                 }
             };
-            match open.append(&self.open_segments, id, parts, placed) {
+            match open.append(&self.open_segments, chunk, may_be_apart, placed) {
                 Append::Placed(flight) => {
                     if let Some(flight) = flight {
                         self.write_full(&open, flight, privileged)?;
@@ -477,15 +481,16 @@ impl ChunkStore {
             .and_then(|copy| self.pool.tier_of(copy.device))
             .unwrap_or(0);
         for content in &flight.contents {
-            let from = content.offset as usize - flight.start;
-            let bytes = flight
+            let header = &content.header;
+            let Range { start, end } = header.payload_at(content.offset as usize);
+            let payload = flight
                 .buffer
-                .get(from..from + content.stored as usize)
+                .get(start - flight.start..end - flight.start)
                 .unwrap_or_default();
             let mut locations = Vec::new();
             let key = StreamKey::Tier(tier, false);
-            let stored = i64::from(content.stored);
-            self.append(key, true, content.id, &[bytes], &mut |placed| {
+            let stored = (HEADER_BYTES + payload.len()) as i64;
+            self.append(key, true, &Chunk { header, payload }, &mut |placed| {
                 // Counted as pending until the record says so, or the segment could be taken for an empty one.
                 let mut books = self.keeper.lock();
                 placed
@@ -493,15 +498,9 @@ impl ChunkStore {
                     .for_each(|location| books.add_pending(location.segment, stored));
                 locations = placed;
             })?;
-            let old: Vec<Location> = open
-                .copies
-                .iter()
-                .map(|s| Location {
-                    segment: *s,
-                    offset: content.offset,
-                })
-                .collect();
-            self.change_place(content.id, &old, locations.clone())?;
+            let copies = open.copies.iter();
+            let old: Vec<Location> = copies.map(|segment| content.location(*segment)).collect();
+            self.change_place(header.id, &old, locations.clone())?;
             let mut books = self.keeper.lock();
             locations
                 .iter()
@@ -581,7 +580,11 @@ impl ChunkStore {
 mod tests {
 
     use super::*;
-    use crate::{Options, store_in_memory::store_in_memory};
+    use crate::{
+        Options,
+        header::{ChunkHeader, JOINED},
+        store_in_memory::store_in_memory,
+    };
 
     /// Whoever finds no room takes what is left in any open segment, and may commit before the one who opened it comes to that.
     #[test]
@@ -590,8 +593,11 @@ mod tests {
         std::thread::scope(|scope| {
             let commit = store.commit.lock();
             let opens = scope.spawn(|| {
-                let parts: [&[u8]; 1] = [&[7; 5000]];
-                store.append(StreamKey::Random, false, ChunkId(1), &parts, &mut |_| {})
+                let chunk = Chunk {
+                    header: &ChunkHeader::raw(1, 5000, JOINED),
+                    payload: &[7; 5000],
+                };
+                store.append(StreamKey::Random, false, &chunk, &mut |_| {})
             });
             while store.keeper.lock().segments.is_empty() {
                 std::thread::yield_now();

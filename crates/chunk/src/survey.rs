@@ -14,12 +14,13 @@ use terrace_pool::{Pool, PoolId, SegmentId};
 use terrace_store::{ChunkId, Owner};
 
 use crate::{
-    header::{ChunkHeader, HEADER_BYTES},
+    header::{ChunkHeader, HEADER_BYTES, JOINED},
+    heads::{self, Ahead, BLOCK},
+    record::Location,
     root_copy::{ROOT_COPY_HEADER_BYTES, announced_length, decode_root_copy},
     walk::read_stored,
 };
 
-const BLOCK: usize = 4096;
 /// Read at once, bytes.
 const WINDOW_BYTES: usize = 1024 * 1024;
 /// What is read by itself of a window that cannot be read as a whole, bytes.
@@ -38,6 +39,8 @@ pub struct ChunkPlace {
     pub segment: SegmentId,
     /// Of its header, in the segment, bytes.
     pub offset: u32,
+    /// Of its payload, in the segment, bytes.
+    pub payload: u32,
     /// Content, bytes.
     pub length: u32,
 }
@@ -49,7 +52,17 @@ impl ChunkPlace {
             owner: header.owner,
             segment,
             offset,
+            payload: offset + header.distance,
             length: header.length,
+        }
+    }
+
+    /// Where a record would say that it lies.
+    pub(crate) fn location(&self) -> Location {
+        Location {
+            segment: self.segment,
+            offset: self.offset,
+            payload: self.payload,
         }
     }
 }
@@ -89,9 +102,10 @@ pub struct Survey {
     pub unreadable_bytes: u64,
 }
 
-/// One thing in a segment.
+/// One thing in a segment, or several of which one block tells.
 enum Thing {
     Chunk(ChunkHeader),
+    Heads(Vec<(usize, ChunkHeader)>),
     Table(Preface),
     Root(Vec<u8>),
     Entry(EntryHeader),
@@ -122,7 +136,7 @@ impl Survey {
                     index,
                 };
                 let mut take = |offset: u32, thing: Thing| match thing {
-                    Thing::Chunk(header) => survey.chunks.push(ChunkPlace::new(&header, segment, offset)),
+                    Thing::Chunk(_) | Thing::Heads(_) => survey.chunks.extend(thing.chunks(segment, offset)),
                     Thing::Table(preface) => {
                         let key = (preface.number, preface.head_sum, preface.up_to);
                         let found = tables.entry(key).or_insert_with(|| TablePlace {
@@ -193,12 +207,24 @@ pub(crate) fn chunks_in(
     let mut walk = Walk::new(pool, segment);
     walk.window_bytes = window_bytes.min(WINDOW_BYTES);
     walk.rest = Some(rest);
-    walk.run(&mut |offset, thing| {
-        if let Thing::Chunk(header) = thing {
-            chunks.push(ChunkPlace::new(&header, segment, offset));
-        }
-    });
+    walk.run(&mut |offset, thing| chunks.extend(thing.chunks(segment, offset)));
     chunks
+}
+
+impl Thing {
+    /// The chunks of which this tells, which lies at `offset`.
+    fn chunks(&self, segment: SegmentId, offset: u32) -> Vec<ChunkPlace> {
+        match self {
+            Self::Chunk(header) => vec![ChunkPlace::new(header, segment, offset)],
+            Self::Heads(headers) => {
+                let headers = headers.iter();
+                headers
+                    .map(|(offset, header)| ChunkPlace::new(header, segment, *offset as u32))
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// Reads a window of a segment; parts that cannot be read become zeroes. How many bytes these are.
@@ -252,7 +278,12 @@ impl<'a> Walk<'a> {
         let mut window = AlignedBuffer::with_capacity(self.window_bytes);
         let (mut start, mut end) = (0, 0);
         let mut offset = 0;
+        let mut ahead = Ahead::default();
         while offset + HEADER_BYTES <= segment_bytes {
+            if let Some((after, _)) = ahead.at(offset) {
+                offset = after;
+                continue;
+            }
             // Everything but a chunk starts on a block, and is told by its first bytes.
             if (offset + ENTRY_BYTES).min(segment_bytes) > end {
                 start = offset / BLOCK * BLOCK;
@@ -261,8 +292,8 @@ impl<'a> Walk<'a> {
             }
             let here = &window[offset - start..end - start];
             let found = match ChunkHeader::decode(here) {
-                Ok(header) if offset + header.stored() as usize <= segment_bytes => {
-                    Some((header.stored() as usize, Thing::Chunk(header)))
+                Ok(header) if header.distance == JOINED && header.payload_at(offset).end <= segment_bytes => {
+                    Some((header.payload_at(0).end, Thing::Chunk(header)))
                 }
                 _ if offset.is_multiple_of(BLOCK) => self.block(offset, here),
                 _ => None,
@@ -270,6 +301,11 @@ impl<'a> Walk<'a> {
             match found {
                 Some((length, thing)) => {
                     let aligned = !matches!(thing, Thing::Chunk(_));
+                    if let Thing::Heads(headers) = &thing {
+                        for (offset, header) in headers {
+                            ahead.add(header.payload_at(*offset), ());
+                        }
+                    }
                     take(offset as u32, thing);
                     offset += length.max(1);
                     if aligned {
@@ -293,6 +329,9 @@ impl<'a> Walk<'a> {
 
     /// What starts at this block, and its length.
     fn block(&mut self, offset: usize, here: &[u8]) -> Option<(usize, Thing)> {
+        if let Some(headers) = heads::headers_in(here, offset, self.pool.segment_bytes() as usize, &self.id) {
+            return Some((BLOCK, Thing::Heads(headers)));
+        }
         let room = self.pool.segment_bytes() as usize - offset;
         if let Ok(preface) = Preface::decode(here.get(..PREFACE_BYTES)?)
             && preface.identity == self.id

@@ -12,21 +12,20 @@ use std::{borrow::Cow, ops::Range};
 
 use parking_lot::Mutex;
 use terrace_device::AlignedBuffer;
-use terrace_pool::SegmentId;
-use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Placement, RewriteOutcome, StoreError};
+use terrace_pool::{PoolId, SegmentId};
+use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Owner, Placement, RewriteOutcome, StoreError};
 
 use crate::{
     appender::READ_BUFFER_BYTES,
-    header::{ChunkHeader, HEADER_BYTES},
-    moves::{Candidate, good_payload},
+    header::{ChunkHeader, HEADER_BYTES, JOINED},
+    heads::{self, Ahead, BLOCK},
+    moves::{Candidate, is_good},
     record::Location,
     spans::units_of,
     store::ChunkStore,
     survey::read_in_pieces,
 };
 
-/// Where a chunk begins that nothing lies right before, bytes.
-const BLOCK: usize = 4096;
 /// Chunks of a step at most.
 const CHUNKS: usize = 256;
 /// Chunks that a thread takes at once.
@@ -40,6 +39,8 @@ pub(crate) struct Sweep {
     segment: SegmentId,
     /// Where the next header may be, bytes.
     offset: usize,
+    /// What head blocks told of and was not reached.
+    ahead: Ahead<Found>,
     /// Some of what lives here could not be moved.
     left_some: bool,
     /// The window that comes next, if it was read beside the last one's moves, or was too much for one step.
@@ -59,12 +60,26 @@ impl std::fmt::Debug for Held {
     }
 }
 
-/// A chunk that lies in a window as a whole, as its header says.
-#[derive(Debug, PartialEq, Eq)]
+/// A chunk of which a header tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Found {
     id: ChunkId,
-    /// In the segment, bytes.
+    owner: Owner,
+    /// Of the header, in the segment, bytes.
     offset: usize,
+    /// In the segment, bytes.
+    payload: Range<usize>,
+}
+
+impl Found {
+    fn new(offset: usize, header: &ChunkHeader) -> Self {
+        Self {
+            id: header.id,
+            owner: header.owner,
+            offset,
+            payload: header.payload_at(offset),
+        }
+    }
 }
 
 impl Sweep {
@@ -73,6 +88,7 @@ impl Sweep {
         Self {
             segment,
             offset: 0,
+            ahead: Ahead::default(),
             left_some: false,
             held: None,
         }
@@ -111,21 +127,54 @@ impl<'a> Window<'a> {
         self.bytes.get(from..range.end.checked_sub(self.start)?)
     }
 
-    /// The chunks that lie in it as a whole, from `offset` on, and where what was not looked at begins.
-    fn find(&self, mut offset: usize, segment_bytes: usize) -> (Vec<Found>, usize) {
+    /// The chunks that lie in it as a whole, from `offset` on, and where what was not looked at begins. `ahead` gets what head blocks
+    /// tell of.
+    fn find(
+        &self,
+        mut offset: usize,
+        ahead: &mut Ahead<Found>,
+        segment_bytes: usize,
+        pool: &PoolId,
+    ) -> (Vec<Found>, usize) {
         let mut found = Vec::new();
         while found.len() < CHUNKS
             && let Some(head) = self.get(offset..offset + HEADER_BYTES)
         {
-            let after =
-                ChunkHeader::decode(head).map(|header| (header.id, offset + header.stored() as usize));
-            match after {
-                Ok((_, after)) if after > self.end() && after <= segment_bytes => break,
-                Ok((id, after)) if after <= segment_bytes => {
-                    found.push(Found { id, offset });
-                    offset = after;
+            if let Some((after, begun)) = ahead.at(offset) {
+                match begun {
+                    Some(_) if after > self.end() => break,
+                    begun => found.extend(begun.cloned()),
                 }
-                _ => offset = (offset + 1).next_multiple_of(BLOCK),
+                offset = after;
+                continue;
+            }
+            let header = ChunkHeader::decode(head)
+                .ok()
+                .filter(|header| header.distance == JOINED)
+                .map(|header| Found::new(offset, &header))
+                .filter(|found| found.payload.end <= segment_bytes);
+            match header {
+                Some(here) if here.payload.end > self.end() => break,
+                Some(here) => {
+                    offset = here.payload.end;
+                    found.push(here);
+                }
+                // The rest of what may be a head block lies in the next window.
+                None if offset.is_multiple_of(BLOCK)
+                    && (self.end() + 1..=segment_bytes).contains(&(offset + BLOCK)) =>
+                {
+                    break;
+                }
+                None => {
+                    let block = self.get(offset..offset + BLOCK);
+                    let headers =
+                        block.and_then(|block| heads::headers_in(block, offset, segment_bytes, pool));
+                    for (at, header) in headers.into_iter().flatten() {
+                        let of = Found::new(at, &header);
+                        ahead.add(of.payload.clone(), of);
+                    }
+                    offset = (offset + 1).next_multiple_of(BLOCK);
+                }
             }
         }
         (found, offset)
@@ -156,7 +205,8 @@ impl ChunkStore {
             bytes: &held.buffer,
             start: held.extent.start,
         };
-        let (found, next) = window.find(sweep.offset, segment_bytes);
+        let mut payloads = sweep.ahead.clone();
+        let (found, next) = window.find(sweep.offset, &mut payloads, segment_bytes, &self.pool.id());
         let end = held.extent.end;
         let holds_more = end == segment_bytes || next + WINDOW_BYTES_MIN <= end;
         // Where users wait for the device it rests between two reads.
@@ -174,6 +224,7 @@ impl ChunkStore {
             }
         };
         sweep.offset = next;
+        sweep.ahead = payloads;
         sweep.held = match holds_more && !sweep.is_done(segment_bytes) {
             true => Some(held),
             false => {
@@ -249,16 +300,17 @@ impl ChunkStore {
             let here = Location {
                 segment,
                 offset: found.offset as u32,
+                payload: found.payload.start as u32,
             };
             let Some(record) = record?.filter(|record| record.locations.contains(&here)) else {
                 continue;
             };
-            let stored = window.get(found.offset..found.offset + record.stored() as usize);
-            let ahead = stored.and_then(|stored| good_payload(&record, stored));
+            let payload = window.get(here.part(0..record.payload as usize));
+            let payload = payload.filter(|payload| is_good(&record, payload));
             candidates.push(Candidate {
                 id: found.id,
                 record,
-                ahead: ahead.map(|(owner, payload)| (owner, Cow::Borrowed(payload))),
+                ahead: payload.map(|payload| (found.owner, Cow::Borrowed(payload))),
                 pin: None,
             });
         }
@@ -267,31 +319,26 @@ impl ChunkStore {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
-    use terrace_store::Owner;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use terrace_store::{Batch, Compression, Flow, Piece, Store, Trial};
 
     use super::*;
-    use crate::compress;
+    use crate::{Options, store_in_memory::store_in_memory};
 
+    const POOL: PoolId = [9; 16];
     const SEGMENT_BYTES: usize = 1 << 20;
 
-    fn head(id: u64, payload: usize) -> [u8; HEADER_BYTES] {
-        let header = ChunkHeader {
-            id: ChunkId(id),
-            owner: Owner::default(),
-            compression: compress::RAW,
-            length: payload as u32,
-            payload: payload as u32,
-            hash: [0; 32],
-        };
-        header.encode()
+    fn head(id: u64, payload: usize, distance: u32) -> [u8; HEADER_BYTES] {
+        ChunkHeader::raw(id, payload, distance).encode()
     }
 
     /// A segment with a chunk of so many bytes behind the other at each of these places.
     fn segment(chunks: &[(usize, usize)]) -> Vec<u8> {
         let mut bytes = vec![0xa5; SEGMENT_BYTES];
         for (number, (offset, payload)) in chunks.iter().enumerate() {
-            bytes[*offset..offset + HEADER_BYTES].copy_from_slice(&head(number as u64, *payload));
+            bytes[*offset..offset + HEADER_BYTES].copy_from_slice(&head(number as u64, *payload, JOINED));
         }
         bytes
     }
@@ -301,8 +348,59 @@ mod tests {
             bytes: &segment[window.clone()],
             start: window.start,
         };
-        let (found, next) = window.find(offset, SEGMENT_BYTES);
+        let (found, next) = window.find(offset, &mut Ahead::default(), SEGMENT_BYTES, &POOL);
         (found.iter().map(|found| found.id.0).collect(), next)
+    }
+
+    /// Puts a head block at `at` that tells of these payloads, each with where it lies and its length.
+    fn put_heads(bytes: &mut [u8], at: usize, payloads: &[(u64, usize, usize)]) {
+        heads::begin(&mut bytes[at..at + BLOCK], &POOL);
+        for (number, (id, start, length)) in payloads.iter().enumerate() {
+            let slot = heads::slot(number);
+            let distance = (start - at - slot.start) as u32;
+            bytes[at + slot.start..at + slot.end].copy_from_slice(&head(*id, *length, distance));
+        }
+    }
+
+    #[test]
+    fn payloads_apart_are_found_where_they_lie_and_what_lies_between_them() {
+        let packed = 3 * BLOCK;
+        let mut bytes = segment(&[(packed, 100)]);
+        // Two before the chunk that has its header with it and one behind, of another head block; in the second payload lies what
+        // looks like a chunk.
+        put_heads(
+            &mut bytes,
+            0,
+            &[
+                (10, BLOCK, BLOCK),
+                (11, 2 * BLOCK, BLOCK),
+                (12, 4 * BLOCK, 3 * BLOCK),
+            ],
+        );
+        bytes[2 * BLOCK..2 * BLOCK + HEADER_BYTES].copy_from_slice(&head(99, 50, JOINED));
+        put_heads(&mut bytes, 7 * BLOCK, &[(13, 8 * BLOCK, BLOCK)]);
+        let all = |window: usize| {
+            let (mut ahead, mut next, mut ids) = (Ahead::default(), 0, Vec::new());
+            while next + HEADER_BYTES <= SEGMENT_BYTES {
+                let start = next / BLOCK * BLOCK;
+                let window = Window {
+                    bytes: &bytes[start..(start + window).min(SEGMENT_BYTES)],
+                    start,
+                };
+                let (found, after) = window.find(next, &mut ahead, SEGMENT_BYTES, &POOL);
+                for found in &found {
+                    assert!(window.get(found.payload.clone()).is_some());
+                }
+                assert!(after > next);
+                ids.extend(found.iter().map(|found| found.id.0));
+                next = after;
+            }
+            ids
+        };
+        // They end within blocks as well: what is read of a device is sectors.
+        for window in (4 * BLOCK..10 * BLOCK).step_by(512).chain([SEGMENT_BYTES]) {
+            assert_eq!(all(window), [10, 11, 0, 12, 13], "{window}");
+        }
     }
 
     #[test]
@@ -317,6 +415,63 @@ mod tests {
         assert_eq!(found(&bytes, 0..third + BLOCK, 0), (vec![0, 1], third));
         assert_eq!(found(&bytes, 0..end, 0), (vec![0, 1, 2], end));
         assert_eq!(found(&bytes, 0..third + HEADER_BYTES - 1, 0), (vec![0, 1], third));
+    }
+
+    /// Windows end between a head block and what it tells of.
+    #[test]
+    fn the_smallest_steps_empty_a_segment_of_payloads_apart() {
+        let store = store_in_memory(64 << 20, Options::default());
+        let content = |number: usize| -> Vec<u8> {
+            let mut noise = vec![0; CHUNK_BYTES_MAX >> (number % 3)];
+            StdRng::seed_from_u64(number as u64).fill(&mut noise[..]);
+            noise
+        };
+        let mut ids = Vec::new();
+        for number in 0..40 {
+            let content = content(number);
+            let piece = Piece {
+                content: &content,
+                compression: Compression::Off,
+                trial: Trial::Untried,
+                dedup: false,
+                placement: Placement::Landing(Flow::Random),
+                owner: Owner {
+                    block: number as u64,
+                    ..Owner::default()
+                },
+                privileged: false,
+            };
+            let written = store.write_chunks(&[piece]).unwrap().remove(0);
+            ids.push(written.id);
+            let mut batch = Batch::new();
+            batch.reference(written.id, 1);
+            batch.hold(written);
+            store.commit(batch).unwrap();
+        }
+        store.close_streams().unwrap();
+        let first = |id: ChunkId| store.record(id).unwrap().unwrap().locations[0];
+        let segment = first(ids[0]).segment;
+        assert!(
+            ids.iter()
+                .all(|id| !first(*id).segment.eq(&segment) || first(*id).is_apart())
+        );
+        let placement = Placement::Tier {
+            tier: 0,
+            strict: false,
+        };
+        let mut sweep = Sweep::new(segment);
+        while !sweep.is_done(store.pool().segment_bytes() as usize) {
+            store.sweep_step(&mut sweep, placement, 1).unwrap();
+        }
+        assert!(!sweep.left_some() && !store.lives_in(segment));
+        store.close_streams().unwrap();
+        let survey = crate::Survey::new(store.pool(), &mut |_| {});
+        for (number, id) in ids.iter().enumerate() {
+            assert_eq!(store.read_chunk(*id).unwrap(), content(number));
+            let mut here = survey.places(*id).iter();
+            let here = here.find(|place| place.location() == first(*id)).unwrap();
+            assert_eq!(here.owner.block, number as u64);
+        }
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! Invariants: entries are accepted only from the first one on, without a gap, and only if every chunk record that they
 //! introduce, and do not replace or delete again, has its data on a device; each record is verified once at most, so
-//! that the work is in proportion to the tail; nothing is written. Of several copies one is enough: those of which another
-//! one is not there are named, so that they are as many again before that one is needed.
+//! that the work is in proportion to the tail; nothing is written. Of several copies one is enough, and none needs its header: those
+//! of which another copy is not there, or a header that lies apart, are named, so that they have these again before they are needed.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use terrace_store::ChunkId;
 
 use crate::{
     crew::Crew,
-    header::HEADER_BYTES,
+    header::ChunkHeader,
     payload::LoggedBatch,
     read::verified,
     record::{ChunkRecord, TABLE_CHUNKS, chunk_of_key},
@@ -49,7 +49,7 @@ impl Life {
 pub(crate) struct Accepted {
     /// How many of the entries: the longest prefix that verifies.
     pub(crate) entries: usize,
-    /// Chunks in them of which a copy is not what it should be, though its device is there.
+    /// Chunks in them of which a copy, or a header that lies apart, is not what it should be, though its device is there.
     pub(crate) lacking: Vec<ChunkId>,
 }
 
@@ -65,15 +65,32 @@ pub(crate) fn accepted<'a>(
         verify_lives(pool, crew, lives, prefix);
     });
     let left = lives.iter().filter(|life| life.is_in(entries));
-    let lacking = left.filter(|life| {
-        life.record
-            .as_ref()
-            .is_some_and(|record| lacks_copy(pool, record))
+    let left: Vec<(ChunkId, &ChunkRecord)> = left
+        .filter_map(|life| Some((life.id, life.record.as_ref()?)))
+        .collect();
+    let lacking = left.iter().filter(|(_, record)| lacks_copy(pool, record));
+    let mut lacking: Vec<ChunkId> = lacking.map(|(id, _)| *id).collect();
+    lacking.extend(untold(pool, crew, &left));
+    Accepted { entries, lacking }
+}
+
+/// Those of these chunks of which a header that lies apart is not there: a power cut may have taken the block that has it, and left the
+/// payload.
+fn untold(pool: &Pool, crew: &Crew, chunks: &[(ChunkId, &ChunkRecord)]) -> Vec<ChunkId> {
+    let apart = chunks.iter().flat_map(|(id, record)| {
+        let there = record.locations.iter();
+        let there = there.filter(|location| location.is_apart() && pool.has_segment(location.segment));
+        there.map(|location| (*id, Stored::header(*location)))
     });
-    Accepted {
-        entries,
-        lacking: lacking.map(|life| life.id).collect(),
-    }
+    let (ids, headers): (Vec<ChunkId>, Vec<Stored>) = apart.unzip();
+    let told = Mutex::new(vec![false; ids.len()]);
+    read_all(pool, crew, &headers, &|at, head| {
+        let tells = ChunkHeader::decode(head).is_ok_and(|header| header.id == ids[at]);
+        told.lock()[at] = tells;
+    });
+    let told = told.into_inner();
+    let untold = ids.into_iter().zip(told).filter(|(_, told)| !told);
+    untold.map(|(id, _)| id).collect()
 }
 
 /// Whether one of several copies is not what it should be: a power cut may have taken it on one device only.
@@ -84,8 +101,8 @@ fn lacks_copy(pool: &Pool, record: &ChunkRecord) -> bool {
         .filter(|location| pool.has_segment(location.segment));
     record.locations.len() > 1
         && there.any(|location| {
-            let stored = crate::walk::read_stored(pool, location.segment, location.offset, record.stored());
-            !stored.is_ok_and(|stored| verified(record, &stored[HEADER_BYTES..]).is_some())
+            let payload = crate::walk::read_stored(pool, location.segment, location.payload, record.payload);
+            !payload.is_ok_and(|payload| verified(record, &payload).is_some())
         })
 }
 
@@ -152,26 +169,10 @@ fn verify_lives(pool: &Pool, crew: &Crew, lives: &mut [Life], prefix: usize) {
         .collect();
     let wanted: Vec<Stored> = firsts.iter().map(|(_, stored)| *stored).collect();
     let good: Vec<Mutex<bool>> = open.iter().map(|_| Mutex::new(false)).collect();
-    let spans = neighbours(&wanted);
-    let rest = Mutex::new(spans.iter());
-    crew.run(spans.len(), || {
-        let mut buffer = AlignedBuffer::default();
-        loop {
-            let Some(span) = rest.lock().next() else { break };
-            let Some((segment, extent)) = extent_of(pool, &wanted, span) else {
-                continue;
-            };
-            let bytes = buffer.reuse(extent.len());
-            if pool.read(segment, extent.start as u64, bytes).is_err() {
-                continue;
-            }
-            for at in span {
-                let (number, wanted) = firsts[*at];
-                let stored = wanted.of(&buffer, extent.start);
-                if let (Some(record), Some(stored)) = (records[number], stored) {
-                    *good[number].lock() = verified(record, stored).is_some();
-                }
-            }
+    read_all(pool, crew, &wanted, &|at, stored| {
+        let (number, _) = firsts[at];
+        if let Some(record) = records[number] {
+            *good[number].lock() = verified(record, stored).is_some();
         }
     });
     let verdicts: Vec<bool> = records
@@ -184,6 +185,30 @@ fn verify_lives(pool: &Pool, crew: &Crew, lives: &mut [Life], prefix: usize) {
     }
 }
 
+/// Calls `each` with the number and the bytes of what of `wanted` can be read, neighbours in one read.
+fn read_all(pool: &Pool, crew: &Crew, wanted: &[Stored], each: &(dyn Fn(usize, &[u8]) + Sync)) {
+    let spans = neighbours(wanted);
+    let rest = Mutex::new(spans.iter());
+    crew.run(spans.len(), || {
+        let mut buffer = AlignedBuffer::default();
+        loop {
+            let Some(span) = rest.lock().next() else { break };
+            let Some((segment, extent)) = extent_of(pool, wanted, span) else {
+                continue;
+            };
+            let bytes = buffer.reuse(extent.len());
+            if pool.read(segment, extent.start as u64, bytes).is_err() {
+                continue;
+            }
+            for at in span {
+                if let Some(stored) = wanted[*at].of(&buffer, extent.start) {
+                    each(*at, stored);
+                }
+            }
+        }
+    });
+}
+
 /// Whether a copy of a chunk holds what it should; an unreadable device says nothing about a torn tail.
 fn verifies(pool: &Pool, record: &ChunkRecord) -> bool {
     let mut unreadable = 0;
@@ -192,9 +217,9 @@ fn verifies(pool: &Pool, record: &ChunkRecord) -> bool {
         .iter()
         .flat_map(|location| [location; READ_ATTEMPTS]);
     for location in attempts {
-        match crate::walk::read_stored(pool, location.segment, location.offset, record.stored()) {
-            Ok(stored) => {
-                if verified(record, &stored[HEADER_BYTES..]).is_some() {
+        match crate::walk::read_stored(pool, location.segment, location.payload, record.payload) {
+            Ok(payload) => {
+                if verified(record, &payload).is_some() {
                     return true;
                 }
             }

@@ -36,15 +36,13 @@ impl ChunkStore {
     /// Hash and content of a chunk that a [`Survey`](crate::Survey) found, verified against the hash in its header;
     /// else why there is none.
     pub fn read_found(pool: &Pool, place: &ChunkPlace) -> Result<([u8; 32], Vec<u8>), String> {
-        let read = |length| {
-            read_stored(pool, place.segment, place.offset, length).map_err(|error| error.to_string())
+        let read = |offset, length| {
+            read_stored(pool, place.segment, offset, length).map_err(|error| error.to_string())
         };
-        let header = ChunkHeader::decode(&read(HEADER_BYTES as u32)?).map_err(|error| error.to_string())?;
-        let stored = read(header.stored())?;
-        let content = stored
-            .get(HEADER_BYTES..)
-            .and_then(|payload| compress::decompress(payload, header.compression, header.length as usize));
-        match content {
+        let head = read(place.offset, HEADER_BYTES as u32)?;
+        let header = ChunkHeader::decode(&head).map_err(|error| error.to_string())?;
+        let payload = read(place.payload, header.payload)?;
+        match compress::decompress(&payload, header.compression, header.length as usize) {
             Some(content) if header.id == place.id && *blake3::hash(&content).as_bytes() == header.hash => {
                 Ok((header.hash, content.to_vec()))
             }

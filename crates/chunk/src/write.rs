@@ -14,9 +14,10 @@ use terrace_store::{
 };
 
 use crate::{
+    appender::Chunk,
     books::{Claim, PinGuard},
     compress::{self, Scratch},
-    header::ChunkHeader,
+    header::{ChunkHeader, JOINED},
     record::{ChunkRecord, block_sums, dedup_key},
     store::{ChunkStore, meta_error},
     streams::StreamKey,
@@ -249,8 +250,8 @@ impl ChunkStore {
             length: content.len() as u32,
             payload: payload.len() as u32,
             hash,
+            distance: JOINED,
         };
-        let head = header.encode();
         let record = ChunkRecord {
             compression: code,
             length: header.length,
@@ -262,7 +263,11 @@ impl ChunkStore {
         let mut record = Some(record);
         let mut pin = None;
         let key = StreamKey::of(piece.placement);
-        self.append(key, piece.privileged, id, &[&head, payload], &mut |locations| {
+        let chunk = Chunk {
+            header: &header,
+            payload,
+        };
+        self.append(key, piece.privileged, &chunk, &mut |locations| {
             if let Some(mut record) = record.take() {
                 record.locations = locations;
                 pin = Some(self.keeper.enter(id, record));

@@ -2,6 +2,7 @@
 //! file took gigabytes and most of the time of a build. A file that is not named here would not run; the house
 //! (`crates/cli/tests/house.rs`) checks that none is missing.
 
+mod apart;
 mod away;
 mod basics;
 mod begun;

@@ -103,7 +103,7 @@ fn a_flipped_bit_in_the_sectors_of_a_block_is_seen() {
         index: info.segment,
     };
     // In the middle of the third block.
-    let at = info.offset as u64 + 88 + 2 * 4096 + 2000;
+    let at = info.offset as u64 + 2 * 4096 + 2000;
     let mut page = vec![0; 4096];
     let start = at / 4096 * 4096;
     pool.read(segment, start, &mut page).unwrap();

@@ -1,5 +1,5 @@
-//! A pool written by an earlier build, kept as compressed images: whatever the code becomes, it must open it, replay its
-//! log and find everything. `docs/format.md` tells when a new one is due.
+//! Pools written by earlier builds, kept as compressed images: whatever the code becomes, it must open them, replay their
+//! logs and find everything. `docs/format.md` tells when new ones are due.
 //!
 //! The same pool is made by this build as well, and must hold the same. With `TERRACE_STORE_IMAGES=1` in the environment its images
 //! take the place of those of the current format version; those of earlier versions stay.
@@ -14,14 +14,17 @@ use harness::{Machine, noise};
 use terrace_device::{Device, FileDevice};
 use terrace_pool::{OpenOptions, Pool};
 
-/// Of the images, as in the label.
-const VERSION: u32 = 1;
+/// The format versions of which images are kept.
+const STORED: [u32; 2] = [1, NEWEST];
+const NEWEST: u32 = 3;
+/// From this one on `tree/blocks` is in it, which does not compress and is whole blocks.
+const WITH_BLOCKS: u32 = 3;
 const IMAGES: [&str; 2] = ["fast.img", "slow.img"];
 
-fn stored(name: &str) -> PathBuf {
+fn stored(version: u32, name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("tests/stored_pool")
-        .join(format!("version-{VERSION}-{name}.zst"))
+        .join(format!("version-{version}-{name}.zst"))
 }
 
 fn text(lines: usize) -> String {
@@ -36,6 +39,7 @@ fn make(machine: &Machine) {
     let tree = machine.path("tree");
     fs::create_dir_all(tree.join("deep/deeper")).unwrap();
     fs::write(tree.join("noise"), noise(70_001, 1)).unwrap();
+    fs::write(tree.join("blocks"), noise(81_920, 3)).unwrap();
     fs::write(tree.join("text"), text(20_000)).unwrap();
     fs::write(tree.join("deep/again"), text(20_000)).unwrap();
     fs::write(tree.join("deep/deeper/small"), "small").unwrap();
@@ -66,29 +70,30 @@ fn the_pool_that_is_stored_can_be_made_anew_and_opens_on_another_machine() {
     for name in IMAGES {
         let image = fs::read(maker.path(name)).unwrap();
         if std::env::var_os("TERRACE_STORE_IMAGES").is_some_and(|value| value == "1") {
-            fs::create_dir_all(stored("").parent().unwrap()).unwrap();
-            fs::write(stored(name), zstd::encode_all(&image[..], 19).unwrap()).unwrap();
+            fs::write(stored(NEWEST, name), zstd::encode_all(&image[..], 19).unwrap()).unwrap();
         }
         fs::write(machine.path(name), image).unwrap();
     }
-    has_everything(&machine);
+    has_everything(&machine, NEWEST);
 }
 
 #[test]
-fn a_pool_of_an_earlier_build_opens_with_everything_in_it() {
-    let machine = Machine::new();
-    unpack(&machine);
-    has_everything(&machine);
+fn pools_of_earlier_builds_open_with_everything_in_them() {
+    for version in STORED {
+        let machine = Machine::new();
+        unpack(&machine, version);
+        has_everything(&machine, version);
+    }
 }
 
-fn unpack(machine: &Machine) {
+fn unpack(machine: &Machine, version: u32) {
     for name in IMAGES {
-        let image = zstd::decode_all(&fs::read(stored(name)).unwrap()[..]).unwrap();
+        let image = zstd::decode_all(&fs::read(stored(version, name)).unwrap()[..]).unwrap();
         fs::write(machine.path(name), image).unwrap();
     }
 }
 
-/// The version of the pool, as the status has it; the newest is the second.
+/// The version of the pool, as the status has it, and the newest.
 fn versions(machine: &Machine) -> (u64, u64) {
     let status = machine.json(&["status", "tank"]);
     let version = |key: &str| status[key].as_u64().unwrap();
@@ -98,7 +103,7 @@ fn versions(machine: &Machine) -> (u64, u64) {
 #[test]
 fn a_stored_pool_keeps_its_version_until_it_is_upgraded() {
     let machine = Machine::new();
-    unpack(&machine);
+    unpack(&machine, 1);
     machine.ok(&["pool", "import", "--search", &machine.text("")]);
     machine.run_with(&["put", "tank/data/one"], text(1000).as_bytes());
     machine.ok(&["stop", "tank"]);
@@ -106,27 +111,29 @@ fn a_stored_pool_keeps_its_version_until_it_is_upgraded() {
     assert_eq!(listed[0]["format_version"], 1, "{listed}");
     assert_eq!(listed[0]["can_be_upgraded"], true, "{listed}");
     machine.run_with(&["put", "tank/data/two"], text(1000).as_bytes());
-    assert_eq!(versions(&machine), (1, 2));
+    assert_eq!(versions(&machine), (1, 3));
     assert!(machine.ok(&["status"]).contains("'terrace pool upgrade tank -n'"));
 
     let told = machine.ok(&["pool", "upgrade", "tank", "-n"]);
     assert!(
-        told.contains("2: checksums") && told.contains("cannot open"),
+        told.contains("2: checksums")
+            && told.contains("3: what does not compress")
+            && told.contains("cannot open"),
         "{told}"
     );
     machine.error_last(&["pool", "upgrade", "tank"], 1);
-    assert_eq!(versions(&machine), (1, 2));
+    assert_eq!(versions(&machine), (1, 3));
 
     let done = machine.json(&["pool", "upgrade", "tank", "--yes"]);
     assert_eq!(
         (&done["format_version"], &done["upgraded"]),
-        (&2.into(), &true.into())
+        (&3.into(), &true.into())
     );
     assert!(!machine.ok(&["status"]).contains("pool upgrade"));
-    assert!(machine.ok(&["events"]).contains("format version 2, before 1"));
+    assert!(machine.ok(&["events"]).contains("format version 3, before 1"));
     machine.run_with(&["put", "tank/data/three"], text(1000).as_bytes());
     machine.kill_daemon("tank");
-    assert_eq!(versions(&machine), (2, 2));
+    assert_eq!(versions(&machine), (3, 3));
     let again = machine.ok(&["pool", "upgrade", "tank"]);
     assert!(again.contains("the newest"), "{again}");
     for name in ["one", "two", "three"] {
@@ -141,12 +148,12 @@ fn a_stored_pool_keeps_its_version_until_it_is_upgraded() {
 fn a_pool_of_a_newer_terrace_is_called_that() {
     let machine = Machine::new();
     machine.make_pool();
-    assert_eq!(versions(&machine), (2, 2));
+    assert_eq!(versions(&machine), (3, 3));
     machine.ok(&["stop", "tank"]);
     let open = |name: &&str| -> Arc<dyn Device> { Arc::new(FileDevice::open(&machine.path(name)).unwrap()) };
     let pool = Pool::open(IMAGES.iter().map(open).collect(), OpenOptions::default()).unwrap();
     let mut root = pool.read_root().unwrap().unwrap();
-    root[0] = 3;
+    root[0] = 4;
     pool.write_root(&root).unwrap();
     drop(pool);
     for command in [
@@ -157,7 +164,7 @@ fn a_pool_of_a_newer_terrace_is_called_that() {
         let error = machine.error_last(command, 1);
         let says = |words: &str| assert!(error.contains(words), "{command:?}: {error}");
         says("made by a newer terrace");
-        says("version is 3, this one knows up to 2");
+        says("version is 4, this one knows up to 3");
         assert!(!error.contains("damaged"), "{error}");
     }
 }
@@ -196,7 +203,7 @@ fn a_pool_whose_root_records_are_of_a_newer_terrace_is_called_that() {
 }
 
 /// The pool whose images lie there is imported, whole, and goes on.
-fn has_everything(machine: &Machine) {
+fn has_everything(machine: &Machine, version: u32) {
     let directory = machine.text("");
     machine.ok(&["pool", "import", "--search", &directory]);
     let report = machine.json(&["verify", "tank"]);
@@ -215,6 +222,9 @@ fn has_everything(machine: &Machine) {
     for (tree, first) in [("past/tree", 1), ("tight", 1)] {
         let tree = machine.path(tree);
         assert!(fs::read(tree.join("noise")).unwrap() == noise(70_001, first));
+        if version >= WITH_BLOCKS {
+            assert!(fs::read(tree.join("blocks")).unwrap() == noise(81_920, 3));
+        }
         assert!(fs::read(tree.join("text")).unwrap() == text(20_000).as_bytes());
         assert!(fs::read(tree.join("second")).unwrap() == text(20_000).as_bytes());
         assert!(fs::read(tree.join("deep/again")).unwrap() == text(20_000).as_bytes());

@@ -316,7 +316,7 @@ pub(crate) fn slice_of(rest: &mut Vec<Moving>, most_bytes: u64) -> Vec<Moving> {
     rest.drain(..count).collect()
 }
 
-/// Takes those off `rest` that one read of their device brings together with the first: a user who reads there meanwhile
+/// Takes those off `rest` that one read of their device brings together with the first (and one more their headers, if these lie apart): a user who reads there meanwhile
 /// waits for no more than that. They stay in the order in which they are read. About so many bytes at most.
 pub(crate) fn request_of(rest: &mut Vec<Moving>, most_bytes: u64) -> Vec<Moving> {
     let Some(first) = rest.first().copied() else {

@@ -180,7 +180,7 @@ pub struct ChunkInfo {
     pub device: u16,
     /// Segment of the first copy on that device.
     pub segment: u32,
-    /// Where the first copy begins in that segment, bytes.
+    /// Where the payload of the first copy begins in that segment, bytes.
     pub offset: u32,
     /// References, in blocks.
     pub references: i64,

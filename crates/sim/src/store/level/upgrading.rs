@@ -20,11 +20,11 @@ pub(crate) enum Upgrade {
 }
 
 impl Run {
-    /// Makes some pools with the first version; before the pool is made.
+    /// Makes some pools with an earlier version; before the pool is made.
     pub(super) fn choose_version(&mut self) {
         if self.upgrading.chance(1, 6) {
-            self.rig.format_version = 1;
-            trace!(self.trace, "a pool of the first version");
+            self.rig.format_version = self.upgrading.between(1, u64::from(FORMAT_NEWEST) - 1) as u8;
+            trace!(self.trace, "a pool of version {}", self.rig.format_version);
             self.upgrade = Upgrade::Unasked;
         }
     }
@@ -51,7 +51,10 @@ impl Run {
     pub(super) fn check_version(&mut self) -> Check {
         let version = self.store()?.format_version();
         match self.upgrade {
-            Upgrade::Unasked => ensure!(version == 1, "version {version}, and nobody asked for that"),
+            Upgrade::Unasked => ensure!(
+                version == self.rig.format_version,
+                "version {version}, and nobody asked for that"
+            ),
             Upgrade::Done => ensure!(version == FORMAT_NEWEST, "version {version} after an upgrade"),
             // A checkpoint or an opening finds out.
             Upgrade::Begun if version == FORMAT_NEWEST => self.upgrade = Upgrade::Done,
