@@ -228,6 +228,22 @@ impl Session {
         Ok(())
     }
 
+    /// Refuses as [`unmount`](Self::unmount) would with [`UnmountMode::IfUnused`], and changes nothing.
+    pub fn check_unused(&self) -> Result<(), FuseError> {
+        if self.is_ended() || self.taken_down.load(Ordering::SeqCst) || !self.is_here()? {
+            return Ok(());
+        }
+        let directory = self.directory.clone();
+        match mount_table::other_place(&directory, self.device_minor)? {
+            Some(other) => Err(FuseError::Elsewhere {
+                directory,
+                other: other.display().to_string(),
+            }),
+            None if mount::is_in_use(&directory) => Err(FuseError::Busy { directory }),
+            None => Ok(()),
+        }
+    }
+
     /// Whether it is still mounted where it was.
     fn is_here(&self) -> Result<bool, FuseError> {
         let entries = mount_table::mounts()?;

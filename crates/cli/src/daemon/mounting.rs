@@ -301,6 +301,25 @@ impl Mounts {
         Ok(json!({ "unmounted": directories, "forgotten": missing }))
     }
 
+    /// Refuses while a mount is in use. One in which others of ours are mounted is in use by these, and goes after them.
+    pub fn refuse_busy(&self) -> Result<(), Failure> {
+        let _mounting = self.shared.mounting.lock();
+        let sessions = self.sessions(|_| true);
+        let holds_another = |directory: &Path| {
+            let mut others = sessions.iter().map(|(known, _)| &known.directory);
+            others.any(|other| other != directory && other.starts_with(directory))
+        };
+        let alone = sessions
+            .iter()
+            .filter(|(known, _)| !holds_another(&known.directory));
+        for (known, session) in alone {
+            session
+                .check_unused()
+                .map_err(|error| unmount_failure(&known.directory, &error))?;
+        }
+        Ok(())
+    }
+
     /// Takes all mounts away and forgets them; nothing can be mounted afterwards. If one is in use all stay.
     pub fn unmount_all(&self, engine: &Arc<Engine>, force: bool) -> Result<(), Failure> {
         let mode = if force {
@@ -312,7 +331,7 @@ impl Mounts {
         let mut gone: Vec<KnownMount> = Vec::new();
         for (known, session) in self.sessions(|_| true) {
             if let Err(failure) = self.end(&known.directory, &session, mode) {
-                for known in gone {
+                for known in gone.into_iter().rev() {
                     let again = self.shared.change_list(|list| list.push(known.clone()));
                     if let Err(failure) = again.and_then(|()| self.make(engine, known)) {
                         tracing::error!("{failure}");
@@ -377,27 +396,19 @@ impl Mounts {
         }
     }
 
+    /// The last one first: it may be mounted in an earlier one, which is in use as long.
     fn sessions(&self, wanted: impl Fn(&KnownMount) -> bool) -> Vec<(KnownMount, Arc<Session>)> {
         let mounted = self.shared.mounted.lock();
-        let found = mounted.iter().filter(|mount| wanted(&mount.known));
+        let found = mounted.iter().rev().filter(|mount| wanted(&mount.known));
         found
             .map(|mount| (mount.known.clone(), mount.session.clone()))
             .collect()
     }
 
     fn end(&self, directory: &Path, session: &Arc<Session>, mode: UnmountMode) -> Result<(), Failure> {
-        let what = format!("unmount '{}'", directory.display());
-        session.unmount(mode).map_err(|error| match error {
-            FuseError::Busy { .. } => Failure::new(
-                what,
-                "it is in use",
-                format!(
-                    "close what uses it ('fuser -vm {}' lists it), or add --force",
-                    directory.display()
-                ),
-            ),
-            error => failed(&what, &error),
-        })?;
+        session
+            .unmount(mode)
+            .map_err(|error| unmount_failure(directory, &error))?;
         self.shared.ended(session, directory);
         Ok(())
     }
@@ -478,6 +489,21 @@ impl Shared {
         let mut list = registry.mounts(&self.pool)?;
         change(&mut list);
         registry.save_mounts(&self.pool, &list)
+    }
+}
+
+fn unmount_failure(directory: &Path, error: &FuseError) -> Failure {
+    let what = format!("unmount '{}'", directory.display());
+    match error {
+        FuseError::Busy { .. } => Failure::new(
+            what,
+            "it is in use",
+            format!(
+                "close what uses it ('fuser -vm {}' lists it), or add --force",
+                directory.display()
+            ),
+        ),
+        error => failed(&what, error),
     }
 }
 
