@@ -192,6 +192,7 @@ fn wrong_properties_are_wrong_usage_everywhere() {
         &["set", "quota=lots", "tank/data"],
         &["set", "used=1", "tank/data"],
         &["set", "compression", "tank/data"],
+        &["set", "pin=", "tank/data"],
         &["get", "nonsense", "tank/data"],
         &["inherit", "nonsense", "tank/data"],
         &["fs", "create", "tank/other", "-o", "compression=best"],
@@ -210,6 +211,10 @@ fn wrong_properties_are_wrong_usage_everywhere() {
         &["set", "block_size=512", "tank/data"],
         &["tier", "set", "low_water=99%", "tank/fast"],
         &["tier", "set", "landing=on", "tank/none"],
+        &["set", "pin=none-such", "tank/data"],
+        &["fs", "create", "tank/other", "-o", "pin=none-such"],
+        &["pin", "tank/data", "none-such"],
+        &["pin", "tank/data", "none-such", "-n"],
     ] {
         machine.error(words, 1);
     }
