@@ -281,7 +281,17 @@ fn readonly_takes_effect_under_whoever_writes() {
     machine.ok(&["mount", "tank/data", &machine.text("mounted")]);
     let mut open = std::fs::File::create(directory.join("file")).unwrap();
     std::io::Write::write_all(&mut open, b"before").unwrap();
-    machine.ok(&["set", "readonly=on", "tank/data"]);
+    let told = |words: &[&str]| {
+        let output = machine.run(words);
+        assert!(output.status.success(), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let note = told(&["set", "readonly=on", "tank"]);
+    let place = format!("'tank/data' is mounted at '{}'", directory.display());
+    assert!(note.starts_with(&place) && note.contains("refused"), "{note}");
+    // It is so already.
+    assert_eq!(told(&["set", "readonly=on", "tank/data"]), "");
+    assert_eq!(told(&["inherit", "readonly", "tank"]), "");
     let refused = std::io::Write::write_all(&mut open, b" and after").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     assert!(std::fs::write(directory.join("other"), b"x").is_err());
@@ -294,6 +304,30 @@ fn readonly_takes_effect_under_whoever_writes() {
         std::fs::read(directory.join("file")).unwrap(),
         b"before and after"
     );
+    // Once nobody has a file open for writing the kernel says so of the mount too; it was mounted so or not.
+    let is_shown = || {
+        let flags = rustix::fs::statvfs(&directory).unwrap().f_flag;
+        flags.contains(rustix::fs::StatVfsMountFlags::RDONLY)
+    };
+    let turn_over = || {
+        assert!(is_shown());
+        std::fs::write(directory.join("other"), b"x").unwrap_err();
+        machine.ok(&["set", "readonly=off", "tank/data"]);
+        assert!(!is_shown());
+        std::fs::write(directory.join("other"), b"x").unwrap();
+        machine.ok(&["set", "readonly=on", "tank/data"]);
+    };
+    machine.ok(&["set", "readonly=on", "tank/data"]);
+    turn_over();
+    machine.ok(&["unmount", &machine.text("mounted")]);
+    machine.ok(&["mount", "tank/data", &machine.text("mounted")]);
+    turn_over();
+    machine.ok(&["unmount", &machine.text("mounted")]);
+    // What was asked for is not taken back by the property.
+    machine.ok(&["mount", "tank/data", &machine.text("mounted"), "-o", "ro"]);
+    machine.ok(&["set", "readonly=off", "tank/data"]);
+    assert!(is_shown());
+    assert_eq!(told(&["set", "readonly=on", "tank/data"]), "");
     machine.ok(&["unmount", &machine.text("mounted")]);
 
     machine.ok(&["volume", "create", "tank/disk", "--size", "16M"]);
@@ -315,7 +349,8 @@ fn readonly_takes_effect_under_whoever_writes() {
         .unwrap();
     std::os::unix::fs::FileExt::write_all_at(&writer, &[7; 4096], 0).unwrap();
     writer.sync_all().unwrap();
-    machine.ok(&["set", "readonly=on", "tank/disk"]);
+    let note = told(&["set", "readonly=on", "tank/disk"]);
+    assert!(note.contains(&device) && note.contains("refused"), "{note}");
     assert_eq!(shown(), "1");
     let written =
         std::os::unix::fs::FileExt::write_all_at(&writer, &[8; 4096], 0).and_then(|()| writer.sync_all());

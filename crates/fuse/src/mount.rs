@@ -238,6 +238,34 @@ pub(crate) fn unmount(directory: &Path, mode: UnmountMode) -> Result<(), FuseErr
     })
 }
 
+/// Has the kernel refuse changes through the mount at `directory` (absolute), or not any more. It does not begin to while a file is
+/// open for writing there, nor for anybody but root, nor before Linux 5.12.
+pub(crate) fn set_read_only(directory: &Path, read_only: bool) -> io::Result<()> {
+    let path = CString::new(directory.as_os_str().as_bytes())?;
+    let attribute = |wanted| if wanted { libc::MOUNT_ATTR_RDONLY } else { 0 };
+    let change = libc::mount_attr {
+        attr_set: attribute(read_only),
+        attr_clr: attribute(!read_only),
+        propagation: 0,
+        userns_fd: 0,
+    };
+    // SAFETY: the path ends in a zero, the kernel reads one `mount_attr`, and both outlive the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::AT_SYMLINK_NOFOLLOW,
+            &raw const change,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Whether something is open at `directory` (absolute), so that [`UnmountMode::IfUnused`] would refuse. Changes nothing.
 pub(crate) fn is_in_use(directory: &Path) -> bool {
     if !rustix::process::geteuid().is_root() {

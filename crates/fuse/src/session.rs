@@ -228,6 +228,15 @@ impl Session {
         Ok(())
     }
 
+    /// Tells the kernel whether changes are refused, so that it says so of the mount and passes none on; they have to be refused here
+    /// too, as it may not do that ([`mount::set_read_only`]).
+    pub fn show_read_only(&self, read_only: bool) -> Result<(), FuseError> {
+        match self.is_here()? {
+            true => Ok(mount::set_read_only(&self.directory, read_only)?),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses as [`unmount`](Self::unmount) would with [`UnmountMode::IfUnused`], and changes nothing.
     pub fn check_unused(&self) -> Result<(), FuseError> {
         if self.is_ended() || self.taken_down.load(Ordering::SeqCst) || !self.is_here()? {

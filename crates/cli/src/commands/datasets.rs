@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_device::{format_size, parse_size};
 
-use super::{Session, logged, pools::parse_properties, running::running_pools};
+use super::{Session, logged, pools::parse_properties, running::running_pools, tell_note};
 use crate::{
     dataset_arguments::{FsCommand, GetArguments, ListArguments, ListKind, VolumeCommand},
     flags::Consent,
@@ -301,24 +301,16 @@ pub fn print_properties(session: &Session, rows: &[Value]) -> Result<(), Failure
 /// `terrace set`.
 pub fn set(session: &Session, properties: &[String], target: &str) -> Result<(), Failure> {
     let properties = parse_properties(properties)?;
-    session
-        .change(
-            target,
-            "set_properties",
-            json!({ "name": target, "properties": properties }),
-        )
-        .map(drop)
+    let arguments = json!({ "name": target, "properties": properties });
+    tell_note(&session.change(target, "set_properties", arguments)?);
+    Ok(())
 }
 
 /// `terrace inherit`.
 pub fn inherit(session: &Session, property: &str, dataset: &str) -> Result<(), Failure> {
-    session
-        .change(
-            dataset,
-            "inherit",
-            json!({ "name": dataset, "property": property }),
-        )
-        .map(drop)
+    let arguments = json!({ "name": dataset, "property": property });
+    tell_note(&session.change(dataset, "inherit", arguments)?);
+    Ok(())
 }
 
 /// `terrace rename`.

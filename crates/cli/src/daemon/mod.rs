@@ -20,6 +20,7 @@ mod moves;
 mod paths;
 mod placement;
 mod read_ahead;
+mod readonly;
 mod remembered;
 mod stored_once;
 mod subject;

@@ -219,20 +219,20 @@ impl Mounts {
                         .map_err(|error| failed(&what, &error))?,
                 )
             }
-            None => {
-                options.read_only |= state.settings().readonly;
-                Content::Live(
-                    datasets
-                        .filesystem(dataset)
-                        .map_err(|error| failed(&what, &error))?,
-                )
-            }
+            None => Content::Live(
+                datasets
+                    .filesystem(dataset)
+                    .map_err(|error| failed(&what, &error))?,
+            ),
         };
         let past = DatasetPast::new(datasets.clone(), dataset).map_err(|error| failed(&what, &error))?;
         let past: Arc<dyn Past> = Arc::new(past);
         let session = terrace_fuse::mount(&known.directory, content, Some(past), &options)
             .map_err(|error| mount_failure(&what, &error))?;
         read_ahead::raise(&known.directory);
+        if is_writable(&known) {
+            show_read_only(&session, state.settings().readonly);
+        }
         let session = Arc::new(session);
         let directory = known.directory.clone();
         self.shared.mounted.lock().push(Mounted {
@@ -396,6 +396,21 @@ impl Mounts {
         }
     }
 
+    /// The property 'readonly' may be another one now.
+    pub fn readonly_changed(&self, engine: &Engine) {
+        for (known, session) in self.sessions(is_writable) {
+            if let Ok(state) = engine.datasets().state(&known.dataset) {
+                show_read_only(&session, state.settings().readonly);
+            }
+        }
+    }
+
+    /// Where changes of a filesystem can be made, as far as its properties let them.
+    pub fn written_at(&self, dataset: &str) -> Option<PathBuf> {
+        let found = self.sessions(|known| is_writable(known) && known.dataset == dataset);
+        found.into_iter().map(|(known, _)| known.directory).next()
+    }
+
     /// The last one first: it may be mounted in an earlier one, which is in use as long.
     fn sessions(&self, wanted: impl Fn(&KnownMount) -> bool) -> Vec<(KnownMount, Arc<Session>)> {
         let mounted = self.shared.mounted.lock();
@@ -445,6 +460,18 @@ fn others_at(directory: &Path) -> Option<String> {
 /// Whether a mount shows its dataset as it is now.
 fn is_live(mount: &KnownMount) -> bool {
     !mount.dataset.contains('@') && !mount.options.iter().any(|option| option.starts_with("at="))
+}
+
+/// Whether changes can be made there: only what can never be written is mounted so, as the property may be set otherwise.
+fn is_writable(mount: &KnownMount) -> bool {
+    is_live(mount) && !mount.options.iter().any(|option| option == "ro")
+}
+
+/// Tells the kernel of 'readonly'; the filesystem refuses by itself, so where the kernel cannot be told little is lost.
+fn show_read_only(session: &Session, read_only: bool) {
+    if let Err(error) = session.show_read_only(read_only) {
+        tracing::debug!("tell '{}' of 'readonly': {error}", session.directory().display());
+    }
 }
 
 impl Shared {
