@@ -224,6 +224,34 @@ fn wrong_properties_are_wrong_usage_everywhere() {
 }
 
 #[test]
+fn what_is_no_name_of_a_dataset_is_told_as_what_it_is() {
+    let machine = Machine::with_volume();
+    machine.ok(&["snapshot", "tank/vm@one"]);
+    let missing = machine.text("no/such/directory/device");
+    let tier = format!("fast={missing}:64M");
+    for (words, status, told) in [
+        (&["rename", "tank", "pond"][..], 2, "a pool keeps the name"),
+        (&["rename", "tank/vm", "disk"], 2, "write 'tank/disk'"),
+        (&["rename", "tank/vm", "pond/disk"], 1, "different pools"),
+        (&["attach", "/dev/sda"], 2, "a path of this machine"),
+        (&["prune", "tank/vm@one"], 2, "name its dataset, 'tank/vm'"),
+        (
+            &["pool", "create", "pond", "--tier", &tier],
+            1,
+            "make the directory",
+        ),
+    ] {
+        let line = machine.error(words, status);
+        assert!(line.contains(told), "{words:?}: {line}");
+    }
+    machine.ok(&["rename", "tank/vm@one", "two"]);
+    let told = machine.ok(&["prune", "tank/vm", "-n"]);
+    assert!(told.contains("nothing of 'tank/vm'"), "{told}");
+    let told = machine.ok(&["volume", "resize", "tank/vm", "64M", "-n"]);
+    assert_eq!(told, "would change nothing: 'tank/vm' has 64M\n");
+}
+
+#[test]
 fn a_mistake_is_told_with_what_may_have_been_meant_beside_it() {
     let machine = Machine::new();
     let told = |words: &[&str]| {

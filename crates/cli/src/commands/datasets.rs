@@ -96,7 +96,13 @@ fn resize(session: &Session, volume: &str, size_bytes: u64, consent: Consent) ->
         if session.json {
             return output::json(&plan);
         }
-        return output::line(&format!("would {change}"));
+        return match now == before {
+            true => output::line(&format!(
+                "would change nothing: '{volume}' has {}",
+                format_size(now)
+            )),
+            false => output::line(&format!("would {change}")),
+        };
     }
     if shrinks {
         output::confirm(&change, consent.yes)?;
@@ -320,14 +326,19 @@ pub fn rename(session: &Session, from: &str, to: &str) -> Result<(), Failure> {
         Some((dataset, _)) if !to.contains(['/', '@']) => format!("{dataset}@{to}"),
         _ => to.to_owned(),
     };
-    let (pool, _) = split_pool(from)?;
-    let (other, _) = split_pool(&to)?;
+    let (pool, below) = split_pool(from)?;
+    let (other, new) = split_pool(&to)?;
+    let refused = |why: &str, remedy: &str| Failure::new(format!("rename '{from}' to '{to}'"), why, remedy);
+    if below.is_empty() {
+        let why = "a pool keeps the name that it was made with";
+        return Err(refused(why, "rename the datasets in it").as_usage());
+    }
+    if new.is_empty() && pool != other {
+        let remedy = format!("write '{pool}/{to}'");
+        return Err(refused("the new name has to be whole", &remedy).as_usage());
+    }
     if pool != other {
-        return Err(Failure::new(
-            format!("rename '{from}' to '{to}'"),
-            "these are different pools",
-            "copy the files instead",
-        ));
+        return Err(refused("these are different pools", "copy the files instead"));
     }
     session
         .change(from, "rename", json!({ "from": from, "to": to }))
@@ -404,11 +415,11 @@ pub fn prune(session: &Session, dataset: &str, dry_run: bool) -> Result<(), Fail
         return output::json(&report);
     }
     let verb = if dry_run { "would let go of" } else { "let go of" };
-    let checkpoints = report["checkpoints"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str);
+    let checkpoints = report["checkpoints"].as_array().into_iter().flatten();
+    let checkpoints: Vec<&str> = checkpoints.filter_map(Value::as_str).collect();
+    if dry_run && checkpoints.is_empty() {
+        return output::line(&format!("would let go of nothing of '{dataset}'"));
+    }
     checkpoints
         .into_iter()
         .try_for_each(|name| output::line(&format!("{verb} {name}")))

@@ -434,6 +434,14 @@ impl Daemon {
     pub(super) fn prune(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let name = parameters.text("name")?;
         let dry_run = parameters.flag("dry_run")?;
+        if let Some((dataset, _)) = name.split_once('@') {
+            return Err(Failure::new(
+                format!("prune '{name}'"),
+                "a snapshot has a name, and 'retention' lets go of none that has one",
+                format!("name its dataset, '{dataset}', or use 'terrace destroy {name}'"),
+            )
+            .as_usage());
+        }
         let report = self.engine.datasets().prune(&name, dry_run);
         let report = report.map_err(|error| failed(&format!("prune '{name}'"), &error))?;
         Ok(json!({ "pruned": !dry_run, "checkpoints": report.snapshots }))
