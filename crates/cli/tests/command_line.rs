@@ -193,6 +193,8 @@ fn wrong_properties_are_wrong_usage_everywhere() {
         &["set", "used=1", "tank/data"],
         &["set", "compression", "tank/data"],
         &["set", "pin=", "tank/data"],
+        &["hold", "no good", "tank/data@one"],
+        &["release", "keep", "tank/data"],
         &["get", "nonsense", "tank/data"],
         &["inherit", "nonsense", "tank/data"],
         &["fs", "create", "tank/other", "-o", "compression=best"],
@@ -245,6 +247,9 @@ fn what_is_no_name_of_a_dataset_is_told_as_what_it_is() {
         assert!(line.contains(told), "{words:?}: {line}");
     }
     machine.ok(&["rename", "tank/vm@one", "two"]);
+    let rows = machine.json(&["list", "tank/vm", "tank/vm@two", "tank"]);
+    let names: Vec<_> = rows.as_array().unwrap().iter().map(|row| &row["name"]).collect();
+    assert_eq!(names, ["tank/vm", "tank/vm@two", "tank"]);
     let told = machine.ok(&["prune", "tank/vm", "-n"]);
     assert!(told.contains("nothing of 'tank/vm'"), "{told}");
     let told = machine.ok(&["volume", "resize", "tank/vm", "64M", "-n"]);

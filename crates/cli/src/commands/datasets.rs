@@ -155,22 +155,29 @@ pub fn list(session: &Session, arguments: &ListArguments) -> Result<(), Failure>
     let all = arguments.kinds.contains(&ListKind::All);
     let wants = |kind: ListKind| all || arguments.kinds.contains(&kind);
     let none = arguments.kinds.is_empty();
-    let request = json!({
-        "target": arguments.target,
-        "recursive": arguments.recursive,
-        "filesystems": none || wants(ListKind::Fs),
-        "volumes": none || wants(ListKind::Volume),
-        "snapshots": wants(ListKind::Snapshot),
-    });
+    let request = |target: Option<&str>| {
+        json!({
+            "target": target,
+            "recursive": arguments.recursive,
+            "filesystems": none || wants(ListKind::Fs),
+            "volumes": none || wants(ListKind::Volume),
+            "snapshots": wants(ListKind::Snapshot),
+        })
+    };
     let mut rows: Vec<Value> = Vec::new();
-    match &arguments.target {
-        Some(target) => rows.extend(session.client_for(target)?.ask::<Vec<Value>>("list", request)?),
-        // A machine without pools has no datasets.
-        None if Registry::new(&session.places).pools()?.is_empty() => {}
-        None => {
-            for (_, mut client) in running_pools(session, None)? {
-                rows.extend(client.ask::<Vec<Value>>("list", request.clone())?);
+    for target in &arguments.targets {
+        let mut client = session.client_for(target)?;
+        for row in client.ask::<Vec<Value>>("list", request(Some(target)))? {
+            // One may lie below another.
+            if !rows.iter().any(|other| other["name"] == row["name"]) {
+                rows.push(row);
             }
+        }
+    }
+    // A machine without pools has no datasets.
+    if arguments.targets.is_empty() && !Registry::new(&session.places).pools()?.is_empty() {
+        for (_, mut client) in running_pools(session, None)? {
+            rows.extend(client.ask::<Vec<Value>>("list", request(None))?);
         }
     }
     if session.json {

@@ -427,7 +427,7 @@ impl Daemon {
         } else {
             (format!("hold '{name}'"), datasets.hold(&tag, &name))
         };
-        outcome.map_err(|error| failed(&what, &error))?;
+        outcome.map_err(|error| refused(&what, &error))?;
         Ok(Value::Null)
     }
 
