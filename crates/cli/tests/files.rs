@@ -195,13 +195,15 @@ fn several_sources_go_into_a_directory_alone() {
     machine.run_with(&["put", "tank/data/file"], b"as it was");
     for target in ["tank/data/new", "tank/data/file"] {
         let line = machine.error(&["put", target, "one", "two"], 1);
-        assert!(line.contains("several sources"), "{line}");
+        assert!(line.contains("a directory is meant"), "{line}");
     }
+    machine.error(&["put", "tank/data/new/", "one"], 1);
     let line = machine.error(&["put", "tank/data", "one", "-"], 2);
     assert!(line.contains("standard input"), "{line}");
     assert_eq!(machine.ok(&["ls", "tank/data"]), "file\n");
     assert_eq!(machine.ok(&["cat", "tank/data/file"]), "as it was");
-    machine.ok(&["put", "tank/data", "dir"]);
+    machine.ok(&["put", "tank/data/dir/", "dir"]);
+    machine.ok(&["put", "tank/data/dir/", "one"]);
     machine.ok(&["put", "tank/data/dir", "one", "two"]);
     assert_eq!(machine.ok(&["ls", "tank/data/dir"]), "one\ntwo\n");
 }

@@ -238,7 +238,11 @@ fn put_one(
         }
     };
     let mut client: Client = session.client_for(target)?;
-    let request = json!({ "target": target, "name": name, "into_directory": is_one_of_several });
+    // As cp has it: what is written as a directory is none to be made of a file.
+    let means_directory = target.ends_with('/') && source.is_none_or(|source| !source.is_dir());
+    let request = json!({
+        "target": target, "name": name, "into_directory": is_one_of_several || means_directory,
+    });
     client.send("put_tree", logged(request))?;
     let sent = match source {
         Some(source) => {

@@ -131,12 +131,12 @@ impl Daemon {
                 (found.object, own_name.unwrap_or_default())
             }
             Ok(found) if found.kind == FileKind::Directory => return Err(fail(&FsError::IsDirectory)),
-            // Under one name each would take the place of the one before.
+            // Under one name each of several sources would take the place of the one before.
             Ok(_) | Err(FsError::NotFound) if parameters.flag("into_directory")? => {
                 return Err(Failure::new(
                     format!("write '{name}'"),
-                    "several sources need a directory that exists, and this is none",
-                    "name one that 'terrace ls' shows, or put them one by one",
+                    "a directory is meant, and there is none of that name",
+                    "name one that 'terrace ls' shows, or the new file of a single source",
                 ));
             }
             Ok(_) | Err(FsError::NotFound) => {
