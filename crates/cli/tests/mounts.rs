@@ -281,22 +281,30 @@ fn mounts_in_mounts_go_with_the_pool_and_come_back() {
         return;
     };
     machine.ok(&["fs", "create", "tank/inner"]);
-    fs::create_dir(machine.path("mnt/inner")).unwrap();
-    machine.ok(&["mount", "tank/inner", "mnt/inner"]);
-    fs::write(machine.path("mnt/inner/file"), "inside").unwrap();
-    let open = fs::File::open(machine.path("mnt/inner/file")).unwrap();
-    for saved in [&open, &fs::File::open(machine.path("mnt")).unwrap()] {
+    fs::create_dir_all(machine.path("mnt/deep/inner")).unwrap();
+    machine.ok(&["mount", "tank/inner", "mnt/deep/inner"]);
+    fs::write(machine.path("mnt/deep/inner/file"), "inside").unwrap();
+    let open = fs::File::open(machine.path("mnt/deep/inner/file")).unwrap();
+    for saved in [&open, &fs::File::open(machine.path("mnt/deep")).unwrap()] {
         saved.sync_all().unwrap();
     }
     let line = machine.error(&["pool", "destroy", "tank", "-n"], 1);
-    assert!(line.contains(&machine.text("mnt/inner")), "{line}");
+    assert!(line.contains(&machine.text("mnt/deep/inner")), "{line}");
     drop(open);
     machine.ok(&["pool", "destroy", "tank", "-n"]);
     machine.kill_daemon("tank");
     machine.ok(&["start", "tank"]);
-    assert_eq!(fs::read(machine.path("mnt/inner/file")).unwrap(), b"inside");
+    assert_eq!(fs::read(machine.path("mnt/deep/inner/file")).unwrap(), b"inside");
     machine.ok(&["stop", "tank"]);
     assert!(!mounted(&machine));
+    // Those of a dead daemon: with the outer one nothing is left of the place of the inner one.
+    machine.ok(&["mount", "tank/data", "mnt"]);
+    machine.ok(&["mount", "tank/inner", "mnt/deep/inner"]);
+    machine.kill_daemon("tank");
+    machine.ok(&["stop", "tank"]);
+    assert!(!mounted(&machine));
+    machine.ok(&["start", "tank"]);
+    assert_eq!(machine.json(&["mount"]), json!([]));
 }
 
 #[test]

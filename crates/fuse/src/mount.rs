@@ -320,10 +320,17 @@ fn is_dead(entry: &mount_table::MountEntry) -> bool {
 /// Takes away a mount of ours at `directory` whose daemon was killed; true if there was one. Mounts of other kinds,
 /// and ours with a live daemon, are left alone.
 pub fn clear_stale(directory: &Path) -> Result<bool, FuseError> {
-    let directory: PathBuf = mount_table::absolute(directory).map_err(|cause| FuseError::Directory {
-        directory: directory.into(),
-        cause,
-    })?;
+    let directory: PathBuf = match mount_table::absolute(directory) {
+        Ok(directory) => directory,
+        // Nothing is mounted at what is not there: it lay in another mount, which has gone with all in it.
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(cause) => {
+            return Err(FuseError::Directory {
+                directory: directory.into(),
+                cause,
+            });
+        }
+    };
     let mut cleared = false;
     // Several may lie on top of each other; the bound is for a table that changes while we look.
     for _ in 0..16 {
