@@ -292,6 +292,9 @@ fn mounts_in_mounts_go_with_the_pool_and_come_back() {
     assert!(line.contains(&machine.text("mnt/deep/inner")), "{line}");
     drop(open);
     machine.ok(&["pool", "destroy", "tank", "-n"]);
+    let line = machine.error(&["unmount", "mnt"], 1);
+    let told = format!("'{}' is mounted in it", machine.text("mnt/deep/inner"));
+    assert!(line.contains(&told), "{line}");
     machine.kill_daemon("tank");
     machine.ok(&["start", "tank"]);
     assert_eq!(fs::read(machine.path("mnt/deep/inner/file")).unwrap(), b"inside");

@@ -457,6 +457,13 @@ fn others_at(directory: &Path) -> Option<String> {
     Some(format!("{} of type {}", entry.source, entry.kind))
 }
 
+/// Where something is mounted below a directory, by whomever; the last one made, which can be unmounted first.
+fn mounted_within(directory: &Path) -> Option<PathBuf> {
+    let entries = terrace_fuse::mounts().unwrap_or_default().into_iter();
+    let mut below = entries.map(|entry| entry.directory);
+    below.rfind(|other| other != directory && other.starts_with(directory))
+}
+
 /// Whether a mount shows its dataset as it is now.
 fn is_live(mount: &KnownMount) -> bool {
     !mount.dataset.contains('@') && !mount.options.iter().any(|option| option.starts_with("at="))
@@ -522,14 +529,22 @@ impl Shared {
 fn unmount_failure(directory: &Path, error: &FuseError) -> Failure {
     let what = format!("unmount '{}'", directory.display());
     match error {
-        FuseError::Busy { .. } => Failure::new(
-            what,
-            "it is in use",
-            format!(
-                "close what uses it ('fuser -vm {}' lists it), or add --force",
-                directory.display()
+        FuseError::Busy { .. } => match mounted_within(directory) {
+            // No list of processes tells of that.
+            Some(inner) => Failure::new(
+                what,
+                format!("it is in use: '{}' is mounted in it", inner.display()),
+                "unmount that first, or add --force",
             ),
-        ),
+            None => Failure::new(
+                what,
+                "it is in use",
+                format!(
+                    "close what uses it ('fuser -vm {}' lists it), or add --force",
+                    directory.display()
+                ),
+            ),
+        },
         error => failed(&what, error),
     }
 }
