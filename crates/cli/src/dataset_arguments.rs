@@ -85,8 +85,9 @@ pub enum VolumeCommand {
 /// `terrace list`
 #[derive(Debug, Args)]
 pub struct ListArguments {
-    /// A pool or dataset; everything if left out
-    pub target: Option<String>,
+    /// Pools, datasets and snapshots; everything if left out
+    #[arg(value_name = "DATASET")]
+    pub targets: Vec<String>,
     /// Which kinds: fs, volume, snapshot, all
     #[arg(short = 't', long = "type", value_delimiter = ',', value_enum)]
     pub kinds: Vec<ListKind>,

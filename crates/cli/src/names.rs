@@ -8,6 +8,11 @@ use crate::places::check_pool_name;
 
 /// `POOL/REST` (the rest may be empty) as pool and rest.
 pub fn split_pool(name: &str) -> Result<(&str, &str), Failure> {
+    if name.starts_with('/') {
+        let why = "it is a path of this machine, where a dataset is meant";
+        let remedy = "write POOL/NAME; 'terrace list' shows those that exist";
+        return Err(Failure::new(format!("understand '{name}'"), why, remedy).as_usage());
+    }
     let end = name.find(['/', '@']).unwrap_or(name.len());
     let (pool, rest) = name.split_at(end);
     check_pool_name(pool)?;

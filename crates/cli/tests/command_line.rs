@@ -192,6 +192,9 @@ fn wrong_properties_are_wrong_usage_everywhere() {
         &["set", "quota=lots", "tank/data"],
         &["set", "used=1", "tank/data"],
         &["set", "compression", "tank/data"],
+        &["set", "pin=", "tank/data"],
+        &["hold", "no good", "tank/data@one"],
+        &["release", "keep", "tank/data"],
         &["get", "nonsense", "tank/data"],
         &["inherit", "nonsense", "tank/data"],
         &["fs", "create", "tank/other", "-o", "compression=best"],
@@ -210,12 +213,47 @@ fn wrong_properties_are_wrong_usage_everywhere() {
         &["set", "block_size=512", "tank/data"],
         &["tier", "set", "low_water=99%", "tank/fast"],
         &["tier", "set", "landing=on", "tank/none"],
+        &["set", "pin=none-such", "tank/data"],
+        &["fs", "create", "tank/other", "-o", "pin=none-such"],
+        &["pin", "tank/data", "none-such"],
+        &["pin", "tank/data", "none-such", "-n"],
     ] {
         machine.error(words, 1);
     }
     // All of them or none.
     machine.error(&["set", "atime=off", "compression=best", "tank/data"], 2);
     assert_ne!(machine.json(&["get", "atime", "tank/data"])[0]["source"], "local");
+}
+
+#[test]
+fn what_is_no_name_of_a_dataset_is_told_as_what_it_is() {
+    let machine = Machine::with_volume();
+    machine.ok(&["snapshot", "tank/vm@one"]);
+    let missing = machine.text("no/such/directory/device");
+    let tier = format!("fast={missing}:64M");
+    for (words, status, told) in [
+        (&["rename", "tank", "pond"][..], 2, "a pool keeps the name"),
+        (&["rename", "tank/vm", "disk"], 2, "write 'tank/disk'"),
+        (&["rename", "tank/vm", "pond/disk"], 1, "different pools"),
+        (&["attach", "/dev/sda"], 2, "a path of this machine"),
+        (&["prune", "tank/vm@one"], 2, "name its dataset, 'tank/vm'"),
+        (
+            &["pool", "create", "pond", "--tier", &tier],
+            1,
+            "make the directory",
+        ),
+    ] {
+        let line = machine.error(words, status);
+        assert!(line.contains(told), "{words:?}: {line}");
+    }
+    machine.ok(&["rename", "tank/vm@one", "two"]);
+    let rows = machine.json(&["list", "tank/vm", "tank/vm@two", "tank"]);
+    let names: Vec<_> = rows.as_array().unwrap().iter().map(|row| &row["name"]).collect();
+    assert_eq!(names, ["tank/vm", "tank/vm@two", "tank"]);
+    let told = machine.ok(&["prune", "tank/vm", "-n"]);
+    assert!(told.contains("nothing of 'tank/vm'"), "{told}");
+    let told = machine.ok(&["volume", "resize", "tank/vm", "64M", "-n"]);
+    assert_eq!(told, "would change nothing: 'tank/vm' has 64M\n");
 }
 
 #[test]
@@ -276,7 +314,17 @@ fn readonly_takes_effect_under_whoever_writes() {
     machine.ok(&["mount", "tank/data", &machine.text("mounted")]);
     let mut open = std::fs::File::create(directory.join("file")).unwrap();
     std::io::Write::write_all(&mut open, b"before").unwrap();
-    machine.ok(&["set", "readonly=on", "tank/data"]);
+    let told = |words: &[&str]| {
+        let output = machine.run(words);
+        assert!(output.status.success(), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let note = told(&["set", "readonly=on", "tank"]);
+    let place = format!("'tank/data' is mounted at '{}'", directory.display());
+    assert!(note.starts_with(&place) && note.contains("refused"), "{note}");
+    // It is so already.
+    assert_eq!(told(&["set", "readonly=on", "tank/data"]), "");
+    assert_eq!(told(&["inherit", "readonly", "tank"]), "");
     let refused = std::io::Write::write_all(&mut open, b" and after").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     assert!(std::fs::write(directory.join("other"), b"x").is_err());
@@ -289,6 +337,30 @@ fn readonly_takes_effect_under_whoever_writes() {
         std::fs::read(directory.join("file")).unwrap(),
         b"before and after"
     );
+    // Once nobody has a file open for writing the kernel says so of the mount too; it was mounted so or not.
+    let is_shown = || {
+        let flags = rustix::fs::statvfs(&directory).unwrap().f_flag;
+        flags.contains(rustix::fs::StatVfsMountFlags::RDONLY)
+    };
+    let turn_over = || {
+        assert!(is_shown());
+        std::fs::write(directory.join("other"), b"x").unwrap_err();
+        machine.ok(&["set", "readonly=off", "tank/data"]);
+        assert!(!is_shown());
+        std::fs::write(directory.join("other"), b"x").unwrap();
+        machine.ok(&["set", "readonly=on", "tank/data"]);
+    };
+    machine.ok(&["set", "readonly=on", "tank/data"]);
+    turn_over();
+    machine.ok(&["unmount", &machine.text("mounted")]);
+    machine.ok(&["mount", "tank/data", &machine.text("mounted")]);
+    turn_over();
+    machine.ok(&["unmount", &machine.text("mounted")]);
+    // What was asked for is not taken back by the property.
+    machine.ok(&["mount", "tank/data", &machine.text("mounted"), "-o", "ro"]);
+    machine.ok(&["set", "readonly=off", "tank/data"]);
+    assert!(is_shown());
+    assert_eq!(told(&["set", "readonly=on", "tank/data"]), "");
     machine.ok(&["unmount", &machine.text("mounted")]);
 
     machine.ok(&["volume", "create", "tank/disk", "--size", "16M"]);
@@ -310,7 +382,8 @@ fn readonly_takes_effect_under_whoever_writes() {
         .unwrap();
     std::os::unix::fs::FileExt::write_all_at(&writer, &[7; 4096], 0).unwrap();
     writer.sync_all().unwrap();
-    machine.ok(&["set", "readonly=on", "tank/disk"]);
+    let note = told(&["set", "readonly=on", "tank/disk"]);
+    assert!(note.contains(&device) && note.contains("refused"), "{note}");
     assert_eq!(shown(), "1");
     let written =
         std::os::unix::fs::FileExt::write_all_at(&writer, &[8; 4096], 0).and_then(|()| writer.sync_all());

@@ -411,3 +411,23 @@ fn a_killed_daemon_goes_on_emptying() {
     assert_eq!(device_names(&machine), ["b.img", "c.img"]);
     unchanged(&machine, &content);
 }
+
+/// The machine's note of a pool is older than a job that ended while nobody waited for it.
+#[test]
+fn a_device_that_has_left_is_no_longer_shown() {
+    let machine = Machine::new();
+    let content = filled(&machine);
+    machine.ok(&["pool", "remove", "tank", "a.img"]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while device_names(&machine) != ["b.img"] {
+        assert!(Instant::now() < deadline, "{}", machine.ok(&["jobs", "tank"]));
+    }
+    let (a, b) = (machine.text("a.img"), machine.text("b.img"));
+    let told = machine.ok(&["pool", "destroy", "tank", "-n"]);
+    assert!(told.contains(&b) && !told.contains(&a), "{told}");
+    assert_eq!(
+        machine.json(&["pool", "list"])[0]["devices"],
+        serde_json::json!([b])
+    );
+    unchanged(&machine, &content);
+}

@@ -181,3 +181,29 @@ fn a_full_pool_says_so_and_takes_deletions() {
     machine.ok(&["fs", "create", "small/again"]);
     machine.ok(&["scrub", "small", "--wait"]);
 }
+
+/// With no directory to go into, each would have been written over the one before.
+#[test]
+fn several_sources_go_into_a_directory_alone() {
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["fs", "create", "tank/data"]);
+    fs::create_dir(machine.path("dir")).unwrap();
+    for name in ["one", "two"] {
+        fs::write(machine.path(name), name).unwrap();
+    }
+    machine.run_with(&["put", "tank/data/file"], b"as it was");
+    for target in ["tank/data/new", "tank/data/file"] {
+        let line = machine.error(&["put", target, "one", "two"], 1);
+        assert!(line.contains("a directory is meant"), "{line}");
+    }
+    machine.error(&["put", "tank/data/new/", "one"], 1);
+    let line = machine.error(&["put", "tank/data", "one", "-"], 2);
+    assert!(line.contains("standard input"), "{line}");
+    assert_eq!(machine.ok(&["ls", "tank/data"]), "file\n");
+    assert_eq!(machine.ok(&["cat", "tank/data/file"]), "as it was");
+    machine.ok(&["put", "tank/data/dir/", "dir"]);
+    machine.ok(&["put", "tank/data/dir/", "one"]);
+    machine.ok(&["put", "tank/data/dir", "one", "two"]);
+    assert_eq!(machine.ok(&["ls", "tank/data/dir"]), "one\ntwo\n");
+}

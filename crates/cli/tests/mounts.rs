@@ -12,7 +12,7 @@ use std::{
     process::Command,
 };
 
-use harness::{Machine, can_mount};
+use harness::{Machine, can_mount, must};
 use serde_json::json;
 
 fn mounted(machine: &Machine) -> bool {
@@ -71,7 +71,12 @@ fn a_copy_called_mount_terrace_starts_the_pool_and_mounts() {
     machine.ok(&["stop", "tank"]);
     // As at boot, from fstab.
     let helper = machine.path("mount.terrace");
-    fs::copy(env!("CARGO_BIN_EXE_terrace"), &helper).unwrap();
+    // By a process of its own: one that is begun meanwhile would inherit a file of ours that is open for writing, and none
+    // that is can be run.
+    must(
+        "cp",
+        &[env!("CARGO_BIN_EXE_terrace"), &machine.text("mount.terrace")],
+    );
     let call = |options: &[&str]| {
         let mut command = Command::new(&helper);
         command
@@ -143,8 +148,17 @@ fn a_mount_in_use_is_not_taken_away() {
             .error(&["destroy", "tank/data", "--yes"], 1)
             .contains("in use")
     );
+    for word in ["--yes", "-n"] {
+        let line = machine.error(&["pool", "destroy", "tank", word], 1);
+        assert!(line.contains("in use") && line.contains("fuser -vm"), "{line}");
+    }
     assert!(mounted(&machine));
     drop(file);
+    // Looking, however often, takes nothing away.
+    for _ in 0..3 {
+        machine.ok(&["pool", "destroy", "tank", "-n"]);
+        assert!(mounted(&machine));
+    }
     machine.ok(&["unmount", "mnt"]);
     assert!(!mounted(&machine));
     assert!(machine.error(&["unmount", "mnt"], 1).contains("nothing"));
@@ -259,6 +273,41 @@ fn a_pool_that_cannot_stop_keeps_all_its_mounts() {
     drop(file);
     machine.ok(&["stop", "tank"]);
     assert!(!mounted(&machine));
+}
+
+#[test]
+fn mounts_in_mounts_go_with_the_pool_and_come_back() {
+    let Some(machine) = machine_with_mount() else {
+        return;
+    };
+    machine.ok(&["fs", "create", "tank/inner"]);
+    fs::create_dir_all(machine.path("mnt/deep/inner")).unwrap();
+    machine.ok(&["mount", "tank/inner", "mnt/deep/inner"]);
+    fs::write(machine.path("mnt/deep/inner/file"), "inside").unwrap();
+    let open = fs::File::open(machine.path("mnt/deep/inner/file")).unwrap();
+    for saved in [&open, &fs::File::open(machine.path("mnt/deep")).unwrap()] {
+        saved.sync_all().unwrap();
+    }
+    let line = machine.error(&["pool", "destroy", "tank", "-n"], 1);
+    assert!(line.contains(&machine.text("mnt/deep/inner")), "{line}");
+    drop(open);
+    machine.ok(&["pool", "destroy", "tank", "-n"]);
+    let line = machine.error(&["unmount", "mnt"], 1);
+    let told = format!("'{}' is mounted in it", machine.text("mnt/deep/inner"));
+    assert!(line.contains(&told), "{line}");
+    machine.kill_daemon("tank");
+    machine.ok(&["start", "tank"]);
+    assert_eq!(fs::read(machine.path("mnt/deep/inner/file")).unwrap(), b"inside");
+    machine.ok(&["stop", "tank"]);
+    assert!(!mounted(&machine));
+    // Those of a dead daemon: with the outer one nothing is left of the place of the inner one.
+    machine.ok(&["mount", "tank/data", "mnt"]);
+    machine.ok(&["mount", "tank/inner", "mnt/deep/inner"]);
+    machine.kill_daemon("tank");
+    machine.ok(&["stop", "tank"]);
+    assert!(!mounted(&machine));
+    machine.ok(&["start", "tank"]);
+    assert_eq!(machine.json(&["mount"]), json!([]));
 }
 
 #[test]

@@ -155,3 +155,52 @@ fn a_device_whose_mount_somebody_took_away_is_detached() {
     machine.ok(&["detach", "tank/disk"]);
     assert!(!backing.exists(), "{:?}", std::fs::read_to_string(&backing));
 }
+
+/// Names of datasets may be longer than those of the files that stand for them.
+#[test]
+fn names_of_any_length_have_devices() {
+    let _alone = alone();
+    let machine = Machine::new();
+    machine.make_pool();
+    let long = format!("tank/{}", "v".repeat(249));
+    let (one, other) = (format!("{long}1"), format!("{long}2"));
+    let past = format!("{one}@{}", "s".repeat(255));
+    for volume in [&one, &other] {
+        machine.ok(&["volume", "create", volume, "--size", "16M"]);
+    }
+    machine.ok(&["snapshot", &past]);
+    let attach = |volume: &str| machine.run(&["attach", volume, "--json"]);
+    let first = attach(&one);
+    let said = String::from_utf8_lossy(&first.stderr);
+    if !can_mount() || !first.status.success() {
+        assert!(!said.contains("too long"), "{said}");
+        return eprintln!("skipped: {said}");
+    }
+    let follow = || {
+        let mut devices: Vec<_> = [&one, &other, &past]
+            .map(|volume| {
+                let told = machine.json(&["attach", volume]);
+                let link = Path::new(told["link"].as_str().unwrap());
+                assert_eq!(
+                    Path::new(told["device"].as_str().unwrap()),
+                    link.read_link().unwrap()
+                );
+                link.read_link().unwrap()
+            })
+            .into();
+        devices.sort();
+        devices.dedup();
+        assert_eq!(devices.len(), 3);
+    };
+    follow();
+    machine.kill_daemon("tank");
+    machine.ok(&["start", "tank"]);
+    follow();
+    for volume in [&one, &other, &past] {
+        machine.ok(&["detach", volume]);
+    }
+    for place in ["state/run/volumes/tank", "state/run/disk"] {
+        let left: Vec<_> = machine.path(place).read_dir().unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}

@@ -174,8 +174,8 @@ pub fn check_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Checks a value and returns its canonical form; `tiers` are the pool's, fastest first.
-pub fn canonical(name: &str, value: &str, tiers: &[String]) -> Result<String, String> {
+/// Checks a value and returns its canonical form. Which tiers there are to pin to is for each pool to say ([`check_pin`]).
+pub fn canonical(name: &str, value: &str) -> Result<String, String> {
     check_name(name)?;
     let value = value.trim();
     if value.len() > TEXT_BYTES_MAX {
@@ -241,20 +241,8 @@ pub fn canonical(name: &str, value: &str, tiers: &[String]) -> Result<String, St
             "auto" | "off" => value.to_owned(),
             _ => return Err(wrong()),
         },
-        "pin" => match value {
-            "none" => value.to_owned(),
-            _ if tiers.iter().any(|tier| tier == value) => value.to_owned(),
-            _ => {
-                let tiers = if tiers.is_empty() {
-                    "none".to_owned()
-                } else {
-                    tiers.join(", ")
-                };
-                return Err(format!(
-                    "the pool has no tier '{value}'; its tiers are {tiers}; 'pin=none' unpins"
-                ));
-            }
-        },
+        "pin" if value.is_empty() => return Err(wrong()),
+        "pin" => value.to_owned(),
         "encryption" => match value {
             "off" => value.to_owned(),
             _ => {
@@ -273,6 +261,21 @@ pub fn canonical(name: &str, value: &str, tiers: &[String]) -> Result<String, St
         _ => return Err(wrong()),
     };
     Ok(canonical)
+}
+
+/// Fails if `pin` names a tier that is none of `tiers`, the pool's.
+pub fn check_pin(pin: &str, tiers: &[String]) -> Result<(), String> {
+    if pin == "none" || tiers.iter().any(|tier| tier == pin) {
+        return Ok(());
+    }
+    let tiers = if tiers.is_empty() {
+        "none".to_owned()
+    } else {
+        tiers.join(", ")
+    };
+    Err(format!(
+        "the pool has no tier '{pin}'; its tiers are {tiers}; 'pin=none' unpins"
+    ))
 }
 
 /// Finds the value of a property: `chain` holds names and settings of the dataset itself and then each one above.
@@ -408,14 +411,13 @@ mod tests {
     fn every_default_is_canonical() {
         for name in property_names() {
             let default = property_default(name).unwrap();
-            assert_eq!(canonical(name, default, &[]).unwrap(), default, "{name}");
+            assert_eq!(canonical(name, default).unwrap(), default, "{name}");
         }
         assert_eq!(settings(&[], &[]), Settings::default());
     }
 
     #[test]
     fn wrong_values_are_refused_with_what_is_allowed() {
-        let tiers = ["ssd".to_owned(), "hdd".to_owned()];
         for (name, value) in [
             ("compression", "gzip"),
             ("compression", "zstd-20"),
@@ -426,25 +428,29 @@ mod tests {
             ("commit_interval", "0s"),
             ("quota", "much"),
             ("retention", "sometimes:1d"),
-            ("pin", "tape"),
+            ("pin", ""),
             ("encryption", "on"),
             ("readonly", "yes"),
             ("nonsense", "1"),
             ("user:", "1"),
         ] {
-            let message = canonical(name, value, &tiers).unwrap_err();
+            let message = canonical(name, value).unwrap_err();
             assert!(message.len() > 20, "{name}={value}: {message}");
         }
-        assert_eq!(canonical("quota", "1024M", &tiers).unwrap(), "1G");
-        assert_eq!(canonical("pin", "hdd", &tiers).unwrap(), "hdd");
-        assert_eq!(canonical("block_size", "4096", &tiers).unwrap(), "4K");
-        let small = canonical("block_size", "512", &tiers).unwrap();
+        assert_eq!(canonical("quota", "1024M").unwrap(), "1G");
+        assert_eq!(canonical("pin", "hdd").unwrap(), "hdd");
+        let tiers = ["ssd".to_owned(), "hdd".to_owned()];
+        assert!(check_pin("hdd", &tiers).is_ok() && check_pin("none", &[]).is_ok());
+        let message = check_pin("tape", &tiers).unwrap_err();
+        assert!(message.contains("'tape'; its tiers are ssd, hdd"), "{message}");
+        assert_eq!(canonical("block_size", "4096").unwrap(), "4K");
+        let small = canonical("block_size", "512").unwrap();
         let own = chain(&[("block_size", &small)], &[]);
         assert_eq!(super::settings(&own, &[]).block_bytes, 512);
         assert_eq!(
-            canonical("retention", "all:60m,24h:2d", &tiers).unwrap(),
+            canonical("retention", "all:60m,24h:2d").unwrap(),
             "all:1h daily:2d"
         );
-        assert_eq!(canonical("user:owner", "me", &tiers).unwrap(), "me");
+        assert_eq!(canonical("user:owner", "me").unwrap(), "me");
     }
 }

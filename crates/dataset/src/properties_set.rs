@@ -49,7 +49,12 @@ fn canonical(property: &str, value: &str, tiers: &[String]) -> Result<String, Da
             "'{property}' is a figure; it cannot be set"
         )));
     }
-    properties::canonical(property, value, tiers).map_err(DatasetError::InvalidProperty)
+    let value = properties::canonical(property, value).map_err(DatasetError::InvalidProperty)?;
+    if property == "pin" {
+        // Another pool may have such a tier.
+        properties::check_pin(&value, tiers).map_err(DatasetError::PropertyRefused)?;
+    }
+    Ok(value)
 }
 
 impl Datasets {

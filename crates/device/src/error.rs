@@ -157,7 +157,11 @@ impl fmt::Display for DeviceError {
         if self.length != 0 {
             write!(f, " ({} bytes at offset {})", self.length, self.offset)?;
         }
-        write!(f, ": {}", self.cause)
+        write!(f, ": {}", self.cause)?;
+        if self.operation == Operation::Create && self.cause == Cause::System(libc::ENOENT) {
+            f.write_str("; make the directory that it lies in first")?;
+        }
+        Ok(())
     }
 }
 

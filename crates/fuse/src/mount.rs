@@ -14,6 +14,7 @@ use std::{
 };
 
 use rustix::{
+    fs::{Mode, OFlags},
     mount::{MountFlags, UnmountFlags},
     net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType},
 };
@@ -237,6 +238,68 @@ pub(crate) fn unmount(directory: &Path, mode: UnmountMode) -> Result<(), FuseErr
     })
 }
 
+/// Has the kernel refuse changes through the mount at `directory` (absolute), or not any more. It does not begin to while a file is
+/// open for writing there, nor for anybody but root, nor before Linux 5.12.
+pub(crate) fn set_read_only(directory: &Path, read_only: bool) -> io::Result<()> {
+    let path = CString::new(directory.as_os_str().as_bytes())?;
+    let attribute = |wanted| if wanted { libc::MOUNT_ATTR_RDONLY } else { 0 };
+    let change = libc::mount_attr {
+        attr_set: attribute(read_only),
+        attr_clr: attribute(!read_only),
+        propagation: 0,
+        userns_fd: 0,
+    };
+    // SAFETY: the path ends in a zero, the kernel reads one `mount_attr`, and both outlive the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::AT_SYMLINK_NOFOLLOW,
+            &raw const change,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether something is open at `directory` (absolute), so that [`UnmountMode::IfUnused`] would refuse. Changes nothing.
+pub(crate) fn is_in_use(directory: &Path) -> bool {
+    if !rustix::process::geteuid().is_root() {
+        return is_open_in_a_process(directory);
+    }
+    // The kernel tells of a mount that it is unused by marking it as one that may expire, and takes away one that is marked
+    // already. Looking it up, which asks nothing of whoever serves it, takes the mark off: before, and afterwards.
+    let look_up = || {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY;
+        rustix::fs::open(directory, flags, Mode::empty()).map(drop)
+    };
+    if look_up().is_err() {
+        return false;
+    }
+    let told = rustix::mount::unmount(directory, UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW);
+    // It cannot be looked up if it has gone.
+    let _ = look_up();
+    told == Err(rustix::io::Errno::BUSY)
+}
+
+/// Whether a process that this user may look into has something open beneath `directory`, or stands there.
+fn is_open_in_a_process(directory: &Path) -> bool {
+    let is_beneath = |link: PathBuf| fs::read_link(link).is_ok_and(|target| target.starts_with(directory));
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.map(|process| process.path()).any(|process| {
+        let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        ["cwd", "root", "exe"]
+            .map(|link| process.join(link))
+            .into_iter()
+            .any(is_beneath)
+            || open.map(|file| file.path()).any(is_beneath)
+    })
+}
+
 /// Whether a mount of ours has no daemon behind it any more. Asks for the attributes of the mount's root: with the
 /// connection gone the kernel answers ENOTCONN at once. A mount with a live daemon answers (in this process, too:
 /// its threads are others).
@@ -257,10 +320,17 @@ fn is_dead(entry: &mount_table::MountEntry) -> bool {
 /// Takes away a mount of ours at `directory` whose daemon was killed; true if there was one. Mounts of other kinds,
 /// and ours with a live daemon, are left alone.
 pub fn clear_stale(directory: &Path) -> Result<bool, FuseError> {
-    let directory: PathBuf = mount_table::absolute(directory).map_err(|cause| FuseError::Directory {
-        directory: directory.into(),
-        cause,
-    })?;
+    let directory: PathBuf = match mount_table::absolute(directory) {
+        Ok(directory) => directory,
+        // Nothing is mounted at what is not there: it lay in another mount, which has gone with all in it.
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(cause) => {
+            return Err(FuseError::Directory {
+                directory: directory.into(),
+                cause,
+            });
+        }
+    };
     let mut cleared = false;
     // Several may lie on top of each other; the bound is for a table that changes while we look.
     for _ in 0..16 {
@@ -273,4 +343,26 @@ pub fn clear_stale(directory: &Path) -> Result<bool, FuseError> {
         }
     }
     Ok(cleared)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_something_open_there_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().canonicalize().unwrap();
+        assert!(!is_open_in_a_process(&place));
+        let open = fs::File::create(place.join("file")).unwrap();
+        assert!(is_open_in_a_process(&place));
+        assert!(
+            !is_open_in_a_process(&place.join("fil")),
+            "a name is compared whole"
+        );
+        drop(open);
+        assert!(!is_open_in_a_process(&place));
+        // What is no mount is not one in use, whoever asks.
+        assert!(!is_in_use(&place) && !is_in_use(&place.join("none")));
+    }
 }

@@ -228,6 +228,31 @@ impl Session {
         Ok(())
     }
 
+    /// Tells the kernel whether changes are refused, so that it says so of the mount and passes none on; they have to be refused here
+    /// too, as it may not do that ([`mount::set_read_only`]).
+    pub fn show_read_only(&self, read_only: bool) -> Result<(), FuseError> {
+        match self.is_here()? {
+            true => Ok(mount::set_read_only(&self.directory, read_only)?),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses as [`unmount`](Self::unmount) would with [`UnmountMode::IfUnused`], and changes nothing.
+    pub fn check_unused(&self) -> Result<(), FuseError> {
+        if self.is_ended() || self.taken_down.load(Ordering::SeqCst) || !self.is_here()? {
+            return Ok(());
+        }
+        let directory = self.directory.clone();
+        match mount_table::other_place(&directory, self.device_minor)? {
+            Some(other) => Err(FuseError::Elsewhere {
+                directory,
+                other: other.display().to_string(),
+            }),
+            None if mount::is_in_use(&directory) => Err(FuseError::Busy { directory }),
+            None => Ok(()),
+        }
+    }
+
     /// Whether it is still mounted where it was.
     fn is_here(&self) -> Result<bool, FuseError> {
         let entries = mount_table::mounts()?;

@@ -36,6 +36,8 @@ pub trait Exports {
     fn names(&self) -> Vec<String>;
     /// The export of that name, and its own name; the empty name is the only export, if there is one alone.
     fn find(&self, name: &str) -> Option<(String, Arc<dyn BlockDevice>)>;
+    /// The same, and from now on it is this client's: asked before the client is told, since it counts on it from then on.
+    fn choose(&self, name: &str) -> Option<(String, Arc<dyn BlockDevice>)>;
 }
 
 /// Whether what is said can be read by others.
@@ -134,7 +136,7 @@ pub fn negotiate(
             }
             OPT_EXPORT_NAME => {
                 let name = std::str::from_utf8(&data).ok();
-                let Some((name, export)) = name.and_then(|name| exports.find(name)) else {
+                let Some((name, export)) = name.and_then(|name| exports.choose(name)) else {
                     return Ok(Outcome::Closed);
                 };
                 terms.allocation_of.take_if(|of| *of != name);
@@ -230,7 +232,11 @@ fn information(
         .take(count)
         .map(|pair| u16::from_be_bytes([pair[0], pair[1]]))
         .collect();
-    let Some((name, export)) = exports.find(name) else {
+    let found = match option {
+        OPT_GO => exports.choose(name),
+        _ => exports.find(name),
+    };
+    let Some((name, export)) = found else {
         reply(stream, option, REP_ERR_UNKNOWN, b"there is no such export")?;
         return Ok(None);
     };

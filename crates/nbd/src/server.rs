@@ -131,6 +131,14 @@ impl State {
         true
     }
 
+    fn find(&self, name: &str) -> Option<(String, Arc<dyn BlockDevice>)> {
+        let found = match (name, self.exports.len()) {
+            ("", 1) => self.exports.first_key_value(),
+            _ => self.exports.get_key_value(name),
+        };
+        found.map(|(name, export)| (name.clone(), export.clone()))
+    }
+
     fn say_turned_away(&self, due: Option<u64>) {
         if let Some(times) = due {
             let connected = self.clients.len();
@@ -261,18 +269,27 @@ impl Drop for Server {
     }
 }
 
-impl Exports for Inner {
+/// The exports, as one client chooses among them.
+struct Choice<'a> {
+    state: &'a Mutex<State>,
+    client: u64,
+}
+
+impl Exports for Choice<'_> {
     fn names(&self) -> Vec<String> {
         self.state.lock().exports.keys().cloned().collect()
     }
 
     fn find(&self, name: &str) -> Option<(String, Arc<dyn BlockDevice>)> {
-        let state = self.state.lock();
-        let found = match (name, state.exports.len()) {
-            ("", 1) => state.exports.first_key_value(),
-            _ => state.exports.get_key_value(name),
-        };
-        found.map(|(name, export)| (name.clone(), export.clone()))
+        self.state.lock().find(name)
+    }
+
+    fn choose(&self, name: &str) -> Option<(String, Arc<dyn BlockDevice>)> {
+        let mut state = self.state.lock();
+        let (name, export) = state.find(name)?;
+        // It may have had to make way.
+        state.clients.get_mut(&self.client)?.export = Some(name.clone());
+        Some((name, export))
     }
 }
 
@@ -408,16 +425,20 @@ impl Inner {
         let Some(no_zeroes) = greet(&mut stream)? else {
             return Ok(());
         };
+        let exports = Choice {
+            state: &self.state,
+            client: number,
+        };
         let mut halves;
         let mut outcome = match &self.tls {
-            None => negotiate(&mut stream, self, no_zeroes, Security::Plain)?,
-            Some(_) => negotiate(&mut stream, self, no_zeroes, Security::TlsWanted)?,
+            None => negotiate(&mut stream, &exports, no_zeroes, Security::Plain)?,
+            Some(_) => negotiate(&mut stream, &exports, no_zeroes, Security::TlsWanted)?,
         };
         match (&outcome, &self.tls) {
             (Outcome::StartTls, Some(tls)) => {
                 halves = channel::accept(stream, tls.configuration(), deadline)?;
                 let mut dialogue = Dialogue(&mut halves.0, &mut halves.1);
-                outcome = negotiate(&mut dialogue, self, no_zeroes, Security::Tls)?;
+                outcome = negotiate(&mut dialogue, &exports, no_zeroes, Security::Tls)?;
             }
             _ => halves = channel::plain(stream),
         }
@@ -428,20 +449,6 @@ impl Inner {
         };
         incoming.set_deadline(None)?;
         outgoing.set_deadline(None)?;
-        {
-            let mut state = self.state.lock();
-            let name = state
-                .exports
-                .iter()
-                .find(|(_, known)| Arc::ptr_eq(known, &export))
-                .map(|(name, _)| name.clone());
-            // Removed while the client chose it: as if it had never been there. Or the client had to make way.
-            let client = state.clients.get_mut(&number).filter(|_| name.is_some());
-            let Some(client) = client else {
-                return Ok(());
-            };
-            client.export = name;
-        }
         transmit(incoming, outgoing, export, terms, closing, &self.resources);
         Ok(())
     }

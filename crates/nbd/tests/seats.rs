@@ -10,7 +10,11 @@ use std::{
     path::Path,
 };
 
-use harness::{Client, Disk, MIB, serve};
+use harness::{
+    Client, Disk, MIB,
+    holding::{Holding, Release},
+    serve,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Connects and waits for the greeting; `None` if the server ends the connection instead.
@@ -56,6 +60,13 @@ fn who_is_silent_makes_way_and_descriptors_are_left() {
     let (server, path) = serve(dir.path(), &[("a", Disk::new(MIB))]);
     let mut good = vec![Client::connect(&path)];
     good[0].go("a");
+    // It has chosen, and is only being answered: it is none of those that say nothing, however many come meanwhile.
+    let slow = Holding::about_itself(MIB);
+    server.add("slow", slow.clone());
+    let release = Release(&slow);
+    let mut chosen = Client::connect(&path);
+    chosen.option(7, b"\0\0\0\x04slow\0\0");
+    slow.wait_for_reader();
     let mut silent = Vec::new();
     // Both ends are in this process: without making way there are no descriptors for as many.
     for _ in 0..120 {
@@ -81,6 +92,9 @@ fn who_is_silent_makes_way_and_descriptors_are_left() {
         assert!(good.len() < 90, "they take the last descriptors");
     }
     std::fs::File::open("/proc/self/status").unwrap();
+    drop(release);
+    while chosen.option_reply().0 == 3 {}
+    good.push(chosen);
     for client in &mut good {
         client.request(0, 0, 1, 0, 512, &[]);
         assert_eq!(client.simple_reply(512).2, [0; 512]);

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use terrace_control::Failure;
 
-use super::{Session, logged};
+use super::{Session, logged, tell_note};
 use crate::{
     client::Client, dataset_arguments::ServeArguments, names::split_pool, output, registry::Registry,
     via::Via,
@@ -20,13 +20,6 @@ pub fn attach(session: &Session, volume: &str, read_only: bool, via: Via) -> Res
         return output::json(&answer);
     }
     output::line(answer["device"].as_str().unwrap_or_default())
-}
-
-/// What will surprise whoever uses the device: beside the answer, which scripts read.
-fn tell_note(answer: &Value) {
-    if let Some(note) = answer["note"].as_str() {
-        eprintln!("{note}");
-    }
 }
 
 /// `terrace detach VOLUME|DEVICE`.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_device::{format_size, parse_size};
 
-use super::{Session, logged, pools::parse_properties, running::running_pools};
+use super::{Session, logged, pools::parse_properties, running::running_pools, tell_note};
 use crate::{
     dataset_arguments::{FsCommand, GetArguments, ListArguments, ListKind, VolumeCommand},
     flags::Consent,
@@ -96,7 +96,13 @@ fn resize(session: &Session, volume: &str, size_bytes: u64, consent: Consent) ->
         if session.json {
             return output::json(&plan);
         }
-        return output::line(&format!("would {change}"));
+        return match now == before {
+            true => output::line(&format!(
+                "would change nothing: '{volume}' has {}",
+                format_size(now)
+            )),
+            false => output::line(&format!("would {change}")),
+        };
     }
     if shrinks {
         output::confirm(&change, consent.yes)?;
@@ -149,22 +155,29 @@ pub fn list(session: &Session, arguments: &ListArguments) -> Result<(), Failure>
     let all = arguments.kinds.contains(&ListKind::All);
     let wants = |kind: ListKind| all || arguments.kinds.contains(&kind);
     let none = arguments.kinds.is_empty();
-    let request = json!({
-        "target": arguments.target,
-        "recursive": arguments.recursive,
-        "filesystems": none || wants(ListKind::Fs),
-        "volumes": none || wants(ListKind::Volume),
-        "snapshots": wants(ListKind::Snapshot),
-    });
+    let request = |target: Option<&str>| {
+        json!({
+            "target": target,
+            "recursive": arguments.recursive,
+            "filesystems": none || wants(ListKind::Fs),
+            "volumes": none || wants(ListKind::Volume),
+            "snapshots": wants(ListKind::Snapshot),
+        })
+    };
     let mut rows: Vec<Value> = Vec::new();
-    match &arguments.target {
-        Some(target) => rows.extend(session.client_for(target)?.ask::<Vec<Value>>("list", request)?),
-        // A machine without pools has no datasets.
-        None if Registry::new(&session.places).pools()?.is_empty() => {}
-        None => {
-            for (_, mut client) in running_pools(session, None)? {
-                rows.extend(client.ask::<Vec<Value>>("list", request.clone())?);
+    for target in &arguments.targets {
+        let mut client = session.client_for(target)?;
+        for row in client.ask::<Vec<Value>>("list", request(Some(target)))? {
+            // One may lie below another.
+            if !rows.iter().any(|other| other["name"] == row["name"]) {
+                rows.push(row);
             }
+        }
+    }
+    // A machine without pools has no datasets.
+    if arguments.targets.is_empty() && !Registry::new(&session.places).pools()?.is_empty() {
+        for (_, mut client) in running_pools(session, None)? {
+            rows.extend(client.ask::<Vec<Value>>("list", request(None))?);
         }
     }
     if session.json {
@@ -301,24 +314,16 @@ pub fn print_properties(session: &Session, rows: &[Value]) -> Result<(), Failure
 /// `terrace set`.
 pub fn set(session: &Session, properties: &[String], target: &str) -> Result<(), Failure> {
     let properties = parse_properties(properties)?;
-    session
-        .change(
-            target,
-            "set_properties",
-            json!({ "name": target, "properties": properties }),
-        )
-        .map(drop)
+    let arguments = json!({ "name": target, "properties": properties });
+    tell_note(&session.change(target, "set_properties", arguments)?);
+    Ok(())
 }
 
 /// `terrace inherit`.
 pub fn inherit(session: &Session, property: &str, dataset: &str) -> Result<(), Failure> {
-    session
-        .change(
-            dataset,
-            "inherit",
-            json!({ "name": dataset, "property": property }),
-        )
-        .map(drop)
+    let arguments = json!({ "name": dataset, "property": property });
+    tell_note(&session.change(dataset, "inherit", arguments)?);
+    Ok(())
 }
 
 /// `terrace rename`.
@@ -328,14 +333,19 @@ pub fn rename(session: &Session, from: &str, to: &str) -> Result<(), Failure> {
         Some((dataset, _)) if !to.contains(['/', '@']) => format!("{dataset}@{to}"),
         _ => to.to_owned(),
     };
-    let (pool, _) = split_pool(from)?;
-    let (other, _) = split_pool(&to)?;
+    let (pool, below) = split_pool(from)?;
+    let (other, new) = split_pool(&to)?;
+    let refused = |why: &str, remedy: &str| Failure::new(format!("rename '{from}' to '{to}'"), why, remedy);
+    if below.is_empty() {
+        let why = "a pool keeps the name that it was made with";
+        return Err(refused(why, "rename the datasets in it").as_usage());
+    }
+    if new.is_empty() && pool != other {
+        let remedy = format!("write '{pool}/{to}'");
+        return Err(refused("the new name has to be whole", &remedy).as_usage());
+    }
     if pool != other {
-        return Err(Failure::new(
-            format!("rename '{from}' to '{to}'"),
-            "these are different pools",
-            "copy the files instead",
-        ));
+        return Err(refused("these are different pools", "copy the files instead"));
     }
     session
         .change(from, "rename", json!({ "from": from, "to": to }))
@@ -412,11 +422,11 @@ pub fn prune(session: &Session, dataset: &str, dry_run: bool) -> Result<(), Fail
         return output::json(&report);
     }
     let verb = if dry_run { "would let go of" } else { "let go of" };
-    let checkpoints = report["checkpoints"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str);
+    let checkpoints = report["checkpoints"].as_array().into_iter().flatten();
+    let checkpoints: Vec<&str> = checkpoints.filter_map(Value::as_str).collect();
+    if dry_run && checkpoints.is_empty() {
+        return output::line(&format!("would let go of nothing of '{dataset}'"));
+    }
     checkpoints
         .into_iter()
         .try_for_each(|name| output::line(&format!("{verb} {name}")))

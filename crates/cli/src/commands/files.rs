@@ -179,12 +179,20 @@ pub fn put(session: &Session, target: &str, sources: &[PathBuf]) -> Result<(), F
         }
         _ => (target.to_owned(), sources.to_vec()),
     };
+    if sources.len() > 1 && sources.iter().any(|source| source.as_os_str() == "-") {
+        let why = "standard input has no name of its own to be written under beside others";
+        let remedy = "write it alone: 'terrace put DATASET/PATH'";
+        return Err(Failure::new(format!("put to '{target}'"), why, remedy).as_usage());
+    }
     let mut copied = Copied::default();
     if sources.is_empty() || sources == [PathBuf::from("-")] {
-        copied = add(copied, put_one(session, &target, None, 1)?);
+        copied = add(copied, put_one(session, &target, None, false)?);
     }
     for source in sources.iter().filter(|source| source.as_os_str() != "-") {
-        copied = add(copied, put_one(session, &target, Some(source), sources.len())?);
+        copied = add(
+            copied,
+            put_one(session, &target, Some(source), sources.len() > 1)?,
+        );
     }
     print_copied(session, &copied)
 }
@@ -198,7 +206,12 @@ fn add(a: Copied, b: Copied) -> Copied {
     }
 }
 
-fn put_one(session: &Session, target: &str, source: Option<&Path>, count: usize) -> Result<Copied, Failure> {
+fn put_one(
+    session: &Session,
+    target: &str,
+    source: Option<&Path>,
+    is_one_of_several: bool,
+) -> Result<Copied, Failure> {
     let (_, rest) = split_pool(target)?;
     if let Some(source) = source
         && let Err(error) = std::fs::symlink_metadata(source)
@@ -224,9 +237,13 @@ fn put_one(session: &Session, target: &str, source: Option<&Path>, count: usize)
             absolute.file_name().map(|name| to_wire(name.as_bytes()))
         }
     };
-    let _ = count;
     let mut client: Client = session.client_for(target)?;
-    client.send("put_tree", logged(json!({ "target": target, "name": name })))?;
+    // As cp has it: what is written as a directory is none to be made of a file.
+    let means_directory = target.ends_with('/') && source.is_none_or(|source| !source.is_dir());
+    let request = json!({
+        "target": target, "name": name, "into_directory": is_one_of_several || means_directory,
+    });
+    client.send("put_tree", logged(request))?;
     let sent = match source {
         Some(source) => {
             let mut counted = Copied::default();

@@ -83,6 +83,13 @@ pub fn logged(mut arguments: Value) -> Value {
     arguments
 }
 
+/// What will surprise the users of what was changed or made: beside the answer, which scripts read.
+fn tell_note(answer: &Value) {
+    if let Some(note) = answer["note"].as_str() {
+        eprintln!("{note}");
+    }
+}
+
 /// Does what the command line says.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     // These need no state directory.

@@ -196,7 +196,8 @@ fn list(session: &Session) -> Result<(), Failure> {
     output::table(&["NAME", "SIZE", "USED", "FREE", "STATE"], &table, &[1, 2, 3])
 }
 
-/// What `pool list` shows; asks a running daemon and starts none.
+/// What `pool list` shows; asks a running daemon and starts none. What is noted of a pool may be older than it: a device leaves
+/// when the job that empties it is done.
 fn pool_row(session: &Session, known: &KnownPool) -> Value {
     let status = Client::open_running(&session.places, &known.name)
         .ok()
@@ -205,7 +206,7 @@ fn pool_row(session: &Session, known: &KnownPool) -> Value {
     match status {
         Some(status) => json!({
             "name": known.name, "id": known.id, "state": status["state"], "daemon_pid": status["daemon_pid"],
-            "size_bytes": status["size_bytes"], "used_bytes": status["used_bytes"], "devices": known.devices,
+            "size_bytes": status["size_bytes"], "used_bytes": status["used_bytes"], "devices": devices_in(&status),
         }),
         None => json!({
             "name": known.name, "id": known.id, "state": "stopped", "daemon_pid": null,
@@ -214,25 +215,33 @@ fn pool_row(session: &Session, known: &KnownPool) -> Value {
     }
 }
 
+/// The paths of all devices in a pool's status.
+fn devices_in(status: &Value) -> Vec<Value> {
+    let tiers = status["tiers"].as_array().into_iter().flatten();
+    let devices = tiers.flat_map(|tier| tier["devices"].as_array().into_iter().flatten());
+    devices.map(|device| device["path"].clone()).collect()
+}
+
 fn destroy(session: &Session, pool: &str, force: bool, consent: Consent) -> Result<(), Failure> {
     let known = Registry::new(&session.places).require(pool)?;
     if consent.dry_run {
         if let Some(mut client) = Client::open_running(&session.places, pool)? {
             client.call("check_stop", json!({ "force": force, "spare_clients": true }))?;
         }
+        let row = pool_row(session, &known);
         if session.json {
             return output::json(
-                &json!({ "destroyed": false, "pool": known.name, "devices": known.devices }),
+                &json!({ "destroyed": false, "pool": known.name, "devices": row["devices"] }),
             );
         }
         output::line(&format!(
             "would destroy pool '{pool}' ({}) on",
-            format_size(known.size_bytes)
+            format_size(row["size_bytes"].as_u64().unwrap_or(0))
         ))?;
-        return known
-            .devices
-            .iter()
-            .try_for_each(|device| output::line(&format!("  {}", device.display())));
+        let devices = row["devices"].as_array().into_iter().flatten();
+        return devices
+            .filter_map(Value::as_str)
+            .try_for_each(|device| output::line(&format!("  {device}")));
     }
     output::confirm(
         &format!("destroy pool '{pool}' with everything in it"),

@@ -267,6 +267,7 @@ impl Daemon {
         }
         let names = properties.iter().map(|(property, _)| property.as_str());
         let _still = self.refuse_other_sectors(&name, names)?;
+        let (writable, mut answer) = (self.writable_from(&name), Value::Null);
         for (property, value) in &properties {
             let outcome = datasets.set(&name, property, value);
             outcome.map_err(|error| refused(&format!("set {property} of '{name}'"), &error))?;
@@ -274,10 +275,10 @@ impl Daemon {
                 self.pin_changed(&name);
             }
             if property == "readonly" {
-                self.blocks.readonly_changed();
+                answer = self.readonly_changed(&name, &writable);
             }
         }
-        Ok(Value::Null)
+        Ok(answer)
     }
 
     /// Whoever has a device open counts in its sectors: they stay what they are, and nobody opens one while they change.
@@ -298,11 +299,12 @@ impl Daemon {
         let (name, property) = (parameters.text("name")?, parameters.text("property")?);
         refuse_past(&format!("inherit {property} for '{name}'"), &name)?;
         let _still = self.refuse_other_sectors(&name, std::iter::once(property.as_str()))?;
+        let writable = self.writable_from(&name);
         let outcome = self.engine.datasets().inherit(&name, &property);
         outcome.map_err(|error| refused(&format!("inherit {property} for '{name}'"), &error))?;
         match property.as_str() {
             "pin" => self.pin_changed(&name),
-            "readonly" => self.blocks.readonly_changed(),
+            "readonly" => return Ok(self.readonly_changed(&name, &writable)),
             _ => {}
         }
         Ok(Value::Null)
@@ -364,6 +366,8 @@ impl Daemon {
         self.mounts.renamed(&still, &from, &to);
         drop(still);
         self.blocks.renamed(&blocks, &from, &to);
+        // What it inherits may be another thing there.
+        self.mounts.readonly_changed(&self.engine);
         self.engine.event("rename", &format!("'{from}' is now '{to}'"));
         Ok(Value::Null)
     }
@@ -423,13 +427,21 @@ impl Daemon {
         } else {
             (format!("hold '{name}'"), datasets.hold(&tag, &name))
         };
-        outcome.map_err(|error| failed(&what, &error))?;
+        outcome.map_err(|error| refused(&what, &error))?;
         Ok(Value::Null)
     }
 
     pub(super) fn prune(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let name = parameters.text("name")?;
         let dry_run = parameters.flag("dry_run")?;
+        if let Some((dataset, _)) = name.split_once('@') {
+            return Err(Failure::new(
+                format!("prune '{name}'"),
+                "a snapshot has a name, and 'retention' lets go of none that has one",
+                format!("name its dataset, '{dataset}', or use 'terrace destroy {name}'"),
+            )
+            .as_usage());
+        }
         let report = self.engine.datasets().prune(&name, dry_run);
         let report = report.map_err(|error| failed(&format!("prune '{name}'"), &error))?;
         Ok(json!({ "pruned": !dry_run, "checkpoints": report.snapshots }))

@@ -131,6 +131,14 @@ impl Daemon {
                 (found.object, own_name.unwrap_or_default())
             }
             Ok(found) if found.kind == FileKind::Directory => return Err(fail(&FsError::IsDirectory)),
+            // Under one name each of several sources would take the place of the one before.
+            Ok(_) | Err(FsError::NotFound) if parameters.flag("into_directory")? => {
+                return Err(Failure::new(
+                    format!("write '{name}'"),
+                    "a directory is meant, and there is none of that name",
+                    "name one that 'terrace ls' shows, or the new file of a single source",
+                ));
+            }
             Ok(_) | Err(FsError::NotFound) => {
                 let Some((last, above)) = place.parts.split_last() else {
                     return Err(fail(&FsError::IsDirectory));

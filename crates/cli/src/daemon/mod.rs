@@ -20,6 +20,7 @@ mod moves;
 mod paths;
 mod placement;
 mod read_ahead;
+mod readonly;
 mod remembered;
 mod stored_once;
 mod subject;
@@ -315,9 +316,10 @@ impl Daemon {
         outcome
     }
 
-    /// Refuses while devices are in use that would go, or clients are served who are to be spared.
+    /// Refuses while mounts or devices are in use that would go, or clients are served who are to be spared.
     fn check_stop(&self, force: bool, spare_clients: bool) -> Result<Value, Failure> {
         if !force {
+            self.mounts.refuse_busy()?;
             self.blocks.refuse_stop()?;
             if spare_clients {
                 self.blocks.refuse_connected()?;

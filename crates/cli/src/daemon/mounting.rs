@@ -219,20 +219,20 @@ impl Mounts {
                         .map_err(|error| failed(&what, &error))?,
                 )
             }
-            None => {
-                options.read_only |= state.settings().readonly;
-                Content::Live(
-                    datasets
-                        .filesystem(dataset)
-                        .map_err(|error| failed(&what, &error))?,
-                )
-            }
+            None => Content::Live(
+                datasets
+                    .filesystem(dataset)
+                    .map_err(|error| failed(&what, &error))?,
+            ),
         };
         let past = DatasetPast::new(datasets.clone(), dataset).map_err(|error| failed(&what, &error))?;
         let past: Arc<dyn Past> = Arc::new(past);
         let session = terrace_fuse::mount(&known.directory, content, Some(past), &options)
             .map_err(|error| mount_failure(&what, &error))?;
         read_ahead::raise(&known.directory);
+        if is_writable(&known) {
+            show_read_only(&session, state.settings().readonly);
+        }
         let session = Arc::new(session);
         let directory = known.directory.clone();
         self.shared.mounted.lock().push(Mounted {
@@ -301,6 +301,25 @@ impl Mounts {
         Ok(json!({ "unmounted": directories, "forgotten": missing }))
     }
 
+    /// Refuses while a mount is in use. One in which others of ours are mounted is in use by these, and goes after them.
+    pub fn refuse_busy(&self) -> Result<(), Failure> {
+        let _mounting = self.shared.mounting.lock();
+        let sessions = self.sessions(|_| true);
+        let holds_another = |directory: &Path| {
+            let mut others = sessions.iter().map(|(known, _)| &known.directory);
+            others.any(|other| other != directory && other.starts_with(directory))
+        };
+        let alone = sessions
+            .iter()
+            .filter(|(known, _)| !holds_another(&known.directory));
+        for (known, session) in alone {
+            session
+                .check_unused()
+                .map_err(|error| unmount_failure(&known.directory, &error))?;
+        }
+        Ok(())
+    }
+
     /// Takes all mounts away and forgets them; nothing can be mounted afterwards. If one is in use all stay.
     pub fn unmount_all(&self, engine: &Arc<Engine>, force: bool) -> Result<(), Failure> {
         let mode = if force {
@@ -312,7 +331,7 @@ impl Mounts {
         let mut gone: Vec<KnownMount> = Vec::new();
         for (known, session) in self.sessions(|_| true) {
             if let Err(failure) = self.end(&known.directory, &session, mode) {
-                for known in gone {
+                for known in gone.into_iter().rev() {
                     let again = self.shared.change_list(|list| list.push(known.clone()));
                     if let Err(failure) = again.and_then(|()| self.make(engine, known)) {
                         tracing::error!("{failure}");
@@ -377,27 +396,34 @@ impl Mounts {
         }
     }
 
+    /// The property 'readonly' may be another one now.
+    pub fn readonly_changed(&self, engine: &Engine) {
+        for (known, session) in self.sessions(is_writable) {
+            if let Ok(state) = engine.datasets().state(&known.dataset) {
+                show_read_only(&session, state.settings().readonly);
+            }
+        }
+    }
+
+    /// Where changes of a filesystem can be made, as far as its properties let them.
+    pub fn written_at(&self, dataset: &str) -> Option<PathBuf> {
+        let found = self.sessions(|known| is_writable(known) && known.dataset == dataset);
+        found.into_iter().map(|(known, _)| known.directory).next()
+    }
+
+    /// The last one first: it may be mounted in an earlier one, which is in use as long.
     fn sessions(&self, wanted: impl Fn(&KnownMount) -> bool) -> Vec<(KnownMount, Arc<Session>)> {
         let mounted = self.shared.mounted.lock();
-        let found = mounted.iter().filter(|mount| wanted(&mount.known));
+        let found = mounted.iter().rev().filter(|mount| wanted(&mount.known));
         found
             .map(|mount| (mount.known.clone(), mount.session.clone()))
             .collect()
     }
 
     fn end(&self, directory: &Path, session: &Arc<Session>, mode: UnmountMode) -> Result<(), Failure> {
-        let what = format!("unmount '{}'", directory.display());
-        session.unmount(mode).map_err(|error| match error {
-            FuseError::Busy { .. } => Failure::new(
-                what,
-                "it is in use",
-                format!(
-                    "close what uses it ('fuser -vm {}' lists it), or add --force",
-                    directory.display()
-                ),
-            ),
-            error => failed(&what, &error),
-        })?;
+        session
+            .unmount(mode)
+            .map_err(|error| unmount_failure(directory, &error))?;
         self.shared.ended(session, directory);
         Ok(())
     }
@@ -431,9 +457,28 @@ fn others_at(directory: &Path) -> Option<String> {
     Some(format!("{} of type {}", entry.source, entry.kind))
 }
 
+/// Where something is mounted below a directory, by whomever; the last one made, which can be unmounted first.
+fn mounted_within(directory: &Path) -> Option<PathBuf> {
+    let entries = terrace_fuse::mounts().unwrap_or_default().into_iter();
+    let mut below = entries.map(|entry| entry.directory);
+    below.rfind(|other| other != directory && other.starts_with(directory))
+}
+
 /// Whether a mount shows its dataset as it is now.
 fn is_live(mount: &KnownMount) -> bool {
     !mount.dataset.contains('@') && !mount.options.iter().any(|option| option.starts_with("at="))
+}
+
+/// Whether changes can be made there: only what can never be written is mounted so, as the property may be set otherwise.
+fn is_writable(mount: &KnownMount) -> bool {
+    is_live(mount) && !mount.options.iter().any(|option| option == "ro")
+}
+
+/// Tells the kernel of 'readonly'; the filesystem refuses by itself, so where the kernel cannot be told little is lost.
+fn show_read_only(session: &Session, read_only: bool) {
+    if let Err(error) = session.show_read_only(read_only) {
+        tracing::debug!("tell '{}' of 'readonly': {error}", session.directory().display());
+    }
 }
 
 impl Shared {
@@ -478,6 +523,29 @@ impl Shared {
         let mut list = registry.mounts(&self.pool)?;
         change(&mut list);
         registry.save_mounts(&self.pool, &list)
+    }
+}
+
+fn unmount_failure(directory: &Path, error: &FuseError) -> Failure {
+    let what = format!("unmount '{}'", directory.display());
+    match error {
+        FuseError::Busy { .. } => match mounted_within(directory) {
+            // No list of processes tells of that.
+            Some(inner) => Failure::new(
+                what,
+                format!("it is in use: '{}' is mounted in it", inner.display()),
+                "unmount that first, or add --force",
+            ),
+            None => Failure::new(
+                what,
+                "it is in use",
+                format!(
+                    "close what uses it ('fuser -vm {}' lists it), or add --force",
+                    directory.display()
+                ),
+            ),
+        },
+        error => failed(&what, error),
     }
 }
 

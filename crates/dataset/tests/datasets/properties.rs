@@ -25,8 +25,9 @@ fn properties_are_inherited_set_and_reset() {
             .any(|p| p.name == "user:owner" && p.source == Source::Inherited("pool/a".into()))
     );
     assert!(all.iter().any(|p| p.name == "type" && p.value == "fs"));
+    let no_tier = pool.datasets.set("pool/a", "pin", "tape");
+    assert!(matches!(no_tier, Err(DatasetError::PropertyRefused(_))));
     for (name, value) in [
-        ("pin", "tape"),
         ("encryption", "on"),
         ("used", "1"),
         ("nothing", "1"),

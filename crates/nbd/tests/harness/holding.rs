@@ -1,4 +1,4 @@
-//! A disk that holds one block back.
+//! A disk that holds one block back, or what it says of itself.
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -12,24 +12,46 @@ pub const SLOW: u64 = 0;
 pub const HELD: u64 = 4096;
 pub const QUICK: u64 = 8192;
 
-/// A disk that holds one block back.
+/// A disk that holds something back.
 pub struct Holding {
     disk: Arc<Disk>,
+    /// It is not a block, but the size of all of them.
+    is_about_itself: bool,
     /// Whether somebody waits, and whether nobody has to any more.
     held: Mutex<(bool, bool)>,
     changed: Condvar,
 }
 
 impl Holding {
+    /// Holds a block back.
     pub fn new(bytes: usize) -> Arc<Self> {
+        Self::with(bytes, false)
+    }
+
+    /// Holds back how large its blocks are, which a client is told of an export last.
+    pub fn about_itself(bytes: usize) -> Arc<Self> {
+        Self::with(bytes, true)
+    }
+
+    fn with(bytes: usize, is_about_itself: bool) -> Arc<Self> {
         Arc::new(Self {
             disk: Disk::new(bytes),
+            is_about_itself,
             held: Mutex::default(),
             changed: Condvar::new(),
         })
     }
 
-    /// Until somebody waits for the block.
+    fn hold(&self) {
+        let mut held = self.held.lock();
+        held.0 = true;
+        self.changed.notify_all();
+        while !held.1 {
+            self.changed.wait(&mut held);
+        }
+    }
+
+    /// Until somebody waits for what is held back.
     pub fn wait_for_reader(&self) {
         let mut held = self.held.lock();
         while !held.0 {
@@ -57,6 +79,9 @@ impl BlockDevice for Holding {
         self.disk.size_bytes()
     }
     fn block_bytes(&self) -> u32 {
+        if self.is_about_itself {
+            self.hold();
+        }
         4096
     }
     fn read_only(&self) -> bool {
@@ -65,14 +90,7 @@ impl BlockDevice for Holding {
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FsError> {
         match offset {
             SLOW => thread::sleep(Duration::from_millis(1)),
-            HELD => {
-                let mut held = self.held.lock();
-                held.0 = true;
-                self.changed.notify_all();
-                while !held.1 {
-                    self.changed.wait(&mut held);
-                }
-            }
+            HELD if !self.is_about_itself => self.hold(),
             _ => {}
         }
         self.disk.read(offset, buffer)

@@ -1,8 +1,9 @@
 //! Where attached volumes are in the run directory: a mount for the file underneath each, and a name that stays.
 //!
 //! `disk/POOL/VOLUME` is a link to the device, for fstab and crypttab: it leads to the device whatever that is called
-//! now. `volumes/POOL/…` is not for users. Invariant: two volumes never share a place. Nothing lies below a volume, so
-//! no link is in the way of a directory; `+` is in no name.
+//! now. `volumes/POOL/…` is not for users. Invariant: two volumes never share a place, however long their names are. Nothing
+//! lies below a volume, so no link is in the way of a directory; `+` is in no name, and as no part of one is empty, `++` is in
+//! none with its `/` replaced.
 
 use std::{
     fs, io,
@@ -15,22 +16,41 @@ use terrace_fuse::{LoopDevice, VOLUME_NAME};
 use super::super::answers::failed;
 use crate::places::{Places, make_private};
 
+/// Longest name of a file.
+const FILE_NAME_BYTES_MAX: usize = 255;
+/// What is added to the name of a volume's directory for the file beside it.
+const MARK_ENDING: &str = "++ublk";
+
 /// The name that stays, of a volume or a snapshot of one.
 pub fn link_of(places: &Places, volume: &str) -> PathBuf {
-    places.link_directory().join(volume)
+    let link = places.link_directory().join(volume);
+    let last = link.file_name().unwrap_or_default().to_string_lossy();
+    link.with_file_name(fitted(&last, FILE_NAME_BYTES_MAX))
 }
 
 /// Where the file underneath is mounted.
 pub fn directory_of(places: &Places, pool: &str, volume: &str) -> PathBuf {
-    places.volume_directory(pool).join(volume.replace('/', "+"))
+    let bytes_max = FILE_NAME_BYTES_MAX - MARK_ENDING.len();
+    let name = fitted(&volume.replace('/', "+"), bytes_max);
+    places.volume_directory(pool).join(name)
+}
+
+/// A name, or where it is too long its first part and what tells it from others that begin so.
+fn fitted(name: &str, bytes_max: usize) -> String {
+    if name.len() <= bytes_max {
+        return name.to_owned();
+    }
+    let ending = format!("++{}", &blake3::hash(name.as_bytes()).to_hex()[..32]);
+    let first: String = name.chars().take(bytes_max - ending.len()).collect();
+    first + &ending
 }
 
 /// The file that says what may be done with the volume's ublk device once its daemon is dead.
 #[cfg(feature = "ublk")]
 pub fn mark_of(places: &Places, pool: &str, volume: &str) -> PathBuf {
-    // No part of a name is empty, so `++` is in no directory's name beside it.
-    let name = format!("{}++ublk", volume.replace('/', "+"));
-    places.volume_directory(pool).join(name)
+    let mut mark = directory_of(places, pool, volume).into_os_string();
+    mark.push(MARK_ENDING);
+    mark.into()
 }
 
 /// The file underneath, in its directory.
@@ -61,9 +81,8 @@ pub fn make_link(link: &Path, device: &Path) -> io::Result<()> {
     if let Some(directory) = link.parent() {
         make_private(directory)?;
     }
-    let mut new = link.to_owned().into_os_string();
-    new.push(format!("+{}", std::process::id()));
-    let new = PathBuf::from(new);
+    // One pool's links are made one after the other.
+    let new = link.with_file_name(format!("+{}", std::process::id()));
     let _ = fs::remove_file(&new);
     std::os::unix::fs::symlink(device, &new)?;
     fs::rename(&new, link)
