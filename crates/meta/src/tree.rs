@@ -69,6 +69,8 @@ pub struct Tree {
     pub(crate) blocked_merges: AtomicUsize,
     /// The newest sequence applied; held while a batch is applied.
     writer: Mutex<u64>,
+    /// Held while a manifest is made, so that one is at a time; taken before `described`.
+    describing: Mutex<()>,
     described: Mutex<Described>,
 }
 
@@ -133,6 +135,7 @@ impl Tree {
             next_table: AtomicU64::new(next_table),
             blocked_merges: AtomicUsize::new(0),
             writer: Mutex::new(flushed),
+            describing: Mutex::new(()),
             described: Mutex::new(Described {
                 pieces,
                 ..Described::default()
@@ -369,9 +372,9 @@ impl Tree {
     /// Describes all tables and the sequence up to which they hold everything, in at most 48 KiB (what is larger goes
     /// into extents of its own). Syncs the storage: all that the manifest names is durable when this returns.
     pub fn manifest(&self) -> Result<Vec<u8>, MetaError> {
-        let mut described = self.described.lock();
-        // First the replaced extents, then the state: none of them can be in it.
-        described.waiting.append(&mut self.released.lock());
+        let _describing = self.describing.lock();
+        // First the replaced extents, then the state: none of them can be in it. Who asks what there is does not wait for devices.
+        self.described.lock().waiting.append(&mut self.released.lock());
         let state = self.current();
         let body = manifest::encode_body(&state.version, self.next_table.load(Ordering::SeqCst));
         let storage = &self.reader.storage;
@@ -389,6 +392,7 @@ impl Tree {
             })
         };
         if let Err(cause) = written.and_then(|()| storage.sync()) {
+            let mut described = self.described.lock();
             described.waiting.extend(pieces.iter().map(|piece| piece.extent));
             return Err(MetaError::Storage {
                 action: "writing the metadata manifest".into(),
@@ -400,6 +404,7 @@ impl Tree {
         } else {
             manifest::encode_pieces(&pieces)
         };
+        let mut described = self.described.lock();
         let described = &mut *described;
         described.ready.append(&mut described.waiting);
         described
