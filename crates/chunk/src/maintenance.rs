@@ -221,12 +221,15 @@ impl ChunkStore {
         Ok(self.is_mirrored())
     }
 
-    /// A last checkpoint, before the pool is exported or the process ends. Later commits fail with `Stopped`.
+    /// A last checkpoint, before the pool is exported or the process ends. Later commits fail with `Stopped`; after an error they
+    /// do not, and it can be closed again once the cause is gone.
     pub fn close(&self) -> Result<(), StoreError> {
         let result = self.checkpoint();
-        let mut stop = self.stop.lock();
-        stop.get_or_insert_with(|| "it was closed".into());
-        self.stopping.store(true, Ordering::Release);
+        if result.is_ok() {
+            let mut stop = self.stop.lock();
+            stop.get_or_insert_with(|| "it was closed".into());
+            self.stopping.store(true, Ordering::Release);
+        }
         self.log.catch_up();
         result
     }
