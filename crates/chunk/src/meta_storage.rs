@@ -42,8 +42,8 @@ pub(crate) struct State {
     pub(crate) open: Option<(u32, u32)>,
     pub(crate) writing: BTreeMap<u32, u32>,
     unflushed: Unflushed,
-    /// What the last flush lost: the devices that had it.
-    lost: Vec<Extent>,
+    /// What the last flush that was to cover it lost: the devices that had it.
+    lost: BTreeSet<Extent>,
     live_bytes: u64,
     /// The newest copy of the root.
     pub(crate) root_copy: Option<Extent>,
@@ -520,6 +520,7 @@ impl ExtentStorage for MetaStorage {
                 let (number, _) = parts(*extent);
                 let freed = room(extent.bytes);
                 state.unflushed.remove(*extent);
+                state.lost.remove(extent);
                 if let Some(segment) = state.segments.get_mut(&number) {
                     segment.live = segment.live.saturating_sub(freed);
                     state.live_bytes = state.live_bytes.saturating_sub(freed);
@@ -550,12 +551,13 @@ impl ExtentStorage for MetaStorage {
         }
         let mut failure = None;
         let mut state = self.state.lock();
-        state.lost.clear();
         for (extent, is_needed, copies) in written {
+            // What another flush lost meanwhile, of what this one was not to cover, stays noted.
+            state.lost.remove(&extent);
             let is_lost = copies.iter().all(|segment| failed.contains_key(&segment.device));
             match copies.iter().find_map(|segment| failed.get(&segment.device)) {
                 Some(error) if is_lost && is_needed => {
-                    state.lost.push(extent);
+                    state.lost.insert(extent);
                     failure = Some(extent_error(error.clone()));
                 }
                 Some(_) if is_lost => {}
@@ -714,6 +716,30 @@ mod tests {
         assert!(is_read(), "somebody may still be at it");
         storage.release(&[extent]);
         assert!(storage.read(extent, 0, 4096).is_err());
+    }
+
+    /// The second begins before the table is written, and ends behind the first.
+    #[test]
+    fn of_two_flushes_at_once_neither_forgets_what_the_other_lost() {
+        let (devices, storage) = storage_on(2);
+        storage.pool.set_draining(0, true).unwrap();
+        storage.write(&[6; 4096]).unwrap();
+        let (beside, failing) = (storage.clone(), devices[1].clone());
+        *devices[1].at_flush.lock() = Some(Box::new(move || {
+            let extent = beside.write(&[7; 4096]).unwrap();
+            failing.gone.store(true, Ordering::SeqCst);
+            assert!(beside.sync().is_err());
+            assert!(beside.lost().contains(&extent));
+            failing.gone.store(false, Ordering::SeqCst);
+        }));
+        storage.sync().unwrap();
+        assert_eq!(
+            storage.lost().len(),
+            1,
+            "what its own flush has covered is not lost"
+        );
+        storage.sync().unwrap();
+        assert!(storage.lost().is_empty());
     }
 
     /// The device is gone before the write, and there is room for one copy on the other one.
