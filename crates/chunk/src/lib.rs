@@ -24,6 +24,7 @@ mod findings;
 mod format;
 mod frames;
 mod header;
+mod log_room;
 mod looking;
 mod maintenance;
 mod meta_copies;

@@ -91,6 +91,18 @@ impl ChunkStore {
         if self.is_full_of_records() && self.write_tables() {
             return Ok(Step::More);
         }
+        // Only a shorter log has room for what everything else makes.
+        if self.is_log_short() {
+            if state.checkpoint.is_none() && self.log.bytes() > 0 {
+                self.start_checkpoint(state);
+            }
+            if self.checkpoint_if_due(state)? || self.write_tables() {
+                return Ok(Step::More);
+            }
+            if self.is_log_at_its_end() {
+                return Ok(Step::Idle);
+            }
+        }
         // Reclaiming makes records itself: it waits for the merges that users would have to wait for, unless room is
         // short.
         let merges_first = self.is_loaded() && !self.is_short_of_room();

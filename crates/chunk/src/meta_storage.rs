@@ -6,7 +6,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -57,6 +60,8 @@ pub(crate) struct State {
 pub struct MetaStorage {
     pub(crate) pool: Arc<Pool>,
     pub(crate) state: Mutex<State>,
+    /// Free segments that are the log's.
+    left_for_log: AtomicU64,
 }
 
 impl MetaStorage {
@@ -68,6 +73,7 @@ impl MetaStorage {
                 next: 1,
                 ..State::default()
             }),
+            left_for_log: AtomicU64::new(0),
         }
     }
 
@@ -91,6 +97,7 @@ impl MetaStorage {
                 next,
                 ..State::default()
             }),
+            left_for_log: AtomicU64::new(0),
         })
     }
 
@@ -283,9 +290,15 @@ impl MetaStorage {
         Ok((number, fill, copies))
     }
 
+    /// From now on so many segments stay free for what was promised a place in the log.
+    pub fn leave_for_log(&self, segments: u64) {
+        self.left_for_log.store(segments, Ordering::Release);
+    }
+
     fn allocate(&self) -> Result<Copies, ExtentError> {
-        let first = self.pool.allocate(&request(&[], 0)).map_err(extent_error)?;
-        let second = self.pool.allocate(&request(&[first.device], 0)).ok();
+        let left = self.left_for_log.load(Ordering::Acquire);
+        let first = self.pool.allocate(&request(&[], left)).map_err(extent_error)?;
+        let second = self.pool.allocate(&request(&[first.device], left)).ok();
         Ok(Copies([Some(first), second]))
     }
 
@@ -594,7 +607,7 @@ pub(crate) fn extent_error(error: PoolError) -> ExtentError {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
 
     use terrace_device::{Cause, Device, DeviceError, MemoryDevice, Operation, SeededRandomness};
     use terrace_pool::{CreateOptions, Parallelism, TierSettings};

@@ -324,6 +324,7 @@ impl ChunkStore {
         let commit = CommitState {
             sequence: replay.sequence,
             pending: Writer::new(),
+            in_flight: 0,
             first: 0,
             counters: replay.counters,
             marks,
