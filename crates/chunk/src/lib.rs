@@ -28,6 +28,7 @@ mod log_room;
 mod looking;
 mod maintenance;
 mod meta_copies;
+mod meta_listed;
 mod meta_reads;
 mod meta_storage;
 mod moves;

@@ -115,7 +115,13 @@ impl ChunkStore {
                 return Ok(Step::More);
             }
         }
-        let worked = self.checkpoint_if_due(state)?
+        // Beyond what a root can list, merging and freeing go on all the same: they bring metadata back to where it can.
+        let (checkpointed, unlistable) = match self.checkpoint_if_due(state) {
+            Err(error) if !self.is_listable() => (false, Some(error)),
+            checkpointed => (checkpointed?, None),
+        };
+        self.tree.merge_closely(unlistable.is_some());
+        let worked = checkpointed
             || (merges_first && self.merge_step())
             || self.reclaim_step(state)?
             || self.repair_step()?
@@ -127,7 +133,11 @@ impl ChunkStore {
             || self.compact_metadata(state)?
             || self.mirror_metadata(state)
             || self.discard_released(state);
-        Ok(if worked { Step::More } else { Step::Idle })
+        match (worked, unlistable) {
+            (true, _) => Ok(Step::More),
+            (false, None) => Ok(Step::Idle),
+            (false, Some(error)) => Err(error),
+        }
     }
 
     /// Releases what may be, and goes on with a checkpoint if one is being made or due; whether one is.
@@ -246,9 +256,18 @@ impl ChunkStore {
         result
     }
 
+    /// Whether a root can list all segments of metadata that it would need.
+    pub(crate) fn is_listable(&self) -> bool {
+        self.check_listable().is_ok()
+    }
+
     /// Refuses, in words that help, what would be refused as a root that is too long.
     fn check_listable(&self) -> Result<(), StoreError> {
-        let (segments, most) = self.meta.listed();
+        let (all, most) = self.meta.listed(&[]);
+        if all <= most {
+            return Ok(());
+        }
+        let (segments, _) = self.meta.listed(&self.tree.replaced());
         if segments <= most {
             return Ok(());
         }
@@ -264,7 +283,7 @@ impl ChunkStore {
 
     /// Metadata segments, and how many there can be at most before no root can list them any more.
     pub fn metadata_segments(&self) -> (u64, u64) {
-        self.meta.listed()
+        self.meta.listed(&[])
     }
 
     fn checkpoint_step_until_done(&self, state: &mut Maintenance) -> Result<(), StoreError> {
@@ -357,7 +376,10 @@ impl ChunkStore {
         };
         let version = self.format.wanted();
         let next_chunk = self.next_chunk_id();
-        let root = encode_root(version, &manifest, &position, &counters, next_chunk, &self.meta);
+        let dropped = self.tree.undescribed();
+        let root = encode_root(
+            version, &manifest, &position, &counters, next_chunk, &self.meta, &dropped,
+        );
         self.pool.write_root(&root).map_err(pool_error)?;
         if version > self.format.durable() {
             // In the other slots too: should the newest be damaged, an older program must not find one that it knows.

@@ -14,22 +14,19 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use terrace_codec::{DecodeError, Reader, Writer};
+use terrace_codec::{DecodeError, Reader};
 use terrace_device::AlignedBuffer;
 use terrace_log::Copies;
 use terrace_meta::{Extent, ExtentError, ExtentRead, ExtentStorage};
-use terrace_pool::{Pool, PoolError, ROOT_BYTES_MAX, SegmentId};
+use terrace_pool::{Pool, PoolError, SegmentId};
 
 use crate::{
     meta_copies::request,
+    meta_listed::LISTED_MOST,
     unflushed::{KEPT_BYTES_FLUSHED, Unflushed},
 };
 
 pub(crate) const BLOCK: u32 = 4096;
-/// What one segment takes in a root, bytes.
-const LISTED_BYTES: usize = 16;
-/// What is kept in a root for everything else, bytes.
-const ROOT_REST_BYTES: usize = 4096;
 /// How often a failed write is tried in another segment.
 const ATTEMPTS: usize = 4;
 
@@ -41,13 +38,13 @@ pub(crate) struct MetaSegment {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) segments: BTreeMap<u32, MetaSegment>,
-    next: u32,
+    pub(crate) next: u32,
     pub(crate) open: Option<(u32, u32)>,
     pub(crate) writing: BTreeMap<u32, u32>,
     unflushed: Unflushed,
     /// What the last flush that was to cover it lost: the devices that had it.
     lost: BTreeSet<Extent>,
-    live_bytes: u64,
+    pub(crate) live_bytes: u64,
     /// The newest copy of the root.
     pub(crate) root_copy: Option<Extent>,
     /// Copies were made or replaced that no durable root lists yet.
@@ -62,6 +59,8 @@ pub struct MetaStorage {
     pub(crate) state: Mutex<State>,
     /// Free segments that are the log's.
     left_for_log: AtomicU64,
+    /// Segments that a root can list.
+    pub(crate) listed_most: AtomicU64,
 }
 
 impl MetaStorage {
@@ -74,6 +73,7 @@ impl MetaStorage {
                 ..State::default()
             }),
             left_for_log: AtomicU64::new(0),
+            listed_most: AtomicU64::new(LISTED_MOST),
         }
     }
 
@@ -98,23 +98,8 @@ impl MetaStorage {
                 ..State::default()
             }),
             left_for_log: AtomicU64::new(0),
+            listed_most: AtomicU64::new(LISTED_MOST),
         })
-    }
-
-    /// Appends the list of segments, for a root.
-    pub fn encode(&self, writer: &mut Writer) {
-        let state = self.state.lock();
-        writer.u32(state.next).u32(state.segments.len() as u32);
-        for (number, segment) in &state.segments {
-            writer.u32(*number);
-            segment.copies.encode(writer);
-        }
-    }
-
-    /// Metadata segments, and how many of them a root can list at most, beside a manifest that lies elsewhere.
-    pub fn listed(&self) -> (u64, u64) {
-        let most = (ROOT_BYTES_MAX - ROOT_REST_BYTES) / LISTED_BYTES;
-        (self.state.lock().segments.len() as u64, most as u64)
     }
 
     /// Counts the extents that a tree opened with; segments without any are given up. Fails for an extent of no
@@ -165,25 +150,6 @@ impl MetaStorage {
         let state = self.state.lock();
         let segment = state.segments.get(&parts(extent).0);
         segment.map(|segment| segment.copies).unwrap_or_default()
-    }
-
-    /// The metadata segment with the least in it, when less than half of all is live: rewriting what is in it gives
-    /// it back.
-    pub fn emptiest(&self) -> Option<u32> {
-        let state = self.state.lock();
-        let open = state.open.map(|(number, _)| number);
-        let total = state.segments.len() as u64 * u64::from(self.pool.segment_bytes());
-        if state.segments.len() < 4 || state.live_bytes * 2 > total {
-            return None;
-        }
-        let closed = state
-            .segments
-            .iter()
-            .filter(|(n, _)| Some(**n) != open && !state.writing.contains_key(n));
-        let least = closed
-            .filter(|(_, segment)| segment.live > 0)
-            .min_by_key(|(_, segment)| segment.live)?;
-        (least.1.live < u64::from(self.pool.segment_bytes()) / 2).then_some(*least.0)
     }
 
     /// The metadata segment that an extent lies in.
@@ -592,7 +558,7 @@ fn extent_at(number: u32, offset: u32, bytes: u32) -> Extent {
     }
 }
 
-fn room(bytes: u32) -> u64 {
+pub(crate) fn room(bytes: u32) -> u64 {
     u64::from(bytes).next_multiple_of(BLOCK.into())
 }
 
@@ -770,33 +736,5 @@ mod tests {
         storage.sync().unwrap();
         storage.keep_root(&[1; 100]);
         storage.sync().unwrap();
-    }
-
-    #[test]
-    fn what_is_listed_fits_in_a_root_up_to_the_limit() {
-        let (_, storage) = storage_on(1);
-        let (_, most) = storage.listed();
-        let mut list = Writer::new();
-        list.u32(u32::MAX).u32(most as u32);
-        for number in 0..most as u32 {
-            list.u32(number);
-            let copy = |device| {
-                Some(SegmentId {
-                    device,
-                    index: number,
-                })
-            };
-            Copies([copy(0), copy(1)]).encode(&mut list);
-        }
-        let listed = MetaStorage::decode(storage.pool.clone(), &mut Reader::new(list.as_bytes())).unwrap();
-        assert_eq!(listed.listed(), (most, most));
-        let mut again = Writer::new();
-        listed.encode(&mut again);
-        assert_eq!(again.as_bytes(), list.as_bytes());
-        let length = again.as_bytes().len();
-        assert!(
-            (ROOT_BYTES_MAX - 5000..=ROOT_BYTES_MAX - 4000).contains(&length),
-            "{length}"
-        );
     }
 }

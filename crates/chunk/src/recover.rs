@@ -109,7 +109,7 @@ impl ChunkStore {
             .format_version
             .clamp(format::FORMAT_OLDEST, format::FORMAT_NEWEST);
         let (position, counters) = (log.position(), Counters::default());
-        let root = encode_root(version, &manifest, &position, &counters, 1, &meta);
+        let root = encode_root(version, &manifest, &position, &counters, 1, &meta, &[]);
         pool.write_root(&root).map_err(pool_error)?;
         let replay = Replay {
             tree,
