@@ -41,7 +41,7 @@ pub(crate) struct State {
     pub(crate) next: u32,
     pub(crate) open: Option<(u32, u32)>,
     pub(crate) writing: BTreeMap<u32, u32>,
-    unflushed: Unflushed,
+    pub(crate) unflushed: Unflushed,
     /// What the last flush that was to cover it lost: the devices that had it.
     lost: BTreeSet<Extent>,
     pub(crate) live_bytes: u64,
@@ -202,18 +202,18 @@ impl MetaStorage {
             (number, fill, copies.unwrap_or_default())
         };
         let padded = AlignedBuffer::padded_from(copy);
-        let mut good = 0;
+        let mut good = Vec::new();
         for segment in copies.iter() {
             match self.pool.write(segment, offset.into(), &padded) {
-                Ok(()) => good += 1,
+                Ok(()) => good.push(segment.device),
                 Err(error) => tracing::warn!(%segment, %error, "a copy of the root could not be written"),
             }
         }
         let extent = extent_at(number, offset, length);
-        self.settle(number, (good > 0).then_some(extent));
-        if good > 0 {
+        self.settle(number, (!good.is_empty()).then_some(extent));
+        if !good.is_empty() {
             // The root itself is on the devices.
-            self.state.lock().unflushed.add(extent, false, None);
+            self.state.lock().unflushed.add(extent, false, good, None);
             let old = self.state.lock().root_copy.replace(extent);
             if let Some(old) = old {
                 self.release(&[old]);
@@ -284,11 +284,11 @@ impl MetaStorage {
         }
     }
 
-    /// Ends a write that wrote something; `alone`: what, if one device has it.
-    fn keep_written(&self, number: u32, extent: Extent, alone: Option<&[u8]>) {
+    /// Ends a write that these devices took; `alone`: of what, if it is one.
+    fn keep_written(&self, number: u32, extent: Extent, devices: Vec<u16>, alone: Option<&[u8]>) {
         // Where there is no other device it could not be written elsewhere either.
         let content = alone.filter(|_| self.pool.devices().len() > 1);
-        self.state.lock().unflushed.add(extent, true, content);
+        self.state.lock().unflushed.add(extent, true, devices, content);
         self.settle(number, Some(extent));
         if self.state.lock().unflushed.kept_bytes() >= KEPT_BYTES_FLUSHED {
             // Whoever makes the next manifest finds what fails here, too.
@@ -423,7 +423,7 @@ impl ExtentStorage for MetaStorage {
         let padded = AlignedBuffer::padded_from(bytes);
         let mut failure = ExtentError::Failed("nothing was tried".into());
         // With one good copy of two, which is enough when nothing better can be had.
-        let mut partial: Option<(u32, Extent)> = None;
+        let mut partial: Option<(u32, Extent, Vec<u16>)> = None;
         for _ in 0..ATTEMPTS {
             let (number, offset, copies) = match self.place(length) {
                 Ok(place) => place,
@@ -431,18 +431,19 @@ impl ExtentStorage for MetaStorage {
                 Err(error) => return Err(error),
             };
             let extent = extent_at(number, offset, length);
-            let mut good = 0;
+            let mut good = Vec::new();
             for segment in copies.iter() {
                 match self.pool.write(segment, offset.into(), &padded) {
-                    Ok(()) => good += 1,
+                    Ok(()) => good.push(segment.device),
                     Err(error) => failure = extent_error(error),
                 }
             }
-            if good == copies.iter().count() {
-                if let Some((number, _)) = partial {
+            if good.len() == copies.iter().count() {
+                if let Some((number, ..)) = partial {
                     self.settle(number, None);
                 }
-                self.keep_written(number, extent, (good == 1).then_some(bytes));
+                let is_alone = good.len() == 1;
+                self.keep_written(number, extent, good, is_alone.then_some(bytes));
                 return Ok(extent);
             }
             {
@@ -450,14 +451,14 @@ impl ExtentStorage for MetaStorage {
                 state.open = state.open.filter(|(open, _)| *open != number);
             }
             match partial {
-                None if good > 0 => partial = Some((number, extent)),
+                None if !good.is_empty() => partial = Some((number, extent, good)),
                 _ => self.settle(number, None),
             }
         }
-        let Some((number, extent)) = partial else {
+        let Some((number, extent, good)) = partial else {
             return Err(failure);
         };
-        self.keep_written(number, extent, Some(bytes));
+        self.keep_written(number, extent, good, Some(bytes));
         Ok(extent)
     }
 
@@ -511,16 +512,16 @@ impl ExtentStorage for MetaStorage {
 
     fn sync(&self) -> Result<(), ExtentError> {
         // What is written meanwhile is not among these, and not covered by this flush.
-        let written: Vec<(Extent, bool, Copies)> = {
+        let written: Vec<(Extent, bool, Vec<u16>)> = {
             let state = self.state.lock();
-            let copies = |extent| state.segments.get(&parts(extent).0).map(|segment| segment.copies);
             let all = state.unflushed.all();
-            all.map(|(extent, is_needed)| (extent, is_needed, copies(extent).unwrap_or_default()))
+            all.map(|(extent, is_needed, devices)| (extent, is_needed, devices.to_vec()))
                 .collect()
         };
         let devices: BTreeSet<u16> = written
             .iter()
-            .flat_map(|(_, _, copies)| copies.iter().map(|s| s.device).collect::<Vec<_>>())
+            .flat_map(|(_, _, devices)| devices)
+            .copied()
             .collect();
         let mut failed = BTreeMap::new();
         for device in devices {
@@ -530,11 +531,11 @@ impl ExtentStorage for MetaStorage {
         }
         let mut failure = None;
         let mut state = self.state.lock();
-        for (extent, is_needed, copies) in written {
+        for (extent, is_needed, devices) in written {
             // What another flush lost meanwhile, of what this one was not to cover, stays noted.
             state.lost.remove(&extent);
-            let is_lost = copies.iter().all(|segment| failed.contains_key(&segment.device));
-            match copies.iter().find_map(|segment| failed.get(&segment.device)) {
+            let is_lost = devices.iter().all(|device| failed.contains_key(device));
+            match devices.iter().find_map(|device| failed.get(device)) {
                 Some(error) if is_lost && is_needed => {
                     state.lost.insert(extent);
                     failure = Some(extent_error(error.clone()));
@@ -551,7 +552,7 @@ pub(crate) fn parts(extent: Extent) -> (u32, u32) {
     ((extent.location >> 32) as u32, extent.location as u32)
 }
 
-fn extent_at(number: u32, offset: u32, bytes: u32) -> Extent {
+pub(crate) fn extent_at(number: u32, offset: u32, bytes: u32) -> Extent {
     Extent {
         location: u64::from(number) << 32 | u64::from(offset),
         bytes,
@@ -695,6 +696,23 @@ mod tests {
         assert!(is_read(), "somebody may still be at it");
         storage.release(&[extent]);
         assert!(storage.read(extent, 0, 4096).is_err());
+    }
+
+    /// There is no room for it elsewhere.
+    #[test]
+    fn a_flush_of_a_device_that_did_not_take_a_write_covers_nothing() {
+        let (devices, storage) = storage_on(2);
+        storage.write(&[6; 4096]).unwrap();
+        storage.sync().unwrap();
+        while storage.pool.allocate(&request(&[], 0)).is_ok() {}
+        devices[0].gone.store(true, Ordering::SeqCst);
+        let extent = storage.write(&[7; 4096]).unwrap();
+        devices[0].gone.store(false, Ordering::SeqCst);
+        devices[1].gone.store(true, Ordering::SeqCst);
+        assert!(storage.sync().is_err(), "nobody has it for good");
+        assert_eq!(storage.lost(), [extent]);
+        let kept = storage.kept_content(extent, 0, 4096);
+        assert!(kept.is_some_and(|content| content[..] == [7; 4096]));
     }
 
     /// The second begins before the table is written, and ends behind the first.
