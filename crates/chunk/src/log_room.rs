@@ -111,12 +111,12 @@ impl ChunkStore {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use terrace_meta::ExtentStorage;
+    use terrace_meta::{ExtentStorage, Key, Operation, Value};
     use terrace_pool::{Request, SegmentId, SegmentKind, TierChoice};
     use terrace_store::{Batch, Compression, Flow, Owner, Piece, Placement, Sequence, Store, Trial};
 
     use super::*;
-    use crate::{Options, Step, store_in_memory::store_in_memory};
+    use crate::{Options, Step, counters::Counters, store_in_memory::store_in_memory};
 
     /// Takes segments, as tables do, until so many are free.
     fn take_all_but(store: &ChunkStore, free: u64) -> Vec<SegmentId> {
@@ -137,6 +137,18 @@ mod tests {
             batch.put(key, vec![number as u8; 4000]);
         }
         store.commit(batch)
+    }
+
+    fn piece(content: &[u8]) -> Piece<'_> {
+        Piece {
+            content,
+            compression: Compression::Off,
+            trial: Trial::Untried,
+            dedup: false,
+            placement: Placement::Landing(Flow::Random),
+            owner: Owner::default(),
+            privileged: false,
+        }
     }
 
     #[test]
@@ -180,22 +192,43 @@ mod tests {
     }
 
     #[test]
+    fn a_log_at_its_end_goes_on_in_what_is_dead() {
+        let store = store_in_memory(64 << 20, Options::default());
+        let (mut batch, mut gone) = (Batch::new(), Batch::new());
+        for number in 0..100u32 {
+            let hash = *blake3::hash(&number.to_le_bytes()).as_bytes();
+            let written = store
+                .write_chunks(&[piece(&hash.repeat(2000))])
+                .unwrap()
+                .remove(0);
+            batch.reference(written.id, 1);
+            gone.reference(written.id, -1);
+            batch.hold(written);
+        }
+        store.commit(batch).unwrap();
+        store.close_streams().unwrap();
+        store.checkpoint().unwrap();
+        store.flush(store.commit(gone).unwrap()).unwrap();
+        take_all_but(&store, 0);
+        // Nor is there any room in the segment that tables are written to.
+        while store.meta.write(&[7; 4096]).is_ok() {}
+        // As an opening may find it, or what the background commits may leave.
+        while !store.is_log_short() {
+            let large = Operation::Put(Value::new(&[7; 4000]));
+            let sequence = store.commit_internal(vec![(Key::new(&[0x40]), large)], Counters::default());
+            store.flush(Sequence(sequence.unwrap())).unwrap();
+        }
+        for number in 0..200 {
+            store.flush(commit(&store, number, 20_000).unwrap()).unwrap();
+        }
+    }
+
+    #[test]
     fn what_brings_room_back_stops_at_the_end_of_the_log() {
         let store = store_in_memory(64 << 20, Options::default());
         for first in (0..20_000u32).step_by(500) {
             let contents: Vec<_> = (first..first + 500).map(u32::to_le_bytes).collect();
-            let pieces: Vec<_> = contents
-                .iter()
-                .map(|content| Piece {
-                    content,
-                    compression: Compression::Off,
-                    trial: Trial::Untried,
-                    dedup: false,
-                    placement: Placement::Landing(Flow::Random),
-                    owner: Owner::default(),
-                    privileged: false,
-                })
-                .collect();
+            let pieces: Vec<_> = contents.iter().map(|content| piece(content)).collect();
             let (mut batch, mut gone) = (Batch::new(), Batch::new());
             for written in store.write_chunks(&pieces).unwrap() {
                 batch.reference(written.id, 1);

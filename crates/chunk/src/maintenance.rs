@@ -74,6 +74,15 @@ impl Maintenance {
     }
 }
 
+/// What a step came to that did or did not do something, beside what it had to leave.
+fn done(worked: bool, refused: Option<StoreError>) -> Result<Step, StoreError> {
+    match (worked, refused) {
+        (true, _) => Ok(Step::More),
+        (false, None) => Ok(Step::Idle),
+        (false, Some(error)) => Err(error),
+    }
+}
+
 impl ChunkStore {
     /// One bounded step of background work: checkpoint, merge, reclaim, release, compaction, whatever is most
     /// needed. Any number of threads may call it; one does the work, the others wait a little for their turn, or get `Idle`.
@@ -91,17 +100,22 @@ impl ChunkStore {
         if self.is_full_of_records() && self.write_tables() {
             return Ok(Step::More);
         }
-        // Only a shorter log has room for what everything else makes.
+        // Only a shorter log has room for what everything else makes. Where there is none for the tables that this takes, segments that
+        // are empty come back first, and as long as the margin lasts what makes others empty goes on.
+        let mut checkpoint = None;
         if self.is_log_short() {
             if state.checkpoint.is_none() && self.log.bytes() > 0 {
                 self.start_checkpoint(state);
             }
-            if self.checkpoint_if_due(state)? || self.write_tables() {
+            let (checkpointed, refused) = self.checkpoint_or_other(state, true)?;
+            if checkpointed || self.write_tables() {
                 return Ok(Step::More);
             }
             if self.is_log_at_its_end() {
-                return Ok(Step::Idle);
+                let worked = self.give_up_empty()? || self.wait_for_release(state)?;
+                return done(worked, refused);
             }
+            checkpoint = Some((checkpointed, refused));
         }
         // Reclaiming makes records itself: it waits for the merges that users would have to wait for, unless room is
         // short.
@@ -115,12 +129,10 @@ impl ChunkStore {
                 return Ok(Step::More);
             }
         }
-        // Beyond what a root can list, merging and freeing go on all the same: they bring metadata back to where it can.
-        let (checkpointed, unlistable) = match self.checkpoint_if_due(state) {
-            Err(error) if !self.is_listable() => (false, Some(error)),
-            checkpointed => (checkpointed?, None),
+        let (checkpointed, refused) = match checkpoint {
+            Some(checkpoint) => checkpoint,
+            None => self.checkpoint_or_other(state, false)?,
         };
-        self.tree.merge_closely(unlistable.is_some());
         let worked = checkpointed
             || (merges_first && self.merge_step())
             || self.reclaim_step(state)?
@@ -133,10 +145,24 @@ impl ChunkStore {
             || self.compact_metadata(state)?
             || self.mirror_metadata(state)
             || self.discard_released(state);
-        match (worked, unlistable) {
-            (true, _) => Ok(Step::More),
-            (false, None) => Ok(Step::Idle),
-            (false, Some(error)) => Err(error),
+        done(worked, refused)
+    }
+
+    /// Goes on with a checkpoint if one is being made or due; whether one is. Or why it is refused, where other work leads out of that:
+    /// beyond what a root can list merging and freeing do, and where a log that is `short` finds no room for tables freeing does.
+    fn checkpoint_or_other(
+        &self,
+        state: &mut Maintenance,
+        short: bool,
+    ) -> Result<(bool, Option<StoreError>), StoreError> {
+        let made = self.checkpoint_if_due(state);
+        let is_unlistable = made.is_err() && !self.is_listable();
+        self.tree.merge_closely(is_unlistable);
+        match made {
+            Err(error) if is_unlistable || short && matches!(error, StoreError::NoSpace) => {
+                Ok((false, Some(error)))
+            }
+            made => Ok((made?, None)),
         }
     }
 
