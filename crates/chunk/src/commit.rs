@@ -24,6 +24,7 @@ use terrace_store::{Batch, ChunkId, FIRST_USER_TABLE, KEY_BYTES_MAX, Sequence, S
 
 use crate::{
     counters::Counters,
+    log_room::log_bytes,
     payload::encode_batch,
     record::{
         ChunkRecord, TABLE_CHUNKS, TABLE_LIVE, TABLE_REFERENCES, candidate_key, chunk_key, dedup_key,
@@ -74,6 +75,7 @@ impl ChunkStore {
         }
         self.hold_back();
         let (records, references, pins) = batch.into_parts();
+        let bytes = log_bytes(&records, &references);
         let changes = fold_references(&references);
         self.check_known(&changes)?;
         let mut operations: Operations = Vec::with_capacity(records.len() + changes.len() * 3);
@@ -82,7 +84,7 @@ impl ChunkStore {
             operations.push((key.into(), operation));
         }
         let (sequence, long) = {
-            let mut commit = self.commit.lock();
+            let mut commit = self.lock_with_log_room(bytes)?;
             let sequence = commit.sequence + 1;
             let change = self.refer(&mut commit, sequence, &changes, &mut operations)?;
             self.apply_locked(&mut commit, operations, change)?;
@@ -328,6 +330,7 @@ impl ChunkStore {
         let Some(appended) = entries else {
             return Ok(last);
         };
+        self.landed_in_log();
         let data = std::mem::take(&mut *self.dirty.lock());
         let apart = |place: &u16| !appended.groups.iter().all(|group| group.contains(place));
         let wait = places.iter().any(apart) || self.log.due_bytes() > BEHIND_BYTES_MAX;
@@ -370,6 +373,7 @@ impl ChunkStore {
         let first = std::mem::take(&mut commit.first);
         self.unlogged_bytes.store(0, Ordering::Relaxed);
         let payload = std::mem::take(&mut commit.pending).into_bytes();
+        commit.in_flight += payload.len() as u64;
         let last = commit.sequence;
         if first != 0 {
             let mark = (last, commit.counters);

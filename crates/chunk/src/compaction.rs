@@ -276,6 +276,10 @@ impl ChunkStore {
     /// Does a piece of what brings garbage back where that is short; `free` as of
     /// [`free_where_pressed`](Self::free_where_pressed).
     pub(crate) fn bring_back(&self, state: &mut Maintenance, free: Option<u64>) -> Result<bool, StoreError> {
+        // It makes records, and the log has to be shortened first.
+        if self.is_log_at_its_end() {
+            return Ok(false);
+        }
         Ok(self.reclaim_step(state)?
             || self.give_up_empty()?
             || self.compact_pressed(state, free)?

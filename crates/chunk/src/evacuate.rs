@@ -185,16 +185,22 @@ impl ChunkStore {
     ) -> Result<(u64, bool), StoreError> {
         let tier = self.pool.tier_of(segment.device).unwrap_or(0);
         let placement = Placement::Tier { tier, strict: false };
-        let mut moved = self.move_chunks(&[id], placement, Some(segment));
+        // What says where it is now has to have a place in the log.
+        let move_it = || match self.is_log_short() {
+            true => Err(StoreError::NoSpace),
+            false => self.move_chunks(&[id], placement, Some(segment)),
+        };
+        let mut moved = move_it();
         // What it moved before has left room behind, in segments that go back with the next checkpoint only, or that hold
         // other things yet.
         let enough = self.last_segments() + self.copies_at_most();
         for _ in 0..ATTEMPTS {
             let is_full = matches!(moved, Err(StoreError::NoSpace));
-            if !is_full || !self.make_room(|| self.pool.free_for_content() >= enough)? {
+            let is_enough = || self.pool.free_for_content() >= enough && !self.is_log_short();
+            if !is_full || !self.make_room(is_enough)? {
                 break;
             }
-            moved = self.move_chunks(&[id], placement, Some(segment));
+            moved = move_it();
         }
         let outcome = moved?;
         self.rates.take(&outcome.tier_bytes);

@@ -74,6 +74,15 @@ impl Maintenance {
     }
 }
 
+/// What a step came to that did or did not do something, beside what it had to leave.
+fn done(worked: bool, refused: Option<StoreError>) -> Result<Step, StoreError> {
+    match (worked, refused) {
+        (true, _) => Ok(Step::More),
+        (false, None) => Ok(Step::Idle),
+        (false, Some(error)) => Err(error),
+    }
+}
+
 impl ChunkStore {
     /// One bounded step of background work: checkpoint, merge, reclaim, release, compaction, whatever is most
     /// needed. Any number of threads may call it; one does the work, the others wait a little for their turn, or get `Idle`.
@@ -91,6 +100,23 @@ impl ChunkStore {
         if self.is_full_of_records() && self.write_tables() {
             return Ok(Step::More);
         }
+        // Only a shorter log has room for what everything else makes. Where there is none for the tables that this takes, segments that
+        // are empty come back first, and as long as the margin lasts what makes others empty goes on.
+        let mut checkpoint = None;
+        if self.is_log_short() {
+            if state.checkpoint.is_none() && self.log.bytes() > 0 {
+                self.start_checkpoint(state);
+            }
+            let (checkpointed, refused) = self.checkpoint_or_other(state, true)?;
+            if checkpointed || self.write_tables() {
+                return Ok(Step::More);
+            }
+            if self.is_log_at_its_end() {
+                let worked = self.give_up_empty()? || self.wait_for_release(state)?;
+                return done(worked, refused);
+            }
+            checkpoint = Some((checkpointed, refused));
+        }
         // Reclaiming makes records itself: it waits for the merges that users would have to wait for, unless room is
         // short.
         let merges_first = self.is_loaded() && !self.is_short_of_room();
@@ -103,7 +129,11 @@ impl ChunkStore {
                 return Ok(Step::More);
             }
         }
-        let worked = self.checkpoint_if_due(state)?
+        let (checkpointed, refused) = match checkpoint {
+            Some(checkpoint) => checkpoint,
+            None => self.checkpoint_or_other(state, false)?,
+        };
+        let worked = checkpointed
             || (merges_first && self.merge_step())
             || self.reclaim_step(state)?
             || self.repair_step()?
@@ -115,7 +145,25 @@ impl ChunkStore {
             || self.compact_metadata(state)?
             || self.mirror_metadata(state)
             || self.discard_released(state);
-        Ok(if worked { Step::More } else { Step::Idle })
+        done(worked, refused)
+    }
+
+    /// Goes on with a checkpoint if one is being made or due; whether one is. Or why it is refused, where other work leads out of that:
+    /// beyond what a root can list merging and freeing do, and where a log that is `short` finds no room for tables freeing does.
+    fn checkpoint_or_other(
+        &self,
+        state: &mut Maintenance,
+        short: bool,
+    ) -> Result<(bool, Option<StoreError>), StoreError> {
+        let made = self.checkpoint_if_due(state);
+        let is_unlistable = made.is_err() && !self.is_listable();
+        self.tree.merge_closely(is_unlistable);
+        match made {
+            Err(error) if is_unlistable || short && matches!(error, StoreError::NoSpace) => {
+                Ok((false, Some(error)))
+            }
+            made => Ok((made?, None)),
+        }
     }
 
     /// Releases what may be, and goes on with a checkpoint if one is being made or due; whether one is.
@@ -221,19 +269,31 @@ impl ChunkStore {
         Ok(self.is_mirrored())
     }
 
-    /// A last checkpoint, before the pool is exported or the process ends. Later commits fail with `Stopped`.
+    /// A last checkpoint, before the pool is exported or the process ends. Later commits fail with `Stopped`; after an error they
+    /// do not, and it can be closed again once the cause is gone.
     pub fn close(&self) -> Result<(), StoreError> {
         let result = self.checkpoint();
-        let mut stop = self.stop.lock();
-        stop.get_or_insert_with(|| "it was closed".into());
-        self.stopping.store(true, Ordering::Release);
+        if result.is_ok() {
+            let mut stop = self.stop.lock();
+            stop.get_or_insert_with(|| "it was closed".into());
+            self.stopping.store(true, Ordering::Release);
+        }
         self.log.catch_up();
         result
     }
 
+    /// Whether a root can list all segments of metadata that it would need.
+    pub(crate) fn is_listable(&self) -> bool {
+        self.check_listable().is_ok()
+    }
+
     /// Refuses, in words that help, what would be refused as a root that is too long.
     fn check_listable(&self) -> Result<(), StoreError> {
-        let (segments, most) = self.meta.listed();
+        let (all, most) = self.meta.listed(&[]);
+        if all <= most {
+            return Ok(());
+        }
+        let (segments, _) = self.meta.listed(&self.tree.replaced());
         if segments <= most {
             return Ok(());
         }
@@ -249,7 +309,7 @@ impl ChunkStore {
 
     /// Metadata segments, and how many there can be at most before no root can list them any more.
     pub fn metadata_segments(&self) -> (u64, u64) {
-        self.meta.listed()
+        self.meta.listed(&[])
     }
 
     fn checkpoint_step_until_done(&self, state: &mut Maintenance) -> Result<(), StoreError> {
@@ -342,7 +402,10 @@ impl ChunkStore {
         };
         let version = self.format.wanted();
         let next_chunk = self.next_chunk_id();
-        let root = encode_root(version, &manifest, &position, &counters, next_chunk, &self.meta);
+        let dropped = self.tree.undescribed();
+        let root = encode_root(
+            version, &manifest, &position, &counters, next_chunk, &self.meta, &dropped,
+        );
         self.pool.write_root(&root).map_err(pool_error)?;
         if version > self.format.durable() {
             // In the other slots too: should the newest be damaged, an older program must not find one that it knows.

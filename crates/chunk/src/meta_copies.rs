@@ -11,7 +11,7 @@ use terrace_log::Copies;
 use terrace_meta::{ExtentError, ExtentStorage};
 use terrace_pool::{Request, SegmentId, SegmentKind, SegmentRange, TierChoice};
 
-use crate::meta_storage::{MetaStorage, State, extent_error, parts};
+use crate::meta_storage::{MetaStorage, State, extent_at, extent_error, parts};
 
 /// Reads of one place that must agree before it is copied, and how many are tried.
 const READS_THAT_AGREE: u32 = 3;
@@ -164,6 +164,7 @@ impl MetaStorage {
             segments,
             replaced,
             has_unlisted,
+            unflushed,
             ..
         } = &mut *state;
         let Some(segment) = segments.get_mut(&number) else {
@@ -173,6 +174,15 @@ impl MetaStorage {
         };
         *has_unlisted = true;
         let old = std::mem::replace(&mut segment.copies, copies);
+        if let Some(new) = new {
+            let leaving = old.iter().filter(|old| copies.iter().all(|copy| copy != *old));
+            let mut sources: Vec<u16> = leaving.map(|copy| copy.device).collect();
+            if sources.is_empty() {
+                sources.extend(old.iter().map(|copy| copy.device));
+            }
+            let (from, to) = (extent_at(number, 0, 0), extent_at(number.saturating_add(1), 0, 0));
+            unflushed.copied(from, to, &sources, new.device);
+        }
         replaced.extend(old.iter().filter(|old| copies.iter().all(|copy| copy != *old)));
     }
 
@@ -371,6 +381,22 @@ mod tests {
         // What comes next does not go where the copy has none of it.
         let next = storage.write(&[8; 4096]).unwrap();
         assert!(parts(next).0 != parts(extent).0);
+    }
+
+    #[test]
+    fn what_was_copied_before_it_was_flushed_is_not_lost_with_the_device_that_it_left() {
+        let (_, storage) = storage_on(3);
+        storage.pool.set_draining(1, true).unwrap();
+        storage.pool.set_draining(2, true).unwrap();
+        let extent = storage.write(&[7; 4096]).unwrap();
+        storage.pool.set_draining(1, false).unwrap();
+        storage.pool.set_draining(0, true).unwrap();
+        assert!(storage.move_off(SegmentRange::whole(0)).unwrap());
+        storage.release_replaced();
+        storage.pool.remove_device(0).unwrap();
+        storage.sync().unwrap();
+        assert!(storage.lost().is_empty());
+        assert!(storage.read(extent, 0, 4096).unwrap()[..] == [7; 4096]);
     }
 
     #[test]

@@ -6,27 +6,27 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use terrace_codec::{DecodeError, Reader, Writer};
+use terrace_codec::{DecodeError, Reader};
 use terrace_device::AlignedBuffer;
 use terrace_log::Copies;
 use terrace_meta::{Extent, ExtentError, ExtentRead, ExtentStorage};
-use terrace_pool::{Pool, PoolError, ROOT_BYTES_MAX, SegmentId};
+use terrace_pool::{Pool, PoolError, SegmentId};
 
 use crate::{
     meta_copies::request,
+    meta_listed::LISTED_MOST,
     unflushed::{KEPT_BYTES_FLUSHED, Unflushed},
 };
 
 pub(crate) const BLOCK: u32 = 4096;
-/// What one segment takes in a root, bytes.
-const LISTED_BYTES: usize = 16;
-/// What is kept in a root for everything else, bytes.
-const ROOT_REST_BYTES: usize = 4096;
 /// How often a failed write is tried in another segment.
 const ATTEMPTS: usize = 4;
 
@@ -38,13 +38,13 @@ pub(crate) struct MetaSegment {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) segments: BTreeMap<u32, MetaSegment>,
-    next: u32,
+    pub(crate) next: u32,
     pub(crate) open: Option<(u32, u32)>,
     pub(crate) writing: BTreeMap<u32, u32>,
-    unflushed: Unflushed,
-    /// What the last flush lost: the devices that had it.
-    lost: Vec<Extent>,
-    live_bytes: u64,
+    pub(crate) unflushed: Unflushed,
+    /// What the last flush that was to cover it lost: the devices that had it.
+    lost: BTreeSet<Extent>,
+    pub(crate) live_bytes: u64,
     /// The newest copy of the root.
     pub(crate) root_copy: Option<Extent>,
     /// Copies were made or replaced that no durable root lists yet.
@@ -57,6 +57,10 @@ pub(crate) struct State {
 pub struct MetaStorage {
     pub(crate) pool: Arc<Pool>,
     pub(crate) state: Mutex<State>,
+    /// Free segments that are the log's.
+    left_for_log: AtomicU64,
+    /// Segments that a root can list.
+    pub(crate) listed_most: AtomicU64,
 }
 
 impl MetaStorage {
@@ -68,6 +72,8 @@ impl MetaStorage {
                 next: 1,
                 ..State::default()
             }),
+            left_for_log: AtomicU64::new(0),
+            listed_most: AtomicU64::new(LISTED_MOST),
         }
     }
 
@@ -91,23 +97,9 @@ impl MetaStorage {
                 next,
                 ..State::default()
             }),
+            left_for_log: AtomicU64::new(0),
+            listed_most: AtomicU64::new(LISTED_MOST),
         })
-    }
-
-    /// Appends the list of segments, for a root.
-    pub fn encode(&self, writer: &mut Writer) {
-        let state = self.state.lock();
-        writer.u32(state.next).u32(state.segments.len() as u32);
-        for (number, segment) in &state.segments {
-            writer.u32(*number);
-            segment.copies.encode(writer);
-        }
-    }
-
-    /// Metadata segments, and how many of them a root can list at most, beside a manifest that lies elsewhere.
-    pub fn listed(&self) -> (u64, u64) {
-        let most = (ROOT_BYTES_MAX - ROOT_REST_BYTES) / LISTED_BYTES;
-        (self.state.lock().segments.len() as u64, most as u64)
     }
 
     /// Counts the extents that a tree opened with; segments without any are given up. Fails for an extent of no
@@ -160,25 +152,6 @@ impl MetaStorage {
         segment.map(|segment| segment.copies).unwrap_or_default()
     }
 
-    /// The metadata segment with the least in it, when less than half of all is live: rewriting what is in it gives
-    /// it back.
-    pub fn emptiest(&self) -> Option<u32> {
-        let state = self.state.lock();
-        let open = state.open.map(|(number, _)| number);
-        let total = state.segments.len() as u64 * u64::from(self.pool.segment_bytes());
-        if state.segments.len() < 4 || state.live_bytes * 2 > total {
-            return None;
-        }
-        let closed = state
-            .segments
-            .iter()
-            .filter(|(n, _)| Some(**n) != open && !state.writing.contains_key(n));
-        let least = closed
-            .filter(|(_, segment)| segment.live > 0)
-            .min_by_key(|(_, segment)| segment.live)?;
-        (least.1.live < u64::from(self.pool.segment_bytes()) / 2).then_some(*least.0)
-    }
-
     /// The metadata segment that an extent lies in.
     pub fn segment_of(extent: Extent) -> u32 {
         parts(extent).0
@@ -229,18 +202,18 @@ impl MetaStorage {
             (number, fill, copies.unwrap_or_default())
         };
         let padded = AlignedBuffer::padded_from(copy);
-        let mut good = 0;
+        let mut good = Vec::new();
         for segment in copies.iter() {
             match self.pool.write(segment, offset.into(), &padded) {
-                Ok(()) => good += 1,
+                Ok(()) => good.push(segment.device),
                 Err(error) => tracing::warn!(%segment, %error, "a copy of the root could not be written"),
             }
         }
         let extent = extent_at(number, offset, length);
-        self.settle(number, (good > 0).then_some(extent));
-        if good > 0 {
+        self.settle(number, (!good.is_empty()).then_some(extent));
+        if !good.is_empty() {
             // The root itself is on the devices.
-            self.state.lock().unflushed.add(extent, false, None);
+            self.state.lock().unflushed.add(extent, false, good, None);
             let old = self.state.lock().root_copy.replace(extent);
             if let Some(old) = old {
                 self.release(&[old]);
@@ -283,9 +256,15 @@ impl MetaStorage {
         Ok((number, fill, copies))
     }
 
+    /// From now on so many segments stay free for what was promised a place in the log.
+    pub fn leave_for_log(&self, segments: u64) {
+        self.left_for_log.store(segments, Ordering::Release);
+    }
+
     fn allocate(&self) -> Result<Copies, ExtentError> {
-        let first = self.pool.allocate(&request(&[], 0)).map_err(extent_error)?;
-        let second = self.pool.allocate(&request(&[first.device], 0)).ok();
+        let left = self.left_for_log.load(Ordering::Acquire);
+        let first = self.pool.allocate(&request(&[], left)).map_err(extent_error)?;
+        let second = self.pool.allocate(&request(&[first.device], left)).ok();
         Ok(Copies([Some(first), second]))
     }
 
@@ -305,11 +284,11 @@ impl MetaStorage {
         }
     }
 
-    /// Ends a write that wrote something; `alone`: what, if one device has it.
-    fn keep_written(&self, number: u32, extent: Extent, alone: Option<&[u8]>) {
+    /// Ends a write that these devices took; `alone`: of what, if it is one.
+    fn keep_written(&self, number: u32, extent: Extent, devices: Vec<u16>, alone: Option<&[u8]>) {
         // Where there is no other device it could not be written elsewhere either.
         let content = alone.filter(|_| self.pool.devices().len() > 1);
-        self.state.lock().unflushed.add(extent, true, content);
+        self.state.lock().unflushed.add(extent, true, devices, content);
         self.settle(number, Some(extent));
         if self.state.lock().unflushed.kept_bytes() >= KEPT_BYTES_FLUSHED {
             // Whoever makes the next manifest finds what fails here, too.
@@ -444,7 +423,7 @@ impl ExtentStorage for MetaStorage {
         let padded = AlignedBuffer::padded_from(bytes);
         let mut failure = ExtentError::Failed("nothing was tried".into());
         // With one good copy of two, which is enough when nothing better can be had.
-        let mut partial: Option<(u32, Extent)> = None;
+        let mut partial: Option<(u32, Extent, Vec<u16>)> = None;
         for _ in 0..ATTEMPTS {
             let (number, offset, copies) = match self.place(length) {
                 Ok(place) => place,
@@ -452,18 +431,19 @@ impl ExtentStorage for MetaStorage {
                 Err(error) => return Err(error),
             };
             let extent = extent_at(number, offset, length);
-            let mut good = 0;
+            let mut good = Vec::new();
             for segment in copies.iter() {
                 match self.pool.write(segment, offset.into(), &padded) {
-                    Ok(()) => good += 1,
+                    Ok(()) => good.push(segment.device),
                     Err(error) => failure = extent_error(error),
                 }
             }
-            if good == copies.iter().count() {
-                if let Some((number, _)) = partial {
+            if good.len() == copies.iter().count() {
+                if let Some((number, ..)) = partial {
                     self.settle(number, None);
                 }
-                self.keep_written(number, extent, (good == 1).then_some(bytes));
+                let is_alone = good.len() == 1;
+                self.keep_written(number, extent, good, is_alone.then_some(bytes));
                 return Ok(extent);
             }
             {
@@ -471,14 +451,14 @@ impl ExtentStorage for MetaStorage {
                 state.open = state.open.filter(|(open, _)| *open != number);
             }
             match partial {
-                None if good > 0 => partial = Some((number, extent)),
+                None if !good.is_empty() => partial = Some((number, extent, good)),
                 _ => self.settle(number, None),
             }
         }
-        let Some((number, extent)) = partial else {
+        let Some((number, extent, good)) = partial else {
             return Err(failure);
         };
-        self.keep_written(number, extent, Some(bytes));
+        self.keep_written(number, extent, good, Some(bytes));
         Ok(extent)
     }
 
@@ -520,6 +500,7 @@ impl ExtentStorage for MetaStorage {
                 let (number, _) = parts(*extent);
                 let freed = room(extent.bytes);
                 state.unflushed.remove(*extent);
+                state.lost.remove(extent);
                 if let Some(segment) = state.segments.get_mut(&number) {
                     segment.live = segment.live.saturating_sub(freed);
                     state.live_bytes = state.live_bytes.saturating_sub(freed);
@@ -531,16 +512,16 @@ impl ExtentStorage for MetaStorage {
 
     fn sync(&self) -> Result<(), ExtentError> {
         // What is written meanwhile is not among these, and not covered by this flush.
-        let written: Vec<(Extent, bool, Copies)> = {
+        let written: Vec<(Extent, bool, Vec<u16>)> = {
             let state = self.state.lock();
-            let copies = |extent| state.segments.get(&parts(extent).0).map(|segment| segment.copies);
             let all = state.unflushed.all();
-            all.map(|(extent, is_needed)| (extent, is_needed, copies(extent).unwrap_or_default()))
+            all.map(|(extent, is_needed, devices)| (extent, is_needed, devices.to_vec()))
                 .collect()
         };
         let devices: BTreeSet<u16> = written
             .iter()
-            .flat_map(|(_, _, copies)| copies.iter().map(|s| s.device).collect::<Vec<_>>())
+            .flat_map(|(_, _, devices)| devices)
+            .copied()
             .collect();
         let mut failed = BTreeMap::new();
         for device in devices {
@@ -550,12 +531,13 @@ impl ExtentStorage for MetaStorage {
         }
         let mut failure = None;
         let mut state = self.state.lock();
-        state.lost.clear();
-        for (extent, is_needed, copies) in written {
-            let is_lost = copies.iter().all(|segment| failed.contains_key(&segment.device));
-            match copies.iter().find_map(|segment| failed.get(&segment.device)) {
+        for (extent, is_needed, devices) in written {
+            // What another flush lost meanwhile, of what this one was not to cover, stays noted.
+            state.lost.remove(&extent);
+            let is_lost = devices.iter().all(|device| failed.contains_key(device));
+            match devices.iter().find_map(|device| failed.get(device)) {
                 Some(error) if is_lost && is_needed => {
-                    state.lost.push(extent);
+                    state.lost.insert(extent);
                     failure = Some(extent_error(error.clone()));
                 }
                 Some(_) if is_lost => {}
@@ -570,14 +552,14 @@ pub(crate) fn parts(extent: Extent) -> (u32, u32) {
     ((extent.location >> 32) as u32, extent.location as u32)
 }
 
-fn extent_at(number: u32, offset: u32, bytes: u32) -> Extent {
+pub(crate) fn extent_at(number: u32, offset: u32, bytes: u32) -> Extent {
     Extent {
         location: u64::from(number) << 32 | u64::from(offset),
         bytes,
     }
 }
 
-fn room(bytes: u32) -> u64 {
+pub(crate) fn room(bytes: u32) -> u64 {
     u64::from(bytes).next_multiple_of(BLOCK.into())
 }
 
@@ -592,7 +574,7 @@ pub(crate) fn extent_error(error: PoolError) -> ExtentError {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
 
     use terrace_device::{Cause, Device, DeviceError, MemoryDevice, Operation, SeededRandomness};
     use terrace_pool::{CreateOptions, Parallelism, TierSettings};
@@ -716,6 +698,47 @@ mod tests {
         assert!(storage.read(extent, 0, 4096).is_err());
     }
 
+    /// There is no room for it elsewhere.
+    #[test]
+    fn a_flush_of_a_device_that_did_not_take_a_write_covers_nothing() {
+        let (devices, storage) = storage_on(2);
+        storage.write(&[6; 4096]).unwrap();
+        storage.sync().unwrap();
+        while storage.pool.allocate(&request(&[], 0)).is_ok() {}
+        devices[0].gone.store(true, Ordering::SeqCst);
+        let extent = storage.write(&[7; 4096]).unwrap();
+        devices[0].gone.store(false, Ordering::SeqCst);
+        devices[1].gone.store(true, Ordering::SeqCst);
+        assert!(storage.sync().is_err(), "nobody has it for good");
+        assert_eq!(storage.lost(), [extent]);
+        let kept = storage.kept_content(extent, 0, 4096);
+        assert!(kept.is_some_and(|content| content[..] == [7; 4096]));
+    }
+
+    /// The second begins before the table is written, and ends behind the first.
+    #[test]
+    fn of_two_flushes_at_once_neither_forgets_what_the_other_lost() {
+        let (devices, storage) = storage_on(2);
+        storage.pool.set_draining(0, true).unwrap();
+        storage.write(&[6; 4096]).unwrap();
+        let (beside, failing) = (storage.clone(), devices[1].clone());
+        *devices[1].at_flush.lock() = Some(Box::new(move || {
+            let extent = beside.write(&[7; 4096]).unwrap();
+            failing.gone.store(true, Ordering::SeqCst);
+            assert!(beside.sync().is_err());
+            assert!(beside.lost().contains(&extent));
+            failing.gone.store(false, Ordering::SeqCst);
+        }));
+        storage.sync().unwrap();
+        assert_eq!(
+            storage.lost().len(),
+            1,
+            "what its own flush has covered is not lost"
+        );
+        storage.sync().unwrap();
+        assert!(storage.lost().is_empty());
+    }
+
     /// The device is gone before the write, and there is room for one copy on the other one.
     #[test]
     fn a_write_that_came_to_nothing_waits_for_no_flush() {
@@ -731,33 +754,5 @@ mod tests {
         storage.sync().unwrap();
         storage.keep_root(&[1; 100]);
         storage.sync().unwrap();
-    }
-
-    #[test]
-    fn what_is_listed_fits_in_a_root_up_to_the_limit() {
-        let (_, storage) = storage_on(1);
-        let (_, most) = storage.listed();
-        let mut list = Writer::new();
-        list.u32(u32::MAX).u32(most as u32);
-        for number in 0..most as u32 {
-            list.u32(number);
-            let copy = |device| {
-                Some(SegmentId {
-                    device,
-                    index: number,
-                })
-            };
-            Copies([copy(0), copy(1)]).encode(&mut list);
-        }
-        let listed = MetaStorage::decode(storage.pool.clone(), &mut Reader::new(list.as_bytes())).unwrap();
-        assert_eq!(listed.listed(), (most, most));
-        let mut again = Writer::new();
-        listed.encode(&mut again);
-        assert_eq!(again.as_bytes(), list.as_bytes());
-        let length = again.as_bytes().len();
-        assert!(
-            (ROOT_BYTES_MAX - 5000..=ROOT_BYTES_MAX - 4000).contains(&length),
-            "{length}"
-        );
     }
 }

@@ -34,12 +34,12 @@ impl ChunkStore {
             let mut moved = false;
             for segment in set {
                 // One that is under way is finished by the way.
-                while state.compacting.is_some() {
-                    self.compact_step(state)?;
+                if !self.compact_to_its_end(state)? {
+                    return Ok(false);
                 }
                 state.compacting = Some(Emptying::Swept(Sweep::new(segment)));
-                while state.compacting.is_some() {
-                    self.compact_step(state)?;
+                if !self.compact_to_its_end(state)? {
+                    return Ok(false);
                 }
                 if state.stuck.contains(&segment) || state.without_room.contains(&segment) {
                     continue;
@@ -56,6 +56,17 @@ impl ChunkStore {
             }
         }
         Ok(false)
+    }
+
+    /// Ends what is being compacted; `false` if the log has no more room for that.
+    fn compact_to_its_end(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        while state.compacting.is_some() {
+            if self.is_log_at_its_end() {
+                return Ok(false);
+            }
+            self.compact_step(state)?;
+        }
+        Ok(true)
     }
 
     /// The emptiest segments of a tier that together give one back.

@@ -110,7 +110,7 @@ impl ChunkStore {
             .format_version
             .clamp(format::FORMAT_OLDEST, format::FORMAT_NEWEST);
         let (position, counters) = (log.position(), Counters::default());
-        let root = encode_root(version, &manifest, &position, &counters, 1, &meta);
+        let root = encode_root(version, &manifest, &position, &counters, 1, &meta, &[]);
         pool.write_root(&root).map_err(pool_error)?;
         let replay = Replay {
             tree,
@@ -325,6 +325,7 @@ impl ChunkStore {
         let commit = CommitState {
             sequence: replay.sequence,
             pending: Writer::new(),
+            in_flight: 0,
             first: 0,
             counters: replay.counters,
             marks,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_log::LogPosition;
+use terrace_meta::Extent;
 use terrace_pool::{Pool, ROOT_BYTES_MAX};
 
 use crate::{
@@ -34,7 +35,7 @@ pub struct Root {
     pub version: u8,
 }
 
-/// Builds the payload.
+/// Builds the payload; `dropped`: extents of metadata that the manifest does not name.
 pub fn encode_root(
     version: u8,
     manifest: &[u8],
@@ -42,13 +43,14 @@ pub fn encode_root(
     counters: &Counters,
     next_chunk: u64,
     meta: &MetaStorage,
+    dropped: &[Extent],
 ) -> Vec<u8> {
     let mut writer = Writer::with_capacity(4096);
     writer.u8(version).string(manifest);
     position.encode(&mut writer);
     counters.encode(&mut writer);
     writer.varint(next_chunk);
-    meta.encode(&mut writer);
+    meta.encode(&mut writer, dropped);
     writer.into_bytes()
 }
 

@@ -197,6 +197,10 @@ impl ChunkStore {
         self.check_running()?;
         // Looked at and taken in one: of two who ask at a time neither stands in the other's way with what it does not get.
         let try_once = || {
+            // Records of new content would only take metadata further beyond what a root can list.
+            if !self.is_listable() {
+                return false;
+            }
             let own = own();
             let taken = self
                 .reserved
@@ -207,10 +211,14 @@ impl ChunkStore {
                 });
             taken.is_ok()
         };
-        if !try_once() && !self.make_room(try_once)? {
-            return Err(StoreError::NoSpace);
+        if try_once() {
+            return Ok(self.given(bytes));
         }
-        Ok(self.given(bytes))
+        match self.make_room(try_once) {
+            Ok(true) => Ok(self.given(bytes)),
+            Err(error) if self.is_listable() => Err(error),
+            _ => Err(StoreError::NoSpace),
+        }
     }
 
     /// So much was set aside.

@@ -41,6 +41,8 @@ pub(crate) struct CommitState {
     pub sequence: u64,
     /// Batches that are not in the log yet.
     pub pending: Writer,
+    /// Bytes of batches that are being written to the log.
+    pub in_flight: u64,
     /// Sequence of the first of them.
     pub first: u64,
     /// Totals after the newest batch.
@@ -288,6 +290,9 @@ impl Store for ChunkStore {
             && let Some(tier) = self.pool.tiers().get(usize::from(tier))
             && tier.free_segments <= (tier.segments / 16).max(2)
         {
+            return Err(StoreError::NoSpace);
+        }
+        if self.is_log_short() {
             return Err(StoreError::NoSpace);
         }
         self.move_chunks(ids, placement, None)

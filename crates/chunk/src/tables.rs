@@ -55,7 +55,12 @@ impl ChunkStore {
             state.metadata_rest -= 1;
             return Ok(false);
         }
-        let Some(number) = self.meta.emptiest() else {
+        // Tables that were replaced go with the next root; where none can be written, they are no reason to leave the others there.
+        let dropped = match self.is_listable() {
+            true => Vec::new(),
+            false => self.tree.replaced(),
+        };
+        let Some(number) = self.meta.emptiest(&dropped) else {
             return Ok(false);
         };
         let written = self.rewrite_segments(|segment| segment == number);
@@ -169,7 +174,7 @@ impl ChunkStore {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use terrace_pool::{Request, SegmentKind, TierChoice};
-    use terrace_store::{Batch, Store};
+    use terrace_store::{Batch, Store, StoreError};
 
     use super::*;
     use crate::{Options, Step, store_in_memory::store_in_memory};
@@ -227,5 +232,51 @@ mod tests {
             while matches!(store.step(), Ok(Step::More)) {}
             commit().unwrap();
         }
+    }
+
+    #[test]
+    fn deleting_helps_where_metadata_is_more_than_a_root_can_list() {
+        let options = Options {
+            memtable_bytes: 512 << 10,
+            block_cache_bytes: 1 << 20,
+            checkpoint_log_bytes: 1 << 20,
+            ..Options::default()
+        };
+        let store = store_in_memory(64 << 20, options);
+        store.meta.list_at_most(6);
+        let key = |number: u64| [&[0x30][..], &number.to_be_bytes()].concat();
+        let value = |number: u64| blake3::hash(&number.to_le_bytes()).as_bytes().repeat(4);
+        let written = 80_000;
+        for first in (0..written).step_by(500) {
+            let mut batch = Batch::new();
+            (first..first + 500).for_each(|number| batch.put(key(number), value(number)));
+            store.commit(batch).unwrap();
+            let _ = store.step();
+        }
+        let refused = loop {
+            match store.step() {
+                Ok(Step::More) => {}
+                Ok(Step::Idle) => panic!("as if nothing were wrong"),
+                Err(error) => break error,
+            }
+        };
+        assert!(refused.to_string().contains("a root can list 6"), "{refused}");
+        assert!(
+            matches!(store.reserve(1 << 20), Err(StoreError::NoSpace)),
+            "no more content"
+        );
+        assert!(store.checkpoint().is_err() && store.stopped().is_none());
+        for first in (0..written).step_by(500) {
+            let mut batch = Batch::new();
+            let gone = (first..first + 500).filter(|number| number % 8 > 0);
+            gone.for_each(|number| batch.delete(key(number)));
+            store.commit(batch).unwrap();
+            let _ = store.step();
+        }
+        while store.step().unwrap() == Step::More {}
+        store.checkpoint().unwrap();
+        assert!(store.metadata_segments().0 <= 6 && store.log.bytes() == 0);
+        drop(store.reserve(1 << 20).unwrap());
+        assert_eq!(store.scan(&key(0), &key(written), 80_000).unwrap().len(), 10_000);
     }
 }

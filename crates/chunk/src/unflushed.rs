@@ -18,6 +18,8 @@ const KEPT_BYTES_MAX: usize = 4 * KEPT_BYTES_FLUSHED;
 struct Written {
     /// No manifest may name it before it is durable; the others are flushed if they can be.
     is_needed: bool,
+    /// The devices that took it: a flush of another one covers nothing of it.
+    devices: Vec<u16>,
     content: Option<Bytes>,
 }
 
@@ -29,13 +31,27 @@ pub(crate) struct Unflushed {
 }
 
 impl Unflushed {
-    /// Something was written; `content`: what it is if only one device has it.
-    pub(crate) fn add(&mut self, extent: Extent, is_needed: bool, content: Option<&[u8]>) {
+    /// Something was written, to these devices; `content`: what it is if only one has it.
+    pub(crate) fn add(&mut self, extent: Extent, is_needed: bool, devices: Vec<u16>, content: Option<&[u8]>) {
         self.remove(extent);
         let fits = |content: &&[u8]| self.kept_bytes + content.len() <= KEPT_BYTES_MAX;
         let content = content.filter(fits).map(Bytes::copy_from_slice);
         self.kept_bytes += content.as_ref().map_or(0, Bytes::len);
-        self.extents.insert(extent, Written { is_needed, content });
+        let written = Written {
+            is_needed,
+            devices,
+            content,
+        };
+        self.extents.insert(extent, written);
+    }
+
+    /// All that lies from `from` on and before `to` was copied from these devices to another one, and flushed there.
+    pub(crate) fn copied(&mut self, from: Extent, to: Extent, sources: &[u16], device: u16) {
+        for (_, written) in self.extents.range_mut(from..to) {
+            if sources.iter().all(|source| written.devices.contains(source)) {
+                written.devices.push(device);
+            }
+        }
     }
 
     /// It is durable, or was released.
@@ -44,10 +60,10 @@ impl Unflushed {
         self.kept_bytes -= content.map_or(0, |content| content.len());
     }
 
-    /// Each, and whether it is needed.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (Extent, bool)> + '_ {
+    /// Each, whether it is needed, and the devices that took it.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Extent, bool, &[u16])> + '_ {
         let all = self.extents.iter();
-        all.map(|(extent, written)| (*extent, written.is_needed))
+        all.map(|(extent, written)| (*extent, written.is_needed, &written.devices[..]))
     }
 
     /// Whether it waits for a flush that covers it.
@@ -84,13 +100,13 @@ mod tests {
         };
         let content = vec![1; KEPT_BYTES_FLUSHED];
         let mut unflushed = Unflushed::default();
-        (0..6).for_each(|number| unflushed.add(extent(number), true, Some(&content)));
+        (0..6).for_each(|number| unflushed.add(extent(number), true, vec![0], Some(&content)));
         assert_eq!(unflushed.kept_bytes(), KEPT_BYTES_MAX);
         assert!(unflushed.content(extent(3)).is_some() && unflushed.content(extent(4)).is_none());
         unflushed.give_up(extent(3));
-        assert_eq!(unflushed.all().filter(|(_, is_needed)| *is_needed).count(), 5);
+        assert_eq!(unflushed.all().filter(|(_, is_needed, _)| *is_needed).count(), 5);
         // Written anew at the same place, and gone.
-        unflushed.add(extent(0), true, None);
+        unflushed.add(extent(0), true, vec![0, 1], None);
         (1..7).for_each(|number| unflushed.remove(extent(number)));
         assert_eq!((unflushed.kept_bytes(), unflushed.all().count()), (0, 1));
     }

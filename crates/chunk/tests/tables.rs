@@ -11,7 +11,8 @@ use std::{
 
 use rand::SeedableRng;
 use terrace_chunk::{ChunkStore, Options, Step};
-use terrace_store::{Batch, ChunkId, Sequence, Store};
+use terrace_pool::{Request, SegmentKind, TierChoice};
+use terrace_store::{Batch, ChunkId, Sequence, Store, StoreError};
 
 use crate::fixture::{audit, noise, open_pool, options, piece, small};
 
@@ -162,4 +163,36 @@ fn records(store: &ChunkStore) -> u64 {
         count += page.len() as u64;
         from = [&last[..], &[0]].concat();
     }
+}
+
+#[test]
+fn what_could_not_be_closed_can_be_closed_when_there_is_room_again() {
+    let (device, _, store) = small(80);
+    for number in 0..20 {
+        let mut batch = Batch::new();
+        batch.put(key(0, number, 0), noise(number, 200));
+        store.flush(store.commit(batch).unwrap()).unwrap();
+    }
+    let request = Request {
+        choice: TierChoice::Fastest,
+        kind: SegmentKind::Data,
+        avoid: &[],
+        garbage: &[],
+        leave_free: 0,
+    };
+    let mut taken = Vec::new();
+    while let Ok(segment) = store.pool().allocate(&request) {
+        taken.push(segment);
+    }
+    assert!(matches!(store.close(), Err(StoreError::NoSpace)));
+    assert_eq!(store.stopped(), None);
+    for segment in taken {
+        store.pool().release(segment).unwrap();
+    }
+    store.close().unwrap();
+    assert!(store.stopped().is_some() && store.commit(Batch::new()).is_err());
+    drop(store);
+    device.keep_all();
+    let store = ChunkStore::open(open_pool(&[device]), options(2)).unwrap();
+    assert_eq!(records(&store), 20);
 }

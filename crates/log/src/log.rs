@@ -433,6 +433,36 @@ impl Log {
             .unwrap_or(state.position)
     }
 
+    /// What it takes for certain, however full the pool gets, bytes: of its segment, and of the next one if that is chosen.
+    pub fn room(&self) -> u64 {
+        let state = self.state.lock();
+        let offset = u64::from(state.position.offset);
+        let here = match state.leaving {
+            Leaving::No => self.room_of_segment().saturating_sub(offset),
+            _ => 0,
+        };
+        let there = match state.position.next.is_empty() {
+            true => 0,
+            false => self.room_of_segment(),
+        };
+        here + there
+    }
+
+    /// What it takes in one segment for certain, bytes: the end may be kept, or left when an entry does not fit.
+    pub fn room_of_segment(&self) -> u64 {
+        (self.pool.segment_bytes() as usize).saturating_sub(SPLIT_BYTES) as u64
+    }
+
+    /// Chooses the next segment, if there is none yet and the pool has one by now.
+    ///
+    /// # Errors
+    /// What the pool says but that there is none.
+    pub fn seek_next(&self) -> Result<(), LogError> {
+        // An append chooses one, too.
+        let _appending = self.appending.lock();
+        self.ready().map(|_| ())
+    }
+
     /// Bytes appended since the oldest place that is still needed, one copy.
     pub fn bytes(&self) -> u64 {
         self.state.lock().bytes

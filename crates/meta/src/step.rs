@@ -215,7 +215,9 @@ impl Tree {
                 _ => None,
             });
         // The smallest first: it shortens the reads most for its work.
-        let planned = state.version.plan(worker, self.options.table_bytes as u64 / 4);
+        let closely = self.closely.load(Ordering::Relaxed);
+        let upper_bytes_min = self.options.table_bytes as u64 / 4;
+        let planned = state.version.plan(worker, upper_bytes_min, closely);
         let index = match (running.min(), planned) {
             (Some((_, index)), None) => index,
             (Some((bytes, index)), Some((_, _, planned_bytes))) if bytes <= planned_bytes => index,
@@ -401,8 +403,8 @@ impl Worker {
 
 impl Version {
     /// Which settled layers should be merged: the first, the last, and their bytes. The lowest run is left alone while those
-    /// above it have less than `upper_bytes_min`.
-    fn plan(&self, worker: &Worker, upper_bytes_min: u64) -> Option<(usize, usize, u64)> {
+    /// above it have less than `upper_bytes_min`, and less than half of what it has; unless what they delete is to go `closely`.
+    fn plan(&self, worker: &Worker, upper_bytes_min: u64, closely: bool) -> Option<(usize, usize, u64)> {
         let settled: Vec<(u64, u64)> = self
             .layers
             .iter()
@@ -421,7 +423,8 @@ impl Version {
                 .iter()
                 .map(|(bytes, unsettled)| bytes + unsettled * UNSETTLED_BYTES)
                 .sum();
-            if weight >= upper_bytes_min && weight >= lowest / 2 {
+            let deletes = closely && upper.iter().any(|(_, unsettled)| *unsettled > 0);
+            if deletes || (weight >= upper_bytes_min && weight >= lowest / 2) {
                 return Some((0, settled.len() - 1, upper_bytes + lowest));
             }
         }

@@ -5,7 +5,7 @@
 
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -67,8 +67,12 @@ pub struct Tree {
     pub(crate) next_table: AtomicU64,
     /// Merges that stand still because of damage.
     pub(crate) blocked_merges: AtomicUsize,
+    /// See [`merge_closely`](Tree::merge_closely).
+    pub(crate) closely: AtomicBool,
     /// The newest sequence applied; held while a batch is applied.
     writer: Mutex<u64>,
+    /// Held while a manifest is made, so that one is at a time; taken before `described`.
+    describing: Mutex<()>,
     described: Mutex<Described>,
 }
 
@@ -132,7 +136,9 @@ impl Tree {
             released,
             next_table: AtomicU64::new(next_table),
             blocked_merges: AtomicUsize::new(0),
+            closely: AtomicBool::new(false),
             writer: Mutex::new(flushed),
+            describing: Mutex::new(()),
             described: Mutex::new(Described {
                 pieces,
                 ..Described::default()
@@ -150,6 +156,12 @@ impl Tree {
     /// Memory for records that are not yet in tables, bytes.
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether steps merge all runs into one as soon as any deletion can go by it, however much they write for that: for who has
+    /// to do with fewer extents.
+    pub fn merge_closely(&self, closely: bool) {
+        self.closely.store(closely, Ordering::Relaxed);
     }
 
     pub(crate) fn current(&self) -> Arc<State> {
@@ -369,9 +381,9 @@ impl Tree {
     /// Describes all tables and the sequence up to which they hold everything, in at most 48 KiB (what is larger goes
     /// into extents of its own). Syncs the storage: all that the manifest names is durable when this returns.
     pub fn manifest(&self) -> Result<Vec<u8>, MetaError> {
-        let mut described = self.described.lock();
-        // First the replaced extents, then the state: none of them can be in it.
-        described.waiting.append(&mut self.released.lock());
+        let _describing = self.describing.lock();
+        // First the replaced extents, then the state: none of them can be in it. Who asks what there is does not wait for devices.
+        self.described.lock().waiting.append(&mut self.released.lock());
         let state = self.current();
         let body = manifest::encode_body(&state.version, self.next_table.load(Ordering::SeqCst));
         let storage = &self.reader.storage;
@@ -389,6 +401,7 @@ impl Tree {
             })
         };
         if let Err(cause) = written.and_then(|()| storage.sync()) {
+            let mut described = self.described.lock();
             described.waiting.extend(pieces.iter().map(|piece| piece.extent));
             return Err(MetaError::Storage {
                 action: "writing the metadata manifest".into(),
@@ -400,6 +413,7 @@ impl Tree {
         } else {
             manifest::encode_pieces(&pieces)
         };
+        let mut described = self.described.lock();
         let described = &mut *described;
         described.ready.append(&mut described.waiting);
         described
@@ -419,6 +433,20 @@ impl Tree {
     /// manifest is durable, and release them in the storage then.
     pub fn take_released(&self) -> Vec<Extent> {
         std::mem::take(&mut self.described.lock().ready)
+    }
+
+    /// What [`take_released`](Self::take_released) would give: a root that holds the manifest made last does without these.
+    pub fn undescribed(&self) -> Vec<Extent> {
+        self.described.lock().ready.clone()
+    }
+
+    /// Extents that a manifest made now would not name, and no reader uses.
+    pub fn replaced(&self) -> Vec<Extent> {
+        // Each lock by itself, as in `usage`.
+        let mut replaced = self.released.lock().clone();
+        let described = self.described.lock();
+        replaced.extend(described.waiting.iter().chain(&described.ready));
+        replaced
     }
 
     /// The extents that hold the last manifest's body, with their sums.

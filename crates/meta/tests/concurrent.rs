@@ -1,11 +1,13 @@
 //! Readers beside a writer and the background steps: whole batches only, one state per scan, no extent pulled away.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use bytes::Bytes;
 use terrace_meta::{
-    ExtentStorage, MemoryExtents, Operation, Options, Progress, Tree, decode_count, encode_count,
+    Extent, ExtentError, ExtentStorage, MemoryExtents, Operation, Options, Progress, Tree, decode_count,
+    encode_count,
 };
 
 const KEYS: u64 = 1500;
@@ -112,4 +114,55 @@ fn readers_see_whole_batches_while_everything_moves() {
     assert_eq!(named, storage.held(), "nothing leaks when all readers are gone");
     let records = tree.scan(&[], &[], usize::MAX).expect("scans");
     assert_eq!(records.len(), KEYS as usize + 8);
+}
+
+/// Extents in memory that do something at the next sync.
+#[derive(Default)]
+struct AtSync {
+    inner: MemoryExtents,
+    hook: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl ExtentStorage for AtSync {
+    fn write(&self, bytes: &[u8]) -> Result<Extent, ExtentError> {
+        self.inner.write(bytes)
+    }
+    fn read(&self, extent: Extent, offset: u32, length: u32) -> Result<Bytes, ExtentError> {
+        self.inner.read(extent, offset, length)
+    }
+    fn release(&self, extents: &[Extent]) {
+        self.inner.release(extents);
+    }
+    fn sync(&self) -> Result<(), ExtentError> {
+        if let Some(hook) = self.hook.lock().expect("nobody panicked").take() {
+            hook();
+        }
+        self.inner.sync()
+    }
+}
+
+#[test]
+fn who_asks_what_there_is_does_not_wait_for_a_manifest() {
+    let storage = Arc::new(AtSync::default());
+    let tree = Tree::open(storage.clone(), None, Options::default()).expect("an empty tree");
+    let tree = Arc::new(tree);
+    tree.apply(1, batch(1)).expect("applies");
+    tree.seal();
+    while tree.step(1 << 20).expect("steps") == Progress::More {}
+    let (asked, answers) = (tree.clone(), Arc::new(AtomicU64::new(0)));
+    let counted = answers.clone();
+    *storage.hook.lock().expect("nobody panicked") = Some(Box::new(move || {
+        let (sender, answered) = mpsc::channel();
+        std::thread::spawn(move || {
+            let named = asked.extents().len() as u64;
+            let _ = sender.send((named + asked.usage().tables as u64, asked.described_sequence()));
+        });
+        // Much longer than it takes; who waits for the manifest waits for this.
+        if let Ok((tables, 0)) = answered.recv_timeout(Duration::from_secs(20)) {
+            counted.store(tables, Ordering::SeqCst);
+        }
+    }));
+    tree.manifest().expect("a manifest");
+    assert!(answers.load(Ordering::SeqCst) >= 2, "nobody was answered");
+    assert_eq!(tree.described_sequence(), 1);
 }
