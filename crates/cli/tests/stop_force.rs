@@ -11,7 +11,7 @@ use std::{
     process::Command,
 };
 
-use harness::{Machine, can_mount};
+use harness::{Machine, can_mount, must, runs};
 
 #[test]
 fn a_mount_that_somebody_took_away_while_a_file_is_open_holds_up_nobody() {
@@ -42,4 +42,35 @@ fn a_mount_that_somebody_took_away_while_a_file_is_open_holds_up_nobody() {
     machine.ok(&["mount", "tank/data", "mnt"]);
     assert_eq!(fs::read(machine.path("mnt/file")).unwrap(), b"synced");
     machine.ok(&["stop", "tank"]);
+}
+
+/// A pool on files that their filesystem has no room for any more accepts no writes: it can be stopped and destroyed all the same.
+#[test]
+fn a_pool_that_cannot_be_saved_is_stopped_by_force_and_can_be_destroyed() {
+    if !can_mount() || !runs("losetup") {
+        eprintln!("volumes cannot be attached here; nothing is checked");
+        return;
+    }
+    let machine = Machine::new();
+    fs::create_dir(machine.path("small")).unwrap();
+    let small = machine.text("small");
+    must("mount", &["-t", "tmpfs", "-o", "size=48M", "none", &small]);
+    machine.ok(&["pool", "create", "tank", "--tier", "only=small/a.img:256M"]);
+    machine.ok(&["volume", "create", "tank/v", "--size", "128M", "--sparse"]);
+    let device = machine.ok(&["attach", "tank/v"]).trim().to_owned();
+    let mut file = fs::OpenOptions::new().write(true).open(&device).unwrap();
+    let content = harness::noise(64 << 20, 1);
+    let written = file.write_all(&content).and_then(|()| file.sync_all());
+    assert!(written.is_err());
+    drop(file);
+    let daemon = machine.daemon_pid("tank");
+    let error = machine.error_last(&["stop", "tank", "--force"], 1);
+    assert!(error.contains("what was not saved is lost"), "{error}");
+    let gone = || !std::path::Path::new(&format!("/proc/{daemon}")).exists();
+    while !gone() {
+        std::thread::yield_now();
+    }
+    machine.ok(&["pool", "destroy", "tank", "--yes"]);
+    assert_eq!(machine.json(&["pool", "list"]).as_array().unwrap().len(), 0);
+    must("umount", &[&small]);
 }

@@ -141,7 +141,13 @@ impl Engine {
     /// # Errors
     /// As [`close`](Self::close), and if the labels cannot be written.
     pub fn close_as(&self, state: PoolState) -> Result<(), EngineError> {
-        self.close()?;
+        match self.close() {
+            // What is destroyed need not be saved, and what cannot be saved could not be destroyed otherwise.
+            Err(error) if state == PoolState::Destroyed => {
+                tracing::warn!(%error, "a pool that is destroyed could not be saved");
+            }
+            closed => closed?,
+        }
         Ok(self.pool.set_state(state)?)
     }
 

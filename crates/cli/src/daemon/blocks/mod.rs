@@ -323,7 +323,8 @@ impl Blocks {
         Ok(json!({ "volume": attached.known.volume, "device": attached.device() }))
     }
 
-    /// Takes a device away; what was written is durable afterwards.
+    /// Takes a device away; what was written is durable afterwards, or given up if that is forced: a pool that accepts no writes must
+    /// be stopped all the same.
     fn take_away(&self, attached: &Arc<Attached>, force: bool) -> Result<(), Failure> {
         let lazily = attached.take_away(&self.places, force)?;
         {
@@ -334,7 +335,13 @@ impl Blocks {
                 state.leaving.push(attached.clone());
             }
         }
-        attached.flush()
+        match attached.flush() {
+            Err(failure) if force => {
+                tracing::warn!("{failure}");
+                Ok(())
+            }
+            flushed => flushed,
+        }
     }
 
     /// `serve`. What is served at that address already stays.
