@@ -107,7 +107,8 @@ impl ChunkStore {
 
     /// The same of a pool of so many segments.
     pub(crate) fn reserve_of(total: u64) -> u64 {
-        (total / 50).max(8).min(total / 3)
+        let small = (total / 20).clamp(8, 64);
+        (total / 50).max(small).min(total / 3)
     }
 
     /// So many eighths of the reserve, rounded up.
