@@ -42,6 +42,9 @@ pub(crate) struct Candidate<'a> {
     pub pin: Option<Arc<PinGuard>>,
 }
 
+/// Owner and payload of a chunk, as far as they were read.
+type Found = (Option<Owner>, Option<Vec<u8>>);
+
 /// Chunks that are moved by one batch.
 #[derive(Default)]
 struct Page {
@@ -236,7 +239,7 @@ impl ChunkStore {
             }
         }
         let found = page.candidates.iter();
-        let found: Vec<Mutex<(Option<Owner>, Option<Vec<u8>>)>> = found.map(|_| Mutex::default()).collect();
+        let found: Vec<Mutex<Found>> = found.map(|_| Mutex::default()).collect();
         self.read_spans(&stored, &|number, bytes| {
             let (at, is_header) = wanted[number];
             let one = &page.candidates[at];

@@ -11,10 +11,10 @@ use std::{
     thread,
 };
 
-use fixture::{FaultDevice, audit, noise, piece, settle, small};
+use fixture::{FaultDevice, audit, noise, options, piece, settle, small};
 use parking_lot::Mutex;
 use terrace_chunk::ChunkStore;
-use terrace_store::{Batch, ChunkId, Store, StoreError};
+use terrace_store::{Batch, ChunkId, Piece, Store, StoreError};
 
 /// Bytes of each chunk.
 const CHUNK: usize = 100_000;
@@ -118,4 +118,51 @@ fn what_one_finds_out_about_a_full_pool_holds_for_all_who_wait() {
     // Each looks for itself again when something has come since.
     remove(&store, &ids[200..300]);
     assert!(store.reserve(CHUNK as u64 * 50).is_ok());
+}
+
+/// What that takes in a log of two copies, and in tables, is more than what small segments made of the reserve, of which content that
+/// was accepted before takes some.
+#[test]
+fn all_that_fills_a_pool_of_two_devices_can_be_let_go_at_once() {
+    const ACCEPTED_BYTES: u64 = 4 << 20;
+    let power = fixture::Power::new();
+    let devices = ["one", "other"].map(|name| FaultDevice::new(name, 160 << 20, power.clone()));
+    let pool = fixture::make_pool(&[("only", 1, devices.to_vec())]);
+    let store = ChunkStore::create(pool, options(1)).unwrap();
+    let mut ids = Vec::new();
+    for (privileged, rounds) in [(false, u64::MAX), (true, ACCEPTED_BYTES / (64 * 4096))] {
+        let full = (0..rounds).find_map(|number| {
+            let seed = |at| (number * 64 + at) * 2 + u64::from(privileged);
+            let contents: Vec<Vec<u8>> = (0..64).map(|at| noise(seed(at), 4096)).collect();
+            let pieces: Vec<Piece<'_>> = contents
+                .iter()
+                .map(|content| Piece {
+                    privileged,
+                    ..piece(content)
+                })
+                .collect();
+            let mut batch = Batch::new();
+            for written in match store.write_chunks(&pieces) {
+                Ok(written) => written,
+                Err(error) => return Some(error),
+            } {
+                ids.push(written.id);
+                batch.reference(written.id, 1);
+                batch.hold(written);
+            }
+            store.commit(batch).err()
+        });
+        assert!(
+            privileged || matches!(full, Some(StoreError::NoSpace)),
+            "{full:?}"
+        );
+    }
+    let mut batch = Batch::new();
+    batch.privileged();
+    ids.iter().for_each(|id| batch.reference(*id, -1));
+    store.flush(store.commit(batch).unwrap()).unwrap();
+    settle(&store);
+    let space = store.space();
+    assert!(space.used_bytes < space.size_bytes / 8, "{space:?}");
+    audit(&store);
 }
