@@ -44,9 +44,10 @@ fn a_mount_that_somebody_took_away_while_a_file_is_open_holds_up_nobody() {
     machine.ok(&["stop", "tank"]);
 }
 
-/// A pool on files that their filesystem has no room for any more accepts no writes: it can be stopped and destroyed all the same.
+/// A pool on files that their filesystem has no room for any more accepts no writes: it can be stopped all the same, and goes on when
+/// there is room.
 #[test]
-fn a_pool_that_cannot_be_saved_is_stopped_by_force_and_can_be_destroyed() {
+fn a_pool_that_cannot_be_saved_is_stopped_by_force() {
     if !can_mount() || !runs("losetup") {
         eprintln!("volumes cannot be attached here; nothing is checked");
         return;
@@ -70,6 +71,12 @@ fn a_pool_that_cannot_be_saved_is_stopped_by_force_and_can_be_destroyed() {
     while !gone() {
         std::thread::yield_now();
     }
+    let error = machine.error_last(&["pool", "destroy", "tank", "--yes"], 1);
+    assert!(
+        error.contains("No space left") && !error.contains("; ;"),
+        "{error}"
+    );
+    must("mount", &["-o", "remount,size=300M", &small]);
     machine.ok(&["pool", "destroy", "tank", "--yes"]);
     assert_eq!(machine.json(&["pool", "list"]).as_array().unwrap().len(), 0);
     must("umount", &[&small]);

@@ -290,7 +290,10 @@ fn end(
     );
     let engine = opened.map_err(|failure| match destroys && !force {
         true => Failure {
-            remedy: format!("{}; or destroy what is left of it with --force", failure.remedy),
+            remedy: match failure.remedy.is_empty() {
+                true => "mend that, or destroy what is left of it with --force".to_owned(),
+                false => format!("{}; or destroy what is left of it with --force", failure.remedy),
+            },
             ..failure
         },
         false => failure,
