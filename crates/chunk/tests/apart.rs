@@ -284,7 +284,7 @@ fn content_of_which_nothing_tells_after_a_power_cut_is_told_of_again() {
             assert!(device.flip(SEGMENT_AREA_OFFSET + segment + u64::from(place.offset) + 20));
         }
         drop((store, pool));
-        let store = ChunkStore::open(open_pool(&[device.clone()]), options(2)).unwrap();
+        let store = ChunkStore::open(open_pool(std::slice::from_ref(&device)), options(2)).unwrap();
         check(&store, &live);
         settle(&store);
         store.close_streams().unwrap();
