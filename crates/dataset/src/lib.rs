@@ -25,6 +25,7 @@ mod dataset_error;
 mod dataset_record;
 mod datasets;
 mod directory;
+mod discard;
 mod entry;
 mod environment;
 mod error;

@@ -9,6 +9,7 @@ use crate::{
     block_status::{BlockStatus, pieces_of},
     data_read::{BegunRead, ReadStart},
     data_write::FILE_BYTES_MAX,
+    discard::LetGo,
     error::FsError,
     fragments::Fragment,
     hot_pieces::HotPiece,
@@ -25,8 +26,9 @@ use crate::{
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// A live volume. All methods may be called from any thread; offsets and lengths need no alignment.
 pub struct Volume {
-    live: LiveDataset,
-    object: Arc<Object>,
+    pub(crate) live: LiveDataset,
+    pub(crate) object: Arc<Object>,
+    pub(crate) let_go: LetGo,
 }
 
 impl Volume {
@@ -37,7 +39,11 @@ impl Volume {
         if object.kind != FileKind::Volume {
             return Err(FsError::io("the dataset is not a volume"));
         }
-        Ok(Arc::new(Self { live, object }))
+        Ok(Arc::new(Self {
+            live,
+            object,
+            let_go: LetGo::default(),
+        }))
     }
 
     /// Puts the records of an empty volume.
@@ -69,7 +75,7 @@ impl Volume {
         self.object.state.lock().inode.size
     }
 
-    fn within(&self, offset: u64, length: u64) -> Result<(), FsError> {
+    pub(crate) fn within(&self, offset: u64, length: u64) -> Result<(), FsError> {
         let end = offset.checked_add(length).ok_or(FsError::Invalid)?;
         if end > self.size_bytes() {
             Err(FsError::Invalid)
@@ -173,19 +179,15 @@ impl Volume {
         self.live.settle()
     }
 
-    /// Makes the range read as zero and gives its room back.
-    pub fn discard(&self, offset: u64, length: u64) -> Result<(), FsError> {
-        self.live.writable()?;
-        {
-            let _inode = self.object.inode_lock.write();
-            self.within(offset, length)?;
-            let now = self.live.now();
-            self.live
-                .punch_object(&self.object, offset, length, &mut |state| {
-                    state.inode.modified = now
-                })?;
-        }
-        self.live.settle()
+    /// Makes a piece of a range read as zero.
+    pub(crate) fn discard_piece(&self, offset: u64, length: u64) -> Result<(), FsError> {
+        let _inode = self.object.inode_lock.write();
+        self.within(offset, length)?;
+        let now = self.live.now();
+        self.live
+            .punch_object(&self.object, offset, length, &mut |state| {
+                state.inode.modified = now
+            })
     }
 
     /// Makes the range read as zero.
