@@ -176,10 +176,13 @@ impl ChunkStore {
     }
 
     /// Whether copies that are lacking, of so many bytes, leave what was promised to writers its room. The reserve is theirs
-    /// where nothing is promised.
+    /// where nothing is promised. A segment is left beside: what says where they are takes room as well, once it is written.
     pub(crate) fn is_room_beside_promises(&self, bytes: u64) -> bool {
         let promised = self.reserved.load(Ordering::Acquire);
-        promised == 0 || Self::allowance(promised.saturating_add(bytes)) <= self.room_for_content()
+        let room = self
+            .room_for_content()
+            .saturating_sub(self.pool.segment_bytes().into());
+        promised == 0 || Self::allowance(promised.saturating_add(bytes)) <= room
     }
 
     /// What is set aside for writers, bytes of content.
