@@ -11,10 +11,12 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    time::Duration,
 };
 
 use rustix::{
     fs::{Mode, OFlags},
+    io::Errno,
     mount::{MountFlags, UnmountFlags},
     net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType},
 };
@@ -199,7 +201,7 @@ pub(crate) fn unmount(directory: &Path, mode: UnmountMode) -> Result<(), FuseErr
                 UnmountFlags::empty()
             };
         return rustix::mount::unmount(directory, flags).map_err(|error| match error {
-            rustix::io::Errno::BUSY => FuseError::Busy {
+            Errno::BUSY => FuseError::Busy {
                 directory: directory.into(),
             },
             _ => FuseError::Unmount {
@@ -283,7 +285,7 @@ pub(crate) fn is_in_use(directory: &Path) -> bool {
     let told = rustix::mount::unmount(directory, UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW);
     // It cannot be looked up if it has gone.
     let _ = look_up();
-    told == Err(rustix::io::Errno::BUSY)
+    told == Err(Errno::BUSY)
 }
 
 /// Whether a process that this user may look into has something open beneath `directory`, or stands there.
@@ -300,9 +302,13 @@ fn is_open_in_a_process(directory: &Path) -> bool {
     })
 }
 
+/// How often it is asked again whether a mount has a daemon, and after how long, where a dying ring took the question with it.
+const CANCELLED_MAX: u32 = 200;
+const CANCELLED_WAIT: Duration = Duration::from_millis(10);
+
 /// Whether a mount of ours has no daemon behind it any more. Asks for the attributes of the mount's root: with the
-/// connection gone the kernel answers ENOTCONN at once. A mount with a live daemon answers (in this process, too:
-/// its threads are others).
+/// connection gone the kernel answers ENOTCONN at once; where a ring of the dead process, of which it lets go a moment later, took
+/// the question with it, that is asked again. A mount with a live daemon answers (in this process, too: its threads are others).
 fn is_dead(entry: &mount_table::MountEntry) -> bool {
     if entry.kind != MOUNT_KIND {
         return false;
@@ -310,11 +316,13 @@ fn is_dead(entry: &mount_table::MountEntry) -> bool {
     let Ok(path) = CString::new(entry.directory.as_os_str().as_bytes()) else {
         return false;
     };
-    let answer = rustix::fs::statfs(path.as_c_str());
-    matches!(
-        answer,
-        Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED)
-    )
+    for _ in 0..CANCELLED_MAX {
+        match rustix::fs::statfs(path.as_c_str()) {
+            Err(Errno::CANCELED) => std::thread::sleep(CANCELLED_WAIT),
+            answer => return matches!(answer, Err(Errno::NOTCONN | Errno::CONNABORTED)),
+        }
+    }
+    false
 }
 
 /// Takes away a mount of ours at `directory` whose daemon was killed; true if there was one. Mounts of other kinds,
