@@ -4,18 +4,18 @@
 //! one request, and on a full pool there is little room. (ZFS splits what it frees over transaction groups for the same reason:
 //! `zfs_async_block_max_blocks`.)
 //!
-//! Invariants: between two commits of this kind at most some [`REGIONS_AT_ONCE`] regions in which something is mapped are given back;
-//! what is not mapped costs nothing. Each piece is complete before the next begins; a range that is given back in part after an error
+//! Invariants: between two commits of this kind some [`BYTES_AT_ONCE`] are given back at most, of large ranges counted by the regions in
+//! which something is mapped; what is not mapped costs nothing there, and small ranges are not looked up. Each piece is complete before the next begins; a range that is given back in part after an error
 //! or a crash is so from its start on.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Volume, error::FsError, region::REGION_BYTES, settings::Durability};
 
-/// Regions that are given back between two commits, about.
-const REGIONS_AT_ONCE: u64 = 64;
+/// Bytes that are given back between two commits, about: of single blocks some hundreds of kilobytes of records.
+const BYTES_AT_ONCE: u64 = 64 * REGION_BYTES;
 
-/// How many regions were given back since the last commit for their sake.
+/// How many bytes were given back since the last commit for their sake.
 #[derive(Debug, Default)]
 pub(crate) struct LetGo(AtomicU64);
 
@@ -27,12 +27,12 @@ impl Volume {
         let end = offset + length;
         let mut from = offset;
         loop {
-            let (to, regions) = self.end_of_piece(from, end)?;
+            let (to, bytes) = self.end_of_piece(from, end)?;
             self.discard_piece(from, to - from)?;
             from = to;
-            let regions = self.let_go.0.fetch_add(regions, Ordering::AcqRel) + regions;
+            let bytes = self.let_go.0.fetch_add(bytes, Ordering::AcqRel) + bytes;
             // What is only in memory takes no room in a log until the pool is closed.
-            if regions >= REGIONS_AT_ONCE && self.live.settings().durability != Durability::Ram {
+            if bytes >= BYTES_AT_ONCE && self.live.settings().durability != Durability::Ram {
                 self.let_go.0.store(0, Ordering::Release);
                 self.live.commit()?;
             }
@@ -42,19 +42,19 @@ impl Volume {
         }
     }
 
-    /// Where the next piece of a range ends, and in how many regions of it something may be mapped.
+    /// Where the next piece of a range ends, and how many bytes of it may be mapped.
     fn end_of_piece(&self, from: u64, end: u64) -> Result<(u64, u64), FsError> {
-        if end - from <= REGIONS_AT_ONCE * REGION_BYTES {
-            return Ok((end, (end - from).div_ceil(REGION_BYTES)));
+        if end - from <= BYTES_AT_ONCE {
+            return Ok((end, end - from));
         }
         let last = end.div_ceil(REGION_BYTES);
         let mut region = from / REGION_BYTES;
-        for count in 0..REGIONS_AT_ONCE {
+        for mapped in (0..BYTES_AT_ONCE).step_by(REGION_BYTES as usize) {
             match self.live.next_region(&self.object, region, last)? {
                 Some(found) => region = found + 1,
-                None => return Ok((end, count)),
+                None => return Ok((end, mapped)),
             }
         }
-        Ok(((region * REGION_BYTES).min(end), REGIONS_AT_ONCE))
+        Ok(((region * REGION_BYTES).min(end), BYTES_AT_ONCE))
     }
 }

@@ -631,6 +631,11 @@ fn much_is_discarded_in_parts_that_a_commit_can_take() {
     volume.flush().unwrap();
     let small = || (0..100).for_each(|region| volume.discard(region * REGION, REGION).unwrap());
     assert_eq!(committed_by(&small), 1);
+    // What is let go of counts, not how often.
+    volume.write(0, &[1; 1 << 20]).unwrap();
+    volume.flush().unwrap();
+    let blocks = || (0..256).for_each(|block| volume.discard(block * 4096, 4096).unwrap());
+    assert_eq!(committed_by(&blocks), 0);
     drop(volume);
     let store: Arc<dyn Store> = memory.clone();
     assert_eq!(
