@@ -113,10 +113,14 @@ impl ChunkStore {
 mod tests {
     use terrace_meta::{ExtentStorage, Key, Operation, Value};
     use terrace_pool::{Request, SegmentId, SegmentKind, TierChoice};
-    use terrace_store::{Batch, Compression, Flow, Owner, Piece, Placement, Sequence, Store, Trial};
+    use terrace_store::{Batch, Sequence, Store};
 
     use super::*;
-    use crate::{Options, Step, counters::Counters, store_in_memory::store_in_memory};
+    use crate::{
+        Options, Step,
+        counters::Counters,
+        store_in_memory::{raw_piece, store_in_memory},
+    };
 
     /// Takes segments, as tables do, until so many are free.
     fn take_all_but(store: &ChunkStore, free: u64) -> Vec<SegmentId> {
@@ -137,18 +141,6 @@ mod tests {
             batch.put(key, vec![number as u8; 4000]);
         }
         store.commit(batch)
-    }
-
-    fn piece(content: &[u8]) -> Piece<'_> {
-        Piece {
-            content,
-            compression: Compression::Off,
-            trial: Trial::Untried,
-            dedup: false,
-            placement: Placement::Landing(Flow::Random),
-            owner: Owner::default(),
-            privileged: false,
-        }
     }
 
     #[test]
@@ -198,7 +190,7 @@ mod tests {
         for number in 0..100u32 {
             let hash = *blake3::hash(&number.to_le_bytes()).as_bytes();
             let written = store
-                .write_chunks(&[piece(&hash.repeat(2000))])
+                .write_chunks(&[raw_piece(&hash.repeat(2000))])
                 .unwrap()
                 .remove(0);
             batch.reference(written.id, 1);
@@ -228,7 +220,7 @@ mod tests {
         let store = store_in_memory(64 << 20, Options::default());
         for first in (0..20_000u32).step_by(500) {
             let contents: Vec<_> = (first..first + 500).map(u32::to_le_bytes).collect();
-            let pieces: Vec<_> = contents.iter().map(|content| piece(content)).collect();
+            let pieces: Vec<_> = contents.iter().map(|content| raw_piece(content)).collect();
             let (mut batch, mut gone) = (Batch::new(), Batch::new());
             for written in store.write_chunks(&pieces).unwrap() {
                 batch.reference(written.id, 1);

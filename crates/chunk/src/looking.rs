@@ -83,10 +83,14 @@ impl ChunkStore {
 mod tests {
     use std::collections::BTreeSet;
 
-    use terrace_store::{Batch, Compression, Flow, Owner, Piece, Placement, Store, Trial};
+    use terrace_store::{Batch, Store};
 
     use super::*;
-    use crate::{Options, store_in_memory::store_in_memory, sweep::Sweep};
+    use crate::{
+        Options,
+        store_in_memory::{raw_piece, store_in_memory},
+        sweep::Sweep,
+    };
 
     const CHUNKS: u32 = 20_000;
 
@@ -100,18 +104,7 @@ mod tests {
         let mut ids = Vec::new();
         for first in (0..CHUNKS).step_by(500) {
             let contents: Vec<_> = (first..first + 500).map(content).collect();
-            let pieces: Vec<_> = contents
-                .iter()
-                .map(|content| Piece {
-                    content,
-                    compression: Compression::Off,
-                    trial: Trial::Untried,
-                    dedup: false,
-                    placement: Placement::Landing(Flow::Random),
-                    owner: Owner::default(),
-                    privileged: false,
-                })
-                .collect();
+            let pieces: Vec<_> = contents.iter().map(|content| raw_piece(content)).collect();
             let mut batch = Batch::new();
             for written in store.write_chunks(&pieces).unwrap() {
                 ids.push(written.id);

@@ -1,9 +1,10 @@
-//! A store in memory, for the tests of its parts.
+//! A store in memory, and what is written to it, for the tests of its parts.
 
 use std::sync::Arc;
 
 use terrace_device::{Device, MemoryDevice, SeededRandomness};
 use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
+use terrace_store::{Compression, Flow, Owner, Piece, Placement, Trial};
 
 use crate::{ChunkStore, Options};
 
@@ -27,4 +28,17 @@ pub(crate) fn store_in_memory(bytes: u64, options: Options) -> Arc<ChunkStore> {
         ..options
     };
     ChunkStore::create(pool, options).unwrap()
+}
+
+/// A piece that is stored as it is, whatever else is there.
+pub(crate) fn raw_piece(content: &[u8]) -> Piece<'_> {
+    Piece {
+        content,
+        compression: Compression::Off,
+        trial: Trial::Untried,
+        dedup: false,
+        placement: Placement::Landing(Flow::Random),
+        owner: Owner::default(),
+        privileged: false,
+    }
 }

@@ -322,10 +322,13 @@ impl ChunkStore {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use rand::{Rng, SeedableRng, rngs::StdRng};
-    use terrace_store::{Batch, Compression, Flow, Piece, Store, Trial};
+    use terrace_store::{Batch, Piece, Store};
 
     use super::*;
-    use crate::{Options, store_in_memory::store_in_memory};
+    use crate::{
+        Options,
+        store_in_memory::{raw_piece, store_in_memory},
+    };
 
     const POOL: PoolId = [9; 16];
     const SEGMENT_BYTES: usize = 1 << 20;
@@ -430,16 +433,11 @@ mod tests {
         for number in 0..40 {
             let content = content(number);
             let piece = Piece {
-                content: &content,
-                compression: Compression::Off,
-                trial: Trial::Untried,
-                dedup: false,
-                placement: Placement::Landing(Flow::Random),
                 owner: Owner {
                     block: number as u64,
                     ..Owner::default()
                 },
-                privileged: false,
+                ..raw_piece(&content)
             };
             let written = store.write_chunks(&[piece]).unwrap().remove(0);
             ids.push(written.id);
