@@ -31,7 +31,7 @@ impl LiveDataset {
         if loads {
             self.load_xattrs(&object)?;
         }
-        self.take_metadata_always(1);
+        self.take_metadata_always(1)?;
         let attributes = {
             let _inode = object.inode_lock.write();
             self.check_change(context, &object, change)?;

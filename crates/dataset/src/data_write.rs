@@ -10,6 +10,7 @@ use terrace_store::BLOCK_BYTES;
 
 use crate::{
     build::FREED_AT_ONCE_BYTES,
+    discard::PORTION_BYTES,
     error::FsError,
     inode::FileKind,
     live::LiveDataset,
@@ -205,6 +206,30 @@ impl LiveDataset {
         if size > FILE_BYTES_MAX {
             return Err(FsError::FileTooBig);
         }
+        let (old, mapped_bytes) = {
+            let state = object.state.lock();
+            (state.inode.size, state.inode.blocks * BLOCK)
+        };
+        // The whole content of a large file is left to the sweep, and the size of a volume stands in its dataset's record as well.
+        if size > 0 && object.kind == FileKind::File {
+            for end in self.ends_on_the_way(object, size, old)? {
+                self.set_size(object, end, &mut |_| {})?;
+                self.let_go.add_content(PORTION_BYTES);
+                self.commit_let_go()?;
+            }
+        }
+        self.set_size(object, size, after)?;
+        let gone = old.saturating_sub(size).min(mapped_bytes);
+        self.let_go.add_content(gone.min(PORTION_BYTES));
+        Ok(())
+    }
+
+    fn set_size(
+        &self,
+        object: &Arc<Object>,
+        size: u64,
+        after: &mut dyn FnMut(&mut State),
+    ) -> Result<(), FsError> {
         let old = object.state.lock().inode.size;
         let cut = size < old && !size.is_multiple_of(BLOCK);
         let mut page = if cut {

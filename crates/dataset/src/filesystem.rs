@@ -279,7 +279,10 @@ impl Filesystem {
             return Err(FsError::Invalid);
         }
         live.load_xattrs(&object)?;
-        live.take_metadata(1)?;
+        match mode {
+            AllocateMode::Punch => live.take_metadata_always(1)?,
+            _ => live.take_metadata(1)?,
+        }
         let kill = !context.trusted && !context.is_root();
         {
             let _inode = object.inode_lock.write();
@@ -296,7 +299,9 @@ impl Filesystem {
                 AllocateMode::Zero { keep_size } => keep_size,
             };
             if !matches!(mode, AllocateMode::Reserve { .. }) {
-                live.punch_object(&object, offset, length, &mut |state| changed(state, now, kill))?;
+                live.give_back(&object, offset, end, &mut |from, to| {
+                    live.punch_object(&object, from, to - from, &mut |state| changed(state, now, kill))
+                })?;
             }
             let grows = !keep_size && object.state.lock().inode.size < end;
             if grows {

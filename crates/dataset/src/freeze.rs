@@ -71,6 +71,7 @@ impl LiveDataset {
         let metadata_bytes = self.metadata_bytes.swap(0, Relaxed);
         let (mut room_bytes, mut ahead_bytes) = (metadata_bytes, 0);
         let mut dirty_bytes = metadata_bytes * METADATA_MEMORY_FACTOR;
+        self.let_go.frozen();
         self.ahead.clear();
         let shared = self.shared.lock().take();
         let mut objects = Vec::with_capacity(list.len());

@@ -14,8 +14,10 @@ use terrace_cache::{Admitted, Budget};
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX};
 
 use crate::{
+    build::FREED_AT_ONCE_BYTES,
     clock_map::{Cached, ClockMap},
     commit::Group,
+    discard::LetGo,
     entry::OrphanRecord,
     error::FsError,
     freeze::Frozen,
@@ -37,6 +39,8 @@ use crate::{
 
 /// Room that a change of metadata takes until it is committed, bytes.
 pub(crate) const METADATA_BYTES: u64 = 512;
+/// With so much room left for writers a little of it can be had without waiting, bytes.
+const ROOM_AT_HAND_BYTES: u64 = 1 << 20;
 /// What a change of metadata takes in RAM until then, as a multiple of that: the object, its name, the records.
 pub(crate) const METADATA_MEMORY_FACTOR: u64 = 3;
 /// Part of the dirty share that buffers kept for reuse may take.
@@ -75,6 +79,7 @@ pub(crate) struct LiveDataset {
     pub(crate) dirty: Mutex<Vec<Arc<Object>>>,
     pub(crate) buffers: Buffers,
     pub(crate) rooms: RoomPool,
+    pub(crate) let_go: LetGo,
     /// Taken for metadata changes since the last freeze, bytes.
     pub(crate) metadata_bytes: AtomicU64,
     /// For content that exists already and was mapped once more since the last freeze: it takes no room, but counts
@@ -117,6 +122,7 @@ impl LiveDataset {
             dirty: Mutex::new(Vec::new()),
             buffers: Buffers::new(kept.clamp(4, 128) as usize, pages.min(PAGES_KEPT_MAX) as usize),
             rooms: RoomPool::default(),
+            let_go: LetGo::default(),
             metadata_bytes: AtomicU64::new(0),
             shared: Mutex::new(None),
             dirty_bytes: AtomicU64::new(0),
@@ -263,14 +269,23 @@ impl LiveDataset {
     }
 
     /// The same for changes that must work on a full pool (they free space, or take none): with room gone they go
-    /// into the pool's reserve.
-    pub(crate) fn take_metadata_always(&self, operations: u64) {
+    /// into the pool's reserve, and nobody waits until there is some, which is what they are to bring about.
+    ///
+    /// # Errors
+    /// Of the commit that comes first where much was let go of since the last one.
+    pub(crate) fn take_metadata_always(&self, operations: u64) -> Result<(), FsError> {
+        self.commit_let_go()?;
         let bytes = operations * METADATA_BYTES;
-        if self.rooms.take(&self.dataset, bytes).is_err() {
+        let is_there = || self.dataset.store().available_bytes() > ROOM_AT_HAND_BYTES;
+        let is_taken =
+            self.rooms.take_at_hand(bytes) || (is_there() && self.rooms.take(&self.dataset, bytes).is_ok());
+        if !is_taken {
             self.rooms.force(bytes);
         }
+        self.let_go.add_records(bytes);
         self.metadata_bytes.fetch_add(bytes, Relaxed);
         self.add_dirty(bytes * METADATA_MEMORY_FACTOR);
+        Ok(())
     }
 
     /// Takes room for `bytes` of dirty data; with room gone, commits what is dirty (its room was an upper bound), tries once
@@ -418,6 +433,9 @@ impl LiveDataset {
             return;
         }
         state.freed = true;
+        if state.recorded_size <= FREED_AT_ONCE_BYTES {
+            self.let_go.add_content(state.inode.blocks * BLOCK_BYTES as u64);
+        }
         let layer = std::mem::take(&mut state.data);
         self.dropped(layer.dirty_blocks());
         self.dropped_ahead(&layer);

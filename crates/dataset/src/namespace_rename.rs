@@ -49,7 +49,7 @@ impl LiveDataset {
             })?;
         }
         let (old_dir, new_dir) = (self.directory(from.0)?, self.directory(to.0)?);
-        self.take_metadata(4)?;
+        self.take_metadata_always(4)?;
         let replaced = {
             let _one = (old_dir.number != new_dir.number).then(|| self.rename.lock());
             let (old, new) = (

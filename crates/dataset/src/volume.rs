@@ -9,7 +9,6 @@ use crate::{
     block_status::{BlockStatus, pieces_of},
     data_read::{BegunRead, ReadStart},
     data_write::FILE_BYTES_MAX,
-    discard::LetGo,
     error::FsError,
     fragments::Fragment,
     hot_pieces::HotPiece,
@@ -28,7 +27,6 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 pub struct Volume {
     pub(crate) live: LiveDataset,
     pub(crate) object: Arc<Object>,
-    pub(crate) let_go: LetGo,
 }
 
 impl Volume {
@@ -39,11 +37,7 @@ impl Volume {
         if object.kind != FileKind::Volume {
             return Err(FsError::io("the dataset is not a volume"));
         }
-        Ok(Arc::new(Self {
-            live,
-            object,
-            let_go: LetGo::default(),
-        }))
+        Ok(Arc::new(Self { live, object }))
     }
 
     /// Puts the records of an empty volume.
@@ -228,7 +222,12 @@ impl Volume {
         mut record: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Result<(), FsError> {
         self.live.writable()?;
-        self.live.take_metadata_always(1);
+        let old_bytes = self.size_bytes();
+        if size_bytes < old_bytes {
+            // What goes can be more than one commit takes; the sizes change in one.
+            self.discard(size_bytes, old_bytes - size_bytes)?;
+        }
+        self.live.take_metadata_always(1)?;
         {
             let _inode = self.object.inode_lock.write();
             let now = self.live.now();

@@ -6,6 +6,7 @@ mod chunk_lengths;
 mod copying_beside_commits;
 #[path = "datasets/main.rs"]
 mod datasets;
+mod given_back;
 mod history;
 mod hot_pieces;
 mod live_faults;

@@ -587,63 +587,6 @@ fn a_volume_reads_what_was_written() {
     );
 }
 
-/// What one commit lets go of is bounded, whatever is discarded at once; what holds nothing is no work.
-#[test]
-fn much_is_discarded_in_parts_that_a_commit_can_take() {
-    const REGION: u64 = 1 << 20;
-    let World { datasets, memory, .. } = world();
-    let size = 1 << 44;
-    let new = NewDataset {
-        volume_bytes: Some(size),
-        sparse: true,
-        ..NewDataset::default()
-    };
-    datasets.create("pool/v", &new).unwrap();
-    let volume = datasets.volume("pool/v").unwrap();
-    let committed_by = |work: &dyn Fn()| {
-        let before = memory.newest().0;
-        work();
-        memory.newest().0 - before
-    };
-    assert_eq!(committed_by(&|| volume.discard(0, size).unwrap()), 0);
-    // At two places that lie far from each other.
-    for region in (0..100).chain(5_000_000..5_000_100) {
-        volume.write(region * REGION + 4096, &[1; 8192]).unwrap();
-    }
-    volume.flush().unwrap();
-    let commits = committed_by(&|| volume.discard(4096 + 100, size - 8192).unwrap());
-    assert_eq!(commits, 3, "two hundred regions, sixty-four at once");
-    volume.flush().unwrap();
-    let mut read = vec![9; 3 * 4096];
-    volume.read(0, &mut read).unwrap();
-    assert!(read[4096..4196].iter().all(|byte| *byte == 1));
-    assert!(read[4196..].iter().all(|byte| *byte == 0));
-    let status = volume.block_status(0, size, 10).unwrap();
-    let data = status.iter().filter(|piece| piece.data);
-    assert_eq!(
-        data.map(|piece| (piece.offset, piece.length)).collect::<Vec<_>>(),
-        [(4096, 4096)]
-    );
-    // Many small ones come to the same.
-    for region in 0..100 {
-        volume.write(region * REGION, &[1; 4096]).unwrap();
-    }
-    volume.flush().unwrap();
-    let small = || (0..100).for_each(|region| volume.discard(region * REGION, REGION).unwrap());
-    assert_eq!(committed_by(&small), 1);
-    // What is let go of counts, not how often.
-    volume.write(0, &[1; 1 << 20]).unwrap();
-    volume.flush().unwrap();
-    let blocks = || (0..256).for_each(|block| volume.discard(block * 4096, 4096).unwrap());
-    assert_eq!(committed_by(&blocks), 0);
-    drop(volume);
-    let store: Arc<dyn Store> = memory.clone();
-    assert_eq!(
-        terrace_dataset::check(&store).unwrap().problems,
-        Vec::<String>::new()
-    );
-}
-
 /// One question is answered for so many regions with data; whoever asks on learns of all, and holes are no work.
 #[test]
 fn a_question_about_much_data_is_answered_in_parts() {
