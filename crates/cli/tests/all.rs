@@ -21,6 +21,7 @@ mod pools;
 mod rebuild;
 mod remembered;
 mod rewind;
+mod several;
 mod steering;
 mod stop_force;
 mod stored_pool;

@@ -495,7 +495,7 @@ fn get(session: &Session, property: &str, pool: &str) -> Result<(), Failure> {
         }
         wanted.extend(found.into_iter().cloned());
     }
-    super::datasets::print_properties(session, &wanted)
+    super::properties::print_properties(session, &wanted)
 }
 
 /// `terrace start`.
