@@ -6,7 +6,9 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     bench_arguments::BenchArguments,
-    dataset_arguments::{FsCommand, GetArguments, ListArguments, ServeArguments, VolumeCommand},
+    dataset_arguments::{
+        FsCommand, GetArguments, InheritArguments, ListArguments, ServeArguments, VolumeCommand,
+    },
     device_arguments::EvacuateArguments,
     flags::{Consent, Waiting},
     job_arguments::JobsArguments,
@@ -63,13 +65,7 @@ pub enum Command {
         words: Vec<String>,
     },
     /// Take the property's value from the parent dataset again
-    Inherit {
-        /// The property
-        property: String,
-        /// The datasets
-        #[arg(required = true, value_name = "DATASET")]
-        datasets: Vec<String>,
-    },
+    Inherit(InheritArguments),
     /// Rename a filesystem, volume or snapshot
     Rename {
         /// The name now

@@ -112,3 +112,47 @@ fn several_snapshots_are_held_and_released() {
     machine.ok(&["release", "keep", "tank/a@two", "tank/b@one"]);
     machine.ok(&["destroy", "tank/a@two", "--yes"]);
 }
+
+#[test]
+fn what_is_below_inherits_too() {
+    let machine = machine();
+    machine.ok(&["fs", "create", "tank/a/deep"]);
+    machine.ok(&["set", "compression=zstd", "tank/a"]);
+    machine.ok(&["set", "compression=off", "tank/a/deep", "tank/b"]);
+    machine.ok(&["inherit", "compression", "tank/a"]);
+    assert_eq!(value(&machine, "compression", "tank/a/deep"), "off");
+    machine.ok(&["inherit", "-r", "compression", "tank/a"]);
+    let rows = machine.json(&["get", "-r", "compression", "tank/a"]);
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert!(rows.iter().all(|row| row["value"] == "lz4"), "{rows:?}");
+    assert_eq!(value(&machine, "compression", "tank/b"), "off");
+
+    // Those below count for what a property does at once, too.
+    machine.ok(&["set", "readonly=on", "tank/a/deep", "tank/v"]);
+    machine.ok(&["inherit", "-r", "readonly", "tank"]);
+    machine.run_with(&["put", "tank/a/deep/file", "-"], b"x");
+    assert_eq!(machine.ok(&["cat", "tank/a/deep/file"]), "x");
+    let error = machine.error(&["inherit", "-r", "nonsense", "tank"], 2);
+    assert!(error.contains("no property 'nonsense'"), "{error}");
+
+    // Sectors stay under who counts in them; a volume with the usual ones is no obstacle.
+    machine.ok(&[
+        "volume",
+        "create",
+        "tank/w",
+        "--size",
+        "16M",
+        "--block-size",
+        "512",
+    ]);
+    let address = format!("unix:{}", machine.text("nbd.sock"));
+    machine.ok(&["serve", "tank/v", "--nbd", &address]);
+    machine.ok(&["serve", "tank/w", "--nbd", &address]);
+    let error = machine.error(&["inherit", "-r", "block_size", "tank"], 1);
+    assert!(error.contains("tank/w") && !error.contains("tank/v"), "{error}");
+    assert_eq!(machine.json(&["get", "block_size", "tank/w"])[0]["value"], 512);
+    machine.ok(&["unserve", "tank/w"]);
+    machine.ok(&["inherit", "-r", "block_size", "tank"]);
+    assert_eq!(machine.json(&["get", "block_size", "tank/w"])[0]["value"], 4096);
+}

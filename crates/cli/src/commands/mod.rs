@@ -112,7 +112,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::List(arguments) => done(datasets::list(&session, &arguments)),
         Command::Get(arguments) => done(properties::get_or_copy(&session, &arguments)),
         Command::Set { words } => done(properties::set(&session, &words)),
-        Command::Inherit { property, datasets } => done(properties::inherit(&session, &property, &datasets)),
+        Command::Inherit(arguments) => done(properties::inherit(&session, &arguments)),
         Command::Rename { from, to } => done(datasets::rename(&session, &from, &to)),
         Command::Destroy {
             target,

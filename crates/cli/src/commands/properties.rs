@@ -9,7 +9,7 @@ use terrace_device::format_size;
 
 use super::{Session, logged, pools::parse_properties, tell_note};
 use crate::{
-    dataset_arguments::GetArguments,
+    dataset_arguments::{GetArguments, InheritArguments},
     names::{split_pool, split_property},
     output,
     registry::Registry,
@@ -142,12 +142,13 @@ pub fn set(session: &Session, words: &[String]) -> Result<(), Failure> {
 }
 
 /// `terrace inherit`.
-pub fn inherit(session: &Session, property: &str, names: &[String]) -> Result<(), Failure> {
+pub fn inherit(session: &Session, arguments: &InheritArguments) -> Result<(), Failure> {
+    let (property, recursive) = (&arguments.property, arguments.recursive);
     change_each(
         session,
-        names,
+        &arguments.datasets,
         "inherit",
-        |name| json!({ "name": name, "property": property }),
+        |name| json!({ "name": name, "property": property, "recursive": recursive }),
     )
 }
 

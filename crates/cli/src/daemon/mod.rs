@@ -19,6 +19,7 @@ mod mounting;
 mod moves;
 mod paths;
 mod placement;
+mod properties;
 mod read_ahead;
 mod readonly;
 mod remembered;
