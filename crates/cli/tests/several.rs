@@ -6,6 +6,7 @@
 use crate::harness;
 
 use harness::Machine;
+use serde_json::json;
 
 /// With the filesystems `tank/a` and `tank/b` and the volume `tank/v`.
 fn machine() -> Machine {
@@ -155,4 +156,45 @@ fn what_is_below_inherits_too() {
     machine.ok(&["unserve", "tank/w"]);
     machine.ok(&["inherit", "-r", "block_size", "tank"]);
     assert_eq!(machine.json(&["get", "block_size", "tank/w"])[0]["value"], 4096);
+}
+
+/// Users of zfs ask for `volsize`; here it is `size`.
+#[test]
+fn the_size_of_a_volume_is_read_by_both_names_and_set_by_neither() {
+    let machine = machine();
+    for name in ["size", "volsize"] {
+        let rows = machine.json(&["get", name, "tank/v"]);
+        assert_eq!(
+            (&rows[0]["property"], &rows[0]["value"], &rows[0]["source"]),
+            (&json!(name), &json!(16 << 20), &json!("-"))
+        );
+        assert!(machine.ok(&["get", name, "tank/v"]).contains("16M"));
+        // Of many, some are no volumes.
+        let rows = machine.json(&["get", "-r", name, "tank"]);
+        let rows: Vec<_> = rows.as_array().unwrap().iter().collect();
+        assert_eq!(rows.len(), 4, "{rows:?}");
+        let filesystems = rows.iter().filter(|row| row["value"] == "-");
+        assert_eq!(filesystems.count(), 3, "{rows:?}");
+        let error = machine.error(&["set", &format!("{name}=32M"), "tank/v"], 2);
+        assert!(error.ends_with("; 'terrace volume resize tank/v 32M'"), "{error}");
+        let error = machine.error(&["set", &format!("{name}=32M"), "tank/a"], 2);
+        assert!(error.contains("'terrace set quota=32M tank/a'"), "{error}");
+        let option = format!("{name}=32M");
+        let error = machine.error(&["volume", "create", "tank/w", "--size", "8M", "-o", &option], 2);
+        assert!(error.contains("volume create --size"), "{error}");
+    }
+    let all = machine.json(&["get", "all", "tank/v"]);
+    let named = |name: &str| {
+        all.as_array()
+            .unwrap()
+            .iter()
+            .filter(|row| row["property"] == name)
+            .count()
+    };
+    assert_eq!((named("size"), named("volsize")), (1, 0));
+    let error = machine.error(&["get", "nonsense", "tank/v"], 2);
+    assert!(
+        error.contains("user:KEY") && error.contains("referenced"),
+        "{error}"
+    );
 }

@@ -100,7 +100,7 @@ pub fn print_properties(session: &Session, rows: &[Value]) -> Result<(), Failure
             let mut shown = text(shown);
             let sized = matches!(
                 row["property"].as_str(),
-                Some("used" | "referenced" | "history" | "available" | "size")
+                Some("used" | "referenced" | "history" | "available" | "size" | "volsize")
             );
             if sized && let Ok(bytes) = shown.parse() {
                 shown = format_size(bytes);

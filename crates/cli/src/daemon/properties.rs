@@ -210,7 +210,15 @@ fn refuse_past(what: &str, name: &str) -> Result<(), Failure> {
 
 /// Sizes and durations as numbers, as all JSON of Terrace has them.
 fn property_json(name: &str, value: &str) -> Value {
-    const SIZES: [&str; 6] = ["quota", "reservation", "block_size", "chunk_size", "size", "used"];
+    const SIZES: [&str; 7] = [
+        "quota",
+        "reservation",
+        "block_size",
+        "chunk_size",
+        "size",
+        "volsize",
+        "used",
+    ];
     let number = match name {
         "commit_interval" => terrace_engine::parse_duration(value)
             .ok()
