@@ -50,6 +50,54 @@ fn who_waits_for_a_pin_without_room_gets_an_error_with_figures() {
 }
 
 #[test]
+fn a_pool_that_gets_full_says_so_and_what_to_do() {
+    let machine = Machine::new();
+    machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:160M"]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    let status = machine.json(&["status", "tank"]);
+    assert_eq!(
+        (&status["room"], &status["room_detail"]),
+        (&json!("enough"), &json!(""))
+    );
+    assert!(!machine.ok(&["status", "tank"]).contains("full"));
+    let mut rooms = Vec::new();
+    for at in 0..200 {
+        fs::write(machine.path("content"), noise(MIB, 1 + at)).unwrap();
+        let written = machine.run(&["put", &format!("tank/data/f{at}"), "content"]);
+        let status = machine.json(&["status", "tank"]);
+        rooms.push(status["room"].as_str().unwrap().to_owned());
+        if !written.status.success() {
+            break;
+        }
+    }
+    rooms.dedup();
+    assert_eq!(rooms[..2], ["enough", "low"], "{rooms:?}");
+    assert_ne!(rooms.last().unwrap(), "enough");
+    let text = machine.ok(&["status", "tank"]);
+    let line = text
+        .lines()
+        .find(|line| line.trim_start().starts_with("room: "))
+        .unwrap();
+    for words in [
+        "full",
+        "delete files",
+        "list -t snapshot -r tank",
+        "terrace pool add tank",
+    ] {
+        assert!(line.contains(words), "{words}: {line}");
+    }
+    // What it says helps.
+    machine.ok(&["pool", "add", "tank", "only=b.img:160M"]);
+    assert_eq!(machine.json(&["status", "tank"])["room"], "enough");
+    // What is reserved is taken for others, and is said.
+    machine.ok(&["volume", "create", "tank/thick", "--size", "120M"]);
+    let status = machine.json(&["status", "tank"]);
+    assert_ne!(status["room"], "enough", "{status}");
+    let detail = status["room_detail"].as_str().unwrap();
+    assert!(detail.contains("get -r reservation tank"), "{detail}");
+}
+
+#[test]
 fn content_on_a_device_that_is_gone_is_told_with_the_device() {
     let machine = Machine::new();
     machine.ok(&[

@@ -7,7 +7,8 @@ use terrace_pool::{DeviceState, Presence};
 
 use crate::{
     DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, Status, TierStatus,
-    devices::too_few_in_words, duration::format_duration, journal::rfc3339, losses::names_in_words,
+    devices::too_few_in_words, duration::format_duration, fullness::fullness, journal::rfc3339,
+    losses::names_in_words,
 };
 
 /// What this process holds in memory, bytes; 0 where the system does not tell.
@@ -25,7 +26,10 @@ impl Engine {
         let budget = &self.environment.budget;
         let cache = self.environment.cache.counters();
         let cached = cache.bytes;
+        let (room, room_detail) = fullness(&space, &self.pool.name());
         let mut status = Status {
+            room: room.into(),
+            room_detail,
             pool: self.pool.name(),
             pool_id: terrace_pool::format_id(&self.pool.id()),
             format_version: self.format_version(),

@@ -36,6 +36,12 @@ pub struct Status {
     pub used_bytes: u64,
     /// What writers can still get.
     pub available_bytes: u64,
+    /// `enough`, `low` (writes will be refused soon) or `none` (they are, but for a little); empty if no daemon holds the pool.
+    #[serde(default)]
+    pub room: String,
+    /// What to do about it, in words; empty if nothing.
+    #[serde(default)]
+    pub room_detail: String,
     /// What users see: every reference counted.
     pub logical_bytes: u64,
     /// Each chunk counted once, uncompressed.

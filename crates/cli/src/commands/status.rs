@@ -146,6 +146,9 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
             size(status.reserve_bytes)
         ),
     )?;
+    if !status.room_detail.is_empty() {
+        line("room", status.room_detail.clone())?;
+    }
     line(
         "data",
         format!(
