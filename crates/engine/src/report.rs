@@ -117,11 +117,13 @@ impl Engine {
     }
 
     fn state_in_words(&self, status: &Status) -> (String, String) {
+        let pool = &status.pool;
         if let Some(why) = self.chunks.stopped() {
             return (
                 "stopped".into(),
                 format!(
-                    "writes are refused after an error: {why}; mend the cause, then 'terrace stop' and 'terrace start'"
+                    "writes are refused after an error: {why}; mend the cause, then 'terrace stop {pool}' (--force, if it cannot be saved) and \
+                     'terrace start {pool}'"
                 ),
             );
         }

@@ -8,7 +8,7 @@ use terrace_device::format_size;
 use terrace_engine::{Engine, OpenOptions, PoolSpec, shortage_in_words};
 use terrace_pool::PoolState;
 
-use super::{Session, logged, rewind};
+use super::{Session, logged, rewind, status::state_in_words};
 use crate::{
     client::Client,
     daemon::{describe_pool, open_pool},
@@ -189,7 +189,7 @@ fn list(session: &Session) -> Result<(), Failure> {
                 bytes(row, "size_bytes"),
                 bytes(row, "used_bytes"),
                 format_size(free),
-                text(row, "state"),
+                state_in_words(&text(row, "state"), row["daemon_pid"].as_u64().unwrap_or(0)),
             ]
         })
         .collect();
