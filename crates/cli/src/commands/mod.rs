@@ -8,6 +8,7 @@ mod demo;
 mod demo_checks;
 mod devices;
 mod doctor;
+mod ending;
 mod events;
 mod files;
 mod heat;
@@ -161,7 +162,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             }
             pools::start(&session, &pool, accepted)
         }
-        Command::Stop { pool, force } => done(pools::stop(&session, &pool, force)),
+        Command::Stop { pool, force } => done(ending::stop(&session, &pool, force)),
         Command::Status { pool, lost: true } => done(lost::lost(&session, pool.as_deref())),
         Command::Status { pool, .. } => done(status::status(&session, pool.as_deref())),
         Command::Iostat { words, count } => done(iostat::iostat(&session, &words, count)),
