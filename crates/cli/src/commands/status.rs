@@ -161,10 +161,14 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
     line(
         "data",
         format!(
-            "{} written, {} unique (dedup {:.2}x), {} stored (compression {:.2}x), {} metadata",
+            "{} written, {} unique (dedup {:.2}x), {}{} stored (compression {:.2}x), {} metadata",
             size(status.logical_bytes),
-            size(status.unique_bytes),
+            size(status.unique_bytes.saturating_sub(status.overwritten_bytes)),
             status.dedup_ratio,
+            match status.overwritten_bytes {
+                0 => String::new(),
+                bytes => format!("{} overwritten and not free yet, ", size(bytes)),
+            },
             size(status.stored_bytes),
             status.compression_ratio,
             size(status.metadata_bytes)
