@@ -75,6 +75,10 @@ impl Engine {
         let gone = devices.any(|device| device.state == DeviceState::Missing || device.cut_off_bytes > 0);
         status.lost = self.losses.status(gone);
         (status.state, status.state_detail) = self.state_in_words(&status);
+        // Nothing has room in a pool that refuses writes after an error, and deleting files gives it none.
+        if self.chunks.stopped().is_some() {
+            status.room_detail.clear();
+        }
         status
     }
 
