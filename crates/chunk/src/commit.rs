@@ -24,7 +24,7 @@ use terrace_store::{Batch, ChunkId, FIRST_USER_TABLE, KEY_BYTES_MAX, Sequence, S
 
 use crate::{
     counters::Counters,
-    log_room::log_bytes,
+    log_room::{Margin, log_bytes},
     payload::encode_batch,
     record::{
         ChunkRecord, TABLE_CHUNKS, TABLE_LIVE, TABLE_REFERENCES, candidate_key, chunk_key, dedup_key,
@@ -74,6 +74,11 @@ impl ChunkStore {
             }
         }
         self.hold_back();
+        // What destroys may use some of what background work keeps: it may be all that still gives room back.
+        let margin = match batch.is_privileged() {
+            true => Margin::Half,
+            false => Margin::All,
+        };
         let (records, references, pins) = batch.into_parts();
         let bytes = log_bytes(&records, &references);
         let changes = fold_references(&references);
@@ -84,7 +89,7 @@ impl ChunkStore {
             operations.push((key.into(), operation));
         }
         let (sequence, long) = {
-            let mut commit = self.lock_with_log_room(bytes)?;
+            let mut commit = self.lock_with_log_room(bytes, margin)?;
             let sequence = commit.sequence + 1;
             let change = self.refer(&mut commit, sequence, &changes, &mut operations)?;
             self.apply_locked(&mut commit, operations, change)?;

@@ -23,7 +23,7 @@ const CHUNK_BYTES: u64 = 384;
 
 /// How much of the margin stays.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Margin {
+pub(crate) enum Margin {
     All,
     Half,
 }
@@ -46,17 +46,21 @@ impl ChunkStore {
     ///
     /// # Errors
     /// `NoSpace` if nothing can be had: the batch must not be accepted.
-    pub(crate) fn lock_with_log_room(&self, bytes: u64) -> Result<MutexGuard<'_, CommitState>, StoreError> {
+    pub(crate) fn lock_with_log_room(
+        &self,
+        bytes: u64,
+        margin: Margin,
+    ) -> Result<MutexGuard<'_, CommitState>, StoreError> {
         loop {
             let commit = self.commit.lock();
-            if self.log_takes(&commit, bytes, Margin::All) {
+            if self.log_takes(&commit, bytes, margin) {
                 return Ok(commit);
             }
             drop(commit);
             self.log
                 .seek_next()
                 .map_err(|error| StoreError::Device(error.to_string().into()))?;
-            let enough = || self.log_takes(&self.commit.lock(), bytes, Margin::All);
+            let enough = || self.log_takes(&self.commit.lock(), bytes, margin);
             if !enough() && !self.make_room(enough)? {
                 return Err(StoreError::NoSpace);
             }
@@ -248,7 +252,7 @@ mod tests {
         let store = store_in_memory(64 << 20, Options::default());
         let large = 5 << 19;
         take_all_but(&store, 1);
-        drop(store.lock_with_log_room(large as u64).unwrap());
+        drop(store.lock_with_log_room(large as u64, Margin::All).unwrap());
         let table = store.meta.write(&[7; 4096]);
         assert!(
             matches!(table, Err(terrace_meta::ExtentError::NoSpace(_))),

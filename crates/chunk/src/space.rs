@@ -190,6 +190,14 @@ impl ChunkStore {
         self.reserved.load(Ordering::Acquire)
     }
 
+    /// Whether so many eighths of the reserve are free, also when the records in memory lie in tables, in each of their copies.
+    pub(crate) fn has_reserve(&self, eighths: u64) -> bool {
+        let copies = self.pool.devices().len().clamp(1, 2) as u64;
+        let records = self.tree.usage().memory_bytes as u64 * copies;
+        let due = records / u64::from(self.pool.segment_bytes());
+        self.pool.free_segments() >= self.eighths(eighths) + due
+    }
+
     /// Sets `bytes` aside beside the caller's `own`, leaving so many segments free.
     pub(crate) fn set_aside(
         &self,

@@ -271,6 +271,15 @@ impl Store for ChunkStore {
         self.set_aside(bytes, &all, self.eighths(6))
     }
 
+    fn is_reserve_left(&self, eighths: u64) -> bool {
+        self.has_reserve(eighths)
+    }
+
+    fn restore_reserve(&self, eighths: u64) -> Result<bool, StoreError> {
+        self.check_running()?;
+        self.make_room(|| self.has_reserve(eighths))
+    }
+
     fn reserve_always(&self, bytes: u64) -> Reservation {
         self.reserved.fetch_add(bytes, Ordering::AcqRel);
         self.given(bytes)

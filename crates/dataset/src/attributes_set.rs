@@ -11,7 +11,7 @@ use crate::{
     context::Context,
     error::FsError,
     inode::{FileKind, Time},
-    live::LiveDataset,
+    live::{LiveDataset, OfReserve},
     object::{HAS_ACL, HAS_CAPABILITY, Object, State},
     permission::{self, SETGID},
     tree::ACCESS_WRITE,
@@ -31,7 +31,12 @@ impl LiveDataset {
         if loads {
             self.load_xattrs(&object)?;
         }
-        self.take_metadata_always(1)?;
+        let is_shorter = |size: u64| size < object.state.lock().inode.size;
+        let part = match change.size.is_some_and(is_shorter) {
+            true => OfReserve::Removals,
+            false => OfReserve::Changes,
+        };
+        self.take_metadata_always(1, part)?;
         let attributes = {
             let _inode = object.inode_lock.write();
             self.check_change(context, &object, change)?;

@@ -14,7 +14,7 @@ use crate::{
     hot_pieces::HotPiece,
     inode::{FileKind, InodeRecord, Time},
     layout::Cut,
-    live::LiveDataset,
+    live::{LiveDataset, OfReserve},
     namespace::NewObject,
     object::{HAS_CAPABILITY, Object, State},
     permission,
@@ -280,7 +280,7 @@ impl Filesystem {
         }
         live.load_xattrs(&object)?;
         match mode {
-            AllocateMode::Punch => live.take_metadata_always(1)?,
+            AllocateMode::Punch => live.take_metadata_always(1, OfReserve::Removals)?,
             _ => live.take_metadata(1)?,
         }
         let kill = !context.trusted && !context.is_root();

@@ -11,7 +11,7 @@ use std::sync::{
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use terrace_cache::{Admitted, Budget};
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX};
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Sequence};
 
 use crate::{
     build::FREED_AT_ONCE_BYTES,
@@ -56,6 +56,26 @@ const NAME_BYTES: u64 = 160;
 /// Objects, regions and names that are kept in RAM at the least, where memory is very scarce.
 const KEPT_MIN: u64 = 32;
 
+/// How far changes for which there is no room may use the pool's reserve. What destroys snapshots and datasets may use all of it:
+/// where nothing else gives room back it must work. (OpenZFS divides its slop space so, `spa_slop_shift`.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OfReserve {
+    /// Changes that take no room, or next to none, and give none back.
+    Changes,
+    /// What gives room back, unless something older holds it.
+    Removals,
+}
+
+impl OfReserve {
+    /// Eighths of the reserve that stay free.
+    fn eighths_left(self) -> u64 {
+        match self {
+            Self::Changes => 5,
+            Self::Removals => 3,
+        }
+    }
+}
+
 /// A region record in RAM; `None`: all holes.
 pub(crate) struct CachedRegion {
     pub(crate) birth: u64,
@@ -80,6 +100,8 @@ pub(crate) struct LiveDataset {
     pub(crate) buffers: Buffers,
     pub(crate) rooms: RoomPool,
     pub(crate) let_go: LetGo,
+    /// The newest batch when the reserve was found used up, and nothing brought it back.
+    pub(crate) reserve_missed: Mutex<Option<Sequence>>,
     /// Taken for metadata changes since the last freeze, bytes.
     pub(crate) metadata_bytes: AtomicU64,
     /// For content that exists already and was mapped once more since the last freeze: it takes no room, but counts
@@ -123,6 +145,7 @@ impl LiveDataset {
             buffers: Buffers::new(kept.clamp(4, 128) as usize, pages.min(PAGES_KEPT_MAX) as usize),
             rooms: RoomPool::default(),
             let_go: LetGo::default(),
+            reserve_missed: Mutex::new(None),
             metadata_bytes: AtomicU64::new(0),
             shared: Mutex::new(None),
             dirty_bytes: AtomicU64::new(0),
@@ -269,22 +292,57 @@ impl LiveDataset {
     }
 
     /// The same for changes that must work on a full pool (they free space, or take none): with room gone they go
-    /// into the pool's reserve, and nobody waits until there is some, which is what they are to bring about.
+    /// into the pool's reserve, as far as `part` of it may be used, and nobody waits until there is room, which is what they are to
+    /// bring about.
     ///
     /// # Errors
-    /// Of the commit that comes first where much was let go of since the last one.
-    pub(crate) fn take_metadata_always(&self, operations: u64) -> Result<(), FsError> {
+    /// Of the commit that comes first where much was let go of since the last one. `NoSpace` where that part of the reserve is used,
+    /// and nothing can be brought back: below a snapshot nothing gets free, and what was there stays on record.
+    pub(crate) fn take_metadata_always(&self, operations: u64, part: OfReserve) -> Result<(), FsError> {
         self.commit_let_go()?;
         let bytes = operations * METADATA_BYTES;
         let is_there = || self.dataset.store().available_bytes() > ROOM_AT_HAND_BYTES;
         let is_taken =
             self.rooms.take_at_hand(bytes) || (is_there() && self.rooms.take(&self.dataset, bytes).is_ok());
         if !is_taken {
+            self.spare_reserve(part)?;
             self.rooms.force(bytes);
         }
         self.let_go.add_records(bytes);
         self.metadata_bytes.fetch_add(bytes, Relaxed);
         self.add_dirty(bytes * METADATA_MEMORY_FACTOR);
+        Ok(())
+    }
+
+    /// `NoSpace` when the reserve is used as far as `part` allows, and nothing brings it back.
+    fn spare_reserve(&self, part: OfReserve) -> Result<(), FsError> {
+        let store = self.dataset.store();
+        let left = part.eighths_left();
+        // What nothing older holds is free when it is committed, and the log is asked before that.
+        let is_freed = part == OfReserve::Removals && self.dataset.held().read().is_empty();
+        if is_freed || store.is_reserve_left(left) {
+            return Ok(());
+        }
+        // Of many changes one after the other not each looks again through the whole pool.
+        if *self.reserve_missed.lock() == Some(store.newest()) {
+            return Err(FsError::NoSpace);
+        }
+        self.commit()?;
+        let mut is_left = false;
+        let mut enough = || {
+            is_left = store.restore_reserve(left).unwrap_or(false);
+            is_left
+        };
+        if !enough() {
+            let environment = self.dataset.environment();
+            environment
+                .relief
+                .make_room(&self.dataset, METADATA_BYTES, &mut enough);
+        }
+        if !is_left {
+            *self.reserve_missed.lock() = Some(store.newest());
+            return Err(FsError::NoSpace);
+        }
         Ok(())
     }
 

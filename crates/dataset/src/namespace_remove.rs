@@ -11,7 +11,7 @@ use crate::{
     directory::{NameKey, Target},
     error::FsError,
     inode::FileKind,
-    live::LiveDataset,
+    live::{LiveDataset, OfReserve},
     namespace::removed,
     object::Object,
     permission,
@@ -35,7 +35,7 @@ impl LiveDataset {
         if name == b"." || name == b".." {
             return Err(FsError::IsDirectory);
         }
-        self.take_metadata_always(1)?;
+        self.take_metadata_always(1, OfReserve::Removals)?;
         let attributes = {
             let _names = directory.inode_lock.write();
             self.check(context, &directory, ACCESS_EXECUTE)?;
@@ -122,7 +122,7 @@ impl LiveDataset {
             _ if name.len() > NAME_BYTES_MAX => return Err(FsError::NameTooLong),
             _ => {}
         }
-        self.take_metadata_always(1)?;
+        self.take_metadata_always(1, OfReserve::Removals)?;
         let attributes = loop {
             self.check(context, &directory, ACCESS_EXECUTE)?;
             let target = self.find(&directory, name)?.ok_or(FsError::NotFound)?;

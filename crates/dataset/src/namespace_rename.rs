@@ -12,7 +12,7 @@ use crate::{
     error::FsError,
     filesystem::RenameMode,
     inode::FileKind,
-    live::LiveDataset,
+    live::{LiveDataset, OfReserve},
     namespace::{added, check_name, removed},
     namespace_remove::lock_all,
     object::Object,
@@ -49,7 +49,7 @@ impl LiveDataset {
             })?;
         }
         let (old_dir, new_dir) = (self.directory(from.0)?, self.directory(to.0)?);
-        self.take_metadata_always(4)?;
+        self.take_metadata_always(4, OfReserve::Changes)?;
         let replaced = {
             let _one = (old_dir.number != new_dir.number).then(|| self.rename.lock());
             let (old, new) = (

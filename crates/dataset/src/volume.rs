@@ -14,7 +14,7 @@ use crate::{
     hot_pieces::HotPiece,
     inode::{FileKind, InodeRecord, Time},
     layout::Cut,
-    live::LiveDataset,
+    live::{LiveDataset, OfReserve},
     object::{Object, State},
     pieces::is_zero,
     state::{Accepts, DatasetState, Live, Paused, Relaid},
@@ -227,7 +227,7 @@ impl Volume {
             // What goes can be more than one commit takes; the sizes change in one.
             self.discard(size_bytes, old_bytes - size_bytes)?;
         }
-        self.live.take_metadata_always(1)?;
+        self.live.take_metadata_always(1, OfReserve::Removals)?;
         {
             let _inode = self.object.inode_lock.write();
             let now = self.live.now();

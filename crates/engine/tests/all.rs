@@ -28,5 +28,6 @@ mod scrub_job;
 mod scrub_restart;
 mod small_pools;
 mod space_storm;
+mod spent_reserve;
 mod unreadable_metadata;
 mod zeroes;

@@ -169,6 +169,17 @@ pub trait Store: Send + Sync {
         Ok(self.reserve_always(bytes))
     }
 
+    /// Whether so many eighths of the reserve are left, also once the records in memory lie on devices. Asked before changes that are
+    /// taken without room being set aside for them; waits for nothing.
+    fn is_reserve_left(&self, _eighths: u64) -> bool {
+        true
+    }
+
+    /// Works until that is so, or nothing more can be had; whether it is.
+    fn restore_reserve(&self, eighths: u64) -> Result<bool, StoreError> {
+        Ok(self.is_reserve_left(eighths))
+    }
+
     /// Sets `bytes` aside whether there is room for them or not: nobody else gets room before there is. For what was promised
     /// before, and is being freed.
     fn reserve_always(&self, bytes: u64) -> Reservation;
