@@ -6,7 +6,9 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     bench_arguments::BenchArguments,
-    dataset_arguments::{FsCommand, GetArguments, ListArguments, ServeArguments, VolumeCommand},
+    dataset_arguments::{
+        FsCommand, GetArguments, InheritArguments, ListArguments, ServeArguments, VolumeCommand,
+    },
     device_arguments::EvacuateArguments,
     flags::{Consent, Waiting},
     job_arguments::JobsArguments,
@@ -55,22 +57,15 @@ pub enum Command {
     List(ListArguments),
     /// Show properties (get PROPERTY|all X), or copy a file out of a dataset (get DATASET/PATH [TO])
     Get(GetArguments),
-    /// Set properties of a filesystem or volume
+    /// Set properties of filesystems and volumes
     Set {
-        /// PROPERTY=VALUE, any number of them
-        #[arg(required = true, value_name = "PROPERTY=VALUE")]
-        properties: Vec<String>,
-        /// The dataset
-        #[arg(value_name = "DATASET")]
-        target: String,
+        /// Any number of PROPERTY=VALUE, then any number of datasets: each gets all of them, one after the other. The first that
+        /// cannot have them ends it
+        #[arg(required = true, num_args = 2.., value_name = "PROPERTY=VALUE|DATASET")]
+        words: Vec<String>,
     },
     /// Take the property's value from the parent dataset again
-    Inherit {
-        /// The property
-        property: String,
-        /// The dataset
-        dataset: String,
-    },
+    Inherit(InheritArguments),
     /// Rename a filesystem, volume or snapshot
     Rename {
         /// The name now
@@ -290,19 +285,21 @@ pub enum Command {
         #[command(flatten)]
         waiting: Waiting,
     },
-    /// Forbid destroying a snapshot, under a tag
+    /// Forbid destroying snapshots, under a tag
     Hold {
         /// The tag
         tag: String,
-        /// DATASET@NAME
-        snapshot: String,
+        /// DATASET@NAME, any number of them
+        #[arg(required = true, value_name = "SNAPSHOT")]
+        snapshots: Vec<String>,
     },
-    /// Take a hold back
+    /// Take a hold back, of each of these snapshots
     Release {
         /// The tag
         tag: String,
-        /// DATASET@NAME
-        snapshot: String,
+        /// DATASET@NAME, any number of them
+        #[arg(required = true, value_name = "SNAPSHOT")]
+        snapshots: Vec<String>,
     },
     /// Let go of retained checkpoints that the property 'retention' no longer wants
     Prune {

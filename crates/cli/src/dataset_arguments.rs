@@ -122,3 +122,16 @@ pub struct GetArguments {
     #[arg(short, long)]
     pub recursive: bool,
 }
+
+/// `terrace inherit`
+#[derive(Debug, Args)]
+pub struct InheritArguments {
+    /// The property
+    pub property: String,
+    /// The datasets
+    #[arg(required = true, value_name = "DATASET")]
+    pub datasets: Vec<String>,
+    /// All datasets below too: none of them keeps a value of its own
+    #[arg(short, long)]
+    pub recursive: bool,
+}

@@ -7,7 +7,7 @@ use crate::harness;
 
 use std::fs;
 
-use harness::{Machine, noise};
+use harness::{Machine, nbd::Client, noise};
 use serde_json::{Value, json};
 
 const MIB: usize = 1 << 20;
@@ -47,6 +47,88 @@ fn who_waits_for_a_pin_without_room_gets_an_error_with_figures() {
     if place["bytes_by_tier"]["fast"] == json!(MIB) {
         machine.ok(&["pin", "tank/data/small", "fast", "--wait"]);
     }
+}
+
+#[test]
+fn a_pool_that_gets_full_says_so_and_what_to_do() {
+    let machine = Machine::new();
+    machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:160M"]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    let status = machine.json(&["status", "tank"]);
+    assert_eq!(
+        (&status["room"], &status["room_detail"]),
+        (&json!("enough"), &json!(""))
+    );
+    assert!(!machine.ok(&["status", "tank"]).contains("full"));
+    let mut rooms = Vec::new();
+    for at in 0..200 {
+        fs::write(machine.path("content"), noise(MIB, 1 + at)).unwrap();
+        let written = machine.run(&["put", &format!("tank/data/f{at}"), "content"]);
+        let status = machine.json(&["status", "tank"]);
+        rooms.push(status["room"].as_str().unwrap().to_owned());
+        if !written.status.success() {
+            break;
+        }
+    }
+    rooms.dedup();
+    assert_eq!(rooms[..2], ["enough", "low"], "{rooms:?}");
+    assert_ne!(rooms.last().unwrap(), "enough");
+    let text = machine.ok(&["status", "tank"]);
+    let line = text
+        .lines()
+        .find(|line| line.trim_start().starts_with("room: "))
+        .unwrap();
+    for words in [
+        "full",
+        "delete files",
+        "list -t snapshot -r tank",
+        "terrace pool add tank",
+    ] {
+        assert!(line.contains(words), "{words}: {line}");
+    }
+    // What it says helps.
+    machine.ok(&["pool", "add", "tank", "only=b.img:160M"]);
+    assert_eq!(machine.json(&["status", "tank"])["room"], "enough");
+    // What is reserved is taken for others, and is said.
+    machine.ok(&["volume", "create", "tank/thick", "--size", "120M"]);
+    let status = machine.json(&["status", "tank"]);
+    assert_ne!(status["room"], "enough", "{status}");
+    let detail = status["room_detail"].as_str().unwrap();
+    assert!(detail.contains("get -r reservation tank"), "{detail}");
+}
+
+#[test]
+fn what_was_written_over_is_no_sharing_that_is_less_than_none() {
+    let machine = Machine::with_volume();
+    let address = format!("unix:{}", machine.text("nbd.sock"));
+    machine.ok(&["serve", "tank/vm", "--nbd", &address]);
+    let mut client = Client::connect(&machine.path("nbd.sock"), "tank/vm");
+    assert_eq!(client.write(0, &noise(16 * MIB, 1)), 0);
+    client.flush();
+    let before = machine.json(&["status", "tank"]);
+    assert_eq!(
+        (&before["dedup_ratio"], &before["overwritten_bytes"]),
+        (&json!(1.0), &json!(0))
+    );
+    // A block of each chunk, so that all live.
+    for at in 0..256 {
+        assert_eq!(client.write(at * 65536, &noise(4096, 1000 + at)), 0);
+    }
+    client.flush();
+    let status = machine.json(&["status", "tank"]);
+    assert_eq!(status["logical_bytes"], before["logical_bytes"]);
+    assert_eq!(status["dedup_ratio"], 1.0, "{status}");
+    let (unique, over) = (&status["unique_bytes"], &status["overwritten_bytes"]);
+    assert_eq!(over, &json!(MIB), "{unique}");
+    assert_eq!(
+        unique.as_u64().unwrap() - MIB as u64,
+        status["logical_bytes"].as_u64().unwrap()
+    );
+    let text = machine.ok(&["status", "tank"]);
+    assert!(
+        text.contains("16M written, 16M unique (dedup 1.00x), 1M overwritten and not free yet"),
+        "{text}"
+    );
 }
 
 #[test]

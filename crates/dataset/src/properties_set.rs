@@ -29,11 +29,6 @@ pub fn check_for_new_pool(property: &str, value: &str, tiers: &[String]) -> Resu
 
 /// The value as a filesystem or volume keeps it.
 fn kept(is_volume: bool, property: &str, value: &str, tiers: &[String]) -> Result<String, DatasetError> {
-    if property == "size" || property == "volsize" {
-        return Err(DatasetError::InvalidProperty(
-            "use 'terrace volume resize' to change a size".into(),
-        ));
-    }
     let value = canonical(property, value, tiers)?;
     if property == "block_size" && !is_volume {
         return Err(DatasetError::PropertyRefused(
@@ -44,6 +39,11 @@ fn kept(is_volume: bool, property: &str, value: &str, tiers: &[String]) -> Resul
 }
 
 fn canonical(property: &str, value: &str, tiers: &[String]) -> Result<String, DatasetError> {
+    if is_size(property) {
+        return Err(DatasetError::InvalidProperty(
+            "a volume's size is no property to set; give it with 'terrace volume create --size SIZE'".into(),
+        ));
+    }
     if figure_names().contains(&property) {
         return Err(DatasetError::InvalidProperty(format!(
             "'{property}' is a figure; it cannot be set"
@@ -57,17 +57,41 @@ fn canonical(property: &str, value: &str, tiers: &[String]) -> Result<String, Da
     Ok(value)
 }
 
+/// A volume's size, by its name here and in zfs.
+fn is_size(property: &str) -> bool {
+    property == SIZE || property == "volsize"
+}
+
+/// Who sets a size is told the command that does it: that one asks before it makes a volume smaller.
+fn resized_elsewhere(name: &str, is_volume: bool, value: &str) -> DatasetError {
+    DatasetError::InvalidProperty(match is_volume {
+        true => format!(
+            "a volume's size is changed by a command of its own, which asks before it makes one smaller; \
+             'terrace volume resize {name} {value}'"
+        ),
+        false => format!("'{name}' is no volume; 'terrace set quota={value} {name}' limits what it takes"),
+    })
+}
+
 impl Datasets {
-    /// The value of a property, or of all of them (`all`), with figures such as `used`.
+    /// The value of a property, or of all of them (`all`), with figures such as `used`. What zfs calls `volsize` is found by that
+    /// name too, and is in `all` once, as `size`; a dataset that has no such figure has `-`, so that many can be asked.
     pub fn get(&self, name: &str, property: &str) -> Result<Vec<PropertyValue>, DatasetError> {
         let info = self.info(name)?;
         let chain = self.chain(name);
         let figures = figures(&info);
-        if let Some(figure) = figures.iter().find(|figure| figure.name == property) {
-            return Ok(vec![figure.clone()]);
+        let is_figure = |name: &str| name == property || name == SIZE && is_size(property);
+        if figure_names().into_iter().any(is_figure) {
+            let found = figures.into_iter().find(|figure| is_figure(&figure.name));
+            return Ok(vec![PropertyValue {
+                name: property.to_owned(),
+                value: found.map_or_else(|| "-".to_owned(), |figure| figure.value),
+                source: properties::Source::ReadOnly,
+            }]);
         }
         if property != "all" {
-            properties::check_name(property).map_err(DatasetError::InvalidProperty)?;
+            let beside = |why| format!("{why}, and figures: {}", figure_names().join(", "));
+            properties::check_name(property).map_err(|why| DatasetError::InvalidProperty(beside(why)))?;
             let unset = || PropertyValue {
                 name: property.to_owned(),
                 value: "-".to_owned(),
@@ -90,24 +114,23 @@ impl Datasets {
     /// As of `set`, but for those of room, reservations and quotas.
     pub fn check_set(&self, name: &str, property: &str, value: &str) -> Result<(), DatasetError> {
         let node = self.node(name)?;
-        self.checked(&node, property, value).map(drop)
+        self.checked(name, &node, property, value).map(drop)
     }
 
     /// The value as it is kept.
-    fn checked(&self, node: &Node, property: &str, value: &str) -> Result<String, DatasetError> {
-        kept(
-            node.record.read().kind.is_volume(),
-            property,
-            value,
-            &self.tiers(),
-        )
+    fn checked(&self, name: &str, node: &Node, property: &str, value: &str) -> Result<String, DatasetError> {
+        let is_volume = node.record.read().kind.is_volume();
+        if is_size(property) {
+            return Err(resized_elsewhere(name, is_volume, value));
+        }
+        kept(is_volume, property, value, &self.tiers())
     }
 
     /// Sets a property; in force at once for it and what inherits it.
     pub fn set(&self, name: &str, property: &str, value: &str) -> Result<(), DatasetError> {
         let _admin = self.admin.lock();
         let node = self.node(name)?;
-        let value = self.checked(&node, property, value)?;
+        let value = self.checked(name, &node, property, value)?;
         let mut record = node.record.read().clone();
         record.properties.insert(property.to_owned(), value);
         if record.properties.len() > crate::dataset_record::PROPERTIES_MAX {
@@ -317,6 +340,9 @@ pub(crate) fn above_quota(name: &str, reservation_bytes: u64, at: &str, quota_by
     ))
 }
 
+/// The figure that volumes alone have.
+const SIZE: &str = "size";
+
 fn figure_names() -> [&'static str; 10] {
     [
         "type",
@@ -327,7 +353,7 @@ fn figure_names() -> [&'static str; 10] {
         "available",
         "objects",
         "snapshot_count",
-        "size",
+        SIZE,
         "number",
     ]
 }

@@ -11,6 +11,7 @@ mod devices;
 mod duration;
 mod engine;
 mod error;
+mod fullness;
 mod journal;
 mod leaving;
 mod leisure;

@@ -7,7 +7,8 @@ use terrace_pool::{DeviceState, Presence};
 
 use crate::{
     DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, Status, TierStatus,
-    devices::too_few_in_words, duration::format_duration, journal::rfc3339, losses::names_in_words,
+    devices::too_few_in_words, duration::format_duration, fullness::fullness, journal::rfc3339,
+    losses::names_in_words,
 };
 
 /// What this process holds in memory, bytes; 0 where the system does not tell.
@@ -25,7 +26,10 @@ impl Engine {
         let budget = &self.environment.budget;
         let cache = self.environment.cache.counters();
         let cached = cache.bytes;
+        let (room, room_detail) = fullness(&space, &self.pool.name());
         let mut status = Status {
+            room: room.into(),
+            room_detail,
             pool: self.pool.name(),
             pool_id: terrace_pool::format_id(&self.pool.id()),
             format_version: self.format_version(),
@@ -38,9 +42,10 @@ impl Engine {
             available_bytes: space.available_bytes,
             logical_bytes: space.logical_bytes,
             unique_bytes: space.unique_bytes,
+            overwritten_bytes: space.overwritten_bytes(),
             stored_bytes: space.stored_bytes,
             metadata_bytes: space.metadata_bytes,
-            dedup_ratio: ratio(space.logical_bytes, space.unique_bytes),
+            dedup_ratio: space.dedup_ratio(),
             compression_ratio: ratio(space.unique_bytes, space.chunk_stored_bytes),
             pending_free_bytes: space.pending_free_bytes,
             reserve_bytes: space.reserve_bytes,
@@ -70,6 +75,10 @@ impl Engine {
         let gone = devices.any(|device| device.state == DeviceState::Missing || device.cut_off_bytes > 0);
         status.lost = self.losses.status(gone);
         (status.state, status.state_detail) = self.state_in_words(&status);
+        // Nothing has room in a pool that refuses writes after an error, and deleting files gives it none.
+        if self.chunks.stopped().is_some() {
+            status.room_detail.clear();
+        }
         status
     }
 
@@ -113,11 +122,13 @@ impl Engine {
     }
 
     fn state_in_words(&self, status: &Status) -> (String, String) {
+        let pool = &status.pool;
         if let Some(why) = self.chunks.stopped() {
             return (
                 "stopped".into(),
                 format!(
-                    "writes are refused after an error: {why}; mend the cause, then 'terrace stop' and 'terrace start'"
+                    "writes are refused after an error: {why}; mend the cause, then 'terrace stop {pool}' (--force, if it cannot be saved) and \
+                     'terrace start {pool}'"
                 ),
             );
         }

@@ -36,15 +36,25 @@ pub struct Status {
     pub used_bytes: u64,
     /// What writers can still get.
     pub available_bytes: u64,
+    /// `enough`, `low` (writes will be refused soon) or `none` (they are, but for a little); empty if no daemon holds the pool.
+    #[serde(default)]
+    pub room: String,
+    /// What to do about it, in words; empty if nothing.
+    #[serde(default)]
+    pub room_detail: String,
     /// What users see: every reference counted.
     pub logical_bytes: u64,
-    /// Each chunk counted once, uncompressed.
+    /// Each chunk counted once, uncompressed; with what was overwritten in them.
     pub unique_bytes: u64,
+    /// Of it, what was written over or cut off while the rest of its chunk is in use: at least so much. Compaction and the mover bring
+    /// it back.
+    #[serde(default)]
+    pub overwritten_bytes: u64,
     /// What chunks and metadata take on devices, one copy.
     pub stored_bytes: u64,
     /// Of it, metadata and log.
     pub metadata_bytes: u64,
-    /// `logical_bytes / unique_bytes`; 1 when there is nothing.
+    /// `logical_bytes / (unique_bytes - overwritten_bytes)`: 1 where nothing is shared, never less.
     pub dedup_ratio: f64,
     /// `unique_bytes / stored_bytes`, data alone; 1 when there is nothing.
     pub compression_ratio: f64,

@@ -11,7 +11,7 @@ pub struct Space {
     pub used_bytes: u64,
     /// Content of all references: what users see. See [`Space::logical`].
     pub logical_bytes: u64,
-    /// Content of all live chunks, each counted once.
+    /// Content of all live chunks, each counted once: also what nothing refers to any more in chunks of which the rest lives.
     pub unique_bytes: u64,
     /// What live chunks and metadata take on the devices, one copy.
     pub stored_bytes: u64,
@@ -59,6 +59,21 @@ impl StoreMemory {
 }
 
 impl Space {
+    /// Content in live chunks that nothing refers to any more, since it was written over or cut off, bytes. References are counted by
+    /// chunk, so that it can be told from sharing only as far as there are fewer of them than blocks: at least so much.
+    pub fn overwritten_bytes(&self) -> u64 {
+        self.unique_bytes.saturating_sub(self.logical_bytes)
+    }
+
+    /// How often content that is stored is referred to on average: 1 where nothing is shared. What was overwritten is stored without
+    /// being anybody's content, and is no part of that; where some is shared as well, this is the least that it can be.
+    pub fn dedup_ratio(&self) -> f64 {
+        match self.unique_bytes - self.overwritten_bytes() {
+            0 => 1.0,
+            referred => self.logical_bytes as f64 / referred as f64,
+        }
+    }
+
     /// Free on the devices that take something new, bytes.
     pub fn free_bytes(&self) -> u64 {
         let free = |tier: &TierUsage| tier.size_bytes.saturating_sub(tier.used_bytes);
@@ -191,6 +206,22 @@ impl fmt::Debug for Reservation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_overwritten_makes_no_sharing_less_than_none() {
+        let space = |logical_bytes, unique_bytes| Space {
+            logical_bytes,
+            unique_bytes,
+            ..Space::default()
+        };
+        // An eighth was written over, in chunks that live.
+        let partly = space(7 << 20, 8 << 20);
+        assert_eq!((partly.dedup_ratio(), partly.overwritten_bytes()), (1.0, 1 << 20));
+        let shared = space(12 << 20, 8 << 20);
+        assert_eq!((shared.dedup_ratio(), shared.overwritten_bytes()), (1.5, 0));
+        assert_eq!(space(0, 0).dedup_ratio(), 1.0);
+        assert_eq!(space(0, 5).dedup_ratio(), 1.0);
+    }
 
     #[test]
     fn what_users_see_counts_content_not_the_blocks_it_lies_in() {

@@ -1,12 +1,12 @@
-//! `terrace fs`, `volume`, `list`, `get`, `set`, `inherit`, `rename`, `destroy`, `snapshot`.
+//! `terrace fs`, `volume`, `list`, `rename`, `destroy`, `snapshot`, `prune`.
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_device::{format_size, parse_size};
 
-use super::{Session, logged, pools::parse_properties, running::running_pools, tell_note};
+use super::{Session, logged, pools::parse_properties, running::running_pools};
 use crate::{
-    dataset_arguments::{FsCommand, GetArguments, ListArguments, ListKind, VolumeCommand},
+    dataset_arguments::{FsCommand, ListArguments, ListKind, VolumeCommand},
     flags::Consent,
     names::split_pool,
     output,
@@ -216,114 +216,6 @@ pub fn list(session: &Session, arguments: &ListArguments) -> Result<(), Failure>
         &table,
         &[2, 3, 4],
     )
-}
-
-/// `terrace get`: properties, or a copy of a file.
-pub fn get_or_copy(session: &Session, arguments: &GetArguments) -> Result<(), Failure> {
-    let Some((first, rest)) = arguments.words.split_first() else {
-        return Ok(());
-    };
-    let names_property = |word: &str| {
-        word == "all"
-            || word.starts_with("user:")
-            || word
-                .split(',')
-                .all(|part| part.starts_with("user:") || (!part.contains('/') && !part.contains('@')))
-    };
-    // A pool's name alone means its root dataset, unless a property of that name was asked of something.
-    let is_pool = first.split(['/', '@']).next().is_some_and(|pool| {
-        Registry::new(&session.places)
-            .find(pool)
-            .is_ok_and(|found| found.is_some())
-    });
-    if !names_property(first)
-        || (is_pool && terrace_dataset::property_help(first).is_none() && first != "all")
-    {
-        if rest.len() > 1 {
-            return Err(Failure::new(
-                format!("copy '{first}'"),
-                "more than one destination was given",
-                "write 'terrace get DATASET/PATH [TO]'",
-            )
-            .as_usage());
-        }
-        return super::files::get(session, first, rest.first().map(String::as_str));
-    }
-    if rest.is_empty() {
-        return Err(Failure::new(
-            format!("get {first}"),
-            "the dataset is missing",
-            "write 'terrace get PROPERTY|all DATASET', or 'terrace get DATASET/PATH [TO]' for a file",
-        )
-        .as_usage());
-    }
-    let wanted: Vec<&str> = first.split(',').collect();
-    let mut rows: Vec<Value> = Vec::new();
-    for name in rest {
-        let request = json!({ "name": name, "properties": wanted, "recursive": arguments.recursive });
-        rows.extend(
-            session
-                .client_for(name)?
-                .ask::<Vec<Value>>("get_properties", request)?,
-        );
-    }
-    print_properties(session, &rows)
-}
-
-/// Prints rows of `name property value source`.
-pub fn print_properties(session: &Session, rows: &[Value]) -> Result<(), Failure> {
-    if session.json {
-        let rows: Vec<Value> = rows
-            .iter()
-            .map(|row| json!({ "name": row["name"], "property": row["property"], "value": row["value"], "source": row["source"] }))
-            .collect();
-        return output::json(&rows);
-    }
-    let text = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        Value::Null => "-".into(),
-        other => other.to_string(),
-    };
-    let table: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let shown = if row["text"].is_string() {
-                &row["text"]
-            } else {
-                &row["value"]
-            };
-            let mut shown = text(shown);
-            let sized = matches!(
-                row["property"].as_str(),
-                Some("used" | "referenced" | "history" | "available" | "size")
-            );
-            if sized && let Ok(bytes) = shown.parse() {
-                shown = format_size(bytes);
-            }
-            vec![
-                text(&row["name"]),
-                text(&row["property"]),
-                shown,
-                text(&row["source"]),
-            ]
-        })
-        .collect();
-    output::table(&["NAME", "PROPERTY", "VALUE", "SOURCE"], &table, &[])
-}
-
-/// `terrace set`.
-pub fn set(session: &Session, properties: &[String], target: &str) -> Result<(), Failure> {
-    let properties = parse_properties(properties)?;
-    let arguments = json!({ "name": target, "properties": properties });
-    tell_note(&session.change(target, "set_properties", arguments)?);
-    Ok(())
-}
-
-/// `terrace inherit`.
-pub fn inherit(session: &Session, property: &str, dataset: &str) -> Result<(), Failure> {
-    let arguments = json!({ "name": dataset, "property": property });
-    tell_note(&session.change(dataset, "inherit", arguments)?);
-    Ok(())
 }
 
 /// `terrace rename`.

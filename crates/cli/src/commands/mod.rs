@@ -8,6 +8,7 @@ mod demo;
 mod demo_checks;
 mod devices;
 mod doctor;
+mod ending;
 mod events;
 mod files;
 mod heat;
@@ -16,6 +17,7 @@ mod lost;
 pub mod mount_helper;
 mod mounts;
 mod pools;
+mod properties;
 mod rebuild;
 mod rewind;
 mod running;
@@ -109,9 +111,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Fs(command) => done(datasets::fs(&session, command)),
         Command::Volume(command) => done(datasets::volume(&session, command)),
         Command::List(arguments) => done(datasets::list(&session, &arguments)),
-        Command::Get(arguments) => done(datasets::get_or_copy(&session, &arguments)),
-        Command::Set { properties, target } => done(datasets::set(&session, &properties, &target)),
-        Command::Inherit { property, dataset } => done(datasets::inherit(&session, &property, &dataset)),
+        Command::Get(arguments) => done(properties::get_or_copy(&session, &arguments)),
+        Command::Set { words } => done(properties::set(&session, &words)),
+        Command::Inherit(arguments) => done(properties::inherit(&session, &arguments)),
         Command::Rename { from, to } => done(datasets::rename(&session, &from, &to)),
         Command::Destroy {
             target,
@@ -160,7 +162,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             }
             pools::start(&session, &pool, accepted)
         }
-        Command::Stop { pool, force } => done(pools::stop(&session, &pool, force)),
+        Command::Stop { pool, force } => done(ending::stop(&session, &pool, force)),
         Command::Status { pool, lost: true } => done(lost::lost(&session, pool.as_deref())),
         Command::Status { pool, .. } => done(status::status(&session, pool.as_deref())),
         Command::Iostat { words, count } => done(iostat::iostat(&session, &words, count)),
@@ -216,15 +218,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             dry_run,
             waiting.waits(),
         )),
-        Command::Hold { tag, snapshot } => done(
-            session
-                .change(&snapshot, "hold", json!({ "tag": tag, "name": snapshot }))
-                .map(drop),
-        ),
-        Command::Release { tag, snapshot } => {
-            let arguments = json!({ "tag": tag, "name": snapshot, "release": true });
-            done(session.change(&snapshot, "hold", arguments).map(drop))
-        }
+        Command::Hold { tag, snapshots } => done(properties::hold(&session, &tag, &snapshots, false)),
+        Command::Release { tag, snapshots } => done(properties::hold(&session, &tag, &snapshots, true)),
         Command::Prune { dataset, dry_run } => done(datasets::prune(&session, &dataset, dry_run)),
         Command::Evacuate(arguments) => done(devices::evacuate(&session, &arguments)),
         Command::Jobs(arguments) => done(upkeep::jobs(&session, arguments)),

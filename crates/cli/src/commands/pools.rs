@@ -1,4 +1,4 @@
-//! `terrace pool …`, `start`, `stop`.
+//! `terrace pool …` and `start`.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -8,12 +8,11 @@ use terrace_device::format_size;
 use terrace_engine::{Engine, OpenOptions, PoolSpec, shortage_in_words};
 use terrace_pool::PoolState;
 
-use super::{Session, logged, rewind};
+use super::{Session, ending, rewind, status::state_in_words};
 use crate::{
     client::Client,
     daemon::{describe_pool, open_pool},
-    flags::Consent,
-    launch::{self, Accepted},
+    launch::Accepted,
     names::split_property,
     output,
     places::check_pool_name,
@@ -42,8 +41,8 @@ pub fn run(session: &Session, command: PoolCommand) -> Result<(), Failure> {
             create(session, &pool, &tiers, &copies, &options, force)
         }
         PoolCommand::List => list(session),
-        PoolCommand::Destroy { pool, force, consent } => destroy(session, &pool, force, consent),
-        PoolCommand::Export { pool, force } => export(session, &pool, force),
+        PoolCommand::Destroy { pool, force, consent } => ending::destroy(session, &pool, force, consent),
+        PoolCommand::Export { pool, force } => ending::export(session, &pool, force),
         PoolCommand::Import {
             search,
             devices,
@@ -189,7 +188,7 @@ fn list(session: &Session) -> Result<(), Failure> {
                 bytes(row, "size_bytes"),
                 bytes(row, "used_bytes"),
                 format_size(free),
-                text(row, "state"),
+                state_in_words(&text(row, "state"), row["daemon_pid"].as_u64().unwrap_or(0)),
             ]
         })
         .collect();
@@ -198,7 +197,7 @@ fn list(session: &Session) -> Result<(), Failure> {
 
 /// What `pool list` shows; asks a running daemon and starts none. What is noted of a pool may be older than it: a device leaves
 /// when the job that empties it is done.
-fn pool_row(session: &Session, known: &KnownPool) -> Value {
+pub fn pool_row(session: &Session, known: &KnownPool) -> Value {
     let status = Client::open_running(&session.places, &known.name)
         .ok()
         .flatten()
@@ -220,90 +219,6 @@ fn devices_in(status: &Value) -> Vec<Value> {
     let tiers = status["tiers"].as_array().into_iter().flatten();
     let devices = tiers.flat_map(|tier| tier["devices"].as_array().into_iter().flatten());
     devices.map(|device| device["path"].clone()).collect()
-}
-
-fn destroy(session: &Session, pool: &str, force: bool, consent: Consent) -> Result<(), Failure> {
-    let known = Registry::new(&session.places).require(pool)?;
-    if consent.dry_run {
-        if let Some(mut client) = Client::open_running(&session.places, pool)? {
-            client.call("check_stop", json!({ "force": force, "spare_clients": true }))?;
-        }
-        let row = pool_row(session, &known);
-        if session.json {
-            return output::json(
-                &json!({ "destroyed": false, "pool": known.name, "devices": row["devices"] }),
-            );
-        }
-        output::line(&format!(
-            "would destroy pool '{pool}' ({}) on",
-            format_size(row["size_bytes"].as_u64().unwrap_or(0))
-        ))?;
-        let devices = row["devices"].as_array().into_iter().flatten();
-        return devices
-            .filter_map(Value::as_str)
-            .try_for_each(|device| output::line(&format!("  {device}")));
-    }
-    output::confirm(
-        &format!("destroy pool '{pool}' with everything in it"),
-        consent.yes,
-    )?;
-    end(session, &known, force, PoolState::Destroyed, "destroy")
-}
-
-fn export(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
-    let known = Registry::new(&session.places).require(pool)?;
-    end(session, &known, force, PoolState::Exported, "export")
-}
-
-/// Stops a pool, marks its labels, and forgets it.
-fn end(
-    session: &Session,
-    known: &KnownPool,
-    force: bool,
-    state: PoolState,
-    verb: &str,
-) -> Result<(), Failure> {
-    let what = format!("{verb} pool '{}'", known.name);
-    let destroys = state == PoolState::Destroyed;
-    stop_daemon(session, &known.name, force, destroys)?;
-    let forget = || {
-        Registry::new(&session.places).forget(&known.name)?;
-        session.places.forget_daemon(&known.name);
-        Ok(())
-    };
-    if force && destroys && known.devices.iter().all(|device| !device.exists()) {
-        eprintln!(
-            "none of the devices of '{}' is there: it is forgotten",
-            known.name
-        );
-        return forget();
-    }
-    let opened = open_pool(
-        known,
-        OpenOptions {
-            threads: false,
-            // What is given up need not be whole, and may have been destroyed from elsewhere.
-            degraded: force && destroys,
-            destroyed: destroys,
-            ..OpenOptions::default()
-        },
-    );
-    let engine = opened.map_err(|failure| match destroys && !force {
-        true => Failure {
-            remedy: match failure.remedy.is_empty() {
-                true => "mend that, or destroy what is left of it with --force".to_owned(),
-                false => format!("{}; or destroy what is left of it with --force", failure.remedy),
-            },
-            ..failure
-        },
-        false => failure,
-    })?;
-    engine.event(verb, &format!("the pool is {verb}ed"));
-    engine
-        .close_as(state)
-        .map_err(|error| crate::daemon::failure_of(&what, &error))?;
-    drop(engine);
-    forget()
 }
 
 fn import(
@@ -495,7 +410,7 @@ fn get(session: &Session, property: &str, pool: &str) -> Result<(), Failure> {
         }
         wanted.extend(found.into_iter().cloned());
     }
-    super::datasets::print_properties(session, &wanted)
+    super::properties::print_properties(session, &wanted)
 }
 
 /// `terrace start`.
@@ -540,37 +455,4 @@ pub fn failures_of(rows: &Value) -> Vec<Failure> {
     let rows = rows.as_array().into_iter().flatten();
     rows.map(|row| Failure::new(text(row, "what"), text(row, "why"), text(row, "remedy")))
         .collect()
-}
-
-/// `terrace stop`.
-pub fn stop(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
-    Registry::new(&session.places).require(pool)?;
-    stop_daemon(session, pool, force, false)?;
-    if session.json {
-        return output::json(&json!({ "pool": pool, "state": "stopped" }));
-    }
-    Ok(())
-}
-
-/// Stops the daemon of a pool if there is one, and clears what a dead one left mounted.
-fn stop_daemon(session: &Session, pool: &str, force: bool, spare_clients: bool) -> Result<(), Failure> {
-    match Client::open_running(&session.places, pool)? {
-        Some(mut client) => {
-            let arguments = json!({ "force": force, "spare_clients": spare_clients });
-            // Whoever answers holds it until then.
-            let daemon = RunLock::holder(&session.places.lock_file(pool));
-            client.call("stop", logged(arguments))?;
-            launch::wait_for_end(&session.places, pool, daemon)
-        }
-        None => {
-            let registry = Registry::new(&session.places);
-            for mount in registry.mounts(pool)? {
-                terrace_fuse::clear_stale(&mount.directory).map_err(|error| {
-                    crate::daemon::failure_of(&format!("unmount '{}'", mount.directory.display()), &error)
-                })?;
-            }
-            crate::daemon::clear_dead_blocks(&session.places, pool)?;
-            registry.save_mounts(pool, &[])
-        }
-    }
 }

@@ -108,12 +108,21 @@ fn scrub_in_words(scrub: &ScrubStatus, pool: &str) -> String {
     }
 }
 
+/// A pool's state for people: `stopped` is the word of programs for two things, which `daemon_pid` tells apart for them.
+pub fn state_in_words(state: &str, daemon_pid: u64) -> String {
+    match (state, daemon_pid) {
+        ("stopped", 0) => "stopped (no daemon runs)".into(),
+        ("stopped", _) => "refuses writes (its daemon runs)".into(),
+        _ => state.into(),
+    }
+}
+
 /// A pool's status for people.
 pub fn print_status(status: &Status) -> Result<(), Failure> {
     let size = format_size;
     let line = |name: &str, value: String| output::line(&format!("{name:>12}: {value}"));
     line("pool", status.pool.clone())?;
-    line("state", status.state.clone())?;
+    line("state", state_in_words(&status.state, status.daemon_pid.into()))?;
     if !status.state_detail.is_empty() {
         line("", status.state_detail.clone())?;
     }
@@ -146,13 +155,20 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
             size(status.reserve_bytes)
         ),
     )?;
+    if !status.room_detail.is_empty() {
+        line("room", status.room_detail.clone())?;
+    }
     line(
         "data",
         format!(
-            "{} written, {} unique (dedup {:.2}x), {} stored (compression {:.2}x), {} metadata",
+            "{} written, {} unique (dedup {:.2}x), {}{} stored (compression {:.2}x), {} metadata",
             size(status.logical_bytes),
-            size(status.unique_bytes),
+            size(status.unique_bytes.saturating_sub(status.overwritten_bytes)),
             status.dedup_ratio,
+            match status.overwritten_bytes {
+                0 => String::new(),
+                bytes => format!("{} overwritten and not free yet, ", size(bytes)),
+            },
             size(status.stored_bytes),
             status.compression_ratio,
             size(status.metadata_bytes)
@@ -308,6 +324,13 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_two_kinds_of_stopped_pools_are_told_apart() {
+        assert_eq!(state_in_words("stopped", 0), "stopped (no daemon runs)");
+        assert_eq!(state_in_words("stopped", 7), "refuses writes (its daemon runs)");
+        assert_eq!(state_in_words("online", 7), "online");
+    }
 
     #[test]
     fn a_scrub_is_told_as_it_is_with_what_to_type() {

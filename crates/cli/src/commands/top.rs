@@ -11,7 +11,13 @@ use terrace_control::Failure;
 use terrace_device::format_size;
 use terrace_engine::{IoCounters, JobStatus, Status};
 
-use super::{Session, iostat::latency, running::chosen_pools, status::stopped, top_screen::Screen};
+use super::{
+    Session,
+    iostat::latency,
+    running::chosen_pools,
+    status::{state_in_words, stopped},
+    top_screen::Screen,
+};
 use crate::{
     client::{Client, decode},
     output,
@@ -269,7 +275,7 @@ fn pool_lines(pool: &Value, lines: &mut Vec<String>) {
     lines.push(format!(
         "{}: {}, {} of {} used, cache hits {}, memory {} of {}",
         text(&pool["pool"]),
-        text(&pool["state"]),
+        state_in_words(&text(&pool["state"]), pool["daemon_pid"].as_u64().unwrap_or(0)),
         size(&pool["used_bytes"]),
         size(&pool["size_bytes"]),
         percent(&pool["cache_hit_rate"]),

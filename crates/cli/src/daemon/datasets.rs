@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
-use terrace_dataset::{DatasetInfo, Kind, NewDataset, SnapshotInfo, Source, format_time};
+use terrace_dataset::{DatasetInfo, Kind, NewDataset, SnapshotInfo, format_time};
 use terrace_engine::{DatasetStatus, Status, durability_in_words, loss_window};
 
 use super::{
     Daemon,
     answers::{Parameters, failed, refused},
-    blocks::Still,
 };
 
 fn kind_name(kind: Kind) -> &'static str {
@@ -195,162 +194,6 @@ impl Daemon {
         Ok(plan)
     }
 
-    pub(super) fn get_properties(&self, parameters: &Parameters) -> Result<Value, Failure> {
-        let name = parameters.text("name")?;
-        let wanted: Vec<String> = parameters.value("properties")?;
-        let datasets = self.engine.datasets();
-        let what = format!("get properties of '{name}'");
-        let mut rows = Vec::new();
-        if name.contains('@') {
-            let info = datasets
-                .snapshot_info(&name)
-                .map_err(|error| failed(&what, &error))?;
-            let facts = [
-                ("type", json!("snapshot")),
-                ("creation", json!(format_time(info.time))),
-                ("checkpoint", json!(info.checkpoint)),
-                ("referenced", json!(info.referenced_bytes)),
-                ("objects", json!(info.objects)),
-                ("note", json!(info.note)),
-                ("holds", json!(info.holds.join(","))),
-            ];
-            for property in &wanted {
-                let before = rows.len();
-                for (fact, value) in &facts {
-                    if property == "all" || property == fact {
-                        rows.push(json!({ "name": name, "property": fact, "value": value, "source": "-" }));
-                    }
-                }
-                if rows.len() == before {
-                    let names: Vec<_> = facts.iter().map(|(fact, _)| *fact).collect();
-                    let why = format!("a snapshot has no property '{property}'");
-                    return Err(Failure::new(what, why, format!("it has {}", names.join(", "))).as_usage());
-                }
-            }
-            return Ok(Value::Array(rows));
-        }
-        let mut names = vec![name.clone()];
-        if parameters.flag("recursive")? {
-            let below = datasets
-                .list(Some(&name))
-                .map_err(|error| failed(&what, &error))?;
-            names = below.into_iter().map(|info| info.name).collect();
-        }
-        for name in names {
-            for property in &wanted {
-                for found in datasets
-                    .get(&name, property)
-                    .map_err(|error| refused(&what, &error))?
-                {
-                    let value = property_json(&found.name, &found.value);
-                    rows.push(json!({
-                        "name": name, "property": found.name, "value": value, "text": found.value,
-                        "source": found.source.to_string(),
-                    }));
-                }
-            }
-        }
-        Ok(Value::Array(rows))
-    }
-
-    pub(super) fn set_properties(&self, parameters: &Parameters) -> Result<Value, Failure> {
-        let name = parameters.text("name")?;
-        let properties: Vec<(String, String)> = parameters.value("properties")?;
-        let datasets = self.engine.datasets();
-        if let Some((first, _)) = properties.first() {
-            refuse_past(&format!("set {first} of '{name}'"), &name)?;
-        }
-        // A mistake in one of them leaves the others as they are too.
-        for (property, value) in &properties {
-            let checked = datasets.check_set(&name, property, value);
-            checked.map_err(|error| refused(&format!("set {property} of '{name}'"), &error))?;
-        }
-        let names = properties.iter().map(|(property, _)| property.as_str());
-        let _still = self.refuse_other_sectors(&name, names)?;
-        let (writable, mut answer) = (self.writable_from(&name), Value::Null);
-        for (property, value) in &properties {
-            let outcome = datasets.set(&name, property, value);
-            outcome.map_err(|error| refused(&format!("set {property} of '{name}'"), &error))?;
-            if property == "pin" {
-                self.pin_changed(&name);
-            }
-            if property == "readonly" {
-                answer = self.readonly_changed(&name, &writable);
-            }
-        }
-        Ok(answer)
-    }
-
-    /// Whoever has a device open counts in its sectors: they stay what they are, and nobody opens one while they change.
-    fn refuse_other_sectors<'a>(
-        &self,
-        name: &str,
-        mut properties: impl Iterator<Item = &'a str>,
-    ) -> Result<Option<Still<'_>>, Failure> {
-        if !properties.any(|property| property == "block_size") {
-            return Ok(None);
-        }
-        let still = self.blocks.hold_still();
-        self.blocks.refuse_if_used(&still, "set block_size of", name)?;
-        Ok(Some(still))
-    }
-
-    pub(super) fn inherit(&self, parameters: &Parameters) -> Result<Value, Failure> {
-        let (name, property) = (parameters.text("name")?, parameters.text("property")?);
-        refuse_past(&format!("inherit {property} for '{name}'"), &name)?;
-        let _still = self.refuse_other_sectors(&name, std::iter::once(property.as_str()))?;
-        let writable = self.writable_from(&name);
-        let outcome = self.engine.datasets().inherit(&name, &property);
-        outcome.map_err(|error| refused(&format!("inherit {property} for '{name}'"), &error))?;
-        match property.as_str() {
-            "pin" => self.pin_changed(&name),
-            "readonly" => return Ok(self.readonly_changed(&name, &writable)),
-            _ => {}
-        }
-        Ok(Value::Null)
-    }
-
-    /// The pin of a dataset, and of those below that inherit it, is another one: what lies there already moves too.
-    pub(super) fn pin_changed(&self, name: &str) {
-        if let Err(error) = self.move_to_pins(name) {
-            tracing::warn!(%error, dataset = name, "what its pin asks for is not moved yet");
-        }
-    }
-
-    /// Begins to move a dataset, and those below that inherit its pin, to where that says; returns the jobs.
-    pub(super) fn move_to_pins(&self, name: &str) -> Result<Vec<u64>, Failure> {
-        let datasets = self.engine.datasets();
-        let mut jobs = Vec::new();
-        for name in self.pinned_with(name) {
-            if let Ok(state) = datasets.state(&name) {
-                let begun = self.engine.mover().dataset_pin_changed(state.number());
-                jobs.extend(
-                    begun.map_err(|error| failed(&format!("move '{name}' to where its pin says"), &error))?,
-                );
-            }
-        }
-        Ok(jobs)
-    }
-
-    /// A dataset, and those below that have no other pin than its.
-    pub(super) fn pinned_with(&self, name: &str) -> Vec<String> {
-        let datasets = self.engine.datasets();
-        let has_its = |other: &str| {
-            let pin = datasets
-                .get(other, "pin")
-                .ok()
-                .and_then(|pins| pins.into_iter().next());
-            other == name
-                || match pin.map(|pin| pin.source) {
-                    Some(Source::Local) => false,
-                    Some(Source::Inherited(from)) => from.len() <= name.len(),
-                    _ => true,
-                }
-        };
-        let all = datasets.list(Some(name)).into_iter().flatten();
-        all.map(|info| info.name).filter(|name| has_its(name)).collect()
-    }
-
     pub(super) fn rename(&self, parameters: &Parameters) -> Result<Value, Failure> {
         let (from, to) = (parameters.text("from")?, parameters.text("to")?);
         let datasets = self.engine.datasets();
@@ -448,15 +291,6 @@ impl Daemon {
     }
 }
 
-/// A snapshot has no properties of its own: whoever names one is told so.
-fn refuse_past(what: &str, name: &str) -> Result<(), Failure> {
-    let Some((dataset, _)) = name.split_once('@') else {
-        return Ok(());
-    };
-    let why = "a snapshot stays as it was taken, and has no properties to set";
-    Err(Failure::new(what, why, format!("name its dataset, '{dataset}'")).as_usage())
-}
-
 fn durability_name(info: &DatasetInfo) -> &'static str {
     use terrace_dataset::Durability;
     match info.settings.durability {
@@ -498,20 +332,4 @@ fn snapshot_json(info: &SnapshotInfo) -> Value {
         "note": info.note,
         "holds": info.holds,
     })
-}
-
-/// Sizes and durations as numbers, as all JSON of Terrace has them.
-fn property_json(name: &str, value: &str) -> Value {
-    const SIZES: [&str; 6] = ["quota", "reservation", "block_size", "chunk_size", "size", "used"];
-    let number = match name {
-        "commit_interval" => terrace_engine::parse_duration(value)
-            .ok()
-            .map(|time| json!(time.as_secs_f64())),
-        _ if SIZES.contains(&name) => terrace_device::parse_size(value).ok().map(|bytes| json!(bytes)),
-        "referenced" | "history" | "available" | "objects" | "snapshot_count" | "number" => {
-            value.parse::<u64>().ok().map(|number| json!(number))
-        }
-        _ => None,
-    };
-    number.unwrap_or_else(|| json!(value))
 }

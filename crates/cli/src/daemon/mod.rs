@@ -19,6 +19,7 @@ mod mounting;
 mod moves;
 mod paths;
 mod placement;
+mod properties;
 mod read_ahead;
 mod readonly;
 mod remembered;
@@ -172,7 +173,7 @@ const LEAVING: Duration = Duration::from_secs(2);
 
 /// Opens a device; while another process holds it, tries again for a moment: a daemon that was stopped or killed lets
 /// go of its files one after the other, of its devices last.
-fn open_when_free(path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
+pub fn open_when_free(path: &Path) -> Result<Arc<dyn Device>, DeviceError> {
     let deadline = Instant::now() + LEAVING;
     loop {
         match terrace_device::open_path(path) {

@@ -1,0 +1,195 @@
+//! `terrace stop`, `pool export` and `pool destroy`: how a pool ends here.
+//!
+//! Invariants: nothing is marked or forgotten while a daemon holds the pool; what is destroyed by force is forgotten whatever state it
+//! is in, and whoever can still find it by a label is told of.
+
+use serde_json::{Value, json};
+use terrace_control::{Failure, RunLock};
+use terrace_device::format_size;
+use terrace_engine::OpenOptions;
+use terrace_pool::PoolState;
+
+use super::{Session, logged, pools::pool_row};
+use crate::{
+    client::Client,
+    daemon::{open_pool, open_when_free},
+    flags::Consent,
+    launch, output,
+    registry::{KnownPool, Registry},
+};
+
+/// `terrace pool destroy`.
+pub fn destroy(session: &Session, pool: &str, force: bool, consent: Consent) -> Result<(), Failure> {
+    let known = Registry::new(&session.places).require(pool)?;
+    if consent.dry_run {
+        if let Some(mut client) = Client::open_running(&session.places, pool)? {
+            client.call("check_stop", json!({ "force": force, "spare_clients": true }))?;
+        }
+        let row = pool_row(session, &known);
+        if session.json {
+            return output::json(
+                &json!({ "destroyed": false, "pool": known.name, "devices": row["devices"] }),
+            );
+        }
+        output::line(&format!(
+            "would destroy pool '{pool}' ({}) on",
+            format_size(row["size_bytes"].as_u64().unwrap_or(0))
+        ))?;
+        let devices = row["devices"].as_array().into_iter().flatten();
+        return devices
+            .filter_map(Value::as_str)
+            .try_for_each(|device| output::line(&format!("  {device}")));
+    }
+    output::confirm(
+        &format!("destroy pool '{pool}' with everything in it"),
+        consent.yes,
+    )?;
+    end(session, &known, force, PoolState::Destroyed, "destroy")
+}
+
+/// `terrace pool export`.
+pub fn export(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
+    let known = Registry::new(&session.places).require(pool)?;
+    end(session, &known, force, PoolState::Exported, "export")
+}
+
+/// Stops a pool, marks its labels, and forgets it. What is destroyed by force is given up whatever becomes of each step; what of it
+/// stays behind is the error.
+fn end(
+    session: &Session,
+    known: &KnownPool,
+    force: bool,
+    state: PoolState,
+    verb: &str,
+) -> Result<(), Failure> {
+    let destroys = state == PoolState::Destroyed;
+    let gives_up = force && destroys;
+    match stop_daemon(session, &known.name, force, destroys) {
+        // It ends although it could not save, and leaves nothing that has to be cleared but what it could not.
+        Err(failure) if gives_up => {
+            tracing::warn!(%failure, "a pool that is destroyed could not be stopped as others are");
+            let lock = session.places.lock_file(&known.name);
+            launch::wait_for_end(&session.places, &known.name, RunLock::holder(&lock))?;
+            stop_daemon(session, &known.name, force, destroys)?;
+        }
+        stopped => stopped?,
+    }
+    let absent = gives_up && known.devices.iter().all(|device| !device.exists());
+    if absent {
+        eprintln!(
+            "none of the devices of '{}' is there: it is forgotten",
+            known.name
+        );
+    } else {
+        match mark(known, gives_up, state, verb) {
+            Err(failure) if gives_up => {
+                tracing::warn!(%failure, "a pool that is destroyed could not be opened for that");
+            }
+            marked => marked?,
+        }
+    }
+    let left = match gives_up {
+        true => mark_each(known),
+        false => Vec::new(),
+    };
+    Registry::new(&session.places).forget(&known.name)?;
+    session.places.forget_daemon(&known.name);
+    if left.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        format!("{verb} pool '{}'", known.name),
+        format!(
+            "it is forgotten here, but labels of it are left that could not be written: {}",
+            left.join(", ")
+        ),
+        "'terrace pool create --force' takes such a device all the same; until then 'terrace pool import' may find it",
+    ))
+}
+
+/// Opens a pool that nobody holds, and closes it with this state on its labels.
+fn mark(known: &KnownPool, gives_up: bool, state: PoolState, verb: &str) -> Result<(), Failure> {
+    let destroys = state == PoolState::Destroyed;
+    let opened = open_pool(
+        known,
+        OpenOptions {
+            threads: false,
+            // What is given up need not be whole, and may have been destroyed from elsewhere.
+            degraded: gives_up,
+            destroyed: destroys,
+            ..OpenOptions::default()
+        },
+    );
+    let engine = opened.map_err(|failure| match destroys {
+        true => Failure {
+            remedy: match failure.remedy.is_empty() {
+                true => "mend that, or destroy what is left of it with --force".to_owned(),
+                false => format!("{}; or destroy what is left of it with --force", failure.remedy),
+            },
+            ..failure
+        },
+        false => failure,
+    })?;
+    engine.event(verb, &format!("the pool is {verb}ed"));
+    let what = format!("{verb} pool '{}'", known.name);
+    engine
+        .close_as(state)
+        .map_err(|error| crate::daemon::failure_of(&what, &error))
+}
+
+/// Marks the devices of a pool that is given up, each by itself: it may not open any more, and a device that did not take its label is
+/// left out by those that did. Returns those that are there and could not be marked, with why.
+fn mark_each(known: &KnownPool) -> Vec<String> {
+    let there = known.devices.iter().filter(|path| path.exists());
+    there
+        .filter_map(|path| {
+            let marked = match open_when_free(path) {
+                Ok(device) => {
+                    terrace_pool::mark_destroyed(&*device, &known.id).map_err(|error| error.to_string())
+                }
+                Err(error) => Err(error.to_string()),
+            };
+            let why = marked.err()?;
+            // Each has its own way out, which is none for a pool that is no more.
+            let why = why.split("; ").next().unwrap_or_default().to_owned();
+            let path = path.display().to_string();
+            Some(match why.contains(&path) {
+                true => why,
+                false => format!("'{path}': {why}"),
+            })
+        })
+        .collect()
+}
+
+/// `terrace stop`.
+pub fn stop(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
+    Registry::new(&session.places).require(pool)?;
+    stop_daemon(session, pool, force, false)?;
+    if session.json {
+        return output::json(&json!({ "pool": pool, "state": "stopped" }));
+    }
+    Ok(())
+}
+
+/// Stops the daemon of a pool if there is one, and clears what a dead one left mounted.
+fn stop_daemon(session: &Session, pool: &str, force: bool, spare_clients: bool) -> Result<(), Failure> {
+    match Client::open_running(&session.places, pool)? {
+        Some(mut client) => {
+            let arguments = json!({ "force": force, "spare_clients": spare_clients });
+            // Whoever answers holds it until then.
+            let daemon = RunLock::holder(&session.places.lock_file(pool));
+            client.call("stop", logged(arguments))?;
+            launch::wait_for_end(&session.places, pool, daemon)
+        }
+        None => {
+            let registry = Registry::new(&session.places);
+            for mount in registry.mounts(pool)? {
+                terrace_fuse::clear_stale(&mount.directory).map_err(|error| {
+                    crate::daemon::failure_of(&format!("unmount '{}'", mount.directory.display()), &error)
+                })?;
+            }
+            crate::daemon::clear_dead_blocks(&session.places, pool)?;
+            registry.save_mounts(pool, &[])
+        }
+    }
+}
