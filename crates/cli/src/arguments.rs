@@ -180,7 +180,7 @@ pub enum Command {
     Stop {
         /// The pool
         pool: String,
-        /// Also while files are open: they get errors
+        /// Also while files are open: they get errors; and although not all can be saved: what is lost is said
         #[arg(short, long)]
         force: bool,
     },

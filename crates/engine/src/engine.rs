@@ -109,6 +109,15 @@ impl Engine {
         &self.clock
     }
 
+    /// Commits and flushes all that was written, and goes on.
+    ///
+    /// # Errors
+    /// `Closed`, and what could not be made durable.
+    pub fn save(&self) -> Result<(), EngineError> {
+        self.check_open()?;
+        Ok(self.datasets.save_all()?)
+    }
+
     /// Commits, flushes and writes a checkpoint, ends the threads. Later calls of other methods fail or do nothing.
     /// After an error it may be called again: it succeeds only when everything is saved.
     ///

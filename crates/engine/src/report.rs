@@ -127,8 +127,8 @@ impl Engine {
             return (
                 "stopped".into(),
                 format!(
-                    "writes are refused after an error: {why}; mend the cause, then 'terrace stop {pool}' (--force, if it cannot be saved) and \
-                     'terrace start {pool}'"
+                    "writes are refused after an error: {why}; mend the cause, then 'terrace stop {pool} --force' and 'terrace start {pool}' \
+                     (what fsync made durable is safe, what was written since is not saved any more)"
                 ),
             );
         }
