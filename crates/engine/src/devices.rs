@@ -471,13 +471,14 @@ impl Engine {
     /// What is known to be lost with devices that are gone, could not be read when one was emptied, or was found damaged by
     /// the last scrub: files from number `from` on, and whether there are more.
     pub fn lost_files(&self, from: usize, limit: usize) -> (Vec<DamagedFile>, bool) {
-        let (scrubbed, _) = self.scrub.damaged_files();
-        if scrubbed.is_empty() {
+        let (mut others, _) = self.scrub.damaged_files();
+        others.extend(self.met.files());
+        if others.is_empty() {
             return self.losses.page(from, limit);
         }
         let (mut files, _) = self.losses.page(0, usize::MAX);
-        let known: HashSet<String> = files.iter().map(|file| file.path.clone()).collect();
-        files.extend(scrubbed.into_iter().filter(|file| !known.contains(&file.path)));
+        let mut known: HashSet<String> = files.iter().map(|file| file.path.clone()).collect();
+        files.extend(others.into_iter().filter(|file| known.insert(file.path.clone())));
         let more = files.len() > from.saturating_add(limit);
         (files.into_iter().skip(from).take(limit).collect(), more)
     }
