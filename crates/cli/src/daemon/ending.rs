@@ -20,6 +20,10 @@ impl Daemon {
     pub(super) fn check_stop(&self, force: bool, spare_clients: bool) -> Result<Value, Failure> {
         if !force {
             self.refuse_unsavable()?;
+            // What is to be destroyed may be gone already.
+            if !spare_clients {
+                self.refuse_final()?;
+            }
             self.mounts.refuse_busy()?;
             self.blocks.refuse_stop()?;
             if spare_clients {
@@ -82,6 +86,44 @@ impl Daemon {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Refuses where closing loses what a device has, since its file was deleted under it.
+    fn refuse_final(&self) -> Result<(), Failure> {
+        let strays = self.engine.pool().strays();
+        let Some((path, stray)) = strays.iter().find(|(_, stray)| stray.is_final()) else {
+            return Ok(());
+        };
+        let pool = &self.pool;
+        Err(Failure::new(
+            format!("stop pool '{pool}'"),
+            format!("device '{path}' is lost then: {stray}"),
+            format!("{}; 'terrace stop {pool} --force' gives it up", self.rescue(path)),
+        ))
+    }
+
+    /// What is done about a device whose file was deleted.
+    fn rescue(&self, path: &str) -> String {
+        format!(
+            "'terrace pool replace {} {path} NEW --wait' moves what is on it to another one while it can be read",
+            self.pool
+        )
+    }
+
+    /// What `status` says of devices that their paths do not lead to any more.
+    pub(super) fn stray_warnings(&self) -> Vec<Failure> {
+        let strays = self.engine.pool().strays().into_iter();
+        let warnings = strays.map(|(path, stray)| {
+            let remedy = match stray.is_final() {
+                true => format!("before the pool is stopped {}", self.rescue(&path)),
+                false => format!(
+                    "move it back, or after 'terrace stop {}' say where it is: 'terrace pool import --search DIRECTORY'",
+                    self.pool
+                ),
+            };
+            Failure::new(format!("find device '{path}'"), stray, remedy)
+        });
+        warnings.collect()
     }
 
     /// Whether it is being closed, and nothing has kept it from that so far.
