@@ -144,9 +144,19 @@ fn a_pool_that_cannot_be_saved_is_stopped_by_force() {
         "{words}"
     );
     assert!(has_ended(daemon), "it is waited for");
+    let way_out = format!(
+        "free room on the filesystem that holds '{}'",
+        machine.text("small/a.img")
+    );
     let error = machine.error_last(&["pool", "destroy", "tank", "--yes"], 1);
     assert!(
         error.contains("No space left") && !error.contains("; ;"),
+        "{error}"
+    );
+    assert!(error.contains(&way_out), "{error}");
+    let error = machine.error_last(&["start", "tank"], 1);
+    assert!(
+        error.contains("No space left") && error.contains(&way_out),
         "{error}"
     );
     must("mount", &["-o", "remount,size=300M", &small]);
