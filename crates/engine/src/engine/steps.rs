@@ -100,6 +100,7 @@ impl Engine {
             self.complain("devices", &error.into());
         }
         self.tell_failing();
+        self.tell_stopped();
         self.tell_unreadable();
         if let Err(error) = self.take_back_out_of_step() {
             self.complain("devices", &error);
