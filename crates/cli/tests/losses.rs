@@ -220,6 +220,33 @@ fn files_on_a_lost_tier_are_listed() {
 }
 
 #[test]
+fn asking_whether_a_missing_device_can_leave_says_what_doing_it_would() {
+    let machine = Machine::new();
+    machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:96M,b.img:96M"]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    (0..3).for_each(|number| put(&machine, &format!("f{number}"), number));
+    machine.ok(&["stop", "tank"]);
+    fs::remove_file(machine.path("b.img")).unwrap();
+    machine.ok(&["start", "tank", "--degraded"]);
+    for words in [
+        &["pool", "remove", "tank", "1", "-n"][..],
+        &["evacuate", "tank", "1", "-n"],
+        &["pool", "replace", "tank", "1", "c.img:96M", "-n"],
+    ] {
+        let error = machine.error(words, 1);
+        assert!(
+            error.contains("no other copy") && error.contains("--lost"),
+            "{error}"
+        );
+    }
+    machine.error_last(&["pool", "remove", "tank", "1", "--wait"], 1);
+    // Given up it can.
+    let plan = machine.json(&["pool", "remove", "tank", "1", "--lost", "-n"]);
+    assert_eq!(plan["obstacle"], "");
+    machine.ok(&["pool", "remove", "tank", "1", "--lost", "--yes"]);
+}
+
+#[test]
 fn a_device_that_was_cut_short_is_used_as_far_as_it_goes() {
     let machine = Machine::new();
     let tiers = ["--tier", "fast=a.img:96M", "--tier", "slow=c.img:96M"];

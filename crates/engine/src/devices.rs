@@ -396,6 +396,29 @@ impl Engine {
         }
     }
 
+    /// The same for who only asks: emptying a device that is missing would fail at its end if it has something that no other one has.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn plan_leaving_whole(
+        &self,
+        info: &DeviceInfo,
+        mut plan: LeavingPlan,
+    ) -> Result<LeavingPlan, EngineError> {
+        if plan.obstacle.is_empty()
+            && info.state == DeviceState::Missing
+            && self.chunks.has_alone(info.number)?
+        {
+            // Another one may be at its path by now.
+            let (pool, number) = (self.pool.name(), info.number);
+            plan.obstacle = format!(
+                "it is missing, and some of what it holds has no other copy; bring it back, or take it out without that by 'terrace pool \
+                 remove {pool} {number} --lost' ('terrace status {pool} --lost' names the files)"
+            );
+        }
+        Ok(plan)
+    }
+
     /// Empties a device in the background; it stays in the pool and takes nothing new. Returns the job.
     ///
     /// # Errors

@@ -110,10 +110,16 @@ impl Daemon {
             self.engine
                 .check_stays(info.number)
                 .map_err(|error| fail(&error))?;
-            return Ok(plan_json(
-                &self.engine.plan_leaving(&info, 0),
-                info.state.as_str(),
-            ));
+            let plan = self.engine.plan_leaving(&info, 0);
+            // Who gives that up is told what it was at the end.
+            let plan = match parameters.flag("gives_up")? {
+                true => plan,
+                false => self
+                    .engine
+                    .plan_leaving_whole(&info, plan)
+                    .map_err(|error| fail(&error))?,
+            };
+            return Ok(plan_json(&plan, info.state.as_str()));
         }
         let warning = self.engine.plan_leaving(&info, 0).warning;
         let job = match action.as_str() {
@@ -144,6 +150,7 @@ impl Daemon {
                 .find_device(&old)
                 .map_err(|error| failed(&what, &error))?;
             let plan = self.engine.plan_replacing(&info, &new, force);
+            let plan = plan.and_then(|plan| self.engine.plan_leaving_whole(&info, plan));
             let plan = plan.map_err(|error| failed(&what, &error))?;
             return Ok(plan_json(&plan, info.state.as_str()));
         }
