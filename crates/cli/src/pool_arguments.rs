@@ -36,7 +36,8 @@ pub enum PoolCommand {
     Destroy {
         /// The pool
         pool: String,
-        /// Also while files in it are open, devices of its volumes in use, or clients connected to them
+        /// Also while files in it are open, devices of its volumes in use, or clients connected to them; and when it cannot be
+        /// saved or opened any more: each device that takes a label is marked, and those that do not are named
         #[arg(short, long)]
         force: bool,
         #[command(flatten)]
