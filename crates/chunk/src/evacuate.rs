@@ -235,6 +235,33 @@ impl ChunkStore {
         Ok(matches!(self.plight_of(id)?, Some(Plight::Gone(_))))
     }
 
+    /// Whether a device that is not there has chunks of which no other device has a copy. Reads the table of chunks up to the first.
+    pub fn has_alone(&self, device: u16) -> Result<bool, StoreError> {
+        if self.pool.has_device(device) {
+            return Ok(false);
+        }
+        let mut from = vec![TABLE_CHUNKS];
+        loop {
+            let records = self.tree.scan(&from, &[TABLE_CHUNKS + 1], TABLE_RECORDS);
+            let records = records.map_err(meta_error)?;
+            let Some((last, _)) = records.last() else {
+                return Ok(false);
+            };
+            let is_alone = |record: &ChunkRecord| {
+                let mut segments = record.locations.iter().map(|location| location.segment);
+                segments.clone().any(|segment| segment.device == device)
+                    && !segments.any(|segment| self.pool.has_segment(segment))
+            };
+            let mut found = records
+                .iter()
+                .filter_map(|(_, value)| ChunkRecord::decode(value).ok());
+            if found.any(|record| is_alone(&record)) {
+                return Ok(true);
+            }
+            from = last.iter().copied().chain([0]).collect();
+        }
+    }
+
     /// What is wrong with the devices that a chunk lies on; `None` if one that has a copy is well. Reads no content.
     pub fn plight_of(&self, id: ChunkId) -> Result<Option<Plight>, StoreError> {
         let Some(record) = self.record(id)? else {

@@ -20,6 +20,8 @@ use crate::{
     store::{ChunkStore, meta_error},
 };
 
+/// Most chunks without a good copy that are remembered.
+const UNREADABLE_MAX: usize = 100_000;
 /// How often a reader follows a chunk that moves under it.
 const MOVES_MAX: usize = 8;
 
@@ -285,6 +287,15 @@ impl ChunkStore {
         if record.locations.len() > bad.len() {
             self.repairs.lock().insert(id);
         } else {
+            if bad
+                .iter()
+                .any(|(location, _)| self.pool.has_segment(location.segment))
+            {
+                let mut unreadable = self.unreadable.lock();
+                if unreadable.len() < UNREADABLE_MAX {
+                    unreadable.insert(id);
+                }
+            }
             self.forget_hint(id, &record.hash);
         }
     }

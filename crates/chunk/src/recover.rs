@@ -364,6 +364,7 @@ impl ChunkStore {
             resting_from: std::sync::atomic::AtomicU8::new(u8::MAX),
             spacing: crate::spacing::Spacing::default(),
             repairs: Mutex::default(),
+            unreadable: Mutex::default(),
             scratch: Mutex::default(),
             unlogged_bytes: AtomicU64::new(0),
             end_without: None,

@@ -98,6 +98,8 @@ pub struct ChunkStore {
     pub(crate) resting_from: std::sync::atomic::AtomicU8,
     pub(crate) spacing: crate::spacing::Spacing,
     pub(crate) repairs: Mutex<BTreeSet<ChunkId>>,
+    /// Chunks of which somebody found no good copy, though a device that has one is there.
+    pub(crate) unreadable: Mutex<BTreeSet<ChunkId>>,
     pub(crate) scratch: Mutex<Vec<Scratch>>,
     pub(crate) crew: Crew,
     /// The end of the log may have gone with a device that was not there at the opening.
@@ -122,6 +124,39 @@ impl ChunkStore {
     /// Why the store accepts no more commits, if it does not.
     pub fn stopped(&self) -> Option<Arc<str>> {
         self.stop.lock().clone()
+    }
+
+    /// Chunks of which readers, or whoever moves content, found no good copy on devices that are there, as far as they are
+    /// remembered; since the opening, or [`forget_unreadable`](Self::forget_unreadable).
+    pub fn unreadable(&self) -> BTreeSet<ChunkId> {
+        self.unreadable.lock().clone()
+    }
+
+    /// How many these are.
+    pub fn unreadable_count(&self) -> usize {
+        self.unreadable.lock().len()
+    }
+
+    /// Forgets those that nothing refers to any more, or whose devices have gone: these are known to be lost by other means.
+    pub fn prune_unreadable(&self) {
+        let is_over = |id: &ChunkId| match self.any_record(*id) {
+            Ok(Some(record)) => !record
+                .locations
+                .iter()
+                .any(|location| self.pool.has_segment(location.segment)),
+            Ok(None) => true,
+            Err(_) => false,
+        };
+        let over: Vec<ChunkId> = self.unreadable().into_iter().filter(is_over).collect();
+        let mut unreadable = self.unreadable.lock();
+        over.iter().for_each(|id| {
+            unreadable.remove(id);
+        });
+    }
+
+    /// They are known by other means now.
+    pub fn forget_unreadable(&self) {
+        self.unreadable.lock().clear();
     }
 
     pub(crate) fn check_running(&self) -> Result<(), StoreError> {

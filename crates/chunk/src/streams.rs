@@ -464,8 +464,14 @@ impl ChunkStore {
                 tracing::warn!(segments = ?open.copies, %error, "chunk data could not be written");
                 open.close();
                 self.relocate(open, &flight).map_err(|again| {
-                    let cause = format!("{error}; and its data could not be placed elsewhere: {again}");
-                    self.latch(&cause)
+                    // What the first error says to do is what helps: the other one follows from it.
+                    let (error, again) = (error.to_string(), again.to_string());
+                    let (why, remedy) = error.split_once("; ").unwrap_or((&error, ""));
+                    let again = again.split("; ").next().unwrap_or_default();
+                    let end = if remedy.is_empty() { "" } else { "; " };
+                    self.latch(&format!(
+                        "{why}, and its data could not be placed elsewhere: {again}{end}{remedy}"
+                    ))
                 })
             }
         };

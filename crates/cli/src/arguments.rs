@@ -180,7 +180,7 @@ pub enum Command {
     Stop {
         /// The pool
         pool: String,
-        /// Also while files are open: they get errors
+        /// Also while files are open: they get errors; and although not all can be saved: what is lost is said
         #[arg(short, long)]
         force: bool,
     },
@@ -191,7 +191,8 @@ pub enum Command {
     Status {
         /// The pool; all of them, as they are, if left out
         pool: Option<String>,
-        /// Instead list every file that lost content with a device, and the snapshots that hold it
+        /// Instead list every file that lost content with a device, or was found damaged by a reader or the last scrub, and the
+        /// snapshots that hold it
         #[arg(long)]
         lost: bool,
     },

@@ -125,6 +125,8 @@ pub fn start_daemon(places: &Places, pool: &str, accepted: Accepted) -> Result<u
     }
 }
 
+/// How long a daemon that holds its pool no more may take to be gone.
+const LEAVING: Duration = Duration::from_secs(10);
 /// After this time it is looked whether it is a daemon at all that is waited for.
 const DOUBT: Duration = Duration::from_secs(2);
 
@@ -157,8 +159,8 @@ pub fn not_serving(places: &Places, pool: &str) -> Failure {
     )
 }
 
-/// Waits until the daemon that was told to stop no longer holds the pool. One that somebody else has started since then is not
-/// waited for.
+/// Waits until the daemon that was told to stop no longer holds the pool, and has let go of its devices. One that somebody else has
+/// started since then is not waited for.
 pub fn wait_for_end(places: &Places, pool: &str, stopped: Option<ProcessId>) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
     let lock = places.lock_file(pool);
@@ -172,6 +174,11 @@ pub fn wait_for_end(places: &Places, pool: &str, stopped: Option<ProcessId>) -> 
             ));
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+    // Its devices it lets go of last, with its life; whoever opens them waits a little for that as well.
+    let deadline = Instant::now() + LEAVING;
+    while stopped.is_some_and(|old| old.is_alive()) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(2));
     }
     Ok(())
 }

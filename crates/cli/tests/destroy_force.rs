@@ -64,7 +64,7 @@ fn a_pool_whose_log_cannot_be_written_is_destroyed_by_force() {
     let text = machine.ok(&["status", "tank"]);
     for words in [
         "refuses writes (its daemon runs)",
-        "'terrace stop tank'",
+        "'terrace stop tank --force'",
         "'terrace start tank'",
     ] {
         assert!(text.contains(words), "{words}: {text}");

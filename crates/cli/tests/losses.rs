@@ -163,6 +163,46 @@ fn the_second_copy_of_what_was_on_a_missing_device_is_made_anew() {
 }
 
 #[test]
+fn whoever_waits_for_a_replacement_waits_for_its_copies() {
+    let machine = Machine::new();
+    let tier = "pair=a.img:96M,b.img:96M";
+    machine.ok(&["pool", "create", "tank", "--tier", tier, "--copies", "pair=2"]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    (0..3).for_each(|number| put(&machine, &format!("f{number}"), number));
+    machine.ok(&["tier", "set", "rate_limit=64K", "tank/pair"]);
+    machine.ok(&["stop", "tank"]);
+    fs::remove_file(machine.path("a.img")).unwrap();
+    machine.ok(&["start", "tank", "--degraded"]);
+    let mut waiting = machine.spawn(&["pool", "replace", "tank", "0", "c.img:96M", "--wait"]);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    let job = loop {
+        let jobs = machine.json(&["jobs", "tank"]);
+        let mut of_copies = jobs.as_array().unwrap().iter();
+        if let Some(job) = of_copies.find(|job| job["kind"] == "resilver") {
+            break job["id"].to_string();
+        }
+        assert!(std::time::Instant::now() < deadline, "no job: {jobs}");
+    };
+    machine.ok(&["jobs", "pause", &job, "--pool", "tank"]);
+    machine.ok(&["tier", "set", "rate_limit=none", "tank/pair"]);
+    // The other device leaves meanwhile.
+    let is_there = || {
+        let status = machine.json(&["status", "tank"]);
+        let devices = status["tiers"][0]["devices"].as_array().unwrap().clone();
+        devices.iter().any(|device| device["state"] == "missing")
+    };
+    while is_there() {
+        assert!(std::time::Instant::now() < deadline, "it never leaves");
+    }
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(waiting.try_wait().unwrap().is_none(), "its copies are not made");
+    machine.ok(&["jobs", "resume", &job, "--pool", "tank"]);
+    assert!(waiting.wait().unwrap().success());
+    let status = machine.json(&["status", "tank"]);
+    assert_eq!(status["state"], "online", "{status}");
+}
+
+#[test]
 fn a_missing_device_may_be_taken_out_where_the_others_can_hold_its_copies() {
     let machine = Machine::new();
     let tier = "three=a.img:96M,b.img:96M,c.img:96M";
@@ -217,6 +257,33 @@ fn files_on_a_lost_tier_are_listed() {
     let listed = machine.ok(&["status", "tank", "--lost"]);
     assert!(listed.contains("tank/data/down (2048 blocks"), "{listed}");
     same(&machine, "up", 1);
+}
+
+#[test]
+fn asking_whether_a_missing_device_can_leave_says_what_doing_it_would() {
+    let machine = Machine::new();
+    machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:96M,b.img:96M"]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    (0..3).for_each(|number| put(&machine, &format!("f{number}"), number));
+    machine.ok(&["stop", "tank"]);
+    fs::remove_file(machine.path("b.img")).unwrap();
+    machine.ok(&["start", "tank", "--degraded"]);
+    for words in [
+        &["pool", "remove", "tank", "1", "-n"][..],
+        &["evacuate", "tank", "1", "-n"],
+        &["pool", "replace", "tank", "1", "c.img:96M", "-n"],
+    ] {
+        let error = machine.error(words, 1);
+        assert!(
+            error.contains("no other copy") && error.contains("--lost"),
+            "{error}"
+        );
+    }
+    machine.error_last(&["pool", "remove", "tank", "1", "--wait"], 1);
+    // Given up it can.
+    let plan = machine.json(&["pool", "remove", "tank", "1", "--lost", "-n"]);
+    assert_eq!(plan["obstacle"], "");
+    machine.ok(&["pool", "remove", "tank", "1", "--lost", "--yes"]);
 }
 
 #[test]

@@ -161,8 +161,37 @@ impl fmt::Display for DeviceError {
         if self.operation == Operation::Create && self.cause == Cause::System(libc::ENOENT) {
             f.write_str("; make the directory that it lies in first")?;
         }
+        // The pool has room: it is what is under the device that has none.
+        if matches!(self.operation, Operation::Write | Operation::Flush)
+            && matches!(self.cause, Cause::System(libc::ENOSPC | libc::EDQUOT))
+        {
+            write!(
+                f,
+                "; free room on the filesystem that holds '{}', or give it more: what the device lies on is full",
+                self.device
+            )?;
+        }
         Ok(())
     }
 }
 
 impl std::error::Error for DeviceError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_filesystem_under_a_device_is_told_with_the_way_out() {
+        let error = |operation, code| {
+            DeviceError::range("/host/a.img", operation, 4096, 4096, Cause::System(code)).to_string()
+        };
+        let full = error(Operation::Write, libc::ENOSPC);
+        assert!(
+            full.contains("; free room on the filesystem that holds '/host/a.img'"),
+            "{full}"
+        );
+        assert!(!error(Operation::Write, libc::EIO).contains(';'));
+        assert!(!error(Operation::Discard, libc::ENOSPC).contains(';'));
+    }
+}

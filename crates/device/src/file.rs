@@ -23,7 +23,9 @@ use crate::error::{Cause, DeviceError, Operation};
 use crate::flush_gate::FlushGate;
 use crate::lone_reads::{LoneReads, SMALL_BYTES_MAX};
 use crate::ring::{self, Memory, RingTransfer};
-use crate::{AlignedBuffer, DEVICE_BLOCK_BYTES, DEVICE_SECTOR_BYTES, Device, ReadRequest, WriteRequest};
+use crate::{
+    AlignedBuffer, DEVICE_BLOCK_BYTES, DEVICE_SECTOR_BYTES, Device, ReadRequest, Stray, WriteRequest,
+};
 
 /// A regular file or block device.
 pub struct FileDevice {
@@ -316,6 +318,10 @@ impl FileDevice {
 impl Device for FileDevice {
     fn path(&self) -> String {
         self.path.display().to_string()
+    }
+
+    fn stray(&self) -> Option<Stray> {
+        Stray::of(&self.file, &self.path)
     }
 
     fn size_bytes(&self) -> u64 {

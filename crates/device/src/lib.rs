@@ -24,6 +24,7 @@ mod ring;
 mod size;
 mod spare_memory;
 mod spec;
+mod stray;
 mod streaming_copy;
 mod unix_socket;
 mod volatile;
@@ -43,6 +44,7 @@ pub use read_ring::{Ended, FileRead, ReadRing};
 pub use size::{SizeError, format_size, parse_size};
 pub use spare_memory::give_spare_memory_back;
 pub use spec::{DeviceKind, DeviceSpec, SpecError, open_path, peek_path};
+pub use stray::Stray;
 pub use streaming_copy::copy_past_caches;
 pub use unix_socket::{SocketFile, listen_at};
 pub use volatile::{VOLATILE_VARIABLE, VolatileDevice};
@@ -102,6 +104,11 @@ impl<'a> WriteRequest<'a> {
 pub trait Device: Send + Sync {
     /// The path (or name) that the user knows the device by.
     fn path(&self) -> String;
+
+    /// What became of the path, if it does not lead to the open device any more. One look at it.
+    fn stray(&self) -> Option<Stray> {
+        None
+    }
 
     /// Usable size in bytes, a multiple of [`Device::block_bytes`].
     fn size_bytes(&self) -> u64;

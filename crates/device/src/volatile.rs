@@ -54,6 +54,10 @@ impl Device for VolatileDevice {
         self.inner.path()
     }
 
+    fn stray(&self) -> Option<crate::Stray> {
+        self.inner.stray()
+    }
+
     fn size_bytes(&self) -> u64 {
         self.inner.size_bytes()
     }

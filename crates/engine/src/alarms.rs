@@ -2,7 +2,10 @@
 //!
 //! Invariants: each device is told of once per opening; what cannot be written down stops nothing.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use parking_lot::Mutex;
 use terrace_pool::{DeviceState, SegmentId};
@@ -16,6 +19,8 @@ pub(crate) struct Alarms {
     failing: Mutex<BTreeSet<u16>>,
     /// Segments of metadata of which a part cannot be read.
     pub(crate) unreadable: Mutex<BTreeSet<Vec<SegmentId>>>,
+    /// That nothing is written any more.
+    stopped: AtomicBool,
 }
 
 impl Engine {
@@ -29,6 +34,18 @@ impl Engine {
                 );
                 self.event("device", &text);
             }
+        }
+    }
+
+    /// Tells that an error ended all writing. The store takes no record of it any more: it is told as long as the pool is open.
+    pub(crate) fn tell_stopped(&self) {
+        let Some(why) = self.chunks.stopped() else { return };
+        if !self.alarms.stopped.swap(true, Ordering::AcqRel) {
+            let pool = self.pool.name();
+            let text = format!(
+                "the pool accepts no writes any more after an error: {why}; 'terrace status {pool}' says what to do"
+            );
+            self.event("stopped", &text);
         }
     }
 

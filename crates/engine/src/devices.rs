@@ -396,6 +396,29 @@ impl Engine {
         }
     }
 
+    /// The same for who only asks: emptying a device that is missing would fail at its end if it has something that no other one has.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn plan_leaving_whole(
+        &self,
+        info: &DeviceInfo,
+        mut plan: LeavingPlan,
+    ) -> Result<LeavingPlan, EngineError> {
+        if plan.obstacle.is_empty()
+            && info.state == DeviceState::Missing
+            && self.chunks.has_alone(info.number)?
+        {
+            // Another one may be at its path by now.
+            let (pool, number) = (self.pool.name(), info.number);
+            plan.obstacle = format!(
+                "it is missing, and some of what it holds has no other copy; bring it back, or take it out without that by 'terrace pool \
+                 remove {pool} {number} --lost' ('terrace status {pool} --lost' names the files)"
+            );
+        }
+        Ok(plan)
+    }
+
     /// Empties a device in the background; it stays in the pool and takes nothing new. Returns the job.
     ///
     /// # Errors
@@ -471,13 +494,14 @@ impl Engine {
     /// What is known to be lost with devices that are gone, could not be read when one was emptied, or was found damaged by
     /// the last scrub: files from number `from` on, and whether there are more.
     pub fn lost_files(&self, from: usize, limit: usize) -> (Vec<DamagedFile>, bool) {
-        let (scrubbed, _) = self.scrub.damaged_files();
-        if scrubbed.is_empty() {
+        let (mut others, _) = self.scrub.damaged_files();
+        others.extend(self.met.files());
+        if others.is_empty() {
             return self.losses.page(from, limit);
         }
         let (mut files, _) = self.losses.page(0, usize::MAX);
-        let known: HashSet<String> = files.iter().map(|file| file.path.clone()).collect();
-        files.extend(scrubbed.into_iter().filter(|file| !known.contains(&file.path)));
+        let mut known: HashSet<String> = files.iter().map(|file| file.path.clone()).collect();
+        files.extend(others.into_iter().filter(|file| known.insert(file.path.clone())));
         let more = files.len() > from.saturating_add(limit);
         (files.into_iter().skip(from).take(limit).collect(), more)
     }

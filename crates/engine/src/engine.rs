@@ -32,6 +32,7 @@ use crate::{
     leaving::Leaving,
     leisure::Standing,
     losses::Losses,
+    met::Met,
     resilver::Resilvering,
     scrub::Scrub,
     workers::Workers,
@@ -51,6 +52,7 @@ pub struct Engine {
     pub(crate) leaving: Leaving,
     pub(crate) resilvering: Resilvering,
     pub(crate) losses: Arc<Losses>,
+    pub(crate) met: Met,
     pub(crate) randomness: Arc<dyn Randomness>,
     pub(crate) opened_nanoseconds: u64,
     memory_override: Option<u64>,
@@ -107,6 +109,15 @@ impl Engine {
     /// The clock.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    /// Commits and flushes all that was written, and goes on.
+    ///
+    /// # Errors
+    /// `Closed`, and what could not be made durable.
+    pub fn save(&self) -> Result<(), EngineError> {
+        self.check_open()?;
+        Ok(self.datasets.save_all()?)
     }
 
     /// Commits, flushes and writes a checkpoint, ends the threads. Later calls of other methods fail or do nothing.

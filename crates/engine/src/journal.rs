@@ -1,7 +1,8 @@
 //! What happened in a pool (events) and which commands changed it (the command log): rings of records in the store.
 //!
 //! Invariants: a ring holds at most [`ENTRIES_MAX`] entries and an entry at most [`TEXT_BYTES_MAX`]; entries are
-//! committed with the next flush, never flushed for their own sake; a ring that cannot be written stops nothing.
+//! committed with the next flush, never flushed for their own sake; a ring that cannot be written stops nothing, and what it was to
+//! hold is told as long as the pool is open: that it takes nothing any more is what users look for there.
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,9 @@ const TABLE_JOURNAL_NEXT: u8 = 0xf1;
 pub const ENTRIES_MAX: u64 = 4096;
 /// Longest text of an entry, bytes.
 pub const TEXT_BYTES_MAX: usize = 4096;
+
+/// Longest kind of an entry, bytes.
+const KIND_BYTES_MAX: usize = 64;
 
 /// Which ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,9 +43,27 @@ pub struct Entry {
     pub text: String,
 }
 
+/// Most entries of a ring that are kept in memory, as the store does not take them.
+const UNWRITTEN_MAX: usize = 256;
+
+/// An entry that the store has not taken yet.
+struct Unwritten {
+    nanoseconds: u64,
+    kind: String,
+    text: String,
+}
+
+#[derive(Default)]
+struct Next {
+    /// Number of the next entry that is written.
+    number: u64,
+    /// What comes from there on.
+    unwritten: Vec<Unwritten>,
+}
+
 /// Both rings.
 pub struct Journal {
-    next: Mutex<[u64; 2]>,
+    next: Mutex<[Next; 2]>,
 }
 
 impl Journal {
@@ -50,11 +72,11 @@ impl Journal {
     /// # Errors
     /// If the store cannot be read.
     pub fn open(store: &dyn Store) -> Result<Self, StoreError> {
-        let mut next = [0; 2];
+        let mut next: [Next; 2] = Default::default();
         for (ring, next) in next.iter_mut().enumerate() {
             if let Some(value) = store.get(&KeyWriter::table(TABLE_JOURNAL_NEXT).u8(ring as u8).finish())? {
                 // A damaged number starts the ring again: it is a log, not data.
-                *next = Reader::new(&value).varint("next").unwrap_or(0);
+                next.number = Reader::new(&value).varint("next").unwrap_or(0);
             }
         }
         Ok(Self {
@@ -62,28 +84,44 @@ impl Journal {
         })
     }
 
-    /// Adds an entry; the oldest one goes.
+    /// Adds an entry; the oldest one goes. One that the store does not take is told all the same, and written with the next one that it
+    /// does.
     pub fn add(&self, store: &dyn Store, ring: Ring, now_nanoseconds: u64, kind: &str, text: &str) {
         let mut next = self.next.lock();
-        let id = next[ring as usize];
+        let next = &mut next[ring as usize];
+        if next.unwritten.len() == UNWRITTEN_MAX {
+            next.unwritten.pop();
+        }
+        next.unwritten.push(Unwritten {
+            nanoseconds: now_nanoseconds,
+            kind: cut(kind, KIND_BYTES_MAX).to_owned(),
+            text: cut(text, TEXT_BYTES_MAX).to_owned(),
+        });
         let mut batch = Batch::new();
-        let mut value = Writer::new();
-        value
-            .varint(now_nanoseconds)
-            .string(cut(kind, 64).as_bytes())
-            .string(cut(text, TEXT_BYTES_MAX).as_bytes());
-        batch.put(key(ring, id), value.into_bytes());
-        if id >= ENTRIES_MAX {
-            batch.delete(key(ring, id - ENTRIES_MAX));
+        let mut id = next.number;
+        for entry in &next.unwritten {
+            let mut value = Writer::new();
+            value
+                .varint(entry.nanoseconds)
+                .string(entry.kind.as_bytes())
+                .string(entry.text.as_bytes());
+            batch.put(key(ring, id), value.into_bytes());
+            if id >= ENTRIES_MAX {
+                batch.delete(key(ring, id - ENTRIES_MAX));
+            }
+            id += 1;
         }
         let mut value = Writer::new();
-        value.varint(id + 1);
+        value.varint(id);
         batch.put(
             KeyWriter::table(TABLE_JOURNAL_NEXT).u8(ring as u8).finish(),
             value.into_bytes(),
         );
         match store.commit(batch) {
-            Ok(_) => next[ring as usize] = id + 1,
+            Ok(_) => {
+                next.number = id;
+                next.unwritten.clear();
+            }
             Err(error) => tracing::warn!("the journal could not be written: {error}"),
         }
     }
@@ -99,13 +137,29 @@ impl Journal {
         from: u64,
         limit: usize,
     ) -> Result<Vec<Entry>, StoreError> {
-        let next = self.next.lock()[ring as usize];
-        let oldest = next.saturating_sub(ENTRIES_MAX.min(limit as u64)).max(from);
-        let records = store.scan(&key(ring, oldest), &key(ring, next), limit)?;
-        Ok(records
-            .iter()
-            .filter_map(|(key, value)| decode(key, value))
-            .collect())
+        let next = self.next.lock();
+        let next = &next[ring as usize];
+        let end = next.number + next.unwritten.len() as u64;
+        let oldest = end.saturating_sub(ENTRIES_MAX.min(limit as u64)).max(from);
+        let mut entries: Vec<Entry> = match oldest < next.number {
+            true => {
+                let records = store.scan(&key(ring, oldest), &key(ring, next.number), limit)?;
+                records
+                    .iter()
+                    .filter_map(|(key, value)| decode(key, value))
+                    .collect()
+            }
+            false => Vec::new(),
+        };
+        let unwritten = (next.number..).zip(&next.unwritten);
+        let unwritten = unwritten.filter(|(id, _)| *id >= oldest);
+        entries.extend(unwritten.map(|(id, entry)| Entry {
+            id,
+            time: rfc3339(entry.nanoseconds),
+            kind: entry.kind.clone(),
+            text: entry.text.clone(),
+        }));
+        Ok(entries)
     }
 }
 
@@ -118,7 +172,7 @@ fn decode(key: &[u8], value: &[u8]) -> Option<Entry> {
     let id = reader.key_u64("id").ok()?;
     let mut reader = Reader::new(value);
     let time = reader.varint("time").ok()?;
-    let kind = reader.string(64, "kind").ok()?;
+    let kind = reader.string(KIND_BYTES_MAX, "kind").ok()?;
     let text = reader.string(TEXT_BYTES_MAX, "text").ok()?;
     Some(Entry {
         id,

@@ -16,6 +16,7 @@ mod journal;
 mod leaving;
 mod leisure;
 mod losses;
+mod met;
 mod options;
 mod out_of_reach;
 pub mod properties;

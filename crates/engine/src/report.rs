@@ -8,7 +8,7 @@ use terrace_pool::{DeviceState, Presence};
 use crate::{
     DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, Status, TierStatus,
     devices::too_few_in_words, duration::format_duration, fullness::fullness, journal::rfc3339,
-    losses::names_in_words,
+    losses::names_in_words, met,
 };
 
 /// What this process holds in memory, bytes; 0 where the system does not tell.
@@ -66,14 +66,14 @@ impl Engine {
             tiers: self.tier_status(),
             jobs: self.jobs(),
             datasets: Vec::new(),
-            scrub: self.scrub.status(),
+            scrub: self.scrub.status_with(&self.pool.devices()),
             lost: None,
             state: String::new(),
             state_detail: String::new(),
         };
         let mut devices = self.pool.devices().into_iter();
         let gone = devices.any(|device| device.state == DeviceState::Missing || device.cut_off_bytes > 0);
-        status.lost = self.losses.status(gone);
+        status.lost = met::both(self.losses.status(gone), self.met.status(&self.chunks));
         (status.state, status.state_detail) = self.state_in_words(&status);
         // Nothing has room in a pool that refuses writes after an error, and deleting files gives it none.
         if self.chunks.stopped().is_some() {
@@ -127,8 +127,8 @@ impl Engine {
             return (
                 "stopped".into(),
                 format!(
-                    "writes are refused after an error: {why}; mend the cause, then 'terrace stop {pool}' (--force, if it cannot be saved) and \
-                     'terrace start {pool}'"
+                    "writes are refused after an error: {why}; mend the cause, then 'terrace stop {pool} --force' and 'terrace start {pool}' \
+                     (what fsync made durable is safe, what was written since is not saved any more)"
                 ),
             );
         }
@@ -176,13 +176,6 @@ impl Engine {
         if !few.is_empty() {
             return ("degraded".into(), few);
         }
-        if let Some(lost) = status.lost.as_ref().filter(|lost| lost.files > 0) {
-            let detail = format!(
-                "{}; restore those files from a backup or a snapshot, or delete them",
-                lost_in_words(&status.pool, lost)
-            );
-            return ("degraded".into(), detail);
-        }
         let damaged = status
             .scrub
             .as_ref()
@@ -197,10 +190,27 @@ impl Engine {
                     status.pool
                 ),
             };
+            let since = match status.scrub.as_ref().map_or(0, |scrub| scrub.errors_since) {
+                0 => String::new(),
+                errors => format!(
+                    "; reading has met {errors} errors since then: 'terrace scrub {pool} --wait' looks again"
+                ),
+            };
             return (
                 "degraded".into(),
-                format!("the last scrub found {damaged} damaged chunks without a good copy; {named}"),
+                format!("the last scrub found {damaged} damaged chunks without a good copy; {named}{since}"),
             );
+        }
+        let met = self.chunks.unreadable_count();
+        if met > 0 {
+            return ("degraded".into(), met_in_words(status, met));
+        }
+        if let Some(lost) = status.lost.as_ref().filter(|lost| lost.files > 0) {
+            let detail = format!(
+                "{}; restore those files from a backup or a snapshot, or delete them",
+                lost_in_words(&status.pool, lost)
+            );
+            return ("degraded".into(), detail);
         }
         let words = [
             self.chunks.given_up().map(given_up_in_words).unwrap_or_default(),
@@ -381,18 +391,44 @@ fn errors_in_words(status: &Status) -> String {
         more => format!(" (and {more} other devices)"),
     };
     let pool = &status.pool;
-    let advice = match status.scrub.as_ref().is_some_and(|scrub| scrub.state == "done") {
-        true => format!(
+    let scrub = status.scrub.as_ref().filter(|scrub| scrub.state == "done");
+    let advice = match scrub.map(|scrub| scrub.errors_since) {
+        Some(0) => format!(
             "the last scrub left nothing damaged; if they go on, 'terrace pool replace {pool} {} NEW'",
             device.path
         ),
-        false => format!(
-            "'terrace scrub {pool} --wait' reads everything, repairs what has a good copy and names the files of the rest"
-        ),
+        Some(since) => format!("{since} of them since the last scrub: {}", scrub_advice(pool)),
+        None => scrub_advice(pool),
     };
     format!(
         "device '{}'{more} met {} read, {} write and {} checksum errors since the pool was opened: {advice}",
         device.path, device.read_errors, device.write_errors, device.checksum_errors
+    )
+}
+
+fn scrub_advice(pool: &str) -> String {
+    format!(
+        "'terrace scrub {pool} --wait' reads everything, repairs what has a good copy and names the files of the rest"
+    )
+}
+
+/// Damage that readers met since the last scrub.
+fn met_in_words(status: &Status, met: usize) -> String {
+    let scrubbed = match status.scrub.as_ref().is_some_and(|scrub| scrub.state == "done") {
+        true => "since the last scrub",
+        false => "and no scrub has looked at them",
+    };
+    let named = match status.lost.as_ref().filter(|lost| !lost.names.is_empty()) {
+        Some(lost) => format!(
+            "restore {} from a backup or a snapshot ('terrace status {} --lost' lists all)",
+            names_in_words(&lost.names, NAMED_MAX, lost.files),
+            status.pool
+        ),
+        None => "its files are being looked for".to_owned(),
+    };
+    format!(
+        "reading met {met} damaged chunks without a good copy {scrubbed}: {named}; {}",
+        scrub_advice(&status.pool)
     )
 }
 

@@ -358,8 +358,13 @@ impl Engine {
             .try_for_each(|number| Ok(self.pool.note_whole(number)?))
     }
 
+    /// The job that brings devices up to date, until what follows from its end is done.
+    pub fn resilver_job(&self) -> Option<u64> {
+        self.resilvering.running.lock().as_ref().map(|(job, _)| *job)
+    }
+
     /// What `status` says while devices are behind; empty if none is.
-    pub(crate) fn behind_in_words(&self) -> String {
+    pub fn behind_in_words(&self) -> String {
         let devices = self.pool.devices();
         if let Some(device) = devices.iter().find(is_out_of_step) {
             let pool = self.pool.name();

@@ -69,6 +69,8 @@ struct Run {
     errors_before: BTreeMap<u16, (u64, u64)>,
     /// Those of before a restart.
     errors_earlier: BTreeMap<u16, (u64, u64)>,
+    /// Failed reads and checksum errors of each device when it was done; none if that was before the pool was opened.
+    errors_after: BTreeMap<u16, (u64, u64)>,
     /// It ended before the pool was opened.
     from_record: bool,
 }
@@ -98,6 +100,7 @@ impl Run {
             short: 0,
             errors_before: BTreeMap::new(),
             errors_earlier: BTreeMap::new(),
+            errors_after: BTreeMap::new(),
             from_record: false,
         }
     }
@@ -214,6 +217,15 @@ impl Run {
     }
 }
 
+/// Failed reads and checksum errors of each device since the pool was opened.
+fn errors_by_device(devices: &[DeviceInfo]) -> BTreeMap<u16, (u64, u64)> {
+    let errors = devices.iter().map(|device| {
+        let counters = &device.counters;
+        (device.number, (counters.read_errors, counters.checksum_errors))
+    });
+    errors.collect()
+}
+
 /// The running or last scrub.
 #[derive(Default)]
 pub(crate) struct Scrub {
@@ -326,6 +338,7 @@ impl Scrub {
                 return;
             };
             run.status.ended = rfc3339(now_nanoseconds);
+            run.errors_after = errors_by_device(devices);
             run.status.devices = devices
                 .iter()
                 .map(|device| {
@@ -401,13 +414,7 @@ impl Scrub {
                 .filter(is_behind)
                 .map(|device| device.number)
                 .collect(),
-            errors_before: devices
-                .iter()
-                .map(|device| {
-                    let counters = &device.counters;
-                    (device.number, (counters.read_errors, counters.checksum_errors))
-                })
-                .collect(),
+            errors_before: errors_by_device(devices),
             ..Run::new(status)
         });
         true
@@ -461,6 +468,23 @@ impl Scrub {
     /// What is known of it.
     pub(crate) fn status(&self) -> Option<ScrubStatus> {
         self.run.lock().as_ref().map(|run| run.status.clone())
+    }
+
+    /// The same, with what was met on these devices since it was done.
+    pub(crate) fn status_with(&self, devices: &[DeviceInfo]) -> Option<ScrubStatus> {
+        let run = self.run.lock();
+        let run = run.as_ref()?;
+        let mut status = run.status.clone();
+        if status.state == "done" {
+            let since = errors_by_device(devices)
+                .into_iter()
+                .map(|(number, (reads, sums))| {
+                    let (reads_then, sums_then) = run.errors_after.get(&number).copied().unwrap_or_default();
+                    reads.saturating_sub(reads_then) + sums.saturating_sub(sums_then)
+                });
+            status.errors_since = since.sum();
+        }
+        Some(status)
     }
 
     /// The files that it found damaged, and whether these are surely all of them.

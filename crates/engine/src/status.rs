@@ -252,6 +252,9 @@ pub struct ScrubStatus {
     /// Files with damaged content: `POOL/DATASET/PATH`, at most 1000.
     #[serde(default)]
     pub files: Vec<String>,
+    /// Failed reads and checksum errors that were met after it was done, since the pool was opened.
+    #[serde(default)]
+    pub errors_since: u64,
     /// Devices on which reading met errors while it ran; those that readers met meanwhile are counted too.
     #[serde(default)]
     pub devices: Vec<ScrubbedDevice>,

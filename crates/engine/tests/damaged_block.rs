@@ -227,3 +227,79 @@ fn what_a_scrub_found_is_told_after_a_restart_until_one_finds_nothing() {
     assert_eq!(status.state, "online");
     engine.close().unwrap();
 }
+
+#[test]
+fn what_readers_meet_after_a_scrub_is_told_until_the_next_one() {
+    let spec = PoolSpec {
+        name: "tank".into(),
+        tiers: vec![TierSpec {
+            name: "disk".into(),
+            devices: Vec::new(),
+            copies: 1,
+        }],
+        ..PoolSpec::default()
+    };
+    let clock = Arc::new(ManualClock::new(1_800_000_000_000_000_000));
+    let device = Arc::new(MemoryDevice::new("disk", 96 * MIB as u64));
+    let options = OpenOptions::driven(clock.clone(), 1);
+    let engine = Engine::create_on(&spec, vec![vec![device.clone() as Arc<dyn Device>]], options).unwrap();
+    engine
+        .datasets()
+        .create("tank/files", &NewDataset::default())
+        .unwrap();
+    let (content, root) = (noise(), Context::root());
+    let filesystem = engine.datasets().filesystem("tank/files").unwrap();
+    let file = filesystem
+        .create(&root, ROOT, b"file", FileKind::File, 0o644, 0)
+        .unwrap();
+    filesystem.write(&root, file.object, 0, &content, false).unwrap();
+    filesystem.sync().unwrap();
+    drop(filesystem);
+    assert_eq!(scrub_errors(&engine, &clock), 0);
+    engine.close().unwrap();
+    drop(engine);
+    flip(&device, &content[BAD * BLOCK..]);
+
+    let options = OpenOptions::driven(clock.clone(), 2);
+    let engine = Engine::open(vec![device.clone() as Arc<dyn Device>], options).unwrap();
+    let status = engine.status();
+    assert_eq!(
+        (status.state.as_str(), status.scrub.unwrap().errors_since),
+        ("online", 0)
+    );
+    let filesystem = engine.datasets().filesystem("tank/files").unwrap();
+    let mut block = vec![0; BLOCK];
+    filesystem
+        .read(file.object, (BAD * BLOCK) as u64, &mut block)
+        .unwrap_err();
+    drop(filesystem);
+    let status = engine.status();
+    assert!(status.scrub.unwrap().errors_since > 0);
+    assert_eq!(status.state, "degraded");
+    assert_eq!(status.lost.unwrap().state, "looking");
+    for words in ["since the last scrub", "'terrace scrub tank --wait'"] {
+        assert!(status.state_detail.contains(words), "{}", status.state_detail);
+    }
+    for _ in 0..1000 {
+        clock.advance(100_000_000);
+        engine.step().unwrap();
+    }
+    let lost = engine.status().lost.unwrap();
+    assert_eq!((lost.state.as_str(), lost.complete), ("known", true));
+    assert_eq!(lost.names, ["tank/files/file"]);
+    assert_eq!(engine.lost_files(0, 10).0[0].path, "tank/files/file");
+
+    // From then on the scrub tells of it.
+    assert_eq!(scrub_errors(&engine, &clock), 1);
+    let status = engine.status();
+    assert_eq!((status.scrub.unwrap().errors_since, status.lost), (0, None));
+    assert!(
+        status
+            .state_detail
+            .contains("the last scrub found 1 damaged chunks"),
+        "{}",
+        status.state_detail
+    );
+    assert_eq!(engine.lost_files(0, 10).0.len(), 1);
+    engine.close().unwrap();
+}

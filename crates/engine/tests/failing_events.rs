@@ -137,3 +137,55 @@ fn a_device_that_fails_is_told_once_with_its_cause() {
     );
     engine.close().unwrap();
 }
+
+#[test]
+fn a_pool_that_writes_nothing_any_more_is_told_once_although_nothing_can_be_written() {
+    let device = Arc::new(Failing {
+        below: MemoryDevice::new("/only", 96 * MIB),
+        fails: AtomicBool::new(false),
+    });
+    let spec = PoolSpec {
+        name: "tank".into(),
+        tiers: vec![TierSpec {
+            name: "disk".into(),
+            devices: vec!["/only".parse().unwrap()],
+            copies: 1,
+        }],
+        ..PoolSpec::default()
+    };
+    let clock = Arc::new(ManualClock::new(1_800_000_000_000_000_000));
+    let options = OpenOptions::driven(clock.clone(), 1);
+    let engine = Engine::create_on(&spec, vec![vec![device.clone() as Arc<dyn Device>]], options).unwrap();
+    engine
+        .datasets()
+        .create("tank/data", &NewDataset::default())
+        .unwrap();
+    let before = engine.events(0).unwrap();
+    device.fails.store(true, SeqCst);
+    engine.tick().unwrap();
+    engine
+        .datasets()
+        .create("tank/more", &NewDataset::default())
+        .and_then(|_| Ok(engine.store().flush(engine.store().newest())?))
+        .unwrap_err();
+    assert_eq!(engine.status().state, "stopped");
+    for _ in 0..20 {
+        clock.advance(1_000_000_000);
+        let _ = engine.step();
+    }
+    let events = engine.events(0).unwrap();
+    let stopped: Vec<_> = events.iter().filter(|event| event.kind == "stopped").collect();
+    let [stopped] = stopped[..] else {
+        panic!("{events:?}")
+    };
+    assert!(
+        stopped.text.contains("accepts no writes") && stopped.text.contains("'terrace status tank'"),
+        "{}",
+        stopped.text
+    );
+    // They go on where the others ended, and are asked for as these are.
+    let ids: Vec<u64> = events.iter().map(|event| event.id).collect();
+    assert_eq!(ids, (0..events.len() as u64).collect::<Vec<_>>());
+    assert_eq!(engine.events(stopped.id).unwrap()[0], *stopped);
+    assert!(stopped.id >= before.len() as u64);
+}

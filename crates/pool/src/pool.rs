@@ -188,6 +188,16 @@ impl Pool {
             .collect()
     }
 
+    /// Open devices that their paths do not lead to any more, with these paths.
+    pub fn strays(&self) -> Vec<(String, terrace_device::Stray)> {
+        let open = self.open.read().clone();
+        let strays = open.iter().filter_map(|device| {
+            let stray = device.device.stray()?;
+            Some((device.device.path(), stray))
+        });
+        strays.collect()
+    }
+
     /// Whether this device is part of the pool and there.
     pub fn has_device(&self, device: u16) -> bool {
         self.device(device).is_ok()

@@ -41,9 +41,7 @@ pub enum StoreError {
     #[error("{0}")]
     Device(Arc<str>),
     /// An earlier failure stopped the store; it must be opened again.
-    #[error(
-        "the pool stopped accepting writes after an error: {0}; run 'terrace status', then stop and start the pool"
-    )]
+    #[error("the pool stopped accepting writes after an error: {0}; 'terrace status' says what to do")]
     Stopped(Arc<str>),
     /// The caller broke a limit of the contract.
     #[error("{0}")]

@@ -83,7 +83,7 @@ pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
             // What is lost is told when it is known.
             let wait = waiting.waits() || lost && !waiting.no_wait;
             let arguments = json!({
-                "device": absolute(&device), "action": "remove", "lost": lost && !dry_run, "dry_run": dry_run,
+                "device": absolute(&device), "action": "remove", "lost": lost && !dry_run, "gives_up": lost, "dry_run": dry_run,
                 "wait": wait,
             });
             leave(session, &pool, &device, "remove", dry_run, arguments)

@@ -72,7 +72,11 @@ fn end(
             launch::wait_for_end(&session.places, &known.name, RunLock::holder(&lock))?;
             stop_daemon(session, &known.name, force, destroys)?;
         }
-        stopped => stopped?,
+        stopped => {
+            if let (Some(why), false) = (stopped?, destroys) {
+                eprintln!("terrace: pool '{}' could not be saved: {why}", known.name);
+            }
+        }
     }
     let absent = gives_up && known.devices.iter().all(|device| !device.exists());
     if absent {
@@ -164,22 +168,37 @@ fn mark_each(known: &KnownPool) -> Vec<String> {
 /// `terrace stop`.
 pub fn stop(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
     Registry::new(&session.places).require(pool)?;
-    stop_daemon(session, pool, force, false)?;
+    let lost = stop_daemon(session, pool, force, false)?;
+    if let Some(why) = &lost {
+        // The cause alone: its own way out is not that of who has ended the pool already.
+        let why = why.split("; ").next().unwrap_or_default();
+        eprintln!(
+            "terrace: pool '{pool}' was ended and could not be saved: {why}; what was written after the last fsync or commit is lost, \
+             'terrace start {pool}' opens it as it was saved last"
+        );
+    }
     if session.json {
-        return output::json(&json!({ "pool": pool, "state": "stopped" }));
+        return output::json(&json!({ "pool": pool, "state": "stopped", "lost": lost }));
     }
     Ok(())
 }
 
-/// Stops the daemon of a pool if there is one, and clears what a dead one left mounted.
-fn stop_daemon(session: &Session, pool: &str, force: bool, spare_clients: bool) -> Result<(), Failure> {
+/// Stops the daemon of a pool if there is one, and clears what a dead one left mounted. Returns why not all was saved, if that was
+/// given up by force.
+fn stop_daemon(
+    session: &Session,
+    pool: &str,
+    force: bool,
+    spare_clients: bool,
+) -> Result<Option<String>, Failure> {
     match Client::open_running(&session.places, pool)? {
         Some(mut client) => {
             let arguments = json!({ "force": force, "spare_clients": spare_clients });
             // Whoever answers holds it until then.
             let daemon = RunLock::holder(&session.places.lock_file(pool));
-            client.call("stop", logged(arguments))?;
-            launch::wait_for_end(&session.places, pool, daemon)
+            let answer = client.call("stop", logged(arguments))?;
+            launch::wait_for_end(&session.places, pool, daemon)?;
+            Ok(answer["lost"].as_str().map(str::to_owned))
         }
         None => {
             let registry = Registry::new(&session.places);
@@ -189,7 +208,8 @@ fn stop_daemon(session: &Session, pool: &str, force: bool, spare_clients: bool) 
                 })?;
             }
             crate::daemon::clear_dead_blocks(&session.places, pool)?;
-            registry.save_mounts(pool, &[])
+            registry.save_mounts(pool, &[])?;
+            Ok(None)
         }
     }
 }

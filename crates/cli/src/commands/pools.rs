@@ -424,6 +424,10 @@ pub fn start(session: &Session, pool: &str, accepted: Accepted) -> Result<ExitCo
         None => Client::start(&session.places, pool, accepted)?,
     };
     let answer = client.call("ping", json!({ "retry": retry }))?;
+    // It runs, and that is all: whoever reads 'started' would find nothing to work with.
+    if let Ok(Some(refuses)) = serde_json::from_value::<Option<Failure>>(answer["refuses"].clone()) {
+        return Err(refuses);
+    }
     let not_restored = failures_of(&answer["not_restored"]);
     if session.json {
         output::json(&json!({

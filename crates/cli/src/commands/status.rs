@@ -100,6 +100,10 @@ fn scrub_in_words(scrub: &ScrubStatus, pool: &str) -> String {
         0 => "no errors".to_owned(),
         errors => format!("{}, {} repaired", output::count(errors, "error"), scrub.repaired),
     };
+    let found = match (scrub.state.as_str(), scrub.errors_since) {
+        ("done", since) if since > 0 => format!("{found}; {} met since", output::count(since, "error")),
+        _ => found,
+    };
     match scrub.state.as_str() {
         "paused" => {
             format!("{state}: {found}; 'terrace jobs resume {SCRUB_JOB} --pool {pool}' lets it go on")

@@ -56,7 +56,7 @@ impl Daemon {
             self.add_blocks(row);
         }
         status["not_restored"] = json!(self.not_restored());
-        let warnings = self.blocks.warnings().into_iter();
+        let warnings = self.stray_warnings().into_iter().chain(self.blocks.warnings());
         let warnings = warnings
             .map(|warning| json!({ "what": warning.what, "why": warning.why, "remedy": warning.remedy }));
         status["warnings"] = warnings.collect();

@@ -110,10 +110,16 @@ impl Daemon {
             self.engine
                 .check_stays(info.number)
                 .map_err(|error| fail(&error))?;
-            return Ok(plan_json(
-                &self.engine.plan_leaving(&info, 0),
-                info.state.as_str(),
-            ));
+            let plan = self.engine.plan_leaving(&info, 0);
+            // Who gives that up is told what it was at the end.
+            let plan = match parameters.flag("gives_up")? {
+                true => plan,
+                false => self
+                    .engine
+                    .plan_leaving_whole(&info, plan)
+                    .map_err(|error| fail(&error))?,
+            };
+            return Ok(plan_json(&plan, info.state.as_str()));
         }
         let warning = self.engine.plan_leaving(&info, 0).warning;
         let job = match action.as_str() {
@@ -144,6 +150,7 @@ impl Daemon {
                 .find_device(&old)
                 .map_err(|error| failed(&what, &error))?;
             let plan = self.engine.plan_replacing(&info, &new, force);
+            let plan = plan.and_then(|plan| self.engine.plan_leaving_whole(&info, plan));
             let plan = plan.map_err(|error| failed(&what, &error))?;
             return Ok(plan_json(&plan, info.state.as_str()));
         }
@@ -153,8 +160,43 @@ impl Daemon {
         let warning = shortage_in_words([&new]);
         warn_before(&warning, parameters, exchange)?;
         let mut done = self.wait_for_leaving(&what, job, parameters, exchange)?;
+        if parameters.flag("wait")? {
+            self.wait_for_copies(&what, parameters, exchange)?;
+        }
         done["warning"] = json!(warning);
         Ok(done)
+    }
+
+    /// Tells how far the job is that gives a new device what the one before it had, where that was missing; it may take longer than
+    /// emptying that, which is nothing to move.
+    fn wait_for_copies(
+        &self,
+        what: &str,
+        parameters: &Parameters,
+        exchange: &mut Exchange,
+    ) -> Result<(), Failure> {
+        while let Some(id) = self.engine.resilver_job() {
+            let Some(job) = self.engine.jobs().into_iter().find(|job| job.id == id) else {
+                break;
+            };
+            if matches!(job.state.as_str(), "failed" | "cancelled") {
+                break;
+            }
+            exchange.progress(Progress {
+                what: answers::in_progress(&self.pool, id, &job.kind, &job.state, &job.reason),
+                done_bytes: job.done_bytes,
+                total_bytes: job.total_bytes,
+            })?;
+            if exchange.is_stopping() {
+                return Err(Failure::new(
+                    what,
+                    "the pool is being stopped",
+                    "the job goes on after the next start",
+                ));
+            }
+            std::thread::sleep(TELL_INTERVAL);
+        }
+        warn_before(&self.engine.behind_in_words(), parameters, exchange)
     }
 
     /// Without a size: what it has grown by is used; with one: its end is emptied and cut off.

@@ -12,6 +12,7 @@ mod datasets;
 mod descriptors;
 mod device_users;
 mod devices;
+mod ending;
 mod files;
 mod heat;
 mod loss;
@@ -37,6 +38,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Handler, ProcessId, Request, RunLock, Server};
 use terrace_device::{Cause, Device, DeviceError};
@@ -69,6 +71,8 @@ pub struct Daemon {
     server: OnceLock<Arc<Server>>,
     /// Set once the pool is being closed: what fails from then on fails for that.
     closing: AtomicBool,
+    /// Why it could not be closed, when that was tried last.
+    unsaved: Mutex<Option<String>>,
 }
 
 /// Runs the daemon in this process until it is told to stop.
@@ -138,6 +142,7 @@ fn start(places: Places, pool: &str, accepted: Accepted) -> Result<Started, Fail
         blocks: Blocks::new(places.clone(), pool),
         server: OnceLock::new(),
         closing: AtomicBool::new(false),
+        unsaved: Mutex::default(),
         pool: pool.into(),
         engine,
         places,
@@ -316,49 +321,6 @@ impl Daemon {
         }
         outcome
     }
-
-    /// Refuses while mounts or devices are in use that would go, or clients are served who are to be spared.
-    fn check_stop(&self, force: bool, spare_clients: bool) -> Result<Value, Failure> {
-        if !force {
-            self.mounts.refuse_busy()?;
-            self.blocks.refuse_stop()?;
-            if spare_clients {
-                self.blocks.refuse_connected()?;
-            }
-        }
-        Ok(Value::Null)
-    }
-
-    /// `stop`: refuses while mounts or devices are in use, unless forced; they are forgotten. Clients of what is served are
-    /// disconnected, and keep what they were told is durable; where the pool is to be destroyed, `spare_clients` refuses for
-    /// their sake as well.
-    fn stop(&self, force: bool, spare_clients: bool) -> Result<Value, Failure> {
-        self.check_stop(force, spare_clients)?;
-        self.mounts.unmount_all(&self.engine, force)?;
-        self.blocks.end_all(force).inspect_err(|_| self.mounts.go_on())?;
-        self.remember_pool();
-        self.closing.store(true, Ordering::SeqCst);
-        let closed = self.engine.close().map_err(|error| {
-            let remedy = if force {
-                "what was not saved is lost; 'terrace start' opens the pool as it was saved last".to_owned()
-            } else {
-                format!(
-                    "mend that and stop again; 'terrace stop {} --force' gives up what is not saved",
-                    self.pool
-                )
-            };
-            Failure {
-                remedy,
-                ..failed(&format!("close pool '{}'", self.pool), &error)
-            }
-        });
-        if (closed.is_ok() || force)
-            && let Some(server) = self.server.get()
-        {
-            server.stop();
-        }
-        closed.map(|()| json!({ "pool": self.pool }))
-    }
 }
 
 impl Handler for Daemon {
@@ -393,16 +355,6 @@ impl Handler for Daemon {
 }
 
 impl Daemon {
-    /// A request that failed because the pool was closed under it.
-    fn because_it_stops(&self, failure: Failure) -> Failure {
-        const WHY: &str = "the pool is being stopped";
-        if failure.usage || failure.why == WHY {
-            return failure;
-        }
-        let remedy = format!("run 'terrace start {}' and do it again", self.pool);
-        Failure::new(failure.what, WHY, remedy)
-    }
-
     fn log_command(&self, parameters: &Parameters) -> Result<(), Failure> {
         if let Some(words) = parameters.optional_text("command_line")? {
             let user = parameters.optional_text("user")?.unwrap_or_default();
@@ -411,13 +363,18 @@ impl Daemon {
         Ok(())
     }
 
-    /// A sign of life, with what should be mounted, attached or served and is not; `retry` tries that again first.
+    /// A sign of life, with what should be mounted, attached or served and is not; `retry` tries that again first. A pool that takes
+    /// nothing any more says why.
     fn ping(&self, parameters: &Parameters) -> Result<Value, Failure> {
-        if parameters.flag("retry")? {
+        let refuses = self.refusal(&format!("start pool '{}'", self.pool));
+        if parameters.flag("retry")? && refuses.is_none() {
             self.mounts.restore(&self.engine);
             self.blocks.restore(&self.engine);
         }
-        Ok(json!({ "pool": self.pool, "pid": std::process::id(), "not_restored": self.not_restored() }))
+        let not_restored = self.not_restored();
+        Ok(
+            json!({ "pool": self.pool, "pid": std::process::id(), "not_restored": not_restored, "refuses": refuses }),
+        )
     }
 
     /// What should be mounted, attached or served and is not.

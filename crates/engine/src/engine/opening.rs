@@ -20,7 +20,7 @@ use terrace_store::Store;
 use super::Engine;
 use crate::{
     EngineError, OpenOptions, PoolSpec, alarms::Alarms, devices::refuse_member, journal::Journal,
-    leaving::Leaving, properties, report::given_up_in_words, resilver::Resilvering, scrub::Scrub,
+    leaving::Leaving, met::Met, properties, report::given_up_in_words, resilver::Resilvering, scrub::Scrub,
     workers::Workers,
 };
 
@@ -208,6 +208,7 @@ impl Engine {
             leaving: Leaving::default(),
             resilvering: Resilvering::default(),
             losses: Arc::default(),
+            met: Met::default(),
             randomness: options.randomness,
             pool,
             chunks,

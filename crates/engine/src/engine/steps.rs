@@ -100,6 +100,7 @@ impl Engine {
             self.complain("devices", &error.into());
         }
         self.tell_failing();
+        self.tell_stopped();
         self.tell_unreadable();
         if let Err(error) = self.take_back_out_of_step() {
             self.complain("devices", &error);
@@ -144,6 +145,7 @@ impl Engine {
             // What it found is in its own list.
             self.losses.look_again();
             if self.scrub.status().is_some_and(|status| status.state == "done") {
+                self.met.scrubbed(&self.chunks);
                 if self.scrub.is_short() {
                     let pool = self.pool.name();
                     self.event(
@@ -159,7 +161,8 @@ impl Engine {
             }
         }
         let looked = self.losses.step(&self.chunks, &self.pool.name(), now);
-        Ok(swept || scrubbed.is_some() || looked)
+        let met = self.met.step(&self.chunks, &self.pool.name(), now);
+        Ok(swept || scrubbed.is_some() || looked || met)
     }
 
     /// One step of the mover; `None`: there may be more to do, else for how long there is not.
