@@ -67,11 +67,11 @@ pub(crate) enum OfReserve {
 }
 
 impl OfReserve {
-    /// Eighths of the reserve that stay free.
-    fn eighths_left(self) -> u64 {
+    /// Eighths of the reserve that such changes may use in any case since there was room, and those that are left where they use more.
+    fn eighths(self) -> (u64, u64) {
         match self {
-            Self::Changes => 5,
-            Self::Removals => 3,
+            Self::Changes => (1, 5),
+            Self::Removals => (2, 3),
         }
     }
 }
@@ -304,9 +304,17 @@ impl LiveDataset {
         let is_there = || self.dataset.store().available_bytes() > ROOM_AT_HAND_BYTES;
         let is_taken =
             self.rooms.take_at_hand(bytes) || (is_there() && self.rooms.take(&self.dataset, bytes).is_ok());
-        if !is_taken {
-            self.spare_reserve(part)?;
-            self.rooms.force(bytes);
+        match is_taken {
+            true => self
+                .dataset
+                .environment()
+                .relief
+                .of_reserve_bytes
+                .store(0, Relaxed),
+            false => {
+                self.spare_reserve(bytes, part)?;
+                self.rooms.force(bytes);
+            }
         }
         self.let_go.add_records(bytes);
         self.metadata_bytes.fetch_add(bytes, Relaxed);
@@ -314,18 +322,26 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// `NoSpace` when the reserve is used as far as `part` allows, and nothing brings it back.
-    fn spare_reserve(&self, part: OfReserve) -> Result<(), FsError> {
-        let store = self.dataset.store();
-        let left = part.eighths_left();
+    /// `NoSpace` when changes have used the reserve as far as `part` allows, and nothing brings it back.
+    fn spare_reserve(&self, bytes: u64, part: OfReserve) -> Result<(), FsError> {
         // What nothing older holds is free when it is committed, and the log is asked before that.
-        let is_freed = part == OfReserve::Removals && self.dataset.held().read().is_empty();
-        if is_freed || store.is_reserve_left(left) {
+        if part == OfReserve::Removals && self.dataset.held().read().is_empty() {
             return Ok(());
         }
+        let store = self.dataset.store();
+        let relief = &self.dataset.environment().relief;
+        let used = relief.of_reserve_bytes.fetch_add(bytes, Relaxed) + bytes;
+        let (share, left) = part.eighths();
+        if store.is_reserve_left(left) || used <= store.space().reserve_bytes / 8 * share {
+            return Ok(());
+        }
+        let refuse = || {
+            relief.of_reserve_bytes.fetch_sub(bytes, Relaxed);
+            Err(FsError::NoSpace)
+        };
         // Of many changes one after the other not each looks again through the whole pool.
         if *self.reserve_missed.lock() == Some(store.newest()) {
-            return Err(FsError::NoSpace);
+            return refuse();
         }
         self.commit()?;
         let mut is_left = false;
@@ -334,15 +350,13 @@ impl LiveDataset {
             is_left
         };
         if !enough() {
-            let environment = self.dataset.environment();
-            environment
-                .relief
-                .make_room(&self.dataset, METADATA_BYTES, &mut enough);
+            relief.make_room(&self.dataset, METADATA_BYTES, &mut enough);
         }
         if !is_left {
             *self.reserve_missed.lock() = Some(store.newest());
-            return Err(FsError::NoSpace);
+            return refuse();
         }
+        relief.of_reserve_bytes.store(0, Relaxed);
         Ok(())
     }
 

@@ -64,6 +64,8 @@ pub struct Relief {
     in_time: AtomicU64,
     /// What was asked for since then by who is short of working room, bytes.
     asked_bytes: AtomicU64,
+    /// What changes took of the reserve since there was room for them, in all datasets, bytes.
+    pub(crate) of_reserve_bytes: AtomicU64,
     turn: Mutex<Turn>,
     pub(crate) landing: Landing,
 }
