@@ -426,10 +426,11 @@ fn met_in_words(status: &Status, met: usize) -> String {
         ),
         None => "its files are being looked for".to_owned(),
     };
-    format!(
-        "reading met {met} damaged chunks without a good copy {scrubbed}: {named}; {}",
-        scrub_advice(&status.pool)
-    )
+    let errors = match errors_in_words(status) {
+        errors if errors.is_empty() => scrub_advice(&status.pool),
+        errors => errors,
+    };
+    format!("reading met {met} damaged chunks without a good copy {scrubbed}: {named}; {errors}")
 }
 
 fn lost_in_words(pool: &str, lost: &LostStatus) -> String {
