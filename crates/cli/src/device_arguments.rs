@@ -61,9 +61,13 @@ pub enum DeviceCommand {
         /// has not that much, it is made sparse, and that is said, with -n too
         #[arg(value_name = "NEW[:SIZE]")]
         new: String,
-        /// Use a device that holds a pool or other data: what is on it is lost
+        /// Use a device that holds a pool or other data: what is on it is lost. Where that is content of this very pool
+        /// that may have no other copy, it asks first
         #[arg(short, long)]
         force: bool,
+        /// Do not ask (with --force)
+        #[arg(short, long)]
+        yes: bool,
         /// Only say what would be done
         #[arg(short = 'n', long)]
         dry_run: bool,

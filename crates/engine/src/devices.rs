@@ -62,6 +62,8 @@ pub struct LeavingPlan {
     pub obstacle: String,
     /// What will be worse than before although it can be; empty if nothing.
     pub warning: String,
+    /// What of the pool is lost by it for good, since the device that comes has it; empty if nothing.
+    pub loses: String,
 }
 
 impl Engine {
@@ -393,6 +395,7 @@ impl Engine {
             room_bytes,
             obstacle,
             warning,
+            loses: String::new(),
         }
     }
 

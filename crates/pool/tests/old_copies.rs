@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use media::{MIB, Shelf, create, sequential};
 use terrace_device::{Device, MemoryDevice};
-use terrace_pool::{DeviceState, OpenOptions, Pool, PoolError};
+use terrace_pool::{OpenOptions, Pool, PoolError, Presence};
 
 fn degraded() -> OpenOptions {
     OpenOptions {
@@ -42,7 +42,7 @@ fn copy_of(shelf: &Shelf, device: usize) -> Arc<dyn Device> {
 }
 
 #[test]
-fn an_old_copy_is_refused_or_left_alone_and_the_device_itself_is_not() {
+fn an_old_copy_is_refused_and_the_device_itself_is_not() {
     let shelf = two();
     let copy = copy_of(&shelf, 1);
     let first = || shelf.devices(&[0]);
@@ -58,8 +58,38 @@ fn an_old_copy_is_refused_or_left_alone_and_the_device_itself_is_not() {
     let pool = settled(shelf.all(), sequential()).unwrap();
     assert_eq!(pool.read_root().unwrap().unwrap(), b"new");
     drop(pool);
+    // Beside the device itself it is one too many.
+    let both = || [shelf.all(), vec![copy.clone()]].concat();
+    let error = settled(both(), sequential()).map(drop).unwrap_err();
+    assert!(matches!(&error, PoolError::StaleDevice { .. }), "{error}");
+    let pool = settled(both(), degraded()).unwrap();
+    assert_eq!(pool.devices()[1].path, shelf.media[1].path());
+    assert_eq!(pool.outdated(), []);
+}
+
+#[test]
+fn an_old_copy_is_taken_as_one_that_was_away_by_who_insists() {
+    let shelf = two();
+    let copy = copy_of(&shelf, 1);
+    let pool = settled(shelf.all(), sequential()).unwrap();
+    pool.write_root(b"new").unwrap();
+    drop(pool);
+    let with_copy = || [shelf.devices(&[0]), vec![copy.clone()]].concat();
+    // Until its log is whole it is one that was away, and nothing is said of it in its own label.
+    let pool = Pool::open(with_copy(), degraded()).unwrap();
+    pool.settle_roots().unwrap();
+    assert!(matches!(pool.devices()[1].presence, Presence::Absent { .. }));
+    drop(pool);
+    let pool = Pool::open(with_copy(), sequential()).unwrap();
+    assert_eq!((pool.returned(), pool.outdated()), (vec![1], vec![]));
+    drop(pool);
     let pool = settled(with_copy(), degraded()).unwrap();
-    assert_eq!(pool.devices()[1].state, DeviceState::Missing);
+    assert_eq!(pool.devices()[1].presence, Presence::Behind);
+    assert_eq!(pool.read_root().unwrap().unwrap(), b"new");
+    pool.note_whole(1).unwrap();
+    drop(pool);
+    let pool = settled(with_copy(), sequential()).unwrap();
+    assert!(pool.returned().is_empty());
     assert_eq!(pool.read_root().unwrap().unwrap(), b"new");
 }
 
