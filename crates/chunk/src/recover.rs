@@ -466,7 +466,7 @@ fn is_there(pool: &Pool, copies: Copies) -> bool {
 fn check_log_is_there(pool: &Pool, copies: Copies) -> Result<(), StoreError> {
     let returned = pool.returned();
     // One that is older than the pool though nobody noted it as away may lack what went to it alone: as good as missing.
-    let outdated = pool.outdated();
+    let outdated = pool.outdated_by_label();
     let here = |segment: &SegmentId| pool.has_segment(*segment) && !outdated.contains(&segment.device);
     let is_current = |segment: SegmentId| here(&segment) && !returned.contains(&segment.device);
     // One that was away may lack what one knows that is missing now and was in use meanwhile.

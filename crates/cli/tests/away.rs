@@ -289,3 +289,34 @@ fn content_that_lies_on_an_out_of_date_device_alone_is_kept() {
     machine.ok(&["stop", "tank"]);
     machine.ok(&["verify", "tank"]);
 }
+
+#[test]
+fn an_old_copy_made_in_the_same_run_gets_what_it_missed() {
+    let machine = mirrored();
+    machine.ok(&["start", "tank"]);
+    put(&machine, "second", 2);
+    fs::copy(machine.path("b"), machine.path("copy")).unwrap();
+    put(&machine, "third", 3);
+    machine.ok(&["stop", "tank"]);
+    fs::rename(machine.path("copy"), machine.path("b")).unwrap();
+    let said = machine.run(&["start", "tank"]);
+    assert!(said.status.success());
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("is older than pool 'tank'"), "{said}");
+    assert!(machine.ok(&["events", "tank"]).contains("is older than the pool"));
+    well(&machine);
+    machine.ok(&["stop", "tank"]);
+    // All of it is on the one that was old.
+    without(&machine, "a", || {
+        same(&machine, "first", 1);
+        same(&machine, "second", 2);
+        same(&machine, "third", 3);
+    });
+    // Which is no older than the other one from then on.
+    let said = machine.run(&["start", "tank"]);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(!said.contains("is older"), "{said}");
+    well(&machine);
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["verify", "tank"]);
+}

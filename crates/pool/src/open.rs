@@ -23,7 +23,7 @@ use crate::layout::{
 };
 use crate::member::OpenDevice;
 use crate::presence::{self, Presence, Standing, standing};
-use crate::roots::Roots;
+use crate::roots::{HOLDERS_MAX, Roots};
 use crate::signature::recognise;
 use crate::{Parallelism, Pool, PoolError, PoolState, TierSettings};
 
@@ -272,7 +272,17 @@ impl Pool {
                 missing,
             });
         }
-        let roots = Roots::load(&open, &label.pool_id, &returned);
+        let with_old_label = outdated.clone();
+        let mut roots = Roots::load(&open, &label.pool_id, &returned);
+        if !options.accept_stale {
+            let lagging = roots.left_behind(&root_holders_of(&label, &returned));
+            if !lagging.is_empty() {
+                tracing::warn!(devices = ?lagging, "their roots are older than the pool, taken as devices that were away");
+                returned.extend(&lagging);
+                outdated.extend(&lagging);
+                roots = Roots::load(&open, &label.pool_id, &returned);
+            }
+        }
         let mut changed = !missing.is_empty() || !outdated.is_empty();
         let mut next = Label {
             state: PoolState::Active,
@@ -295,6 +305,7 @@ impl Pool {
         pool.tried_generation.store(generation, Ordering::Relaxed);
         *pool.returned.lock() = returned;
         *pool.outdated.lock() = outdated;
+        *pool.with_old_label.lock() = with_old_label;
         if !options.read_only {
             if changed || complete && was_active {
                 // Written by whoever finds that the pool opens: what does not open without a device was not used without it. Also
@@ -327,6 +338,7 @@ impl Pool {
             lacking: Mutex::default(),
             returned: Mutex::default(),
             outdated: Mutex::default(),
+            with_old_label: Mutex::default(),
             pending: Mutex::default(),
             label: RwLock::new(label),
             open: RwLock::new(Arc::new(open)),
@@ -365,6 +377,19 @@ fn choose_label(found: &[(Arc<dyn Device>, LabelCopies)]) -> Result<Label, PoolE
     };
     let label = newest(LabelCopies::confirmed).or_else(|| newest(LabelCopies::newest));
     Ok(label.unwrap_or(first).clone())
+}
+
+/// The devices that roots are written to as long as all are there that were, and were not away.
+fn root_holders_of(label: &Label, returned: &[u16]) -> Vec<u16> {
+    let mut holders: Vec<&Member> = label
+        .members
+        .iter()
+        .filter(|member| !member.is_absent())
+        .collect();
+    holders.sort_by_key(|member| (member.tier, member.number));
+    holders.truncate(HOLDERS_MAX);
+    let numbers = holders.into_iter().map(|member| member.number);
+    numbers.filter(|number| !returned.contains(number)).collect()
 }
 
 /// Refuses devices of which some were used without the others, and these without them: each has what the others lack.
