@@ -162,7 +162,7 @@ impl Engine {
 
     /// What is in the pool behind a replacement that did not come to its end, and what to type.
     pub fn after_replacing(&self, old: u16, new: u16) -> String {
-        let (old, joined, pool) = (self.device_path(old), self.device_path(new), self.pool.name());
+        let (old, joined, pool) = (self.device_name(old), self.device_name(new), self.pool.name());
         // First the job: behind its end the device is gone.
         if let Some(job) = self.emptying_job(new) {
             return format!(

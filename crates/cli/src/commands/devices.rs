@@ -325,9 +325,10 @@ fn say_job(session: &Session, done: &Value, waited: bool, said: &str) -> Result<
     }
 }
 
-/// The daemon lives elsewhere: relative paths are resolved here. Numbers stay.
+/// The daemon lives elsewhere: relative paths are resolved here. Numbers stay, `2` as well as `device:2`.
 fn absolute(device: &str) -> String {
-    let is_number = device.chars().all(|c| c.is_ascii_digit()) && !Path::new(device).exists();
+    let number = device.strip_prefix("device:").unwrap_or(device);
+    let is_number = number.chars().all(|c| c.is_ascii_digit()) && !Path::new(device).exists();
     match std::path::absolute(device) {
         Ok(path) if !is_number => path.display().to_string(),
         _ => device.to_owned(),
