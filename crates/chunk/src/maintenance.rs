@@ -274,6 +274,9 @@ impl ChunkStore {
     pub fn close(&self) -> Result<(), StoreError> {
         let result = self.checkpoint();
         if result.is_ok() {
+            if let Err(error) = self.pool.repeat_last_root() {
+                tracing::warn!(%error, "the last root is in one slot only: copies of devices that were made before look like these");
+            }
             let mut stop = self.stop.lock();
             stop.get_or_insert_with(|| "it was closed".into());
             self.stopping.store(true, Ordering::Release);

@@ -466,7 +466,9 @@ fn is_there(pool: &Pool, copies: Copies) -> bool {
 /// before the labels say that the pool is used without the devices that are missing.
 fn check_log_is_there(pool: &Pool, copies: Copies) -> Result<(), StoreError> {
     let returned = pool.returned();
-    let here = |segment: &SegmentId| pool.has_segment(*segment);
+    // One that is older than the pool though nobody noted it as away may lack what went to it alone: as good as missing.
+    let outdated = pool.outdated_by_label();
+    let here = |segment: &SegmentId| pool.has_segment(*segment) && !outdated.contains(&segment.device);
     let is_current = |segment: SegmentId| here(&segment) && !returned.contains(&segment.device);
     // One that was away may lack what one knows that is missing now and was in use meanwhile.
     let devices = pool.devices();
@@ -480,18 +482,23 @@ fn check_log_is_there(pool: &Pool, copies: Copies) -> Result<(), StoreError> {
         None => format!("device {number}"),
     };
     let missing = copies.iter().filter(|segment| !here(segment));
-    let knows_more = |segment: &SegmentId| !absent.contains(&segment.device) || !is_there(pool, copies);
+    let is_any_here = copies.iter().any(|segment| here(&segment));
+    let knows_more = |segment: &SegmentId| !absent.contains(&segment.device) || !is_any_here;
     let on: Vec<String> = missing
         .filter(knows_more)
         .map(|copy| describe(copy.device))
         .collect();
-    if copies.iter().any(is_current) || on.is_empty() && is_there(pool, copies) {
+    if copies.iter().any(is_current) || on.is_empty() && is_any_here {
         return Ok(());
     }
     let (on, name) = (on.join(" and "), pool.name());
+    let state = match copies.iter().any(|copy| outdated.contains(&copy.device)) {
+        true => "missing or out of date",
+        false => "missing",
+    };
     Err(StoreError::Device(
         format!(
-            "the end of the log of pool '{name}' lies only on {on}, which is missing; nothing was changed: bring it back and type \
+            "the end of the log of pool '{name}' lies only on {on}, which is {state}; nothing was changed: bring it back and type \
              'terrace start {name}'; or give up for good what came after the last state that the others have with 'terrace start {name} \
              --rewind', or save what is left with 'terrace verify {name} --rebuild NEWPOOL'"
         )

@@ -36,7 +36,7 @@ pub enum DeviceCommand {
     Remove {
         /// The pool
         pool: String,
-        /// The device: its path, or its number
+        /// The device: its path, or its number (`2`, `device:2`)
         device: String,
         /// Also give up what cannot be read and has no other copy: of a device that fails or is missing
         #[arg(long)]
@@ -55,15 +55,19 @@ pub enum DeviceCommand {
     Replace {
         /// The pool
         pool: String,
-        /// The device that goes: its path, or its number
+        /// The device that goes: its path, or its number (`2`, `device:2`)
         old: String,
         /// The one that comes. A file is made at the size if absent, and takes its room at once; where the filesystem under it
         /// has not that much, it is made sparse, and that is said, with -n too
         #[arg(value_name = "NEW[:SIZE]")]
         new: String,
-        /// Use a device that holds a pool or other data: what is on it is lost
+        /// Use a device that holds a pool or other data: what is on it is lost. Where that is content of this very pool
+        /// that may have no other copy, it asks first
         #[arg(short, long)]
         force: bool,
+        /// Do not ask (with --force)
+        #[arg(short, long)]
+        yes: bool,
         /// Only say what would be done
         #[arg(short = 'n', long)]
         dry_run: bool,
@@ -74,7 +78,7 @@ pub enum DeviceCommand {
     Resize {
         /// The pool
         pool: String,
-        /// The device: its path, or its number
+        /// The device: its path, or its number (`2`, `device:2`)
         device: String,
         /// What it shall have, if that is less than now; a file or directory is cut off, a block device just not used
         /// beyond
@@ -95,7 +99,7 @@ pub enum DeviceCommand {
 pub struct EvacuateArguments {
     /// The pool
     pub pool: String,
-    /// The device: its path, or its number
+    /// The device: its path, or its number (`2`, `device:2`)
     pub device: String,
     /// Put new data on a device again that was emptied
     #[arg(long)]

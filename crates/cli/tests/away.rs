@@ -222,3 +222,101 @@ fn each_tier_counts_with_its_own_copies() {
     let available = status["available_bytes"].as_u64().unwrap() as usize / MIB;
     assert!((280..350).contains(&available), "{available} MiB");
 }
+
+#[test]
+fn content_that_lies_on_an_out_of_date_device_alone_is_kept() {
+    let machine = Machine::new();
+    machine.ok(&[
+        "pool",
+        "create",
+        "tank",
+        "--tier",
+        "fast=a:64M",
+        "--tier",
+        "slow=b:64M,c:64M",
+    ]);
+    machine.ok(&["fs", "create", "tank/data"]);
+    (1..=4).for_each(|number| put(&machine, &format!("f{number}"), number));
+    machine.ok(&["demote", "tank/data", "--wait"]);
+    machine.ok(&["stop", "tank"]);
+    fs::copy(machine.path("c"), machine.path("copy")).unwrap();
+    machine.ok(&["start", "tank"]);
+    put(&machine, "later", 9);
+    machine.ok(&["stop", "tank"]);
+    fs::copy(machine.path("copy"), machine.path("c")).unwrap();
+    let error = machine.error(&["start", "tank"], 1);
+    assert!(error.contains("out of date"), "{error}");
+    assert!(
+        error.contains("'terrace start tank --degraded' takes this one in"),
+        "{error}"
+    );
+    // Somebody puts it in anew all the same.
+    rename(&machine, "c", "away");
+    machine.ok(&["start", "tank", "--degraded"]);
+    rename(&machine, "away", "c");
+    let c = machine.text("c");
+    for words in [vec!["-n"], vec![]] {
+        let replace = ["pool", "replace", "tank", &c, &c, "--force", "--wait"];
+        let said = machine.run(&[&replace[..], &words].concat());
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.contains("is device 2 of this pool"), "{said}");
+        assert!(said.contains("no other copy is lost for good"), "{said}");
+    }
+    machine.error(&["pool", "replace", "tank", &c, &c, "--force"], 1);
+    machine.ok(&["stop", "tank"]);
+    // As if it had never been opened without it.
+    machine.ok(&["start", "tank", "--degraded"]);
+    (1..=4).for_each(|number| same(&machine, &format!("f{number}"), number));
+    same(&machine, "later", 9);
+    well(&machine);
+    machine.ok(&["scrub", "tank", "--wait"]);
+    assert_eq!(machine.json(&["status", "tank"])["scrub"]["errors"], 0);
+    machine.ok(&["stop", "tank"]);
+    // Refused, and then taken as it is by the command that was named.
+    fs::copy(machine.path("copy"), machine.path("c")).unwrap();
+    machine.error(&["start", "tank"], 1);
+    let said = machine.run(&["start", "tank", "--degraded"]);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("is older than pool 'tank'"), "{said}");
+    (1..=4).for_each(|number| same(&machine, &format!("f{number}"), number));
+    same(&machine, "later", 9);
+    well(&machine);
+    machine.ok(&["scrub", "tank", "--wait"]);
+    assert_eq!(machine.json(&["status", "tank"])["scrub"]["errors"], 0);
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["start", "tank"]);
+    well(&machine);
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["verify", "tank"]);
+}
+
+#[test]
+fn an_old_copy_made_in_the_same_run_gets_what_it_missed() {
+    let machine = mirrored();
+    machine.ok(&["start", "tank"]);
+    put(&machine, "second", 2);
+    fs::copy(machine.path("b"), machine.path("copy")).unwrap();
+    put(&machine, "third", 3);
+    machine.ok(&["stop", "tank"]);
+    fs::rename(machine.path("copy"), machine.path("b")).unwrap();
+    let said = machine.run(&["start", "tank"]);
+    assert!(said.status.success());
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("is older than pool 'tank'"), "{said}");
+    assert!(machine.ok(&["events", "tank"]).contains("is older than the pool"));
+    well(&machine);
+    machine.ok(&["stop", "tank"]);
+    // All of it is on the one that was old.
+    without(&machine, "a", || {
+        same(&machine, "first", 1);
+        same(&machine, "second", 2);
+        same(&machine, "third", 3);
+    });
+    // Which is no older than the other one from then on.
+    let said = machine.run(&["start", "tank"]);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(!said.contains("is older"), "{said}");
+    well(&machine);
+    machine.ok(&["stop", "tank"]);
+    machine.ok(&["verify", "tank"]);
+}

@@ -342,3 +342,60 @@ fn a_device_that_was_cut_short_is_used_as_far_as_it_goes() {
     }
     machine.error_last(&["get", &format!("tank/data/{lost_name}"), "back"], 1);
 }
+
+#[test]
+fn devices_that_share_a_path_are_named_by_number() {
+    let machine = Machine::new();
+    machine.ok(&[
+        "pool",
+        "create",
+        "tank",
+        "--tier",
+        "fast=a:64M",
+        "--tier",
+        "slow=b:96M,c:96M",
+    ]);
+    machine.ok(&["fs", "create", "tank/data"]);
+    (1..=3).for_each(|number| put(&machine, &format!("f{number}"), number));
+    machine.ok(&["demote", "tank/data", "--wait"]);
+    machine.ok(&["stop", "tank"]);
+    fs::rename(machine.path("b"), machine.path("away")).unwrap();
+    machine.ok(&["start", "tank", "--degraded"]);
+    // What has no other copy keeps the missing one in the pool, and the new one is where it was.
+    let error = machine.error_last(&["pool", "replace", "tank", "b", "b:96M", "--wait"], 1);
+    for words in [
+        "'device:1' and 'device:3' are both in the pool",
+        "'terrace pool remove tank device:1' goes on",
+        "'terrace pool remove tank device:3' goes back",
+    ] {
+        assert!(error.contains(words), "{error}");
+    }
+    let shown = machine.ok(&["status", "tank"]);
+    for number in [1, 3] {
+        assert!(shown.contains(&format!("/b (device:{number})")), "{shown}");
+    }
+    assert!(!shown.contains("/c (device"), "{shown}");
+    for command in [
+        &["pool", "remove", "tank", "b", "-n"][..],
+        &["pool", "replace", "tank", "b", "b", "--force"],
+        &["pool", "resize", "tank", "b"],
+        &["evacuate", "tank", "b"],
+    ] {
+        let error = machine.error(command, 1);
+        assert!(
+            error.contains("'device:1' (missing) or 'device:3' (online)"),
+            "{error}"
+        );
+    }
+    let error = machine.error(&["pool", "replace", "tank", "device:1", "b", "--force"], 1);
+    assert!(
+        error.contains("is a device of this pool already, in use by its own daemon"),
+        "{error}"
+    );
+    machine.ok(&["pool", "remove", "tank", "device:3", "--wait"]);
+    machine.ok(&["stop", "tank"]);
+    fs::rename(machine.path("away"), machine.path("b")).unwrap();
+    machine.ok(&["start", "tank"]);
+    (1..=3).for_each(|number| same(&machine, &format!("f{number}"), number));
+    machine.ok(&["stop", "tank"]);
+}

@@ -60,5 +60,17 @@ impl Engine {
             (false, false) => format!("the pool was opened without {}", missing.join(", ")),
         };
         self.event("opened", &text);
+        for number in self.pool.outdated() {
+            self.event("device", &self.outdated_in_words(number));
+        }
+    }
+
+    /// What is said of a device that turned out to be older than the pool when that was opened.
+    pub(crate) fn outdated_in_words(&self, device: u16) -> String {
+        format!(
+            "'{}' is older than the pool, though nobody had noted it as away: it is an old copy, or lost what was written to it; it \
+             was taken as it is, and what it lacks is read from copies on other devices, or gives errors",
+            self.device_path(device)
+        )
     }
 }

@@ -62,36 +62,61 @@ pub struct LeavingPlan {
     pub obstacle: String,
     /// What will be worse than before although it can be; empty if nothing.
     pub warning: String,
+    /// What of the pool is lost by it for good, since the device that comes has it; empty if nothing.
+    pub loses: String,
 }
 
 impl Engine {
-    /// A device by its path or number.
+    /// A device by its path or number (`2`, `device:2`).
     ///
     /// # Errors
-    /// `Invalid` if there is none.
+    /// `Invalid` if there is none, or if there are several at that path: a device that is gone, and the one in its place.
     pub fn find_device(&self, name: &str) -> Result<DeviceInfo, EngineError> {
+        let found = self.devices_at(name);
+        if let [first, second, ..] = &found[..] {
+            return Err(EngineError::Invalid(format!(
+                "two devices of the pool have the path '{name}': name one by its number, 'device:{}' ({}) or 'device:{}' ({})",
+                first.number, first.state, second.number, second.state
+            )));
+        }
         let devices = self.pool.devices();
-        let real = std::fs::canonicalize(name).ok();
-        let is_it = |info: &&DeviceInfo| {
-            info.path == name
-                || Path::new(&info.path) == Path::new(name)
-                || real.is_some() && std::fs::canonicalize(&info.path).ok() == real
-        };
-        let by_path = devices.iter().find(is_it);
         let by_number = || {
-            let number = name.parse::<u16>().ok()?;
-            devices.iter().find(|info| info.number == number)
+            let number = name.strip_prefix("device:").unwrap_or(name);
+            let number = number.parse::<u16>().ok()?;
+            devices.iter().find(|info| info.number == number).cloned()
         };
-        by_path.or_else(by_number).cloned().ok_or_else(|| {
+        found.into_iter().next().or_else(by_number).ok_or_else(|| {
             let paths: Vec<_> = devices
                 .iter()
-                .map(|info| format!("{} ({})", info.path, info.number))
+                .map(|info| format!("{} (device:{})", info.path, info.number))
                 .collect();
             EngineError::Invalid(format!(
                 "the pool has no device '{name}'; its devices are {}",
                 paths.join(", ")
             ))
         })
+    }
+
+    /// The devices that are, or were last seen, at a path.
+    fn devices_at(&self, path: &str) -> Vec<DeviceInfo> {
+        let real = std::fs::canonicalize(path).ok();
+        let is_it = |info: &DeviceInfo| {
+            info.path == path
+                || Path::new(&info.path) == Path::new(path)
+                || real.is_some() && std::fs::canonicalize(&info.path).ok() == real
+        };
+        let mut devices = self.pool.devices();
+        devices.retain(|info| info.state != DeviceState::Removed && is_it(info));
+        devices
+    }
+
+    /// What a device is called where it must be told from all others: its path, or its number if another one has that path.
+    pub(crate) fn device_name(&self, device: u16) -> String {
+        let path = self.device_path(device);
+        match self.devices_at(&path).len() {
+            0 | 1 => path,
+            _ => format!("device:{device}"),
+        }
     }
 
     pub(crate) fn device_path(&self, device: u16) -> String {
@@ -203,15 +228,17 @@ impl Engine {
         let path = spec.path.to_string_lossy();
         let is_ours =
             || terrace_pool::is_pool_member(&spec.path).is_some_and(|name| name == self.pool.name());
-        match self.find_device(&path) {
-            Ok(info) if info.state == DeviceState::Online && is_ours() => Err(is_own(&path)),
-            _ => Ok(()),
+        // One that is gone may have had the same path.
+        let is_used = |info: &DeviceInfo| info.state == DeviceState::Online;
+        match self.devices_at(&path).iter().any(is_used) && is_ours() {
+            true => Err(is_own(&path)),
+            false => Ok(()),
         }
     }
 
     /// Removes the file that was made for a device, unless that joined the pool before something else failed.
     pub(crate) fn remove_made(&self, path: &Path) {
-        if path.is_file() && self.find_device(&path.to_string_lossy()).is_err() {
+        if path.is_file() && self.devices_at(&path.to_string_lossy()).is_empty() {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -393,6 +420,7 @@ impl Engine {
             room_bytes,
             obstacle,
             warning,
+            loses: String::new(),
         }
     }
 
@@ -649,11 +677,11 @@ impl Engine {
                  read, everything else can; give it its size back, or {} moves what can be read off it and names the rest",
                 device.path,
                 format_size(cut_off),
-                self.ways_off(known.as_ref(), &device.path)
+                self.ways_off(known.as_ref(), &self.device_name(device.number))
             );
         }
         if device.state != "missing" {
-            let ways = self.ways_off(known.as_ref(), &device.path);
+            let ways = self.ways_off(known.as_ref(), &self.device_name(device.number));
             let why = known.and_then(|known| known.failure);
             let why = why.map_or_else(String::new, |why| format!(" ({why})"));
             return format!(
@@ -701,7 +729,7 @@ pub(crate) const END_WITHOUT_IN_WORDS: &str = "the newest part of the log may ha
 
 fn is_own(path: &str) -> EngineError {
     EngineError::Invalid(format!(
-        "'{path}' is a device of this pool already; name another one"
+        "'{path}' is a device of this pool already, in use by its own daemon; name another one"
     ))
 }
 

@@ -152,6 +152,8 @@ struct Emptying {
     gives_up: bool,
     pool: String,
     path: String,
+    /// What it is called in a command.
+    name: String,
     losses: Arc<Losses>,
     /// What has no readable copy is known; its files are being named.
     naming: Option<(DamageWalk, u64)>,
@@ -187,7 +189,7 @@ impl Emptying {
             text.push_str(&format!(
                 "; everything else was moved; 'terrace status {pool} --lost' lists all files; delete or restore them and \
                  try again, or take the device out without them by 'terrace pool remove {pool} {} --lost'",
-                self.path
+                self.name
             ));
             return Err(StoreError::Device(text.into()));
         }
@@ -372,7 +374,7 @@ impl Engine {
             _ => self.drain(device, true)?,
         }
         self.want(device, goal)?;
-        let path = self.device_path(device);
+        let (path, name) = (self.device_path(device), self.device_name(device));
         let reason = match goal {
             Goal::Remove | Goal::GiveUp => format!("emptying '{path}' to take it out of the pool"),
             Goal::Replace(new) => {
@@ -407,6 +409,7 @@ impl Engine {
                     gives_up: goal == Goal::GiveUp,
                     pool,
                     path,
+                    name,
                     losses,
                     naming: None,
                     room,
@@ -614,7 +617,8 @@ impl Engine {
         format!(
             "device '{}'{of_tier} takes nothing new, since it was to be emptied{more}: 'terrace evacuate {pool} {} --undo' puts \
              it to use again",
-            first.path, first.path
+            first.path,
+            self.device_name(first.number)
         )
     }
 

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use terrace_device::{Device, DeviceSpec};
-use terrace_pool::{DeviceInfo, DeviceState};
+use terrace_device::{Device, DeviceSpec, format_size};
+use terrace_pool::{DeviceInfo, DeviceState, SegmentRange};
 
 use crate::{
     Engine, EngineError, LeavingPlan,
@@ -40,7 +40,38 @@ impl Engine {
                 .filter(|words| !words.is_empty());
             plan.warning = warnings.collect::<Vec<_>>().join("; ");
         }
+        plan.loses = self.loses_in_words(new);
         Ok(plan)
+    }
+
+    /// What is lost where the device that is to come is one of this pool that is not in use, and has content of it that may lie
+    /// nowhere else.
+    fn loses_in_words(&self, new: &DeviceSpec) -> String {
+        let Some(number) = self.pool.member_at(&new.path) else {
+            return String::new();
+        };
+        let devices = self.pool.devices();
+        let Some(info) = devices.iter().find(|info| info.number == number) else {
+            return String::new();
+        };
+        let live_bytes = self.chunks.load_of(SegmentRange::whole(number)).live_bytes;
+        let files = self.status().lost.map_or(0, |lost| lost.files);
+        let has_copies = self.pool.copies_in(info.tier) > 1;
+        if info.state == DeviceState::Online || live_bytes == 0 || has_copies && files == 0 {
+            return String::new();
+        }
+        let (path, pool) = (new.path.display(), self.pool.name());
+        let of_it = match files {
+            0 => String::new(),
+            1 => ", of it parts of a file that nothing else has".to_owned(),
+            files => format!(", of it parts of {files} files that nothing else has"),
+        };
+        format!(
+            "'{path}' is device {number} of this pool, and {} of its content lies there{of_it}: what has no other copy is lost for \
+             good if it is overwritten; 'terrace stop {pool}' and 'terrace start {pool} --degraded' take the device in as it is, if it \
+             was not used without the others",
+            format_size(live_bytes),
+        )
     }
 
     /// Puts a new device in the place of another one, which is emptied and taken out. Returns the job.
@@ -131,7 +162,7 @@ impl Engine {
 
     /// What is in the pool behind a replacement that did not come to its end, and what to type.
     pub fn after_replacing(&self, old: u16, new: u16) -> String {
-        let (old, joined, pool) = (self.device_path(old), self.device_path(new), self.pool.name());
+        let (old, joined, pool) = (self.device_name(old), self.device_name(new), self.pool.name());
         // First the job: behind its end the device is gone.
         if let Some(job) = self.emptying_job(new) {
             return format!(

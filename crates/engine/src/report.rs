@@ -85,6 +85,7 @@ impl Engine {
     fn tier_status(&self) -> Vec<TierStatus> {
         let space = self.store.space();
         let devices = self.pool.devices();
+        let outdated = self.pool.outdated();
         let segment_bytes = u64::from(self.pool.segment_bytes());
         let tiers = self.pool.tiers().into_iter().enumerate();
         tiers
@@ -106,6 +107,7 @@ impl Engine {
                         number: device.number,
                         leaving: self.leaving_in_words(device.number),
                         behind: device.presence == Presence::Behind,
+                        outdated: outdated.contains(&device.number),
                     })
                     .collect();
                 TierStatus {

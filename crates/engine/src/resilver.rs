@@ -397,6 +397,10 @@ impl Engine {
             }
             _ => format!("'terrace scrub {}' brings it up to date", self.pool.name()),
         };
+        let outdated = self.pool.outdated();
+        if let Some(old) = behind.iter().find(|device| outdated.contains(&device.number)) {
+            return format!("device {}{more}; {going_on}", self.outdated_in_words(old.number));
+        }
         format!("device '{}'{more} came back or is new; {going_on}", first.path)
     }
 }

@@ -170,6 +170,9 @@ pub struct DeviceStatus {
     /// It was away, or is new, and may lack content that is to have a copy on it.
     #[serde(default)]
     pub behind: bool,
+    /// It turned out to be older than the pool when that was opened, though nobody had noted it as away.
+    #[serde(default)]
+    pub outdated: bool,
 }
 
 /// Work in the background.

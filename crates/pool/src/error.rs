@@ -35,8 +35,8 @@ pub enum PoolError {
     /// A device that was absent while the pool was changed.
     #[error(
         "{path} is out of date: its label has generation {generation}, the pool '{pool}' is at {newest}; it was absent \
-         while the pool was in use, or is an old copy; open the pool without it ('terrace start {pool} --degraded') and put it \
-         in again with 'terrace pool replace {pool} {path} {path} --force'"
+         while the pool was in use, or is an old copy; if there is a newer one, put that in its place; if not, 'terrace start {pool} \
+         --degraded' takes this one in and keeps what it has: what it lacks is read from copies on other devices, or gives errors"
     )]
     StaleDevice {
         /// The device.

@@ -23,7 +23,7 @@ use crate::layout::{
 };
 use crate::member::OpenDevice;
 use crate::presence::{self, Presence, Standing, standing};
-use crate::roots::Roots;
+use crate::roots::{HOLDERS_MAX, Roots};
 use crate::signature::recognise;
 use crate::{Parallelism, Pool, PoolError, PoolState, TierSettings};
 
@@ -167,6 +167,14 @@ impl Pool {
         let mut begun = Vec::new();
         let mut complete = true;
         let mut returned = Vec::new();
+        let mut outdated = Vec::new();
+        let known: Vec<u16> = found
+            .iter()
+            .filter_map(|(_, copies)| match standing(&label, copies) {
+                Some(Standing::Current(member) | Standing::Returned(member)) => Some(member.number),
+                _ => None,
+            })
+            .collect();
         let mut open: Vec<Arc<OpenDevice>> = Vec::new();
         for (device, copies) in found {
             let Some(own) = copies.newest() else { continue };
@@ -186,10 +194,21 @@ impl Pool {
                     returned.push(member.number);
                     member
                 }
-                // It is the older one, whatever it was used for.
-                Some(Standing::Unknown(_)) if options.degraded => {
-                    tracing::warn!(device = device.path(), "out of date, left alone");
+                // It is the older one, whatever it was used for, and beside the device itself a copy.
+                Some(Standing::Unknown(member)) if options.degraded && known.contains(&member.number) => {
+                    tracing::warn!(
+                        device = device.path(),
+                        "an old copy of a device that is there, left alone"
+                    );
                     continue;
+                }
+                // Content that has no other copy may lie on it, and each read says whether it is what the pool wrote: it
+                // is kept, as one that was away, which the labels call it before anything is changed.
+                Some(Standing::Unknown(member)) if options.degraded => {
+                    tracing::warn!(device = device.path(), "out of date, taken as one that was away");
+                    returned.push(member.number);
+                    outdated.push(member.number);
+                    member
                 }
                 Some(Standing::Unknown(_)) => {
                     return Err(PoolError::StaleDevice {
@@ -253,15 +272,27 @@ impl Pool {
                 missing,
             });
         }
-        let roots = Roots::load(&open, &label.pool_id, &returned);
+        let with_old_label = outdated.clone();
+        let mut roots = Roots::load(&open, &label.pool_id, &returned);
+        if !options.accept_stale {
+            let lagging = roots.left_behind(&root_holders_of(&label, &returned));
+            if !lagging.is_empty() {
+                tracing::warn!(devices = ?lagging, "their roots are older than the pool, taken as devices that were away");
+                returned.extend(&lagging);
+                outdated.extend(&lagging);
+                roots = Roots::load(&open, &label.pool_id, &returned);
+            }
+        }
+        let mut changed = !missing.is_empty() || !outdated.is_empty();
         let mut next = Label {
             state: PoolState::Active,
-            generation: generation + 1 + if missing.is_empty() { 0 } else { UNSEEN_GENERATIONS },
+            generation: generation + 1 + if changed { UNSEEN_GENERATIONS } else { 0 },
             ..label.clone()
         };
-        let mut changed = !missing.is_empty();
         for (member, before) in next.members.iter_mut().zip(&label.members) {
-            if !open.iter().any(|device| device.number == member.number) {
+            // An old one is taken back by whoever has completed its log: until then a power cut leaves one that was away.
+            let is_out = outdated.contains(&member.number);
+            if is_out || !open.iter().any(|device| device.number == member.number) {
                 *member = presence::absent(before, &label, &begun);
             } else if returned.contains(&member.number) && !before.is_absent() {
                 member.set_presence(Presence::Behind);
@@ -273,6 +304,8 @@ impl Pool {
         let pool = Self::assemble(label, open, roots, options.read_only, options.parallelism);
         pool.tried_generation.store(generation, Ordering::Relaxed);
         *pool.returned.lock() = returned;
+        *pool.outdated.lock() = outdated;
+        *pool.with_old_label.lock() = with_old_label;
         if !options.read_only {
             if changed || complete && was_active {
                 // Written by whoever finds that the pool opens: what does not open without a device was not used without it. Also
@@ -304,6 +337,8 @@ impl Pool {
             tried_generation: AtomicU64::new(label.generation),
             lacking: Mutex::default(),
             returned: Mutex::default(),
+            outdated: Mutex::default(),
+            with_old_label: Mutex::default(),
             pending: Mutex::default(),
             label: RwLock::new(label),
             open: RwLock::new(Arc::new(open)),
@@ -342,6 +377,19 @@ fn choose_label(found: &[(Arc<dyn Device>, LabelCopies)]) -> Result<Label, PoolE
     };
     let label = newest(LabelCopies::confirmed).or_else(|| newest(LabelCopies::newest));
     Ok(label.unwrap_or(first).clone())
+}
+
+/// The devices that roots are written to as long as all are there that were, and were not away.
+fn root_holders_of(label: &Label, returned: &[u16]) -> Vec<u16> {
+    let mut holders: Vec<&Member> = label
+        .members
+        .iter()
+        .filter(|member| !member.is_absent())
+        .collect();
+    holders.sort_by_key(|member| (member.tier, member.number));
+    holders.truncate(HOLDERS_MAX);
+    let numbers = holders.into_iter().map(|member| member.number);
+    numbers.filter(|number| !returned.contains(number)).collect()
 }
 
 /// Refuses devices of which some were used without the others, and these without them: each has what the others lack.

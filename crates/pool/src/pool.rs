@@ -62,6 +62,10 @@ pub struct Pool {
     pub(crate) lacking: Mutex<Vec<u16>>,
     /// Devices that were away until this opening; see [`Pool::take_back`].
     pub(crate) returned: Mutex<Vec<u16>>,
+    /// Those of them that are older than the pool though nobody noted them as away; see [`Pool::outdated`].
+    pub(crate) outdated: Mutex<Vec<u16>>,
+    /// Those of these that were told by their labels.
+    pub(crate) with_old_label: Mutex<Vec<u16>>,
     /// What the labels are to say once the pool proved to open; see [`Pool::settle_roots`].
     pub(crate) pending: Mutex<Option<Label>>,
     /// Devices that are there, ascending by number.
@@ -240,7 +244,19 @@ impl Pool {
         self.returned.lock().clone()
     }
 
-    /// These, and those that were away before and have not got yet what they missed.
+    /// Those of the returned that no label had called absent: a copy of the device that was made some time ago, or one that lost
+    /// what was written to it.
+    pub fn outdated(&self) -> Vec<u16> {
+        self.outdated.lock().clone()
+    }
+
+    /// Those of them that have an older label, so that they lack whatever came after the opening that wrote it. One that is told by
+    /// its root alone may have refused that root, and have all else.
+    pub fn outdated_by_label(&self) -> Vec<u16> {
+        self.with_old_label.lock().clone()
+    }
+
+    /// Those that were away until this opening, and those that were before and have not got yet what they missed.
     pub fn returning(&self) -> Vec<u16> {
         let mut numbers = self.returned();
         let label = self.label.read().clone();

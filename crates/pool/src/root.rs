@@ -51,6 +51,8 @@ pub(crate) enum NoRoot {
 pub(crate) struct RootSlots {
     /// The newest valid root and its slot.
     pub(crate) newest: Option<(usize, Root)>,
+    /// The generation of the newest one in the other slot.
+    pub(crate) older: Option<u64>,
     /// Both copies of its slot hold it.
     pub(crate) whole: bool,
     /// The newest root that a newer program wrote.
@@ -152,10 +154,15 @@ pub(crate) fn decode_root(bytes: &[u8], pool: &PoolId) -> Result<Root, NoRoot> {
 /// Reads both slots of a device, and both copies of each.
 pub(crate) fn read_root_slots(device: &dyn Device, pool: &PoolId) -> RootSlots {
     let mut slots = RootSlots::default();
+    let mut best = [None; ROOT_OFFSETS.len()];
     for (slot, copies) in ROOT_OFFSETS.iter().enumerate() {
         for offset in copies {
             let newest = slots.newest.as_ref().map(|(_, newest)| newest.generation);
-            match read_slot(device, *offset, pool) {
+            let found = read_slot(device, *offset, pool);
+            if let Slot::Root(root) = &found {
+                best[slot] = best[slot].max(Some(root.generation));
+            }
+            match found {
                 Slot::Root(root) if newest == Some(root.generation) => slots.whole = true,
                 Slot::Root(root) if newest.is_some_and(|newest| newest > root.generation) => {}
                 Slot::Root(root) => {
@@ -177,5 +184,7 @@ pub(crate) fn read_root_slots(device: &dyn Device, pool: &PoolId) -> RootSlots {
             }
         }
     }
+    let newest = slots.newest.as_ref().map(|(slot, _)| *slot);
+    slots.older = newest.and_then(|newest| best[1 - newest]);
     slots
 }

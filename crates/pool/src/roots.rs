@@ -11,7 +11,7 @@ use crate::root::{NewerRoot, ROOT_BYTES_MAX, encode_root, read_root_slots};
 use crate::{DeviceState, Pool, PoolError, PoolId};
 
 /// Devices that a root is written to.
-const HOLDERS_MAX: usize = 4;
+pub(crate) const HOLDERS_MAX: usize = 4;
 /// How far the generation jumps over roots that may be there but could not be read, or are on a device that is not there.
 const UNREAD_GENERATIONS: u64 = 1 << 16;
 
@@ -24,6 +24,8 @@ pub(crate) struct Roots {
     newest: Option<Vec<u8>>,
     /// Per device: the slot and the generation of its newest valid root.
     slots: Vec<(u16, usize, u64)>,
+    /// When the pool was opened: the highest generation that stood in the other slot of a device, of those that were not away.
+    before: Option<u64>,
     /// Devices on which only one copy of a slot holds their newest root: a power cut came between the two.
     halves: Vec<u16>,
     /// The roots of devices that were away.
@@ -71,6 +73,9 @@ impl Roots {
                 false => &mut newer,
             };
             *newer = (*newer).max(slots.newer);
+            if !returned.contains(&device.number) {
+                roots.before = roots.before.max(slots.older);
+            }
             if let Some((slot, root)) = slots.newest {
                 roots.slots.push((device.number, slot, root.generation));
                 if !slots.whole {
@@ -104,6 +109,19 @@ impl Roots {
         }
         roots.lost = !roots.unsure.is_empty() && roots.newest.is_none();
         roots
+    }
+
+    /// Of these devices, all of which are to hold roots, those that lack one that was complete. The slots of a device are written in
+    /// turn, and in none of them before the root that came before is on every device that takes it: so whatever comes between
+    /// two roots, a device has the older one of any other at least. One that has not is a copy that was made before, or lost
+    /// what it said was durable, or refused that root. Nothing is known of one without any, and of one of which not all could be read.
+    pub(crate) fn left_behind(&self, holders: &[u16]) -> Vec<u16> {
+        let is_unsure = |number: u16| self.unsure.iter().any(|(device, ..)| *device == number);
+        let lacks = |number: &&u16| {
+            let newest = self.slot_of(**number).map(|(_, newest)| newest);
+            newest.is_some() && newest < self.before && !is_unsure(**number)
+        };
+        holders.iter().filter(lacks).copied().collect()
     }
 
     /// The slot to be written next on a device: never the one with its newest valid root.
@@ -187,6 +205,15 @@ impl Pool {
         self.repeat_root_locked(&mut roots, except.as_slice())
     }
 
+    /// Writes the newest root into the other slots too, at the end of an opening: a copy of a device that was made before then has
+    /// an older root than any slot of the others, by which the next opening tells it.
+    ///
+    /// # Errors
+    /// As [`write_root`](Self::write_root); nothing relies on it.
+    pub fn repeat_last_root(&self) -> Result<(), PoolError> {
+        self.repeat_root(None)
+    }
+
     /// The same by whoever holds the roots.
     pub(crate) fn repeat_root_locked(&self, roots: &mut Roots, except: &[u16]) -> Result<(), PoolError> {
         match roots.newest.clone() {
@@ -232,24 +259,32 @@ impl Pool {
         roots.generation += 1;
         let bytes = encode_root(&self.id(), roots.generation, payload);
         let mut failure = None;
-        let mut written = Vec::new();
-        for device in &holders {
-            let slot = roots.next_slot(device.number);
-            match write_slot(device, slot, &bytes) {
-                Ok(()) => written.push((device.clone(), slot)),
-                Err(error) => failure = Some(error),
-            }
-        }
         let counts = |device: &&Arc<OpenDevice>| !of_the_past.contains(&device.number);
         let wanted = holders.iter().filter(counts).count().min(2);
         let mut holding = 0;
-        for (device, slot) in written {
-            match device.flush() {
-                Ok(()) => {
-                    roots.set_slot(device.number, slot);
-                    holding += usize::from(counts(&&device));
+        // Those first that lack the last one, by a crash or because they refused it: as long as the others have it in a slot that is
+        // not the older one, these do not look like devices that missed it (`left_behind`).
+        let generation_of = |device: &Arc<OpenDevice>| roots.slot_of(device.number).map(|(_, newest)| newest);
+        let newest = holders.iter().filter_map(generation_of).max();
+        let lags = |device: &&Arc<OpenDevice>| generation_of(device) < newest;
+        let (lagging, current): (Vec<_>, Vec<_>) = holders.iter().partition(lags);
+        for devices in [lagging, current] {
+            let mut written = Vec::new();
+            for device in devices {
+                let slot = roots.next_slot(device.number);
+                match write_slot(device, slot, &bytes) {
+                    Ok(()) => written.push((device.clone(), slot)),
+                    Err(error) => failure = Some(error),
                 }
-                Err(error) => failure = Some(error),
+            }
+            for (device, slot) in written {
+                match device.flush() {
+                    Ok(()) => {
+                        roots.set_slot(device.number, slot);
+                        holding += usize::from(counts(&&device));
+                    }
+                    Err(error) => failure = Some(error),
+                }
             }
         }
         if holding == 0 || holding < wanted {

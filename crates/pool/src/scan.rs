@@ -10,7 +10,7 @@ use crate::label::Label;
 use crate::labels::LabelCopies;
 use crate::open::describe_missing;
 use crate::presence::{Standing, standing};
-use crate::{PoolId, PoolState};
+use crate::{Pool, PoolId, PoolState};
 
 /// A device with a label.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,12 +51,17 @@ pub struct FoundPool {
 }
 
 impl FoundPool {
-    /// The paths to open it with: of every device that is not stale. Those that were used apart from each other are all
-    /// among them: whoever opens it refuses them together.
+    /// The paths to open it with: of every device that is not stale, and of a stale one where there is no other of its number:
+    /// whoever opens it refuses that, or takes what it has. Those that were used apart from each other are all among them:
+    /// whoever opens it refuses them together.
     pub fn paths(&self) -> Vec<PathBuf> {
+        let is_known = |number: u16| {
+            let mut known = self.devices.iter().filter(|device| !device.stale);
+            known.any(|device| device.number == number)
+        };
         self.devices
             .iter()
-            .filter(|device| !device.stale)
+            .filter(|device| !device.stale || !is_known(device.number))
             .map(|device| device.path.clone())
             .collect()
     }
@@ -154,6 +159,19 @@ pub fn is_pool_member(path: &Path) -> Option<String> {
     let copies = LabelCopies::read(device.as_ref());
     let label = copies.newest()?;
     (label.state != PoolState::Destroyed).then(|| label.pool_name.clone())
+}
+
+impl Pool {
+    /// The number of the device of this pool that is at `path`, whatever its age, by its label.
+    pub fn member_at(&self, path: &Path) -> Option<u16> {
+        let device = peek_path(path).ok()?;
+        let copies = LabelCopies::read(device.as_ref());
+        let label = copies.newest().filter(|label| label.pool_id == self.id())?;
+        let own = label.own()?;
+        let members = &self.label.read().members;
+        let member = members.iter().find(|member| member.id == own.id);
+        member.map(|member| member.number)
+    }
 }
 
 fn fits(path: &Path) -> bool {

@@ -109,7 +109,7 @@ fn of_three_devices_two_may_be_away_at_a_time_as_long_as_one_knows_of_all() {
 }
 
 #[test]
-fn an_old_label_that_tells_nothing_is_refused_and_left_alone_where_devices_may_be_missing() {
+fn an_old_label_that_tells_nothing_is_refused_and_taken_as_away_where_devices_may_be_missing() {
     let shelf = made(2);
     let before = shelf.after_power_cut(shelf.events(), 0);
     open(shelf.all()).unwrap().set_property("a", Some("b")).unwrap();
@@ -117,9 +117,13 @@ fn an_old_label_that_tells_nothing_is_refused_and_left_alone_where_devices_may_b
     devices.extend(before.devices(&[1]));
     let error = open(devices.clone()).unwrap_err();
     assert!(matches!(&error, PoolError::StaleDevice { .. }), "{error}");
-    assert!(error.to_string().contains("pool replace tank"), "{error}");
+    // What is there alone must not be lost by following the advice.
+    assert!(error.to_string().contains("start tank --degraded"), "{error}");
+    assert!(!error.to_string().contains("--force"), "{error}");
     let pool = settled(devices, degraded()).unwrap();
-    assert_eq!(pool.devices()[1].state, DeviceState::Missing);
+    assert_eq!((pool.returned(), pool.outdated()), (vec![1], vec![1]));
+    assert_eq!(pool.devices()[1].presence, Presence::Behind);
+    assert_eq!(pool.property("a").as_deref(), Some("b"));
 }
 
 #[test]

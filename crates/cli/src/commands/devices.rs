@@ -93,18 +93,30 @@ pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
             old,
             new,
             force,
+            yes,
             dry_run,
             waiting,
         } => {
-            let arguments = json!({
-                "device": absolute(&old), "new": absolute_spec(&new)?, "force": force, "wait": waiting.waits(),
-                "dry_run": dry_run,
-            });
-            if dry_run {
-                let plan = Client::open(&session.places, &pool)?.call("device_replace", arguments)?;
-                return say_plan(session, &pool, &old, &plan, "replace", "replaced");
+            let spec = absolute_spec(&new)?;
+            let arguments = |dry_run| {
+                json!({
+                    "device": absolute(&old), "new": spec, "force": force, "wait": waiting.waits(), "dry_run": dry_run,
+                })
+            };
+            if dry_run || force {
+                let plan = Client::open(&session.places, &pool)?.call("device_replace", arguments(true))?;
+                let loses = plan["loses"].as_str().unwrap_or_default();
+                if dry_run {
+                    if !loses.is_empty() && !session.json {
+                        eprintln!("terrace: {loses}");
+                    }
+                    return say_plan(session, &pool, &old, &plan, "replace", "replaced");
+                }
+                if !loses.is_empty() {
+                    output::confirm(&format!("replace '{old}' by '{new}': {loses}"), yes)?;
+                }
             }
-            let done = call_warned(session, &pool, "device_replace", logged(arguments))?;
+            let done = call_warned(session, &pool, "device_replace", logged(arguments(false)))?;
             say_job(
                 session,
                 &done,
@@ -313,9 +325,10 @@ fn say_job(session: &Session, done: &Value, waited: bool, said: &str) -> Result<
     }
 }
 
-/// The daemon lives elsewhere: relative paths are resolved here. Numbers stay.
+/// The daemon lives elsewhere: relative paths are resolved here. Numbers stay, `2` as well as `device:2`.
 fn absolute(device: &str) -> String {
-    let is_number = device.chars().all(|c| c.is_ascii_digit()) && !Path::new(device).exists();
+    let number = device.strip_prefix("device:").unwrap_or(device);
+    let is_number = number.chars().all(|c| c.is_ascii_digit()) && !Path::new(device).exists();
     match std::path::absolute(device) {
         Ok(path) if !is_number => path.display().to_string(),
         _ => device.to_owned(),

@@ -255,6 +255,7 @@ fn import(
         }
         let id = terrace_pool::format_id(&found.id);
         let paths = found.paths();
+        let given = paths.clone();
         let mut row =
             json!({ "name": found.name, "id": id, "devices": paths, "imported": false, "importable": false });
         let state = format!("{:?}", found.state).to_lowercase();
@@ -281,7 +282,7 @@ fn import(
             left_out: found
                 .missing_paths
                 .iter()
-                .filter(|path| path.exists())
+                .filter(|path| path.exists() && !given.contains(path))
                 .cloned()
                 .collect(),
             ..KnownPool::default()
@@ -330,7 +331,7 @@ fn import(
                 known.left_out = found
                     .missing_paths
                     .iter()
-                    .filter(|path| path.exists())
+                    .filter(|path| path.exists() && !given.contains(path))
                     .cloned()
                     .collect();
                 engine
@@ -437,13 +438,26 @@ pub fn start(session: &Session, pool: &str, accepted: Accepted) -> Result<ExitCo
     for failure in &not_restored {
         eprintln!("terrace: {failure}");
     }
-    if accepted.degraded && !retry {
+    if !retry {
         // What it does without is known now, and not only to who asks.
         let mut client = Client::open(&session.places, pool)?;
         let status = client.call("status", json!({}))?;
-        if let (Some("degraded"), Some(detail)) = (status["state"].as_str(), status["state_detail"].as_str())
-        {
+        if let (true, Some("degraded"), Some(detail)) = (
+            accepted.degraded,
+            status["state"].as_str(),
+            status["state_detail"].as_str(),
+        ) {
             eprintln!("terrace: pool '{pool}' is degraded: {detail}");
+        }
+        let tiers = status["tiers"].as_array().into_iter().flatten();
+        let devices = tiers.flat_map(|tier| tier["devices"].as_array().into_iter().flatten());
+        for device in devices.filter(|device| device["outdated"] == json!(true)) {
+            let path = device["path"].as_str().unwrap_or_default();
+            eprintln!(
+                "terrace: device '{path}' is older than pool '{pool}': an old copy, or it lost what was written to it; it was taken as \
+                 it is, and 'terrace status {pool}' says how it is brought up to date; 'terrace scrub {pool}' names what it lacks and no \
+                 other device has"
+            );
         }
     }
     Ok(match not_restored.is_empty() {

@@ -236,6 +236,7 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
     }
     output::line("")?;
     let mut rows = Vec::new();
+    let all: Vec<_> = status.tiers.iter().flat_map(|tier| &tier.devices).collect();
     for tier in &status.tiers {
         rows.push(vec![
             tier.name.clone(),
@@ -248,7 +249,11 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
         ]);
         for device in &tier.devices {
             rows.push(vec![
-                format!("  {}", device.path),
+                // Of a device that is gone and the one in its place the path tells nothing.
+                match all.iter().filter(|other| other.path == device.path).count() {
+                    0 | 1 => format!("  {}", device.path),
+                    _ => format!("  {} (device:{})", device.path, device.number),
+                },
                 device.state.clone(),
                 size(device.size_bytes),
                 size(device.used_bytes),

@@ -333,7 +333,7 @@ fn warn_before(warning: &str, parameters: &Parameters, exchange: &mut Exchange) 
 fn plan_json(plan: &LeavingPlan, state: &str) -> Value {
     json!({
         "path": plan.path, "tier": plan.tier, "live_bytes": plan.live_bytes, "room_bytes": plan.room_bytes,
-        "obstacle": plan.obstacle, "warning": plan.warning, "state": state,
+        "obstacle": plan.obstacle, "warning": plan.warning, "loses": plan.loses, "state": state,
     })
 }
 

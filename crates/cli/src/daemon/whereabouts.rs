@@ -35,7 +35,9 @@ pub fn device_paths(known: &KnownPool) -> Vec<PathBuf> {
         if more.is_empty() {
             let mut listed = found.paths();
             let stale = found.devices.iter().filter(|device| device.stale);
-            listed.extend(stale.map(|device| device.path.clone()));
+            let stale = stale.map(|device| device.path.clone());
+            let others: Vec<PathBuf> = stale.filter(|path| !is_among(path, &listed)).collect();
+            listed.extend(others);
             if !found.missing.is_empty() {
                 let others = noted.into_iter().filter(|path| !is_among(path, &listed));
                 let others: Vec<PathBuf> = others.collect();
