@@ -223,9 +223,10 @@ impl Volume {
     ) -> Result<(), FsError> {
         self.live.writable()?;
         let old_bytes = self.size_bytes();
-        if size_bytes < old_bytes {
-            // What goes can be more than one commit takes; the sizes change in one.
-            self.discard(size_bytes, old_bytes - size_bytes)?;
+        // What goes can be more than one commit takes: all but the first portion goes before the sizes change, and that one with them.
+        let ends = self.live.ends_on_the_way(&self.object, size_bytes, old_bytes)?;
+        if let Some(end) = ends.last() {
+            self.discard(*end, old_bytes - end)?;
         }
         self.live.take_metadata_always(1, OfReserve::Removals)?;
         {
