@@ -67,14 +67,19 @@ pub(crate) enum OfReserve {
 }
 
 impl OfReserve {
-    /// Eighths of the reserve that such changes may use in any case since there was room, and those that are left where they use more.
-    fn eighths(self) -> (u64, u64) {
+    /// Eighths of the reserve that stay free but for a few changes.
+    fn eighths_left(self) -> u64 {
         match self {
-            Self::Changes => (1, 5),
-            Self::Removals => (2, 3),
+            Self::Changes => 5,
+            Self::Removals => 3,
         }
     }
 }
+
+/// Of the reserve, what a few changes may use however little is left, since there was room.
+const FEW_PART: u64 = 64;
+/// Of removals that free what they remove, one in so many bytes of records looks for room.
+const LOOK_BYTES: u64 = 64 * METADATA_BYTES;
 
 /// A region record in RAM; `None`: all holes.
 pub(crate) struct CachedRegion {
@@ -324,40 +329,42 @@ impl LiveDataset {
 
     /// `NoSpace` when changes have used the reserve as far as `part` allows, and nothing brings it back.
     fn spare_reserve(&self, bytes: u64, part: OfReserve) -> Result<(), FsError> {
-        // What nothing older holds is free when it is committed, and the log is asked before that.
-        if part == OfReserve::Removals && self.dataset.held().read().is_empty() {
+        let store = self.dataset.store();
+        let left = part.eighths_left();
+        if store.is_reserve_left(left) {
             return Ok(());
         }
-        let store = self.dataset.store();
         let relief = &self.dataset.environment().relief;
         let used = relief.of_reserve_bytes.fetch_add(bytes, Relaxed) + bytes;
-        let (share, left) = part.eighths();
-        if store.is_reserve_left(left) || used <= store.space().reserve_bytes / 8 * share {
+        // What nothing older holds is free when it is committed, and the log is asked before that: of many one looks for room, so that
+        // there is some for what brings it back.
+        let is_freed = part == OfReserve::Removals && self.dataset.held().read().is_empty();
+        if is_freed && used % LOOK_BYTES >= bytes {
             return Ok(());
         }
-        let refuse = || {
-            relief.of_reserve_bytes.fetch_sub(bytes, Relaxed);
-            Err(FsError::NoSpace)
-        };
         // Of many changes one after the other not each looks again through the whole pool.
-        if *self.reserve_missed.lock() == Some(store.newest()) {
-            return refuse();
-        }
-        self.commit()?;
-        let mut is_left = false;
-        let mut enough = || {
-            is_left = store.restore_reserve(left).unwrap_or(false);
-            is_left
-        };
-        if !enough() {
-            relief.make_room(&self.dataset, METADATA_BYTES, &mut enough);
-        }
-        if !is_left {
+        if *self.reserve_missed.lock() != Some(store.newest()) {
+            self.commit()?;
+            let mut is_left = false;
+            let mut enough = || {
+                is_left = store.restore_reserve(left).unwrap_or(false);
+                is_left
+            };
+            if !enough() {
+                relief.make_room(&self.dataset, METADATA_BYTES, &mut enough);
+            }
+            if is_left {
+                relief.of_reserve_bytes.store(0, Relaxed);
+                return Ok(());
+            }
             *self.reserve_missed.lock() = Some(store.newest());
-            return refuse();
         }
-        relief.of_reserve_bytes.store(0, Relaxed);
-        Ok(())
+        // A few work in any case.
+        if is_freed || used <= store.space().reserve_bytes / FEW_PART {
+            return Ok(());
+        }
+        relief.of_reserve_bytes.fetch_sub(bytes, Relaxed);
+        Err(FsError::NoSpace)
     }
 
     /// Takes room for `bytes` of dirty data; with room gone, commits what is dirty (its room was an upper bound), tries once
