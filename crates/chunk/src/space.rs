@@ -195,7 +195,10 @@ impl ChunkStore {
         let copies = self.pool.devices().len().clamp(1, 2) as u64;
         let records = self.tree.usage().memory_bytes as u64 * copies;
         let due = records / u64::from(self.pool.segment_bytes());
-        self.pool.free_segments() >= self.eighths(eighths) + due
+        let (free, all) = self.pool.usable_segments();
+        // Where a device fails what is full is not the pool: whoever writes there learns of that.
+        let reserve = Self::reserve_of(all).min(self.reserve_segments());
+        all == 0 || free >= (reserve * eighths).div_ceil(8) + due
     }
 
     /// Sets `bytes` aside beside the caller's `own`, leaving so many segments free.

@@ -345,15 +345,15 @@ impl LiveDataset {
         // Of many changes one after the other not each looks again through the whole pool.
         if *self.reserve_missed.lock() != Some(store.newest()) {
             self.commit()?;
-            let mut is_left = false;
+            let mut is_left = Ok(false);
             let mut enough = || {
-                is_left = store.restore_reserve(left).unwrap_or(false);
-                is_left
+                is_left = store.restore_reserve(left);
+                !matches!(is_left, Ok(false))
             };
             if !enough() {
                 relief.make_room(&self.dataset, METADATA_BYTES, &mut enough);
             }
-            if is_left {
+            if is_left? {
                 relief.of_reserve_bytes.store(0, Relaxed);
                 return Ok(());
             }

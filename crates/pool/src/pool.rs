@@ -321,10 +321,16 @@ impl Pool {
 
     /// Free segments on all devices that new data may be put on.
     pub fn free_segments(&self) -> u64 {
+        self.usable_segments().0
+    }
+
+    /// Free segments, and all, of the devices that can be written.
+    pub fn usable_segments(&self) -> (u64, u64) {
         let open = self.open.read().clone();
         let mut allocator = self.allocator.lock();
         allocator.set_usable(&open);
-        allocator.usable_counts(|_| true).free
+        let counts = allocator.usable_counts(|_| true);
+        (counts.free, counts.total)
     }
 
     /// Free segments that content can have, with as many copies as its tier keeps, each on a device of its own: what is
