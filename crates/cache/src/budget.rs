@@ -5,12 +5,14 @@
 //! delayed one after the other, however many wait at a time, so that what all of them write comes to what commits take (the
 //! write throttle of ZFS, which spaces its waiters in the same way). Who finds the dirty share full commits by itself, so that
 //! progress needs no background thread. What is let in counts from then on, not only when it is dirty: many who come at
-//! once would else all find room for one.
+//! once would else all find room for one. What others leave of their shares readers have meanwhile (`lending.rs`).
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
 };
+
+use crate::lending::Lent;
 
 const MIB: u64 = 1 << 20;
 /// The longest single delay of a writer.
@@ -37,6 +39,7 @@ pub struct Budget {
     /// What commits needed for a mebibyte lately, nanoseconds.
     commit_nanoseconds: AtomicU64,
     delays: AtomicBool,
+    pub(crate) lent: Lent,
 }
 
 impl Budget {
@@ -50,6 +53,7 @@ impl Budget {
             began: Instant::now(),
             commit_nanoseconds: AtomicU64::new(COMMIT_NANOSECONDS),
             delays: AtomicBool::new(true),
+            lent: Lent::default(),
         }
     }
 
@@ -64,9 +68,10 @@ impl Budget {
         self.limit.load(Relaxed)
     }
 
-    /// Changes the whole. Caches sized by their share are to be resized by their owners.
+    /// Changes the whole; nothing is lent then. Caches sized by their share are to be resized by their owners.
     pub fn set_limit(&self, limit_bytes: u64) {
         self.limit.store(limit_bytes, Relaxed);
+        self.lent.end();
     }
 
     /// Share of data written and not yet committed: three eighths.
@@ -74,9 +79,9 @@ impl Budget {
         (self.limit_bytes() / 8 * 3).max(1 << 20)
     }
 
-    /// Share of the read cache: a quarter.
+    /// Share of the read cache: a quarter, and what it is lent.
     pub fn read_cache_bytes(&self) -> u64 {
-        self.limit_bytes() / 4
+        self.limit_bytes() / 4 + self.lent.bytes()
     }
 
     /// Share of decoded objects, directories and region records: an eighth.
@@ -152,6 +157,11 @@ impl Budget {
     pub fn admit_always(&self, bytes: u64) -> Admitted<'_> {
         self.admitted.fetch_add(bytes, Relaxed);
         Admitted { budget: self, bytes }
+    }
+
+    /// What writers have of their share, with those who were let in and are not done.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        self.dirty_bytes().saturating_add(self.admitted.load(Relaxed))
     }
 
     /// By how much a writer of `bytes` is delayed now, beside others.

@@ -15,6 +15,7 @@ mod foreground;
 mod heat;
 mod heat_pages;
 mod heat_tables;
+mod lending;
 mod passing;
 mod read_ahead;
 mod read_cache;

@@ -17,23 +17,33 @@ const SLOTS_BITS: u32 = 16;
 pub(crate) struct Passing {
     /// Of each: some bits of which chunk, and in which round it passed.
     slots: Box<[AtomicU32]>,
-    /// Bytes that have passed.
+    /// The round in the upper sixteen bits, and the bytes that have passed in it: so it goes on where the cache's size changes.
     passed: AtomicU64,
 }
+
+const ROUND_SHIFT: u32 = 48;
 
 impl Passing {
     pub(crate) fn new() -> Self {
         Self {
             slots: (0..1 << SLOTS_BITS).map(|_| AtomicU32::new(0)).collect(),
-            passed: AtomicU64::new(0),
+            // From 1 on: an empty slot is of no round.
+            passed: AtomicU64::new(1 << ROUND_SHIFT),
         }
     }
 
     /// `bytes` of a chunk pass a cache of `capacity_bytes`; whether some of it did lately.
     pub(crate) fn note(&self, id: ChunkId, bytes: usize, capacity_bytes: u64) -> bool {
-        let passed = self.passed.fetch_add(bytes as u64, Relaxed);
-        // From 1 on: an empty slot is of no round.
-        let round = (passed / capacity_bytes.max(1) + 1) as u16;
+        let pass = |passed: u64| {
+            let (round, before) = (passed >> ROUND_SHIFT, passed & ((1 << ROUND_SHIFT) - 1));
+            let after = before + bytes as u64;
+            if after < capacity_bytes.min(1 << 40) {
+                return Some(round << ROUND_SHIFT | after);
+            }
+            Some(u64::from((round as u16).wrapping_add(1).max(1)) << ROUND_SHIFT)
+        };
+        let passed = self.passed.fetch_update(Relaxed, Relaxed, pass);
+        let round = (passed.unwrap_or_else(|passed| passed) >> ROUND_SHIFT) as u16;
         let mixed = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let slot = &self.slots[(mixed >> (64 - SLOTS_BITS)) as usize];
         let name = (mixed >> 16) as u16;

@@ -2,12 +2,14 @@
 //!
 //! Invariants: chunks are immutable, so nothing is ever invalidated; weight is bounded in bytes and the eviction
 //! (S3-FIFO, of `quick_cache`) resists scans. A small read of a large chunk that is not cached fetches and keeps only the
-//! blocks asked for; the whole chunk is admitted when it is asked for again while there is room, or for most of its
-//! blocks, so that random reads over much data neither amplify reads nor push out what is hot (`touches.rs`). Large reads
+//! blocks asked for; the whole chunk is admitted when it is asked for again while there is room (`touches.rs`). In a full cache
+//! never, however often it is asked for: blocks that are in use stay by themselves, and what else a whole chunk brings pushes out as much
+//! of others, so that nothing is gained for what is read. Large reads
 //! pass a full cache by, and are kept when they come again (`past.rs`). What was read ahead has a share of its own (`ahead.rs`) until its reader comes.
 
 pub(crate) mod in_order;
 mod past;
+mod sizes;
 
 use std::{
     hash::BuildHasherDefault,
@@ -16,6 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use quick_cache::{
     OptionsBuilder, Weighter,
     sync::{Cache, DefaultLifecycle},
@@ -23,6 +26,7 @@ use quick_cache::{
 use terrace_codec::NumberHasher;
 use terrace_store::{BLOCK_BYTES, BegunPart, ChunkId, ChunkPart, Store, StoreError};
 
+use self::sizes::Sizes;
 use crate::{
     ahead::{Ahead, Used},
     passing::Passing,
@@ -155,6 +159,7 @@ pub struct ReadCache {
     chunks: Cache<Key, Bytes, Size, BuildHasherDefault<NumberHasher>>,
     ahead: Ahead,
     capacity_bytes: AtomicU64,
+    sizes: Mutex<Sizes>,
     touches: Touches,
     passing: Passing,
     hits: AtomicU64,
@@ -165,11 +170,12 @@ impl ReadCache {
     /// Holds at most `capacity_bytes`.
     pub fn new(capacity_bytes: u64) -> Self {
         let (ahead_bytes, capacity_bytes) = shares(capacity_bytes);
-        let blocks = capacity_bytes / (BLOCK_BYTES as u64 + ENTRY_BYTES);
+        let blocks = (capacity_bytes / (BLOCK_BYTES as u64 + ENTRY_BYTES)).max(64);
         let shards = (capacity_bytes / SHARD_BYTES_MIN).clamp(SHARDS.0, SHARDS.1);
         let options = OptionsBuilder::new()
             .shards(1 << shards.ilog2())
-            .estimated_items_capacity(usize::try_from(blocks.max(64)).unwrap_or(usize::MAX))
+            .estimated_items_capacity(usize::try_from(blocks).unwrap_or(usize::MAX))
+            .ghost_allocation(sizes::NAMES_RATIO)
             .weight_capacity(capacity_bytes)
             .build()
             .unwrap_or_else(|_| unreachable!("both required options are given"));
@@ -179,10 +185,12 @@ impl ReadCache {
             BuildHasherDefault::default(),
             DefaultLifecycle::default(),
         );
+        let sizes = Sizes::new(chunks.num_shards() as u64, blocks, capacity_bytes);
         Self {
             chunks,
             ahead: Ahead::new(ahead_bytes),
             capacity_bytes: AtomicU64::new(capacity_bytes),
+            sizes: Mutex::new(sizes),
             touches: Touches::new(),
             passing: Passing::new(),
             hits: AtomicU64::new(0),
@@ -190,13 +198,26 @@ impl ReadCache {
         }
     }
 
-    /// Changes the limit.
-    pub fn set_capacity(&self, capacity_bytes: u64) {
-        let (ahead_bytes, capacity_bytes) = shares(capacity_bytes);
+    /// Changes the limit to what `capacity_bytes` says; what is too much leaves at once. It is asked while nobody else changes the
+    /// limit, so that the last of several who do so at a time sets what is right then.
+    pub fn set_capacity(&self, capacity_bytes: impl FnOnce() -> u64) {
+        let mut sizes = self.sizes.lock();
+        let (ahead_bytes, wanted_bytes) = shares(capacity_bytes());
         let used = self.ahead.set_capacity(ahead_bytes);
+        let capacity_bytes = sizes.change(wanted_bytes);
         self.capacity_bytes.store(capacity_bytes, Relaxed);
         self.chunks.set_capacity(capacity_bytes);
+        drop(sizes);
         self.insert_all(used);
+    }
+
+    /// Drops all content, for who wants reads to come from devices: tests and the simulator.
+    pub fn clear(&self) {
+        let sizes = self.sizes.lock();
+        let ahead_bytes = self.ahead.capacity_bytes();
+        drop((self.ahead.set_capacity(0), self.ahead.set_capacity(ahead_bytes)));
+        self.chunks.clear();
+        drop(sizes);
     }
 
     /// The content, if it is here.
@@ -463,16 +484,15 @@ impl ReadCache {
         self.chunks.weight() < self.capacity_bytes.load(Relaxed) / 4 * 3
     }
 
-    /// Counts a touch; whether the chunk has earned its place.
+    /// Whether the chunk has earned its place with this touch.
     fn touch(&self, id: ChunkId) -> bool {
-        self.touches.count(id, self.has_room())
+        self.has_room() && self.touches.count(id)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::touches::TOUCHES_WHEN_FULL;
     use terrace_store::{Compression, MemoryStore, Owner, Piece, Placement, Trial, Written};
 
     fn chunk(store: &MemoryStore, content: &[u8]) -> Written {
@@ -522,7 +542,7 @@ mod tests {
     }
 
     /// With the cache full of other chunks, blocks are kept by themselves: asked for again they are not fetched again, and
-    /// the chunk comes whole only when most of it was asked for.
+    /// nothing else of the chunk is.
     #[test]
     fn a_full_cache_keeps_the_blocks_that_were_asked_for() {
         let store = MemoryStore::new(64 << 20);
@@ -544,13 +564,12 @@ mod tests {
             assert!(now.hits > before.hits || before.misses == 64, "asked for again");
         }
         assert_eq!(cache.counters().misses, 65);
-        let asked = (4..32).take_while(|block| {
-            cache
-                .part(&store, id, block * 4096, wanted.len(), &mut part[..4096])
-                .unwrap();
-            !cache.contains(id)
-        });
-        assert_eq!(asked.count(), usize::from(TOUCHES_WHEN_FULL) - 2);
+        for block in 4..32 {
+            let part = &mut part[..4096];
+            cache.part(&store, id, block * 4096, wanted.len(), part).unwrap();
+            assert!(!cache.contains(id));
+        }
+        assert_eq!(cache.counters().misses, 65 + 28);
     }
 
     #[test]
@@ -635,6 +654,21 @@ mod tests {
             hits(&cache, 2_000_000..2_000_000 + fit * 8, &content);
             assert_eq!(hits(&cache, second, &content), fit / 4, "chunks of {bytes}");
         }
+    }
+
+    #[test]
+    fn a_cache_that_was_resized_often_keeps_what_is_read_again() {
+        let content = Bytes::from(vec![1; 4 << 10]);
+        let cache = ReadCache::new(16 << 20);
+        for round in 0..5000 {
+            cache.set_capacity(|| (16 << 20) + (round % 7 << 20));
+        }
+        cache.set_capacity(|| 16 << 20);
+        let fit = (16 << 20) / 8 * 7 / (4 << 10);
+        hits(&cache, 0..2 * fit, &content);
+        let second = 1_000_000..1_000_000 + fit / 4;
+        (0..3).for_each(|_| drop(hits(&cache, second.clone(), &content)));
+        assert_eq!(hits(&cache, second, &content), fit / 4);
     }
 
     #[test]

@@ -9,10 +9,8 @@ use terrace_store::ChunkId;
 
 /// Counters of recent touches.
 const TOUCH_SLOTS: usize = 1 << 16;
-/// Touches after which a large chunk is fetched whole while there is room.
-const TOUCHES_WITH_ROOM: u8 = 2;
-/// The same when the cache is full: three quarters of the blocks of a chunk of 128 KiB.
-pub(crate) const TOUCHES_WHEN_FULL: u8 = 24;
+/// Touches after which a large chunk is fetched whole.
+const TOUCHES: u8 = 2;
 /// Touches after which all counters are halved.
 const AGING_INTERVAL: u64 = 4 * TOUCH_SLOTS as u64;
 
@@ -29,8 +27,8 @@ impl Touches {
         }
     }
 
-    /// Counts a touch; whether the chunk has earned its place, which takes less while there is room.
-    pub(crate) fn count(&self, id: ChunkId, room: bool) -> bool {
+    /// Counts a touch; whether the chunk has earned its place.
+    pub(crate) fn count(&self, id: ChunkId) -> bool {
         let slot = (id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize % TOUCH_SLOTS;
         if self.touched.fetch_add(1, Relaxed) % AGING_INTERVAL == AGING_INTERVAL - 1 {
             self.slots
@@ -38,12 +36,7 @@ impl Touches {
                 .for_each(|count| count.store(count.load(Relaxed) / 2, Relaxed));
         }
         let count = self.slots[slot].load(Relaxed).saturating_add(1);
-        let earned = count
-            >= if room {
-                TOUCHES_WITH_ROOM
-            } else {
-                TOUCHES_WHEN_FULL
-            };
+        let earned = count >= TOUCHES;
         self.slots[slot].store(if earned { 0 } else { count }, Relaxed);
         earned
     }

@@ -294,7 +294,6 @@ impl ChunkStore {
                 draining: device.draining,
             });
         }
-        let usage = self.tree.usage();
         let metadata_bytes = self.meta.live_bytes() + self.log.bytes();
         Space {
             size_bytes,
@@ -316,11 +315,17 @@ impl ChunkStore {
             available_bytes: self.available(),
             chunks: positive(counters.chunks),
             tiers,
-            memory: StoreMemory {
-                record_bytes: usage.memory_bytes as u64,
-                table_bytes: usage.cache_bytes as u64,
-                append_bytes: self.open_segments.memory_bytes() as u64,
-            },
+            memory: self.memory(),
+        }
+    }
+
+    /// What the store takes in RAM.
+    pub fn memory(&self) -> StoreMemory {
+        let usage = self.tree.usage();
+        StoreMemory {
+            record_bytes: usage.memory_bytes as u64,
+            table_bytes: usage.cache_bytes as u64,
+            append_bytes: self.open_segments.memory_bytes() as u64,
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use terrace_cache::{Budget, ChunkHeat, Foreground, Heat, ReadAhead, ReadCache, ReuseSampler, Visits};
+use terrace_cache::{
+    Admitted, Budget, ChunkHeat, Foreground, Heat, ReadAhead, ReadCache, ReuseSampler, Visits,
+};
 use terrace_device::Clock;
 use terrace_store::Store;
 
@@ -80,13 +82,44 @@ impl Environment {
         }
     }
 
+    /// Lets a writer in, as [`Budget::admit`]; what readers were lent of the memory that it takes they give back first.
+    pub(crate) fn admit(&self, bytes: u64) -> Option<Admitted<'_>> {
+        let admitted = self.budget.admit(bytes)?;
+        self.take_back();
+        Some(admitted)
+    }
+
+    /// The same as [`Budget::admit_always`].
+    pub(crate) fn admit_always(&self, bytes: u64) -> Admitted<'_> {
+        let admitted = self.budget.admit_always(bytes);
+        self.take_back();
+        admitted
+    }
+
+    fn take_back(&self) {
+        if self.budget.take_back() {
+            self.size_read_cache();
+        }
+    }
+
+    /// Lends readers what memory the others leave; the store uses `store_bytes` of it now. To be called about once a second.
+    pub fn lend_memory(&self, store_bytes: u64) {
+        if self.budget.lend(store_bytes) {
+            self.size_read_cache();
+        }
+    }
+
+    fn size_read_cache(&self) {
+        self.cache
+            .set_capacity(|| cache_bytes(&self.budget, &self.chunk_heat));
+    }
+
     /// The budget has changed: so does the read cache, and what is known of who reads what.
     pub fn size_cache(&self) {
         self.chunk_heat.set_memory(chunk_heat_bytes(&self.budget));
         self.visits.set_memory(visits_bytes(&self.budget));
         self.heat.set_limit(warm_regions(&self.budget));
-        self.cache
-            .set_capacity(cache_bytes(&self.budget, &self.chunk_heat));
+        self.size_read_cache();
     }
 
     /// The time now.

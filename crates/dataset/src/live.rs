@@ -474,7 +474,8 @@ impl LiveDataset {
 
     /// The same, and he is not delayed yet.
     pub(crate) fn admit(&self, bytes: u64) -> Result<Admitted<'_>, FsError> {
-        let budget = &self.dataset.environment().budget;
+        let environment = self.dataset.environment();
+        let budget = &environment.budget;
         if self.ahead.is_long() {
             self.help_write_ahead();
         }
@@ -486,12 +487,12 @@ impl LiveDataset {
             self.commit()?;
         }
         loop {
-            if let Some(admitted) = budget.admit(bytes) {
+            if let Some(admitted) = environment.admit(bytes) {
                 return Ok(admitted);
             }
             if !self.write_ahead_step() {
                 self.commit()?;
-                return Ok(budget.admit_always(bytes));
+                return Ok(environment.admit_always(bytes));
             }
         }
     }

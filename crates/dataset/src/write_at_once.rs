@@ -35,7 +35,7 @@ impl LiveDataset {
             return false;
         }
         let environment = self.dataset.environment();
-        let Some(_admitted) = environment.budget.admit(bytes) else {
+        let Some(_admitted) = environment.admit(bytes) else {
             return false;
         };
         let Some(_beside) = object.inode_lock.try_read() else {

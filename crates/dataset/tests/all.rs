@@ -9,6 +9,7 @@ mod datasets;
 mod given_back;
 mod history;
 mod hot_pieces;
+mod lent_memory;
 mod live_faults;
 #[path = "live_model/main.rs"]
 mod live_model;

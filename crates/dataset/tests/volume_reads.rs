@@ -277,7 +277,7 @@ fn what_others_read_ahead_is_fetched_once() {
     let store = Counted::new();
     let (environment, _datasets, volume) = served_volume("16K", store.clone(), 64 << 20);
     let content = filled(&volume);
-    environment.cache.set_capacity(8 << 20);
+    environment.cache.set_capacity(|| 8 << 20);
     let read_ahead = &environment.read_ahead;
     read_ahead.open();
     std::thread::scope(|scope| {

@@ -59,6 +59,8 @@ pub struct Engine {
     commit_interval_milliseconds: AtomicU64,
     /// Since when the copy of the log on a slower device is behind, as far as was seen; 0: it is not.
     behind_since_nanoseconds: AtomicU64,
+    /// When it was last looked at which memory can be lent.
+    lent_nanoseconds: AtomicU64,
     /// Datasets of which metadata was out of reach when the pool was opened.
     pub(crate) kept_from_changes: Vec<String>,
     turn: AtomicU64,

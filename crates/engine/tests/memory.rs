@@ -8,6 +8,10 @@ use terrace_device::{DeviceSpec, ManualClock};
 use terrace_engine::{Engine, OpenOptions, PoolSpec, TierSpec};
 
 fn engine_in(directory: &Path) -> Arc<Engine> {
+    engine_on(directory, Arc::new(ManualClock::new(1)))
+}
+
+fn engine_on(directory: &Path, clock: Arc<ManualClock>) -> Arc<Engine> {
     let path = directory.join("device");
     let device: DeviceSpec = format!("{}:64M", path.display()).parse().unwrap();
     let opened = device.create().unwrap();
@@ -22,7 +26,7 @@ fn engine_in(directory: &Path) -> Arc<Engine> {
     };
     let options = OpenOptions {
         memory_bytes: None,
-        ..OpenOptions::driven(Arc::new(ManualClock::new(1)), 1)
+        ..OpenOptions::driven(clock, 1)
     };
     Engine::create_on(&spec, vec![vec![opened]], options).unwrap()
 }
@@ -41,6 +45,24 @@ fn memory_is_shared_out_anew_at_once() {
     assert_eq!(limit, 1 << 30);
     engine.set_property("memory", "64M").unwrap();
     assert_eq!(shares(), (64 << 20, dirty / 16));
+    engine.close().unwrap();
+}
+
+#[test]
+fn memory_that_nobody_uses_is_lent_to_readers_by_and_by() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::new(1));
+    let engine = engine_on(directory.path(), clock.clone());
+    engine.set_property("memory", "256M").unwrap();
+    let for_readers = || engine.environment().budget.read_cache_bytes();
+    assert_eq!(for_readers(), 64 << 20);
+    for _ in 0..8 {
+        clock.advance(1_000_000_000);
+        while engine.step().unwrap() {}
+    }
+    assert!(for_readers() > 160 << 20, "{}", for_readers());
+    engine.set_property("memory", "128M").unwrap();
+    assert_eq!(for_readers(), 32 << 20);
     engine.close().unwrap();
 }
 

@@ -85,8 +85,7 @@ fn single_chunks_obey_pins_and_jobs() {
                 pool.volume.read(block * BLOCK, &mut buffer).unwrap();
             }
             // Out of RAM again.
-            pool.environment().cache.set_capacity(0);
-            pool.environment().cache.set_capacity(1 << 20);
+            pool.environment().cache.clear();
             pool.environment().heat.clear();
             pool.pass(SECOND);
         }

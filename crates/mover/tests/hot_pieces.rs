@@ -60,8 +60,7 @@ fn scattered_hot_blocks_of_long_chunks_come_up_and_stay() {
     }
     let slow = |pool: &Pool| pool.store.reads[1].load(std::sync::atomic::Ordering::Relaxed);
     pool.mover.set_enabled(false);
-    pool.environment().cache.set_capacity(0);
-    pool.environment().cache.set_capacity(1 << 20);
+    pool.environment().cache.clear();
     let read = slow(&pool);
     pool.scan();
     let read = slow(&pool) - read;

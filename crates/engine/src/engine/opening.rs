@@ -197,6 +197,7 @@ impl Engine {
             memory_override: options.memory_bytes,
             commit_interval_milliseconds: AtomicU64::new(5000),
             behind_since_nanoseconds: AtomicU64::new(0),
+            lent_nanoseconds: AtomicU64::new(0),
             kept_from_changes: Vec::new(),
             turn: AtomicU64::new(0),
             workers: Workers::default(),

@@ -21,6 +21,9 @@ const AHEAD_BYTES_MAX: u64 = 128 << 20;
 const AHEAD_PART: u64 = 8;
 const AHEAD_BYTES_MIN: u64 = 16 << 20;
 
+/// How often it is looked at which memory nobody uses, nanoseconds.
+const LEND_NANOSECONDS: u64 = 1_000_000_000;
+
 impl Engine {
     /// One commit interval: commits all datasets at one moment and makes that durable, so that nothing older than the
     /// interval can be lost; returns the checkpoint that it closed.
@@ -90,8 +93,19 @@ impl Engine {
 
     pub(crate) fn store_step(&self) -> Result<bool, EngineError> {
         self.check_open()?;
-        self.chunks.rates().refresh(self.clock.monotonic_nanoseconds());
+        let now = self.clock.monotonic_nanoseconds();
+        self.lend_memory(now);
+        self.chunks.rates().refresh(now);
         Ok(self.chunks.step()? == Step::More)
+    }
+
+    /// Lends readers what memory nobody else uses.
+    fn lend_memory(&self, now: u64) {
+        let last = self.lent_nanoseconds.load(Ordering::Relaxed);
+        if now.saturating_sub(last) >= LEND_NANOSECONDS {
+            self.lent_nanoseconds.store(now, Ordering::Relaxed);
+            self.environment.lend_memory(self.chunks.memory().total_bytes());
+        }
     }
 
     pub(crate) fn upkeep_step(&self) -> Result<bool, EngineError> {

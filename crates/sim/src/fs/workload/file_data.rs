@@ -203,8 +203,7 @@ impl Run {
             let Some(engine) = self.engine.clone() else {
                 return Ok(());
             };
-            engine.environment().cache.set_capacity(0);
-            engine.environment().size_cache();
+            engine.environment().cache.clear();
             if let Err(error) = engine.mover().step() {
                 return self.excuse("step of the mover", &error.to_string());
             }
