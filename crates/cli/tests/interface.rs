@@ -207,6 +207,8 @@ fn mistakes_get_one_line_and_the_right_status() {
             .error(&["mount", "tank", "no/such/dir"], 1)
             .contains("mkdir")
     );
+    // A snapshot has no property that could name the usual one.
+    assert!(!machine.error(&["mount", "tank@then"], 2).contains("mountpoint"));
     assert!(
         machine
             .error(&["unmount", "no/such/dir"], 1)
