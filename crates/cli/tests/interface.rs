@@ -233,6 +233,14 @@ fn help_completions_and_man_pages_come_from_the_definitions() {
     machine.ok(&["man", "man"]);
     let page = std::fs::read_to_string(machine.path("man/terrace-pool-create.1")).unwrap();
     assert!(page.contains("terrace\\-pool\\-create"), "{page}");
+    // As it is typed, with what all commands take.
+    assert!(
+        page.contains("\\fBterrace pool create\\fR") && page.contains("\\fB\\-\\-json\\fR"),
+        "{page}"
+    );
+    assert!(page.contains(env!("CARGO_PKG_VERSION")), "{page}");
+    let page = std::fs::read_to_string(machine.path("man/terrace.1")).unwrap();
+    assert!(!page.contains("terrace\\-help"), "{page}");
 }
 
 #[test]
