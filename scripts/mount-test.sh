@@ -70,9 +70,9 @@ case_sqlite_after_kill() {
 }
 
 case_fsynced_lines_after_kill() {
-    local i
+    local i flags=(append append,dsync append,sync) conversions=(notrunc,fsync notrunc notrunc)
     for i in $(seq 1 60); do
-        printf 'line %d\n' "$i" | dd of="$MOUNT/lines" oflag=append conv=notrunc,fsync status=none || return 1
+        printf 'line %d\n' "$i" | dd of="$MOUNT/lines" oflag="${flags[i % 3]}" conv="${conversions[i % 3]}" status=none || return 1
     done
     # And load that nobody waits for, so that the kill strikes in the middle of something.
     dd if=/dev/urandom of="$MOUNT/unsynced" bs=64k count=400 status=none

@@ -100,7 +100,7 @@ pub enum Command {
         dataset: Option<String>,
         /// An existing directory; that of the property 'mountpoint' if left out
         directory: Option<PathBuf>,
-        /// ro, at=TIME|@SNAPSHOT|CHECKPOINT, allow_other
+        /// ro, at=TIME|@SNAPSHOT|CHECKPOINT, allow_other, nosuid, nodev, noexec, noatime, ring=off (not through io_uring)
         #[arg(short, value_name = "OPTION[,OPTION…]", value_delimiter = ',')]
         options: Vec<String>,
     },

@@ -134,8 +134,9 @@ pub enum TierCommand {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
-    /// Set how a tier is used: promote_after, demote_after, high_water, low_water, landing (off, sequential, random, all: which
-    /// new writes land on it), rate_limit, window (HH:MM-HH:MM in local time, when policies may move to and from it; what is
+    /// Set how a tier is used: promote_after (reads an hour after which content leaves it for a faster tier), demote_after (time
+    /// without use after which content leaves it for a slower one), high_water, low_water, landing (off, sequential, random, all:
+    /// which new writes land on it), rate_limit, window (HH:MM-HH:MM in local time, when policies may move to and from it; what is
     /// asked for does not wait), hold, copies (1 to 4, each on a device of its own)
     Set {
         /// PROPERTY=VALUE, any number of them

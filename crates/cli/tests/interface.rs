@@ -207,6 +207,8 @@ fn mistakes_get_one_line_and_the_right_status() {
             .error(&["mount", "tank", "no/such/dir"], 1)
             .contains("mkdir")
     );
+    // A snapshot has no property that could name the usual one.
+    assert!(!machine.error(&["mount", "tank@then"], 2).contains("mountpoint"));
     assert!(
         machine
             .error(&["unmount", "no/such/dir"], 1)
@@ -231,6 +233,14 @@ fn help_completions_and_man_pages_come_from_the_definitions() {
     machine.ok(&["man", "man"]);
     let page = std::fs::read_to_string(machine.path("man/terrace-pool-create.1")).unwrap();
     assert!(page.contains("terrace\\-pool\\-create"), "{page}");
+    // As it is typed, with what all commands take.
+    assert!(
+        page.contains("\\fBterrace pool create\\fR") && page.contains("\\fB\\-\\-json\\fR"),
+        "{page}"
+    );
+    assert!(page.contains(env!("CARGO_PKG_VERSION")), "{page}");
+    let page = std::fs::read_to_string(machine.path("man/terrace.1")).unwrap();
+    assert!(!page.contains("terrace\\-help"), "{page}");
 }
 
 #[test]

@@ -256,6 +256,13 @@ fn files_on_a_lost_tier_are_listed() {
     );
     let listed = machine.ok(&["status", "tank", "--lost"]);
     assert!(listed.contains("tank/data/down (2048 blocks"), "{listed}");
+    assert!(detail.contains("1 file cannot be read whole"), "{detail}");
+    // No scrub brings a device back.
+    let error = machine.error(&["cat", "tank/data/down"], 1);
+    assert!(
+        error.contains("no good copy: device 2 of the pool is missing") && !error.contains("scrub"),
+        "{error}"
+    );
     same(&machine, "up", 1);
 }
 

@@ -249,3 +249,20 @@ fn what_is_left_of_a_pool_can_be_forgotten() {
     machine.ok(&["pool", "destroy", "tank", "--yes", "--force"]);
     assert_eq!(machine.json(&["pool", "list"]), json!([]));
 }
+
+#[test]
+fn a_device_that_is_in_use_elsewhere_is_told_with_how_to_find_its_user() {
+    let machine = Machine::new();
+    machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:96M,b.img:96M"]);
+    machine.ok(&["stop", "tank"]);
+    let held = terrace_device::open_path(&machine.path("b.img")).unwrap();
+    let error = machine.error(&["start", "tank"], 1);
+    let asks = format!("'fuser -v {}'", machine.text("b.img"));
+    assert!(
+        error.contains(&asks) && error.contains("another state directory"),
+        "{error}"
+    );
+    drop(held);
+    machine.ok(&["start", "tank"]);
+    machine.ok(&["stop", "tank"]);
+}

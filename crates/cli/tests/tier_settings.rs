@@ -36,6 +36,19 @@ fn settings_outlast_stop_and_kill_and_nonsense_changes_nothing() {
         machine.ok(&["tier", "set", word, "tank/fast"]);
     }
     machine.ok(&["pool", "set", "migration=off", "tank"]);
+    // They are settings of the tier that content leaves.
+    for (word, tier, said) in [
+        ("promote_after=7", "tank/fast", "no effect on the fastest tier"),
+        ("promote_after=3", "tank/slow", ""),
+        ("demote_after=2h", "tank/slow", "no effect on the slowest tier"),
+        ("demote_after=never", "tank/slow", ""),
+    ] {
+        let line = machine.ok(&["tier", "set", word, tier]);
+        assert!(
+            line.contains(said) && line.is_empty() == said.is_empty(),
+            "{word}: {line}"
+        );
+    }
     let set = settings(&machine);
     assert_eq!(
         (
@@ -81,7 +94,7 @@ fn settings_outlast_stop_and_kill_and_nonsense_changes_nothing() {
     );
     machine.ok(&["tier", "set", "hold=off", "tank/slow"]);
     let error = machine.error(&["tier", "set", "low_water=90%", "tank/fast"], 1);
-    assert!(error.contains("high_water"), "{error}");
+    assert!(error.contains("90%, above high_water, 62%"), "{error}");
     assert_eq!(settings(&machine), set);
     let is_off = || machine.ok(&["pool", "get", "migration", "tank"]).contains("off");
     machine.kill_daemon("tank");

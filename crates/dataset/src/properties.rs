@@ -91,7 +91,7 @@ const DEFINITIONS: [Definition; 16] = [
         "block_size",
         "4K",
         false,
-        "4K or 512 (volumes, when they are made)",
+        "4K or 512 (of volumes that nobody uses)",
     ),
     define("durability", "barrier", true, "ram, timed, barrier or sync"),
     define(

@@ -195,12 +195,16 @@ impl Engine {
             let since = match status.scrub.as_ref().map_or(0, |scrub| scrub.errors_since) {
                 0 => String::new(),
                 errors => format!(
-                    "; reading has met {errors} errors since then: 'terrace scrub {pool} --wait' looks again"
+                    "; reading has met {} since then: 'terrace scrub {pool} --wait' looks again",
+                    counted(errors, "error")
                 ),
             };
             return (
                 "degraded".into(),
-                format!("the last scrub found {damaged} damaged chunks without a good copy; {named}{since}"),
+                format!(
+                    "the last scrub found {} without a good copy; {named}{since}",
+                    counted(damaged, "damaged chunk")
+                ),
             );
         }
         let met = self.chunks.unreadable_count();
@@ -432,7 +436,14 @@ fn met_in_words(status: &Status, met: usize) -> String {
         errors if errors.is_empty() => scrub_advice(&status.pool),
         errors => errors,
     };
-    format!("reading met {met} damaged chunks without a good copy {scrubbed}: {named}; {errors}")
+    let met = counted(met as u64, "damaged chunk");
+    format!("reading met {met} without a good copy {scrubbed}: {named}; {errors}")
+}
+
+/// `1 file`, `2 files`.
+pub(crate) fn counted(number: u64, thing: &str) -> String {
+    let more = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{more}")
 }
 
 fn lost_in_words(pool: &str, lost: &LostStatus) -> String {
@@ -441,8 +452,8 @@ fn lost_in_words(pool: &str, lost: &LostStatus) -> String {
     }
     let least = if lost.complete { "" } else { "at least " };
     format!(
-        "{least}{} files cannot be read whole: {}; 'terrace status {pool} --lost' lists all",
-        lost.files,
+        "{least}{} cannot be read whole: {}; 'terrace status {pool} --lost' lists all",
+        counted(lost.files, "file"),
         names_in_words(&lost.names, NAMED_MAX, lost.files)
     )
 }

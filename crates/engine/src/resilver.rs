@@ -17,7 +17,7 @@ use terrace_mover::{JobKind, JobState, StoreSteps, StoreWork};
 use terrace_pool::{DeviceInfo, DeviceState, Presence};
 use terrace_store::{Store, StoreError};
 
-use crate::{Engine, EngineError, losses::Losses};
+use crate::{Engine, EngineError, losses::Losses, report::counted};
 
 /// How often it is tried to find room for what has too few copies, about a second apart.
 const TRIES_MAX: u32 = 30;
@@ -80,8 +80,8 @@ impl Resilver {
         let mut text = format!("{} copies written anew", self.completed + self.repaired);
         if self.damaged > 0 {
             text.push_str(&format!(
-                ", {} chunks have no good copy ('terrace scrub' names the files)",
-                self.damaged
+                ", {} without a good copy ('terrace scrub' names the files)",
+                counted(self.damaged, "chunk")
             ));
         }
         if self.short > 0 {

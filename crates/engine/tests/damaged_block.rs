@@ -296,7 +296,7 @@ fn what_readers_meet_after_a_scrub_is_told_until_the_next_one() {
     assert!(
         status
             .state_detail
-            .contains("the last scrub found 1 damaged chunks"),
+            .contains("the last scrub found 1 damaged chunk without a good copy"),
         "{}",
         status.state_detail
     );

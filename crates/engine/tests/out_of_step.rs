@@ -141,6 +141,20 @@ fn a_device_that_missed_an_entry_of_the_log_is_brought_up_to_date_while_the_pool
 }
 
 #[test]
+fn metadata_that_lies_on_one_device_only_is_told_until_it_has_its_second_copy() {
+    let (_devices, engine) = pool(&[96, 96], 1);
+    engine.pool().set_draining(1, true).unwrap();
+    fill(&engine, 4);
+    engine.chunks().checkpoint().unwrap();
+    engine.pool().set_draining(1, false).unwrap();
+    let is_told = |engine: &Engine| engine.status().state_detail.contains("lies on one device only");
+    assert!(is_told(&engine), "{}", engine.status().state_detail);
+    drive(&engine, "its second copy", |engine| !is_told(engine));
+    assert!(engine.chunks().is_mirrored());
+    engine.close().unwrap();
+}
+
+#[test]
 fn what_leaves_a_tier_with_two_copies_must_find_two_devices_with_room() {
     // Of the devices that would be left one is too small for a copy of everything.
     let (_, engine) = pool(&[96, 96, 40], 2);

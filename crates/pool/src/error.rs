@@ -104,7 +104,7 @@ pub enum PoolError {
         pool: String,
     },
     /// A device that holds something that is not ours.
-    #[error("{path} seems to hold {content}; use another device, or force if its content may be lost")]
+    #[error("{path} seems to hold {content}; use another device, or --force if its content may be lost")]
     HoldsSomething {
         /// The device.
         path: String,

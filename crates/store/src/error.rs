@@ -11,7 +11,7 @@ pub enum StoreError {
     #[error("the pool is full; delete files or snapshots, or add a device with 'terrace pool add'")]
     NoSpace,
     /// A chunk is damaged on every device that holds it.
-    #[error("chunk {id} is damaged: {cause}")]
+    #[error("chunk {id} has no good copy: {cause}")]
     Damaged {
         /// The chunk.
         id: ChunkId,

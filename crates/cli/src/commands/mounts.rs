@@ -23,13 +23,14 @@ pub fn mount(
         None => usual_directory(session, dataset)?,
     };
     let Some(directory) = directory.or(usual.as_deref()) else {
+        let usual = match dataset.contains('@') {
+            true => String::new(),
+            false => format!(", or set the usual one with 'terrace set mountpoint=DIRECTORY {dataset}'"),
+        };
         return Err(Failure::new(
             format!("mount '{dataset}'"),
             "the directory is missing",
-            format!(
-                "write 'terrace mount {dataset} DIRECTORY', or set the usual one with 'terrace set mountpoint=DIRECTORY \
-                 {dataset}'"
-            ),
+            format!("write 'terrace mount {dataset} DIRECTORY'{usual}"),
         )
         .as_usage());
     };

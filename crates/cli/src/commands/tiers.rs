@@ -115,6 +115,16 @@ pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
             if session.json {
                 return Ok(());
             }
+            for idle in answer["without_effect"].as_array().into_iter().flatten() {
+                output::line(match idle.as_str() {
+                    Some("promote_after") => {
+                        "promote_after has no effect on the fastest tier: set it on those that content is to rise from"
+                    }
+                    _ => {
+                        "demote_after has no effect on the slowest tier: set it on those that content is to sink from"
+                    }
+                })?;
+            }
             if answer["metadata_mirrored"] == false {
                 output::line(&format!(
                     "log and metadata have one copy still: 'terrace status {pool}' says so until they have two"

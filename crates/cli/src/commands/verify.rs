@@ -135,8 +135,13 @@ pub fn verify(session: &Session, arguments: &VerifyArguments) -> Result<ExitCode
     Err(Failure::new(
         what,
         format!(
-            "{} damaged copies, {} lost in {}, {}, {} damaged labels, roots or log entries, {}, {}",
+            "{} damaged {}, {} lost in {}, {}, {} damaged labels, roots or log entries, {}, {}",
             report.damaged_copies,
+            if report.damaged_copies == 1 {
+                "copy"
+            } else {
+                "copies"
+            },
             output::count(report.lost_chunks, "chunk"),
             output::count(report.files.len(), "file"),
             output::count(report.damaged_tables, "damaged table"),

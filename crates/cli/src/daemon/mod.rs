@@ -202,13 +202,17 @@ pub fn open_pool(known: &KnownPool, options: OpenOptions) -> Result<Arc<Engine>,
             Err(error) if degraded => tracing::warn!("opening without device '{}': {error}", path.display()),
             Err(error) => {
                 let without = format!("'terrace start {} --degraded'", known.name);
-                let remedy = if path.exists() {
-                    format!("end what uses it, or start without it: {without}")
-                } else {
-                    format!(
+                let remedy = match error.cause {
+                    Cause::InUse => format!(
+                        "'fuser -v {}' names it, perhaps a daemon of this very pool that another state directory knows; if it is none, \
+                         {without} opens the pool without that device",
+                        path.display()
+                    ),
+                    _ if path.exists() => format!("mend that, or start without it: {without}"),
+                    _ => format!(
                         "if it has moved, run 'terrace pool import --search DIRECTORY'; if it is gone, {without} opens the pool \
                          without it"
-                    )
+                    ),
                 };
                 let others = paths[at + 1..].iter().filter(|path| !path.exists()).count();
                 let why = match others {

@@ -159,7 +159,7 @@ pub fn file_failure(what: &str, name: &str, error: &FsError) -> Failure {
         _ if !failure.remedy.is_empty() => return failure,
         FsError::NotFound => "'terrace ls' shows what is there",
         FsError::ReadOnly => "write to the live dataset, or set readonly=off",
-        FsError::Io(_) => "run 'terrace scrub' and see 'terrace status'",
+        FsError::Io(_) => "'terrace status' says what is damaged or missing, and what to do",
         FsError::IsDirectory if what == "read" => {
             &format!("'terrace ls {name}' lists it, 'terrace get {name} DIR' copies all of it")
         }

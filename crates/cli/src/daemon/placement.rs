@@ -124,11 +124,32 @@ impl Daemon {
             ));
         }
         let copies = settings.copies;
+        // Settings of the tier that content leaves.
+        let is = |tier: Option<&TierInfo>| tier.is_some_and(|tier| tier.settings.name == name);
+        let asks = |property: &str, has: bool| has && properties.iter().any(|(asked, _)| asked == property);
+        let idle = [
+            (
+                is(tiers.first()) && asks("promote_after", settings.promote_after > 0),
+                "promote_after",
+            ),
+            (
+                is(tiers.last()) && asks("demote_after", settings.demote_after_seconds > 0),
+                "demote_after",
+            ),
+        ];
+        let idle = idle
+            .into_iter()
+            .filter_map(|(is_idle, property)| is_idle.then_some(property));
+        let idle: Vec<_> = idle.collect();
         if settings.low_water > settings.high_water {
             return Err(Failure::new(
                 what,
-                "low_water would be above high_water",
-                "set both in one command",
+                format!(
+                    "low_water would be {:.0}%, above high_water, {:.0}%",
+                    settings.low_water * 100.0,
+                    settings.high_water * 100.0
+                ),
+                "set both in one command, low_water not above high_water",
             ));
         }
         // All of it or nothing.
@@ -189,6 +210,7 @@ impl Daemon {
             "copies_before": copies_before,
             "copies": copies,
             "metadata_mirrored": mirrored,
+            "without_effect": idle,
         }))
     }
 
