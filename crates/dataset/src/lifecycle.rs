@@ -77,10 +77,10 @@ impl Datasets {
             return Err(DatasetError::Exists(name.to_owned()));
         }
         let missing = self.missing_parents(name)?;
-        if let Some(first) = missing.first()
+        if let Some(parent) = missing.last()
             && !new.parents
         {
-            return Err(DatasetError::NoParent(first.clone()));
+            return Err(DatasetError::NoParent(parent.clone()));
         }
         let mut properties = BTreeMap::new();
         for (property, value) in &new.properties {
@@ -322,8 +322,8 @@ impl Datasets {
                 "'{to}' would lie below itself; give it a third name, make '{from}' anew, and rename it to '{to}' then"
             )));
         }
-        if let Some(missing) = self.missing_parents(to)?.first() {
-            return Err(DatasetError::NoParent(missing.clone()));
+        if let Some(parent) = self.missing_parents(to)?.last() {
+            return Err(DatasetError::NoParent(parent.clone()));
         }
         self.check_rename(from, to)?;
         let tree = self.registry.read().tree(from);

@@ -64,7 +64,9 @@ impl Found {
         let fail = |cause| DeviceError::whole(path.display().to_string(), Operation::Create, cause);
         let wanted = size_bytes.map(|size| size / DEVICE_BLOCK_BYTES as u64 * DEVICE_BLOCK_BYTES as u64);
         if wanted.is_some_and(|size| size == 0) {
-            return Err(fail(Cause::Other("a device needs at least 4096 bytes".into())));
+            return Err(fail(Cause::Other(
+                "a device needs some MiB at least: give it a larger size (as 'PATH:1G')".into(),
+            )));
         }
         match std::fs::metadata(path) {
             Ok(_) => {

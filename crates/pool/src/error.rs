@@ -112,7 +112,7 @@ pub enum PoolError {
         content: &'static str,
     },
     /// Too small to be of use.
-    #[error("{path} has {has} bytes; this pool needs devices of at least {wanted} bytes")]
+    #[error("{path} has {has} bytes; this pool needs devices of at least {wanted} bytes: give a larger one")]
     TooSmall {
         /// The device.
         path: String,

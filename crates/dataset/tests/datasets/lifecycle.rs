@@ -18,8 +18,9 @@ fn datasets_are_created_listed_and_found_again() {
         Err(DatasetError::Exists(_))
     ));
     assert!(matches!(
-        pool.datasets.create("pool/x/y", &NewDataset::default()),
-        Err(DatasetError::NoParent(_))
+        pool.datasets.create("pool/x/y/z", &NewDataset::default()),
+        // What makes it also makes what is above it.
+        Err(DatasetError::NoParent(parent)) if parent == "pool/x/y"
     ));
     assert!(matches!(
         pool.datasets.create("other/a", &NewDataset::default()),
