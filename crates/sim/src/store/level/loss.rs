@@ -89,6 +89,15 @@ fn without(rig: &mut Rig, lost: usize, mut model: StoreModel, ragged: bool) -> C
         Violation(format!("without disk {lost}, {doing} failed: {error}"))
     };
     let store = rig.open(true).map_err(|error| failed("opening", &error))?;
+    let check_outdated = |store: &ChunkStore| {
+        let outdated = store.pool().outdated();
+        ensure!(
+            outdated.is_empty(),
+            "without disk {lost}, or with it again, devices {outdated:?} count as old copies"
+        );
+        Ok(())
+    };
+    check_outdated(&store)?;
     let marker = store.get(MARKER_KEY).map_err(|error| failed("get", &error))?;
     let number = marker_number(marker.as_deref())?;
     model.recovered(number, store.newest())?;
@@ -150,6 +159,7 @@ fn without(rig: &mut Rig, lost: usize, mut model: StoreModel, ragged: bool) -> C
         let store = rig
             .open_with(options)
             .map_err(|error| failed("opening again", &error))?;
+        check_outdated(&store)?;
         ensure!(
             store.newest() >= sequence && sequence > newest,
             "what was flushed without disk {lost} is gone (back: {back})"
