@@ -19,6 +19,7 @@ mod compress;
 mod counters;
 mod crew;
 mod evacuate;
+mod failing;
 mod filling;
 mod findings;
 mod format;

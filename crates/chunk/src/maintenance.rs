@@ -30,7 +30,7 @@ pub(crate) const SLICE_BYTES: usize = 1 << 20;
 /// How often a step of a checkpoint may fail in a row.
 const CHECKPOINT_ATTEMPTS: u32 = 8;
 /// How often the log goes on elsewhere until it has left some segments.
-const LOG_LEAVES_MAX: u32 = 4;
+pub(crate) const LOG_LEAVES_MAX: u32 = 4;
 /// How long a step waits for another thread that works here.
 pub(crate) const TURN_WAIT: Duration = Duration::from_millis(20);
 
@@ -229,16 +229,17 @@ impl ChunkStore {
         copy(&self.meta).map_err(|error| StoreError::Device(error.to_string().into()))
     }
 
-    /// Makes the log go on in new segments, as far as there is room.
-    fn renew_log(&self) -> Result<(), StoreError> {
-        if self.log.leave_segments().is_ok() {
-            // One entry names the new segments, the next one is the first in them.
-            for _ in 0..2 {
-                let sequence = self.commit_internal(Vec::new(), Counters::default())?;
-                self.flush_until(sequence)?;
-            }
+    /// Makes the log go on in new segments; whether there is room for that.
+    pub(crate) fn renew_log(&self) -> Result<bool, StoreError> {
+        if self.log.leave_segments().is_err() {
+            return Ok(false);
         }
-        Ok(())
+        // One entry names the new segments, the next one is the first in them.
+        for _ in 0..2 {
+            let sequence = self.commit_internal(Vec::new(), Counters::default())?;
+            self.flush_until(sequence)?;
+        }
+        Ok(true)
     }
 
     /// Whether a device has every entry of the log that is to be on it.
@@ -379,12 +380,17 @@ impl ChunkStore {
             }
         }
         self.check_listable()?;
-        self.write_root()?;
+        let left = self.write_root()?;
         state.checkpoint = None;
+        if left {
+            // What this root starts behind lies on the device that fails, too.
+            self.start_checkpoint(state);
+        }
         Ok(true)
     }
 
-    pub(crate) fn write_root(&self) -> Result<(), StoreError> {
+    /// Writes a root; whether the log left a device that fails behind where it starts.
+    fn write_root(&self) -> Result<bool, StoreError> {
         let manifest = self.manifest().map_err(meta_error)?;
         let sequence = self.tree.described_sequence();
         // The tables name chunks and segments: these must be durable before a root names the tables.
@@ -417,6 +423,7 @@ impl ChunkStore {
         self.meta.keep_root(&encode_root_copy(&self.pool.id(), &root));
         // An opening looks at what is in the log for copies that were not made; what goes out of it now is known to be missing
         // only if the labels say of which device. Behind the root: without the devices that they call absent it is the newest.
+        let left = self.leave_failing()?;
         if let Err(error) = self.pool.note_failing() {
             tracing::warn!(%error, "devices that fail could not be noted");
         }
@@ -429,7 +436,7 @@ impl ChunkStore {
         let mut commit = self.commit.lock();
         commit.marks.retain(|(mark, _)| *mark >= position.sequence);
         self.format.set_durable(version);
-        Ok(())
+        Ok(left)
     }
 
     /// The manifest, of tables that are durable. Those that went with the only device that had them before they were are written

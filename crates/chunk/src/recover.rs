@@ -470,37 +470,44 @@ fn check_log_is_there(pool: &Pool, copies: Copies) -> Result<(), StoreError> {
     let outdated = pool.outdated_by_label();
     let here = |segment: &SegmentId| pool.has_segment(*segment) && !outdated.contains(&segment.device);
     let is_current = |segment: SegmentId| here(&segment) && !returned.contains(&segment.device);
-    // One that was away may lack what one knows that is missing now and was in use meanwhile.
     let devices = pool.devices();
-    let absent: Vec<u16> = devices
-        .iter()
-        .filter(|device| matches!(device.presence, Presence::Absent { .. }))
-        .map(|device| device.number)
-        .collect();
-    let describe = |number: u16| match devices.iter().find(|device| device.number == number) {
-        Some(device) => format!("device {number} (last seen as {})", device.path),
-        None => format!("device {number}"),
+    let info = |number: u16| devices.iter().find(|device| device.number == number);
+    // One that was away may lack what one knows that is missing now and was in use meanwhile, or longer, or just as long.
+    let until = |copy: SegmentId| match info(copy.device).map(|device| device.presence) {
+        Some(Presence::Absent { since }) => since,
+        _ => u64::MAX,
     };
+    let known = copies.iter().filter(here).map(until).max();
     let missing = copies.iter().filter(|segment| !here(segment));
-    let is_any_here = copies.iter().any(|segment| here(&segment));
-    let knows_more = |segment: &SegmentId| !absent.contains(&segment.device) || !is_any_here;
-    let on: Vec<String> = missing
-        .filter(knows_more)
-        .map(|copy| describe(copy.device))
-        .collect();
-    if copies.iter().any(is_current) || on.is_empty() && is_any_here {
+    let needed: Vec<SegmentId> = missing.filter(|copy| known <= Some(until(*copy))).collect();
+    if copies.iter().any(is_current) || needed.is_empty() && known.is_some() {
         return Ok(());
     }
+    let describe = |copy: &SegmentId, seen: &str| match info(copy.device) {
+        Some(device) => format!("device {} ({seen}{})", copy.device, device.path),
+        None => format!("device {}", copy.device),
+    };
+    let on: Vec<String> = needed
+        .iter()
+        .map(|copy| describe(copy, "last seen as "))
+        .collect();
     let (on, name) = (on.join(" and "), pool.name());
     let state = match copies.iter().any(|copy| outdated.contains(&copy.device)) {
         true => "missing or out of date",
         false => "missing",
     };
+    let lies = match copies.iter().find(here) {
+        Some(copy) => format!(
+            "may lie only on {on}, which is {state}: {}, which has a copy of it, dropped out before the pool was last in use",
+            describe(&copy, "")
+        ),
+        None => format!("lies only on {on}, which is {state}"),
+    };
     Err(StoreError::Device(
         format!(
-            "the end of the log of pool '{name}' lies only on {on}, which is {state}; nothing was changed: bring it back and type \
-             'terrace start {name}'; or give up for good what came after the last state that the others have with 'terrace start {name} \
-             --rewind', or save what is left with 'terrace verify {name} --rebuild NEWPOOL'"
+            "the end of the log of pool '{name}' {lies}; nothing was changed: bring it back and type 'terrace start {name}'; or give up for \
+             good what came after the last state that the others have with 'terrace start {name} --rewind', or save what is left with \
+             'terrace verify {name} --rebuild NEWPOOL'"
         )
         .into(),
     ))

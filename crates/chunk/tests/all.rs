@@ -9,6 +9,7 @@ mod begun;
 mod behind;
 mod beside_users;
 mod devices;
+mod failing;
 mod fixture;
 mod model;
 mod numbered;

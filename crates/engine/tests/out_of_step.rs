@@ -236,6 +236,49 @@ fn a_copy_of_the_log_that_the_opening_could_not_complete_is_noted_and_brought_up
     engine.close().unwrap();
 }
 
+#[test]
+fn what_comes_after_a_device_failed_needs_neither_that_nor_one_more() {
+    let (devices, engine) = pool(&[96, 96, 96], 2);
+    fill(&engine, 4);
+    devices[0].fail();
+    let commit = |name: &str| {
+        engine.datasets().create(name, &NewDataset::default()).unwrap();
+        engine.datasets().commit_all().unwrap();
+    };
+    commit("tank/missed");
+    drive(&engine, "noting it", |engine| {
+        matches!(engine.pool().devices()[0].presence, Presence::Absent { .. })
+    });
+    commit("tank/after");
+    engine.chunks().flush(engine.chunks().newest()).unwrap();
+    for missing in 0..3 {
+        // As if power went, and one of them with it.
+        let left = devices
+            .iter()
+            .enumerate()
+            .filter(|(number, _)| *number != missing);
+        let left = left.map(|(_, device)| {
+            let copy = MemoryDevice::new(device.path(), 96 * MIB);
+            let mut bytes = vec![0; 96 * MIB as usize];
+            device.below.read_at(0, &mut bytes).unwrap();
+            copy.write_at(0, &bytes).unwrap();
+            Arc::new(copy) as Arc<dyn Device>
+        });
+        let options = OpenOptions {
+            degraded: true,
+            ..OpenOptions::driven(Arc::new(ManualClock::new(1)), 2)
+        };
+        let opened = Engine::open(left.collect(), options)
+            .unwrap_or_else(|error| panic!("without device {missing}: {error}"));
+        for name in ["tank/missed", "tank/after"] {
+            assert!(
+                opened.datasets().get(name, "type").is_ok(),
+                "without device {missing}: {name}"
+            );
+        }
+    }
+}
+
 /// The end of the first one is cut off once every device has the label that says so; the last one takes none any more.
 #[test]
 fn a_device_that_fails_leaves_although_the_end_of_another_one_is_not_cut_off_before() {

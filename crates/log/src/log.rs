@@ -345,18 +345,19 @@ impl Log {
     }
 
     /// The one of two copies that is written behind the other: on a slower tier than that, which keeps content once only,
-    /// so that what an entry tells of is mostly lost with the faster copy anyway.
+    /// so that what an entry tells of is mostly lost with the faster copy anyway. Where the faster device fails none is: content
+    /// goes elsewhere then, and openings without that device do not ask for what it has alone.
     fn slower_copy(&self, working: &Copies) -> Option<usize> {
         let [Some(one), Some(other)] = working.0 else {
             return None;
         };
         let tiers = (self.pool.tier_of(one.device)?, self.pool.tier_of(other.device)?);
-        let (fast, slot) = match tiers.0.cmp(&tiers.1) {
-            std::cmp::Ordering::Less => (tiers.0, 1),
-            std::cmp::Ordering::Greater => (tiers.1, 0),
+        let (fast, tier, slot) = match tiers.0.cmp(&tiers.1) {
+            std::cmp::Ordering::Less => (one, tiers.0, 1),
+            std::cmp::Ordering::Greater => (other, tiers.1, 0),
             std::cmp::Ordering::Equal => return None,
         };
-        (self.pool.copies_in(fast) == 1).then_some(slot)
+        (self.pool.copies_in(tier) == 1 && self.pool.counts_alone(fast.device)).then_some(slot)
     }
 
     pub(crate) fn due(&self) -> Vec<Due> {

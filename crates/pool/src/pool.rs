@@ -218,6 +218,15 @@ impl Pool {
             .is_ok_and(|device| device.state() == DeviceState::Failing)
     }
 
+    /// Whether what this device has counts at the next opening, also what no other has: it works, and the labels neither call it
+    /// absent nor will for what it lacks. Who opens the pool without a device that does not count misses nothing that it has alone.
+    pub fn counts_alone(&self, device: u16) -> bool {
+        let works = self
+            .device(device)
+            .is_ok_and(|device| device.state() == DeviceState::Online);
+        works && !self.of_the_past().contains(&device)
+    }
+
     /// Whether this segment is there: its device is, and was not cut short before it.
     pub fn has_segment(&self, segment: SegmentId) -> bool {
         self.device(segment.device)

@@ -385,7 +385,7 @@ impl Pool {
     }
 
     /// Open devices whose roots the next opening takes for those of the past, or will as soon as the labels say what they lack.
-    fn of_the_past(&self) -> Vec<u16> {
+    pub(crate) fn of_the_past(&self) -> Vec<u16> {
         let lacking = self.lacking.lock().clone();
         let label = self.label.read();
         let absent = label.members.iter().filter(|member| member.is_absent());

@@ -110,7 +110,7 @@ impl Engine {
 
     pub(crate) fn upkeep_step(&self) -> Result<bool, EngineError> {
         self.check_open()?;
-        if let Err(error) = self.pool.note_failing() {
+        if let Err(error) = self.chunks.note_failing() {
             self.complain("devices", &error.into());
         }
         self.tell_failing();

@@ -7,6 +7,9 @@
 //! lie on the lost disk; what has a copy on a disk that is there can be read, everything else is an
 //! error; and what is written then is there at the next opening.
 
+use std::sync::Arc;
+
+use terrace_chunk::ChunkStore;
 use terrace_pool::OpenOptions;
 use terrace_store::{Batch, ChunkId, Store};
 
@@ -21,9 +24,11 @@ use crate::{
 };
 
 impl Run {
-    /// With one device full, log and tables go on with one copy: then its loss may be the loss of the pool.
+    /// With one device full, log and tables go on with one copy, or the log with one that does not count since its device fails: then
+    /// a loss may be the loss of the pool, or of the end of its log.
     pub(super) fn look_at_mirrors(&mut self) {
-        self.single |= self.store.as_ref().is_some_and(|store| !store.is_mirrored());
+        let is_single = |store: &Arc<ChunkStore>| !store.is_mirrored() || store.is_stuck_on_failing();
+        self.single |= self.store.as_ref().is_some_and(is_single);
     }
 
     /// Whether the copy of the log on a slower disk may be behind that on the first one.
@@ -84,6 +89,15 @@ fn without(rig: &mut Rig, lost: usize, mut model: StoreModel, ragged: bool) -> C
         Violation(format!("without disk {lost}, {doing} failed: {error}"))
     };
     let store = rig.open(true).map_err(|error| failed("opening", &error))?;
+    let check_outdated = |store: &ChunkStore| {
+        let outdated = store.pool().outdated();
+        ensure!(
+            outdated.is_empty(),
+            "without disk {lost}, or with it again, devices {outdated:?} count as old copies"
+        );
+        Ok(())
+    };
+    check_outdated(&store)?;
     let marker = store.get(MARKER_KEY).map_err(|error| failed("get", &error))?;
     let number = marker_number(marker.as_deref())?;
     model.recovered(number, store.newest())?;
@@ -145,6 +159,7 @@ fn without(rig: &mut Rig, lost: usize, mut model: StoreModel, ragged: bool) -> C
         let store = rig
             .open_with(options)
             .map_err(|error| failed("opening again", &error))?;
+        check_outdated(&store)?;
         ensure!(
             store.newest() >= sequence && sequence > newest,
             "what was flushed without disk {lost} is gone (back: {back})"

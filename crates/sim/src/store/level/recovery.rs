@@ -49,6 +49,11 @@ impl Run {
                     machine.repair();
                     machine.cut_power_after(None);
                     if machine.is_powered() {
+                        let outdated = store.pool().outdated();
+                        ensure!(
+                            outdated.is_empty() || self.stormed,
+                            "devices {outdated:?} count as old copies, and refused nothing"
+                        );
                         // What could not be read too often is not used for anything new until the next opening.
                         let mut devices = store.pool().devices().into_iter();
                         self.hurt = devices.any(|device| device.state != DeviceState::Online);
