@@ -303,6 +303,9 @@ pub enum Command {
         snapshots: Vec<String>,
     },
     /// Let go of retained checkpoints that the property 'retention' no longer wants
+    ///
+    /// This happens by itself within seconds, also after 'terrace set retention=…'; here at once, and -n says which they are.
+    /// What nothing holds any more is freed in the background ('status' says how much).
     Prune {
         /// The dataset
         dataset: String,

@@ -57,6 +57,7 @@ mod region;
 mod registry;
 mod relayout;
 mod relief;
+mod retained;
 mod retention;
 mod room;
 mod room_pool;

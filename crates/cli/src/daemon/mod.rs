@@ -331,17 +331,9 @@ impl Handler for Daemon {
         if closes {
             self.log_command(&parameters)?;
         }
-        let outcome = self.perform(&parameters, exchange).map_err(|failure| {
-            let aside = self.engine.set_aside_in_words();
-            let is_full = failure.why.contains("the pool is full");
-            match is_full && !aside.is_empty() {
-                true => Failure {
-                    remedy: format!("{}; {aside}", failure.remedy),
-                    ..failure
-                },
-                false => failure,
-            }
-        });
+        let outcome = self
+            .perform(&parameters, exchange)
+            .map_err(|failure| self.with_what_takes_room(failure));
         if outcome.is_ok() && !closes {
             self.log_command(&parameters)?;
         }
@@ -355,6 +347,17 @@ impl Handler for Daemon {
 }
 
 impl Daemon {
+    /// Of a full pool, also what takes room there and is in no list of files or snapshots.
+    fn with_what_takes_room(&self, mut failure: Failure) -> Failure {
+        if failure.why.contains("the pool is full") {
+            let more = [self.engine.set_aside_in_words(), self.engine.retained_in_words()];
+            for words in more.iter().filter(|words| !words.is_empty()) {
+                failure.remedy = format!("{}; {words}", failure.remedy);
+            }
+        }
+        failure
+    }
+
     fn log_command(&self, parameters: &Parameters) -> Result<(), Failure> {
         if let Some(words) = parameters.optional_text("command_line")? {
             let user = parameters.optional_text("user")?.unwrap_or_default();
