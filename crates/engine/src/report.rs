@@ -6,8 +6,8 @@ use terrace_dataset::Durability;
 use terrace_pool::{DeviceState, Presence};
 
 use crate::{
-    DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, Status, TierStatus,
-    devices::too_few_in_words, duration::format_duration, fullness::fullness, journal::rfc3339,
+    DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, ScrubStatus, Status,
+    TierStatus, devices::too_few_in_words, duration::format_duration, fullness::fullness, journal::rfc3339,
     losses::names_in_words, met,
 };
 
@@ -186,10 +186,7 @@ impl Engine {
         if !few.is_empty() {
             return ("degraded".into(), few);
         }
-        let damaged = status
-            .scrub
-            .as_ref()
-            .map_or(0, |scrub| scrub.errors - scrub.repaired.min(scrub.errors));
+        let damaged = status.scrub.as_ref().map_or(0, ScrubStatus::lost);
         if damaged > 0 {
             let files = status.scrub.as_ref().map_or(&[][..], |scrub| &scrub.files);
             let named = match files {

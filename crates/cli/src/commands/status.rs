@@ -200,6 +200,10 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
     )?;
     if let Some(scrub) = &status.scrub {
         line("scrub", scrub_in_words(scrub, &status.pool))?;
+        let short = scrub.short_in_words(&status.pool);
+        if !short.is_empty() {
+            line("", short)?;
+        }
         for device in &scrub.devices {
             line(
                 "",

@@ -227,6 +227,7 @@ impl Engine {
         if let Err(error) = engine.start_resilver() {
             engine.complain("devices", &error);
         }
+        engine.await_room_for_scrubbed();
         if let Some(cause) = engine.chunks.given_up() {
             engine.event("lost", &given_up_in_words(cause));
         }
