@@ -162,7 +162,8 @@ pub enum Command {
         /// Stay in the foreground (for systemd)
         #[arg(long)]
         foreground: bool,
-        /// Start although devices are missing
+        /// Start although devices are missing, or are out of date: those are taken as they are, and what they missed is brought to
+        /// them
         #[arg(long)]
         degraded: bool,
         /// Where the end of the log is damaged, or lies only on devices that are missing: open the last state that can be read, and
