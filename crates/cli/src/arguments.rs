@@ -222,6 +222,9 @@ pub enum Command {
         count: Option<u64>,
     },
     /// Show what happened in a pool
+    ///
+    /// The newest 4,096 events are kept in the pool. What happens once it accepts no writes any more is kept in the state directory
+    /// until the pool is opened again, and then put among the others.
     Events {
         /// The pool
         pool: Option<String>,

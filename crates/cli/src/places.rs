@@ -113,6 +113,11 @@ impl Places {
         self.state.join("blocks").join(format!("{pool}.json"))
     }
 
+    /// What happened in a pool that did not take it.
+    pub fn events_file(&self, pool: &str) -> PathBuf {
+        self.state.join("events").join(format!("{pool}.json"))
+    }
+
     /// Where the files are mounted that are underneath attached volumes.
     pub fn volume_directory(&self, pool: &str) -> PathBuf {
         self.run.join("volumes").join(pool)

@@ -47,6 +47,7 @@ use terrace_pool::{DeviceState, PoolError};
 use terrace_store::StoreError;
 
 use crate::{
+    kept_events::KeptEvents,
     launch::{Accepted, Readiness},
     places::Places,
     registry::{KnownPool, Registry},
@@ -126,6 +127,7 @@ fn start(places: Places, pool: &str, accepted: Accepted) -> Result<Started, Fail
         degraded: accepted.degraded,
         rewind: accepted.rewind,
         owner: crate::places::own_ids(),
+        events: Some(Arc::new(KeptEvents::of(&places, pool))),
         ..OpenOptions::default()
     };
     let engine = open_pool(&known, options)?;

@@ -217,9 +217,12 @@ impl Engine {
             environment,
             mover,
             journal,
+            event_keeper: options.events,
         };
         engine.keep_what_is_out_of_reach();
         let engine = Arc::new(engine);
+        // They come before what this opening tells.
+        engine.take_kept_events();
         engine.apply_tiers();
         engine.recall_cleared_heat();
         engine.apply_properties();
