@@ -52,6 +52,17 @@ impl Places {
         Ok(places)
     }
 
+    /// Below a directory, as if it were told by `$TERRACE_STATE_DIR`.
+    #[cfg(test)]
+    pub fn below(directory: &Path) -> Self {
+        let places = Self {
+            run: directory.join("run"),
+            state: directory.to_owned(),
+        };
+        make_private(&places.run).unwrap_or_default();
+        places
+    }
+
     fn choose(
         given: Option<PathBuf>,
         root: bool,
