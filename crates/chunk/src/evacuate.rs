@@ -36,6 +36,15 @@ pub struct EvacuateCursor {
     unreadable_count: u64,
 }
 
+/// What a device may have that no other one has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Alone {
+    /// There is such content.
+    pub found: bool,
+    /// Chunks whose records are damaged, so that nobody knows where they lie.
+    pub unknown: u64,
+}
+
 /// What is wrong with all devices that a chunk lies on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plight {
@@ -236,27 +245,31 @@ impl ChunkStore {
     }
 
     /// Whether a device that is not there has chunks of which no other device has a copy. Reads the table of chunks up to the first.
-    pub fn has_alone(&self, device: u16) -> Result<bool, StoreError> {
+    pub fn has_alone(&self, device: u16) -> Result<Alone, StoreError> {
+        let mut alone = Alone::default();
         if self.pool.has_device(device) {
-            return Ok(false);
+            return Ok(alone);
         }
         let mut from = vec![TABLE_CHUNKS];
         loop {
             let records = self.tree.scan(&from, &[TABLE_CHUNKS + 1], TABLE_RECORDS);
             let records = records.map_err(meta_error)?;
             let Some((last, _)) = records.last() else {
-                return Ok(false);
+                return Ok(alone);
             };
             let is_alone = |record: &ChunkRecord| {
                 let mut segments = record.locations.iter().map(|location| location.segment);
                 segments.clone().any(|segment| segment.device == device)
                     && !segments.any(|segment| self.pool.has_segment(segment))
             };
-            let mut found = records
-                .iter()
-                .filter_map(|(_, value)| ChunkRecord::decode(value).ok());
-            if found.any(|record| is_alone(&record)) {
-                return Ok(true);
+            for (_, value) in &records {
+                match ChunkRecord::decode(value) {
+                    Ok(record) => alone.found |= is_alone(&record),
+                    Err(_) => alone.unknown += 1,
+                }
+            }
+            if alone.found {
+                return Ok(alone);
             }
             from = last.iter().copied().chain([0]).collect();
         }
@@ -297,5 +310,45 @@ impl ChunkStore {
         let segment = u64::from(self.pool.segment_bytes());
         load.metadata_bytes = u64::from(claimed).saturating_sub(data_segments) * segment;
         load
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use terrace_meta::{Key, Operation, Value};
+    use terrace_store::{Batch, Store};
+
+    use super::*;
+    use crate::{
+        Options,
+        counters::Counters,
+        record::{TABLE_CHUNKS, chunk_key},
+        store_in_memory::{raw_piece, store_in_memory},
+    };
+
+    #[test]
+    fn a_record_that_says_nothing_is_not_taken_for_one_that_is_well() {
+        let store = store_in_memory(64 << 20, Options::default());
+        let mut batch = Batch::new();
+        let written = store.write_chunks(&[raw_piece(&[7; 9000])]).unwrap().remove(0);
+        let id = written.id;
+        batch.reference(id, 1);
+        batch.hold(written);
+        store.commit(batch).unwrap();
+        let gone = 9;
+        assert_eq!(store.has_alone(gone).unwrap(), Alone::default());
+        let damaged = Operation::Put(Value::new(&[0xff; 3]));
+        let key = Key::new(&chunk_key(TABLE_CHUNKS, ChunkId(id.0 + 1)));
+        store
+            .commit_internal(vec![(key, damaged)], Counters::default())
+            .unwrap();
+        let known = Alone {
+            found: false,
+            unknown: 1,
+        };
+        assert_eq!(store.has_alone(gone).unwrap(), known);
+        // What is there is asked for nothing.
+        assert_eq!(store.has_alone(0).unwrap(), Alone::default());
     }
 }

@@ -74,7 +74,7 @@ mod hostile_bytes;
 #[cfg(test)]
 mod store_in_memory;
 
-pub use evacuate::{EvacuateCursor, Plight};
+pub use evacuate::{Alone, EvacuateCursor, Plight};
 pub use findings::Findings;
 pub use format::{FORMAT_NEWEST, FORMATS};
 pub use options::{Options, Step};

@@ -42,6 +42,9 @@ pub(crate) struct Candidate<'a> {
     pub pin: Option<Arc<PinGuard>>,
 }
 
+/// Most chunks that wait for a copy in place of a bad one.
+const REPAIRS_MAX: usize = 1_000_000;
+
 /// Owner and payload of a chunk, as far as they were read.
 type Found = (Option<Owner>, Option<Vec<u8>>);
 
@@ -403,6 +406,15 @@ impl ChunkStore {
             }
         }
         Ok(true)
+    }
+
+    /// Has a bad copy of a chunk replaced when there is room, as long as the pool is open. Where very many wait for that, some are left
+    /// to whoever finds them next.
+    pub(crate) fn repair_later(&self, id: ChunkId) {
+        let mut repairs = self.repairs.lock();
+        if repairs.len() < REPAIRS_MAX {
+            repairs.insert(id);
+        }
     }
 
     /// The live chunks that the headers in a segment tell of, and whether these are all.

@@ -285,7 +285,7 @@ impl ChunkStore {
             self.pool.note_checksum_error(location.segment.device);
         }
         if record.locations.len() > bad.len() {
-            self.repairs.lock().insert(id);
+            self.repair_later(id);
         } else {
             if bad
                 .iter()

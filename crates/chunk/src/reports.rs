@@ -91,6 +91,8 @@ pub struct ScrubProgress {
     pub completed: u64,
     /// Chunks that have fewer copies than their tier keeps, since there was no room for another one.
     pub short: u64,
+    /// Chunks found in this step with a bad copy and a good one, that keep the bad one since there was no room for another.
+    pub unmended: u64,
     /// Chunks found damaged in this step with no good copy.
     pub damaged: Vec<DamagedChunk>,
     /// Damaged metadata found in this step.

@@ -1,8 +1,8 @@
 //! Scrub: reading everything, or what devices have that were away; and giving chunks the copies that they lack.
 //!
 //! Invariants: what is repaired was verified; a chunk that has fewer copies than its tier keeps (a device was away when it
-//! was written) gets the others on its tier, beside what is promised to writers, or stays as it is; steps are bounded, also
-//! where nothing is to be read.
+//! was written) gets the others on its tier, beside what is promised to writers, or stays as it is; want of room ends no step, but is
+//! counted; steps are bounded, also where nothing is to be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,6 +91,8 @@ impl ChunkStore {
         };
         let good = self.scan_copies(&records, &looks_at);
         let mut short = Vec::new();
+        // Who finds no room looks for some first: once for each of these records is enough.
+        let mut is_full = false;
         for (at, (key, value)) in records.iter().enumerate() {
             let Some(id) = chunk_of_key(key) else { continue };
             let record = match ChunkRecord::decode(value) {
@@ -132,8 +134,19 @@ impl ChunkStore {
                     strict: false,
                 };
                 let from = record.locations.first().map(|first| first.segment);
-                let outcome = self.repair_chunks(&[id], placement, from)?;
-                progress.repaired += outcome.moved;
+                let outcome = match is_full {
+                    true => Err(StoreError::NoSpace),
+                    false => self.repair_chunks(&[id], placement, from),
+                };
+                match outcome {
+                    Ok(outcome) => progress.repaired += outcome.moved,
+                    Err(StoreError::NoSpace) => {
+                        is_full = true;
+                        progress.unmended += 1;
+                        self.repair_later(id);
+                    }
+                    Err(error) => return Err(error),
+                }
             } else if let Some((_, cause)) = bad.into_iter().next() {
                 progress.damaged.push(DamagedChunk {
                     id,

@@ -162,7 +162,8 @@ pub enum Command {
         /// Stay in the foreground (for systemd)
         #[arg(long)]
         foreground: bool,
-        /// Start although devices are missing
+        /// Start although devices are missing, or are out of date: those are taken as they are, and what they missed is brought to
+        /// them
         #[arg(long)]
         degraded: bool,
         /// Where the end of the log is damaged, or lies only on devices that are missing: open the last state that can be read, and
@@ -221,6 +222,9 @@ pub enum Command {
         count: Option<u64>,
     },
     /// Show what happened in a pool
+    ///
+    /// The newest 4,096 events are kept in the pool. What happens once it accepts no writes any more is kept in the state directory
+    /// until the pool is opened again, and then put among the others.
     Events {
         /// The pool
         pool: Option<String>,
@@ -303,6 +307,9 @@ pub enum Command {
         snapshots: Vec<String>,
     },
     /// Let go of retained checkpoints that the property 'retention' no longer wants
+    ///
+    /// This happens by itself within seconds, also after 'terrace set retention=…'; here at once, and -n says which they are.
+    /// What nothing holds any more is freed in the background ('status' says how much).
     Prune {
         /// The dataset
         dataset: String,

@@ -43,11 +43,18 @@ impl Client {
 
     /// Connects if a daemon is running. One that is starting, stopping or dying is waited for.
     pub fn open_running(places: &Places, pool: &str) -> Result<Option<Self>, Failure> {
+        let what = format!("reach the daemon of pool '{pool}'");
+        Self::find(places, pool, launch::PATIENCE)
+            .map_err(|error| error.into_failure(places, pool, &what, launch::PATIENCE))
+    }
+
+    /// The same; whether it does not answer at all, within so long, is told apart.
+    pub fn find(places: &Places, pool: &str, patience: Duration) -> Result<Option<Self>, Unanswered> {
         crate::places::check_pool_name(pool)?;
         let begun = Instant::now();
         let deadline = begun + launch::PATIENCE;
         loop {
-            let connection = match ping(places, pool) {
+            let connection = match ping(places, pool, patience) {
                 Ok(()) => Connection::connect(&places.socket(pool)),
                 Err(error) => Err(error),
             };
@@ -58,13 +65,14 @@ impl Client {
                         pool: pool.into(),
                     }));
                 }
-                Err(error) if !is_absence(&error) => return Err(unreachable(pool, &error)),
+                Err(error) if is_silence(&error) => return Err(Unanswered::Silent),
+                Err(error) if !is_absence(&error) => return Err(unreachable(pool, &error).into()),
                 Err(_) if !RunLock::is_held(&places.lock_file(pool)) => return Ok(None),
-                Err(_) if Instant::now() > deadline => return Err(launch::not_serving(places, pool)),
+                Err(_) if Instant::now() > deadline => return Err(launch::not_serving(places, pool).into()),
                 Err(_) => {
                     std::thread::sleep(Duration::from_millis(5));
                     if let Some(failure) = launch::held_by_stranger(places, pool, begun) {
-                        return Err(failure);
+                        return Err(failure.into());
                     }
                 }
             }
@@ -127,6 +135,25 @@ impl Client {
         self.call_with(operation, arguments, &mut |_| Ok(()))
     }
 
+    /// Asks, and waits for so long at most for each part of the answer.
+    pub fn call_within(
+        &mut self,
+        operation: &str,
+        arguments: Value,
+        patience: Duration,
+    ) -> Result<Value, Unanswered> {
+        let Self { connection, pool } = self;
+        let answer = connection.set_timeout(Some(patience)).and_then(|()| {
+            let request = Request::new(operation, arguments);
+            connection.call(&request, &mut |_| Ok(()))
+        });
+        answer.map_err(|error| match error {
+            ControlError::Failed(failure) => failure.into(),
+            error if is_silence(&error) => Unanswered::Silent,
+            error => unreachable(pool, &error).into(),
+        })
+    }
+
     /// Asks; the answer is one value of a known form.
     pub fn ask<T: DeserializeOwned>(&mut self, operation: &str, arguments: Value) -> Result<T, Failure> {
         let value = self.call(operation, arguments)?;
@@ -134,11 +161,43 @@ impl Client {
     }
 }
 
+/// Why there is no answer.
+pub enum Unanswered {
+    /// It was refused, or the daemon ended.
+    Refused(Failure),
+    /// The daemon is there, and nothing came for as long as was to be waited.
+    Silent,
+}
+
+impl From<Failure> for Unanswered {
+    fn from(failure: Failure) -> Self {
+        Self::Refused(failure)
+    }
+}
+
+impl Unanswered {
+    /// As what users read. `patience`: how long it was waited.
+    pub fn into_failure(self, places: &Places, pool: &str, what: &str, patience: Duration) -> Failure {
+        match self {
+            Self::Refused(failure) => failure,
+            Self::Silent => launch::hanging(places, pool, what, patience),
+        }
+    }
+}
+
+/// Whether an error means that somebody is there and says nothing.
+fn is_silence(error: &ControlError) -> bool {
+    let ControlError::Socket(error) = error else {
+        return false;
+    };
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
 /// Asks for a sign of life, on a connection of its own: a daemon that was killed may still be connected to, as long
 /// as one of its threads has not ended.
-fn ping(places: &Places, pool: &str) -> Result<(), ControlError> {
+fn ping(places: &Places, pool: &str, patience: Duration) -> Result<(), ControlError> {
     let mut connection = Connection::connect(&places.socket(pool))?;
-    connection.set_timeout(Some(launch::PATIENCE))?;
+    connection.set_timeout(Some(patience))?;
     connection
         .call(&Request::new("ping", Value::Null), &mut |_| Ok(()))
         .map(drop)

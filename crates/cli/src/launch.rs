@@ -159,6 +159,27 @@ pub fn not_serving(places: &Places, pool: &str) -> Failure {
     )
 }
 
+/// What is said of a daemon that takes requests and does not answer them for so long: it may wait for a device that does not answer
+/// either, and only who looks knows that it waits in vain.
+pub fn hanging(places: &Places, pool: &str, what: &str, patience: Duration) -> Failure {
+    let log = places.log_file(pool);
+    let (who, remedy) = match RunLock::holder(&places.lock_file(pool)) {
+        Some(ProcessId { pid, .. }) => (
+            format!("its daemon, process {pid},"),
+            format!(
+                "'{}' may say what it waits for; 'kill -9 {pid}' ends it (what fsync made durable is safe), then do this again",
+                log.display()
+            ),
+        ),
+        None => ("its daemon".to_owned(), format!("see '{}'", log.display())),
+    };
+    Failure::new(
+        what,
+        format!("{who} has not answered for {} seconds", patience.as_secs()),
+        remedy,
+    )
+}
+
 /// Waits until the daemon that was told to stop no longer holds the pool, and has let go of its devices. One that somebody else has
 /// started since then is not waited for.
 pub fn wait_for_end(places: &Places, pool: &str, stopped: Option<ProcessId>) -> Result<(), Failure> {
@@ -167,10 +188,18 @@ pub fn wait_for_end(places: &Places, pool: &str, stopped: Option<ProcessId>) -> 
     let is_another = || RunLock::holder(&lock).is_some_and(|holder| stopped.is_some_and(|old| old != holder));
     while RunLock::is_held(&lock) && !is_another() {
         if Instant::now() > deadline {
+            let log = places.log_file(pool);
+            let (who, remedy) = match stopped {
+                Some(ProcessId { pid, .. }) => (
+                    format!("its daemon, process {pid},"),
+                    format!("see '{}'; 'kill -9 {pid}' ends it if it hangs", log.display()),
+                ),
+                None => ("its daemon".to_owned(), format!("see '{}'", log.display())),
+            };
             return Err(Failure::new(
                 format!("stop pool '{pool}'"),
-                format!("its daemon has not ended after {} seconds", PATIENCE.as_secs()),
-                format!("see '{}'", places.log_file(pool).display()),
+                format!("{who} has not ended after {} seconds", PATIENCE.as_secs()),
+                remedy,
             ));
         }
         std::thread::sleep(Duration::from_millis(5));

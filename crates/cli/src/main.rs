@@ -13,6 +13,7 @@ mod dataset_arguments;
 mod device_arguments;
 mod flags;
 mod job_arguments;
+mod kept_events;
 mod launch;
 mod names;
 mod output;

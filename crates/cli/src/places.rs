@@ -52,6 +52,17 @@ impl Places {
         Ok(places)
     }
 
+    /// Below a directory, as if it were told by `$TERRACE_STATE_DIR`.
+    #[cfg(test)]
+    pub fn below(directory: &Path) -> Self {
+        let places = Self {
+            run: directory.join("run"),
+            state: directory.to_owned(),
+        };
+        make_private(&places.run).unwrap_or_default();
+        places
+    }
+
     fn choose(
         given: Option<PathBuf>,
         root: bool,
@@ -111,6 +122,11 @@ impl Places {
     /// The volumes that a pool should have attached and served.
     pub fn blocks_file(&self, pool: &str) -> PathBuf {
         self.state.join("blocks").join(format!("{pool}.json"))
+    }
+
+    /// What happened in a pool that did not take it.
+    pub fn events_file(&self, pool: &str) -> PathBuf {
+        self.state.join("events").join(format!("{pool}.json"))
     }
 
     /// Where the files are mounted that are underneath attached volumes.

@@ -64,7 +64,8 @@ pub enum PoolCommand {
         /// Also a pool that was destroyed
         #[arg(long)]
         destroyed: bool,
-        /// Also a pool of which devices are missing; what has no copy elsewhere cannot be read then
+        /// Also a pool of which devices are missing; what has no copy elsewhere cannot be read then. Or out of date: those are taken as
+        /// they are, and what they missed is brought to them
         #[arg(long)]
         degraded: bool,
         /// Where the end of the log is damaged, or lies only on devices that are missing: open the last state that can be read, and

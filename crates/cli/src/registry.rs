@@ -203,6 +203,7 @@ impl<'a> Registry<'a> {
             places.pool_file(name),
             places.mounts_file(name),
             places.blocks_file(name),
+            places.events_file(name),
         ] {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -7,7 +7,7 @@ use crate::harness;
 
 use std::{fs, os::unix::fs::FileExt, process::Command};
 
-use harness::{Machine, can_mount, noise};
+use harness::{Machine, can_mount, noise, until};
 use serde_json::{Value, json};
 
 const MIB: usize = 1 << 20;
@@ -19,16 +19,6 @@ fn put(machine: &Machine, name: &str, bytes: usize, seed: u64) {
 
 fn filesystem(machine: &Machine) {
     machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
-}
-
-/// Asks again until it is so.
-#[track_caller]
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !is_so() {
-        assert!(std::time::Instant::now() < deadline, "never: {what}");
-        std::thread::yield_now();
-    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::harness;
 
 use std::fs;
 
-use harness::{Machine, nbd::Client, noise};
+use harness::{Machine, nbd::Client, noise, until};
 use serde_json::{Value, json};
 
 const MIB: usize = 1 << 20;
@@ -95,6 +95,51 @@ fn a_pool_that_gets_full_says_so_and_what_to_do() {
     assert_ne!(status["room"], "enough", "{status}");
     let detail = status["room_detail"].as_str().unwrap();
     assert!(detail.contains("get -r reservation tank"), "{detail}");
+}
+
+/// What retention keeps is in no list of files or snapshots: the errors and `status` say that it is there, and how it is let go of.
+#[test]
+fn a_pool_that_is_full_of_retained_history_names_prune() {
+    let machine = Machine::new();
+    machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:160M"]);
+    machine.ok(&["fs", "create", "tank/data", "-o", "compression=off"]);
+    machine.ok(&["set", "retention=all:1d", "commit_interval=1s", "tank/data"]);
+    let retained = || {
+        let rows = machine.json(&["list", "tank/data"]);
+        rows[0]["retained"].as_u64().unwrap()
+    };
+    let put = |seed: u64| {
+        fs::write(machine.path("content"), noise(20 * MIB, seed)).unwrap();
+        machine.run(&["put", "tank/data/f", "content"])
+    };
+    // Each is written over the one before, after a checkpoint that holds that one.
+    let refused = (1..20).find_map(|seed| {
+        let before = retained();
+        let written = put(seed);
+        if written.status.success() {
+            until("a checkpoint is held", || retained() > before);
+        }
+        (!written.status.success()).then(|| String::from_utf8(written.stderr).unwrap())
+    });
+    let refused = refused.expect("a pool of 160M takes no 380M");
+    let detail = machine.json(&["status", "tank"])["room_detail"].to_string();
+    for words in [
+        "kept by the retention of 'tank/data'",
+        "terrace set retention=",
+        "terrace prune tank/data",
+    ] {
+        assert!(refused.contains(words), "{words}: {refused}");
+        assert!(detail.contains(words), "{words}: {detail}");
+    }
+    // What they say helps, and is said no more.
+    machine.ok(&["set", "retention=none", "tank/data"]);
+    machine.ok(&["prune", "tank/data"]);
+    until("there is room", || put(100).status.success());
+    let status = machine.json(&["status", "tank"]);
+    assert!(
+        !status["room_detail"].to_string().contains("retention of"),
+        "{status}"
+    );
 }
 
 #[test]

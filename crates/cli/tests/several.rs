@@ -183,6 +183,23 @@ fn the_size_of_a_volume_is_read_by_both_names_and_set_by_neither() {
         let error = machine.error(&["volume", "create", "tank/w", "--size", "8M", "-o", &option], 2);
         assert!(error.contains("volume create --size"), "{error}");
     }
+    // A snapshot has the size that the volume had, whatever became of that.
+    machine.ok(&["snapshot", "-r", "tank@before"]);
+    machine.ok(&["volume", "resize", "tank/v", "32M"]);
+    let value = |name: &str, of: &str| machine.json(&["get", name, of])[0]["value"].clone();
+    for name in ["size", "volsize"] {
+        assert_eq!(value(name, "tank/v@before"), json!(16 << 20));
+        assert_eq!(value(name, "tank/v"), json!(32 << 20));
+        assert_eq!(value(name, "tank/a@before"), "-");
+        assert!(machine.ok(&["get", name, "tank/v@before"]).contains("16M"));
+    }
+    let all = machine.json(&["get", "all", "tank/v@before"]);
+    let of_size = |row: &&serde_json::Value| row["property"] == "size" && row["value"] == json!(16 << 20);
+    assert_eq!(all.as_array().unwrap().iter().filter(of_size).count(), 1, "{all}");
+    // What only datasets have can be asked of many; what nothing has is a mistake.
+    assert_eq!(value("compression", "tank/v@before"), "-");
+    assert_eq!(value("available", "tank/v@before"), "-");
+    machine.error(&["get", "nonsense", "tank/v@before"], 2);
     let all = machine.json(&["get", "all", "tank/v"]);
     let named = |name: &str| {
         all.as_array()

@@ -11,7 +11,7 @@ use std::{
     process::Command,
 };
 
-use harness::{Machine, can_mount, must, runs};
+use harness::{Machine, can_mount, must, runs, until};
 
 #[test]
 fn a_mount_that_somebody_took_away_while_a_file_is_open_holds_up_nobody() {
@@ -96,6 +96,8 @@ fn a_pool_that_refuses_writes_says_how_it_is_ended_and_opened_again() {
         fs::read(machine.path("mnt/synced")).unwrap(),
         harness::noise(1 << 20, 7)
     );
+    let tells = |text: &str| text.contains("accepts no writes any more") && text.contains("No space");
+    until("the event is told", || tells(&machine.ok(&["events", "tank"])));
     let daemon = machine.daemon_pid("tank");
     let stopped = machine.json(&["stop", "tank", "--force"]);
     assert!(
@@ -103,8 +105,27 @@ fn a_pool_that_refuses_writes_says_how_it_is_ended_and_opened_again() {
         "{stopped}"
     );
     assert!(has_ended(daemon), "it is waited for");
+    // What the pool did not take is told while nobody holds it, and is among its events from the next start on, once.
+    let status = machine.ok(&["status"]);
+    assert!(tells(&status) && status.contains("in its last run"), "{status}");
     machine.ok(&["verify", "tank"]);
     machine.ok(&["start", "tank"]);
+    machine.ok(&["stop", "tank"]);
+    assert!(!tells(&machine.ok(&["status"])));
+    machine.ok(&["start", "tank"]);
+    let events = machine.json(&["events", "tank"]);
+    let kinds: Vec<&str> = (events.as_array().unwrap().iter())
+        .map(|event| event["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        kinds.iter().filter(|kind| **kind == "stopped").count(),
+        1,
+        "{kinds:?}"
+    );
+    let (stopped, opened) = ("stopped", "opened");
+    let at = |kind: &str| kinds.iter().position(|found| *found == kind).unwrap();
+    let last_opened = kinds.iter().rposition(|found| *found == opened).unwrap();
+    assert!(at(stopped) < last_opened, "in the order of time: {kinds:?}");
     machine.ok(&["mount", "tank/data", "mnt"]);
     assert_eq!(
         fs::read(machine.path("mnt/synced")).unwrap(),

@@ -57,6 +57,7 @@ mod region;
 mod registry;
 mod relayout;
 mod relief;
+mod retained;
 mod retention;
 mod room;
 mod room_pool;
@@ -108,7 +109,7 @@ pub use placement::{
     chunks_of_region,
 };
 pub use properties::{PropertyValue, Source, property_default, property_help, property_names, settings};
-pub use properties_set::check_for_new_pool;
+pub use properties_set::{check_for_new_pool, check_readable};
 pub use region::{CHUNK_BLOCKS, REGION_BLOCKS, REGION_BYTES, RegionRecord, Run};
 pub use retention::{Every, Retention, Rule};
 pub use room::{Room, Usage};

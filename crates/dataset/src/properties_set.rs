@@ -57,6 +57,18 @@ fn canonical(property: &str, value: &str, tiers: &[String]) -> Result<String, Da
     Ok(value)
 }
 
+/// Whether there is such a property, or such a figure, to be read of any dataset.
+///
+/// # Errors
+/// `InvalidProperty` with what there is.
+pub fn check_readable(property: &str) -> Result<(), DatasetError> {
+    if is_size(property) || figure_names().contains(&property) {
+        return Ok(());
+    }
+    let beside = |why| format!("{why}, and figures: {}", figure_names().join(", "));
+    properties::check_name(property).map_err(|why| DatasetError::InvalidProperty(beside(why)))
+}
+
 /// A volume's size, by its name here and in zfs.
 fn is_size(property: &str) -> bool {
     property == SIZE || property == "volsize"
@@ -90,8 +102,7 @@ impl Datasets {
             }]);
         }
         if property != "all" {
-            let beside = |why| format!("{why}, and figures: {}", figure_names().join(", "));
-            properties::check_name(property).map_err(|why| DatasetError::InvalidProperty(beside(why)))?;
+            check_readable(property)?;
             let unset = || PropertyValue {
                 name: property.to_owned(),
                 value: "-".to_owned(),

@@ -19,6 +19,8 @@ use crate::{
     registry::Node,
     state::Recount,
     sweep::Job,
+    times::At,
+    tree::{ROOT, Tree},
 };
 
 /// What is known of a snapshot, or of a checkpoint that retention holds.
@@ -343,6 +345,16 @@ impl Datasets {
             .get(checkpoint)
             .ok_or_else(|| DatasetError::NoSnapshot(name.to_owned()))?;
         Ok(snapshot_info(&dataset, checkpoint, record))
+    }
+
+    /// The size that a volume had when its snapshot `DATASET@NAME` was taken, bytes; `None` of a filesystem.
+    pub fn snapshot_size(&self, name: &str) -> Result<Option<u64>, DatasetError> {
+        let (node, dataset, checkpoint) = self.find_snapshot(name)?;
+        if !node.state.kind().is_volume() {
+            return Ok(None);
+        }
+        let view = self.volume_view(&dataset, &At::Checkpoint(checkpoint))?;
+        Ok(Some(view.attributes(ROOT)?.size))
     }
 
     fn find_snapshot(&self, name: &str) -> Result<(Arc<Node>, String, u64), DatasetError> {

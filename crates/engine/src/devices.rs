@@ -433,12 +433,24 @@ impl Engine {
         info: &DeviceInfo,
         mut plan: LeavingPlan,
     ) -> Result<LeavingPlan, EngineError> {
-        if plan.obstacle.is_empty()
-            && info.state == DeviceState::Missing
-            && self.chunks.has_alone(info.number)?
-        {
+        if !plan.obstacle.is_empty() || info.state != DeviceState::Missing {
+            return Ok(plan);
+        }
+        let (pool, number) = (self.pool.name(), info.number);
+        let alone = self.chunks.has_alone(number)?;
+        if alone.unknown > 0 {
+            let unknown = format!(
+                "of {} chunks it is not known whether they have another copy, since their records are damaged: 'terrace scrub {pool} \
+                 --wait' names them",
+                alone.unknown
+            );
+            plan.warning = match plan.warning.is_empty() {
+                true => unknown,
+                false => format!("{}; {unknown}", plan.warning),
+            };
+        }
+        if alone.found {
             // Another one may be at its path by now.
-            let (pool, number) = (self.pool.name(), info.number);
             plan.obstacle = format!(
                 "it is missing, and some of what it holds has no other copy; bring it back, or take it out without that by 'terrace pool \
                  remove {pool} {number} --lost' ('terrace status {pool} --lost' names the files)"

@@ -28,7 +28,7 @@ use terrace_store::Store;
 use crate::{
     EngineError,
     alarms::Alarms,
-    journal::{Entry, Journal, Ring},
+    journal::{Entry, Journal, KeepEvents, Ring},
     leaving::Leaving,
     leisure::Standing,
     losses::Losses,
@@ -48,6 +48,7 @@ pub struct Engine {
     pub(crate) mover: Arc<Mover>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) journal: Journal,
+    pub(crate) event_keeper: Option<Arc<dyn KeepEvents>>,
     pub(crate) scrub: Scrub,
     pub(crate) leaving: Leaving,
     pub(crate) resilvering: Resilvering,
@@ -134,6 +135,8 @@ impl Engine {
         }
         if !self.closed.swap(true, Ordering::SeqCst) {
             self.workers.stop();
+            // It may have been met a moment ago.
+            self.tell_stopped();
             self.event("closed", "the pool was closed");
             // What users wrote comes first: without its heat the pool is only slower for a while.
             if let Err(error) = self.mover.save() {
@@ -229,6 +232,30 @@ impl Engine {
             kind,
             text,
         );
+        if let Some(keeper) = &self.event_keeper {
+            let unwritten = self.journal.unwritten(Ring::Events);
+            if !unwritten.is_empty() {
+                keeper.keep(&terrace_pool::format_id(&self.pool.id()), &unwritten);
+            }
+        }
+    }
+
+    /// Takes the events of an earlier run into the pool, that did not take them then.
+    pub(crate) fn take_kept_events(&self) {
+        let Some(keeper) = &self.event_keeper else { return };
+        let id = terrace_pool::format_id(&self.pool.id());
+        let kept = keeper.kept(&id);
+        if kept.is_empty() {
+            return;
+        }
+        let taken = self.journal.add_kept(&*self.store, Ring::Events, kept);
+        // Until they are durable they stay where they are.
+        let taken = taken.and_then(|()| self.store.flush(self.store.newest()));
+        match taken {
+            Ok(()) if self.journal.unwritten(Ring::Events).is_empty() => keeper.keep(&id, &[]),
+            Ok(()) => {}
+            Err(error) => tracing::warn!(%error, "events of an earlier run were not taken into the pool"),
+        }
     }
 
     /// Notes a command that changed the pool.

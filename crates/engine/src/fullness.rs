@@ -11,7 +11,8 @@ const LOW_PART: u64 = 20;
 const LOW_BYTES_MAX: u64 = 32 << 30;
 
 /// `enough`, `low` or `none`, as [`Status::room`](crate::Status::room); and what to do about it, empty if nothing.
-pub(crate) fn fullness(space: &Space, pool: &str) -> (&'static str, String) {
+/// `retained` tells of the history that retention keeps, where that is worth a word.
+pub(crate) fn fullness(space: &Space, pool: &str, retained: &str) -> (&'static str, String) {
     let left = space.available_bytes;
     let state = match () {
         // Less than what is handed out at once: one stream or two take it, and then nobody gets more.
@@ -27,6 +28,10 @@ pub(crate) fn fullness(space: &Space, pool: &str) -> (&'static str, String) {
         "{is_full}; delete files, destroy snapshots ('terrace list -t snapshot -r {pool}' shows them), or add a device: 'terrace \
          pool add {pool} TIER=DEVICE'"
     );
+    // No list of files or snapshots shows it.
+    if !retained.is_empty() {
+        words.push_str(&format!("; {retained}"));
+    }
     // Of what is set aside most is for a moment; reservations are what users can take back.
     let aside = space.set_aside_bytes.min(space.room_bytes);
     if aside > left {
@@ -62,10 +67,10 @@ mod tests {
     fn a_pool_says_that_it_gets_full_before_it_is() {
         const GIB: u64 = 1 << 30;
         assert_eq!(
-            fullness(&space(100 * GIB, 5 * GIB), "tank"),
+            fullness(&space(100 * GIB, 5 * GIB), "tank", ""),
             ("enough", String::new())
         );
-        let (state, words) = fullness(&space(100 * GIB, 5 * GIB - 1), "tank");
+        let (state, words) = fullness(&space(100 * GIB, 5 * GIB - 1), "tank", "");
         assert_eq!(state, "low");
         assert!(
             words.starts_with("nearly full") && words.contains("terrace pool add tank"),
@@ -76,9 +81,17 @@ mod tests {
             "{words}"
         );
         // Of a large pool a twentieth is no reason to worry.
-        assert_eq!(fullness(&space(100_000 * GIB, 32 * GIB), "tank").0, "enough");
-        assert_eq!(fullness(&space(100_000 * GIB, 31 * GIB), "tank").0, "low");
-        assert_eq!(fullness(&space(100 * GIB, (2 << 20) - 1), "tank").0, "none");
+        assert_eq!(fullness(&space(100_000 * GIB, 32 * GIB), "tank", "").0, "enough");
+        assert_eq!(fullness(&space(100_000 * GIB, 31 * GIB), "tank", "").0, "low");
+        assert_eq!(fullness(&space(100 * GIB, (2 << 20) - 1), "tank", "").0, "none");
+    }
+
+    #[test]
+    fn what_retention_keeps_is_said() {
+        let (_, words) = fullness(&space(100 << 30, 0), "tank", "20G of history is kept");
+        assert!(words.contains("TIER=DEVICE'; 20G of history is kept"), "{words}");
+        let (state, words) = fullness(&space(100 << 30, 50 << 30), "tank", "20G of history is kept");
+        assert_eq!((state, &*words), ("enough", ""));
     }
 
     #[test]
@@ -87,7 +100,7 @@ mod tests {
         space.room_bytes = 20 << 30;
         space.set_aside_bytes = 30 << 30;
         space.pending_free_bytes = 1 << 30;
-        let (state, words) = fullness(&space, "tank");
+        let (state, words) = fullness(&space, "tank", "");
         assert_eq!(state, "none");
         for part in [
             "full, 0B left",

@@ -2,7 +2,8 @@
 //!
 //! Invariants: a ring holds at most [`ENTRIES_MAX`] entries and an entry at most [`TEXT_BYTES_MAX`]; entries are
 //! committed with the next flush, never flushed for their own sake; a ring that cannot be written stops nothing, and what it was to
-//! hold is told as long as the pool is open: that it takes nothing any more is what users look for there.
+//! hold is told as long as the pool is open, and after that by whoever kept it elsewhere ([`KeepEvents`]): that the pool takes nothing
+//! any more is what users look for there.
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -47,10 +48,22 @@ pub struct Entry {
 const UNWRITTEN_MAX: usize = 256;
 
 /// An entry that the store has not taken yet.
-struct Unwritten {
-    nanoseconds: u64,
-    kind: String,
-    text: String,
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unwritten {
+    /// When, nanoseconds since 1970.
+    pub nanoseconds: u64,
+    /// As [`Entry::kind`].
+    pub kind: String,
+    /// As [`Entry::text`].
+    pub text: String,
+}
+
+/// Who keeps events outside of a pool that does not take them, until it does.
+pub trait KeepEvents: Send + Sync {
+    /// What is kept for the pool with this id.
+    fn kept(&self, pool_id: &str) -> Vec<Unwritten>;
+    /// Keeps these, and nothing else. What cannot be kept is lost with the process, and stops nothing.
+    fn keep(&self, pool_id: &str, events: &[Unwritten]);
 }
 
 #[derive(Default)]
@@ -87,16 +100,51 @@ impl Journal {
     /// Adds an entry; the oldest one goes. One that the store does not take is told all the same, and written with the next one that it
     /// does.
     pub fn add(&self, store: &dyn Store, ring: Ring, now_nanoseconds: u64, kind: &str, text: &str) {
+        let entry = Unwritten {
+            nanoseconds: now_nanoseconds,
+            kind: kind.to_owned(),
+            text: text.to_owned(),
+        };
+        self.add_all(store, ring, vec![entry]);
+    }
+
+    /// Adds what was kept elsewhere, with its own times, but for what the ring has already: it may have taken that after all.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn add_kept(&self, store: &dyn Store, ring: Ring, kept: Vec<Unwritten>) -> Result<(), StoreError> {
+        let known = self.read(store, ring, 0, 2 * UNWRITTEN_MAX)?;
+        let is_new = |entry: &Unwritten| {
+            let time = rfc3339(entry.nanoseconds);
+            !known
+                .iter()
+                .any(|known| known.time == time && known.text == entry.text)
+        };
+        self.add_all(store, ring, kept.into_iter().filter(is_new).collect());
+        Ok(())
+    }
+
+    /// What the store has not taken.
+    pub fn unwritten(&self, ring: Ring) -> Vec<Unwritten> {
+        self.next.lock()[ring as usize].unwritten.clone()
+    }
+
+    fn add_all(&self, store: &dyn Store, ring: Ring, entries: Vec<Unwritten>) {
+        if entries.is_empty() {
+            return;
+        }
         let mut next = self.next.lock();
         let next = &mut next[ring as usize];
-        if next.unwritten.len() == UNWRITTEN_MAX {
-            next.unwritten.pop();
+        for entry in entries {
+            if next.unwritten.len() == UNWRITTEN_MAX {
+                next.unwritten.pop();
+            }
+            next.unwritten.push(Unwritten {
+                kind: cut(&entry.kind, KIND_BYTES_MAX).to_owned(),
+                text: cut(&entry.text, TEXT_BYTES_MAX).to_owned(),
+                ..entry
+            });
         }
-        next.unwritten.push(Unwritten {
-            nanoseconds: now_nanoseconds,
-            kind: cut(kind, KIND_BYTES_MAX).to_owned(),
-            text: cut(text, TEXT_BYTES_MAX).to_owned(),
-        });
         let mut batch = Batch::new();
         let mut id = next.number;
         for entry in &next.unwritten {

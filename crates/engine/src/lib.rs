@@ -39,7 +39,7 @@ pub use devices::{AddedDevice, JoiningDevice, LeavingPlan, TierPlace, shortage_i
 pub use duration::{format_duration, parse_duration};
 pub use engine::{Engine, FormatNews};
 pub use error::EngineError;
-pub use journal::{Entry, rfc3339};
+pub use journal::{Entry, KeepEvents, Unwritten, rfc3339};
 pub use options::OpenOptions;
 pub use rebuild::{RebuildOptions, RebuildReport, RebuiltDataset, RebuiltFile, rebuild};
 pub use report::{SCRUB_JOB, durability_in_words, loss_window};

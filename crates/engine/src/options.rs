@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use terrace_device::{Clock, Randomness, SeededRandomness, SystemClock, SystemRandomness};
 
+use crate::journal::KeepEvents;
+
 /// How an engine is run; none of it is written to the pool.
 #[derive(Clone)]
 pub struct OpenOptions {
@@ -30,6 +32,8 @@ pub struct OpenOptions {
     pub destroyed: bool,
     /// User and group that own the root directories of new filesystems.
     pub owner: (u32, u32),
+    /// Keeps what happens once the pool takes no writes any more; `None`: that is told as long as it is open.
+    pub events: Option<Arc<dyn KeepEvents>>,
 }
 
 impl Default for OpenOptions {
@@ -45,6 +49,7 @@ impl Default for OpenOptions {
             exported: false,
             destroyed: false,
             owner: (0, 0),
+            events: None,
         }
     }
 }

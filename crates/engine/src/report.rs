@@ -6,8 +6,8 @@ use terrace_dataset::Durability;
 use terrace_pool::{DeviceState, Presence};
 
 use crate::{
-    DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, Status, TierStatus,
-    devices::too_few_in_words, duration::format_duration, fullness::fullness, journal::rfc3339,
+    DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, ScrubStatus, Status,
+    TierStatus, devices::too_few_in_words, duration::format_duration, fullness::fullness, journal::rfc3339,
     losses::names_in_words, met,
 };
 
@@ -26,7 +26,7 @@ impl Engine {
         let budget = &self.environment.budget;
         let cache = self.environment.cache.counters();
         let cached = cache.bytes;
-        let (room, room_detail) = fullness(&space, &self.pool.name());
+        let (room, room_detail) = fullness(&space, &self.pool.name(), &self.retained_in_words());
         let mut status = Status {
             room: room.into(),
             room_detail,
@@ -80,6 +80,14 @@ impl Engine {
             status.room_detail.clear();
         }
         status
+    }
+
+    /// What `status`, and whoever finds no room, is told of history that retention keeps; empty where it is next to nothing.
+    pub fn retained_in_words(&self) -> String {
+        let segment = u64::from(self.pool.segment_bytes());
+        let size = self.pool.total_segments() * segment;
+        self.datasets
+            .retained_in_words((size / RETAINED_PART).max(segment))
     }
 
     fn tier_status(&self) -> Vec<TierStatus> {
@@ -178,10 +186,7 @@ impl Engine {
         if !few.is_empty() {
             return ("degraded".into(), few);
         }
-        let damaged = status
-            .scrub
-            .as_ref()
-            .map_or(0, |scrub| scrub.errors - scrub.repaired.min(scrub.errors));
+        let damaged = status.scrub.as_ref().map_or(0, ScrubStatus::lost);
         if damaged > 0 {
             let files = status.scrub.as_ref().map_or(&[][..], |scrub| &scrub.files);
             let named = match files {
@@ -347,6 +352,8 @@ impl Engine {
 
 /// Lost files that the state's detail names.
 const NAMED_MAX: usize = 5;
+/// Of the pool, what is worth a word of history that retention keeps.
+const RETAINED_PART: u64 = 100;
 /// Number of the scrub among the jobs.
 pub const SCRUB_JOB: u64 = 1;
 

@@ -4,7 +4,7 @@
 //! Invariants: which devices are behind stands on the labels until it was looked at everything that may concern them, so that
 //! a crash or a restart at any moment begins anew; a copy on such a device is read and verified like any other meanwhile.
 //! Where room for the copies that it lacks ran out, it stays behind, and is looked at again when there is more room. So is what a
-//! scrub left short, until the pool is closed: which content that is stands nowhere.
+//! scrub left short, also after a restart: which content that is stands nowhere, but that there is some, in what is kept of the scrub.
 
 use std::sync::{
     Arc,
@@ -17,7 +17,7 @@ use terrace_mover::{JobKind, JobState, StoreSteps, StoreWork};
 use terrace_pool::{DeviceInfo, DeviceState, Presence};
 use terrace_store::{Store, StoreError};
 
-use crate::{Engine, EngineError, losses::Losses, report::counted};
+use crate::{Engine, EngineError, ScrubStatus, losses::Losses, report::counted};
 
 /// How often it is tried to find room for what has too few copies, about a second apart.
 const TRIES_MAX: u32 = 30;
@@ -38,6 +38,8 @@ const MORE_ROOM_SEGMENTS: u64 = 2;
 struct Short {
     /// What writers could get then, bytes.
     available_bytes: u64,
+    /// Free segments of each tier then: the copies are for one of them, and others may have got fuller meanwhile.
+    free_segments: Vec<u64>,
     next_try: u64,
 }
 
@@ -69,6 +71,8 @@ struct Resilver {
     repaired: u64,
     damaged: u64,
     short: u64,
+    /// With a bad copy, for which there is no room: whoever found it comes back to it, as long as the pool is open.
+    unmended: u64,
     /// Log or metadata have one copy only, still.
     is_unmirrored: bool,
     is_short: Arc<AtomicBool>,
@@ -76,12 +80,22 @@ struct Resilver {
 }
 
 impl Resilver {
+    fn lacks_room(&self) -> bool {
+        self.short > 0 || self.unmended > 0
+    }
+
     fn in_words(&self) -> String {
         let mut text = format!("{} copies written anew", self.completed + self.repaired);
         if self.damaged > 0 {
             text.push_str(&format!(
                 ", {} without a good copy ('terrace scrub' names the files)",
                 counted(self.damaged, "chunk")
+            ));
+        }
+        if self.unmended > 0 {
+            text.push_str(&format!(
+                ", {} with a good copy and one that cannot be read, since there is no room for another",
+                counted(self.unmended, "chunk")
             ));
         }
         if self.short > 0 {
@@ -108,6 +122,7 @@ impl StoreSteps for Resilver {
         self.repaired += progress.repaired;
         self.damaged += progress.damaged.len() as u64 + progress.damaged_metadata.count();
         self.short += progress.short;
+        self.unmended += progress.unmended;
         let done = self.before_bytes + progress.done_bytes;
         let bytes = done.saturating_sub(self.read_bytes);
         self.read_bytes = done;
@@ -120,18 +135,23 @@ impl StoreSteps for Resilver {
             note: None,
         };
         // Metadata that was written meanwhile lies on one device only.
-        let mirrored = !progress.finished || self.chunks.mirror_now()?;
+        let mirrored = !progress.finished
+            || match self.chunks.mirror_now() {
+                // A job that failed for that would not be tried again.
+                Err(StoreError::NoSpace) => false,
+                mirrored => mirrored?,
+            };
         self.is_unmirrored = !mirrored;
-        if (!mirrored || self.short > 0) && self.tries < TRIES_MAX {
+        if (!mirrored || self.lacks_room()) && self.tries < TRIES_MAX {
             // What was stored anew leaves room behind, once that is durable.
             (self.tries, self.before_bytes) = (self.tries + 1, done);
-            (self.short, self.damaged) = (0, 0);
+            (self.short, self.unmended, self.damaged) = (0, 0, 0);
             self.cursor = ScrubCursor::only(self.devices.clone());
             (work.finished, work.waits) = (false, true);
         }
         if work.finished {
             self.is_short
-                .store(!mirrored || self.short > 0, Ordering::Release);
+                .store(!mirrored || self.lacks_room(), Ordering::Release);
             work.note = Some(self.in_words());
             self.losses.look_again();
         }
@@ -193,6 +213,7 @@ impl Engine {
             repaired: 0,
             damaged: 0,
             short: 0,
+            unmended: 0,
             is_unmirrored: false,
             is_short: self.resilvering.is_short.clone(),
             tries: 0,
@@ -258,6 +279,7 @@ impl Engine {
         if *now != job || is_kept != has_ended(&state) {
             return Ok(());
         }
+        let mut has_all = false;
         match state {
             Some((JobState::Done, found)) if self.resilvering.is_short.load(Ordering::Acquire) => {
                 self.note_short_of_room();
@@ -265,6 +287,7 @@ impl Engine {
             }
             Some((JobState::Done, found)) => {
                 *self.resilvering.pause.lock() = 0;
+                has_all = true;
                 if devices.is_empty() {
                     self.event("scrub", &format!("no content lacks a copy any more: {found}"));
                 }
@@ -279,6 +302,10 @@ impl Engine {
             _ => {}
         }
         *running = None;
+        drop(running);
+        if has_all && let Err(error) = self.scrub.completed(&*self.store) {
+            self.complain("scrub", &error.into());
+        }
         Ok(())
     }
 
@@ -294,8 +321,26 @@ impl Engine {
         let next_try = self.clock.monotonic_nanoseconds().saturating_add(*pause);
         *self.resilvering.short.lock() = Some(Short {
             available_bytes: self.chunks.space().available_bytes,
+            free_segments: self.free_segments(),
             next_try,
         });
+    }
+
+    fn free_segments(&self) -> Vec<u64> {
+        let tiers = self.pool.tiers().into_iter();
+        tiers.map(|tier| tier.free_segments).collect()
+    }
+
+    /// The last scrub before the pool was opened left something short of copies: it is looked for once there is room at all.
+    pub(crate) fn await_room_for_scrubbed(&self) {
+        if self.scrub.is_from_before() && self.scrub.is_short() {
+            let now = self.clock.monotonic_nanoseconds();
+            *self.resilvering.short.lock() = Some(Short {
+                available_bytes: 0,
+                free_segments: Vec::new(),
+                next_try: now.saturating_add(FIRST_PAUSE_NANOSECONDS),
+            });
+        }
     }
 
     /// Begins anew where room ran out, once there is more. Cheap while there is nothing of that.
@@ -308,7 +353,9 @@ impl Engine {
             };
             short.next_try = now.saturating_add(NEXT_TRY_NANOSECONDS);
             let more = MORE_ROOM_SEGMENTS * u64::from(self.pool.segment_bytes());
-            if self.chunks.space().available_bytes < short.available_bytes.saturating_add(more) {
+            let has_more = self.chunks.space().available_bytes >= short.available_bytes.saturating_add(more);
+            let mut tiers = self.free_segments().into_iter().zip(&short.free_segments);
+            if !has_more && !tiers.any(|(now, then)| now >= then + MORE_ROOM_SEGMENTS) {
                 return Ok(());
             }
         }
@@ -328,8 +375,8 @@ impl Engine {
     }
 
     /// A scrub of everything has ended, and did what the job would have done for the devices that were behind when it began;
-    /// `is_short`: but for some copies for which there was no room.
-    pub(crate) fn scrubbed_all(&self, is_short: bool, behind_before: &[u16]) -> Result<(), EngineError> {
+    /// `found`: but for what had no room.
+    pub(crate) fn scrubbed_all(&self, found: &ScrubStatus, behind_before: &[u16]) -> Result<(), EngineError> {
         if self.resilvering.running.lock().is_some() {
             return Ok(());
         }
@@ -339,7 +386,8 @@ impl Engine {
             .filter(is_behind)
             .map(|device| device.number)
             .collect();
-        if is_short {
+        // A bad copy may be what one of these missed.
+        if found.short > 0 || found.unmended > 0 && !behind.is_empty() {
             self.note_short_of_room();
             return Ok(());
         }

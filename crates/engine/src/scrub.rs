@@ -63,8 +63,6 @@ struct Run {
     /// The files of what has no good copy, as far as they are named, and whether these are all.
     damaged: Vec<DamagedFile>,
     all_named: bool,
-    /// Chunks for whose missing copies there was no room.
-    short: u64,
     /// Failed reads and checksum errors of each device when it began.
     errors_before: BTreeMap<u16, (u64, u64)>,
     /// Those of before a restart.
@@ -97,7 +95,6 @@ impl Run {
             naming: None,
             damaged: Vec::new(),
             all_named: true,
-            short: 0,
             errors_before: BTreeMap::new(),
             errors_earlier: BTreeMap::new(),
             errors_after: BTreeMap::new(),
@@ -141,7 +138,6 @@ impl Run {
             status: self.status.clone(),
             lost: self.lost.clone(),
             lost_are_all: self.lost_are_all,
-            short: self.short,
             errors: errors.filter(|(_, errors)| *errors != (0, 0)).collect(),
         }
     }
@@ -168,7 +164,6 @@ impl Run {
             awaits,
             lost: progress.lost,
             lost_are_all: progress.lost_are_all,
-            short: progress.short,
             errors_earlier: progress.errors,
             ..Self::new(ScrubStatus {
                 state: state.into(),
@@ -185,6 +180,16 @@ impl Run {
             )
         });
         away.unwrap_or_default()
+    }
+
+    /// What is kept of it when it is over.
+    fn outcome(&self) -> Vec<u8> {
+        let outcome = Outcome {
+            status: self.status.clone(),
+            damaged: self.damaged.clone(),
+            all_named: self.all_named,
+        };
+        outcome.encode()
     }
 
     /// It is not over.
@@ -351,14 +356,11 @@ impl Scrub {
                 })
                 .filter(|device| device.read_errors + device.checksum_errors > 0)
                 .collect();
-            let outcome = Outcome {
-                status: run.status.clone(),
-                damaged: run.damaged.clone(),
-                all_named: run.all_named,
-            };
-            outcome.encode()
+            run.outcome()
         };
         let mut batch = Batch::new();
+        // On a full pool too: a restart would take it for one that is under way.
+        batch.privileged();
         batch.put(scrub_record::KEY.to_vec(), record);
         batch.delete(scrub_progress::KEY.to_vec());
         if let Err(error) = store.commit(batch) {
@@ -368,7 +370,29 @@ impl Scrub {
 
     /// Whether it could not give everything the copies that its tier keeps, for want of room.
     pub(crate) fn is_short(&self) -> bool {
-        self.run.lock().as_ref().is_some_and(|run| run.short > 0)
+        let run = self.run.lock();
+        run.as_ref().is_some_and(|run| run.status.short > 0)
+    }
+
+    /// What lacked copies since there was no room for them has them now; that is kept as well.
+    ///
+    /// # Errors
+    /// What the store says; then it is looked for once more after the next start.
+    pub(crate) fn completed(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let _keeping = self.keeping.lock();
+        let record = {
+            let mut guard = self.run.lock();
+            let is_short = |run: &&mut Run| run.status.state == "done" && run.status.short > 0;
+            let Some(run) = guard.as_mut().filter(is_short) else {
+                return Ok(());
+            };
+            run.status.short = 0;
+            run.outcome()
+        };
+        let mut batch = Batch::new();
+        batch.privileged();
+        batch.put(scrub_record::KEY.to_vec(), record);
+        store.commit(batch).map(drop)
     }
 
     /// The devices that lacked content when it began, and have it now that it has read everything.
@@ -582,13 +606,15 @@ impl Scrub {
                 run.lost_are_all = false;
             }
         }
-        run.short += progress.short;
         let status = &mut run.status;
+        status.short += progress.short;
+        status.unmended += progress.unmended;
         status.chunks += progress.copies;
         status.done_bytes = progress.done_bytes;
         status.total_bytes = progress.total_bytes.max(progress.done_bytes);
         status.repaired += progress.repaired;
-        status.errors += progress.repaired + damaged.len() as u64 + progress.damaged_metadata.count();
+        status.errors += progress.repaired + progress.unmended;
+        status.errors += damaged.len() as u64 + progress.damaged_metadata.count();
         let lines = damaged
             .iter()
             .map(|chunk| {

@@ -38,8 +38,6 @@ pub(crate) struct Progress {
     /// Damaged chunks of which the files are to be named, and whether these are all.
     pub(crate) lost: BTreeSet<ChunkId>,
     pub(crate) lost_are_all: bool,
-    /// Chunks for whose missing copies there was no room.
-    pub(crate) short: u64,
     /// Failed reads and checksum errors of each device, by its number, while it ran.
     pub(crate) errors: BTreeMap<u16, (u64, u64)>,
 }
@@ -73,7 +71,7 @@ impl Progress {
             .u8(VERSION)
             .u8((u8::from(self.is_paused) * IS_PAUSED) | (u8::from(lost_are_all) * LOST_ARE_ALL));
         self.cursor.encode(&mut writer);
-        writer.varint(self.status.total_bytes).varint(self.short);
+        writer.varint(self.status.total_bytes).varint(self.status.short);
         list(&mut writer, &errors, RUNS_END_BYTES, |entry, (number, errors)| {
             entry
                 .varint(u64::from(**number))
@@ -125,11 +123,11 @@ impl Progress {
                 total_bytes: total_bytes.max(status.done_bytes),
                 ended: String::new(),
                 eta_seconds: None,
+                short,
                 ..status
             },
             lost,
             lost_are_all: flags & LOST_ARE_ALL != 0,
-            short,
             errors,
         })
     }
@@ -152,6 +150,8 @@ mod tests {
             total_bytes: 1 << 34,
             errors: 5,
             repaired: 2,
+            unmended: 1,
+            short: 4,
             damage: vec!["chunk 7: gone".into()],
             ..ScrubStatus::default()
         };
@@ -161,7 +161,6 @@ mod tests {
             status,
             lost: lost.into_iter().map(ChunkId).collect(),
             lost_are_all: true,
-            short: 4,
             errors: BTreeMap::from([(0, (1, 2)), (31, (0, 7))]),
         }
     }

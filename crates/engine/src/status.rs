@@ -243,6 +243,12 @@ pub struct ScrubStatus {
     pub errors: u64,
     /// Of it, repaired from another copy.
     pub repaired: u64,
+    /// Of it, what has a good copy and keeps the bad one until there is room for another.
+    #[serde(default)]
+    pub unmended: u64,
+    /// Chunks that lack copies which their tier keeps, since there was no room for these; they get them when there is.
+    #[serde(default)]
+    pub short: u64,
     /// Bytes per second.
     pub rate: f64,
     /// Seconds left, if known.
@@ -264,11 +270,40 @@ pub struct ScrubStatus {
 }
 
 impl ScrubStatus {
+    /// Damage of which there is no good copy.
+    pub fn lost(&self) -> u64 {
+        self.errors
+            .saturating_sub(self.repaired)
+            .saturating_sub(self.unmended)
+    }
+
+    /// What had no room, and what helps; empty if nothing lacked any.
+    pub fn short_in_words(&self, pool: &str) -> String {
+        let mut what = Vec::new();
+        if self.unmended > 0 {
+            what.push(format!(
+                "{} have a good copy and one that cannot be read",
+                self.unmended
+            ));
+        }
+        if self.short > 0 {
+            what.push(format!("{} have fewer copies than their tier keeps", self.short));
+        }
+        if what.is_empty() {
+            return String::new();
+        }
+        format!(
+            "no room for copies: of chunks, {}; add a device ('terrace pool add {pool} TIER=DEVICE') or delete something, then they get \
+             them",
+            what.join(" and ")
+        )
+    }
+
     /// How many lines of damage there would be beside those that are kept.
     pub fn damage_left_out(&self) -> u64 {
         // Of a short list none is left out: a device has one line for whatever is wrong with its labels and roots.
         let is_long = self.damage.len() >= DAMAGE_LINES_SURE;
-        let found = self.errors.saturating_sub(self.repaired);
+        let found = self.lost();
         found.saturating_sub(self.damage.len() as u64) * u64::from(is_long)
     }
 }

@@ -26,6 +26,7 @@ mod resilver_short;
 mod roots_elsewhere;
 mod scrub_job;
 mod scrub_restart;
+mod scrub_short;
 mod small_pools;
 mod space_storm;
 mod spent_reserve;

@@ -466,7 +466,8 @@ fn copies_that_are_lacking_leave_the_room_that_is_promised() {
     assert!((81..155).contains(&in_part), "{in_part} {}", rig.figures());
     let events = rig.engine.events(0).unwrap();
     let told = |event: &terrace_engine::Entry| {
-        event.text.contains("one copy less") && event.text.contains("'terrace pool add tank'")
+        event.text.contains("fewer copies than their tier keeps")
+            && event.text.contains("'terrace pool add tank ")
     };
     assert!(events.iter().any(told), "{events:?}");
     let space = rig.engine.store().space();

@@ -1,7 +1,10 @@
 //! `terrace stop`, `pool export` and `pool destroy`: how a pool ends here.
 //!
 //! Invariants: nothing is marked or forgotten while a daemon holds the pool; what is destroyed by force is forgotten whatever state it
-//! is in, and whoever can still find it by a label is told of.
+//! is in, and whoever can still find it by a label is told of; whoever gives a pool up by force waits a bounded time for a daemon that
+//! does not answer.
+
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use terrace_control::{Failure, RunLock};
@@ -11,7 +14,7 @@ use terrace_pool::PoolState;
 
 use super::{Session, logged, pools::pool_row};
 use crate::{
-    client::Client,
+    client::{Client, Unanswered},
     daemon::{open_pool, open_when_free},
     flags::Consent,
     launch, output,
@@ -44,36 +47,45 @@ pub fn destroy(session: &Session, pool: &str, force: bool, consent: Consent) -> 
         &format!("destroy pool '{pool}' with everything in it"),
         consent.yes,
     )?;
-    end(session, &known, force, PoolState::Destroyed, "destroy")
+    end(session, &known, force, PoolState::Destroyed, launch::PATIENCE)
 }
 
 /// `terrace pool export`.
 pub fn export(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
     let known = Registry::new(&session.places).require(pool)?;
-    end(session, &known, force, PoolState::Exported, "export")
+    end(session, &known, force, PoolState::Exported, launch::PATIENCE)
 }
 
 /// Stops a pool, marks its labels, and forgets it. What is destroyed by force is given up whatever becomes of each step; what of it
-/// stays behind is the error.
+/// stays behind is the error. `patience`: how long a daemon may take to say anything, and to end where nothing is to be saved.
 fn end(
     session: &Session,
     known: &KnownPool,
     force: bool,
     state: PoolState,
-    verb: &str,
+    patience: Duration,
 ) -> Result<(), Failure> {
     let destroys = state == PoolState::Destroyed;
+    let verb = if destroys { "destroy" } else { "export" };
     let gives_up = force && destroys;
-    match stop_daemon(session, &known.name, force, destroys) {
+    let what = format!("{verb} pool '{}'", known.name);
+    let ends = Ends {
+        force,
+        spare_clients: destroys,
+        saves: !gives_up,
+        patience,
+    };
+    let told = |error: Unanswered| error.into_failure(&session.places, &known.name, &what, patience);
+    match stop_daemon(session, &known.name, ends) {
         // It ends although it could not save, and leaves nothing that has to be cleared but what it could not.
-        Err(failure) if gives_up => {
+        Err(Unanswered::Refused(failure)) if gives_up => {
             tracing::warn!(%failure, "a pool that is destroyed could not be stopped as others are");
             let lock = session.places.lock_file(&known.name);
             launch::wait_for_end(&session.places, &known.name, RunLock::holder(&lock))?;
-            stop_daemon(session, &known.name, force, destroys)?;
+            stop_daemon(session, &known.name, ends).map_err(told)?;
         }
         stopped => {
-            if let (Some(why), false) = (stopped?, destroys) {
+            if let (Some(why), false) = (stopped.map_err(told)?, destroys) {
                 eprintln!("terrace: pool '{}' could not be saved: {why}", known.name);
             }
         }
@@ -168,7 +180,15 @@ fn mark_each(known: &KnownPool) -> Vec<String> {
 /// `terrace stop`.
 pub fn stop(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
     Registry::new(&session.places).require(pool)?;
-    let lost = stop_daemon(session, pool, force, false)?;
+    let ends = Ends {
+        force,
+        spare_clients: false,
+        saves: true,
+        patience: launch::PATIENCE,
+    };
+    let what = format!("stop pool '{pool}'");
+    let lost = stop_daemon(session, pool, ends)
+        .map_err(|error| error.into_failure(&session.places, pool, &what, launch::PATIENCE))?;
     if let Some(why) = &lost {
         // The cause alone: its own way out is not that of who has ended the pool already.
         let why = why.split("; ").next().unwrap_or_default();
@@ -183,20 +203,29 @@ pub fn stop(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Stops the daemon of a pool if there is one, and clears what a dead one left mounted. Returns why not all was saved, if that was
-/// given up by force.
-fn stop_daemon(
-    session: &Session,
-    pool: &str,
+/// How a daemon is to end.
+#[derive(Clone, Copy)]
+struct Ends {
     force: bool,
     spare_clients: bool,
-) -> Result<Option<String>, Failure> {
-    match Client::open_running(&session.places, pool)? {
+    /// What is not saved yet is worth waiting for, however long that takes.
+    saves: bool,
+    /// How long it may take to give a sign of life, and for all else where nothing is to be saved.
+    patience: Duration,
+}
+
+/// Stops the daemon of a pool if there is one, and clears what a dead one left mounted. Returns why not all was saved, if that was
+/// given up by force.
+fn stop_daemon(session: &Session, pool: &str, ends: Ends) -> Result<Option<String>, Unanswered> {
+    match Client::find(&session.places, pool, ends.patience)? {
         Some(mut client) => {
-            let arguments = json!({ "force": force, "spare_clients": spare_clients });
+            let arguments = json!({ "force": ends.force, "spare_clients": ends.spare_clients });
             // Whoever answers holds it until then.
             let daemon = RunLock::holder(&session.places.lock_file(pool));
-            let answer = client.call("stop", logged(arguments))?;
+            let answer = match ends.saves {
+                true => client.call("stop", logged(arguments))?,
+                false => client.call_within("stop", logged(arguments), ends.patience)?,
+            };
             launch::wait_for_end(&session.places, pool, daemon)?;
             Ok(answer["lost"].as_str().map(str::to_owned))
         }
@@ -211,5 +240,69 @@ fn stop_daemon(
             registry.save_mounts(pool, &[])?;
             Ok(None)
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::{Arc, Condvar, Mutex};
+
+    use terrace_control::{Exchange, Handler, Request, Server};
+
+    use super::*;
+    use crate::places::Places;
+
+    /// Answers who asks for a sign of life, and nobody else until it is over.
+    #[derive(Default)]
+    struct Hanging {
+        over: Mutex<bool>,
+        told: Condvar,
+    }
+
+    impl Handler for Hanging {
+        fn handle(&self, request: Request, _: &mut Exchange) -> Result<Value, Failure> {
+            if request.operation != "ping" {
+                let over = self.over.lock().unwrap();
+                drop(self.told.wait_while(over, |over| !*over).unwrap());
+            }
+            Ok(Value::Null)
+        }
+    }
+
+    /// Who gives a pool up is told which process stands in the way, however long that would.
+    #[test]
+    fn a_daemon_that_hangs_is_named_to_who_destroys_its_pool_by_force() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = Places::below(directory.path());
+        let known = KnownPool {
+            name: "tank".into(),
+            ..KnownPool::default()
+        };
+        Registry::new(&places).save(&known).unwrap();
+        let lock = RunLock::acquire(&places.lock_file("tank")).unwrap().unwrap();
+        let server = Server::bind(&places.socket("tank")).unwrap();
+        let handler = Arc::new(Hanging::default());
+        let (serving, served) = (server.clone(), handler.clone());
+        let thread = std::thread::spawn(move || serving.run(served, Duration::from_secs(60)));
+        let session = Session {
+            places: places.clone(),
+            json: false,
+        };
+        let patience = Duration::from_secs(1);
+        let failure = end(&session, &known, true, PoolState::Destroyed, patience).unwrap_err();
+        let pid = std::process::id();
+        assert!(
+            failure.why.contains(&format!("process {pid}")) && failure.why.contains("not answered"),
+            "{failure}"
+        );
+        assert!(failure.remedy.contains(&format!("kill -9 {pid}")), "{failure}");
+        // It is not forgotten while somebody holds it.
+        assert!(Registry::new(&places).find("tank").unwrap().is_some());
+        *handler.over.lock().unwrap() = true;
+        handler.told.notify_all();
+        server.stop();
+        thread.join().unwrap().unwrap();
+        drop(lock);
     }
 }

@@ -442,17 +442,23 @@ pub fn start(session: &Session, pool: &str, accepted: Accepted) -> Result<ExitCo
         // What it does without is known now, and not only to who asks.
         let mut client = Client::open(&session.places, pool)?;
         let status = client.call("status", json!({}))?;
+        let mut told = "";
         if let (true, Some("degraded"), Some(detail)) = (
             accepted.degraded,
             status["state"].as_str(),
             status["state_detail"].as_str(),
         ) {
             eprintln!("terrace: pool '{pool}' is degraded: {detail}");
+            told = detail;
         }
         let tiers = status["tiers"].as_array().into_iter().flatten();
         let devices = tiers.flat_map(|tier| tier["devices"].as_array().into_iter().flatten());
         for device in devices.filter(|device| device["outdated"] == json!(true)) {
             let path = device["path"].as_str().unwrap_or_default();
+            // What makes the pool degraded may be just that.
+            if told.contains(&format!("'{path}' is older than the pool")) {
+                continue;
+            }
             eprintln!(
                 "terrace: device '{path}' is older than pool '{pool}': an old copy, or it lost what was written to it; it was taken as \
                  it is, and 'terrace status {pool}' says how it is brought up to date; 'terrace scrub {pool}' names what it lacks and no \

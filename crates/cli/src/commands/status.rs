@@ -5,11 +5,12 @@
 use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_device::format_size;
-use terrace_engine::{SCRUB_JOB, ScrubStatus, Status};
+use terrace_engine::{SCRUB_JOB, ScrubStatus, Status, rfc3339};
 
 use super::{Session, running::chosen_pools};
 use crate::{
     client::{Client, decode},
+    kept_events::KeptEvents,
     output,
     registry::{KnownPool, Registry},
 };
@@ -64,6 +65,12 @@ pub fn stopped(session: &Session, known: &KnownPool) -> Result<Value, Failure> {
     let waits =
         !registry.mounts(&known.name)?.is_empty() || !blocks.attached.is_empty() || !blocks.served.is_empty();
     let start = format!("'terrace start {}'", known.name);
+    let last = KeptEvents::of(&session.places, &known.name).stopped(&known.id);
+    // Its own way out was that of the run that it ended.
+    let last = last.map_or_else(String::new, |event| {
+        let why = event.text.split("; ").next().unwrap_or_default();
+        format!("; in its last run, at {}, {why}", rfc3339(event.nanoseconds))
+    });
     let status = Status {
         pool: known.name.clone(),
         pool_id: known.id.clone(),
@@ -73,7 +80,7 @@ pub fn stopped(session: &Session, known: &KnownPool) -> Result<Value, Failure> {
                 "its daemon has ended without 'terrace stop': {start} brings back what was mounted, attached and served"
             ),
             false => format!("no daemon holds it; the figures are those of the last time; {start} opens it"),
-        },
+        } + &last,
         size_bytes: known.size_bytes,
         used_bytes: known.used_bytes,
         format_version: known.format_version,
@@ -200,6 +207,10 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
     )?;
     if let Some(scrub) = &status.scrub {
         line("scrub", scrub_in_words(scrub, &status.pool))?;
+        let short = scrub.short_in_words(&status.pool);
+        if !short.is_empty() {
+            line("", short)?;
+        }
         for device in &scrub.devices {
             line(
                 "",

@@ -47,7 +47,7 @@ pub fn scrub(session: &Session, pool: &str, waiting: Waiting) -> Result<ExitCode
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let left = status.errors.saturating_sub(status.repaired);
+    let left = status.lost();
     if !session.json {
         output::line(&format!(
             "scrub {}: {} read, {}, {} repaired",
@@ -56,6 +56,10 @@ pub fn scrub(session: &Session, pool: &str, waiting: Waiting) -> Result<ExitCode
             output::count(status.errors, "error"),
             status.repaired
         ))?;
+        let short = status.short_in_words(pool);
+        if !short.is_empty() {
+            output::line(&format!("  {short}"))?;
+        }
         status
             .damage
             .iter()

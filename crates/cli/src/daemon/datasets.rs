@@ -311,6 +311,7 @@ fn dataset_json(info: &DatasetInfo, mounts: &[String]) -> Value {
         "available_bytes": info.available_bytes,
         "objects": info.objects,
         "snapshots": info.snapshots,
+        "retained": info.retained,
         "created": format_time(info.created),
         "mounts": mounts,
     });

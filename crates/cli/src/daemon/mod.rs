@@ -47,6 +47,7 @@ use terrace_pool::{DeviceState, PoolError};
 use terrace_store::StoreError;
 
 use crate::{
+    kept_events::KeptEvents,
     launch::{Accepted, Readiness},
     places::Places,
     registry::{KnownPool, Registry},
@@ -126,6 +127,7 @@ fn start(places: Places, pool: &str, accepted: Accepted) -> Result<Started, Fail
         degraded: accepted.degraded,
         rewind: accepted.rewind,
         owner: crate::places::own_ids(),
+        events: Some(Arc::new(KeptEvents::of(&places, pool))),
         ..OpenOptions::default()
     };
     let engine = open_pool(&known, options)?;
@@ -335,17 +337,9 @@ impl Handler for Daemon {
         if closes {
             self.log_command(&parameters)?;
         }
-        let outcome = self.perform(&parameters, exchange).map_err(|failure| {
-            let aside = self.engine.set_aside_in_words();
-            let is_full = failure.why.contains("the pool is full");
-            match is_full && !aside.is_empty() {
-                true => Failure {
-                    remedy: format!("{}; {aside}", failure.remedy),
-                    ..failure
-                },
-                false => failure,
-            }
-        });
+        let outcome = self
+            .perform(&parameters, exchange)
+            .map_err(|failure| self.with_what_takes_room(failure));
         if outcome.is_ok() && !closes {
             self.log_command(&parameters)?;
         }
@@ -359,6 +353,17 @@ impl Handler for Daemon {
 }
 
 impl Daemon {
+    /// Of a full pool, also what takes room there and is in no list of files or snapshots.
+    fn with_what_takes_room(&self, mut failure: Failure) -> Failure {
+        if failure.why.contains("the pool is full") {
+            let more = [self.engine.set_aside_in_words(), self.engine.retained_in_words()];
+            for words in more.iter().filter(|words| !words.is_empty()) {
+                failure.remedy = format!("{}; {words}", failure.remedy);
+            }
+        }
+        failure
+    }
+
     fn log_command(&self, parameters: &Parameters) -> Result<(), Failure> {
         if let Some(words) = parameters.optional_text("command_line")? {
             let user = parameters.optional_text("user")?.unwrap_or_default();

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
-use terrace_dataset::{Source, format_time};
+use terrace_dataset::{Source, check_readable, format_time};
 
 use super::{
     Daemon,
@@ -21,32 +21,7 @@ impl Daemon {
         let what = format!("get properties of '{name}'");
         let mut rows = Vec::new();
         if name.contains('@') {
-            let info = datasets
-                .snapshot_info(&name)
-                .map_err(|error| failed(&what, &error))?;
-            let facts = [
-                ("type", json!("snapshot")),
-                ("creation", json!(format_time(info.time))),
-                ("checkpoint", json!(info.checkpoint)),
-                ("referenced", json!(info.referenced_bytes)),
-                ("objects", json!(info.objects)),
-                ("note", json!(info.note)),
-                ("holds", json!(info.holds.join(","))),
-            ];
-            for property in &wanted {
-                let before = rows.len();
-                for (fact, value) in &facts {
-                    if property == "all" || property == fact {
-                        rows.push(json!({ "name": name, "property": fact, "value": value, "source": "-" }));
-                    }
-                }
-                if rows.len() == before {
-                    let names: Vec<_> = facts.iter().map(|(fact, _)| *fact).collect();
-                    let why = format!("a snapshot has no property '{property}'");
-                    return Err(Failure::new(what, why, format!("it has {}", names.join(", "))).as_usage());
-                }
-            }
-            return Ok(Value::Array(rows));
+            return self.past_properties(&what, &name, &wanted);
         }
         let mut names = vec![name.clone()];
         if parameters.flag("recursive")? {
@@ -66,6 +41,51 @@ impl Daemon {
                         "name": name, "property": found.name, "value": value, "text": found.value,
                         "source": found.source.to_string(),
                     }));
+                }
+            }
+        }
+        Ok(Value::Array(rows))
+    }
+
+    /// Of a snapshot: what was noted of it, and of a volume's the size that it had. What else datasets have is `-` of it, so that
+    /// many can be asked, as it is with a figure that a dataset has not.
+    fn past_properties(&self, what: &str, name: &str, wanted: &[String]) -> Result<Value, Failure> {
+        let datasets = self.engine.datasets();
+        let info = datasets
+            .snapshot_info(name)
+            .map_err(|error| failed(what, &error))?;
+        let mut facts = vec![
+            ("type", json!("snapshot")),
+            ("creation", json!(format_time(info.time))),
+            ("checkpoint", json!(info.checkpoint)),
+            ("referenced", json!(info.referenced_bytes)),
+            ("objects", json!(info.objects)),
+            ("note", json!(info.note)),
+            ("holds", json!(info.holds.join(","))),
+        ];
+        // It is in a record of its own, which need not be readable for all else.
+        let asks_for_size = |property: &String| ["all", "size", "volsize"].contains(&property.as_str());
+        if wanted.iter().any(asks_for_size) {
+            let size = datasets.snapshot_size(name);
+            let size = size.map_err(|error| failed(what, &error))?;
+            facts.extend(size.map(|bytes| ("size", json!(bytes))));
+        }
+        let mut rows = Vec::new();
+        for property in wanted {
+            let row = |property: &str, value: &Value| json!({ "name": name, "property": property, "value": value, "source": "-" });
+            if property == "all" {
+                rows.extend(facts.iter().map(|(fact, value)| row(fact, value)));
+                continue;
+            }
+            // As zfs calls it.
+            let called = if property == "volsize" { "size" } else { property };
+            match facts.iter().find(|(fact, _)| *fact == called) {
+                Some((_, value)) => rows.push(row(property, value)),
+                None if check_readable(property).is_ok() => rows.push(row(property, &json!("-"))),
+                None => {
+                    let names: Vec<_> = facts.iter().map(|(fact, _)| *fact).collect();
+                    let why = format!("a snapshot has no property '{property}'");
+                    return Err(Failure::new(what, why, format!("it has {}", names.join(", "))).as_usage());
                 }
             }
         }

@@ -34,6 +34,16 @@ pub fn pattern(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at % 251) as u8 ^ seed).collect()
 }
 
+/// Asks again until it is so.
+#[track_caller]
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::yield_now();
+    }
+}
+
 /// A machine of its own: state directory, devices, mounts.
 pub struct Machine {
     directory: tempfile::TempDir,

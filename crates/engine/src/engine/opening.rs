@@ -218,9 +218,12 @@ impl Engine {
             environment,
             mover,
             journal,
+            event_keeper: options.events,
         };
         engine.keep_what_is_out_of_reach();
         let engine = Arc::new(engine);
+        // They come before what this opening tells.
+        engine.take_kept_events();
         engine.apply_tiers();
         engine.recall_cleared_heat();
         engine.apply_properties();
@@ -228,6 +231,7 @@ impl Engine {
         if let Err(error) = engine.start_resilver() {
             engine.complain("devices", &error);
         }
+        engine.await_room_for_scrubbed();
         if let Some(cause) = engine.chunks.given_up() {
             engine.event("lost", &given_up_in_words(cause));
         }

@@ -160,18 +160,12 @@ impl Engine {
             self.losses.look_again();
             if self.scrub.status().is_some_and(|status| status.state == "done") {
                 self.met.scrubbed(&self.chunks);
-                if self.scrub.is_short() {
-                    let pool = self.pool.name();
-                    self.event(
-                        "scrub",
-                        &format!(
-                            "some content still has one copy less than its tier keeps, since there is no room for it beside what \
-                             is set aside: add a device with 'terrace pool add {pool}' or delete something, then it gets them (after a \
-                             restart by 'terrace scrub {pool}')"
-                        ),
-                    );
+                let status = self.scrub.status().unwrap_or_default();
+                let short = status.short_in_words(&self.pool.name());
+                if !short.is_empty() {
+                    self.event("scrub", &short);
                 }
-                self.scrubbed_all(self.scrub.is_short(), &self.scrub.behind_before())?;
+                self.scrubbed_all(&status, &self.scrub.behind_before())?;
             }
         }
         let looked = self.losses.step(&self.chunks, &self.pool.name(), now);

@@ -204,7 +204,7 @@ impl Run {
             scrubbed.short,
             scrubbed.damaged.len()
         );
-        let complete = mirrored && scrubbed.short == 0 && scrubbed.damaged.is_empty();
+        let complete = mirrored && scrubbed.short + scrubbed.unmended == 0 && scrubbed.damaged.is_empty();
         Ok((complete, scrubbed.completed + scrubbed.repaired))
     }
 
