@@ -30,6 +30,8 @@ const COMMIT_NANOSECONDS: u64 = 4_000_000;
 #[derive(Debug)]
 pub struct Budget {
     limit: AtomicU64,
+    /// What is dirty is this much at most, however large its share is.
+    dirty_most: AtomicU64,
     dirty: AtomicU64,
     /// What writers were let in with who are not done.
     admitted: AtomicU64,
@@ -47,6 +49,7 @@ impl Budget {
     pub fn new(limit_bytes: u64) -> Self {
         Self {
             limit: AtomicU64::new(limit_bytes),
+            dirty_most: AtomicU64::new(u64::MAX),
             dirty: AtomicU64::new(0),
             admitted: AtomicU64::new(0),
             through: AtomicU64::new(0),
@@ -74,14 +77,24 @@ impl Budget {
         self.lent.end();
     }
 
-    /// Share of data written and not yet committed: three eighths.
+    /// Share of data written and not yet committed: three eighths, or what [`set_dirty_most`](Self::set_dirty_most) leaves of it.
     pub fn dirty_limit_bytes(&self) -> u64 {
+        self.dirty_share_bytes().min(self.dirty_most.load(Relaxed))
+    }
+
+    fn dirty_share_bytes(&self) -> u64 {
         (self.limit_bytes() / 8 * 3).max(1 << 20)
     }
 
-    /// Share of the read cache: a quarter, and what it is lent.
+    /// At most so much is to be dirty at a time, 1 MiB at least: more could not land at once where there is room for it.
+    pub fn set_dirty_most(&self, bytes: u64) {
+        self.dirty_most.store(bytes.max(1 << 20), Relaxed);
+    }
+
+    /// Share of the read cache: a quarter, what is not to be dirty, and what it is lent.
     pub fn read_cache_bytes(&self) -> u64 {
-        self.limit_bytes() / 4 + self.lent.bytes()
+        let never_dirty = self.dirty_share_bytes() - self.dirty_limit_bytes();
+        self.limit_bytes() / 4 + never_dirty + self.lent.bytes()
     }
 
     /// Share of decoded objects, directories and region records: an eighth.

@@ -102,9 +102,12 @@ impl Environment {
         }
     }
 
-    /// Lends readers what memory the others leave; the store uses `store_bytes` of it now. To be called about once a second.
-    pub fn lend_memory(&self, store_bytes: u64) {
-        if self.budget.lend(store_bytes) {
+    /// Lends readers what memory the others leave: the store uses `store_bytes` of it now, and `dirty_most` bytes are to be dirty at
+    /// most. To be called about once a second.
+    pub fn lend_memory(&self, store_bytes: u64, dirty_most: u64) {
+        let before = self.budget.dirty_limit_bytes();
+        self.budget.set_dirty_most(dirty_most);
+        if self.budget.lend(store_bytes) || before != self.budget.dirty_limit_bytes() {
             self.size_read_cache();
         }
     }

@@ -58,7 +58,7 @@ fn readers_have_what_writers_leave_until_they_want_it() {
     let before = environment.cache.counters().bytes;
     assert!(before <= limit / 4);
     // Nobody writes any more, and what there was is forgotten in time.
-    (0..60).for_each(|_| environment.lend_memory(4 * MIB));
+    (0..60).for_each(|_| environment.lend_memory(4 * MIB, u64::MAX));
     (0..2).for_each(|_| read_all(&mut content));
     let lent = environment.cache.counters().bytes;
     assert!(lent > before + 16 * MIB, "{before}, then {lent}");

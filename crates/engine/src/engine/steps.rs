@@ -21,9 +21,11 @@ const AHEAD_BYTES_MAX: u64 = 128 << 20;
 const AHEAD_PART: u64 = 8;
 const AHEAD_BYTES_MIN: u64 = 16 << 20;
 
-/// Of the room where content lands, the part that one commit is to take at most, unless that is less than so many bytes.
-const LAND_PART: u64 = 8;
-const LAND_BYTES_MIN: u64 = 32 << 20;
+/// Of the fastest tier, the part that may be dirty in memory at a time, unless that is less than so many bytes: what overwrites
+/// needs its room there before what it overwrites gives any back, and with much memory for a small tier the rest of it went to a
+/// slower one.
+const DIRTY_PART: u64 = 5;
+const DIRTY_BYTES_MIN: u64 = 16 << 20;
 
 /// How often it is looked at which memory nobody uses, nanoseconds.
 const LEND_NANOSECONDS: u64 = 1_000_000_000;
@@ -108,7 +110,11 @@ impl Engine {
         let last = self.lent_nanoseconds.load(Ordering::Relaxed);
         if now.saturating_sub(last) >= LEND_NANOSECONDS {
             self.lent_nanoseconds.store(now, Ordering::Relaxed);
-            self.environment.lend_memory(self.chunks.memory().total_bytes());
+            let mut sizes = self.pool.tiers().into_iter().map(|tier| tier.size_bytes);
+            let fastest_bytes = sizes.find(|bytes| *bytes > 0).unwrap_or(u64::MAX);
+            let dirty_most = (fastest_bytes / DIRTY_PART).max(DIRTY_BYTES_MIN);
+            let store_bytes = self.chunks.memory().total_bytes();
+            self.environment.lend_memory(store_bytes, dirty_most);
         }
     }
 
@@ -212,18 +218,11 @@ impl Engine {
             let part = self.store.available_bytes() / AHEAD_PART;
             self.datasets.ahead_bytes() > part.clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX)
         };
-        if is_much || !worked && (self.datasets.wants_flush() || self.is_much_to_land()) {
+        if is_much || !worked && self.datasets.wants_flush() {
             self.datasets.commit_all()?;
             return Ok(true);
         }
         Ok(worked)
-    }
-
-    /// Whether more is dirty than should land at once: what overwrites needs its room before what it overwrites gives any back, and
-    /// with much memory for a small fast tier the rest of it would go to a slower one.
-    fn is_much_to_land(&self) -> bool {
-        let dirty_bytes = self.environment.budget.dirty_bytes();
-        dirty_bytes >= LAND_BYTES_MIN && dirty_bytes > self.chunks.landing_bytes() / LAND_PART
     }
 
     /// Says an error of a worker once.
