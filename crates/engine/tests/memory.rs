@@ -62,7 +62,8 @@ fn memory_that_nobody_uses_is_lent_to_readers_by_and_by() {
     }
     assert!(for_readers() > 160 << 20, "{}", for_readers());
     engine.set_property("memory", "128M").unwrap();
-    assert_eq!(for_readers(), 32 << 20);
+    // Its quarter, and what is never dirty on a device this small.
+    assert_eq!(for_readers(), (32 + 48 - 16) << 20);
     engine.close().unwrap();
 }
 
