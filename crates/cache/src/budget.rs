@@ -258,6 +258,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_to_be_dirty_is_for_readers() {
+        let budget = Budget::new(1 << 30);
+        budget.set_dirty_most(100 << 20);
+        assert_eq!(budget.dirty_limit_bytes(), 100 << 20);
+        assert_eq!(budget.read_cache_bytes(), (256 + 384 - 100) << 20);
+        assert!(budget.admit(101 << 20).is_none() && budget.admit(100 << 20).is_some());
+        budget.set_dirty_most(1 << 30);
+        assert_eq!(budget.dirty_limit_bytes(), 384 << 20);
+        assert_eq!(budget.read_cache_bytes(), 256 << 20);
+    }
+
+    #[test]
     fn many_who_come_at_once_are_let_in_as_far_as_there_is_room() {
         let budget = Budget::new(8 << 20);
         let part = budget.dirty_limit_bytes() / 3;

@@ -436,9 +436,10 @@ impl LiveDataset {
         }
     }
 
-    /// Room that is held although nothing is dirty, bytes: always none, or the pool would be found full too early.
+    /// Room that is held although nothing is uncommitted, bytes: always none, or the pool would be found full too early.
+    /// Zeros that were written through take no memory, and have their room until the commit.
     pub(crate) fn leaked_room_bytes(&self) -> u64 {
-        match self.dirty_bytes.load(Relaxed) {
+        match self.uncommitted_bytes() {
             0 => self.rooms.taken_bytes(),
             _ => 0,
         }

@@ -25,7 +25,7 @@ const AHEAD_BYTES_MIN: u64 = 16 << 20;
 /// needs its room there before what it overwrites gives any back, and with much memory for a small tier the rest of it went to a
 /// slower one.
 const DIRTY_PART: u64 = 5;
-const DIRTY_BYTES_MIN: u64 = 16 << 20;
+const DIRTY_BYTES_MIN: u64 = 64 << 20;
 
 /// How often it is looked at which memory nobody uses, nanoseconds.
 const LEND_NANOSECONDS: u64 = 1_000_000_000;
