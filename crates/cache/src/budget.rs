@@ -93,7 +93,8 @@ impl Budget {
 
     /// Share of the read cache: a quarter, what is not to be dirty, and what it is lent.
     pub fn read_cache_bytes(&self) -> u64 {
-        let never_dirty = self.dirty_share_bytes() - self.dirty_limit_bytes();
+        // The limit may change between the two.
+        let never_dirty = self.dirty_share_bytes().saturating_sub(self.dirty_limit_bytes());
         self.limit_bytes() / 4 + never_dirty + self.lent.bytes()
     }
 
