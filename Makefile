@@ -5,6 +5,7 @@
 #   make bench-volumes   block volumes beside raw files, loop devices and qemu
 #   make bench-tiers     a fast and a slow tier in emulation, before and after training, beside each device alone
 #   make bench-peers  the same beside bcache, dm-cache and dm-writecache, each in a virtual machine
+#   make bench-compare  AGAINST=REVISION [BENCH='256 5']   two builds in pairs: ratios, intervals, CPU per operation
 #   make bench    BENCH='512 3'                make mutants  deliberate faults that the simulator must catch
 SEEDS ?= 1000
 FROM ?= 1
@@ -12,8 +13,9 @@ LEVEL ?= all
 HOURS ?= 8
 BENCH ?=
 MUTANT_SEEDS ?= 5000
+AGAINST ?= HEAD~1
 
-.PHONY: test demo sim soak bench bench-volumes bench-tiers bench-peers mutants deps
+.PHONY: test demo sim soak bench bench-compare bench-volumes bench-tiers bench-peers mutants deps
 test:
 	@scripts/test.sh
 
@@ -41,6 +43,9 @@ soak:
 
 bench:
 	@scripts/bench.sh $(BENCH)
+
+bench-compare:
+	@scripts/bench-compare.sh $(AGAINST) $(BENCH)
 
 bench-volumes:
 	@scripts/bench-volumes.sh $(BENCH)
