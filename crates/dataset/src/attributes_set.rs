@@ -44,20 +44,28 @@ impl LiveDataset {
             let mut apply = |state: &mut State| apply(context, state, change, now);
             match change.size {
                 Some(size) => self.truncate_object(&object, size, &mut apply)?,
-                None => {
-                    let _gate = self.enter();
-                    let mut state = object.state.lock();
-                    if state.freed {
-                        return Err(FsError::Stale);
-                    }
-                    apply(&mut state);
-                    self.mark_inode(&object, &mut state);
-                }
+                None => self.change_inode(&object, &mut apply)?,
             }
             object.state.lock().attributes(object.number)
         };
         self.settle()?;
         Ok(attributes)
+    }
+
+    /// Changes what is in the inode alone. The inode lock is held.
+    pub(crate) fn change_inode(
+        &self,
+        object: &Arc<Object>,
+        apply: &mut dyn FnMut(&mut State),
+    ) -> Result<(), FsError> {
+        let _gate = self.enter();
+        let mut state = object.state.lock();
+        if state.freed {
+            return Err(FsError::Stale);
+        }
+        apply(&mut state);
+        self.mark_inode(object, &mut state);
+        Ok(())
     }
 
     fn check_change(
@@ -115,16 +123,13 @@ impl LiveDataset {
 }
 
 fn apply(context: &Context, state: &mut State, change: &SetAttributes, now: Time) {
-    let kind = state.inode.kind;
     let unprivileged = !context.trusted && !context.is_root();
     if change.uid.is_some() || change.gid.is_some() {
-        state.inode.mode = permission::without_privileges(kind, state.inode.mode);
+        state.inode.mode = permission::without_set_id(context, &state.inode);
         xattrs::drop_capability(state);
     }
-    if change.kill_privileges || (change.size.is_some() && unprivileged) {
-        state.inode.mode = permission::without_privileges(kind, state.inode.mode);
-    }
     if change.size.is_some() {
+        state.inode.mode = permission::after_write(context, &state.inode);
         xattrs::drop_capability(state);
         state.inode.modified = now;
     }

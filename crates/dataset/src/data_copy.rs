@@ -60,9 +60,7 @@ impl LiveDataset {
             }
             let now = self.now();
             let mut after = |state: &mut State| {
-                if !context.trusted && !context.is_root() {
-                    state.inode.mode = permission::without_privileges(state.inode.kind, state.inode.mode);
-                }
+                state.inode.mode = permission::after_write(context, &state.inode);
                 xattrs::drop_capability(state);
                 state.inode.modified = now;
                 state.inode.changed = now;

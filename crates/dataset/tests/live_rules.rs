@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use terrace_dataset::{
-    ACCESS_READ, ACCESS_WRITE, At, AttributeMode, BlockDevice, Context, Datasets, Environment, FileKind,
-    Filesystem, FsError, Groups, NewDataset, PastVolume, Progress, ROOT, RenameMode, SetAttributes, SetTime,
-    Time, Tree,
+    ACCESS_READ, ACCESS_WRITE, AllocateMode, At, AttributeMode, BlockDevice, Context, Datasets, Environment,
+    FileKind, Filesystem, FsError, Groups, NewDataset, PastVolume, Progress, ROOT, RenameMode, SetAttributes,
+    SetId, SetTime, Strip, Time, Tree,
 };
 use terrace_device::ManualClock;
 use terrace_store::{MemoryStore, Store};
@@ -158,6 +158,95 @@ fn setgid_is_inherited_and_privileges_are_taken_away() {
     )
     .unwrap();
     assert_eq!(mode(&fs, object), 0o755);
+}
+
+#[test]
+fn setgid_without_group_execute_stays_for_members_of_the_group() {
+    let World { fs, .. } = world();
+    let root = Context::root();
+    let stripping = |uid, gid, groups: &[u32]| Context {
+        groups: Groups::List(groups.into()),
+        trusted: true,
+        strip: Strip::SetId,
+        ..Context::user(uid, gid)
+    };
+    let (member, other) = (stripping(1000, 1000, &[77]), stripping(1000, 1000, &[]));
+    let object = file(&fs, &root, ROOT, "a", 0o666);
+    let group = SetAttributes {
+        gid: Some(77),
+        ..Default::default()
+    };
+    fs.set_attributes(&root, object, &group).unwrap();
+    for (who, left) in [
+        (&member, 0o2666),
+        (&other, 0o666),
+        (&stripping(0, 77, &[]), 0o2666),
+    ] {
+        chmod(&fs, object, 0o6666);
+        assert_eq!(fs.write_stripping(who, object, 0, b"x"), Ok(SetId::Fell));
+        assert_eq!(mode(&fs, object), left, "{who:?}");
+        let again = fs.write_stripping(who, object, 0, b"x");
+        assert_eq!(again, Ok(SetId::Kept), "there is none left to fall");
+    }
+    // The owner changes: setuid falls for everybody, setgid for who could not set it.
+    for (who, left) in [(&root, 0o2666), (&other, 0o666)] {
+        chmod(&fs, object, 0o6666);
+        fs.set_attributes(who, object, &group).unwrap();
+        assert_eq!(mode(&fs, object), left, "{who:?}");
+    }
+}
+
+#[test]
+fn each_kind_of_allocation_is_a_change_of_content() {
+    let World { fs, clock, .. } = world();
+    let root = Context::root();
+    let object = file(&fs, &root, ROOT, "a", 0o777);
+    fs.write(&root, object, 0, &[1; 10_000], false).unwrap();
+    let stripping = Context {
+        strip: Strip::SetId,
+        ..Context::root()
+    };
+    let (capability, flags) = (b"security.capability", AttributeMode::Set);
+    for (at, mode) in [
+        AllocateMode::Reserve { keep_size: false },
+        AllocateMode::Reserve { keep_size: true },
+        AllocateMode::Punch,
+        AllocateMode::Zero { keep_size: false },
+        AllocateMode::Zero { keep_size: true },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for offset in [0, 20_000] {
+            chmod(&fs, object, 0o6777);
+            fs.set_extended_attribute(&root, object, capability, b"value", flags)
+                .unwrap();
+            clock.advance(1_000_000);
+            let before = fs.attributes(object).unwrap();
+            fs.allocate(&stripping, object, mode, offset, 100).unwrap();
+            let after = fs.attributes(object).unwrap();
+            assert_eq!(after.mode, 0o777, "{mode:?} at {offset}, {at}");
+            assert!(
+                after.modified > before.modified && after.changed > before.changed,
+                "{mode:?} at {offset}"
+            );
+            assert_eq!(
+                fs.extended_attribute(object, capability),
+                Err(FsError::NoAttribute)
+            );
+        }
+    }
+    // What is written back from a mapping is none that Linux knows of.
+    chmod(&fs, object, 0o6777);
+    fs.set_extended_attribute(&root, object, capability, b"value", flags)
+        .unwrap();
+    let mapping = Context {
+        strip: Strip::Nothing,
+        ..Context::user(1, 1)
+    };
+    fs.write(&mapping, object, 0, b"x", false).unwrap();
+    assert_eq!(mode(&fs, object), 0o6777);
+    assert!(fs.extended_attribute(object, capability).is_ok());
 }
 
 #[test]

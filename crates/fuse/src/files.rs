@@ -3,7 +3,7 @@
 
 use terrace_dataset::{
     AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FileKind, Filesystem, FsError,
-    RenameMode, SetAttributes, Tree,
+    RenameMode, SetAttributes, SetId, Tree,
 };
 
 /// A filesystem that can be changed. The kernel has checked permissions before any of this is called
@@ -79,15 +79,8 @@ pub trait Files: Tree {
         false
     }
 
-    /// Writes all of `data`; with `kill_privileges` set-id bits fall.
-    fn write(
-        &self,
-        context: &Context,
-        object: u64,
-        offset: u64,
-        data: &[u8],
-        kill_privileges: bool,
-    ) -> Result<usize, FsError>;
+    /// Writes all of `data`; for a caller without CAP_FSETID set-id bits fall, and with an error they may have.
+    fn write(&self, context: &Context, object: u64, offset: u64, data: &[u8]) -> Result<SetId, FsError>;
 
     /// fallocate.
     fn allocate(
@@ -208,15 +201,8 @@ impl Files for Filesystem {
         self.set_attributes(context, object, change)
     }
 
-    fn write(
-        &self,
-        context: &Context,
-        object: u64,
-        offset: u64,
-        data: &[u8],
-        kill_privileges: bool,
-    ) -> Result<usize, FsError> {
-        self.write(context, object, offset, data, kill_privileges)
+    fn write(&self, context: &Context, object: u64, offset: u64, data: &[u8]) -> Result<SetId, FsError> {
+        self.write_stripping(context, object, offset, data)
     }
 
     fn allocate(

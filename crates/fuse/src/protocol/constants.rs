@@ -125,6 +125,10 @@ pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// `fuse_write_in.write_flags`: written back from the page cache, the credentials are the kernel's.
 pub const WRITE_CACHE: u32 = 1 << 0;
+/// `fuse_write_in.write_flags`: the owner of locks is told. The kernel does so where it passes its page cache by, and only there.
+pub const WRITE_LOCKOWNER: u32 = 1 << 1;
+/// `fuse_read_in.read_flags`: the same of a READ.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// `fuse_write_in.write_flags`.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `fuse_setxattr_in.setxattr_flags`.

@@ -111,6 +111,7 @@ pub enum Request<'a> {
     Read {
         offset: u64,
         size: u32,
+        read_flags: u32,
         flags: u32,
     },
     Write {
@@ -463,11 +464,12 @@ fn parse_set_attributes(mut body: Cursor<'_>) -> Result<SetAttributesIn, Protoco
 
 fn parse_read(mut body: Cursor<'_>) -> Result<Request<'_>, ProtocolError> {
     body.skip(8)?;
-    let (offset, size) = (body.u64()?, body.u32()?);
-    body.skip(4 + 8)?;
+    let (offset, size, read_flags) = (body.u64()?, body.u32()?, body.u32()?);
+    body.skip(8)?;
     Ok(Request::Read {
         offset,
         size,
+        read_flags,
         flags: body.u32()?,
     })
 }

@@ -2,6 +2,9 @@
 //! the test named `serve`), so that no test can wait for a thread of its own; each test runs under a watchdog that
 //! kills that process, which makes every system call stuck in the mount return.
 
+pub mod actor;
+pub mod aio;
+pub mod ext4;
 pub mod library;
 pub mod memory;
 

@@ -6,7 +6,9 @@
 mod attributes;
 mod content;
 mod data;
+mod direct;
 mod names;
+mod set_id;
 #[allow(dead_code)]
 #[path = "../support/mod.rs"]
 mod support;
@@ -26,6 +28,12 @@ fn serve() {
         "memory" => mount(
             directory,
             Content::Live(Memory::new()),
+            None,
+            &support::options("memory"),
+        ),
+        "gated" => mount(
+            directory,
+            Content::Live(Memory::gated()),
             None,
             &support::options("memory"),
         ),

@@ -201,6 +201,11 @@ impl Node {
     }
 }
 
+/// A mode without setuid, and without setgid if that goes too.
+pub fn without_set_id(mode: u32, setgid_goes: bool) -> u32 {
+    mode & !0o4000 & !(if setgid_goes { 0o2000 } else { 0 })
+}
+
 /// Why the model refuses something.
 pub type Refused = &'static str;
 
@@ -322,6 +327,13 @@ impl TreeModel {
     /// Changes a node in place.
     pub fn change(&mut self, object: u64, change: impl FnOnce(&mut Node)) -> Result<(), Refused> {
         self.node_mut(object).map(change)
+    }
+
+    /// Takes away what a change of content does that is made by user 0 of group 0 without CAP_FSETID.
+    pub fn strip_set_id(&mut self, object: u64) -> Result<(), Refused> {
+        self.change(object, |node| {
+            node.mode = without_set_id(node.mode, node.mode & 0o010 != 0 || node.gid != 0);
+        })
     }
 
     fn entries(&self, dir: u64) -> Result<&BTreeMap<Vec<u8>, u64>, Refused> {
