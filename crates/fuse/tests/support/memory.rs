@@ -542,7 +542,10 @@ impl Files for Memory {
 
     fn sync(&self, _: u64) -> Result<(), FsError> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        match super::failing::flushes_fail() {
+            true => Err(FsError::io("the device is gone")),
+            false => Ok(()),
+        }
     }
 
     fn list(

@@ -13,7 +13,7 @@ use std::{
     process::Command,
 };
 
-use self::calls::{CALLS, Call, PADDING_BYTES, PROGRAM_BYTES};
+use self::calls::{CALLS, Call, EMPTYING, PADDING_BYTES, PROGRAM_BYTES};
 use crate::support::{
     Mounted,
     actor::{ALL_CAPABILITIES, Actor, CAP_FSETID},
@@ -136,14 +136,19 @@ fn cell(root: &Path, actor: &Actor, call: &Call, (mode, with_capability): (u32, 
     assert_eq!((mode_of(&path), has_capability(&path)), (mode, with_capability));
     let made = actor.act(|| (call.make)(&path));
     made.unwrap_or_else(|error| panic!("{} by {}: {error}", call.name, actor.name));
-    let file_mode = mode;
-    let mode = mode_of(&path);
-    let is_program = fs::metadata(&path).unwrap().len() >= PROGRAM_BYTES;
+    // Whichever looks first has the kernel ask for the attributes, for both.
+    let run = || (call.name != EMPTYING && mode & 0o6000 != 0).then(|| runs_as(&path));
+    let (left, runs_as) = match actor.gid % 2 {
+        0 => (mode_of(&path), run()),
+        _ => {
+            let runs_as = run();
+            (mode_of(&path), runs_as)
+        }
+    };
     Seen {
-        mode,
+        mode: left,
         has_capability: has_capability(&path),
-        // Looked at last, as it has the kernel ask for the attributes.
-        runs_as: (is_program && file_mode & 0o6000 != 0).then(|| runs_as(&path)),
+        runs_as,
     }
 }
 
@@ -205,5 +210,86 @@ fn set_id_bits_and_capabilities_fall_with_every_change_of_content() {
         }
         let wrong = wrong_cells(&mounted.path(""), "terrace");
         assert!(wrong.is_empty(), "{} cells:\n{}", wrong.len(), wrong.join("\n"));
+    });
+}
+
+/// What becomes of modes as owner and group change, of files, pipes and directories.
+fn changes_of_owner(root: &Path) -> Vec<(String, u32)> {
+    fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
+    let in_other_group = Actor {
+        groups: &[501],
+        ..ACTORS[0]
+    };
+    let in_both_groups = Actor {
+        groups: &[GROUP, 501],
+        ..ACTORS[0]
+    };
+    let changes = [
+        (ACTORS[4], Some(1005), None),
+        (ACTORS[4], None, Some(501)),
+        (ACTORS[5], Some(1005), Some(501)),
+        (in_other_group, None, Some(501)),
+        (in_both_groups, None, Some(501)),
+        (in_other_group, Some(OWNER), None),
+    ];
+    let mut seen = Vec::new();
+    for (actor, uid, gid) in changes {
+        for (kind, make) in KINDS {
+            for mode in [0o6777, 0o4767, 0o2767] {
+                let path = root.join(kind);
+                make(&path).unwrap();
+                std::os::unix::fs::chown(&path, Some(OWNER), Some(GROUP)).unwrap();
+                fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+                actor.act(|| std::os::unix::fs::chown(&path, uid, gid)).unwrap();
+                let words = format!(
+                    "{kind} {mode:o} to {uid:?} {gid:?} by {} {:?}",
+                    actor.name, actor.groups
+                );
+                seen.push((words, mode_of(&path)));
+                fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
+            }
+        }
+    }
+    // And with chmod: setgid does not stick for who is not in the group.
+    for actor in &ACTORS {
+        let path = root.join("file");
+        fs::write(&path, b"content").unwrap();
+        std::os::unix::fs::chown(&path, Some(actor.uid), Some(GROUP)).unwrap();
+        for mode in [0o6777, 0o2767] {
+            actor
+                .act(|| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
+                .unwrap();
+            seen.push((format!("chmod {mode:o} by {}", actor.name), mode_of(&path)));
+        }
+    }
+    seen
+}
+
+type Kind = (&'static str, fn(&Path) -> std::io::Result<()>);
+
+const KINDS: [Kind; 3] = [
+    ("file", |path| fs::write(path, b"content")),
+    ("directory", |path| fs::create_dir(path)),
+    ("pipe", |path| {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let kind = rustix::fs::FileType::Fifo;
+        Ok(rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0)?)
+    }),
+];
+
+#[test]
+fn set_id_bits_follow_a_change_of_owner_as_on_ext4() {
+    with_mount("dataset", |mounted: &mut Mounted| {
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: not root");
+        }
+        let seen = changes_of_owner(&mounted.path(""));
+        let of = |words: &str| seen.iter().find(|(found, _)| found == words).unwrap().1;
+        assert_eq!(of("file 6777 to Some(1005) None by root []"), 0o777);
+        assert_eq!(of("file 2767 to Some(1005) None by root []"), 0o2767);
+        assert_eq!(of("directory 6777 to Some(1005) None by root []"), 0o6777);
+        assert_eq!(of("chmod 6777 by other"), 0o4777);
+        let Some(ext4) = Ext4::mounted() else { return };
+        assert_eq!(seen, changes_of_owner(&ext4.root()));
     });
 }

@@ -17,6 +17,9 @@ pub const PROGRAM_BYTES: u64 = 64 << 10;
 /// Zeroes behind, which it does not need.
 pub const PADDING_BYTES: u64 = 128 << 10;
 
+/// The call that leaves no program.
+pub const EMPTYING: &str = "only an open with O_TRUNC";
+
 /// A call, by its name.
 #[derive(Clone, Copy)]
 pub struct Call {
@@ -126,7 +129,7 @@ pub const CALLS: &[Call] = &[
             .open(path)?
             .write_all(&program)
     }),
-    call("only an open with O_TRUNC", |path| {
+    call(EMPTYING, |path| {
         OpenOptions::new().write(true).truncate(true).open(path).map(drop)
     }),
     call("fallocate within", |path| fallocate(path, 0, PROGRAM_BYTES)),
