@@ -10,6 +10,7 @@ use crate::{
     attributes::{Attributes, SetAttributes, SetTime},
     context::Context,
     error::FsError,
+    file_flags,
     inode::{FileKind, Time},
     live::{LiveDataset, OfReserve},
     object::{HAS_ACL, HAS_CAPABILITY, Object, State},
@@ -74,6 +75,20 @@ impl LiveDataset {
         object: &Arc<Object>,
         change: &SetAttributes,
     ) -> Result<(), FsError> {
+        {
+            let inode = &object.state.lock().inode;
+            let to = |time: &Option<SetTime>| matches!(time, Some(SetTime::To(_)));
+            let only_now = change.mode.is_none()
+                && change.uid.is_none()
+                && change.gid.is_none()
+                && change.size.is_none()
+                && !to(&change.accessed)
+                && !to(&change.modified);
+            match only_now {
+                true => file_flags::may_touch(inode)?,
+                false => file_flags::may_change(inode)?,
+            }
+        }
         if change.size.is_some() {
             match object.kind {
                 FileKind::File => {}

@@ -10,6 +10,7 @@ use crate::{
     context::{Context, Strip},
     data_write::FILE_BYTES_MAX,
     error::FsError,
+    file_flags::{self, FileFlags},
     fragments::Fragment,
     hot_pieces::HotPiece,
     inode::{FileKind, InodeRecord, Time},
@@ -262,8 +263,8 @@ impl Filesystem {
         let object = live.object(object)?;
         content(&object)?;
         let _admitted = live.throttle(data.len() as u64)?;
-        let loads = object.state.lock().inode.flags & HAS_CAPABILITY != 0;
-        if loads {
+        let flags = object.state.lock().inode.flags;
+        if flags & HAS_CAPABILITY != 0 {
             live.load_xattrs(&object)?;
         }
         let context = &Context {
@@ -277,7 +278,15 @@ impl Filesystem {
         let mut set_id = SetId::Kept;
         let offset = {
             let _inode = object.inode_lock.write();
-            let offset = offset.unwrap_or_else(|| object.state.lock().inode.size);
+            let offset = match offset {
+                Some(offset) if !file_flags::is_protected(flags) => offset,
+                _ => {
+                    let inode = &object.state.lock().inode;
+                    let offset = offset.unwrap_or(inode.size);
+                    file_flags::may_write_at(inode, offset)?;
+                    offset
+                }
+            };
             let now = live.now();
             live.write_object(&object, offset, data, &mut |state| {
                 if changed(state, now, context) == SetId::Fell {
@@ -318,6 +327,10 @@ impl Filesystem {
         let mut is_changed = false;
         {
             let _inode = object.inode_lock.write();
+            match mode {
+                AllocateMode::Reserve { .. } => file_flags::may_touch(&object.state.lock().inode)?,
+                _ => file_flags::may_change(&object.state.lock().inode)?,
+            }
             let now = live.now();
             let mut change = |state: &mut State| {
                 changed(state, now, context);
@@ -378,6 +391,11 @@ impl Filesystem {
         mode: AttributeMode,
     ) -> Result<(), FsError> {
         self.live.set_xattr(context, object, name, value, mode)
+    }
+
+    /// chattr; see [`FileFlags`].
+    pub fn set_file_flags(&self, context: &Context, object: u64, flags: FileFlags) -> Result<(), FsError> {
+        self.live.set_file_flags(context, object, flags)
     }
 
     /// Removes an extended attribute.
@@ -606,6 +624,10 @@ impl Tree for Filesystem {
     fn extended_attributes(&self, object: u64) -> Result<Vec<Vec<u8>>, FsError> {
         self.note_question();
         self.live.list_xattrs(object)
+    }
+
+    fn file_flags(&self, object: u64) -> Result<FileFlags, FsError> {
+        self.live.file_flags(object)
     }
 
     fn seek(&self, object: u64, offset: u64, target: SeekTarget) -> Result<u64, FsError> {

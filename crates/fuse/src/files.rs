@@ -2,8 +2,8 @@
 //! attached to loop devices, say) can be another.
 
 use terrace_dataset::{
-    AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FileKind, Filesystem, FsError,
-    RenameMode, SetAttributes, SetId, Tree,
+    AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FileFlags, FileKind, Filesystem,
+    FsError, RenameMode, SetAttributes, SetId, Tree,
 };
 
 /// A filesystem that can be changed. The kernel has checked permissions before any of this is called
@@ -113,6 +113,11 @@ pub trait Files: Tree {
 
     /// Removes an extended attribute.
     fn remove_extended_attribute(&self, context: &Context, object: u64, name: &[u8]) -> Result<(), FsError>;
+
+    /// Sets what `chattr` does.
+    fn set_file_flags(&self, _context: &Context, _object: u64, _flags: FileFlags) -> Result<(), FsError> {
+        Err(FsError::NotSupported)
+    }
 
     /// Makes everything done so far to an object durable.
     fn sync(&self, object: u64) -> Result<(), FsError>;
@@ -239,6 +244,10 @@ impl Files for Filesystem {
 
     fn remove_extended_attribute(&self, context: &Context, object: u64, name: &[u8]) -> Result<(), FsError> {
         self.remove_extended_attribute(context, object, name)
+    }
+
+    fn set_file_flags(&self, context: &Context, object: u64, flags: FileFlags) -> Result<(), FsError> {
+        self.set_file_flags(context, object, flags)
     }
 
     fn sync(&self, object: u64) -> Result<(), FsError> {

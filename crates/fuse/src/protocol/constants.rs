@@ -99,6 +99,7 @@ pub mod feature {
     pub const CREATE_SUPP_GROUP: u64 = 1 << 34;
     pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const ALLOW_IDMAP: u64 = 1 << 40;
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
@@ -137,6 +138,23 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 pub const FSYNC_DATA_ONLY: u32 = 1 << 0;
 /// Type of the request extension that carries groups.
 pub const EXTENSION_GROUPS: u32 = 32;
+
+/// Commands of IOCTL that the kernel sends for `lsattr`, `chattr` and `xfs_io` (`linux/fs.h`), and their data.
+pub mod ioctl {
+    pub const GET_FLAGS: u32 = 0x8008_6601;
+    pub const SET_FLAGS: u32 = 0x4008_6602;
+    pub const GET_VERSION: u32 = 0x8008_7601;
+    pub const GET_XATTR: u32 = 0x801c_581f;
+    pub const SET_XATTR: u32 = 0x401c_5820;
+    /// Bytes of `struct fsxattr`.
+    pub const XATTR_BYTES: usize = 28;
+    /// (`FS_*_FL`, `FS_XFLAG_*`) of an immutable file, one that is only appended to, one left out of dumps, and one of which
+    /// the time of the last access stays.
+    pub const IMMUTABLE: (u32, u32) = (0x10, 0x8);
+    pub const APPEND: (u32, u32) = (0x20, 0x10);
+    pub const NO_DUMP: (u32, u32) = (0x40, 0x80);
+    pub const NO_ACCESS_TIME: (u32, u32) = (0x80, 0x40);
+}
 
 /// Requests through io_uring (Linux 6.14): commands and the layout of `fuse_uring_req_header`.
 pub mod ring {

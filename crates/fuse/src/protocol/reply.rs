@@ -257,6 +257,11 @@ impl ReplyBuffer {
         self.u32(0);
     }
 
+    /// Appends `fuse_ioctl_out` with the result 0; what the caller gets comes behind it.
+    pub fn ioctl(&mut self) {
+        (0..4).for_each(|_| self.u32(0));
+    }
+
     /// Appends `fuse_statfs_out`.
     pub fn statfs(&mut self, values: &StatfsValues) {
         self.u64(values.blocks);

@@ -7,6 +7,7 @@ mod attributes;
 mod data;
 mod directory;
 mod extended;
+mod ioctl;
 mod lookup;
 mod namespace;
 
@@ -70,6 +71,7 @@ fn outdated(node: u64, request: &Request<'_>) -> [Option<u64>; 2] {
         | Request::ReadLink
         | Request::ReadDirectory { .. }
         | Request::Fallocate { .. }
+        | Request::Ioctl { .. }
         | Request::SetExtended { .. }
         | Request::RemoveExtended { .. }
         | Request::Create { .. }
@@ -264,7 +266,11 @@ impl Server {
                 Ok(())
             }
             Request::Release | Request::ReleaseDirectory | Request::Destroy => Ok(()),
-            Request::Ioctl { .. } => Err(Errno(libc::ENOTTY)),
+            Request::Ioctl {
+                command,
+                data,
+                out_bytes,
+            } => self.ioctl(header, command, data, out_bytes, reply),
             // FLUSH, ACCESS, INTERRUPT and whatever we do not know: the kernel stops asking. (Our operations are
             // short, so that there is nothing to interrupt; permissions it checks itself.)
             Request::Flush

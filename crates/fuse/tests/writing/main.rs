@@ -8,6 +8,7 @@ mod content;
 mod data;
 mod direct;
 mod failed_syncs;
+mod flags;
 mod names;
 mod set_id;
 #[allow(dead_code)]
