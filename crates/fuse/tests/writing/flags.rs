@@ -68,55 +68,109 @@ fn fallocated(path: &Path, mode: i32) -> io::Result<()> {
 }
 
 fn with_xattr(path: &Path) -> io::Result<()> {
-    Ok(rustix::fs::setxattr(path, "user.color", b"green", rustix::fs::XattrFlags::empty())?)
+    Ok(rustix::fs::setxattr(
+        path,
+        "user.color",
+        b"green",
+        rustix::fs::XattrFlags::empty(),
+    )?)
 }
 
 const DEEDS: &[Deed] = &[
     ("read", |file| fs::read(file).map(drop)),
     ("write", |file| written(file, false)),
     ("append", |file| written(file, true)),
-    ("truncate", |file| OpenOptions::new().write(true).truncate(true).open(file).map(drop)),
+    ("truncate", |file| {
+        OpenOptions::new().write(true).truncate(true).open(file).map(drop)
+    }),
     ("fallocate", |file| fallocated(file, libc::FALLOC_FL_KEEP_SIZE)),
-    ("punch", |file| fallocated(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)),
-    ("chmod", |file| fs::set_permissions(file, fs::Permissions::from_mode(0o711))),
+    ("punch", |file| {
+        fallocated(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
+    }),
+    ("chmod", |file| {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o711))
+    }),
     ("chown", |file| std::os::unix::fs::chown(file, Some(12), Some(34))),
-    ("touch", |file| Ok(rustix::fs::utimensat(rustix::fs::CWD, file, &NOW, rustix::fs::AtFlags::empty())?)),
+    ("touch", |file| {
+        Ok(rustix::fs::utimensat(
+            rustix::fs::CWD,
+            file,
+            &NOW,
+            rustix::fs::AtFlags::empty(),
+        )?)
+    }),
     ("set times", |file| {
         let times = fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH);
         File::open(file)?.set_times(times)
     }),
     ("setxattr", with_xattr),
-    ("removexattr", |file| Ok(rustix::fs::removexattr(file, "user.old")?)),
+    ("removexattr", |file| {
+        Ok(rustix::fs::removexattr(file, "user.old")?)
+    }),
     ("link", |file| fs::hard_link(file, file.with_file_name("linked"))),
     ("rename", |file| fs::rename(file, file.with_file_name("renamed"))),
-    ("rename onto", |file| fs::rename(file.with_file_name("other"), file)),
+    ("rename onto", |file| {
+        fs::rename(file.with_file_name("other"), file)
+    }),
     ("exchange", |file| {
         let (cwd, other) = (rustix::fs::CWD, file.with_file_name("other"));
-        Ok(rustix::fs::renameat_with(cwd, file, cwd, other, rustix::fs::RenameFlags::EXCHANGE)?)
+        Ok(rustix::fs::renameat_with(
+            cwd,
+            file,
+            cwd,
+            other,
+            rustix::fs::RenameFlags::EXCHANGE,
+        )?)
     }),
     ("unlink", |file| fs::remove_file(file)),
-    ("create in", |file| File::create(file.with_file_name("directory/new")).map(drop)),
-    ("mkdir in", |file| fs::create_dir(file.with_file_name("directory/new"))),
-    ("symlink in", |file| symlink("to", file.with_file_name("directory/new"))),
-    ("link in", |file| fs::hard_link(file.with_file_name("other"), file.with_file_name("directory/new"))),
-    ("rename into", |file| fs::rename(file.with_file_name("other"), file.with_file_name("directory/new"))),
-    ("unlink in", |file| fs::remove_file(file.with_file_name("directory/empty"))),
-    ("rename within", |file| {
-        fs::rename(file.with_file_name("directory/empty"), file.with_file_name("directory/new"))
+    ("create in", |file| {
+        File::create(file.with_file_name("directory/new")).map(drop)
     }),
-    ("write in", |file| fs::write(file.with_file_name("directory/empty"), b"content")),
+    ("mkdir in", |file| {
+        fs::create_dir(file.with_file_name("directory/new"))
+    }),
+    ("symlink in", |file| {
+        symlink("to", file.with_file_name("directory/new"))
+    }),
+    ("link in", |file| {
+        fs::hard_link(file.with_file_name("other"), file.with_file_name("directory/new"))
+    }),
+    ("rename into", |file| {
+        fs::rename(file.with_file_name("other"), file.with_file_name("directory/new"))
+    }),
+    ("unlink in", |file| {
+        fs::remove_file(file.with_file_name("directory/empty"))
+    }),
+    ("rename within", |file| {
+        fs::rename(
+            file.with_file_name("directory/empty"),
+            file.with_file_name("directory/new"),
+        )
+    }),
+    ("write in", |file| {
+        fs::write(file.with_file_name("directory/empty"), b"content")
+    }),
     ("rmdir", |file| {
         fs::remove_file(file.with_file_name("directory/empty"))?;
         fs::remove_dir(file.with_file_name("directory"))
     }),
     ("chmod of the directory", |file| {
-        fs::set_permissions(file.with_file_name("directory"), fs::Permissions::from_mode(0o711))
+        fs::set_permissions(
+            file.with_file_name("directory"),
+            fs::Permissions::from_mode(0o711),
+        )
     }),
 ];
 
 const NOW: rustix::fs::Timestamps = rustix::fs::Timestamps {
-    last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW },
-    last_modification: rustix::fs::Timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW },
+    last_access: rustix::fs::Timespec {
+        tv_sec: 0,
+        tv_nsec: libc::UTIME_NOW,
+    },
+    last_modification: rustix::fs::Timespec {
+        tv_sec: 0,
+        tv_nsec: libc::UTIME_NOW,
+    },
 };
 
 /// What comes of every deed with these flags on the file and the directory: 0 or an error number.
@@ -157,10 +211,21 @@ fn what_flags_forbid_is_forbidden_as_on_ext4() {
         }
         let seen = outcomes(&mounted.path(""));
         let of = |words: &str| seen.iter().find(|(found, _)| found == words).unwrap().1;
-        for refused in ["write with 10", "append with 10", "unlink with 10", "write with 20", "create in with 10"] {
+        for refused in [
+            "write with 10",
+            "append with 10",
+            "unlink with 10",
+            "write with 20",
+            "create in with 10",
+        ] {
             assert_eq!(of(refused), libc::EPERM, "{refused}");
         }
-        for done in ["append with 20", "create in with 20", "write with 0", "read with 10"] {
+        for done in [
+            "append with 20",
+            "create in with 20",
+            "write with 0",
+            "read with 10",
+        ] {
             assert_eq!(of(done), 0, "{done}");
         }
         let Some(ext4) = Ext4::mounted() else { return };
@@ -180,14 +245,21 @@ fn flags_stay_and_are_inherited_and_only_some_may_set_them() {
         set(&path, NO_DUMP | IMMUTABLE).unwrap();
         // What a snapshot keeps, it keeps with its flags.
         let _ = fs::metadata(mounted.path("@@take flagged"));
-        assert_eq!(flags(&mounted.path(".terrace/snapshots/flagged/file")), NO_DUMP | IMMUTABLE);
+        assert_eq!(
+            flags(&mounted.path(".terrace/snapshots/flagged/file")),
+            NO_DUMP | IMMUTABLE
+        );
         let mut xattr = [0_u32; 7];
         asked(&path, GET_XATTR, &mut xattr).unwrap();
         assert_eq!(xattr, [0x88, 0, 0, 0, 0, 0, 0]);
         asked(&path, SET_XATTR, &mut [0x10_u32 | 0x40, 0, 0, 0, 0, 0, 0]).unwrap();
         assert_eq!(flags(&path), APPEND | NO_ACCESS_TIME);
         let refused = |error: io::Result<()>| error.unwrap_err().raw_os_error().unwrap();
-        assert_eq!(refused(asked(&path, SET, &mut 0x1_u32)), libc::EOPNOTSUPP, "it is not kept");
+        assert_eq!(
+            refused(asked(&path, SET, &mut 0x1_u32)),
+            libc::EOPNOTSUPP,
+            "it is not kept"
+        );
         assert_eq!(
             refused(asked(&path, SET_XATTR, &mut [0_u32, 0, 0, 5, 0, 0, 0])),
             libc::EOPNOTSUPP,
@@ -212,7 +284,10 @@ fn flags_stay_and_are_inherited_and_only_some_may_set_them() {
         // A file that was open before takes no more either.
         let open = OpenOptions::new().write(true).open(&path).unwrap();
         set(&path, IMMUTABLE).unwrap();
-        assert_eq!(open.write_all_at(b"x", 0).unwrap_err().raw_os_error(), Some(libc::EPERM));
+        assert_eq!(
+            open.write_all_at(b"x", 0).unwrap_err().raw_os_error(),
+            Some(libc::EPERM)
+        );
         set(&path, 0).unwrap();
     });
 }
