@@ -250,6 +250,88 @@ fn each_kind_of_allocation_is_a_change_of_content() {
 }
 
 #[test]
+fn flags_hold_for_everybody_and_outlive_the_opening() {
+    let World {
+        fs,
+        datasets,
+        memory,
+        clock,
+    } = world();
+    let (root, user) = (Context::root(), Context::user(1000, 1000));
+    let kernel = Context {
+        trusted: true,
+        ..Context::root()
+    };
+    let object = file(&fs, &user, ROOT, "a", 0o666);
+    let dir = fs.make_directory(&user, ROOT, b"d", 0o777).unwrap().object;
+    let immutable = FileFlags {
+        immutable: true,
+        no_dump: true,
+        ..FileFlags::default()
+    };
+    let append_only = FileFlags {
+        append_only: true,
+        ..FileFlags::default()
+    };
+    assert_eq!(
+        fs.set_file_flags(&user, object, immutable),
+        Err(FsError::NotPermitted)
+    );
+    let other = Context::user(2000, 2000);
+    assert_eq!(
+        fs.set_file_flags(&other, object, FileFlags::default()),
+        Err(FsError::NotPermitted)
+    );
+    fs.set_file_flags(&root, object, immutable).unwrap();
+    fs.set_file_flags(&kernel, dir, append_only).unwrap();
+    fs.sync().unwrap();
+    drop((fs, datasets));
+    let store: Arc<dyn Store> = memory.clone();
+    let datasets = Datasets::open(Arc::new(Environment::new(store, clock)), "pool").unwrap();
+    let fs = datasets.filesystem("pool/a").unwrap();
+    assert_eq!(fs.file_flags(object), Ok(immutable));
+    assert_eq!(fs.file_flags(dir), Ok(append_only));
+    for who in [&root, &kernel, &user] {
+        assert_eq!(fs.write(who, object, 0, b"x", false), Err(FsError::NotPermitted));
+        assert_eq!(fs.append(who, object, b"x", false), Err(FsError::NotPermitted));
+        assert_eq!(fs.unlink(who, ROOT, b"a").unwrap_err(), FsError::NotPermitted);
+        assert_eq!(
+            fs.remove_directory(who, ROOT, b"d").unwrap_err(),
+            FsError::NotPermitted
+        );
+        let moved = fs.rename(who, ROOT, b"a", dir, b"b", RenameMode::Replace);
+        assert_eq!(moved.unwrap_err(), FsError::NotPermitted);
+        assert_eq!(
+            fs.link(who, object, dir, b"b").unwrap_err(),
+            FsError::NotPermitted
+        );
+        let mode = SetAttributes {
+            mode: Some(0o600),
+            ..Default::default()
+        };
+        assert_eq!(
+            fs.set_attributes(who, object, &mode).unwrap_err(),
+            FsError::NotPermitted
+        );
+        let copied = fs.copy_range(who, object, 0, object, 0, 1);
+        assert_eq!(copied, Err(FsError::NotPermitted));
+    }
+    let added = file(&fs, &user, dir, "added", 0o644);
+    assert_eq!(
+        fs.unlink(&root, dir, b"added").unwrap_err(),
+        FsError::NotPermitted
+    );
+    // Only behind what is there.
+    fs.write(&root, added, 0, b"content", false).unwrap();
+    fs.set_file_flags(&root, added, append_only).unwrap();
+    assert_eq!(fs.write(&root, added, 6, b"x", false), Err(FsError::NotPermitted));
+    fs.write(&root, added, 7, b"x", false).unwrap();
+    assert_eq!(fs.append(&root, added, b"y", false), Ok(8));
+    fs.set_file_flags(&root, object, FileFlags::default()).unwrap();
+    fs.write(&root, object, 0, b"x", false).unwrap();
+}
+
+#[test]
 fn only_owners_change_attributes() {
     let World { fs, .. } = world();
     let (owner, other) = (Context::user(1000, 1000), Context::user(2000, 2000));

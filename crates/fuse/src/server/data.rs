@@ -55,18 +55,20 @@ impl Server {
     ) -> Result<(), Errno> {
         let (live, object) = self.live(header.node)?;
         // O_APPEND needs nothing here: the kernel serialises writers and knows the size.
-        if write_flags & WRITE_CACHE != 0 {
-            live.write(&MAPPING, object, offset, data)?;
-        } else if write_flags & WRITE_KILL_SUIDGID == 0 {
-            live.write(&KERNEL, object, offset, data)?;
+        let context = if write_flags & WRITE_CACHE != 0 {
+            MAPPING
+        } else if write_flags & WRITE_KILL_SUIDGID != 0 {
+            stripping(header)
         } else {
-            let written = live.write(&stripping(header), object, offset, data);
-            if written != Ok(SetId::Kept) {
-                reply.outdate(header.node);
-            }
-            written?;
+            KERNEL
+        };
+        let written = live.write(&context, object, offset, data);
+        // What failed may have been done in part.
+        if context.strips_set_id() && written != Ok(SetId::Kept) {
+            reply.outdate(header.node);
         }
         self.outdate_cached(header.node, offset, data, write_flags, reply);
+        written?;
         if flags & libc::O_DSYNC as u32 != 0 {
             live.sync(object)?;
         }

@@ -1,10 +1,10 @@
 //! Calls that change what is known of an object and not its content: mode and owner, times, extended attributes.
 
-use terrace_dataset::{AttributeMode, Context, SetAttributes, SetTime, Time};
+use terrace_dataset::{AttributeMode, Context, FileFlags, SetAttributes, SetTime, Time};
 
 use crate::{
     fs::level::Run,
-    fs::model::{Body, without_set_id},
+    fs::model::{Body, ROOT, without_set_id},
     fs::workload::call::{Change, Done, show},
     outcome::Check,
 };
@@ -25,6 +25,21 @@ impl Run {
         let gid = self.random.chance(1, 3).then(|| self.random.below(5) as u32);
         if mode.is_none() && uid.is_none() && gid.is_none() {
             return Ok(());
+        }
+        if let (Some(mode), None, None) = (mode, uid, gid)
+            && mode % 4 == 0
+            && object != ROOT
+        {
+            let flags = FileFlags {
+                no_dump: mode & 4 != 0,
+                no_access_time: mode & 8 != 0,
+                ..FileFlags::default()
+            };
+            return self.call(index, &format!("{flags:?} of {object}"), |fs, tree| {
+                let result = fs.set_file_flags(&Context::root(), object, flags);
+                let model = tree.change(object, |node| node.flags = flags);
+                Done::of(result, model, vec![object]).stamping(&[(object, Change::Attributes)])
+            });
         }
         let words = format!("mode {mode:?} owner {uid:?} group {gid:?} of {object}");
         self.call(index, &words, |fs, tree| {

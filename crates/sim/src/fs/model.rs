@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use terrace_dataset::FileFlags;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of a block of content.
@@ -173,6 +174,8 @@ pub struct Node {
     pub links: u32,
     /// What it is.
     pub body: Body,
+    /// What `chattr` set.
+    pub flags: FileFlags,
     /// Extended attributes.
     pub attributes: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Last change of the content, as the engine last showed it.
@@ -189,6 +192,7 @@ impl Node {
             gid: 0,
             links,
             body,
+            flags: FileFlags::default(),
             attributes: BTreeMap::new(),
             modified: (0, 0),
             changed: (0, 0),
@@ -397,10 +401,9 @@ impl TreeModel {
             return Err("the object number is in use");
         }
         let directory = matches!(body, Body::Directory(_));
-        self.nodes.insert(
-            object,
-            Arc::new(Node::new(mode, if directory { 2 } else { 1 }, body)),
-        );
+        let mut node = Node::new(mode, if directory { 2 } else { 1 }, body);
+        node.flags = self.node(dir).map_or_else(FileFlags::default, |dir| dir.flags);
+        self.nodes.insert(object, Arc::new(node));
         self.entries_mut(dir)?.insert(name.to_vec(), object);
         if directory {
             self.node_mut(dir)?.links += 1;
