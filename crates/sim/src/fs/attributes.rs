@@ -20,7 +20,7 @@ impl Run {
         let mode = self.random.chance(1, 2).then(|| self.random.below(0o1000) as u32);
         // Not of directories, whose setgid is passed on.
         let is_file = self.filesystems[index].history.newest().tree.file(object).is_ok();
-        let mode = mode.map(|mode| mode | if is_file { mode * 5 & 0o6000 } else { 0 });
+        let mode = mode.map(|mode| mode | if is_file { (mode * 5) & 0o6000 } else { 0 });
         let uid = self.random.chance(1, 3).then(|| self.random.below(5) as u32);
         let gid = self.random.chance(1, 3).then(|| self.random.below(5) as u32);
         if mode.is_none() && uid.is_none() && gid.is_none() {
