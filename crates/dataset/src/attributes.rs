@@ -61,8 +61,6 @@ pub struct SetAttributes {
     pub modified: Option<SetTime>,
     /// The caller has the file open for writing: a change of size needs no permission (ftruncate).
     pub through_handle: bool,
-    /// The kernel asks that setuid, setgid and capabilities be dropped (FATTR_KILL_SUIDGID).
-    pub kill_privileges: bool,
 }
 
 /// Sizes as `statfs` shows them, bytes and objects.

@@ -10,6 +10,7 @@ use crate::{
     attributes::{Attributes, SetAttributes, SetTime},
     context::Context,
     error::FsError,
+    file_flags,
     inode::{FileKind, Time},
     live::{LiveDataset, OfReserve},
     object::{HAS_ACL, HAS_CAPABILITY, Object, State},
@@ -44,20 +45,28 @@ impl LiveDataset {
             let mut apply = |state: &mut State| apply(context, state, change, now);
             match change.size {
                 Some(size) => self.truncate_object(&object, size, &mut apply)?,
-                None => {
-                    let _gate = self.enter();
-                    let mut state = object.state.lock();
-                    if state.freed {
-                        return Err(FsError::Stale);
-                    }
-                    apply(&mut state);
-                    self.mark_inode(&object, &mut state);
-                }
+                None => self.change_inode(&object, &mut apply)?,
             }
             object.state.lock().attributes(object.number)
         };
         self.settle()?;
         Ok(attributes)
+    }
+
+    /// Changes what is in the inode alone. The inode lock is held.
+    pub(crate) fn change_inode(
+        &self,
+        object: &Arc<Object>,
+        apply: &mut dyn FnMut(&mut State),
+    ) -> Result<(), FsError> {
+        let _gate = self.enter();
+        let mut state = object.state.lock();
+        if state.freed {
+            return Err(FsError::Stale);
+        }
+        apply(&mut state);
+        self.mark_inode(object, &mut state);
+        Ok(())
     }
 
     fn check_change(
@@ -66,6 +75,20 @@ impl LiveDataset {
         object: &Arc<Object>,
         change: &SetAttributes,
     ) -> Result<(), FsError> {
+        {
+            let inode = &object.state.lock().inode;
+            let to = |time: &Option<SetTime>| matches!(time, Some(SetTime::To(_)));
+            let only_now = change.mode.is_none()
+                && change.uid.is_none()
+                && change.gid.is_none()
+                && change.size.is_none()
+                && !to(&change.accessed)
+                && !to(&change.modified);
+            match only_now {
+                true => file_flags::may_touch(inode)?,
+                false => file_flags::may_change(inode)?,
+            }
+        }
         if change.size.is_some() {
             match object.kind {
                 FileKind::File => {}
@@ -115,16 +138,13 @@ impl LiveDataset {
 }
 
 fn apply(context: &Context, state: &mut State, change: &SetAttributes, now: Time) {
-    let kind = state.inode.kind;
     let unprivileged = !context.trusted && !context.is_root();
     if change.uid.is_some() || change.gid.is_some() {
-        state.inode.mode = permission::without_privileges(kind, state.inode.mode);
+        state.inode.mode = permission::without_set_id(context, &state.inode);
         xattrs::drop_capability(state);
     }
-    if change.kill_privileges || (change.size.is_some() && unprivileged) {
-        state.inode.mode = permission::without_privileges(kind, state.inode.mode);
-    }
     if change.size.is_some() {
+        state.inode.mode = permission::after_write(context, &state.inode);
         xattrs::drop_capability(state);
         state.inode.modified = now;
     }

@@ -42,6 +42,21 @@ pub struct Context {
     /// again, ids serve only for ownership and inheritance. An object whose last name such a caller takes away stays
     /// held as if opened, because the kernel may still know it: call `release_object` when it forgets it.
     pub trusted: bool,
+    /// What goes as the caller changes the content of a file.
+    pub strip: Strip,
+}
+
+/// What a change of a file's content takes away of the rights that the file gives to those who run it: set-id bits and
+/// `security.capability`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Strip {
+    /// Capabilities, and set-id bits if the caller is neither trusted nor root.
+    #[default]
+    ByUser,
+    /// Capabilities and set-id bits: the caller has no CAP_FSETID, says the kernel.
+    SetId,
+    /// Nothing: written back from a mapping, of which Linux takes no note.
+    Nothing,
 }
 
 impl Context {
@@ -63,6 +78,15 @@ impl Context {
     /// Whether all checks pass (CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_CHOWN, CAP_FSETID: user 0).
     pub fn is_root(&self) -> bool {
         self.uid == 0
+    }
+
+    /// Whether set-id bits fall off a file when the caller changes its content.
+    pub fn strips_set_id(&self) -> bool {
+        match self.strip {
+            Strip::ByUser => !self.trusted && !self.is_root(),
+            Strip::SetId => true,
+            Strip::Nothing => false,
+        }
     }
 
     /// Whether the caller is in `group`.

@@ -11,6 +11,7 @@ use crate::{
     context::Context,
     data_write::FILE_BYTES_MAX,
     error::FsError,
+    file_flags,
     inode::FileKind,
     live::LiveDataset,
     namespace_remove::lock_all,
@@ -46,6 +47,7 @@ impl LiveDataset {
         self.take_metadata(2)?;
         let copied = {
             let _inodes = lock_all(&[&source, &target]);
+            file_flags::may_change(&target.state.lock().inode)?;
             let size = source.state.lock().inode.size;
             let length = length.min(size.saturating_sub(from_offset));
             let end = to_offset
@@ -60,9 +62,7 @@ impl LiveDataset {
             }
             let now = self.now();
             let mut after = |state: &mut State| {
-                if !context.trusted && !context.is_root() {
-                    state.inode.mode = permission::without_privileges(state.inode.kind, state.inode.mode);
-                }
+                state.inode.mode = permission::after_write(context, &state.inode);
                 xattrs::drop_capability(state);
                 state.inode.modified = now;
                 state.inode.changed = now;

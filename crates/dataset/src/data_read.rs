@@ -22,7 +22,8 @@ use self::{
     past::Past,
 };
 use crate::{
-    block_device::BlockRead, error::FsError, live::LiveDataset, object::Object, region::REGION_BLOCKS,
+    block_device::BlockRead, error::FsError, file_flags, live::LiveDataset, object::Object,
+    region::REGION_BLOCKS,
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -442,7 +443,7 @@ impl LiveDataset {
         let old = inode.accessed <= inode.modified
             || inode.accessed <= inode.changed
             || now.seconds.saturating_sub(inode.accessed.seconds) >= 24 * 60 * 60;
-        if old && !state.freed {
+        if old && !state.freed && inode.flags & file_flags::NO_ACCESS_TIME == 0 {
             state.inode.accessed = now;
             self.mark_inode(object, &mut state);
         }

@@ -7,9 +7,10 @@ use terrace_store::{ChunkId, Sequence};
 
 use crate::{
     attributes::{Attributes, FsStatistics, SetAttributes},
-    context::Context,
+    context::{Context, Strip},
     data_write::FILE_BYTES_MAX,
     error::FsError,
+    file_flags::{self, FileFlags},
     fragments::Fragment,
     hot_pieces::HotPiece,
     inode::{FileKind, InodeRecord, Time},
@@ -50,6 +51,15 @@ pub enum AllocateMode {
         /// FALLOC_FL_KEEP_SIZE.
         keep_size: bool,
     },
+}
+
+/// What became of a file's set-id bits as its content was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetId {
+    /// They are as they were, if there were any.
+    Kept,
+    /// One or both fell: who relies on the mode must be told.
+    Fell,
 }
 
 /// How `set_extended_attribute` treats an existing one.
@@ -204,8 +214,8 @@ impl Filesystem {
         self.live.change_attributes(context, object, change)
     }
 
-    /// Writes all of `data` at `offset`. Takes setuid and setgid away if `kill_privileges`, or if the caller is
-    /// neither trusted nor root.
+    /// Writes all of `data` at `offset`. Takes setuid and setgid away if `kill_privileges`, or if the caller
+    /// [strips](Context::strips_set_id) them.
     pub fn write(
         &self,
         context: &Context,
@@ -218,6 +228,17 @@ impl Filesystem {
         Ok(data.len())
     }
 
+    /// The same, and tells what became of the set-id bits. With an error they may have fallen.
+    pub fn write_stripping(
+        &self,
+        context: &Context,
+        object: u64,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<SetId, FsError> {
+        Ok(self.write_at(context, object, Some(offset), data, false)?.1)
+    }
+
     /// Writes at the end of the file; returns the offset at which the data lies.
     pub fn append(
         &self,
@@ -226,7 +247,7 @@ impl Filesystem {
         data: &[u8],
         kill_privileges: bool,
     ) -> Result<u64, FsError> {
-        self.write_at(context, object, None, data, kill_privileges)
+        Ok(self.write_at(context, object, None, data, kill_privileges)?.0)
     }
 
     fn write_at(
@@ -236,26 +257,46 @@ impl Filesystem {
         offset: Option<u64>,
         data: &[u8],
         kill_privileges: bool,
-    ) -> Result<u64, FsError> {
+    ) -> Result<(u64, SetId), FsError> {
         let live = &self.live;
         live.writable()?;
         let object = live.object(object)?;
         content(&object)?;
         let _admitted = live.throttle(data.len() as u64)?;
-        let loads = object.state.lock().inode.flags & HAS_CAPABILITY != 0;
-        if loads {
+        let flags = object.state.lock().inode.flags;
+        if flags & HAS_CAPABILITY != 0 {
             live.load_xattrs(&object)?;
         }
-        let kill = kill_privileges || (!context.trusted && !context.is_root());
+        let context = &Context {
+            strip: if kill_privileges {
+                Strip::SetId
+            } else {
+                context.strip
+            },
+            ..context.clone()
+        };
+        let mut set_id = SetId::Kept;
         let offset = {
             let _inode = object.inode_lock.write();
-            let offset = offset.unwrap_or_else(|| object.state.lock().inode.size);
+            let offset = match offset {
+                Some(offset) if !file_flags::is_protected(flags) => offset,
+                _ => {
+                    let inode = &object.state.lock().inode;
+                    let offset = offset.unwrap_or(inode.size);
+                    file_flags::may_write_at(inode, offset)?;
+                    offset
+                }
+            };
             let now = live.now();
-            live.write_object(&object, offset, data, &mut |state| changed(state, now, kill))?;
+            live.write_object(&object, offset, data, &mut |state| {
+                if changed(state, now, context) == SetId::Fell {
+                    set_id = SetId::Fell;
+                }
+            })?;
             offset
         };
         live.settle()?;
-        Ok(offset)
+        Ok((offset, set_id))
     }
 
     /// fallocate.
@@ -283,10 +324,18 @@ impl Filesystem {
             AllocateMode::Punch => live.take_metadata_always(1, OfReserve::Removals)?,
             _ => live.take_metadata(1)?,
         }
-        let kill = !context.trusted && !context.is_root();
+        let mut is_changed = false;
         {
             let _inode = object.inode_lock.write();
+            match mode {
+                AllocateMode::Reserve { .. } => file_flags::may_touch(&object.state.lock().inode)?,
+                _ => file_flags::may_change(&object.state.lock().inode)?,
+            }
             let now = live.now();
+            let mut change = |state: &mut State| {
+                changed(state, now, context);
+                is_changed = true;
+            };
             let keep_size = match mode {
                 AllocateMode::Reserve { keep_size } => {
                     // Blocks are placed when they are written; what can be promised is that there is room now.
@@ -300,12 +349,18 @@ impl Filesystem {
             };
             if !matches!(mode, AllocateMode::Reserve { .. }) {
                 live.give_back(&object, offset, end, &mut |from, to| {
-                    live.punch_object(&object, from, to - from, &mut |state| changed(state, now, kill))
+                    live.punch_object(&object, from, to - from, &mut change)
                 })?;
             }
             let grows = !keep_size && object.state.lock().inode.size < end;
             if grows {
-                live.truncate_object(&object, end, &mut |state| changed(state, now, kill))?;
+                live.truncate_object(&object, end, &mut change)?;
+            }
+            if !is_changed {
+                // What reserves alone counts as a change too, as on ext4.
+                live.change_inode(&object, &mut |state| {
+                    changed(state, now, context);
+                })?;
             }
         }
         live.settle()
@@ -336,6 +391,11 @@ impl Filesystem {
         mode: AttributeMode,
     ) -> Result<(), FsError> {
         self.live.set_xattr(context, object, name, value, mode)
+    }
+
+    /// chattr; see [`FileFlags`].
+    pub fn set_file_flags(&self, context: &Context, object: u64, flags: FileFlags) -> Result<(), FsError> {
+        self.live.set_file_flags(context, object, flags)
     }
 
     /// Removes an extended attribute.
@@ -495,13 +555,18 @@ fn content(object: &Object) -> Result<(), FsError> {
     }
 }
 
-fn changed(state: &mut State, now: Time, kill: bool) {
-    if kill {
-        state.inode.mode = permission::without_privileges(state.inode.kind, state.inode.mode);
+fn changed(state: &mut State, now: Time, context: &Context) -> SetId {
+    let mode = permission::after_write(context, &state.inode);
+    let before = std::mem::replace(&mut state.inode.mode, mode);
+    if context.strip != Strip::Nothing {
+        xattrs::drop_capability(state);
     }
-    xattrs::drop_capability(state);
     state.inode.modified = now;
     state.inode.changed = now;
+    match mode == before {
+        true => SetId::Kept,
+        false => SetId::Fell,
+    }
 }
 
 impl Tree for Filesystem {
@@ -559,6 +624,10 @@ impl Tree for Filesystem {
     fn extended_attributes(&self, object: u64) -> Result<Vec<Vec<u8>>, FsError> {
         self.note_question();
         self.live.list_xattrs(object)
+    }
+
+    fn file_flags(&self, object: u64) -> Result<FileFlags, FsError> {
+        self.live.file_flags(object)
     }
 
     fn seek(&self, object: u64, offset: u64, target: SeekTarget) -> Result<u64, FsError> {

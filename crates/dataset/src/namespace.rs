@@ -13,6 +13,7 @@ use crate::{
     directory::{Found, NameKey, Target},
     entry::EntryRecord,
     error::FsError,
+    file_flags,
     inode::{FileKind, InodeRecord, TARGET_BYTES_MAX},
     keys,
     live::LiveDataset,
@@ -352,6 +353,7 @@ impl LiveDataset {
             if state.inode.links == 0 {
                 return Err(FsError::NotFound);
             }
+            file_flags::may_gain_names(&state.inode)?;
             if new.kind == FileKind::Directory && state.inode.links == u32::MAX {
                 return Err(FsError::TooManyLinks);
             }
@@ -404,8 +406,13 @@ impl LiveDataset {
             None if new.kind == FileKind::SymbolicLink => (0o777, None),
             None => (new.mode & 0o7777 & !context.umask, None),
         };
-        let (gid, mode) = permission::inherit(context, &directory.state.lock().inode, new.kind, mode);
+        let (gid, mode, flags) = {
+            let directory = &directory.state.lock().inode;
+            let (gid, mode) = permission::inherit(context, directory, new.kind, mode);
+            (gid, mode, file_flags::inherited(directory))
+        };
         let mut inode = InodeRecord::new(new.kind, mode, context.uid, gid, self.now());
+        inode.flags = flags;
         inode.device = new.device;
         inode.target = new.target.to_vec();
         inode.size = new.target.len() as u64;
@@ -438,6 +445,7 @@ impl LiveDataset {
         self.writable()?;
         let directory = self.directory(directory)?;
         self.check(context, &directory, ACCESS_WRITE | ACCESS_EXECUTE)?;
+        file_flags::may_gain_names(&directory.state.lock().inode)?;
         self.take_metadata(2)?;
         let new = NewObject {
             kind: FileKind::File,
@@ -492,6 +500,8 @@ impl LiveDataset {
                 if linked.freed {
                     return Err(FsError::NotFound);
                 }
+                file_flags::may_gain_names(&state.inode)?;
+                file_flags::may_change(&linked.inode)?;
                 linked.inode.links = linked.inode.links.checked_add(1).ok_or(FsError::TooManyLinks)?;
                 linked.inode.changed = now;
                 self.mark_inode(&object, &mut linked);

@@ -10,6 +10,7 @@ use crate::{
     context::Context,
     directory::{NameKey, Target},
     error::FsError,
+    file_flags,
     inode::FileKind,
     live::{LiveDataset, OfReserve},
     namespace::removed,
@@ -74,6 +75,8 @@ impl LiveDataset {
     ) -> Result<Arc<Object>, FsError> {
         self.check(context, directory, ACCESS_WRITE | ACCESS_EXECUTE)?;
         let victim = self.object(target.object)?;
+        file_flags::may_lose_names(&directory.state.lock().inode)?;
+        file_flags::may_change(&victim.state.lock().inode)?;
         if !context.trusted {
             let uid = victim.state.lock().inode.uid;
             permission::check_sticky(context, &directory.state.lock().inode, uid)?;

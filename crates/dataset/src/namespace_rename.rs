@@ -10,6 +10,7 @@ use crate::{
     context::Context,
     directory::{NameKey, Target},
     error::FsError,
+    file_flags,
     filesystem::RenameMode,
     inode::FileKind,
     live::{LiveDataset, OfReserve},
@@ -187,6 +188,7 @@ impl LiveDataset {
             if state.inode.links == 0 {
                 return Err(FsError::NotFound);
             }
+            file_flags::may_gain_names(&state.inode)?;
             let recorded = if victim.is_some() {
                 Old::Unknown
             } else {

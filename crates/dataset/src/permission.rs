@@ -12,6 +12,8 @@ use crate::{
 
 pub(crate) const SETUID: u32 = 0o4000;
 pub(crate) const SETGID: u32 = 0o2000;
+/// Both.
+pub(crate) const SET_ID: u32 = SETUID | SETGID;
 pub(crate) const STICKY: u32 = 0o1000;
 const GROUP_EXECUTE: u32 = 0o010;
 
@@ -73,15 +75,24 @@ pub(crate) fn check_owner(context: &Context, inode: &InodeRecord) -> Result<(), 
     if owns { Ok(()) } else { Err(FsError::NotPermitted) }
 }
 
-/// The mode without what a change of content or owner by the unprivileged takes away: setuid, and setgid where it
-/// means a privilege (with group execute permission; otherwise it once meant mandatory locking).
-pub(crate) fn without_privileges(kind: FileKind, mode: u32) -> u32 {
-    if kind == FileKind::Directory {
-        mode
-    } else if mode & GROUP_EXECUTE != 0 {
-        mode & !(SETUID | SETGID)
+/// The mode without what a change of owner takes away, as Linux has it (`setattr_should_drop_suidgid`): setuid, and setgid
+/// where it is a privilege (with execute permission of the group), or where the caller could not set it.
+pub(crate) fn without_set_id(context: &Context, inode: &InodeRecord) -> u32 {
+    let mode = inode.mode;
+    if inode.kind == FileKind::Directory || mode & SET_ID == 0 {
+        return mode;
+    }
+    let may_keep = || !context.strips_set_id() || context.in_group(inode.gid);
+    let goes = mode & SETGID != 0 && (mode & GROUP_EXECUTE != 0 || !may_keep());
+    mode & !SETUID & !(if goes { SETGID } else { 0 })
+}
+
+/// The mode after a change of content: the same, unless the caller has CAP_FSETID.
+pub(crate) fn after_write(context: &Context, inode: &InodeRecord) -> u32 {
+    if inode.mode & SET_ID != 0 && context.strips_set_id() {
+        without_set_id(context, inode)
     } else {
-        mode & !SETUID
+        inode.mode
     }
 }
 

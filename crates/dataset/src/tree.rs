@@ -4,6 +4,7 @@ use crate::{
     attributes::{Attributes, FsStatistics},
     context::Context,
     error::FsError,
+    file_flags::FileFlags,
     inode::FileKind,
 };
 
@@ -79,6 +80,11 @@ pub trait Tree: Send + Sync {
 
     /// The names of all extended attributes.
     fn extended_attributes(&self, object: u64) -> Result<Vec<Vec<u8>>, FsError>;
+
+    /// What `lsattr` shows. None of an object that has no flags, whatever its kind.
+    fn file_flags(&self, object: u64) -> Result<FileFlags, FsError> {
+        self.attributes(object).map(|_| FileFlags::default())
+    }
 
     /// The first data or hole at or after `offset`; `NoData` when there is none (ENXIO).
     fn seek(&self, object: u64, offset: u64, target: SeekTarget) -> Result<u64, FsError>;

@@ -17,6 +17,7 @@ use crate::{
     context::Context,
     entry::EntryRecord,
     error::FsError,
+    file_flags::FileFlags,
     inode::{FileKind, InodeRecord},
     keys,
     region::{REGION_BLOCKS, REGION_BYTES, RegionRecord},
@@ -352,6 +353,10 @@ impl Tree for View {
 
     fn attributes(&self, object: u64) -> Result<Attributes, FsError> {
         self.check(self.inode(object).map(|inode| attributes(object, &inode)))
+    }
+
+    fn file_flags(&self, object: u64) -> Result<FileFlags, FsError> {
+        self.check(self.inode(object).map(|inode| FileFlags::of(&inode)))
     }
 
     fn read_link(&self, object: u64) -> Result<Vec<u8>, FsError> {

@@ -9,6 +9,7 @@ use crate::{
     acl::{ACCESS_NAME, Acl, DEFAULT_NAME},
     context::Context,
     error::FsError,
+    file_flags,
     filesystem::AttributeMode,
     inode::FileKind,
     keys,
@@ -180,6 +181,7 @@ impl LiveDataset {
         if is_acl && object.kind == FileKind::SymbolicLink {
             return Err(FsError::NotSupported);
         }
+        file_flags::may_change(&object.state.lock().inode)?;
         if context.trusted {
             return Ok(());
         }

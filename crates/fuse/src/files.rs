@@ -2,8 +2,8 @@
 //! attached to loop devices, say) can be another.
 
 use terrace_dataset::{
-    AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FileKind, Filesystem, FsError,
-    RenameMode, SetAttributes, Tree,
+    AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FileFlags, FileKind, Filesystem,
+    FsError, RenameMode, SetAttributes, SetId, Tree,
 };
 
 /// A filesystem that can be changed. The kernel has checked permissions before any of this is called
@@ -79,15 +79,8 @@ pub trait Files: Tree {
         false
     }
 
-    /// Writes all of `data`; with `kill_privileges` set-id bits fall.
-    fn write(
-        &self,
-        context: &Context,
-        object: u64,
-        offset: u64,
-        data: &[u8],
-        kill_privileges: bool,
-    ) -> Result<usize, FsError>;
+    /// Writes all of `data`; for a caller without CAP_FSETID set-id bits fall, and with an error they may have.
+    fn write(&self, context: &Context, object: u64, offset: u64, data: &[u8]) -> Result<SetId, FsError>;
 
     /// fallocate.
     fn allocate(
@@ -120,6 +113,11 @@ pub trait Files: Tree {
 
     /// Removes an extended attribute.
     fn remove_extended_attribute(&self, context: &Context, object: u64, name: &[u8]) -> Result<(), FsError>;
+
+    /// Sets what `chattr` does.
+    fn set_file_flags(&self, _context: &Context, _object: u64, _flags: FileFlags) -> Result<(), FsError> {
+        Err(FsError::NotSupported)
+    }
 
     /// Makes everything done so far to an object durable.
     fn sync(&self, object: u64) -> Result<(), FsError>;
@@ -208,15 +206,8 @@ impl Files for Filesystem {
         self.set_attributes(context, object, change)
     }
 
-    fn write(
-        &self,
-        context: &Context,
-        object: u64,
-        offset: u64,
-        data: &[u8],
-        kill_privileges: bool,
-    ) -> Result<usize, FsError> {
-        self.write(context, object, offset, data, kill_privileges)
+    fn write(&self, context: &Context, object: u64, offset: u64, data: &[u8]) -> Result<SetId, FsError> {
+        self.write_stripping(context, object, offset, data)
     }
 
     fn allocate(
@@ -253,6 +244,10 @@ impl Files for Filesystem {
 
     fn remove_extended_attribute(&self, context: &Context, object: u64, name: &[u8]) -> Result<(), FsError> {
         self.remove_extended_attribute(context, object, name)
+    }
+
+    fn set_file_flags(&self, context: &Context, object: u64, flags: FileFlags) -> Result<(), FsError> {
+        self.set_file_flags(context, object, flags)
     }
 
     fn sync(&self, object: u64) -> Result<(), FsError> {

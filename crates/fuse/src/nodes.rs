@@ -6,7 +6,8 @@
 //! *held* (`Filesystem::open_object`) and released with the last lookup: that is what keeps unlinked open files
 //! alive, since opens themselves cost no message. An object is *shown* while the kernel has, as far as we can tell,
 //! its only name and its attributes as they are: then a listing need not bring them again. That may be wrong, and
-//! costs the kernel a question of its own then; it never makes anything visible or hides it.
+//! costs the kernel a question of its own then; it never makes anything visible or hides it. An object is *cached* since content of
+//! it was read for the kernel's page cache, for as long as the kernel knows it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,6 +31,7 @@ struct Known {
     lookups: u64,
     held: bool,
     shown: bool,
+    cached: bool,
 }
 
 /// Which live objects the kernel knows.
@@ -73,7 +75,23 @@ impl LiveNodes {
         }
     }
 
-    /// The same of every object.
+    /// Before the content of an object is read: its times are out of date then, and if `cached` the kernel keeps what it gets.
+    pub fn note_read(&self, object: u64, cached: bool) {
+        if let Some(known) = self.shard(object).lock().get_mut(&object) {
+            known.shown = false;
+            known.cached |= cached;
+        }
+    }
+
+    /// Whether the kernel may keep content of an object that it has read.
+    pub fn is_cached(&self, object: u64) -> bool {
+        self.shard(object)
+            .lock()
+            .get(&object)
+            .is_some_and(|known| known.cached)
+    }
+
+    /// The same as [`outdate`](Self::outdate) of every object.
     pub fn outdate_all(&self) {
         for shard in &self.shards {
             shard.lock().values_mut().for_each(|known| known.shown = false);

@@ -5,6 +5,7 @@
 
 use std::{
     io,
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -19,6 +20,8 @@ use parking_lot::{Condvar, Mutex};
 use crate::{
     crew::{Crew, Place},
     device::Connection,
+    notification::invalidate_inode,
+    page_drops::PageDrops,
     protocol::{Dialect, Header, ReplyBuffer, Request, feature},
     server::{Answer, Server},
 };
@@ -26,7 +29,7 @@ use crate::{
 /// See the module.
 pub struct Serving {
     pub server: Server,
-    pub connection: Connection,
+    pub connection: Arc<Connection>,
     pub crew: Crew,
     pub places: Mutex<Vec<Arc<Place>>>,
     pub dialect: Dialect,
@@ -36,7 +39,12 @@ pub struct Serving {
     stopped: Condvar,
     ended: AtomicBool,
     awaited_requests: AtomicU64,
+    page_drops: Arc<PageDrops>,
 }
+
+/// How long the answer of a write waits for pages to be dropped that somebody reads just now. If all threads waited so, and the
+/// page were one that is asked for behind them, nobody else would end it.
+const PAGES_PATIENCE: Duration = Duration::from_millis(250);
 
 impl Serving {
     /// With no thread yet.
@@ -44,7 +52,7 @@ impl Serving {
         Self {
             dialect: server.negotiated().dialect(),
             server,
-            connection,
+            connection: Arc::new(connection),
             crew,
             places: Mutex::default(),
             spin,
@@ -53,6 +61,7 @@ impl Serving {
             stopped: Condvar::new(),
             ended: AtomicBool::new(false),
             awaited_requests: AtomicU64::new(0),
+            page_drops: Arc::default(),
         }
     }
 
@@ -90,6 +99,7 @@ impl Serving {
         let mut running = self.running.lock();
         *running -= 1;
         if *running == 0 {
+            self.page_drops.end();
             self.server.end();
             self.ended.store(true, Ordering::Release);
             self.stopped.notify_all();
@@ -101,11 +111,28 @@ impl Serving {
         if request.is_awaited() {
             self.awaited_requests.fetch_add(1, Ordering::Relaxed);
         }
-        match catch_unwind(AssertUnwindSafe(|| self.server.handle(header, request, reply))) {
+        let answer = catch_unwind(AssertUnwindSafe(|| self.server.handle(header, request, reply)));
+        if let Some(node) = reply.outdated()
+            && let Err(error) = invalidate_inode(&self.connection, node, None)
+        {
+            tracing::error!("cannot tell the kernel that the mode of object {node} changed: {error}");
+        }
+        if let Some((node, range)) = reply.outdated_content() {
+            self.drop_pages(node, range, PAGES_PATIENCE);
+        }
+        match answer {
             Ok(Answer::Silence) => None,
             Ok(Answer::Reply) => Some(0),
             Ok(Answer::Error(error)) => Some(error.0),
             Err(_) => Some(libc::EIO),
+        }
+    }
+
+    /// Has pages dropped, by a thread of its own, and waits for that at most for `patience`.
+    fn drop_pages(&self, node: u64, range: Range<u64>, patience: Duration) {
+        match self.page_drops.begin(&self.connection) {
+            Ok(()) => self.page_drops.drop_range(node, range, patience),
+            Err(error) => tracing::error!("cannot start a thread to drop outdated pages: {error}"),
         }
     }
 
@@ -122,6 +149,9 @@ impl Serving {
         }));
         if matches!(done, Ok(false)) {
             return None;
+        }
+        if let Some((node, range)) = reply.outdated_content() {
+            self.drop_pages(node, range, Duration::ZERO);
         }
         self.awaited_requests.fetch_add(1, Ordering::Relaxed);
         Some(if done.is_ok() { 0 } else { libc::EIO })

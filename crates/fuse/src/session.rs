@@ -19,6 +19,7 @@ use crate::{
     error::FuseError,
     mount::{self, UnmountMode},
     mount_table,
+    notification::{invalidate_inode, notify},
     options::MountOptions,
     past::Past,
     protocol::{
@@ -293,12 +294,8 @@ impl Session {
     /// mount. Must not be called while serving a request.
     pub fn invalidate_object(&self, object: u64, content: bool) -> Result<(), FuseError> {
         self.serving.server.outdate(Some(object));
-        let mut message = ReplyBuffer::new();
-        message.u64(object);
-        // A negative offset: attributes only.
-        message.u64(if content { 0 } else { -1_i64 as u64 });
-        message.u64(0);
-        self.notify(message, notification::INVALIDATE_INODE)
+        let content = content.then_some(0..0);
+        Ok(invalidate_inode(&self.serving.connection, object, content)?)
     }
 
     /// Tells the kernel that what `name` in `directory` is changed other than through the mount.
@@ -320,13 +317,8 @@ impl Session {
             .map_err(|_| FuseError::TooOld("be told that all names changed"))
     }
 
-    fn notify(&self, mut message: ReplyBuffer, code: i32) -> Result<(), FuseError> {
-        match self.serving.connection.notify(message.finish_notification(code)) {
-            Ok(()) => Ok(()),
-            // The kernel does not know the object or name: nothing to forget.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+    fn notify(&self, message: ReplyBuffer, code: i32) -> Result<(), FuseError> {
+        Ok(notify(&self.serving.connection, message, code)?)
     }
 
     /// Whether a feature of the protocol (`protocol::feature`) is in use.

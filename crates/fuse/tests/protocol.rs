@@ -67,12 +67,13 @@ proptest! {
 
     #[test]
     fn what_is_cut_short_is_refused(
-        operation in prop_oneof![Just(operation::WRITE), Just(operation::SETXATTR), Just(operation::CREATE), Just(operation::RENAME2)],
+        operation in prop_oneof![Just(operation::WRITE), Just(operation::SETXATTR), Just(operation::CREATE), Just(operation::RENAME2), Just(operation::IOCTL)],
         cut in 1_usize..60,
     ) {
         let body = match operation {
             operation::WRITE => [longs(&[0, 4096]), words(&[16, 0]), longs(&[0]), words(&[0, 0]), vec![9; 16]].concat(),
             operation::SETXATTR => [words(&[3, 0, 0, 0]), b"user.a\0abc".to_vec()].concat(),
+            operation::IOCTL => [longs(&[0]), words(&[0, 0x4008_6602]), longs(&[0]), words(&[4, 0, 0x10])].concat(),
             operation::CREATE => [words(&[0, 0o644, 0o22, 0]), b"name\0".to_vec()].concat(),
             _ => [longs(&[9]), words(&[1, 0]), b"from\0to\0".to_vec()].concat(),
         };
@@ -280,7 +281,11 @@ fn nothing_is_agreed_that_was_not_offered_or_that_breaks_a_guarantee() {
     };
     let agreed = negotiate(&everything, wishes).unwrap();
     assert_eq!(agreed.minor, 45);
-    assert!(agreed.has(feature::HANDLE_KILLPRIV_V2 | feature::POSIX_ACL | feature::MAX_PAGES));
+    assert!(
+        agreed.has(
+            feature::HANDLE_KILLPRIV_V2 | feature::POSIX_ACL | feature::MAX_PAGES | feature::ALLOW_IDMAP
+        )
+    );
     for never in [
         feature::WRITEBACK_CACHE,
         feature::AUTO_INVAL_DATA,

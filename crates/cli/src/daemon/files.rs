@@ -9,8 +9,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Message};
 use terrace_dataset::{
-    Attributes, Context, FileKind, Filesystem, FsError, Groups, RenameMode, SetAttributes, SetTime, Time,
-    Tree,
+    Attributes, Context, FileKind, Filesystem, FsError, Groups, RenameMode, SetAttributes, SetTime, Strip,
+    Time, Tree,
 };
 use terrace_fuse::Session;
 
@@ -225,6 +225,7 @@ const ROOT_USER: Context = Context {
     pid: 0,
     umask: 0,
     groups: Groups::None,
+    strip: Strip::ByUser,
 };
 
 struct Writer<'a> {

@@ -99,6 +99,7 @@ pub mod feature {
     pub const CREATE_SUPP_GROUP: u64 = 1 << 34;
     pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const ALLOW_IDMAP: u64 = 1 << 40;
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
@@ -125,6 +126,10 @@ pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// `fuse_write_in.write_flags`: written back from the page cache, the credentials are the kernel's.
 pub const WRITE_CACHE: u32 = 1 << 0;
+/// `fuse_write_in.write_flags`: the owner of locks is told. The kernel does so where it passes its page cache by, and only there.
+pub const WRITE_LOCKOWNER: u32 = 1 << 1;
+/// `fuse_read_in.read_flags`: the same of a READ.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// `fuse_write_in.write_flags`.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `fuse_setxattr_in.setxattr_flags`.
@@ -133,6 +138,23 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 pub const FSYNC_DATA_ONLY: u32 = 1 << 0;
 /// Type of the request extension that carries groups.
 pub const EXTENSION_GROUPS: u32 = 32;
+
+/// Commands of IOCTL that the kernel sends for `lsattr`, `chattr` and `xfs_io` (`linux/fs.h`), and their data.
+pub mod ioctl {
+    pub const GET_FLAGS: u32 = 0x8008_6601;
+    pub const SET_FLAGS: u32 = 0x4008_6602;
+    pub const GET_VERSION: u32 = 0x8008_7601;
+    pub const GET_XATTR: u32 = 0x801c_581f;
+    pub const SET_XATTR: u32 = 0x401c_5820;
+    /// Bytes of `struct fsxattr`.
+    pub const XATTR_BYTES: usize = 28;
+    /// (`FS_*_FL`, `FS_XFLAG_*`) of an immutable file, one that is only appended to, one left out of dumps, and one of which
+    /// the time of the last access stays.
+    pub const IMMUTABLE: (u32, u32) = (0x10, 0x8);
+    pub const APPEND: (u32, u32) = (0x20, 0x10);
+    pub const NO_DUMP: (u32, u32) = (0x40, 0x80);
+    pub const NO_ACCESS_TIME: (u32, u32) = (0x80, 0x40);
+}
 
 /// Requests through io_uring (Linux 6.14): commands and the layout of `fuse_uring_req_header`.
 pub mod ring {

@@ -103,6 +103,8 @@ impl Negotiated {
 ///   (`ls -l`, `find`, `du`, `rsync`) asks nothing more. With it only the first part of a listing would.
 /// - Locks are not taken over: the kernel does them itself, which is right for a local filesystem.
 /// - ATOMIC_O_TRUNC is not taken: opens cost no message (NO_OPEN_SUPPORT), truncation comes as SETATTR.
+/// - ALLOW_IDMAP is taken, as permissions are the kernel's to check (`default_permissions`). Requests but those that make something
+///   no longer tell a user then: who asks is looked for in `/proc` where it matters (`credentials.rs`).
 /// - SYNCFS exists for fuseblk and virtio-fs only; syncfs(2) on a FUSE mount never reaches a server, which is why
 ///   the daemon commits by itself every few seconds.
 pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Option<Negotiated> {
@@ -124,7 +126,8 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Option<Negotiated> {
         | feature::INIT_EXT
         | feature::CREATE_SUPP_GROUP
         | feature::HAS_EXPIRE_ONLY
-        | feature::DIRECT_IO_ALLOW_MMAP;
+        | feature::DIRECT_IO_ALLOW_MMAP
+        | feature::ALLOW_IDMAP;
     if wishes.acl {
         wanted |= feature::POSIX_ACL | feature::DONT_MASK;
     }

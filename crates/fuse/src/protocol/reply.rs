@@ -4,6 +4,8 @@
 //! page by page); it never grows beyond [`PAYLOAD_BYTES_MAX`]: what does not fit is dropped and the reply becomes
 //! an error.
 
+use std::ops::Range;
+
 use super::{constants::OUT_HEADER_BYTES, init::TRANSFER_BYTES_MAX};
 
 const PAGE_BYTES: usize = 4096;
@@ -65,6 +67,8 @@ pub struct ReplyBuffer {
     payload_at: usize,
     length: usize,
     overflowed: bool,
+    outdated: Option<u64>,
+    outdated_content: Option<(u64, Range<u64>)>,
 }
 
 impl Default for ReplyBuffer {
@@ -84,6 +88,8 @@ impl ReplyBuffer {
             payload_at,
             length: 0,
             overflowed: false,
+            outdated: None,
+            outdated_content: None,
         }
     }
 
@@ -91,6 +97,28 @@ impl ReplyBuffer {
     pub fn clear(&mut self) {
         self.length = 0;
         self.overflowed = false;
+        self.outdated = None;
+        self.outdated_content = None;
+    }
+
+    /// Before it gets the reply, the kernel has to be told that the attributes of a node are no longer those that it has.
+    pub fn outdate(&mut self, node: u64) {
+        self.outdated = Some(node);
+    }
+
+    /// The node that the kernel has to be told of first.
+    pub fn outdated(&self) -> Option<u64> {
+        self.outdated
+    }
+
+    /// Before it gets the reply, the kernel has to drop what it keeps of the content of a node in this range.
+    pub fn outdate_content(&mut self, node: u64, range: Range<u64>) {
+        self.outdated_content = Some((node, range));
+    }
+
+    /// The node and the range of which the kernel has to drop what it keeps.
+    pub fn outdated_content(&mut self) -> Option<(u64, Range<u64>)> {
+        self.outdated_content.take()
     }
 
     /// Where the payload begins: page-aligned, [`PAYLOAD_BYTES_MAX`] long, in place for as long as the buffer lives.
@@ -227,6 +255,11 @@ impl ReplyBuffer {
     pub fn written(&mut self, bytes: u32) {
         self.u32(bytes);
         self.u32(0);
+    }
+
+    /// Appends `fuse_ioctl_out` with the result 0; what the caller gets comes behind it.
+    pub fn ioctl(&mut self) {
+        (0..4).for_each(|_| self.u32(0));
     }
 
     /// Appends `fuse_statfs_out`.

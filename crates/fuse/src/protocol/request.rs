@@ -111,6 +111,7 @@ pub enum Request<'a> {
     Read {
         offset: u64,
         size: u32,
+        read_flags: u32,
         flags: u32,
     },
     Write {
@@ -170,8 +171,11 @@ pub enum Request<'a> {
         unique: u64,
     },
     Destroy,
+    /// `data` is what the caller hands over; `out_bytes` is how much it wants.
     Ioctl {
         command: u32,
+        data: &'a [u8],
+        out_bytes: u32,
     },
     Fallocate {
         offset: u64,
@@ -390,7 +394,14 @@ fn parse_body<'a>(
         op::DESTROY => Request::Destroy,
         op::IOCTL => {
             body.skip(12)?;
-            Request::Ioctl { command: body.u32()? }
+            let command = body.u32()?;
+            body.skip(8)?;
+            let (in_bytes, out_bytes) = (body.u32()?, body.u32()?);
+            Request::Ioctl {
+                command,
+                data: body.bytes(in_bytes as usize)?,
+                out_bytes,
+            }
         }
         op::FALLOCATE => {
             body.skip(8)?;
@@ -463,11 +474,12 @@ fn parse_set_attributes(mut body: Cursor<'_>) -> Result<SetAttributesIn, Protoco
 
 fn parse_read(mut body: Cursor<'_>) -> Result<Request<'_>, ProtocolError> {
     body.skip(8)?;
-    let (offset, size) = (body.u64()?, body.u32()?);
-    body.skip(4 + 8)?;
+    let (offset, size, read_flags) = (body.u64()?, body.u32()?, body.u32()?);
+    body.skip(8)?;
     Ok(Request::Read {
         offset,
         size,
+        read_flags,
         flags: body.u32()?,
     })
 }

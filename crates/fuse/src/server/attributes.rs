@@ -1,10 +1,10 @@
 //! GETATTR, STATX, SETATTR, STATFS, READLINK.
 
-use terrace_dataset::{Attributes, FileKind, SetAttributes, SetTime, Time};
+use terrace_dataset::{Attributes, Context, FileKind, SetAttributes, SetTime, Strip, Time};
 
 use super::{Errno, PAST_TRUST_SECONDS, Server, TRUST_SECONDS};
 use crate::{
-    credentials::KERNEL,
+    credentials::{KERNEL, caller, has_fsetid},
     nodes::Place,
     protocol::{AttributeValues, Header, ReplyBuffer, SetAttributesIn, StatfsValues, set_attribute},
 };
@@ -126,10 +126,18 @@ impl Server {
                 change.modified_nanos,
             ),
             through_handle: true,
-            kill_privileges: has(bit::KILL_SUIDGID),
         };
-        // The kernel has checked that the caller may, and has taken out the bits that it may not set.
-        let attributes = live.set_attributes(&KERNEL, object, &change)?;
+        // The kernel has checked that the caller may, and has taken out the bits that it may not set. It asks that set-id bits
+        // fall with a change of size if the caller has no CAP_FSETID, and with any change of owner.
+        let strips = has(bit::KILL_SUIDGID) && (change.size.is_some() || !has_fsetid(header));
+        let context = match strips {
+            true => Context {
+                strip: Strip::SetId,
+                ..caller(header, 0)
+            },
+            false => KERNEL,
+        };
+        let attributes = live.set_attributes(&context, object, &change)?;
         self.nodes.show(object, has_one_name(&attributes));
         reply.attributes_reply(TRUST_SECONDS, &values(&attributes, object));
         Ok(())

@@ -1,28 +1,45 @@
 //! READ, WRITE, FSYNC, FALLOCATE, LSEEK, COPY_FILE_RANGE.
 
-use terrace_dataset::{AllocateMode, SeekTarget};
+use terrace_dataset::{AllocateMode, Context, SeekTarget, SetId, Strip};
 
 use super::{Errno, Server};
 use crate::{
-    credentials::KERNEL,
-    protocol::{Header, ReplyBuffer, Request, WRITE_KILL_SUIDGID},
+    credentials::{KERNEL, MAPPING, caller, has_fsetid},
+    files::Files,
+    protocol::{
+        Header, READ_LOCKOWNER, ReplyBuffer, Request, WRITE_CACHE, WRITE_KILL_SUIDGID, WRITE_LOCKOWNER,
+    },
 };
 
 /// Longest copy in one request, so that its reply does not take seconds; callers go on from a short answer.
 const COPY_BYTES_MAX: u64 = 256 << 20;
 
+/// Setuid and setgid in a mode.
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+
+/// The caller of a request, who has no CAP_FSETID.
+fn stripping(header: &Header) -> Context {
+    Context {
+        strip: Strip::SetId,
+        ..caller(header, 0)
+    }
+}
+
 impl Server {
     pub(super) fn read(
         &self,
-        process: u32,
-        node: u64,
+        header: &Header,
         offset: u64,
         size: u32,
+        read_flags: u32,
         reply: &mut ReplyBuffer,
     ) -> Result<(), Errno> {
-        let place = self.place(node)?;
+        let place = self.place(header.node)?;
         let (tree, object) = place.object(self.tree.as_ref()).ok_or(Errno(libc::EISDIR))?;
-        let length = tree.read_for(process, object, offset, reply.extend(size as usize))?;
+        // First noted, then read: who writes past the cache does it the other way round, so that one of the two sees the other.
+        self.nodes
+            .note_read(header.node, read_flags & READ_LOCKOWNER == 0);
+        let length = tree.read_for(header.pid, object, offset, reply.extend(size as usize))?;
         reply.truncate(length);
         Ok(())
     }
@@ -38,12 +55,24 @@ impl Server {
     ) -> Result<(), Errno> {
         let (live, object) = self.live(header.node)?;
         // O_APPEND needs nothing here: the kernel serialises writers and knows the size.
-        let kill_privileges = write_flags & WRITE_KILL_SUIDGID != 0;
-        let written = live.write(&KERNEL, object, offset, data, kill_privileges)?;
+        let context = if write_flags & WRITE_CACHE != 0 {
+            MAPPING
+        } else if write_flags & WRITE_KILL_SUIDGID != 0 {
+            stripping(header)
+        } else {
+            KERNEL
+        };
+        let written = live.write(&context, object, offset, data);
+        // What failed may have been done in part.
+        if context.strips_set_id() && written != Ok(SetId::Kept) {
+            reply.outdate(header.node);
+        }
+        self.outdate_cached(header.node, offset, data, write_flags, reply);
+        written?;
         if flags & libc::O_DSYNC as u32 != 0 {
             live.sync(object)?;
         }
-        reply.written(written as u32);
+        reply.written(data.len() as u32);
         Ok(())
     }
 
@@ -66,9 +95,19 @@ impl Server {
         let done = is_plain && live.write_at_once(object, offset, data);
         if done {
             self.nodes.outdate(header.node);
+            self.outdate_cached(header.node, offset, data, write_flags, reply);
             reply.written(data.len() as u32);
         }
         done
+    }
+
+    /// After a write past the kernel's page cache: what the cache has of the range must go before the writer is told. The kernel
+    /// looks for that before such a write; after it, it does not where the writer need not wait (`fuse_aio_complete`), and what
+    /// was read meanwhile would stay for good.
+    fn outdate_cached(&self, node: u64, offset: u64, data: &[u8], write_flags: u32, reply: &mut ReplyBuffer) {
+        if write_flags & WRITE_LOCKOWNER != 0 && self.nodes.is_cached(node) {
+            reply.outdate_content(node, offset..offset.saturating_add(data.len() as u64));
+        }
     }
 
     pub(super) fn fsync(&self, node: u64) -> Result<(), Errno> {
@@ -79,12 +118,34 @@ impl Server {
         }
     }
 
-    pub(super) fn allocate(&self, node: u64, offset: u64, length: u64, mode: u32) -> Result<(), Errno> {
+    /// The caller of a change that carries no word of CAP_FSETID, as it is for the rules of set-id bits. Where such a bit may
+    /// fall, the kernel is told with the reply.
+    fn changer(
+        &self,
+        header: &Header,
+        (live, object): (&dyn Files, u64),
+        reply: &mut ReplyBuffer,
+    ) -> Result<Context, Errno> {
+        if live.attributes(object)?.mode & SET_ID == 0 || has_fsetid(header) {
+            return Ok(KERNEL);
+        }
+        reply.outdate(object);
+        Ok(stripping(header))
+    }
+
+    pub(super) fn allocate(
+        &self,
+        header: &Header,
+        offset: u64,
+        length: u64,
+        mode: u32,
+        reply: &mut ReplyBuffer,
+    ) -> Result<(), Errno> {
         const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
         const PUNCH: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32 | KEEP_SIZE;
         const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
         const ZERO_KEEP_SIZE: u32 = ZERO | KEEP_SIZE;
-        let (live, object) = self.live(node)?;
+        let (live, object) = self.live(header.node)?;
         let mode = match mode {
             0 => AllocateMode::Reserve { keep_size: false },
             KEEP_SIZE => AllocateMode::Reserve { keep_size: true },
@@ -93,7 +154,8 @@ impl Server {
             ZERO_KEEP_SIZE => AllocateMode::Zero { keep_size: true },
             _ => return Err(Errno(libc::EOPNOTSUPP)),
         };
-        Ok(live.allocate(&KERNEL, object, mode, offset, length)?)
+        let context = self.changer(header, (live, object), reply)?;
+        Ok(live.allocate(&context, object, mode, offset, length)?)
     }
 
     pub(super) fn seek(
@@ -114,10 +176,11 @@ impl Server {
         Ok(())
     }
 
-    /// From and to are (node, offset). `wide`: the reply has 64 bits.
+    /// From is an offset in the node of the header, to is (node, offset). `wide`: the reply has 64 bits.
     pub(super) fn copy_range(
         &self,
-        from: (u64, u64),
+        header: &Header,
+        from: u64,
         to: (u64, u64),
         length: u64,
         wide: bool,
@@ -125,9 +188,10 @@ impl Server {
     ) -> Result<(), Errno> {
         let (live, to_object) = self.live(to.0)?;
         // From a past state there is nothing to share with by number: the caller reads and writes instead.
-        let (_, from_object) = self.live(from.0).map_err(|_| Errno(libc::EXDEV))?;
+        let (_, from_object) = self.live(header.node).map_err(|_| Errno(libc::EXDEV))?;
         let length = length.min(COPY_BYTES_MAX);
-        let copied = live.copy_range(&KERNEL, (from_object, from.1), (to_object, to.1), length)?;
+        let context = self.changer(header, (live, to_object), reply)?;
+        let copied = live.copy_range(&context, (from_object, from), (to_object, to.1), length)?;
         if wide {
             reply.u64(copied);
         } else {

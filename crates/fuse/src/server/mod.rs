@@ -7,6 +7,7 @@ mod attributes;
 mod data;
 mod directory;
 mod extended;
+mod ioctl;
 mod lookup;
 mod namespace;
 
@@ -63,14 +64,14 @@ pub enum Content {
 }
 
 /// The nodes whose attributes the kernel no longer relies on once a request is answered: what it changes, and the time of
-/// the last access where it reads. (What SETATTR changes its reply tells.)
+/// the last access where it reads. (What SETATTR changes its reply tells, and `Server::read` notes it by itself.)
 fn outdated(node: u64, request: &Request<'_>) -> [Option<u64>; 2] {
     match *request {
-        Request::Read { .. }
-        | Request::Write { .. }
+        Request::Write { .. }
         | Request::ReadLink
         | Request::ReadDirectory { .. }
         | Request::Fallocate { .. }
+        | Request::Ioctl { .. }
         | Request::SetExtended { .. }
         | Request::RemoveExtended { .. }
         | Request::Create { .. }
@@ -181,7 +182,12 @@ impl Server {
             Request::SetAttributes(change) => self.set_attributes(header, &change, reply),
             Request::ReadLink => self.read_link(node, reply),
             Request::StatFs => self.statfs(reply),
-            Request::Read { offset, size, .. } => self.read(header.pid, node, offset, size, reply),
+            Request::Read {
+                offset,
+                size,
+                read_flags,
+                ..
+            } => self.read(header, offset, size, read_flags, reply),
             Request::Write {
                 offset,
                 data,
@@ -223,7 +229,7 @@ impl Server {
             }
             Request::Fsync { .. } | Request::FsyncDirectory { .. } => self.fsync(node),
             Request::SyncFs => self.fsync(crate::protocol::ROOT_NODE),
-            Request::Fallocate { offset, length, mode } => self.allocate(node, offset, length, mode),
+            Request::Fallocate { offset, length, mode } => self.allocate(header, offset, length, mode, reply),
             Request::Seek { offset, whence } => self.seek(node, offset, whence, reply),
             Request::CopyRange {
                 offset,
@@ -231,7 +237,7 @@ impl Server {
                 to_offset,
                 length,
                 wide,
-            } => self.copy_range((node, offset), (to_node, to_offset), length, wide, reply),
+            } => self.copy_range(header, offset, (to_node, to_offset), length, wide, reply),
             Request::GetExtended { .. }
             | Request::ListExtended { .. }
             | Request::SetExtended { .. }
@@ -260,7 +266,11 @@ impl Server {
                 Ok(())
             }
             Request::Release | Request::ReleaseDirectory | Request::Destroy => Ok(()),
-            Request::Ioctl { .. } => Err(Errno(libc::ENOTTY)),
+            Request::Ioctl {
+                command,
+                data,
+                out_bytes,
+            } => self.ioctl(header, command, data, out_bytes, reply),
             // FLUSH, ACCESS, INTERRUPT and whatever we do not know: the kernel stops asking. (Our operations are
             // short, so that there is nothing to interrupt; permissions it checks itself.)
             Request::Flush

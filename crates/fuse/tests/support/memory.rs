@@ -13,7 +13,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use terrace_dataset::{
     AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FileKind, FsError, FsStatistics,
-    RenameMode, SeekTarget, SetAttributes, SetTime, Time, Tree,
+    RenameMode, SeekTarget, SetAttributes, SetId, SetTime, Time, Tree,
 };
 use terrace_fuse::Files;
 
@@ -408,7 +408,7 @@ impl Files for Memory {
 
     fn set_attributes(
         &self,
-        _: &Context,
+        context: &Context,
         object: u64,
         change: &SetAttributes,
     ) -> Result<Attributes, FsError> {
@@ -418,7 +418,7 @@ impl Files for Memory {
         attributes.mode = change.mode.unwrap_or(attributes.mode);
         attributes.uid = change.uid.unwrap_or(attributes.uid);
         attributes.gid = change.gid.unwrap_or(attributes.gid);
-        if change.kill_privileges {
+        if context.strips_set_id() {
             attributes.mode &= !0o6000;
         }
         if let Some(size) = change.size {
@@ -442,17 +442,10 @@ impl Files for Memory {
 
     fn write_at_once(&self, object: u64, offset: u64, data: &[u8]) -> bool {
         let may = self.gated && data.first() != Some(&HELD);
-        may && self.write(&Context::root(), object, offset, data, false).is_ok()
+        may && self.write(&Context::root(), object, offset, data).is_ok()
     }
 
-    fn write(
-        &self,
-        _: &Context,
-        object: u64,
-        offset: u64,
-        data: &[u8],
-        kill_privileges: bool,
-    ) -> Result<usize, FsError> {
+    fn write(&self, context: &Context, object: u64, offset: u64, data: &[u8]) -> Result<SetId, FsError> {
         if self.gated && data.first() == Some(&HELD) {
             let mut gate = GATE.lock();
             gate.waiting += 1;
@@ -470,10 +463,11 @@ impl Files for Memory {
         attributes.size = object.content.len() as u64;
         attributes.blocks512 = attributes.size.div_ceil(4096) * 8;
         attributes.modified = now();
-        if kill_privileges {
+        if context.strips_set_id() && attributes.mode & 0o6000 != 0 {
             attributes.mode &= !0o6000;
+            return Ok(SetId::Fell);
         }
-        Ok(data.len())
+        Ok(SetId::Kept)
     }
 
     fn allocate(
@@ -513,8 +507,8 @@ impl Files for Memory {
     ) -> Result<u64, FsError> {
         let mut part = vec![0; length as usize];
         let length = self.read(from.0, from.1, &mut part)?;
-        self.write(context, to.0, to.1, &part[..length], false)
-            .map(|length| length as u64)
+        self.write(context, to.0, to.1, &part[..length])?;
+        Ok(length as u64)
     }
 
     fn set_extended_attribute(
@@ -548,7 +542,10 @@ impl Files for Memory {
 
     fn sync(&self, _: u64) -> Result<(), FsError> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        match super::failing::flushes_fail() {
+            true => Err(FsError::io("the device is gone")),
+            false => Ok(()),
+        }
     }
 
     fn list(

@@ -2,6 +2,10 @@
 //! the test named `serve`), so that no test can wait for a thread of its own; each test runs under a watchdog that
 //! kills that process, which makes every system call stuck in the mount return.
 
+pub mod actor;
+pub mod aio;
+pub mod ext4;
+pub mod failing;
 pub mod library;
 pub mod memory;
 
@@ -60,9 +64,15 @@ pub fn serve(mount: impl Fn(&str, &Path) -> Result<Session, FuseError>) {
             "transport" => "device".into(),
             "connection" => session.connection_number().to_string(),
             "invalidate all" => outcome(session.invalidate_all()),
-            other => match other.strip_prefix("invalidate ") {
-                Some(object) => outcome(session.invalidate_object(object.parse().unwrap(), true)),
-                None => panic!("the test asks for '{other}'"),
+            other => match other.split_once(' ') {
+                Some(("invalidate", object)) => {
+                    outcome(session.invalidate_object(object.parse().unwrap(), true))
+                }
+                Some(("fail", what)) => {
+                    failing::fail(what);
+                    "ok".into()
+                }
+                _ => panic!("the test asks for '{other}'"),
             },
         };
         say(&answer);

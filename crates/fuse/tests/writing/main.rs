@@ -6,19 +6,27 @@
 mod attributes;
 mod content;
 mod data;
+mod direct;
+mod failed_syncs;
+mod flags;
+mod idmapped;
 mod names;
+mod set_id;
 #[allow(dead_code)]
 #[path = "../support/mod.rs"]
 mod support;
 
 use std::sync::Arc;
 
-use self::{content::SnapshotsOnDemand, support::memory::Memory};
+use self::{
+    content::SnapshotsOnDemand,
+    support::{failing::Failing, memory::Memory},
+};
 use terrace_cache::Budget;
 use terrace_dataset::{Datasets, Environment, NewDataset};
 use terrace_device::SystemClock;
 use terrace_fuse::{Content, DatasetPast, Past, VolumeFile, mount};
-use terrace_store::MemoryStore;
+use terrace_store::{MemoryStore, Store};
 
 #[test]
 fn serve() {
@@ -26,6 +34,12 @@ fn serve() {
         "memory" => mount(
             directory,
             Content::Live(Memory::new()),
+            None,
+            &support::options("memory"),
+        ),
+        "gated" => mount(
+            directory,
+            Content::Live(Memory::gated()),
             None,
             &support::options("memory"),
         ),
@@ -46,8 +60,23 @@ fn serve() {
                 &support::options("pool/files"),
             )
         }
-        "volume" => {
-            let store = Arc::new(MemoryStore::new(1 << 30));
+        "failing" => {
+            let environment = Environment::new(Arc::new(Failing::new(1 << 30)), Arc::new(SystemClock::new()));
+            let datasets = Datasets::open(Arc::new(environment), "pool").unwrap();
+            datasets.create("pool/files", &NewDataset::default()).unwrap();
+            let files = datasets.filesystem("pool/files").unwrap();
+            mount(
+                directory,
+                Content::Live(files),
+                None,
+                &support::options("pool/files"),
+            )
+        }
+        "volume" | "failing volume" => {
+            let store: Arc<dyn Store> = match content {
+                "volume" => Arc::new(MemoryStore::new(1 << 30)),
+                _ => Arc::new(Failing::new(1 << 30)),
+            };
             let environment = Environment::new(store, Arc::new(SystemClock::new()));
             let datasets = Datasets::open(Arc::new(environment), "pool").unwrap();
             let size = NewDataset {

@@ -1,10 +1,10 @@
 //! Calls that change what is known of an object and not its content: mode and owner, times, extended attributes.
 
-use terrace_dataset::{AttributeMode, Context, SetAttributes, SetTime, Time};
+use terrace_dataset::{AttributeMode, Context, FileFlags, SetAttributes, SetTime, Time};
 
 use crate::{
     fs::level::Run,
-    fs::model::Body,
+    fs::model::{Body, ROOT, without_set_id},
     fs::workload::call::{Change, Done, show},
     outcome::Check,
 };
@@ -18,10 +18,28 @@ impl Run {
             .objects(|node| !matches!(node.body, Body::Symlink(_)));
         let object = *self.random.pick(&objects);
         let mode = self.random.chance(1, 2).then(|| self.random.below(0o1000) as u32);
+        // Not of directories, whose setgid is passed on.
+        let is_file = self.filesystems[index].history.newest().tree.file(object).is_ok();
+        let mode = mode.map(|mode| mode | if is_file { (mode * 5) & 0o6000 } else { 0 });
         let uid = self.random.chance(1, 3).then(|| self.random.below(5) as u32);
         let gid = self.random.chance(1, 3).then(|| self.random.below(5) as u32);
         if mode.is_none() && uid.is_none() && gid.is_none() {
             return Ok(());
+        }
+        if let (Some(mode), None, None) = (mode, uid, gid)
+            && mode % 4 == 0
+            && object != ROOT
+        {
+            let flags = FileFlags {
+                no_dump: mode & 4 != 0,
+                no_access_time: mode & 8 != 0,
+                ..FileFlags::default()
+            };
+            return self.call(index, &format!("{flags:?} of {object}"), |fs, tree| {
+                let result = fs.set_file_flags(&Context::root(), object, flags);
+                let model = tree.change(object, |node| node.flags = flags);
+                Done::of(result, model, vec![object]).stamping(&[(object, Change::Attributes)])
+            });
         }
         let words = format!("mode {mode:?} owner {uid:?} group {gid:?} of {object}");
         self.call(index, &words, |fs, tree| {
@@ -33,6 +51,10 @@ impl Run {
             };
             let result = fs.set_attributes(&Context::root(), object, &change);
             let model = tree.change(object, |node| {
+                let changes_owner = uid.is_some() || gid.is_some();
+                if changes_owner && !matches!(node.body, Body::Directory(_)) {
+                    node.mode = without_set_id(node.mode, node.mode & 0o010 != 0);
+                }
                 node.mode = mode.unwrap_or(node.mode);
                 node.uid = uid.unwrap_or(node.uid);
                 node.gid = gid.unwrap_or(node.gid);

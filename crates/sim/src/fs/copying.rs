@@ -11,6 +11,7 @@ use crate::{
     fs::level::Run,
     fs::model::TreeModel,
     fs::workload::call::{Change, Done},
+    fs::workload::file_data::{caller, stripped, strips},
     outcome::Check,
 };
 
@@ -97,7 +98,8 @@ impl Run {
         }
         let words = format!("copy {length} bytes from {from_offset} of {from} to {to_offset} of {to}");
         self.call(index, &words, |fs, tree| {
-            let result = fs.copy_range(&Context::root(), from, from_offset, to, to_offset, length);
+            let strips = strips(to_offset + length);
+            let result = fs.copy_range(&caller(strips), from, from_offset, to, to_offset, length);
             let data = tree
                 .file(from)
                 .map(|file| file.read(from_offset, length as usize))
@@ -107,8 +109,14 @@ impl Run {
                 return Done::wrong(format!("{copied} of {} bytes copied", data.len()));
             }
             let data = &data[..copied as usize];
-            let pieces = copied_in_part(tree, (from_offset, to), to_offset, data);
+            let mut pieces = copied_in_part(tree, (from_offset, to), to_offset, data);
+            for piece in &mut pieces {
+                if let Err(refused) = stripped(piece, to, strips) {
+                    return Done::wrong(refused.to_string());
+                }
+            }
             let model = tree.write(to, to_offset, data);
+            let model = model.and_then(|()| stripped(tree, to, strips));
             let done = Done::of(result, model, vec![from, to]).by_way_of(pieces);
             done.stamping(&[(to, Change::Content)])
         })?;

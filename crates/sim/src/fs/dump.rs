@@ -97,6 +97,7 @@ pub fn dump(tree: &dyn Tree, page: usize, piece: usize) -> Result<TreeModel, FsE
                 gid: attributes.gid,
                 links: attributes.links,
                 body,
+                flags: tree.file_flags(object)?,
                 attributes: extended,
                 modified,
                 changed,

@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use terrace_dataset::FileFlags;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of a block of content.
@@ -173,6 +174,8 @@ pub struct Node {
     pub links: u32,
     /// What it is.
     pub body: Body,
+    /// What `chattr` set.
+    pub flags: FileFlags,
     /// Extended attributes.
     pub attributes: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Last change of the content, as the engine last showed it.
@@ -189,6 +192,7 @@ impl Node {
             gid: 0,
             links,
             body,
+            flags: FileFlags::default(),
             attributes: BTreeMap::new(),
             modified: (0, 0),
             changed: (0, 0),
@@ -199,6 +203,11 @@ impl Node {
     pub fn is_directory(&self) -> bool {
         matches!(self.body, Body::Directory(_))
     }
+}
+
+/// A mode without setuid, and without setgid if that goes too.
+pub fn without_set_id(mode: u32, setgid_goes: bool) -> u32 {
+    mode & !0o4000 & !(if setgid_goes { 0o2000 } else { 0 })
 }
 
 /// Why the model refuses something.
@@ -324,6 +333,13 @@ impl TreeModel {
         self.node_mut(object).map(change)
     }
 
+    /// Takes away what a change of content does that is made by user 0 of group 0 without CAP_FSETID.
+    pub fn strip_set_id(&mut self, object: u64) -> Result<(), Refused> {
+        self.change(object, |node| {
+            node.mode = without_set_id(node.mode, node.mode & 0o010 != 0 || node.gid != 0);
+        })
+    }
+
     fn entries(&self, dir: u64) -> Result<&BTreeMap<Vec<u8>, u64>, Refused> {
         match &self.node(dir).ok_or("no such directory")?.body {
             Body::Directory(entries) if self.node(dir).is_some_and(|node| node.links > 0) => Ok(entries),
@@ -385,10 +401,9 @@ impl TreeModel {
             return Err("the object number is in use");
         }
         let directory = matches!(body, Body::Directory(_));
-        self.nodes.insert(
-            object,
-            Arc::new(Node::new(mode, if directory { 2 } else { 1 }, body)),
-        );
+        let mut node = Node::new(mode, if directory { 2 } else { 1 }, body);
+        node.flags = self.node(dir).map_or_else(FileFlags::default, |dir| dir.flags);
+        self.nodes.insert(object, Arc::new(node));
         self.entries_mut(dir)?.insert(name.to_vec(), object);
         if directory {
             self.node_mut(dir)?.links += 1;

@@ -4,7 +4,7 @@
 //! Invariant: a filesystem stays within bounds of objects and blocks: one that is crowded gets calls that make room.
 
 pub(crate) mod call;
-mod file_data;
+pub(crate) mod file_data;
 mod names;
 mod volume_data;
 

@@ -2,12 +2,13 @@
 //!
 //! Invariant: what is read is, byte for byte, what the model holds.
 
-use terrace_dataset::{AllocateMode, Context, SetAttributes, Tree};
+use terrace_dataset::{AllocateMode, Context, SetAttributes, Strip, Tree};
 
 use crate::{
     content::Content,
     ensure,
     fs::level::Run,
+    fs::model::{Refused, TreeModel},
     fs::workload::call::{Change, Done},
     outcome::Check,
 };
@@ -17,6 +18,28 @@ const LONG_BYTES: u64 = 16 << 20;
 
 /// What one chunk holds at most.
 const CHUNK_BYTES: u64 = 128 << 10;
+
+/// Whether a change is one by a caller without CAP_FSETID. Goes by the numbers of the call, so that no chance is used for it.
+pub(crate) fn strips(numbers: u64) -> bool {
+    numbers.is_multiple_of(3)
+}
+
+/// User 0, with CAP_FSETID or without.
+pub(crate) fn caller(strips: bool) -> Context {
+    Context {
+        strip: if strips { Strip::SetId } else { Strip::ByUser },
+        ..Context::root()
+    }
+}
+
+/// The set-id bits in the model after a change.
+pub(crate) fn stripped(tree: &mut TreeModel, object: u64, strips: bool) -> Result<(), Refused> {
+    match strips {
+        true => tree.strip_set_id(object),
+        false => Ok(()),
+    }
+}
+
 impl Run {
     pub(super) fn write(&mut self, index: usize, object: u64) -> Check {
         let size = self.filesystems[index]
@@ -57,12 +80,14 @@ impl Run {
         }
         let words = format!("write {} bytes at {offset} of {object}", data.len());
         self.call(index, &words, |fs, tree| {
-            let result = fs.write(&Context::root(), object, offset, &data, false);
+            let strips = strips(offset + data.len() as u64);
+            let result = fs.write(&Context::root(), object, offset, &data, strips);
             let written = result.as_ref().map_or(data.len(), |written| *written);
             if written == 0 || written > data.len() {
                 return Done::wrong(format!("{written} of {} bytes written", data.len()));
             }
             let model = tree.write(object, offset, &data[..written]);
+            let model = model.and_then(|()| stripped(tree, object, strips));
             Done::of(result, model, vec![object]).stamping(&[(object, Change::Content)])
         })
     }
@@ -117,8 +142,10 @@ impl Run {
                 size: Some(new),
                 ..SetAttributes::default()
             };
-            let result = fs.set_attributes(&Context::root(), object, &change);
+            let strips = strips(size + new);
+            let result = fs.set_attributes(&caller(strips), object, &change);
             let model = tree.resize(object, new);
+            let model = model.and_then(|()| stripped(tree, object, strips));
             Done::of(result, model, vec![object])
                 .stamping(&[(object, Change::Content)])
                 .freeing(new == 0)
@@ -144,14 +171,16 @@ impl Run {
         ]);
         let words = format!("allocate {mode:?} {length} bytes at {offset} of {object}");
         self.call(index, &words, |fs, tree| {
-            let result = fs.allocate(&Context::root(), object, mode, offset, length);
+            let strips = strips(offset + length);
+            let result = fs.allocate(&caller(strips), object, mode, offset, length);
             let model = match mode {
                 AllocateMode::Punch => tree.zero(object, offset, length, false),
                 AllocateMode::Zero { keep_size } => tree.zero(object, offset, length, !keep_size),
                 AllocateMode::Reserve { keep_size: false } => tree.reserve(object, end),
                 AllocateMode::Reserve { keep_size: true } => Ok(()),
             };
-            Done::of(result, model, vec![object])
+            let model = model.and_then(|()| stripped(tree, object, strips));
+            Done::of(result, model, vec![object]).stamping(&[(object, Change::Content)])
         })
     }
 
