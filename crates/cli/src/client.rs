@@ -388,3 +388,67 @@ pub fn unreachable(pool: &str, error: &ControlError) -> Failure {
         format!("run 'terrace start {pool}' and try again"),
     )
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use terrace_control::{Exchange, Handler, Server};
+
+    use super::*;
+
+    struct Nobody;
+
+    impl Handler for Nobody {
+        fn handle(&self, _: Request, _: &mut Exchange) -> Result<Value, Failure> {
+            Ok(Value::Null)
+        }
+    }
+
+    #[test]
+    fn work_that_takes_long_is_waited_for_while_the_daemon_lives() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = Places::below(directory.path());
+        let server = Server::bind(&places.socket("tank")).unwrap();
+        let serving = server.clone();
+        let thread = std::thread::spawn(move || serving.run(Arc::new(Nobody), Duration::from_secs(10)));
+        let wait = |looks: bool, is_one_of_several: bool| Wait {
+            places: places.clone(),
+            pool: "tank".into(),
+            looks: Arc::new(AtomicBool::new(looks)),
+            is_one_of_several: Arc::new(AtomicBool::new(is_one_of_several)),
+            is_told: AtomicBool::default(),
+            was_silent: AtomicBool::default(),
+            asked_at: AtomicU64::default(),
+        };
+        let hours = |wait: &Wait| (1..100).try_for_each(|hour| wait.goes_on(Duration::from_secs(3600 * hour)));
+        hours(&wait(false, false)).unwrap();
+        hours(&wait(false, true)).unwrap();
+        // A look takes no hours; beside others it has no more than its two seconds.
+        let look = wait(true, false);
+        look.goes_on(Duration::from_secs(10)).unwrap();
+        assert!(look.is_told.load(Ordering::Relaxed), "it is said what is waited for");
+        assert_eq!(look.goes_on(Duration::from_secs(40)).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let look = wait(true, true);
+        look.goes_on(Duration::from_secs(1)).unwrap();
+        assert!(look.goes_on(Duration::from_secs(2)).is_err());
+        server.stop();
+        thread.join().unwrap().unwrap();
+    }
+
+    /// Whoever listens and never answers; `is_full`: nor lets anybody in.
+    #[test]
+    fn a_daemon_without_a_sign_of_life_is_given_up_soon_also_where_nobody_is_let_in() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = Places::below(directory.path());
+        let listener = std::os::unix::net::UnixListener::bind(places.socket("tank")).unwrap();
+        let patience = Duration::from_millis(50);
+        let is_silent = || is_silence(&hello(&places, "tank", patience).unwrap_err());
+        assert!(is_silent());
+        rustix::net::listen(&listener, 0).unwrap();
+        let mut waiting = Vec::new();
+        while let Ok(connection) = Connection::connect_within(&places.socket("tank"), patience) {
+            waiting.push(connection);
+        }
+        assert!(is_silent());
+    }
+}

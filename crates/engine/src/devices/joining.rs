@@ -58,7 +58,7 @@ impl Joining {
                 .any(|other| *other == real || is_same_file(other, &real))
             {
                 return Err(EngineError::Invalid(format!(
-                    "'{}' is given twice; name each device once",
+                    "'{}' is given twice, and is a device of this pool already by the second time; name each device once",
                     spec.path.display()
                 )));
             }
