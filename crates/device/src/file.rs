@@ -158,12 +158,11 @@ impl FileDevice {
     pub(crate) fn read_backing(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DeviceError> {
         let length = buffer.len() as u64;
         let mut done = 0;
-        while done < buffer.len() {
+        // What is no whole block is the end of a file, and no place to read on from directly.
+        while done < buffer.len() && done.is_multiple_of(DEVICE_BLOCK_BYTES) {
             match self.file.read_at(&mut buffer[done..], offset + done as u64) {
-                // Direct reads end within a block only at the end of the file.
                 Ok(0) => break,
                 Ok(bytes) => done += bytes,
-                Err(_) if !done.is_multiple_of(DEVICE_SECTOR_BYTES) => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     return Err(self.range_error(Operation::Read, offset, length, Cause::from(&error)));

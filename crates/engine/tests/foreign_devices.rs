@@ -74,7 +74,7 @@ const IMAGES: &[Image] = &[
     ("a FAT filesystem", &[(54, b"FAT16   "), (510, b"\x55\xaa")]),
     ("an HPFS filesystem", &[(8 * K, b"\x49\xe8\x95\xf9\xc5\xe9\x53\xfa")]),
     ("swap space", &[(4086, b"SWAPSPACE2")]),
-    ("swap space ('pages')", &[(65526, b"SWAPSPACE2"), (1052, b"pages\0")]),
+    ("swap space ('pages', 64K)", &[(65526, b"SWAPSPACE2"), (1052, b"pages\0")]),
     ("a hibernated system", &[(4086, b"S1SUSPEND")]),
     ("a ReiserFS filesystem", &[(64 * K + 52, b"ReIsEr2Fs")]),
     ("a Reiser4 filesystem", &[(64 * K, b"ReIsEr4")]),
