@@ -420,14 +420,21 @@ mod tests {
             was_silent: AtomicBool::default(),
             asked_at: AtomicU64::default(),
         };
-        let hours = |wait: &Wait| (1..100).try_for_each(|hour| wait.goes_on(Duration::from_secs(3600 * hour)));
+        let hours =
+            |wait: &Wait| (1..100).try_for_each(|hour| wait.goes_on(Duration::from_secs(3600 * hour)));
         hours(&wait(false, false)).unwrap();
         hours(&wait(false, true)).unwrap();
         // A look takes no hours; beside others it has no more than its two seconds.
         let look = wait(true, false);
         look.goes_on(Duration::from_secs(10)).unwrap();
-        assert!(look.is_told.load(Ordering::Relaxed), "it is said what is waited for");
-        assert_eq!(look.goes_on(Duration::from_secs(40)).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(
+            look.is_told.load(Ordering::Relaxed),
+            "it is said what is waited for"
+        );
+        assert_eq!(
+            look.goes_on(Duration::from_secs(40)).unwrap_err().kind(),
+            io::ErrorKind::TimedOut
+        );
         let look = wait(true, true);
         look.goes_on(Duration::from_secs(1)).unwrap();
         assert!(look.goes_on(Duration::from_secs(2)).is_err());

@@ -40,12 +40,21 @@ fn special_files_are_written_to_and_nothing_else_is_changed() {
     let machine = machine();
     let looks = || {
         let null = fs::metadata("/dev/null").unwrap();
-        (null.mode(), null.uid(), null.gid(), null.mtime(), null.file_type().is_char_device())
+        (
+            null.mode(),
+            null.uid(),
+            null.gid(),
+            null.mtime(),
+            null.file_type().is_char_device(),
+        )
     };
     let before = looks();
     machine.ok(&["get", "tank/data/file", "/dev/null"]);
     assert_eq!(looks(), before);
-    assert_eq!(machine.ok(&["get", "tank/data/file", "/dev/stdout"]), "new content");
+    assert_eq!(
+        machine.ok(&["get", "tank/data/file", "/dev/stdout"]),
+        "new content"
+    );
     assert_eq!(machine.ok(&["get", "tank/data/file", "/dev/fd/1"]), "new content");
     let pipe = machine.path("pipe");
     must("mkfifo", &["-m", "600", pipe.to_str().unwrap()]);
@@ -76,14 +85,22 @@ fn a_file_that_is_there_keeps_its_mode_and_its_links() {
     for to in ["there", "link"] {
         machine.ok(&["get", "tank/data/file", to]);
         assert_eq!(fs::read(machine.path("there")).unwrap(), b"new content");
-        assert_eq!(mode(&machine.path("there")), 0o640, "its own, but for what writing takes away");
+        assert_eq!(
+            mode(&machine.path("there")),
+            0o640,
+            "its own, but for what writing takes away"
+        );
     }
     assert!(fs::metadata(machine.path("there")).unwrap().mtime() >= old);
     assert!(fs::symlink_metadata(machine.path("link")).unwrap().is_symlink());
     fs::write(machine.path("one"), b"old").unwrap();
     fs::hard_link(machine.path("one"), machine.path("other")).unwrap();
     machine.ok(&["get", "tank/data/file", "one"]);
-    assert_eq!(fs::read(machine.path("other")).unwrap(), b"new content", "both names are of one file");
+    assert_eq!(
+        fs::read(machine.path("other")).unwrap(),
+        b"new content",
+        "both names are of one file"
+    );
     assert_eq!(fs::metadata(machine.path("one")).unwrap().nlink(), 2);
     symlink("nowhere", machine.path("dangling")).unwrap();
     let told = machine.error(&["get", "tank/data/file", "dangling"], 1);
@@ -110,7 +127,8 @@ fn an_interrupted_get_leaves_the_name_as_it_was() {
     let begun = || {
         let child = machine.spawn(&["get", "tank/data/large", "to/large"]);
         let name = || partial(&to).into_iter().next();
-        let has_some = || name().is_some_and(|name| fs::metadata(to.join(name)).is_ok_and(|file| file.len() > 0));
+        let has_some =
+            || name().is_some_and(|name| fs::metadata(to.join(name)).is_ok_and(|file| file.len() > 0));
         until("it has begun", has_some);
         child
     };
@@ -128,7 +146,9 @@ fn an_interrupted_get_leaves_the_name_as_it_was() {
             assert_eq!(partial(&to).len(), 1, "a name that says so");
         }
         fs::write(to.join("large"), b"as it was").unwrap();
-        partial(&to).iter().for_each(|name| fs::remove_file(to.join(name)).unwrap());
+        partial(&to)
+            .iter()
+            .for_each(|name| fs::remove_file(to.join(name)).unwrap());
     }
     // The daemon goes away: the command clears up behind itself.
     let mut child = begun();
@@ -150,10 +170,16 @@ fn a_full_disk_leaves_nothing_half_written() {
     fs::write(machine.path("large"), noise(8 << 20, 1)).unwrap();
     machine.ok(&["put", "tank/data", "large"]);
     fs::create_dir(machine.path("small")).unwrap();
-    must("mount", &["-t", "tmpfs", "-o", "size=2M", "tmpfs", &machine.text("small")]);
+    must(
+        "mount",
+        &["-t", "tmpfs", "-o", "size=2M", "tmpfs", &machine.text("small")],
+    );
     fs::write(machine.path("small/large"), b"as it was").unwrap();
     let told = machine.error(&["get", "tank/data/large", "small/large"], 1);
-    assert!(told.contains("small/large") && told.to_lowercase().contains("space"), "{told}");
+    assert!(
+        told.contains("small/large") && told.to_lowercase().contains("space"),
+        "{told}"
+    );
     assert_eq!(fs::read(machine.path("small/large")).unwrap(), b"as it was");
     assert_eq!(partial(&machine.path("small")), Vec::<String>::new());
 }
@@ -174,7 +200,11 @@ fn links_that_were_received_are_not_followed() {
     fs::write(machine.path("tree/file"), b"hostile").unwrap();
     machine.ok(&["put", "tank/data/second", "tree"]);
     machine.ok(&["get", "tank/data/first", "back"]);
-    assert!(fs::symlink_metadata(machine.path("back/directory")).unwrap().is_symlink());
+    assert!(
+        fs::symlink_metadata(machine.path("back/directory"))
+            .unwrap()
+            .is_symlink()
+    );
     fs::create_dir(machine.path("again")).unwrap();
     for name in ["directory", "file"] {
         let target = fs::read_link(machine.path("back").join(name)).unwrap();
@@ -182,19 +212,33 @@ fn links_that_were_received_are_not_followed() {
         symlink(target, machine.path("again/second").join(name)).unwrap();
     }
     let told = machine.error(&["get", "tank/data/second", "again"], 1);
-    assert!(told.contains("again/second/directory") && told.contains("symbolic link"), "{told}");
+    assert!(
+        told.contains("again/second/directory") && told.contains("symbolic link"),
+        "{told}"
+    );
     assert_eq!(fs::read_dir(machine.path("outside")).unwrap().count(), 1);
     fs::remove_file(machine.path("again/second/directory")).unwrap();
     machine.ok(&["get", "tank/data/second", "again"]);
     assert_eq!(fs::read(machine.path("outside/file")).unwrap(), b"precious");
-    assert!(!fs::symlink_metadata(machine.path("again/second/file")).unwrap().is_symlink());
+    assert!(
+        !fs::symlink_metadata(machine.path("again/second/file"))
+            .unwrap()
+            .is_symlink()
+    );
     assert_eq!(fs::read(machine.path("again/second/file")).unwrap(), b"hostile");
-    assert_eq!(fs::read(machine.path("again/second/directory/file")).unwrap(), b"hostile");
+    assert_eq!(
+        fs::read(machine.path("again/second/directory/file")).unwrap(),
+        b"hostile"
+    );
     // Links take the place of what is no directory.
     fs::create_dir_all(machine.path("third/first")).unwrap();
     fs::write(machine.path("third/first/file"), b"old").unwrap();
     machine.ok(&["get", "tank/data/first", "third"]);
-    assert!(fs::symlink_metadata(machine.path("third/first/file")).unwrap().is_symlink());
+    assert!(
+        fs::symlink_metadata(machine.path("third/first/file"))
+            .unwrap()
+            .is_symlink()
+    );
 }
 
 #[test]
@@ -206,13 +250,19 @@ fn directories_that_were_there_keep_their_attributes() {
     }
     machine.ok(&["put", "tank/data", "tree"]);
     machine.ok(&["get", "tank/data/tree", "fresh"]);
-    assert_eq!((mode(&machine.path("fresh")), mode(&machine.path("fresh/sub"))), (0o750, 0o750));
+    assert_eq!(
+        (mode(&machine.path("fresh")), mode(&machine.path("fresh/sub"))),
+        (0o750, 0o750)
+    );
     fs::create_dir_all(machine.path("to/tree/sub")).unwrap();
     for directory in ["to/tree", "to/tree/sub"] {
         fs::set_permissions(machine.path(directory), fs::Permissions::from_mode(0o700)).unwrap();
     }
     machine.ok(&["get", "tank/data/tree", "to"]);
-    assert_eq!((mode(&machine.path("to/tree")), mode(&machine.path("to/tree/sub"))), (0o700, 0o700));
+    assert_eq!(
+        (mode(&machine.path("to/tree")), mode(&machine.path("to/tree/sub"))),
+        (0o700, 0o700)
+    );
 }
 
 /// A pool of an ordinary user: what he puts there is his, whoever it belonged to.
@@ -279,12 +329,24 @@ fn who_is_not_root_owns_what_he_puts() {
         .output()
         .unwrap();
     if mount.status.success() {
-        let removed = Command::new("rm").args(["-r", "mnt/tree"]).current_dir(directory.path()).uid(USER).gid(USER).output();
+        let removed = Command::new("rm")
+            .args(["-r", "mnt/tree"])
+            .current_dir(directory.path())
+            .uid(USER)
+            .gid(USER)
+            .output();
         let removed = removed.unwrap();
-        assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
+        assert!(
+            removed.status.success(),
+            "{}",
+            String::from_utf8_lossy(&removed.stderr)
+        );
         run(&["unmount", "mnt"]).unwrap();
     } else {
-        eprintln!("he may not mount here: {}", String::from_utf8_lossy(&mount.stderr));
+        eprintln!(
+            "he may not mount here: {}",
+            String::from_utf8_lossy(&mount.stderr)
+        );
     }
     run(&["stop", "tank"]).unwrap();
     // Root keeps owners.
@@ -293,5 +355,9 @@ fn who_is_not_root_owns_what_he_puts() {
     machine.ok(&["fs", "create", "tank/data"]);
     machine.ok(&["put", "tank/data", at("tree").to_str().unwrap()]);
     let listed = machine.json(&["ls", "tank/data/tree"]);
-    assert_eq!((&listed[0]["uid"], &listed[0]["mode"]), (&1234.into(), &"4755".into()), "{listed}");
+    assert_eq!(
+        (&listed[0]["uid"], &listed[0]["mode"]),
+        (&1234.into(), &"4755".into()),
+        "{listed}"
+    );
 }

@@ -16,7 +16,10 @@ use serde_json::json;
 const MIB: u64 = 1 << 20;
 
 fn sparse(machine: &Machine, name: &str, bytes: u64) {
-    fs::File::create(machine.path(name)).unwrap().set_len(bytes).unwrap();
+    fs::File::create(machine.path(name))
+        .unwrap()
+        .set_len(bytes)
+        .unwrap();
 }
 
 /// What create, add and replace say of a device; with and without `-n` it is the same.
@@ -43,12 +46,37 @@ fn what_programs_make_is_named_and_kept() {
     let mkfs: [(&str, &[&str], u64, &str); 9] = [
         ("mkfs.ext2", &["-q", "-F"], 64, "an ext2 filesystem"),
         ("mkfs.ext3", &["-q", "-F"], 64, "an ext3 filesystem"),
-        ("mkfs.ext4", &["-q", "-F", "-L", "root"], 64, "an ext4 filesystem ('root', 64M)"),
-        ("mkfs.xfs", &["-q", "-L", "data"], 320, "an XFS filesystem ('data', 320M)"),
-        ("mkfs.btrfs", &["-q", "-L", "tree"], 256, "a Btrfs filesystem ('tree', 256M)"),
-        ("mkfs.vfat", &["-n", "STICK"], 64, "a FAT filesystem ('STICK', 64M)"),
+        (
+            "mkfs.ext4",
+            &["-q", "-F", "-L", "root"],
+            64,
+            "an ext4 filesystem ('root', 64M)",
+        ),
+        (
+            "mkfs.xfs",
+            &["-q", "-L", "data"],
+            320,
+            "an XFS filesystem ('data', 320M)",
+        ),
+        (
+            "mkfs.btrfs",
+            &["-q", "-L", "tree"],
+            256,
+            "a Btrfs filesystem ('tree', 256M)",
+        ),
+        (
+            "mkfs.vfat",
+            &["-n", "STICK"],
+            64,
+            "a FAT filesystem ('STICK', 64M)",
+        ),
         ("mkswap", &["-L", "pages"], 64, "swap space ('pages'"),
-        ("mkfs.f2fs", &["-q", "-l", "flash"], 128, "an F2FS filesystem ('flash'"),
+        (
+            "mkfs.f2fs",
+            &["-q", "-l", "flash"],
+            128,
+            "an F2FS filesystem ('flash'",
+        ),
         ("mkfs.minix", &[], 16, "a minix filesystem"),
     ];
     for (program, options, mib, words) in mkfs {
@@ -61,14 +89,20 @@ fn what_programs_make_is_named_and_kept() {
         must(program, &[options, &[&*image]].concat());
         let before = fs::read(machine.path("image")).unwrap();
         for told in refusals(&machine, "image", &[]) {
-            assert!(told.contains(words) && told.contains("--force"), "{program}: {told}");
+            assert!(
+                told.contains(words) && told.contains("--force"),
+                "{program}: {told}"
+            );
         }
         assert!(fs::read(machine.path("image")).unwrap() == before, "{program}");
         fs::remove_file(machine.path("image")).unwrap();
     }
     // An archive that is grown to be a device.
     fs::write(machine.path("file"), b"content").unwrap();
-    must("tar", &["-cf", &machine.text("image"), "-C", &machine.text("."), "file"]);
+    must(
+        "tar",
+        &["-cf", &machine.text("image"), "-C", &machine.text("."), "file"],
+    );
     let before = fs::read(machine.path("image")).unwrap();
     for told in refusals(&machine, "image:64M", &[]) {
         assert!(told.contains("a tar archive"), "{told}");
@@ -82,12 +116,19 @@ fn force_overrides_content_and_never_a_use() {
     let machine = Machine::new();
     machine.ok(&["pool", "create", "tank", "--tier", "only=a.img:64M"]);
     sparse(&machine, "image", 64 * MIB);
-    let file = fs::File::options().read(true).write(true).open(machine.path("image")).unwrap();
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(machine.path("image"))
+        .unwrap();
     file.write_all_at(b"content", 0).unwrap();
     // As an emulator locks an image.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
-    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) }, 0);
+    assert_eq!(
+        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) },
+        0
+    );
     for told in refusals(&machine, "image", &["--force"]) {
         assert!(told.contains("locked by another process"), "{told}");
     }
@@ -126,7 +167,15 @@ fn a_dry_run_says_what_would_be_made_and_makes_nothing() {
     sparse(&machine, "image", 64 * MIB);
     fs::write(machine.path("tar"), b"SQLite format 3\0").unwrap();
     let create = [
-        "pool", "create", "tank", "--tier", "fast=new:64M,dir/:64M", "--tier", "slow=empty,tar:96M", "--force", "-n",
+        "pool",
+        "create",
+        "tank",
+        "--tier",
+        "fast=new:64M,dir/:64M",
+        "--tier",
+        "slow=empty,tar:96M",
+        "--force",
+        "-n",
     ];
     let told = machine.ok(&create);
     for words in [
@@ -152,10 +201,19 @@ fn a_dry_run_says_what_would_be_made_and_makes_nothing() {
         &["pool", "replace", "tank", "a.img", "tar:96M", "--force", "-n"],
     ] {
         let told = machine.ok(command);
-        assert!(told.contains("would be overwritten (it holds an SQLite database)"), "{told}");
+        assert!(
+            told.contains("would be overwritten (it holds an SQLite database)"),
+            "{told}"
+        );
     }
     assert_eq!(fs::read(machine.path("tar")).unwrap(), b"SQLite format 3\0");
-    assert_eq!(machine.json(&["status", "tank"])["tiers"][0]["devices"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        machine.json(&["status", "tank"])["tiers"][0]["devices"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
 }
 
 /// Item by item: `create` and `status` say it, with what to type, and what was typed ends it.
@@ -179,16 +237,33 @@ fn what_a_lost_device_of_a_tier_with_one_copy_costs_is_said() {
     }
     assert_eq!(told.lines().count(), 1, "{told}");
     assert_eq!(create("one", "only=d.img:64M", &[]), "");
-    assert_eq!(create("two", "only=e.img:64M,f.img:64M", &["--copies", "only=2"]), "");
+    assert_eq!(
+        create("two", "only=e.img:64M,f.img:64M", &["--copies", "only=2"]),
+        ""
+    );
     let status = machine.ok(&["status", "tank"]);
-    assert!(status.contains("one copy: tier 'only' keeps one copy"), "{status}");
+    assert!(
+        status.contains("one copy: tier 'only' keeps one copy"),
+        "{status}"
+    );
     let tier = machine.json(&["status", "tank"])["tiers"][0].clone();
     assert_eq!(tier["copies"], 1);
-    assert!(tier["lost_device_detail"].as_str().unwrap().contains("terrace tier set copies=2 tank/only"));
+    assert!(
+        tier["lost_device_detail"]
+            .as_str()
+            .unwrap()
+            .contains("terrace tier set copies=2 tank/only")
+    );
     for pool in ["one", "two"] {
-        assert_eq!(machine.json(&["status", pool])["tiers"][0]["lost_device_detail"], "");
+        assert_eq!(
+            machine.json(&["status", pool])["tiers"][0]["lost_device_detail"],
+            ""
+        );
     }
     machine.ok(&["tier", "set", "copies=2", "tank/only"]);
     let tier = machine.json(&["status", "tank"])["tiers"][0].clone();
-    assert_eq!((&tier["copies"], &tier["lost_device_detail"]), (&json!(2), &json!("")));
+    assert_eq!(
+        (&tier["copies"], &tier["lost_device_detail"]),
+        (&json!(2), &json!(""))
+    );
 }

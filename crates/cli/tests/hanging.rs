@@ -29,7 +29,9 @@ impl Stopped {
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("kill").args(["-CONT", &self.0]).status();
+        let _ = std::process::Command::new("kill")
+            .args(["-CONT", &self.0])
+            .status();
     }
 }
 
@@ -50,7 +52,11 @@ fn fails_soon(machine: &Machine, words: &[&str]) -> (String, String) {
     let output = machine.run(words);
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let (out, err) = (text(output.stdout), text(output.stderr));
-    assert!(begun.elapsed() < BOUND + LOAD, "{words:?} took {:?}: {err}", begun.elapsed());
+    assert!(
+        begun.elapsed() < BOUND + LOAD,
+        "{words:?} took {:?}: {err}",
+        begun.elapsed()
+    );
     assert_eq!(output.status.code(), Some(1), "{words:?}: {out}{err}");
     (out, err)
 }
@@ -124,14 +130,21 @@ fn other_pools_are_shown_beside_it() {
     let stopped = Stopped::of(&machine, "tank");
     let json = |words: &[&str]| {
         let (out, said) = fails_soon(&machine, &[words, &["--json"]].concat());
-        assert!(said.contains("'tank'") && said.contains(&stopped.0), "{words:?}: {said}");
+        assert!(
+            said.contains("'tank'") && said.contains(&stopped.0),
+            "{words:?}: {said}"
+        );
         serde_json::from_str::<Value>(&out).unwrap_or_else(|error| panic!("{words:?}: {error}: {out}"))
     };
     for words in [&["status"][..], &["pool", "list"]] {
         let rows = json(words);
         let name = |row: &Value| row["name"].as_str().or(row["pool"].as_str()).map(str::to_owned);
         let rows: Vec<&Value> = rows.as_array().unwrap().iter().collect();
-        let of = |pool: &str| rows.iter().find(|row| name(row).as_deref() == Some(pool)).unwrap();
+        let of = |pool: &str| {
+            rows.iter()
+                .find(|row| name(row).as_deref() == Some(pool))
+                .unwrap()
+        };
         assert_eq!(of("lake")["state"], "online", "{words:?}");
         assert_eq!(of("tank")["state"], "not answering", "{words:?}");
         assert_eq!(of("tank")["daemon_pid"].to_string(), stopped.0);
@@ -159,7 +172,10 @@ fn stopping_by_force_ends_it_and_keeps_what_was_synced() {
     let output = machine.run(&["stop", "--force", "tank"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{said}");
-    assert!(said.contains(&format!("process {}", stopped.0)) && said.contains("was killed"), "{said}");
+    assert!(
+        said.contains(&format!("process {}", stopped.0)) && said.contains("was killed"),
+        "{said}"
+    );
     assert!(begun.elapsed() < Duration::from_secs(30));
     drop(stopped);
     assert_eq!(machine.ok(&["cat", "tank/data/file"]), "content");
@@ -186,7 +202,10 @@ fn a_command_under_way_is_told_when_the_daemon_stops() {
     let output = waiting.join().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("'tank'") && said.contains(&format!("'kill -CONT {}'", stopped.0)), "{said}");
+    assert!(
+        said.contains("'tank'") && said.contains(&format!("'kill -CONT {}'", stopped.0)),
+        "{said}"
+    );
     drop(stopped);
 }
 
@@ -212,7 +231,10 @@ fn paths_on_its_mount_are_not_touched() {
         &["mount", "lake/data", &directory],
     ] {
         let (_, said) = fails_soon(&machine, words);
-        assert!(said.contains("'tank'") && said.contains(&stopped.0), "{words:?}: {said}");
+        assert!(
+            said.contains("'tank'") && said.contains(&stopped.0),
+            "{words:?}: {said}"
+        );
     }
     drop(stopped);
     assert_eq!(fs::read(machine.path("mnt/file")).unwrap(), b"content");

@@ -22,38 +22,98 @@ const K: i64 = 1024;
 const M: i64 = 1024 * K;
 
 const IMAGES: &[Image] = &[
-    ("a member of a Linux software RAID", &[(0, b"\xfc\x4e\x2b\xa9\x01\0\0\0")]),
-    ("a member of a Linux software RAID", &[(4 * K, b"\xfc\x4e\x2b\xa9\x01\0\0\0")]),
-    ("a member of a Linux software RAID", &[(-8 * K, b"\xfc\x4e\x2b\xa9\x01\0\0\0")]),
-    ("a member of a Linux software RAID", &[(-64 * K, b"\xfc\x4e\x2b\xa9\0\0\0\0")]),
-    ("a member of a Linux software RAID", &[(-64 * K, b"\xa9\x2b\x4e\xfc\0\0\0\0")]),
-    ("(mdadm) ('host:5')", &[(4 * K, b"\xfc\x4e\x2b\xa9\x01\0\0\0"), (4 * K + 32, b"host:5\0")]),
-    ("Intel firmware RAID", &[(-1024, b"Intel Raid ISM Cfg Sig. 1.3.00")]),
+    (
+        "a member of a Linux software RAID",
+        &[(0, b"\xfc\x4e\x2b\xa9\x01\0\0\0")],
+    ),
+    (
+        "a member of a Linux software RAID",
+        &[(4 * K, b"\xfc\x4e\x2b\xa9\x01\0\0\0")],
+    ),
+    (
+        "a member of a Linux software RAID",
+        &[(-8 * K, b"\xfc\x4e\x2b\xa9\x01\0\0\0")],
+    ),
+    (
+        "a member of a Linux software RAID",
+        &[(-64 * K, b"\xfc\x4e\x2b\xa9\0\0\0\0")],
+    ),
+    (
+        "a member of a Linux software RAID",
+        &[(-64 * K, b"\xa9\x2b\x4e\xfc\0\0\0\0")],
+    ),
+    (
+        "(mdadm) ('host:5')",
+        &[(4 * K, b"\xfc\x4e\x2b\xa9\x01\0\0\0"), (4 * K + 32, b"host:5\0")],
+    ),
+    (
+        "Intel firmware RAID",
+        &[(-1024, b"Intel Raid ISM Cfg Sig. 1.3.00")],
+    ),
     ("firmware RAID (DDF)", &[(-512, b"\xde\x11\xde\x11")]),
     ("LSI MegaRAID", &[(-512, b"$XIDE$")]),
     ("NVIDIA RAID", &[(-1024, b"NVIDIA  ")]),
-    ("Promise FastTrak RAID", &[(-63 * 512, b"Promise Technology, Inc.")]),
+    (
+        "Promise FastTrak RAID",
+        &[(-63 * 512, b"Promise Technology, Inc.")],
+    ),
     ("a member of a ZFS pool", &[(128 * K, b"\x0c\xb1\xba\0\0\0\0\0")]),
     ("a member of a ZFS pool", &[(128 * K, b"\0\0\0\0\0\xba\xb1\x0c")]),
-    ("a member of a ZFS pool", &[(-256 * K + 128 * K, b"\x0c\xb1\xba\0\0\0\0\0")]),
+    (
+        "a member of a ZFS pool",
+        &[(-256 * K + 128 * K, b"\x0c\xb1\xba\0\0\0\0\0")],
+    ),
     (
         "a member of a ZFS pool ('rpool')",
         &[
-            (16 * K + 4, b"\0\0\0\x04name\0\0\0\x09\0\0\0\x01\0\0\0\x05rpool\0\0\0"),
+            (
+                16 * K + 4,
+                b"\0\0\0\x04name\0\0\0\x09\0\0\0\x01\0\0\0\x05rpool\0\0\0",
+            ),
             (132 * K, b"\x0c\xb1\xba\0\0\0\0\0"),
         ],
     ),
-    ("a physical volume of LVM", &[(512, b"LABELONE\x01\0\0\0\0\0\0\0"), (536, b"LVM2 001")]),
+    (
+        "a physical volume of LVM",
+        &[(512, b"LABELONE\x01\0\0\0\0\0\0\0"), (536, b"LVM2 001")],
+    ),
     ("a physical volume of LVM", &[(1536, b"LABELONE")]),
     ("a LUKS1 volume", &[(0, b"LUKS\xba\xbe\0\x01")]),
-    ("a LUKS2 volume ('vault')", &[(0, b"LUKS\xba\xbe\0\x02"), (24, b"vault\0")]),
-    ("a LUKS volume with a damaged first header", &[(16 * K, b"SKUL\xba\xbe\0\x02")]),
-    ("a LUKS volume with a damaged first header", &[(4 * M, b"SKUL\xba\xbe\0\x02")]),
-    ("a BitLocker volume", &[(0, b"\xeb\x58\x90-FVE-FS-"), (510, b"\x55\xaa")]),
-    ("a bcache device", &[(4 * K + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81")]),
-    ("a bcachefs filesystem", &[(4 * K + 24, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef")]),
+    (
+        "a LUKS2 volume ('vault')",
+        &[(0, b"LUKS\xba\xbe\0\x02"), (24, b"vault\0")],
+    ),
+    (
+        "a LUKS volume with a damaged first header",
+        &[(16 * K, b"SKUL\xba\xbe\0\x02")],
+    ),
+    (
+        "a LUKS volume with a damaged first header",
+        &[(4 * M, b"SKUL\xba\xbe\0\x02")],
+    ),
+    (
+        "a BitLocker volume",
+        &[(0, b"\xeb\x58\x90-FVE-FS-"), (510, b"\x55\xaa")],
+    ),
+    (
+        "a bcache device",
+        &[(
+            4 * K + 24,
+            b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81",
+        )],
+    ),
+    (
+        "a bcachefs filesystem",
+        &[(
+            4 * K + 24,
+            b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef",
+        )],
+    ),
     ("a Ceph BlueStore device", &[(0, b"bluestore block device\n")]),
-    ("a device of a Stratis pool", &[(516, b"!Stra0tis\x86\xff\x02^Arh")]),
+    (
+        "a device of a Stratis pool",
+        &[(516, b"!Stra0tis\x86\xff\x02^Arh")],
+    ),
     ("DRBD metadata", &[(-4 * K + 60, b"\x83\x74\x02\x6b")]),
     ("DRBD metadata", &[(-4 * K + 60, b"\x83\x74\x02\x6d")]),
     ("a VDO volume", &[(0, b"dmvdo001")]),
@@ -63,18 +123,39 @@ const IMAGES: &[Image] = &[
     ("an Oracle ASM disk", &[(32, b"ORCLDISK")]),
     ("a VMFS volume", &[(M, b"\x0d\xd0\x01\xc0")]),
     ("a VMFS volume", &[(2 * M, b"\x5e\xf1\xab\x2f")]),
-    ("an XFS filesystem ('data')", &[(0, b"XFSB\0\0\x10\0"), (0x6c, b"data\0")]),
+    (
+        "an XFS filesystem ('data')",
+        &[(0, b"XFSB\0\0\x10\0"), (0x6c, b"data\0")],
+    ),
     ("an external XFS log", &[(0, b"\xfe\xed\xba\xbe")]),
-    ("a Btrfs filesystem ('tree')", &[(64 * K + 64, b"_BHRfS_M"), (64 * K + 0x12b, b"tree\0")]),
+    (
+        "a Btrfs filesystem ('tree')",
+        &[(64 * K + 64, b"_BHRfS_M"), (64 * K + 0x12b, b"tree\0")],
+    ),
     ("an F2FS filesystem", &[(K, b"\x10\x20\xf5\xf2")]),
-    ("an exFAT filesystem", &[(0, b"\xeb\x76\x90EXFAT   "), (510, b"\x55\xaa")]),
-    ("an NTFS filesystem", &[(0, b"\xeb\x52\x90NTFS    "), (510, b"\x55\xaa")]),
+    (
+        "an exFAT filesystem",
+        &[(0, b"\xeb\x76\x90EXFAT   "), (510, b"\x55\xaa")],
+    ),
+    (
+        "an NTFS filesystem",
+        &[(0, b"\xeb\x52\x90NTFS    "), (510, b"\x55\xaa")],
+    ),
     ("a ReFS filesystem", &[(0, b"\0\0\0ReFS\0")]),
-    ("a FAT filesystem ('STICK')", &[(82, b"FAT32   "), (71, b"STICK      "), (510, b"\x55\xaa")]),
+    (
+        "a FAT filesystem ('STICK')",
+        &[(82, b"FAT32   "), (71, b"STICK      "), (510, b"\x55\xaa")],
+    ),
     ("a FAT filesystem", &[(54, b"FAT16   "), (510, b"\x55\xaa")]),
-    ("an HPFS filesystem", &[(8 * K, b"\x49\xe8\x95\xf9\xc5\xe9\x53\xfa")]),
+    (
+        "an HPFS filesystem",
+        &[(8 * K, b"\x49\xe8\x95\xf9\xc5\xe9\x53\xfa")],
+    ),
     ("swap space", &[(4086, b"SWAPSPACE2")]),
-    ("swap space ('pages', 64K)", &[(65526, b"SWAPSPACE2"), (1052, b"pages\0")]),
+    (
+        "swap space ('pages', 64K)",
+        &[(65526, b"SWAPSPACE2"), (1052, b"pages\0")],
+    ),
     ("a hibernated system", &[(4086, b"S1SUSPEND")]),
     ("a ReiserFS filesystem", &[(64 * K + 52, b"ReIsEr2Fs")]),
     ("a Reiser4 filesystem", &[(64 * K, b"ReIsEr4")]),
@@ -95,13 +176,25 @@ const IMAGES: &[Image] = &[
     ("a UFS filesystem", &[(8 * K + 0x55c, b"\x54\x19\x01\0")]),
     ("a UFS filesystem", &[(64 * K + 0x55c, b"\x19\x01\x54\x19")]),
     ("a BeFS filesystem", &[(544, b"1SFB")]),
-    ("an ISO 9660 filesystem ('DEBIAN')", &[(32 * K, b"\x01CD001\x01"), (32 * K + 40, b"DEBIAN  ")]),
+    (
+        "an ISO 9660 filesystem ('DEBIAN')",
+        &[(32 * K, b"\x01CD001\x01"), (32 * K + 40, b"DEBIAN  ")],
+    ),
     ("a UDF filesystem", &[(32 * K, b"\0BEA01"), (34 * K, b"\0NSR03")]),
-    ("a qcow2 image of a virtual disk (1G)", &[(0, b"QFI\xfb\0\0\0\x03"), (24, b"\0\0\0\0\x40\0\0\0")]),
+    (
+        "a qcow2 image of a virtual disk (1G)",
+        &[(0, b"QFI\xfb\0\0\0\x03"), (24, b"\0\0\0\0\x40\0\0\0")],
+    ),
     ("a QED image", &[(0, b"QED\0")]),
     ("a VMDK image", &[(0, b"KDMV\x01\0\0\0")]),
     ("a VMDK image", &[(0, b"# Disk DescriptorFile\n")]),
-    ("a VDI image", &[(0, b"<<< Oracle VM VirtualBox Disk Image >>>\n"), (64, b"\x7f\x10\xda\xbe")]),
+    (
+        "a VDI image",
+        &[
+            (0, b"<<< Oracle VM VirtualBox Disk Image >>>\n"),
+            (64, b"\x7f\x10\xda\xbe"),
+        ],
+    ),
     ("a VHDX image", &[(0, b"vhdxfile")]),
     ("a VHD image", &[(-512, b"conectix")]),
     ("a Parallels image", &[(0, b"WithoutFreeSpace")]),
@@ -129,7 +222,10 @@ const IMAGES: &[Image] = &[
     ("a program for Windows", &[(0, b"MZ\x90\0")]),
     ("a script", &[(0, b"#!/bin/sh\n")]),
     ("an ext2, ext3 or ext4 filesystem", &[(K + 56, b"\x53\xef")]),
-    ("an ext3 filesystem", &[(K + 56, b"\x53\xef"), (K + 0x5c, b"\x04\0\0\0")]),
+    (
+        "an ext3 filesystem",
+        &[(K + 56, b"\x53\xef"), (K + 0x5c, b"\x04\0\0\0")],
+    ),
     (
         "an ext4 filesystem ('root', 1M)",
         &[
@@ -142,14 +238,23 @@ const IMAGES: &[Image] = &[
     ("a NILFS2 filesystem", &[(K + 6, b"\x34\x34")]),
     ("a minix filesystem", &[(K + 16, b"\x8f\x13")]),
     ("an HFS filesystem", &[(K, b"BD")]),
-    ("a partition table (GPT)", &[(510, b"\x55\xaa"), (512, b"EFI PART")]),
+    (
+        "a partition table (GPT)",
+        &[(510, b"\x55\xaa"), (512, b"EFI PART")],
+    ),
     ("a partition table (GPT)", &[(4 * K, b"EFI PART")]),
-    ("the second copy of a partition table (GPT)", &[(-512, b"EFI PART")]),
+    (
+        "the second copy of a partition table (GPT)",
+        &[(-512, b"EFI PART")],
+    ),
     ("with 1 partition", &[(446 + 4, b"\x83"), (510, b"\x55\xaa")]),
     ("a partition table (Sun)", &[(508, b"\xda\xbe")]),
     ("a partition table (Apple)", &[(0, b"ER"), (512, b"PM\0\0")]),
     ("a damaged label of a Terrace pool", &[(0, b"TERRLABL broken")]),
-    ("a root record of a Terrace pool", &[(384 * K, b"TERRROOT broken")]),
+    (
+        "a root record of a Terrace pool",
+        &[(384 * K, b"TERRROOT broken")],
+    ),
     // No format of the table.
     ("data of no known format: its first MiB", &[(0, b"\x01")]),
     ("data of no known format: its first MiB", &[(M - 1, b"\x80")]),
@@ -157,7 +262,10 @@ const IMAGES: &[Image] = &[
     ("data of no known format: its last MiB", &[(-M, b"\x01")]),
     ("text: its first MiB", &[(0, b"Dear diary,\nit is raining.\n")]),
     // Quotes and control characters of a label end no message and reach no terminal.
-    ("('\u{fffd}[31mred, ’x')", &[(64 * K + 64, b"_BHRfS_M"), (64 * K + 0x12b, b"\x1b[31mred; 'x\0")]),
+    (
+        "('\u{fffd}[31mred, ’x')",
+        &[(64 * K + 64, b"_BHRfS_M"), (64 * K + 0x12b, b"\x1b[31mred; 'x\0")],
+    ),
 ];
 
 fn write_image(path: &Path, parts: &[(i64, &[u8])]) {
@@ -173,7 +281,10 @@ fn write_image(path: &Path, parts: &[(i64, &[u8])]) {
 }
 
 fn hash(path: &Path) -> (u64, blake3::Hash) {
-    (fs::metadata(path).unwrap().len(), blake3::hash(&fs::read(path).unwrap()))
+    (
+        fs::metadata(path).unwrap().len(),
+        blake3::hash(&fs::read(path).unwrap()),
+    )
 }
 
 fn spec(name: &str, devices: &[String]) -> PoolSpec {
@@ -228,9 +339,16 @@ fn every_foreign_image_is_refused_by_name_and_stays_as_it_is() {
         for device in [text(&path), format!("{}:32M", text(&path))] {
             for told in refusals(&engine, directory.path(), &device, false) {
                 assert!(told.contains(words), "{words}: {told}");
-                assert!(told.contains("--force") && told.contains("nothing was changed"), "{told}");
+                assert!(
+                    told.contains("--force") && told.contains("nothing was changed"),
+                    "{told}"
+                );
                 assert!(!told.contains(char::is_control), "{told:?}");
-                assert_eq!(told.matches("; ").count(), 2, "one way out, not of the device's words: {told}");
+                assert_eq!(
+                    told.matches("; ").count(),
+                    2,
+                    "one way out, not of the device's words: {told}"
+                );
             }
         }
         assert!(hash(&path) == before, "{words}");
@@ -313,8 +431,14 @@ fn what_is_empty_is_taken() {
     fs::File::create(at("a:b")).unwrap().set_len(SIZE).unwrap();
     let spec = spec("tank", &devices);
     let planned = Engine::plan(&spec, false).unwrap();
-    assert!(planned.iter().all(|device| device.overwrites.is_empty()), "{planned:?}");
-    assert!(!at("absent").exists() && !at("new").exists(), "a plan makes nothing");
+    assert!(
+        planned.iter().all(|device| device.overwrites.is_empty()),
+        "{planned:?}"
+    );
+    assert!(
+        !at("absent").exists() && !at("new").exists(),
+        "a plan makes nothing"
+    );
     assert_eq!(fs::metadata(at("short")).unwrap().len(), 0, "and grows nothing");
     Engine::create(&spec, false, options()).unwrap().close().unwrap();
 }
@@ -345,8 +469,14 @@ fn labels_of_pools_are_named_with_pool_and_state() {
     let device = format!("{}:64M", text(&other.path().join("x")));
     for (state, words) in [
         (terrace_pool::PoolState::Active, "device 0 of pool 'old'"),
-        (terrace_pool::PoolState::Exported, "device 0 of the exported pool 'old'"),
-        (terrace_pool::PoolState::Destroyed, "device 0 of the destroyed pool 'old'"),
+        (
+            terrace_pool::PoolState::Exported,
+            "device 0 of the exported pool 'old'",
+        ),
+        (
+            terrace_pool::PoolState::Destroyed,
+            "device 0 of the destroyed pool 'old'",
+        ),
     ] {
         let made = Engine::create(&spec("old", std::slice::from_ref(&device)), true, options()).unwrap();
         // While it is open, also by force.
@@ -380,7 +510,10 @@ fn by_force_it_is_taken_and_neither_end_keeps_what_others_know_it_by() {
     write_image(&path, both);
     let spec = spec("tank", &[text(&path)]);
     let planned = Engine::plan(&spec, true).unwrap();
-    assert!(planned[0].overwrites.contains("Linux software RAID"), "{planned:?}");
+    assert!(
+        planned[0].overwrites.contains("Linux software RAID"),
+        "{planned:?}"
+    );
     let engine = Engine::create(&spec, true, options()).unwrap();
     engine.close().unwrap();
     drop(engine);
