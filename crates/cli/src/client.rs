@@ -158,7 +158,9 @@ impl Client {
 
     /// Sends a request whose content follows.
     pub fn send(&mut self, operation: &str, arguments: Value) -> Result<(), Failure> {
-        self.looks.store(LOOKS.contains(&operation), Ordering::Relaxed);
+        // Who follows waits for what has not happened yet.
+        let looks = LOOKS.contains(&operation) && arguments["follow"] != Value::Bool(true);
+        self.looks.store(looks, Ordering::Relaxed);
         let sent = self.connection.send(&Request::new(operation, arguments));
         sent.map_err(|error| self.lost(&error))
     }
