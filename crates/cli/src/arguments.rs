@@ -181,14 +181,16 @@ pub enum Command {
     Stop {
         /// The pool
         pool: String,
-        /// Also while files are open: they get errors; and although not all can be saved: what is lost is said
+        /// Also while files are open: they get errors; and although not all can be saved: what is lost is said. A daemon that gives no
+        /// sign of life is killed: what fsync made durable is safe
         #[arg(short, long)]
         force: bool,
     },
     /// Show a pool: health, space, tiers, jobs, datasets
     ///
     /// A pool that is named is started if it is not running. Without a name all that this machine knows are shown, and none is
-    /// started: those that no daemon holds are 'stopped'.
+    /// started: those that no daemon holds are 'stopped', and one whose daemon gives no sign of life for two seconds is 'not answering'
+    /// (exit status 1; the others are shown).
     Status {
         /// The pool; all of them, as they are, if left out
         pool: Option<String>,
@@ -366,7 +368,7 @@ pub enum Command {
         #[arg(required = true)]
         paths: Vec<String>,
     },
-    /// Copy files or directories into a dataset; needs no mount
+    /// Copy files or directories into a dataset; needs no mount. Root keeps their owners; anybody else owns what he puts
     Put {
         /// DATASET[/PATH]: an existing directory or the new name
         target: String,

@@ -24,7 +24,7 @@ pub enum DeviceCommand {
         /// How many devices of a new tier hold each chunk
         #[arg(long, value_name = "N", default_value_t = 1)]
         copies: u8,
-        /// Use devices that hold a pool or other data: what is on them is lost
+        /// Use devices that hold a pool or other data: what is on them is lost. Never one that is mounted or otherwise in use
         #[arg(short, long)]
         force: bool,
         /// Only say what would be done
@@ -61,7 +61,7 @@ pub enum DeviceCommand {
         /// has not that much, it is made sparse, and that is said, with -n too
         #[arg(value_name = "NEW[:SIZE]")]
         new: String,
-        /// Use a device that holds a pool or other data: what is on it is lost. Where that is content of this very pool
+        /// Use a device that holds a pool or other data: what is on it is lost. Never one that is mounted or otherwise in use. Where that is content of this very pool
         /// that may have no other copy, it asks first
         #[arg(short, long)]
         force: bool,

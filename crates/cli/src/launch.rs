@@ -163,21 +163,53 @@ pub fn not_serving(places: &Places, pool: &str) -> Failure {
 /// either, and only who looks knows that it waits in vain.
 pub fn hanging(places: &Places, pool: &str, what: &str, patience: Duration) -> Failure {
     let log = places.log_file(pool);
-    let (who, remedy) = match RunLock::holder(&places.lock_file(pool)) {
-        Some(ProcessId { pid, .. }) => (
-            format!("its daemon, process {pid},"),
+    let by_force = format!("'terrace stop --force {pool}'");
+    let (why, remedy) = match RunLock::holder(&places.lock_file(pool)) {
+        Some(holder) if holder.is_stopped() => (
             format!(
-                "'{}' may say what it waits for; 'kill -9 {pid}' ends it (what fsync made durable is safe), then do this again",
+                "its daemon, process {}, was stopped (SIGSTOP) and does not answer",
+                holder.pid
+            ),
+            format!(
+                "'kill -CONT {}' lets it go on; {by_force} ends it (what fsync made durable is safe)",
+                holder.pid
+            ),
+        ),
+        Some(ProcessId { pid, .. }) => (
+            format!(
+                "its daemon, process {pid}, has not answered for {} seconds",
+                patience.as_secs_f64().round().max(1.0)
+            ),
+            format!(
+                "'{}' may say what it waits for; {by_force} or 'kill -9 {pid}' ends it (what fsync made durable is safe), then do this \
+                 again",
                 log.display()
             ),
         ),
-        None => ("its daemon".to_owned(), format!("see '{}'", log.display())),
+        None => (
+            format!(
+                "its daemon has not answered for {} seconds",
+                patience.as_secs_f64().round().max(1.0)
+            ),
+            format!("see '{}'", log.display()),
+        ),
     };
-    Failure::new(
-        what,
-        format!("{who} has not answered for {} seconds", patience.as_secs()),
-        remedy,
-    )
+    Failure::new(what, why, remedy)
+}
+
+/// Says once that a daemon that holds a pool is waited for, and how to get out of that.
+pub fn say_waiting(places: &Places, pool: &str) {
+    let who = match RunLock::holder(&places.lock_file(pool)) {
+        Some(ProcessId { pid, .. }) => {
+            format!("its daemon, process {pid}, which lives and has not answered yet")
+        }
+        None => "its daemon, which has not answered yet".to_owned(),
+    };
+    eprintln!(
+        "terrace: pool '{pool}': waiting for {who}: it may be opening or closing, or wait for a device; '{}' may say for what, \
+         'terrace stop --force {pool}' ends it (what fsync made durable is safe)",
+        places.log_file(pool).display()
+    );
 }
 
 /// Waits until the daemon that was told to stop no longer holds the pool, and has let go of its devices. One that somebody else has

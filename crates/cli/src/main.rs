@@ -15,6 +15,7 @@ mod flags;
 mod job_arguments;
 mod kept_events;
 mod launch;
+mod local_path;
 mod names;
 mod output;
 mod places;

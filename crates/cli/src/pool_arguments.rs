@@ -23,9 +23,12 @@ pub enum PoolCommand {
         /// A property of the pool, or of its datasets
         #[arg(short, value_name = "PROPERTY=VALUE")]
         options: Vec<String>,
-        /// Use devices that hold a pool or other data: what is on them is lost
+        /// Use devices that hold a pool or other data: what is on them is lost. Never one that is mounted or otherwise in use
         #[arg(short, long)]
         force: bool,
+        /// Only say what would be made, of what sizes, and what would be overwritten
+        #[arg(short = 'n', long)]
+        dry_run: bool,
         /// Encrypt everything (not built yet)
         #[arg(long, hide = true)]
         encrypt: bool,

@@ -1,21 +1,25 @@
 //! Copying trees over the control socket: what is said of each object, and the local side of it.
 //!
-//! Invariants: names travel byte for byte (each byte as one character); a received name never leaves the directory
-//! that is being written; nothing is followed through a symbolic link that the copy itself made.
+//! Invariants: names travel byte for byte (each byte as one character); a received name has no part that leaves its directory; who is not
+//! root owns what he sends, as with `cp` and `tar`: nobody else's files appear in a pool of his own.
+
+mod destination;
+mod writer;
 
 use std::{
-    ffi::OsStr,
     fs, io,
-    io::{Read, Write},
+    io::Read,
     os::unix::{
         ffi::OsStrExt,
-        fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+        fs::{FileTypeExt, MetadataExt},
     },
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use serde::{Deserialize, Serialize};
 use terrace_control::{Connection, FRAME_BYTES_MAX, Failure, Message};
+
+pub use writer::TreeWriter;
 
 /// One object of a tree. A file's content follows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -188,154 +192,22 @@ fn describe(metadata: &fs::Metadata) -> TreeEntry {
     } else {
         "device"
     };
+    let (mut mode, mut owner) = (metadata.mode() & 0o7777, (metadata.uid(), metadata.gid()));
+    let own = crate::places::own_ids();
+    if own.0 != 0 && owner != own {
+        // Nobody else's program becomes one that runs as who copied it.
+        (mode, owner) = (mode & !0o6000, own);
+    }
     TreeEntry {
         kind: kind.into(),
-        mode: metadata.mode() & 0o7777,
-        uid: metadata.uid(),
-        gid: metadata.gid(),
+        mode,
+        uid: owner.0,
+        gid: owner.1,
         size: metadata.size(),
         modified_seconds: metadata.mtime(),
         modified_nanoseconds: metadata.mtime_nsec() as u32,
         ..TreeEntry::default()
     }
-}
-
-/// Writes a received tree.
-pub struct TreeWriter {
-    root: PathBuf,
-    file: Option<(fs::File, PathBuf, TreeEntry)>,
-    directories: Vec<(PathBuf, TreeEntry)>,
-    /// What was written.
-    pub copied: Copied,
-}
-
-impl TreeWriter {
-    /// Below (or, for a single file, as) `root`.
-    pub fn new(root: PathBuf) -> Self {
-        Self {
-            root,
-            file: None,
-            directories: Vec::new(),
-            copied: Copied::default(),
-        }
-    }
-
-    /// The next object; ends the one before.
-    pub fn start(&mut self, entry: TreeEntry) -> Result<(), Failure> {
-        self.end_file()?;
-        let path = self.place(&entry.path)?;
-        let what = || format!("write '{}'", path.display());
-        let fail = |error: io::Error| {
-            Failure::new(
-                what(),
-                error,
-                "check that there is room and that you may write there",
-            )
-        };
-        match entry.kind.as_str() {
-            "directory" => {
-                match fs::create_dir(&path) {
-                    Err(error)
-                        if error.kind() == io::ErrorKind::AlreadyExists && is_real_directory(&path) => {}
-                    outcome => outcome.map_err(fail)?,
-                }
-                self.copied.others += 1;
-                self.directories.push((path, entry));
-            }
-            "symlink" => {
-                let target = from_wire(&entry.target).unwrap_or_default();
-                if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
-                    fs::remove_file(&path).map_err(fail)?;
-                }
-                std::os::unix::fs::symlink(OsStr::from_bytes(&target), &path).map_err(fail)?;
-                self.copied.others += 1;
-            }
-            "file" => {
-                let file = fs::OpenOptions::new()
-                    .write(true)
-                    .create(true)
-                    .truncate(true)
-                    .mode(0o600)
-                    .custom_flags(libc::O_NOFOLLOW)
-                    .open(&path)
-                    .map_err(fail)?;
-                self.file = Some((file, path, entry));
-            }
-            _ => self.copied.skipped += 1,
-        }
-        Ok(())
-    }
-
-    /// Content of the file that was started.
-    pub fn content(&mut self, content: &[u8]) -> Result<(), Failure> {
-        let Some((file, path, _)) = &mut self.file else {
-            return Ok(());
-        };
-        file.write_all(content)
-            .map_err(|error| Failure::new(format!("write '{}'", path.display()), error, "make room"))?;
-        self.copied.bytes += content.len() as u64;
-        Ok(())
-    }
-
-    /// Everything was received.
-    pub fn finish(mut self) -> Result<Copied, Failure> {
-        self.end_file()?;
-        // From the innermost out, since writing into a directory changes its time.
-        for (path, entry) in std::mem::take(&mut self.directories).into_iter().rev() {
-            self.settle(&path, &entry)?;
-        }
-        Ok(self.copied)
-    }
-
-    fn end_file(&mut self) -> Result<(), Failure> {
-        if let Some((file, path, entry)) = self.file.take() {
-            drop(file);
-            self.copied.files += 1;
-            self.settle(&path, &entry)?;
-        }
-        Ok(())
-    }
-
-    fn settle(&self, path: &Path, entry: &TreeEntry) -> Result<(), Failure> {
-        let fail =
-            |error: io::Error| Failure::new(format!("set mode and time of '{}'", path.display()), error, "");
-        if rustix::process::geteuid().is_root() {
-            std::os::unix::fs::lchown(path, Some(entry.uid), Some(entry.gid)).map_err(fail)?;
-        }
-        fs::set_permissions(path, fs::Permissions::from_mode(entry.mode)).map_err(fail)?;
-        let modified = rustix::fs::Timespec {
-            tv_sec: entry.modified_seconds,
-            tv_nsec: i64::from(entry.modified_nanoseconds.min(999_999_999)),
-        };
-        let times = rustix::fs::Timestamps {
-            last_access: modified,
-            last_modification: modified,
-        };
-        rustix::fs::utimensat(
-            rustix::fs::CWD,
-            path,
-            &times,
-            rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
-        )
-        .map_err(|error| fail(error.into()))
-    }
-
-    fn place(&self, path: &str) -> Result<PathBuf, Failure> {
-        let parts = wire_parts(path).ok_or_else(|| {
-            Failure::new(
-                "write what was received",
-                format!("the name '{}' is not allowed", path.escape_debug()),
-                "",
-            )
-        })?;
-        Ok(parts.iter().fold(self.root.clone(), |place, part| {
-            place.join(OsStr::from_bytes(part))
-        }))
-    }
-}
-
-fn is_real_directory(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
 #[cfg(test)]

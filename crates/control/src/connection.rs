@@ -1,14 +1,17 @@
 //! `Connection`: one end of the socket: bounded lines, bounded frames.
 //!
-//! Invariant: memory is taken as bytes arrive, never on the peer's word.
+//! Invariants: memory is taken as bytes arrive, never on the peer's word; a watched connection never waits longer than its watch allows,
+//! wherever it waits, in the middle of a frame too.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
-    os::unix::net::UnixStream,
+    os::{fd::OwnedFd, unix::net::UnixStream},
     path::Path,
-    time::Duration,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -31,10 +34,54 @@ pub enum ControlError {
     Failed(Failure),
 }
 
+/// Asked again and again while the peer neither sends nor takes a byte, with how long that has been so: an error ends the wait.
+pub type Watch = dyn Fn(Duration) -> io::Result<()> + Send + Sync;
+
+/// A stream whose waits are watched.
+struct Watched {
+    stream: UnixStream,
+    watch: Option<Arc<Watch>>,
+}
+
+impl Watched {
+    fn patiently<T>(&mut self, mut attempt: impl FnMut(&mut UnixStream) -> io::Result<T>) -> io::Result<T> {
+        let mut begun = None;
+        loop {
+            match (attempt(&mut self.stream), &self.watch) {
+                (Err(error), Some(watch))
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+                {
+                    // The first wait is over already.
+                    let every = self.stream.read_timeout().ok().flatten().unwrap_or_default();
+                    let begun = *begun.get_or_insert_with(|| Instant::now() - every);
+                    watch(begun.elapsed())?;
+                }
+                (outcome, _) => return outcome,
+            }
+        }
+    }
+}
+
+impl Read for Watched {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.patiently(|stream| stream.read(buffer))
+    }
+}
+
+impl Write for Watched {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.patiently(|stream| stream.write(buffer))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
 /// A connected socket.
 pub struct Connection {
-    reader: BufReader<UnixStream>,
-    writer: UnixStream,
+    reader: BufReader<Watched>,
+    writer: Watched,
 }
 
 impl Connection {
@@ -46,16 +93,49 @@ impl Connection {
         Self::new(UnixStream::connect(path)?)
     }
 
+    /// The same; also where too many wait to be let in, it takes no longer than this.
+    ///
+    /// # Errors
+    /// `Socket` if nobody listens there, or lets us in.
+    pub fn connect_within(path: &Path, patience: Duration) -> Result<Self, ControlError> {
+        let error = |error: rustix::io::Errno| ControlError::Socket(error.into());
+        let socket: OwnedFd = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(error)?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(patience)).map_err(error)?;
+        let address = SocketAddrUnix::new(path).map_err(error)?;
+        rustix::net::connect(&socket, &address).map_err(error)?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, None).map_err(error)?;
+        Self::new(UnixStream::from(socket))
+    }
+
     /// Takes over a connected stream.
     ///
     /// # Errors
     /// `Socket` if the descriptor cannot be duplicated.
     pub fn new(stream: UnixStream) -> Result<Self, ControlError> {
-        let writer = stream.try_clone()?;
+        let watched = |stream| Watched { stream, watch: None };
+        let writer = watched(stream.try_clone()?);
         Ok(Self {
-            reader: BufReader::with_capacity(64 << 10, stream),
+            reader: BufReader::with_capacity(64 << 10, watched(stream)),
             writer,
         })
+    }
+
+    /// Has every wait for the peer watched, each time that nothing has moved for so long.
+    ///
+    /// # Errors
+    /// `Socket`.
+    pub fn set_watch(&mut self, every: Duration, watch: Arc<Watch>) -> Result<(), ControlError> {
+        self.writer.stream.set_read_timeout(Some(every))?;
+        self.writer.stream.set_write_timeout(Some(every))?;
+        self.writer.watch = Some(watch.clone());
+        self.reader.get_mut().watch = Some(watch);
+        Ok(())
     }
 
     /// The longest time to wait for the peer's next byte; `None`: for ever.
@@ -63,7 +143,7 @@ impl Connection {
     /// # Errors
     /// `Socket`.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> Result<(), ControlError> {
-        self.reader.get_ref().set_read_timeout(timeout)?;
+        self.reader.get_ref().stream.set_read_timeout(timeout)?;
         Ok(())
     }
 
@@ -199,7 +279,7 @@ impl Connection {
 
     /// The stream itself, for its credentials and for shutting it down.
     pub(crate) fn stream(&self) -> &UnixStream {
-        &self.writer
+        &self.writer.stream
     }
 }
 

@@ -17,7 +17,7 @@ mod server;
 #[cfg(test)]
 mod hostile_bytes;
 
-pub use connection::{Answer, Connection, ControlError};
+pub use connection::{Answer, Connection, ControlError, Watch};
 pub use failure::Failure;
 pub use message::{Message, Progress, Request};
 pub use process::{ProcessId, RunLock};
@@ -25,6 +25,8 @@ pub use server::{Exchange, Handler, Server};
 
 /// Version of the protocol; both sides must have the same.
 pub const PROTOCOL_VERSION: u32 = 1;
+/// The operation that every server answers at once, in any version of the protocol: a sign of life.
+pub const HELLO: &str = "hello";
 /// Longest line, bytes.
 pub const LINE_BYTES_MAX: usize = 4 << 20;
 /// Longest frame of file content, bytes.

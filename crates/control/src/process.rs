@@ -37,15 +37,43 @@ impl ProcessId {
     pub fn is_alive(&self) -> bool {
         start_ticks(self.pid) == Some(self.start_ticks)
     }
+
+    /// Whether it was stopped, by SIGSTOP or by a debugger: it does nothing until it is told to go on.
+    pub fn is_stopped(&self) -> bool {
+        self.is_alive() && state_of(self.pid).is_some_and(|state| matches!(state, 'T' | 't'))
+    }
+
+    /// Ends it at once, as `kill -9` does; nobody else who has its number by now.
+    ///
+    /// # Errors
+    /// If it may not be.
+    pub fn kill(&self) -> io::Result<()> {
+        let number = i32::try_from(self.pid)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
+        let Some(number) = number.filter(|_| self.is_alive()) else {
+            return Ok(());
+        };
+        // The number cannot be given anew while this is open.
+        let process = rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty())?;
+        if !self.is_alive() {
+            return Ok(());
+        }
+        Ok(rustix::process::pidfd_send_signal(
+            process,
+            rustix::process::Signal::KILL,
+        )?)
+    }
+}
+
+/// The letter of a process's state.
+fn state_of(pid: u32) -> Option<char> {
+    let stat = read_stat(pid)?;
+    stat[stat.rfind(')')? + 1..].trim_start().chars().next()
 }
 
 fn start_ticks(pid: u32) -> Option<u64> {
-    let mut stat = String::new();
-    File::open(format!("/proc/{pid}/stat"))
-        .ok()?
-        .take(4096)
-        .read_to_string(&mut stat)
-        .ok()?;
+    let stat = read_stat(pid)?;
     // The name (field 2) may hold anything, also spaces and brackets: fields are counted from its last bracket.
     let after_name = &stat[stat.rfind(')')? + 1..];
     let mut fields = after_name.split_ascii_whitespace();
@@ -53,6 +81,16 @@ fn start_ticks(pid: u32) -> Option<u64> {
         return None;
     }
     fields.nth(18)?.parse().ok()
+}
+
+fn read_stat(pid: u32) -> Option<String> {
+    let mut stat = String::new();
+    File::open(format!("/proc/{pid}/stat"))
+        .ok()?
+        .take(4096)
+        .read_to_string(&mut stat)
+        .ok()?;
+    Some(stat)
 }
 
 /// The held lock of a pool's daemon.

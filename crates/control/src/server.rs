@@ -26,7 +26,7 @@ use serde::Serialize;
 use serde_json::Value;
 use terrace_device::{Complaint, SocketFile, listen_at};
 
-use crate::{Connection, ControlError, Failure, Message, PROTOCOL_VERSION, Progress, Request};
+use crate::{Connection, ControlError, Failure, HELLO, Message, PROTOCOL_VERSION, Progress, Request};
 
 /// How long a client may take to send its request, and between two frames of content.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -275,6 +275,8 @@ fn answer(stream: UnixStream, handler: &dyn Handler, stopping: Arc<AtomicBool>) 
     }
     let reply = match connection.receive::<Request>() {
         Ok(None) => return,
+        // Whatever else hangs: that this process runs is told by who has nothing to wait for.
+        Ok(Some(request)) if request.operation == HELLO => Message::Result(Value::Null),
         Ok(Some(request)) if request.version == PROTOCOL_VERSION => {
             let mut exchange = Exchange { connection, stopping };
             let operation = request.operation.clone();

@@ -29,6 +29,8 @@ const TITLE: &str = "terrace directory device 1";
 /// Slot size of new directories, bytes: that of a segment by default.
 const SLOT_BYTES: u64 = 16 * 1024 * 1024;
 const SLOT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// Entries of a directory of others that are named.
+const ENTRIES_NAMED: usize = 3;
 /// Open slot files kept at hand.
 const HANDLES_MAX: usize = 128;
 /// Of the free space, the part (in percent) that a directory without a stated size may grow to.
@@ -55,15 +57,15 @@ struct Unflushed {
 }
 
 /// What is at a path, and the size that it is to have, bytes.
-enum Found {
+pub(crate) enum Found {
     Device(DirectoryDevice, u64),
-    /// No directory, or an empty one.
+    /// No directory, or one that is no device; other things may be in it.
     Nothing(u64),
 }
 
 impl Found {
-    /// Opens what is there. Fails where a device cannot be made of it, or not of that size.
-    fn at(path: &Path, size_bytes: Option<u64>) -> Result<Self, DeviceError> {
+    /// Opens what is there, exclusively. Fails where a device cannot be made of it, or not of that size.
+    pub(crate) fn at(path: &Path, size_bytes: Option<u64>) -> Result<Self, DeviceError> {
         let fail = |cause| DeviceError::whole(path.display().to_string(), Operation::Create, cause);
         let wanted = size_bytes.map(|size| size / DEVICE_BLOCK_BYTES as u64 * DEVICE_BLOCK_BYTES as u64);
         if path.join(DESCRIPTION).exists() {
@@ -77,12 +79,18 @@ impl Found {
             }
             return Ok(Self::Device(device, wanted));
         }
-        match fs::read_dir(path).map(|mut entries| entries.next().is_some()) {
-            Ok(false) => {}
-            Ok(true) => {
-                return Err(fail(Cause::Other(
-                    "the directory is not empty; give an empty or a new one".into(),
-                )));
+        match fs::read_dir(path) {
+            Ok(mut entries) => {
+                // They would be read as what the device holds.
+                let is_slot =
+                    |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| slot_of(&entry).is_some());
+                if entries.any(is_slot) {
+                    return Err(fail(Cause::Other(
+                        "it holds slots of a device without their description 'terrace-device'; remove them, or give another \
+                         directory"
+                            .into(),
+                    )));
+                }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(fail(Cause::from(&error))),
@@ -111,11 +119,27 @@ impl DirectoryDevice {
     /// take 90 % of what is free now; an existing one is grown to a larger size, never shrunk. A directory with other
     /// things in it is refused.
     pub fn create(path: &Path, size_bytes: Option<u64>) -> Result<Self, DeviceError> {
+        let found = Found::at(path, size_bytes)?;
+        if matches!(found, Found::Nothing(_))
+            && let Some(entries) = foreign_entries(path)?
+        {
+            let words = format!("the directory is not empty ({entries}); give an empty or a new one");
+            let cause = Cause::Other(words);
+            return Err(DeviceError::whole(
+                path.display().to_string(),
+                Operation::Create,
+                cause,
+            ));
+        }
+        Self::of_found(found, path)
+    }
+
+    /// Makes what is absent and grows what is smaller.
+    pub(crate) fn of_found(found: Found, path: &Path) -> Result<Self, DeviceError> {
         let io = |error: io::Error| {
             DeviceError::whole(path.display().to_string(), Operation::Create, Cause::from(&error))
         };
-        fs::create_dir_all(path).map_err(io)?;
-        match Found::at(path, size_bytes)? {
+        match found {
             Found::Device(device, size) => {
                 if size > device.size_bytes() {
                     write_description(path, size, device.slot_bytes).map_err(io)?;
@@ -124,6 +148,7 @@ impl DirectoryDevice {
                 Ok(device)
             }
             Found::Nothing(size) => {
+                fs::create_dir_all(path).map_err(io)?;
                 write_description(path, size, SLOT_BYTES).map_err(io)?;
                 if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
                     File::open(parent)
@@ -132,13 +157,6 @@ impl DirectoryDevice {
                 }
                 Self::open(path)
             }
-        }
-    }
-
-    /// The size that [`create`](Self::create) would give it, bytes, or why that would be refused; nothing is made or grown.
-    pub(crate) fn plan(path: &Path, size_bytes: Option<u64>) -> Result<u64, DeviceError> {
-        match Found::at(path, size_bytes)? {
-            Found::Device(_, size) | Found::Nothing(size) => Ok(size),
         }
     }
 
@@ -332,12 +350,7 @@ impl Device for DirectoryDevice {
             let kept = size_bytes.div_ceil(self.slot_bytes);
             for entry in fs::read_dir(&self.path)? {
                 let entry = entry?;
-                let name = entry.file_name();
-                let slot = name.to_str().and_then(|name| name.strip_prefix("slot-"));
-                if slot
-                    .and_then(|slot| slot.parse::<u64>().ok())
-                    .is_some_and(|slot| slot >= kept)
-                {
+                if slot_of(&entry).is_some_and(|slot| slot >= kept) {
                     fs::remove_file(entry.path())?;
                 }
             }
@@ -356,6 +369,57 @@ impl Device for DirectoryDevice {
         self.size_bytes.fetch_max(size, Ordering::AcqRel);
         Ok(self.size_bytes())
     }
+}
+
+/// What is in a directory, in words; `None` if that is nothing but the empty `lost+found` of a filesystem just made.
+pub(crate) fn foreign_entries(path: &Path) -> Result<Option<String>, DeviceError> {
+    let fail = |error: &io::Error| {
+        DeviceError::whole(path.display().to_string(), Operation::Open, Cause::from(error))
+    };
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(fail(&error)),
+    };
+    let is_empty = |path: PathBuf| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    let (mut names, mut more) = (Vec::new(), 0usize);
+    for entry in entries {
+        let entry = entry.map_err(|error| fail(&error))?;
+        let name = entry.file_name();
+        if name == "lost+found" && is_empty(entry.path()) {
+            continue;
+        }
+        match names.len() {
+            ..ENTRIES_NAMED => names.push(format!(
+                "'{}'",
+                name.to_string_lossy().replace(char::is_control, "?")
+            )),
+            _ => more += 1,
+        }
+    }
+    names.sort();
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    Ok((!names.is_empty()).then(|| names.join(", ")))
+}
+
+/// The number of the slot that a file is.
+fn slot_of(entry: &fs::DirEntry) -> Option<u64> {
+    let name = entry.file_name();
+    name.to_str()?.strip_prefix("slot-")?.parse().ok()
+}
+
+/// Removes the description and the slots of a device, and nothing else that is in the directory.
+pub(crate) fn remove_own(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == DESCRIPTION || slot_of(&entry).is_some() {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn write_description(path: &Path, size_bytes: u64, slot_bytes: u64) -> io::Result<()> {

@@ -53,14 +53,14 @@ fn is_for_devices(path: &Path) -> bool {
 }
 
 /// What is at a path, and the size that it is to have, bytes.
-enum Found {
+pub(crate) enum Found {
     Device(FileDevice, u64),
     Nothing(u64),
 }
 
 impl Found {
-    /// Opens what is there. Fails where a device cannot be made of it, or not of that size.
-    fn at(path: &Path, size_bytes: Option<u64>) -> Result<Self, DeviceError> {
+    /// Opens what is there, exclusively. Fails where a device cannot be made of it, or not of that size.
+    pub(crate) fn at(path: &Path, size_bytes: Option<u64>) -> Result<Self, DeviceError> {
         let fail = |cause| DeviceError::whole(path.display().to_string(), Operation::Create, cause);
         let wanted = size_bytes.map(|size| size / DEVICE_BLOCK_BYTES as u64 * DEVICE_BLOCK_BYTES as u64);
         if wanted.is_some_and(|size| size == 0) {
@@ -110,8 +110,13 @@ impl FileDevice {
     /// allocated where the filesystem can. An existing smaller file is grown to `size_bytes`, a larger one refused:
     /// nothing is cut off. On a block device the size must not exceed its own.
     pub fn create(path: &Path, size_bytes: Option<u64>) -> Result<Self, DeviceError> {
+        Self::of_found(Found::at(path, size_bytes)?, path)
+    }
+
+    /// Makes what is absent and grows what is smaller.
+    pub(crate) fn of_found(found: Found, path: &Path) -> Result<Self, DeviceError> {
         let fail = |cause| DeviceError::whole(path.display().to_string(), Operation::Create, cause);
-        match Found::at(path, size_bytes)? {
+        match found {
             Found::Device(device, wanted) => {
                 if device.size_bytes() < wanted {
                     device
@@ -143,11 +148,28 @@ impl FileDevice {
         }
     }
 
-    /// The size that [`create`](Self::create) would give it, bytes, or why that would be refused; nothing is made or grown.
-    pub(crate) fn plan(path: &Path, size_bytes: Option<u64>) -> Result<u64, DeviceError> {
-        match Found::at(path, size_bytes)? {
-            Found::Device(_, wanted) | Found::Nothing(wanted) => Ok(wanted),
+    /// Length of the file or block device to the byte: a file may have more than the device counts.
+    pub(crate) fn backing_bytes(&self) -> u64 {
+        let length = rustix::fs::seek(&*self.file, rustix::fs::SeekFrom::End(0));
+        length.unwrap_or_else(|_| self.size_bytes())
+    }
+
+    /// Reads over the end of what the device counts; how many bytes there were.
+    pub(crate) fn read_backing(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DeviceError> {
+        let length = buffer.len() as u64;
+        let mut done = 0;
+        // What is no whole block is the end of a file, and no place to read on from directly.
+        while done < buffer.len() && done.is_multiple_of(DEVICE_BLOCK_BYTES) {
+            match self.file.read_at(&mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    return Err(self.range_error(Operation::Read, offset, length, Cause::from(&error)));
+                }
+            }
         }
+        Ok(done)
     }
 
     /// Opens an existing file or block device for reading and writing, exclusively.

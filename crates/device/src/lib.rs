@@ -7,12 +7,14 @@
 //! a flush failed, every later flush of that open device fails too (what was lost cannot be known any more).
 
 mod buffer;
+mod claim;
 mod clock;
 mod complaint;
 mod directory;
 mod error;
 mod file;
 mod flush_gate;
+mod holders;
 mod host_shortage;
 mod lone_reads;
 mod memory;
@@ -30,11 +32,13 @@ mod unix_socket;
 mod volatile;
 
 pub use buffer::{AlignedBuffer, HUGE_PAGE_BYTES, prefer_huge_pages};
+pub use claim::{Claim, Made};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use complaint::Complaint;
 pub use directory::DirectoryDevice;
 pub use error::{Cause, DeviceError, Operation};
 pub use file::FileDevice;
+pub use holders::{holders_of, partitions_of};
 pub use host_shortage::HostShortage;
 pub use memory::MemoryDevice;
 pub use polling::{Polling, allow_polling, is_polling_allowed};

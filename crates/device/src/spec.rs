@@ -74,6 +74,8 @@ impl FromStr for DeviceSpec {
             });
         }
         let (path, size) = match text.rsplit_once(':') {
+            // What exists is a device as it stands, colons and all.
+            Some(_) if Path::new(text).exists() => (text, None),
             // A colon inside a directory name is part of the path.
             Some((path, size)) if !size.contains('/') && !path.is_empty() => (path, Some(size)),
             _ => (text, None),
@@ -135,22 +137,14 @@ impl DeviceSpec {
         self
     }
 
-    /// Makes the backing where it is absent (at the given size) and opens it exclusively.
+    /// Makes the backing where it is absent (at the given size) and opens it exclusively. Whether anything is on it is not asked:
+    /// see [`Claim`](crate::Claim).
     pub fn create(&self) -> Result<Arc<dyn Device>, DeviceError> {
         let device: Arc<dyn Device> = match self.is_directory() {
             true => Arc::new(DirectoryDevice::create(&self.path, self.size_bytes)?),
             false => Arc::new(FileDevice::create(&self.path, self.size_bytes)?),
         };
         Ok(VolatileDevice::if_asked(device))
-    }
-
-    /// The size that [`create`](Self::create) would give the device, bytes, or why that would be refused; nothing is made or
-    /// grown.
-    pub fn plan(&self) -> Result<u64, DeviceError> {
-        match self.is_directory() {
-            true => DirectoryDevice::plan(&self.path, self.size_bytes),
-            false => FileDevice::plan(&self.path, self.size_bytes),
-        }
     }
 
     fn is_directory(&self) -> bool {

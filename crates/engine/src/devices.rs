@@ -3,6 +3,8 @@
 //! Invariants: nothing is begun that the figures say cannot end well, and the refusal names them; a tier changes its
 //! place only together with everything that knows tiers by number.
 
+mod joining;
+
 use std::{collections::HashSet, path::Path, sync::Arc};
 
 use terrace_device::{Device, DeviceSpec, HostShortage, format_size};
@@ -15,6 +17,9 @@ use crate::{
     resilver::is_out_of_step,
     spec::check_name,
 };
+
+pub use joining::JoiningDevice;
+pub(crate) use joining::{Joining, by_tier, undo};
 
 /// Where a new tier goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,17 +41,6 @@ pub struct AddedDevice {
     pub size_bytes: u64,
 }
 
-/// A device that would join.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JoiningDevice {
-    /// Where it is, or would be made.
-    pub path: String,
-    /// Its size, bytes.
-    pub size_bytes: u64,
-    /// It is not there yet.
-    pub is_made: bool,
-}
-
 /// Whether a device can be emptied, in figures.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeavingPlan {
@@ -64,6 +58,8 @@ pub struct LeavingPlan {
     pub warning: String,
     /// What of the pool is lost by it for good, since the device that comes has it; empty if nothing.
     pub loses: String,
+    /// The device that would take its place, if one would.
+    pub joining: Option<JoiningDevice>,
 }
 
 impl Engine {
@@ -125,74 +121,6 @@ impl Engine {
         found.map_or_else(|| format!("device {device}"), |info| info.path)
     }
 
-    /// Adds devices to a tier, or to a new one at `place`. What was made for one that could not join is removed.
-    ///
-    /// # Errors
-    /// `Invalid` for a tier that makes no sense, `Busy`, `Device` and `Pool` for what the devices say.
-    pub fn add_devices(
-        &self,
-        tier: &str,
-        devices: &[DeviceSpec],
-        place: Option<&TierPlace>,
-        copies: u8,
-        force: bool,
-    ) -> Result<Vec<AddedDevice>, EngineError> {
-        self.check_adding(tier, devices.len(), place, copies)?;
-        let mut added = Vec::new();
-        let mut place = place;
-        for spec in devices {
-            self.refuse_own(spec)?;
-            let absent = !spec.path.exists();
-            let joined = open_for_pool(spec, force)
-                .and_then(|device| self.add_opened(tier, device, place, copies, force));
-            match joined {
-                Ok(device) => added.push(device),
-                Err(error) => {
-                    if absent {
-                        self.remove_made(&spec.path);
-                    }
-                    return Err(error);
-                }
-            }
-            place = None;
-        }
-        Ok(added)
-    }
-
-    /// What [`add_devices`](Self::add_devices) would add; nothing is made or changed.
-    ///
-    /// # Errors
-    /// As `add_devices`.
-    pub fn plan_adding(
-        &self,
-        tier: &str,
-        devices: &[DeviceSpec],
-        place: Option<&TierPlace>,
-        copies: u8,
-        force: bool,
-    ) -> Result<Vec<JoiningDevice>, EngineError> {
-        if self.check_adding(tier, devices.len(), place, copies)?.is_some() {
-            self.pool.check_new_tier()?;
-        }
-        let mut planned: Vec<JoiningDevice> = Vec::new();
-        for (others, spec) in (0..u16::MAX).zip(devices) {
-            self.refuse_own(spec)?;
-            let path = spec.path.to_string_lossy();
-            if planned.iter().any(|other| Path::new(&other.path) == spec.path) {
-                return Err(is_own(&path));
-            }
-            refuse_member(spec, force)?;
-            let size_bytes = spec.plan()?;
-            self.check_joining(spec, size_bytes, force, others)?;
-            planned.push(JoiningDevice {
-                path: path.into_owned(),
-                size_bytes,
-                is_made: !spec.path.exists(),
-            });
-        }
-        Ok(planned)
-    }
-
     /// Whether so many devices can be added to a tier, or to a new one: its position is returned.
     fn check_adding(
         &self,
@@ -221,26 +149,6 @@ impl Engine {
             )));
         }
         Ok(position)
-    }
-
-    /// A device of this pool cannot join it, whatever anybody insists on. A new disk may have the name of one that is gone.
-    pub(crate) fn refuse_own(&self, spec: &DeviceSpec) -> Result<(), EngineError> {
-        let path = spec.path.to_string_lossy();
-        let is_ours =
-            || terrace_pool::is_pool_member(&spec.path).is_some_and(|name| name == self.pool.name());
-        // One that is gone may have had the same path.
-        let is_used = |info: &DeviceInfo| info.state == DeviceState::Online;
-        match self.devices_at(&path).iter().any(is_used) && is_ours() {
-            true => Err(is_own(&path)),
-            false => Ok(()),
-        }
-    }
-
-    /// Removes the file that was made for a device, unless that joined the pool before something else failed.
-    pub(crate) fn remove_made(&self, path: &Path) {
-        if path.is_file() && self.devices_at(&path.to_string_lossy()).is_empty() {
-            let _ = std::fs::remove_file(path);
-        }
     }
 
     /// Adds a device that is open already: for the simulator.
@@ -421,6 +329,7 @@ impl Engine {
             obstacle,
             warning,
             loses: String::new(),
+            joining: None,
         }
     }
 
@@ -549,22 +458,6 @@ impl Engine {
     /// Whether [`lost_files`](Self::lost_files) are surely all that the last scrub found.
     pub fn all_damaged_are_named(&self) -> bool {
         self.scrub.damaged_files().1
-    }
-
-    /// Whether the pool would take a device that shall be made of this, behind so many others.
-    pub(crate) fn check_joining(
-        &self,
-        spec: &DeviceSpec,
-        size_bytes: u64,
-        force: bool,
-        others: u16,
-    ) -> Result<(), EngineError> {
-        // What is not there holds nothing, and an empty directory is no device yet.
-        let there = terrace_device::peek_path(&spec.path).ok().filter(|_| !force);
-        let path = spec.path.display().to_string();
-        Ok(self
-            .pool
-            .check_joining(&path, size_bytes, there.as_deref(), others)?)
     }
 
     /// What a device of a size would add: labels and the remainder of a segment are not for content.
@@ -726,6 +619,16 @@ pub fn shortage_in_words<'a>(specs: impl IntoIterator<Item = &'a DeviceSpec>) ->
     words.join("; ")
 }
 
+/// What the loss of one device costs a tier that spreads one copy over several; `None` where it has one device, or more copies.
+pub fn lost_device_in_words(pool: &str, tier: &str, copies: u8, devices: usize) -> Option<String> {
+    (copies < 2 && devices > 1).then(|| {
+        format!(
+            "tier '{tier}' keeps one copy, spread over {devices} devices: the loss of any one of them damages nearly every file in it; \
+             'terrace tier set copies=2 {pool}/{tier}' (with 'pool create': '--copies {tier}=2') keeps two, for twice the room"
+        )
+    })
+}
+
 /// What is said of a tier that has fewer devices than it keeps copies, but has some: what comes to it has fewer copies.
 pub(crate) fn too_few_in_words(pool: &str, tier: &str, copies: usize, devices: usize) -> String {
     format!(
@@ -738,26 +641,3 @@ pub(crate) fn too_few_in_words(pool: &str, tier: &str, copies: usize, devices: u
 pub(crate) const END_WITHOUT_IN_WORDS: &str = "the newest part of the log may have been on it alone: the pool is in one \
     whole state from before it was lost, and what was acknowledged in the last seconds before that (the pool's \
     commit_interval at most) may be gone";
-
-fn is_own(path: &str) -> EngineError {
-    EngineError::Invalid(format!(
-        "'{path}' is a device of this pool already, in use by its own daemon; name another one"
-    ))
-}
-
-/// Makes or opens a device that shall join; one that belongs to a pool is refused unless `force`.
-pub(crate) fn open_for_pool(spec: &DeviceSpec, force: bool) -> Result<Arc<dyn Device>, EngineError> {
-    refuse_member(spec, force)?;
-    Ok(spec.create()?)
-}
-
-/// What belongs to a pool is not taken, unless somebody insists.
-pub(crate) fn refuse_member(spec: &DeviceSpec, force: bool) -> Result<(), EngineError> {
-    if !force && let Some(pool) = terrace_pool::is_pool_member(&spec.path) {
-        return Err(EngineError::Busy(format!(
-            "device '{}' belongs to pool '{pool}'; destroy that pool first, or use --force, which loses it",
-            spec.path.display()
-        )));
-    }
-    Ok(())
-}

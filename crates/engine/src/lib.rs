@@ -35,7 +35,9 @@ mod verify;
 mod workers;
 
 pub use damage::DamagedFile;
-pub use devices::{AddedDevice, JoiningDevice, LeavingPlan, TierPlace, shortage_in_words};
+pub use devices::{
+    AddedDevice, JoiningDevice, LeavingPlan, TierPlace, lost_device_in_words, shortage_in_words,
+};
 pub use duration::{format_duration, parse_duration};
 pub use engine::{Engine, FormatNews};
 pub use error::EngineError;

@@ -9,11 +9,7 @@ use std::sync::Arc;
 use terrace_device::{Device, DeviceSpec, format_size};
 use terrace_pool::{DeviceInfo, DeviceState, SegmentRange};
 
-use crate::{
-    Engine, EngineError, LeavingPlan,
-    devices::{open_for_pool, refuse_member, shortage_in_words},
-    leaving::Goal,
-};
+use crate::{Engine, EngineError, LeavingPlan, devices::shortage_in_words, leaving::Goal};
 
 impl Engine {
     /// What [`replace_device`](Self::replace_device) would come to, in figures; nothing is made or changed.
@@ -27,13 +23,11 @@ impl Engine {
         force: bool,
     ) -> Result<LeavingPlan, EngineError> {
         self.check_open()?;
-        self.refuse_own(new)?;
-        refuse_member(new, force)?;
-        let size_bytes = new.plan()?;
+        let joining = self.claim(std::slice::from_ref(new), force)?.devices();
+        let size_bytes = joining.first().map_or(0, |device| device.size_bytes);
         let mut plan = self.plan_leaving(info, self.joining_bytes(size_bytes));
         if plan.obstacle.is_empty() {
             self.check_stays(info.number)?;
-            self.check_joining(new, size_bytes, force, 0)?;
             let shortage = shortage_in_words(std::slice::from_ref(new));
             let warnings = [plan.warning, shortage]
                 .into_iter()
@@ -41,6 +35,7 @@ impl Engine {
             plan.warning = warnings.collect::<Vec<_>>().join("; ");
         }
         plan.loses = self.loses_in_words(new);
+        plan.joining = joining.into_iter().next();
         Ok(plan)
     }
 
@@ -81,14 +76,15 @@ impl Engine {
     pub fn replace_device(&self, old: &str, new: &DeviceSpec, force: bool) -> Result<u64, EngineError> {
         self.check_open()?;
         self.find_device(old)?;
-        self.refuse_own(new)?;
-        let absent = !new.path.exists();
-        let replaced = open_for_pool(new, force).and_then(|device| self.replace_opened(old, device, force));
-        replaced.inspect_err(|_| {
-            if absent {
-                self.remove_made(&new.path);
-            }
-        })
+        let mut made = self.claim(std::slice::from_ref(new), force)?.make()?;
+        let Some(device) = made.first().map(|made| made.device.clone()) else {
+            return Err(EngineError::Invalid("no device was given; name one".into()));
+        };
+        let replaced = self.replace_opened(old, device, force);
+        if replaced.is_err() {
+            self.undo_unjoined(made.drain(..));
+        }
+        replaced
     }
 
     /// Replaces by a device that is open already: for the simulator.

@@ -7,8 +7,13 @@ use terrace_pool::{DeviceState, Presence};
 
 use crate::{
     DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, ScrubStatus, Status,
-    TierStatus, devices::too_few_in_words, duration::format_duration, fullness::fullness, journal::rfc3339,
-    losses::names_in_words, met,
+    TierStatus,
+    devices::{lost_device_in_words, too_few_in_words},
+    duration::format_duration,
+    fullness::fullness,
+    journal::rfc3339,
+    losses::names_in_words,
+    met,
 };
 
 /// What this process holds in memory, bytes; 0 where the system does not tell.
@@ -17,6 +22,11 @@ fn resident_bytes() -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     kibibytes.unwrap_or(0) * 1024
+}
+
+/// Whether new content goes to a device: one that is being shrunk stays.
+fn stays(device: &DeviceStatus) -> bool {
+    matches!(&*device.leaving, "" | "shrinking")
 }
 
 impl Engine {
@@ -118,8 +128,13 @@ impl Engine {
                         outdated: outdated.contains(&device.number),
                     })
                     .collect();
+                let (name, copies) = (tier.settings.name, tier.settings.copies);
+                let staying = devices.iter().filter(|device| stays(device)).count();
                 TierStatus {
-                    name: tier.settings.name,
+                    copies,
+                    lost_device_detail: lost_device_in_words(&self.pool.name(), &name, copies, staying)
+                        .unwrap_or_default(),
+                    name,
                     size_bytes: devices.iter().map(|device| device.size_bytes).sum(),
                     used_bytes: devices.iter().map(|device| device.used_bytes).sum(),
                     live_bytes: (space.tiers.get(number)).map_or(0, |tier| {
@@ -238,9 +253,7 @@ impl Engine {
         let kept = self.pool.tiers().into_iter();
         let kept = kept.map(|tier| usize::from(tier.settings.copies));
         for (tier, copies) in status.tiers.iter().zip(kept) {
-            // A device that is being shrunk stays.
-            let stays = |device: &&DeviceStatus| matches!(&*device.leaving, "" | "shrinking");
-            let devices = tier.devices.iter().filter(stays).count();
+            let devices = tier.devices.iter().filter(|device| stays(device)).count();
             if devices > 0 && devices < copies {
                 return too_few_in_words(&status.pool, &tier.name, copies, devices);
             }

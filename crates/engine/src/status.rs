@@ -139,6 +139,13 @@ pub struct TierStatus {
     pub used_bytes: u64,
     /// In live chunks.
     pub live_bytes: u64,
+    /// On how many of its devices each chunk is kept.
+    #[serde(default)]
+    pub copies: u8,
+    /// What the loss of one of its devices would cost and what to type, in words, where all of it lies on several devices in one copy;
+    /// empty where that is not so, and in a tier of one device.
+    #[serde(default)]
+    pub lost_device_detail: String,
     /// Its devices.
     pub devices: Vec<DeviceStatus>,
 }

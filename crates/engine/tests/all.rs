@@ -8,6 +8,7 @@ mod closing;
 mod damaged_block;
 mod failing_device;
 mod failing_events;
+mod foreign_devices;
 mod full_pool;
 mod half_emptied;
 mod landing;

@@ -12,7 +12,7 @@ use crate::label::{Label, MEMBERS_MAX, TIERS_MAX};
 use crate::landing::{Landing, take_from_others};
 use crate::layout::{SEGMENT_AREA_OFFSET, SEGMENTS_MIN, end_label_offset, segment_count};
 use crate::member::OpenDevice;
-use crate::open::{check_content, check_size, check_unused, new_member, wipe_front};
+use crate::open::{check_size, check_unused, new_member, wipe_ends};
 use crate::{Pool, PoolError, PoolState, Presence, SegmentRange, TierSettings};
 
 /// Where an added device goes.
@@ -75,20 +75,13 @@ impl Pool {
         })
     }
 
-    /// Whether [`add_device`](Self::add_device) would take a device of this size to a tier that there is, and what it holds now
-    /// (`there`: open for reading, if it is there and that matters), behind so many others; nothing is changed.
+    /// Whether [`add_device`](Self::add_device) would take a device of this size to a tier that there is, behind so many others,
+    /// whatever it holds now; nothing is changed.
     ///
     /// # Errors
     /// Those of `add_device`.
-    pub fn check_joining(
-        &self,
-        path: &str,
-        size_bytes: u64,
-        there: Option<&dyn Device>,
-        others: u16,
-    ) -> Result<(), PoolError> {
+    pub fn check_joining(&self, path: &str, size_bytes: u64, others: u16) -> Result<(), PoolError> {
         self.check_writable()?;
-        there.map_or(Ok(()), check_content)?;
         self.check_place(&self.label.read(), path, others)?;
         check_size(path, size_bytes, self.segment_bytes)
     }
@@ -168,7 +161,7 @@ impl Pool {
             .encode()
             .map_err(|error| PoolError::Invalid(error.to_string()))?;
         let joined = Arc::new(OpenDevice::new(number, tier, segments, device));
-        wipe_front(&joined)?;
+        wipe_ends(&joined)?;
         let mut devices = open.to_vec();
         devices.push(joined);
         self.relabel(label, devices)?;
@@ -206,7 +199,8 @@ impl Pool {
         }
     }
 
-    /// Takes a device without claimed segments out of the pool; its labels and roots are wiped. A missing device
+    /// Takes a device without claimed segments out of the pool; its labels and roots are wiped, and the rest of both ends, so
+    /// that it counts as empty. A missing device
     /// (see [`crate::OpenOptions::degraded`]) is struck from the list.
     pub fn remove_device(&self, number: u16) -> Result<(), PoolError> {
         self.take_out(number, false)
@@ -265,7 +259,7 @@ impl Pool {
                 Err(error)
             }
             (Some(leaving), Ok(())) => {
-                if let Err(error) = wipe_front(leaving) {
+                if let Err(error) = wipe_ends(leaving) {
                     tracing::warn!(%error, "the removed device could not be wiped; the pool no longer knows it");
                 }
                 Ok(())

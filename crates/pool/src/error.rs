@@ -96,7 +96,9 @@ pub enum PoolError {
         advice: &'static str,
     },
     /// A device of another pool was to be used for a new one.
-    #[error("{path} already belongs to pool '{pool}'; destroy or export that pool first, or use force")]
+    #[error(
+        "{path} already belongs to pool '{pool}'; use another device, or --force if that pool may be lost"
+    )]
     AlreadyInPool {
         /// The device.
         path: String,
@@ -104,12 +106,12 @@ pub enum PoolError {
         pool: String,
     },
     /// A device that holds something that is not ours.
-    #[error("{path} seems to hold {content}; use another device, or --force if its content may be lost")]
+    #[error("{path} holds {content}; use another device, or --force if its content may be lost")]
     HoldsSomething {
         /// The device.
         path: String,
-        /// What it seems to hold.
-        content: &'static str,
+        /// What it holds, in words.
+        content: String,
     },
     /// Too small to be of use.
     #[error("{path} has {has} bytes; this pool needs devices of at least {wanted} bytes: give a larger one")]

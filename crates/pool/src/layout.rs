@@ -19,8 +19,6 @@ pub const LABEL_BYTES: usize = 64 * 1024;
 pub(crate) const LABEL_OFFSETS: [u64; 2] = [0, LABEL_BYTES as u64];
 /// Where the two copies of each root slot start, bytes.
 pub(crate) const ROOT_OFFSETS: [[u64; 2]; 2] = [[256 * 1024, 512 * 1024], [384 * 1024, 640 * 1024]];
-/// Where the last of them ends, bytes.
-pub(crate) const ROOTS_END: u64 = 768 * 1024;
 /// Where segment 0 starts, bytes.
 pub const SEGMENT_AREA_OFFSET: u64 = 1024 * 1024;
 /// Segment size of a pool on devices of more than 2 GiB, or more than 1 GiB in a large pool, bytes.

@@ -7,6 +7,7 @@
 mod allocator;
 mod begun_read;
 mod change;
+mod content;
 mod content_room;
 mod copies;
 mod counters;
@@ -27,7 +28,6 @@ mod root;
 mod roots;
 mod scan;
 mod segment;
-mod signature;
 mod tier;
 
 #[cfg(test)]
@@ -36,6 +36,7 @@ mod hostile_bytes;
 pub use allocator::{Request, TierChoice};
 pub use begun_read::BegunRead;
 pub use change::DeviceAdd;
+pub use content::Content;
 pub use content_room::{ContentRoom, Freed};
 pub use counters::{CounterValues, DeviceState};
 pub use disown::mark_destroyed;
@@ -45,7 +46,7 @@ pub use label::{Label, LabelError, Member, PROPERTIES_BYTES_MAX, PoolState};
 pub use landing::{Landing, landing_tier};
 pub use layout::{DEFAULT_SEGMENT_BYTES, DEVICE_BYTES_MIN, LABEL_BYTES, SEGMENT_AREA_OFFSET};
 pub use member::DeviceInfo;
-pub use open::{CreateOptions, OpenOptions};
+pub use open::{CreateOptions, OpenOptions, check_device_size};
 pub use pool::{Parallelism, Pool, TierInfo};
 pub use presence::Presence;
 pub use root::ROOT_BYTES_MAX;

@@ -16,15 +16,15 @@ use parking_lot::{Mutex, RwLock};
 use terrace_device::{AlignedBuffer, Device, Randomness};
 
 use crate::allocator::Allocator;
+use crate::content::Content;
 use crate::label::{Label, Member};
 use crate::labels::{LabelCopies, write_labels};
 use crate::layout::{
-    DEVICE_BYTES_MIN, ROOTS_END, SEGMENT_AREA_OFFSET, SEGMENTS_MIN, choose_segment_bytes, segment_count,
+    DEVICE_BYTES_MIN, SEGMENT_AREA_OFFSET, SEGMENTS_MIN, choose_segment_bytes, segment_count,
 };
 use crate::member::OpenDevice;
 use crate::presence::{self, Presence, Standing, standing};
 use crate::roots::{HOLDERS_MAX, Roots};
-use crate::signature::recognise;
 use crate::{Parallelism, Pool, PoolError, PoolState, TierSettings};
 
 /// A device that was cut short is used if at least this part of it is left.
@@ -127,7 +127,7 @@ impl Pool {
             .encode()
             .map_err(|error| PoolError::Invalid(error.to_string()))?;
         for device in &open {
-            wipe_front(device)?;
+            wipe_ends(device)?;
         }
         write_labels(&open, &label, None).map_err(|refused| refused.error)?;
         Ok(Self::assemble(
@@ -450,11 +450,19 @@ pub(crate) fn note_paths(label: &mut Label, open: &[Arc<OpenDevice>]) {
 
 /// Refuses a device that belongs to an active pool or holds something else, unless forced.
 pub(crate) fn check_unused(device: &dyn Device, force: bool) -> Result<(), PoolError> {
-    check_smallest(&device.path(), device.size_bytes(), DEVICE_BYTES_MIN)?;
+    check_device_size(&device.path(), device.size_bytes())?;
     match force {
         true => Ok(()),
         false => check_content(device),
     }
+}
+
+/// Refuses what is too small for a device of any pool.
+///
+/// # Errors
+/// `TooSmall`.
+pub fn check_device_size(path: &str, size_bytes: u64) -> Result<(), PoolError> {
+    check_smallest(path, size_bytes, DEVICE_BYTES_MIN)
 }
 
 fn check_smallest(path: &str, has: u64, wanted: u64) -> Result<(), PoolError> {
@@ -480,19 +488,20 @@ pub(crate) fn check_size(path: &str, size_bytes: u64, segment_bytes: u32) -> Res
 }
 
 /// Refuses devices that hold something.
-pub(crate) fn check_content(device: &dyn Device) -> Result<(), PoolError> {
+fn check_content(device: &dyn Device) -> Result<(), PoolError> {
     let path = device.path();
-    if let Some(label) = LabelCopies::read(device).newest()
-        && label.state != PoolState::Destroyed
-    {
-        return Err(PoolError::AlreadyInPool {
-            path,
-            pool: label.pool_name.clone(),
-        });
-    }
-    match recognise(device)? {
-        Some(content) => Err(PoolError::HoldsSomething { path, content }),
+    match Content::of_device(device)? {
         None => Ok(()),
+        Some(content) => Err(match content.pool() {
+            Some(pool) => PoolError::AlreadyInPool {
+                pool: pool.to_owned(),
+                path,
+            },
+            None => PoolError::HoldsSomething {
+                path,
+                content: content.to_string(),
+            },
+        }),
     }
 }
 
@@ -517,11 +526,11 @@ pub(crate) fn new_member(
     })
 }
 
-/// Zeroes labels and roots of an earlier life, at both ends.
-pub(crate) fn wipe_front(device: &OpenDevice) -> Result<(), PoolError> {
-    let zeroes = AlignedBuffer::zeroed(ROOTS_END as usize);
+/// Zeroes labels and roots of an earlier life, and all that others would recognise the device by: its first and last MiB.
+pub(crate) fn wipe_ends(device: &OpenDevice) -> Result<(), PoolError> {
+    let zeroes = AlignedBuffer::zeroed(SEGMENT_AREA_OFFSET as usize);
     device.write_front(0, &zeroes)?;
-    let end = crate::layout::end_label_offset(device.device.size_bytes());
-    device.write_front(end, &zeroes[..crate::LABEL_BYTES])?;
+    let size_bytes = device.device.size_bytes();
+    device.write_front(size_bytes.saturating_sub(SEGMENT_AREA_OFFSET), &zeroes)?;
     device.flush()
 }

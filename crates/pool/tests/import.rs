@@ -169,7 +169,9 @@ fn a_device_in_a_pool_is_not_taken_for_another() {
         .unwrap()
         .set_state(PoolState::Destroyed)
         .unwrap();
-    assert_eq!(again(false).unwrap().name(), "new");
+    // It could be brought back.
+    let error = again(false).unwrap_err();
+    assert!(error.to_string().contains("the destroyed pool 'tank'"), "{error}");
     assert_eq!(again(true).unwrap().name(), "new");
     let foreign = Shelf::new(&[16]);
     let mut block = vec![0; 4096];

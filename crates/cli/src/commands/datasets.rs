@@ -176,8 +176,9 @@ pub fn list(session: &Session, arguments: &ListArguments) -> Result<(), Failure>
     }
     // A machine without pools has no datasets.
     if arguments.targets.is_empty() && !Registry::new(&session.places).pools()?.is_empty() {
-        for (_, mut client) in running_pools(session, None)? {
-            rows.extend(client.ask::<Vec<Value>>("list", request(None))?);
+        for (known, mut client) in running_pools(session, None)? {
+            let found = client.ask::<Vec<Value>>("list", request(None));
+            rows.extend(session.heard(&known.name, found).into_iter().flatten());
         }
     }
     if session.json {

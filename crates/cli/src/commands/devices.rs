@@ -50,11 +50,10 @@ pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
                 let path = device["path"].as_str().unwrap_or_default();
                 let size = format_size(device["size_bytes"].as_u64().unwrap_or(0));
                 if dry_run {
-                    let made = match device["made"].as_bool() {
-                        Some(true) => "be made and added",
-                        _ => "be added",
-                    };
-                    output::line(&format!("{path} ({size}) would {made} to tier '{tier}'"))?;
+                    output::line(&format!(
+                        "{} and added to tier '{tier}'",
+                        super::pools::joining_in_words(device)
+                    ))?;
                     continue;
                 }
                 output::line(&format!(
@@ -279,6 +278,9 @@ fn say_plan(
     ))?;
     refused?;
     warn(plan);
+    if plan["new"].is_object() {
+        output::line(&super::pools::joining_in_words(&plan["new"]))?;
+    }
     output::line(&format!("it could be {done}; nothing was changed"))
 }
 

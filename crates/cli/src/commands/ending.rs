@@ -14,7 +14,7 @@ use terrace_pool::PoolState;
 
 use super::{Session, logged, pools::pool_row};
 use crate::{
-    client::{Client, Unanswered},
+    client::{ANSWER_PATIENCE, Client, Unanswered},
     daemon::{open_pool, open_when_free},
     flags::Consent,
     launch, output,
@@ -75,7 +75,7 @@ fn end(
         saves: !gives_up,
         patience,
     };
-    let told = |error: Unanswered| error.into_failure(&session.places, &known.name, &what, patience);
+    let told = |error: Unanswered| error.into_failure(&session.places, &known.name, &what);
     match stop_daemon(session, &known.name, ends) {
         // It ends although it could not save, and leaves nothing that has to be cleared but what it could not.
         Err(Unanswered::Refused(failure)) if gives_up => {
@@ -187,8 +187,11 @@ pub fn stop(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
         patience: launch::PATIENCE,
     };
     let what = format!("stop pool '{pool}'");
-    let lost = stop_daemon(session, pool, ends)
-        .map_err(|error| error.into_failure(&session.places, pool, &what, launch::PATIENCE))?;
+    let lost = match stop_daemon(session, pool, ends) {
+        // Who insists does not wait for one that gives no sign of life.
+        Err(Unanswered::Silent(_)) if force => Some(kill_daemon(session, pool, ends)?),
+        stopped => stopped.map_err(|error| error.into_failure(&session.places, pool, &what))?,
+    };
     if let Some(why) = &lost {
         // The cause alone: its own way out is not that of who has ended the pool already.
         let why = why.split("; ").next().unwrap_or_default();
@@ -201,6 +204,30 @@ pub fn stop(session: &Session, pool: &str, force: bool) -> Result<(), Failure> {
         return output::json(&json!({ "pool": pool, "state": "stopped", "lost": lost }));
     }
     Ok(())
+}
+
+/// Ends a daemon that does not answer, as `kill -9` does, and clears what it leaves. Returns why nothing was saved.
+fn kill_daemon(session: &Session, pool: &str, ends: Ends) -> Result<String, Failure> {
+    let what = format!("stop pool '{pool}'");
+    let lock = session.places.lock_file(pool);
+    let Some(daemon) = RunLock::holder(&lock) else {
+        let why = "its daemon does not answer, and who it is is not known";
+        return Err(Failure::new(what, why, "'fuser' names who has its devices open"));
+    };
+    let pid = daemon.pid;
+    daemon.kill().map_err(|error| {
+        let remedy = format!("end it as root: 'kill -9 {pid}'");
+        Failure::new(
+            &what,
+            format!("its daemon, process {pid}, cannot be ended: {error}"),
+            remedy,
+        )
+    })?;
+    launch::wait_for_end(&session.places, pool, Some(daemon))?;
+    stop_daemon(session, pool, ends).map_err(|error| error.into_failure(&session.places, pool, &what))?;
+    Ok(format!(
+        "its daemon, process {pid}, did not answer and was killed"
+    ))
 }
 
 /// How a daemon is to end.
@@ -217,7 +244,7 @@ struct Ends {
 /// Stops the daemon of a pool if there is one, and clears what a dead one left mounted. Returns why not all was saved, if that was
 /// given up by force.
 fn stop_daemon(session: &Session, pool: &str, ends: Ends) -> Result<Option<String>, Unanswered> {
-    match Client::find(&session.places, pool, ends.patience)? {
+    match Client::find(&session.places, pool, ends.patience.min(ANSWER_PATIENCE))? {
         Some(mut client) => {
             let arguments = json!({ "force": ends.force, "spare_clients": ends.spare_clients });
             // Whoever answers holds it until then.
@@ -288,6 +315,7 @@ mod tests {
         let session = Session {
             places: places.clone(),
             json: false,
+            unanswered: Default::default(),
         };
         let patience = Duration::from_secs(1);
         let failure = end(&session, &known, true, PoolState::Destroyed, patience).unwrap_err();

@@ -4,7 +4,10 @@ use serde_json::{Value, json};
 use terrace_control::{Answer, Failure};
 use terrace_engine::Entry;
 
-use super::{Session, running::running_pools};
+use super::{
+    Session,
+    running::{answered, running_pools},
+};
 use crate::{
     client::{Client, decode},
     output,
@@ -27,7 +30,7 @@ pub fn events(session: &Session, pool: Option<&str>, follow: bool) -> Result<(),
     }
     let mut rows = Vec::new();
     for (known, mut client) in pools {
-        client.call_with("events", json!({ "follow": follow }), &mut |answer| {
+        let told = client.call_with("events", json!({ "follow": follow }), &mut |answer| {
             let Answer::Item(item) = answer else { return Ok(()) };
             let entry: Entry = decode(item)?;
             let row = json!({
@@ -42,7 +45,8 @@ pub fn events(session: &Session, pool: Option<&str>, follow: bool) -> Result<(),
                 }
                 (false, _) => output::line(&format!("{} {} {}: {}", entry.time, known.name, entry.kind, entry.text)),
             }
-        })?;
+        });
+        answered(session, pool, &known.name, told)?;
     }
     if session.json && !follow {
         output::json(&rows)

@@ -148,6 +148,13 @@ pub fn get(session: &Session, path: &str, to: Option<&str>) -> Result<(), Failur
     }
     let own_name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let own_name = own_name.split("@@").next().unwrap_or_default();
+    if matches!(own_name, "" | "." | "..") {
+        let why = "it has no name of its own to be written under";
+        return Err(
+            Failure::new(format!("get '{path}'"), why, "name what to get as it is called").as_usage(),
+        );
+    }
+    crate::local_path::check_answers(&session.places, Path::new(to.unwrap_or(own_name)))?;
     let destination = match to {
         None => PathBuf::from(own_name),
         Some(to) if Path::new(to).is_dir() => Path::new(to).join(own_name),
@@ -159,7 +166,8 @@ pub fn get(session: &Session, path: &str, to: Option<&str>) -> Result<(), Failur
         .call_with("get_tree", json!({ "path": path }), &mut |answer| match answer {
             Answer::Item(item) => writer.start(decode(item)?),
             Answer::Content(content) => writer.content(&content),
-            Answer::ContentEnd | Answer::Progress(_) => Ok(()),
+            Answer::ContentEnd => writer.end_content(),
+            Answer::Progress(_) => Ok(()),
         })?;
     let copied = writer.finish()?;
     print_copied(session, &copied)
@@ -213,6 +221,9 @@ fn put_one(
     is_one_of_several: bool,
 ) -> Result<Copied, Failure> {
     let (_, rest) = split_pool(target)?;
+    if let Some(source) = source {
+        crate::local_path::check_answers(&session.places, source)?;
+    }
     if let Some(source) = source
         && let Err(error) = std::fs::symlink_metadata(source)
     {

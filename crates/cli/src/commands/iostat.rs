@@ -9,7 +9,10 @@ use terrace_control::Failure;
 use terrace_device::format_size;
 use terrace_engine::IoCounters;
 
-use super::{Session, running::running_pools_of};
+use super::{
+    Session,
+    running::{answered, running_pools_of},
+};
 use crate::output;
 
 /// `terrace iostat [POOL] [INTERVAL]`.
@@ -52,7 +55,10 @@ pub fn iostat(session: &Session, words: &[String], count: Option<u64>) -> Result
             pools.say_stopped();
         }
         for (known, client) in &mut pools.running {
-            let counters: Vec<IoCounters> = client.ask("io_counters", json!({}))?;
+            let counters = client.ask::<Vec<IoCounters>>("io_counters", json!({}));
+            let Some(counters) = answered(session, pool, &known.name, counters)? else {
+                continue;
+            };
             now.extend(
                 counters
                     .into_iter()

@@ -32,7 +32,7 @@ mod upkeep;
 mod verify;
 mod whereabouts;
 
-use std::process::ExitCode;
+use std::{cell::RefCell, collections::BTreeSet, process::ExitCode};
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
@@ -52,9 +52,32 @@ pub struct Session {
     pub places: Places,
     /// Whether to print JSON.
     pub json: bool,
+    /// Pools that were to be looked at beside others and did not answer.
+    pub unanswered: RefCell<BTreeSet<String>>,
 }
 
 impl Session {
+    /// With the state directory of this user.
+    fn new(json: bool) -> Result<Self, Failure> {
+        Ok(Self {
+            places: Places::find()?,
+            json,
+            unanswered: RefCell::default(),
+        })
+    }
+
+    /// What one of several pools answered. One that did not is said and left out: the others are shown, and the command fails at its
+    /// end.
+    pub fn heard<T>(&self, pool: &str, answer: Result<T, Failure>) -> Option<T> {
+        answer
+            .inspect_err(|failure| {
+                if self.unanswered.borrow_mut().insert(pool.to_owned()) {
+                    eprintln!("terrace: {failure}");
+                }
+            })
+            .ok()
+    }
+
     /// The daemon of the pool that a name starts with.
     pub fn client_for(&self, name: &str) -> Result<Client, Failure> {
         let (pool, _) = names::split_pool(name)?;
@@ -100,50 +123,55 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Man { directory } => return shell::man(directory.as_deref()).map(|()| ExitCode::SUCCESS),
         _ => {}
     }
-    let session = Session {
-        places: Places::find()?,
-        json: arguments.json,
-    };
+    let session = Session::new(arguments.json)?;
+    let code = perform(&session, arguments.command)?;
+    Ok(match session.unanswered.borrow().is_empty() {
+        true => code,
+        false => ExitCode::from(1),
+    })
+}
+
+fn perform(session: &Session, command: Command) -> Result<ExitCode, Failure> {
     let done = |outcome: Result<(), Failure>| outcome.map(|()| ExitCode::SUCCESS);
-    match arguments.command {
-        Command::Pool(command) => done(pools::run(&session, command)),
-        Command::Tier(command) => done(tiers::tier(&session, command)),
-        Command::Fs(command) => done(datasets::fs(&session, command)),
-        Command::Volume(command) => done(datasets::volume(&session, command)),
-        Command::List(arguments) => done(datasets::list(&session, &arguments)),
-        Command::Get(arguments) => done(properties::get_or_copy(&session, &arguments)),
-        Command::Set { words } => done(properties::set(&session, &words)),
-        Command::Inherit(arguments) => done(properties::inherit(&session, &arguments)),
-        Command::Rename { from, to } => done(datasets::rename(&session, &from, &to)),
+    match command {
+        Command::Pool(command) => done(pools::run(session, command)),
+        Command::Tier(command) => done(tiers::tier(session, command)),
+        Command::Fs(command) => done(datasets::fs(session, command)),
+        Command::Volume(command) => done(datasets::volume(session, command)),
+        Command::List(arguments) => done(datasets::list(session, &arguments)),
+        Command::Get(arguments) => done(properties::get_or_copy(session, &arguments)),
+        Command::Set { words } => done(properties::set(session, &words)),
+        Command::Inherit(arguments) => done(properties::inherit(session, &arguments)),
+        Command::Rename { from, to } => done(datasets::rename(session, &from, &to)),
         Command::Destroy {
             target,
             recursive,
             consent,
-        } => done(datasets::destroy(&session, &target, recursive, consent)),
+        } => done(datasets::destroy(session, &target, recursive, consent)),
         Command::Snapshot {
             snapshot,
             recursive,
             note,
-        } => done(datasets::snapshot(&session, &snapshot, recursive, &note)),
+        } => done(datasets::snapshot(session, &snapshot, recursive, &note)),
         Command::Mount {
             dataset,
             directory,
             options,
         } => done(mounts::mount(
-            &session,
+            session,
             dataset.as_deref(),
             directory.as_deref(),
             &options,
         )),
-        Command::Unmount { target, force } => done(mounts::unmount(&session, &target, force)),
+        Command::Unmount { target, force } => done(mounts::unmount(session, &target, force)),
         Command::Attach {
             volume,
             read_only,
             via,
-        } => done(blocks::attach(&session, &volume, read_only, via)),
-        Command::Detach { target, force } => done(blocks::detach(&session, &target, force)),
-        Command::Serve(arguments) => done(blocks::serve(&session, &arguments)),
-        Command::Unserve { volume } => done(blocks::unserve(&session, &volume)),
+        } => done(blocks::attach(session, &volume, read_only, via)),
+        Command::Detach { target, force } => done(blocks::detach(session, &target, force)),
+        Command::Serve(arguments) => done(blocks::serve(session, &arguments)),
+        Command::Unserve { volume } => done(blocks::unserve(session, &volume)),
         Command::Start {
             pool,
             foreground,
@@ -153,53 +181,53 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             dry_run,
         } => {
             if dry_run {
-                return done(rewind::look(&session, &pool));
+                return done(rewind::look(session, &pool));
             }
             let accepted = Accepted::of(degraded, rewind);
             rewind::confirm_rewind(accepted, &format!("pool '{pool}'"), yes)?;
             if foreground {
-                return done(daemon::run(session.places, &pool, accepted));
+                return done(daemon::run(session.places.clone(), &pool, accepted));
             }
-            pools::start(&session, &pool, accepted)
+            pools::start(session, &pool, accepted)
         }
-        Command::Stop { pool, force } => done(ending::stop(&session, &pool, force)),
-        Command::Status { pool, lost: true } => done(lost::lost(&session, pool.as_deref())),
-        Command::Status { pool, .. } => done(status::status(&session, pool.as_deref())),
-        Command::Iostat { words, count } => done(iostat::iostat(&session, &words, count)),
+        Command::Stop { pool, force } => done(ending::stop(session, &pool, force)),
+        Command::Status { pool, lost: true } => done(lost::lost(session, pool.as_deref())),
+        Command::Status { pool, .. } => done(status::status(session, pool.as_deref())),
+        Command::Iostat { words, count } => done(iostat::iostat(session, &words, count)),
         Command::Top {
             pool,
             interval,
             count,
-        } => done(top::run(&session, pool.as_deref(), &interval, count)),
-        Command::Events { pool, follow } => done(events::events(&session, pool.as_deref(), follow)),
-        Command::Log { pool } => done(events::command_log(&session, &pool)),
+        } => done(top::run(session, pool.as_deref(), &interval, count)),
+        Command::Events { pool, follow } => done(events::events(session, pool.as_deref(), follow)),
+        Command::Log { pool } => done(events::command_log(session, &pool)),
         Command::Where {
             path,
             regions: true,
             from,
             limit,
-        } => done(heat::regions(&session, &path, from, limit)),
-        Command::Where { path, .. } => done(whereabouts::where_is(&session, &path)),
+        } => done(heat::regions(session, &path, from, limit)),
+        Command::Where { path, .. } => done(whereabouts::where_is(session, &path)),
         Command::Pin {
             path,
             tier,
             dry_run,
             waiting,
         } => done(upkeep::place(
-            &session,
+            session,
             "pin",
             &path,
             Some(&tier),
             dry_run,
             waiting.waits(),
         )),
-        Command::Unpin { path } => done(upkeep::place(&session, "unpin", &path, None, false, false)),
+        Command::Unpin { path } => done(upkeep::place(session, "unpin", &path, None, false, false)),
         Command::Promote {
             path,
             dry_run,
             waiting,
         } => done(upkeep::place(
-            &session,
+            session,
             "promote",
             &path,
             None,
@@ -211,33 +239,33 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             dry_run,
             waiting,
         } => done(upkeep::place(
-            &session,
+            session,
             "demote",
             &path,
             None,
             dry_run,
             waiting.waits(),
         )),
-        Command::Hold { tag, snapshots } => done(properties::hold(&session, &tag, &snapshots, false)),
-        Command::Release { tag, snapshots } => done(properties::hold(&session, &tag, &snapshots, true)),
-        Command::Prune { dataset, dry_run } => done(datasets::prune(&session, &dataset, dry_run)),
-        Command::Evacuate(arguments) => done(devices::evacuate(&session, &arguments)),
-        Command::Jobs(arguments) => done(upkeep::jobs(&session, arguments)),
-        Command::Verify(arguments) => verify::verify(&session, &arguments),
-        Command::Scrub { pool, waiting } => upkeep::scrub(&session, &pool, waiting),
+        Command::Hold { tag, snapshots } => done(properties::hold(session, &tag, &snapshots, false)),
+        Command::Release { tag, snapshots } => done(properties::hold(session, &tag, &snapshots, true)),
+        Command::Prune { dataset, dry_run } => done(datasets::prune(session, &dataset, dry_run)),
+        Command::Evacuate(arguments) => done(devices::evacuate(session, &arguments)),
+        Command::Jobs(arguments) => done(upkeep::jobs(session, arguments)),
+        Command::Verify(arguments) => verify::verify(session, &arguments),
+        Command::Scrub { pool, waiting } => upkeep::scrub(session, &pool, waiting),
         Command::Compact {
             pool,
             dry_run,
             waiting,
-        } => done(upkeep::compact(&session, &pool, dry_run, waiting)),
+        } => done(upkeep::compact(session, &pool, dry_run, waiting)),
         Command::Ls {
             paths,
             long,
             recursive,
-        } => done(files::ls(&session, &paths, long, recursive)),
-        Command::Cat { paths } => done(files::cat(&session, &paths)),
-        Command::Put { target, sources } => done(files::put(&session, &target, &sources)),
-        Command::Doctor => doctor::run(&session),
+        } => done(files::ls(session, &paths, long, recursive)),
+        Command::Cat { paths } => done(files::cat(session, &paths)),
+        Command::Put { target, sources } => done(files::put(session, &target, &sources)),
+        Command::Doctor => doctor::run(session),
         Command::Demo {
             directory,
             size,

@@ -34,6 +34,7 @@ pub fn mount(
         )
         .as_usage());
     };
+    crate::local_path::check_answers(&session.places, directory)?;
     let real = std::fs::canonicalize(directory).map_err(|error| {
         Failure::new(
             format!("mount '{dataset}' at '{}'", directory.display()),
@@ -70,8 +71,10 @@ fn usual_directory(session: &Session, dataset: &str) -> Result<Option<PathBuf>, 
 fn list(session: &Session) -> Result<(), Failure> {
     let mut rows: Vec<Value> = Vec::new();
     for pool in Registry::new(&session.places).pools()? {
-        if let Some(mut client) = Client::open_running(&session.places, &pool.name)? {
-            rows.extend(client.ask::<Vec<Value>>("mounts", json!({}))?);
+        let client = Client::open_running(&session.places, &pool.name);
+        if let Some(Some(client)) = session.heard(&pool.name, client) {
+            let found = client.one_of_several().ask::<Vec<Value>>("mounts", json!({}));
+            rows.extend(session.heard(&pool.name, found).into_iter().flatten());
         }
     }
     if session.json {
@@ -98,6 +101,7 @@ fn list(session: &Session) -> Result<(), Failure> {
 /// `terrace unmount DIR|DATASET`.
 pub fn unmount(session: &Session, target: &str, force: bool) -> Result<(), Failure> {
     let registry = Registry::new(&session.places);
+    crate::local_path::check_answers(&session.places, Path::new(target))?;
     // A dead mount cannot be looked at: then the name as it was given must do.
     let directory = std::fs::canonicalize(target)
         .or_else(|_| std::path::absolute(target))

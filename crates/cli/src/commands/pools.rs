@@ -5,10 +5,13 @@ use std::{path::PathBuf, process::ExitCode};
 use serde_json::{Value, json};
 use terrace_control::{Failure, RunLock};
 use terrace_device::format_size;
-use terrace_engine::{Engine, OpenOptions, PoolSpec, shortage_in_words};
+use terrace_engine::{Engine, OpenOptions, PoolSpec, lost_device_in_words, shortage_in_words};
 use terrace_pool::PoolState;
 
-use super::{Session, ending, rewind, status::state_in_words};
+use super::{
+    Session, ending, rewind,
+    status::{NOT_ANSWERING, state_in_words},
+};
 use crate::{
     client::Client,
     daemon::{describe_pool, open_pool},
@@ -29,6 +32,7 @@ pub fn run(session: &Session, command: PoolCommand) -> Result<(), Failure> {
             copies,
             options,
             force,
+            dry_run,
             encrypt,
         } => {
             if encrypt {
@@ -38,7 +42,10 @@ pub fn run(session: &Session, command: PoolCommand) -> Result<(), Failure> {
                     "leave --encrypt out, or put the pool on encrypted devices (cryptsetup)",
                 ));
             }
-            create(session, &pool, &tiers, &copies, &options, force)
+            match dry_run {
+                true => plan(session, &pool, &tiers, &copies, &options, force),
+                false => create(session, &pool, &tiers, &copies, &options, force),
+            }
         }
         PoolCommand::List => list(session),
         PoolCommand::Destroy { pool, force, consent } => ending::destroy(session, &pool, force, consent),
@@ -110,55 +117,119 @@ pub fn make(
     options: &[String],
     force: bool,
 ) -> Result<KnownPool, Failure> {
-    check_pool_name(name)?;
     let what = format!("create pool '{name}'");
     let fail = |error: &dyn std::fmt::Display| crate::daemon::failure_of(&what, error);
-    let registry = Registry::new(&session.places);
-    if registry.find(name)?.is_some() {
+    let spec = spec_of(session, name, tiers, copies, options)?;
+    let options = OpenOptions {
+        threads: false,
+        owner: crate::places::own_ids(),
+        ..OpenOptions::default()
+    };
+    let engine = Engine::create(&spec, force, options).map_err(|error| fail(&error))?;
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    engine.log_command("", &format!("terrace {}", words.join(" ")));
+    let known = describe_pool(&engine);
+    engine.close().map_err(|error| fail(&error))?;
+    drop(engine);
+    Registry::new(&session.places).save(&known)?;
+    warn_of(&spec);
+    Ok(known)
+}
+
+/// What is to be made, if a pool of this name can be.
+fn spec_of(
+    session: &Session,
+    name: &str,
+    tiers: &[String],
+    copies: &[String],
+    options: &[String],
+) -> Result<PoolSpec, Failure> {
+    check_pool_name(name)?;
+    let what = format!("create pool '{name}'");
+    if Registry::new(&session.places).find(name)?.is_some() {
         return Err(Failure::new(
             what,
             "this machine knows a pool of this name already",
             format!("choose another name, or run 'terrace pool destroy {name}' first"),
         ));
     }
-    let spec = PoolSpec::parse(name, tiers, copies, options).map_err(|error| fail(&error).as_usage())?;
-    // What was made for a pool that could not be made is not left lying about.
-    let absent: Vec<PathBuf> = spec
+    PoolSpec::parse(name, tiers, copies, options)
+        .map_err(|error| crate::daemon::failure_of(&what, &error).as_usage())
+}
+
+/// What whoever makes a pool should know.
+fn warn_of(spec: &PoolSpec) {
+    let shortage = shortage_in_words(spec.tiers.iter().flat_map(|tier| &tier.devices));
+    let loss = spec
         .tiers
         .iter()
-        .flat_map(|tier| &tier.devices)
-        .map(|device| device.path.clone())
-        .filter(|path| !path.exists())
-        .collect();
-    let made = Engine::create(
-        &spec,
-        force,
-        OpenOptions {
-            threads: false,
-            owner: crate::places::own_ids(),
-            ..OpenOptions::default()
-        },
-    );
-    let engine = match made {
-        Ok(engine) => engine,
-        Err(error) => {
-            for path in absent.iter().filter(|path| path.is_file()) {
-                let _ = std::fs::remove_file(path);
-            }
-            return Err(fail(&error));
-        }
-    };
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    engine.log_command("", &format!("terrace {}", words.join(" ")));
-    let known = describe_pool(&engine);
-    engine.close().map_err(|error| fail(&error))?;
-    drop(engine);
-    registry.save(&known)?;
-    let shortage = shortage_in_words(spec.tiers.iter().flat_map(|tier| &tier.devices));
-    if !shortage.is_empty() {
-        eprintln!("terrace: {shortage}");
+        .filter_map(|tier| lost_device_in_words(&spec.name, &tier.name, tier.copies, tier.devices.len()));
+    for warning in loss.chain([shortage]).filter(|words| !words.is_empty()) {
+        eprintln!("terrace: {warning}");
     }
-    Ok(known)
+}
+
+/// `terrace pool create --dry-run`: what would be made; nothing is changed.
+fn plan(
+    session: &Session,
+    name: &str,
+    tiers: &[String],
+    copies: &[String],
+    options: &[String],
+    force: bool,
+) -> Result<(), Failure> {
+    let spec = spec_of(session, name, tiers, copies, options)?;
+    let planned = Engine::plan(&spec, force)
+        .map_err(|error| crate::daemon::failure_of(&format!("create pool '{name}'"), &error))?;
+    let mut planned = planned.into_iter();
+    let mut rows = Vec::new();
+    for tier in &spec.tiers {
+        let devices: Vec<_> = planned.by_ref().take(tier.devices.len()).collect();
+        let size_bytes: u64 = devices.iter().map(|device| device.size_bytes).sum();
+        let devices: Vec<Value> = devices
+            .iter()
+            .map(|device| {
+                json!({
+                    "path": device.path, "size_bytes": device.size_bytes, "made": device.is_made,
+                    "overwrites": device.overwrites,
+                })
+            })
+            .collect();
+        rows.push(json!({
+            "name": tier.name, "copies": tier.copies, "size_bytes": size_bytes, "devices": devices,
+        }));
+    }
+    if session.json {
+        return output::json(&json!({ "name": name, "dry_run": true, "tiers": rows }));
+    }
+    for tier in &rows {
+        let copies = match tier["copies"].as_u64() {
+            Some(copies @ 2..) => format!(", {copies} copies"),
+            _ => String::new(),
+        };
+        output::line(&format!(
+            "tier '{}': {}{copies}",
+            tier["name"].as_str().unwrap_or_default(),
+            format_size(tier["size_bytes"].as_u64().unwrap_or(0))
+        ))?;
+        for device in tier["devices"].as_array().into_iter().flatten() {
+            output::line(&format!("  {}", joining_in_words(device)))?;
+        }
+    }
+    warn_of(&spec);
+    output::line(&format!("pool '{name}' could be made; nothing was changed"))
+}
+
+/// A device that would join: its size, and what becomes of what is there.
+pub fn joining_in_words(device: &Value) -> String {
+    let path = device["path"].as_str().unwrap_or_default();
+    let size = format_size(device["size_bytes"].as_u64().unwrap_or(0));
+    let overwrites = device["overwrites"].as_str().unwrap_or_default();
+    match (device["made"] == json!(true), overwrites.is_empty()) {
+        (true, _) => format!("{path} ({size}) would be made"),
+        (false, true) => format!("{path} ({size}) would be used"),
+        (false, false) => format!("{path} ({size}) would be overwritten (it holds {overwrites})"),
+    }
 }
 
 fn list(session: &Session) -> Result<(), Failure> {
@@ -198,19 +269,24 @@ fn list(session: &Session) -> Result<(), Failure> {
 /// What `pool list` shows; asks a running daemon and starts none. What is noted of a pool may be older than it: a device leaves
 /// when the job that empties it is done.
 pub fn pool_row(session: &Session, known: &KnownPool) -> Value {
-    let status = Client::open_running(&session.places, &known.name)
-        .ok()
-        .flatten()
-        .and_then(|mut client| client.call("status", json!({})).ok());
-    match status {
+    let status = Client::open_running(&session.places, &known.name).and_then(|client| match client {
+        Some(client) => client.one_of_several().call("status", json!({})).map(Some),
+        None => Ok(None),
+    });
+    let silent = status.is_err();
+    match session.heard(&known.name, status).flatten() {
         Some(status) => json!({
             "name": known.name, "id": known.id, "state": status["state"], "daemon_pid": status["daemon_pid"],
             "size_bytes": status["size_bytes"], "used_bytes": status["used_bytes"], "devices": devices_in(&status),
         }),
-        None => json!({
-            "name": known.name, "id": known.id, "state": "stopped", "daemon_pid": null,
-            "size_bytes": known.size_bytes, "used_bytes": known.used_bytes, "devices": known.devices,
-        }),
+        None => {
+            let holder = RunLock::holder(&session.places.lock_file(&known.name)).filter(|_| silent);
+            json!({
+                "name": known.name, "id": known.id, "state": if silent { NOT_ANSWERING } else { "stopped" },
+                "daemon_pid": holder.map(|holder| holder.pid),
+                "size_bytes": known.size_bytes, "used_bytes": known.used_bytes, "devices": known.devices,
+            })
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which pools a command is about: the one that it names, which is started, or all that run.
 //!
-//! Invariant: a command that names no pool starts none; the pools that it passes over are named on standard error.
+//! Invariants: a command that names no pool starts none; the pools that it passes over are named on standard error; one whose daemon
+//! does not answer keeps nobody from seeing the others.
 
 use terrace_control::Failure;
 
@@ -62,16 +63,32 @@ pub fn running_pools_of(session: &Session, pool: Option<&str>) -> Result<Running
         stopped: Vec::new(),
     };
     for known in chosen_pools(session, pool)? {
-        let client = match pool {
-            Some(_) => Some(Client::open(&session.places, &known.name)?),
-            None => Client::open_running(&session.places, &known.name)?,
-        };
-        match client {
-            Some(client) => pools.running.push((known, client)),
-            None => pools.stopped.push(known.name),
+        if pool.is_some() {
+            let client = Client::open(&session.places, &known.name)?;
+            pools.running.push((known, client));
+            continue;
+        }
+        let client = Client::open_running(&session.places, &known.name);
+        match session.heard(&known.name, client) {
+            Some(Some(client)) => pools.running.push((known, client.one_of_several())),
+            Some(None) => pools.stopped.push(known.name),
+            None => {}
         }
     }
     Ok(pools)
+}
+
+/// What a pool answered; nothing of one that does not, if nobody named it: the others are shown.
+pub fn answered<T>(
+    session: &Session,
+    named: Option<&str>,
+    pool: &str,
+    answer: Result<T, Failure>,
+) -> Result<Option<T>, Failure> {
+    match named {
+        Some(_) => answer.map(Some),
+        None => Ok(session.heard(pool, answer)),
+    }
 }
 
 /// The same; which ones are left out is said.

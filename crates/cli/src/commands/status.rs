@@ -3,7 +3,7 @@
 //! Invariants: a look at all pools starts none; a stopped pool is shown as it was when last seen.
 
 use serde_json::{Value, json};
-use terrace_control::Failure;
+use terrace_control::{Failure, RunLock};
 use terrace_device::format_size;
 use terrace_engine::{SCRUB_JOB, ScrubStatus, Status, rfc3339};
 
@@ -25,13 +25,21 @@ pub fn status(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
     let mut rows: Vec<Value> = Vec::new();
     for known in &pools {
         // Who names a pool wants it; a look at all of them starts none.
-        let client = match pool {
-            Some(_) => Some(Client::open(&session.places, &known.name)?),
-            None => Client::open_running(&session.places, &known.name)?,
-        };
-        rows.push(match client {
-            Some(mut client) => client.call("status", json!({}))?,
-            None => stopped(session, known)?,
+        if pool.is_some() {
+            rows.push(Client::open(&session.places, &known.name)?.call("status", json!({}))?);
+            continue;
+        }
+        let answer = Client::open_running(&session.places, &known.name).and_then(|client| match client {
+            Some(client) => client.one_of_several().call("status", json!({})),
+            None => stopped(session, known),
+        });
+        rows.push(match answer {
+            Ok(row) => row,
+            Err(failure) => {
+                let row = not_answering(session, known, &failure)?;
+                session.heard::<()>(&known.name, Err(failure));
+                row
+            }
         });
     }
     if session.json {
@@ -56,6 +64,27 @@ pub fn status(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// The state of a pool whose daemon gives no answer.
+pub const NOT_ANSWERING: &str = "not answering";
+
+/// What is known of a pool whose daemon gives no answer, in the form of a status.
+fn not_answering(session: &Session, known: &KnownPool, failure: &Failure) -> Result<Value, Failure> {
+    let holder = RunLock::holder(&session.places.lock_file(&known.name));
+    let status = Status {
+        pool: known.name.clone(),
+        pool_id: known.id.clone(),
+        state: NOT_ANSWERING.into(),
+        state_detail: format!("{}; {}", failure.why, failure.remedy),
+        daemon_pid: holder.map_or(0, |holder| holder.pid),
+        size_bytes: known.size_bytes,
+        used_bytes: known.used_bytes,
+        format_version: known.format_version,
+        newest_format_version: terrace_engine::FORMAT_NEWEST.into(),
+        ..Status::default()
+    };
+    serde_json::to_value(status).map_err(|error| Failure::new("print as JSON", error, ""))
 }
 
 /// What is known of a pool that nobody holds, in the form of a status.
@@ -146,7 +175,7 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
             ),
         )?;
     }
-    if status.daemon_pid == 0 {
+    if status.daemon_pid == 0 || status.state == NOT_ANSWERING {
         return line(
             "space",
             format!("{} used of {}", size(status.used_bytes), size(status.size_bytes)),
@@ -244,6 +273,13 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
             "migration",
             format!("off: nothing moves between tiers until {on}"),
         )?;
+    }
+    for tier in status
+        .tiers
+        .iter()
+        .filter(|tier| !tier.lost_device_detail.is_empty())
+    {
+        line("one copy", tier.lost_device_detail.clone())?;
     }
     output::line("")?;
     let mut rows = Vec::new();

@@ -125,7 +125,14 @@ fn look(session: &Session, pools: &[KnownPool], named: bool) -> Result<Looks, Fa
             true => Client::open(&session.places, &known.name).map(Some),
             false => Client::open_running(&session.places, &known.name),
         };
-        looks.push(match open()? {
+        let opened = match named {
+            true => open()?,
+            false => match session.heard(&known.name, open()) {
+                Some(opened) => opened,
+                None => continue,
+            },
+        };
+        looks.push(match opened {
             Some(mut client) => {
                 let status = client.ask("status", json!({}))?;
                 let again = || {

@@ -24,9 +24,16 @@ pub fn run(session: &Session, pool: Option<&str>, consent: Consent) -> Result<()
 fn list(session: &Session) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for known in chosen_pools(session, None)? {
-        let running = Client::open_running(&session.places, &known.name)?;
-        let version = match running {
-            Some(mut client) => client.call("format", json!({}))?["format_version"].clone(),
+        let running = Client::open_running(&session.places, &known.name);
+        let version = match session.heard(&known.name, running).flatten() {
+            Some(client) => {
+                let answer = client.one_of_several().call("format", json!({}));
+                let answer = session.heard(&known.name, answer);
+                answer.map_or_else(
+                    || json!(known.format_version),
+                    |answer| answer["format_version"].clone(),
+                )
+            }
             None => json!(known.format_version),
         };
         rows.push(json!({

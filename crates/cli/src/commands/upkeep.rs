@@ -12,7 +12,7 @@ use terrace_engine::{JobStatus, SCRUB_JOB, ScrubStatus};
 
 use super::{
     Session, logged,
-    running::{RunningPools, names_in_words, running_pools, running_pools_of},
+    running::{RunningPools, answered, names_in_words, running_pools, running_pools_of},
 };
 use crate::{
     client::{Client, decode},
@@ -137,7 +137,10 @@ fn list(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
     let mut rows: Vec<Value> = Vec::new();
     let mut table = Vec::new();
     for (known, mut client) in running_pools(session, pool)? {
-        let jobs: Vec<JobStatus> = client.ask("jobs", json!({}))?;
+        let jobs = client.ask::<Vec<JobStatus>>("jobs", json!({}));
+        let Some(jobs) = answered(session, pool, &known.name, jobs)? else {
+            continue;
+        };
         for job in jobs {
             let percent = match job.total_bytes {
                 // Nothing to do, or not known yet how much.

@@ -1,6 +1,6 @@
 //! `terrace where`: on which tiers a file or dataset lies, and why; and what dataset a local path belongs to.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
@@ -53,6 +53,7 @@ pub fn dataset_path(session: &Session, path: &str) -> Result<String, Failure> {
     {
         return Ok(path.to_owned());
     }
+    crate::local_path::check_answers(&session.places, Path::new(path))?;
     let what = format!("find '{path}'");
     let absolute = std::fs::canonicalize(path).map_err(|error| {
         Failure::new(

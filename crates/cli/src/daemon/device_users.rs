@@ -3,63 +3,12 @@
 //! Invariants: looks only, changes nothing; what cannot be read is taken as unused, except that a device which the
 //! kernel itself holds for somebody is always in use.
 
-use std::{
-    fs,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
-    path::{Path, PathBuf},
-};
+use std::{fs, os::unix::fs::OpenOptionsExt, path::Path};
+
+use terrace_device::{holders_of, partitions_of};
 
 /// Most users that are named.
 const NAMED_MAX: usize = 4;
-
-/// What keeps `device`, or a partition of it, until somebody acts: mounts, swap, devices on top of it. In words; none if
-/// it is free.
-pub fn holders_of(device: &Path) -> Vec<String> {
-    let mut holders = direct_holders_of(device);
-    for partition in partitions_of(device) {
-        holders.extend(direct_holders_of(&partition));
-    }
-    holders
-}
-
-fn partitions_of(device: &Path) -> Vec<PathBuf> {
-    let name = device.file_name().unwrap_or_default();
-    let entries = fs::read_dir(Path::new("/sys/block").join(name));
-    let parts = entries.into_iter().flatten().flatten();
-    parts
-        .filter(|entry| entry.path().join("partition").exists())
-        .map(|entry| Path::new("/dev").join(entry.file_name()))
-        .collect()
-}
-
-fn direct_holders_of(device: &Path) -> Vec<String> {
-    let Ok(metadata) = fs::metadata(device) else {
-        return Vec::new();
-    };
-    let number = (
-        rustix::fs::major(metadata.rdev()),
-        rustix::fs::minor(metadata.rdev()),
-    );
-    let mut holders = Vec::new();
-    for mount in terrace_fuse::mounts().unwrap_or_default() {
-        if mount.device == number || Path::new(&mount.source) == device {
-            holders.push(format!("mounted on '{}'", mount.directory.display()));
-        }
-    }
-    let name = device.file_name().unwrap_or_default();
-    let above = Path::new("/sys/class/block").join(name).join("holders");
-    for holder in fs::read_dir(above).into_iter().flatten().flatten() {
-        holders.push(format!("part of '/dev/{}'", holder.file_name().display()));
-    }
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    if swaps
-        .lines()
-        .any(|line| line.split_ascii_whitespace().next().map(Path::new) == Some(device))
-    {
-        holders.push("swap space".into());
-    }
-    holders
-}
 
 /// All users of `device` in words, the first of them; none if it is free.
 pub fn users_of(device: &Path) -> Vec<String> {

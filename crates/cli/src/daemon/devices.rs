@@ -42,7 +42,7 @@ impl Daemon {
             let rows = plan.iter().zip(&specs).map(|(device, spec)| {
                 json!({
                     "path": device.path, "size_bytes": device.size_bytes, "made": device.is_made,
-                    "warning": shortage_in_words([spec]),
+                    "overwrites": device.overwrites, "warning": shortage_in_words([spec]),
                 })
             });
             return Ok(Value::Array(rows.collect()));
@@ -334,6 +334,9 @@ fn plan_json(plan: &LeavingPlan, state: &str) -> Value {
     json!({
         "path": plan.path, "tier": plan.tier, "live_bytes": plan.live_bytes, "room_bytes": plan.room_bytes,
         "obstacle": plan.obstacle, "warning": plan.warning, "loses": plan.loses, "state": state,
+        "new": plan.joining.as_ref().map(|device| json!({
+            "path": device.path, "size_bytes": device.size_bytes, "made": device.is_made, "overwrites": device.overwrites,
+        })),
     })
 }
 

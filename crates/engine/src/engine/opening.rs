@@ -12,40 +12,65 @@ use parking_lot::Mutex;
 use terrace_cache::Budget;
 use terrace_chunk::ChunkStore;
 use terrace_dataset::{Datasets, Environment};
-use terrace_device::{Device, DeviceSpec, MemoryDevice};
+use terrace_device::{Device, MemoryDevice};
 use terrace_mover::Mover;
 use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
 use terrace_store::Store;
 
 use super::Engine;
 use crate::{
-    EngineError, OpenOptions, PoolSpec, alarms::Alarms, devices::refuse_member, journal::Journal,
-    leaving::Leaving, met::Met, properties, report::given_up_in_words, resilver::Resilvering, scrub::Scrub,
+    EngineError, OpenOptions, PoolSpec,
+    alarms::Alarms,
+    devices::{Joining, JoiningDevice, by_tier, undo},
+    journal::Journal,
+    leaving::Leaving,
+    met::Met,
+    properties,
+    report::given_up_in_words,
+    resilver::Resilvering,
+    scrub::Scrub,
     workers::Workers,
 };
 
 impl Engine {
-    /// Makes a pool: opens or makes the devices of the spec, labels them, and opens it. Devices that hold a pool are
-    /// refused unless `force` is set.
+    /// Makes a pool: opens or makes the devices of the spec, labels them, and opens it. Devices that hold anything are
+    /// refused unless `force` is set, before any of them is touched.
     ///
     /// # Errors
     /// `Invalid` for a spec that makes no sense, `Device` and `Pool` for what the devices say.
     pub fn create(spec: &PoolSpec, force: bool, options: OpenOptions) -> Result<Arc<Self>, EngineError> {
-        for device in spec.tiers.iter().flat_map(|tier| &tier.devices) {
-            refuse_member(device, force)?;
+        let joining = Self::plan_creating(spec, force)?;
+        Self::rehearse(spec, &joining.devices())?;
+        let made = joining.make()?;
+        let tiers = by_tier(&made, spec.tiers.iter().map(|tier| tier.devices.len()));
+        let created = Self::create_with(spec, tiers, force, options);
+        if created.is_err() {
+            undo(made);
         }
-        Self::rehearse(spec)?;
-        let tiers = spec.tiers.iter().map(|tier| {
-            let devices = tier.devices.iter().map(DeviceSpec::create);
-            devices.collect::<Result<Vec<_>, _>>()
-        });
-        let tiers = tiers.collect::<Result<Vec<_>, _>>()?;
-        Self::create_with(spec, tiers, force, options)
+        created
+    }
+
+    /// What [`create`](Self::create) would make devices of, in the order of the spec; nothing is made or changed.
+    ///
+    /// # Errors
+    /// As `create`, as far as the devices go.
+    pub fn plan(spec: &PoolSpec, force: bool) -> Result<Vec<JoiningDevice>, EngineError> {
+        let planned = Self::plan_creating(spec, force)?.devices();
+        Self::rehearse(spec, &planned)?;
+        Ok(planned)
+    }
+
+    fn plan_creating(spec: &PoolSpec, force: bool) -> Result<Joining, EngineError> {
+        let joining = Joining::of(spec.tiers.iter().flat_map(|tier| &tier.devices), force)?;
+        for device in joining.devices() {
+            terrace_pool::check_device_size(&device.path, device.size_bytes)?;
+        }
+        Ok(joining)
     }
 
     /// Makes the pool in memory, where it has properties of datasets: what it has no room for is known once it is made, and then
     /// what was on the devices is lost.
-    fn rehearse(spec: &PoolSpec) -> Result<(), EngineError> {
+    fn rehearse(spec: &PoolSpec, planned: &[JoiningDevice]) -> Result<(), EngineError> {
         if spec
             .properties
             .keys()
@@ -54,11 +79,14 @@ impl Engine {
             return Ok(());
         }
         let mut tiers = Vec::new();
+        let mut planned = planned.iter();
         for tier in &spec.tiers {
             let mut devices: Vec<Arc<dyn Device>> = Vec::new();
-            for device in &tier.devices {
-                let path = device.path.display().to_string();
-                devices.push(Arc::new(MemoryDevice::new(path, device.plan()?)));
+            for device in planned.by_ref().take(tier.devices.len()) {
+                devices.push(Arc::new(MemoryDevice::new(
+                    device.path.clone(),
+                    device.size_bytes,
+                )));
             }
             tiers.push(devices);
         }

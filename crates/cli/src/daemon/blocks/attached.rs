@@ -12,14 +12,12 @@ use std::{
 use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_dataset::{At, BlockDevice, PastVolume, ReadOnly, View, Volume};
+use terrace_device::holders_of;
 use terrace_engine::Engine;
 use terrace_fuse::{Content, VolumeFile};
 
 use super::{
-    super::{
-        answers::failed,
-        device_users::{holders_of, users_of},
-    },
+    super::{answers::failed, device_users::users_of},
     device_names::{link_of, make_link, remove_link},
     loop_face::LoopFace,
     ublk_face::{UblkFace, clear_ublk_remains},
