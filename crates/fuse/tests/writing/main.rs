@@ -6,6 +6,7 @@
 mod attributes;
 mod content;
 mod data;
+mod handles;
 mod names;
 #[allow(dead_code)]
 #[path = "../support/mod.rs"]
