@@ -17,6 +17,7 @@ mod live_rules;
 mod region;
 #[path = "relayout/main.rs"]
 mod relayout;
+mod rename_atomicity;
 mod shared_blocks;
 mod stuck_dataset;
 mod volume_ladder;
