@@ -5,6 +5,7 @@ use terrace_dataset::{AllocateMode, SeekTarget};
 use super::{Errno, Server};
 use crate::{
     credentials::KERNEL,
+    nodes::VIRTUAL,
     protocol::{Header, ReplyBuffer, Request, WRITE_KILL_SUIDGID},
 };
 
@@ -22,7 +23,11 @@ impl Server {
     ) -> Result<(), Errno> {
         let place = self.place(node)?;
         let (tree, object) = place.object(self.tree.as_ref()).ok_or(Errno(libc::EISDIR))?;
-        let length = tree.read_for(process, object, offset, reply.extend(size as usize))?;
+        let buffer = reply.extend(size as usize);
+        let length = match self.modes.keeps_access_times() {
+            true => tree.read_for(process, object, offset, buffer)?,
+            false => tree.read_unnoted(process, object, offset, buffer)?,
+        };
         reply.truncate(length);
         Ok(())
     }
@@ -62,7 +67,9 @@ impl Server {
         let Ok((live, object)) = self.live(header.node) else {
             return false;
         };
-        let is_plain = flags & libc::O_DSYNC as u32 == 0 && write_flags & WRITE_KILL_SUIDGID == 0;
+        let is_plain = flags & libc::O_DSYNC as u32 == 0
+            && write_flags & WRITE_KILL_SUIDGID == 0
+            && !self.modes.is_sync();
         let done = is_plain && live.write_at_once(object, offset, data);
         if done {
             self.nodes.outdate(header.node);
@@ -72,10 +79,11 @@ impl Server {
     }
 
     pub(super) fn fsync(&self, node: u64) -> Result<(), Errno> {
-        match self.live(node) {
-            Ok((live, object)) => Ok(live.sync(object)?),
+        match &self.live {
+            // Also where no changes are taken any more: there may have been some.
+            Some(live) if node & VIRTUAL == 0 => Ok(live.sync(node)?),
             // What cannot change is durable already.
-            Err(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 
