@@ -88,6 +88,13 @@ for what in "$@"; do
         need qemu-img qemu-utils
         need nbdcopy libnbd-bin
         need openssl openssl
+        need python3 python3
+        # Where a package starts its service at once, an NFS server of the machine's would be too much for a test.
+        if [ ! -d /run/systemd/system ]; then
+            need ganesha.nfsd nfs-ganesha
+            need ganesha.nfsd nfs-ganesha-vfs
+            need nfs-cat libnfs-utils
+        fi
         ;;
     bench)
         need fusermount3 fuse3

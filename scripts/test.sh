@@ -92,7 +92,11 @@ stage_mount() {
         skipped 1 "mount: terrace has no commands yet"
         return
     fi
-    scripts/mount-test.sh "$TERRACE" && scripts/power-cut.sh "$TERRACE" 4
+    local status=0
+    scripts/mount-test.sh "$TERRACE" && scripts/power-cut.sh "$TERRACE" 4 || status=1
+    scripts/overlay-test.sh "$TERRACE" || status=1
+    scripts/nfs-test.sh "$TERRACE" || status=1
+    return "$status"
 }
 
 # What cannot be attached here is skipped by the script, case by case: NBD needs neither root nor FUSE.
@@ -135,6 +139,6 @@ began=$SECONDS
 timeout 900 scripts/install-deps.sh build test
 fetch
 printf -- '-- %d s\n' $((SECONDS - began))
-limit_of() { case "$1" in format) echo 120 ;; lint) echo 1200 ;; deny) echo 300 ;; unit) echo 2000 ;; mount) echo 600 ;; volume) echo 400 ;; pjdfstest) echo 400 ;; sim) echo 700 ;; esac; }
+limit_of() { case "$1" in format) echo 120 ;; lint) echo 1200 ;; deny) echo 300 ;; unit) echo 2000 ;; mount) echo 900 ;; volume) echo 400 ;; pjdfstest) echo 400 ;; sim) echo 700 ;; esac; }
 for stage in "$@"; do run_stage "$stage" "$(limit_of "$stage")"; done
 finish

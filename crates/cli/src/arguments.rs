@@ -95,13 +95,22 @@ pub enum Command {
         note: String,
     },
     /// Mount a filesystem, or a snapshot of it (DATASET@NAME), on a directory
+    ///
+    /// Options: ro and rw; at=TIME|@SNAPSHOT|CHECKPOINT, a past state; remount, which changes the others of a mount that
+    /// is there; allow_other (root's mounts have it); nosuid, nodev, noexec, nosymfollow; noatime (with the property
+    /// atime=on, reads leave access times alone); sync (every change is durable before it returns), dirsync (changes of
+    /// names are); lazytime, silent; context=… and its like where SELinux is active; ring=off (not through io_uring).
+    /// nodiratime, relatime and strictatime are taken and shown: access times follow the rule of relatime, and those of
+    /// directories no reads. default_permissions is always so. mand is taken and has no effect, as Linux has no
+    /// mandatory locks. defaults, auto, noauto, nofail, _netdev, user, users, owner, group, x-… and comment=… are for
+    /// who reads fstab; user and users bring nosuid, nodev and noexec, owner and group the first two.
     Mount {
         /// The filesystem
         dataset: Option<String>,
         /// An existing directory; that of the property 'mountpoint' if left out
         directory: Option<PathBuf>,
-        /// ro, at=TIME|@SNAPSHOT|CHECKPOINT, allow_other, nosuid, nodev, noexec, noatime, ring=off (not through io_uring)
-        #[arg(short, value_name = "OPTION[,OPTION…]", value_delimiter = ',')]
+        /// ro, at=TIME|@SNAPSHOT|CHECKPOINT, remount, sync, noatime and what else mount(8) knows (see below)
+        #[arg(short, value_name = "OPTION[,OPTION…]")]
         options: Vec<String>,
     },
     /// Unmount a filesystem

@@ -5,7 +5,7 @@ use crate::inode::{FileKind, Time};
 /// What `stat` shows of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attributes {
-    /// Number, 1 for the root directory; never used twice.
+    /// Number, 1 for the root directory; used twice only as [`generation`] says.
     pub object: u64,
     /// Type.
     pub kind: FileKind,
@@ -31,8 +31,19 @@ pub struct Attributes {
     pub created: Time,
     /// Device number of a device node.
     pub device: u32,
-    /// Always 1: object numbers are not used twice.
-    pub generation: u64,
+    /// Tells apart two objects that had the same number ([`generation`]).
+    pub generation: u32,
+}
+
+/// The generation of an object, from the time at which it was made: kept for as long as it lives, wherever its record
+/// goes. A number is given again only if a crash took the object that had it before its first commit; without a
+/// generation a file handle from before the crash would then open another file. Never 0.
+pub(crate) fn generation(created: Time) -> u32 {
+    // The finalizer of SplitMix64.
+    let mut mixed = created.as_nanos() as u64;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((mixed >> 32) as u32).max(1)
 }
 
 /// A time to set.

@@ -34,6 +34,22 @@ pub enum RenameMode {
     NoReplace,
     /// Both must exist and change places (RENAME_EXCHANGE).
     Exchange,
+    /// Replaces it and leaves a whiteout, a character device 0:0, where the name was (RENAME_WHITEOUT).
+    Whiteout,
+    /// The same; `Exists` if there is a target (RENAME_WHITEOUT with RENAME_NOREPLACE).
+    WhiteoutNoReplace,
+}
+
+impl RenameMode {
+    /// Whether a whiteout takes the place of the old name.
+    pub fn leaves_whiteout(self) -> bool {
+        matches!(self, Self::Whiteout | Self::WhiteoutNoReplace)
+    }
+
+    /// Whether there may be no target.
+    pub fn keeps_target(self) -> bool {
+        matches!(self, Self::NoReplace | Self::WhiteoutNoReplace)
+    }
 }
 
 /// What `allocate` does.
@@ -114,6 +130,8 @@ impl Filesystem {
     ) -> Result<Attributes, FsError> {
         match kind {
             FileKind::Directory | FileKind::SymbolicLink | FileKind::Volume => return Err(FsError::Invalid),
+            // A whiteout opens nothing, and anybody may make one.
+            FileKind::CharacterDevice if device == 0 => {}
             FileKind::BlockDevice | FileKind::CharacterDevice if !context.trusted && !context.is_root() => {
                 return Err(FsError::NotPermitted);
             }
@@ -185,7 +203,8 @@ impl Filesystem {
         self.live.remove_dir(context, dir, name)
     }
 
-    /// Renames; returns what was replaced, as it is afterwards (with `links` 0 held for a trusted context).
+    /// Renames; returns what was replaced, as it is afterwards (with `links` 0 held for a trusted context). A whiteout is
+    /// the caller's, who needs no right to make devices for it.
     pub fn rename(
         &self,
         context: &Context,
@@ -602,6 +621,18 @@ impl Tree for Filesystem {
 
     fn read(&self, object: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
         self.read_for(0, object, offset, buffer)
+    }
+
+    fn read_unnoted(
+        &self,
+        process: u32,
+        object: u64,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, FsError> {
+        let object = self.live.object(object)?;
+        content(&object)?;
+        self.live.read_object_for(Some(process), &object, offset, buffer)
     }
 
     fn read_for(&self, process: u32, object: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {

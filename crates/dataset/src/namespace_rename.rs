@@ -1,9 +1,11 @@
-//! Names: rename, with NOREPLACE and EXCHANGE.
+//! Names: rename, with NOREPLACE, EXCHANGE and WHITEOUT.
 //!
-//! Invariants: one passage of the gate, so atomic; the new name appears before the old one goes; a directory never
-//! becomes its own ancestor, because renames between directories are made one at a time and look at the whole way up.
+//! Invariants: one passage of the gate, and the states of both directories locked, so atomic also for who looks; of a
+//! whiteout (overlayfs: a name of a lower layer that is gone) nothing is seen before; a directory never becomes its own ancestor, because renames between directories are made one at a time and look at the whole way up.
 
 use std::sync::Arc;
+
+use parking_lot::MutexGuard;
 
 use crate::{
     attributes::Attributes,
@@ -14,15 +16,52 @@ use crate::{
     filesystem::RenameMode,
     inode::FileKind,
     live::{LiveDataset, OfReserve},
-    namespace::{added, check_name, removed},
+    namespace::{NewObject, added, check_name, removed},
     namespace_remove::lock_all,
-    object::Object,
+    object::{Object, State},
     tree::{ACCESS_EXECUTE, ACCESS_WRITE, ROOT},
     versions::Old,
 };
 
 /// Directories above one another at most; more means that records are damaged.
 const DEPTH_MAX: usize = 1 << 20;
+
+/// What overlayfs and the kernel's other filesystems make.
+const WHITEOUT: NewObject<'_> = NewObject {
+    kind: FileKind::CharacterDevice,
+    mode: 0,
+    device: 0,
+    target: &[],
+};
+
+/// The states of both directories of a rename, locked together, so that who looks sees the names as they were or as they
+/// will be: never one object under both names that change places. In the order of their numbers.
+struct Both<'a> {
+    first: MutexGuard<'a, State>,
+    /// Its number too; `None` if both are one directory.
+    second: Option<(u64, MutexGuard<'a, State>)>,
+}
+
+impl<'a> Both<'a> {
+    fn lock(one: &'a Object, other: &'a Object) -> Self {
+        let (first, second) = match one.number <= other.number {
+            true => (one, other),
+            false => (other, one),
+        };
+        Self {
+            first: first.state.lock(),
+            second: (first.number != second.number).then(|| (second.number, second.state.lock())),
+        }
+    }
+
+    /// Of one of the two.
+    fn of(&mut self, directory: &Object) -> &mut State {
+        match &mut self.second {
+            Some((number, state)) if *number == directory.number => state,
+            _ => &mut self.first,
+        }
+    }
+}
 
 /// One end of a rename.
 struct End<'a> {
@@ -50,7 +89,10 @@ impl LiveDataset {
             })?;
         }
         let (old_dir, new_dir) = (self.directory(from.0)?, self.directory(to.0)?);
-        self.take_metadata_always(4, OfReserve::Changes)?;
+        match mode.leaves_whiteout() {
+            true => self.take_metadata(6)?,
+            false => self.take_metadata_always(4, OfReserve::Changes)?,
+        }
         let replaced = {
             let _one = (old_dir.number != new_dir.number).then(|| self.rename.lock());
             let (old, new) = (
@@ -99,9 +141,9 @@ impl LiveDataset {
         if target != seen {
             return Ok(None);
         }
-        match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
-            (RenameMode::Exchange, None) => return Err(FsError::NotFound),
+        match target {
+            Some(_) if mode.keeps_target() => return Err(FsError::Exists),
+            None if mode == RenameMode::Exchange => return Err(FsError::NotFound),
             _ => {}
         }
         let moved = self.victim(context, old.directory, source)?;
@@ -161,12 +203,16 @@ impl LiveDataset {
                 _ => {}
             }
         }
+        let whiteout = match mode.leaves_whiteout() {
+            true => Some(self.prepare(context, old.directory, &WHITEOUT)?),
+            false => None,
+        };
         Ok(Some(self.replace(
             context,
             old,
             new,
             (source, &moved),
-            other.as_ref(),
+            (other.as_ref(), whiteout.as_ref()),
         )?))
     }
 
@@ -176,30 +222,31 @@ impl LiveDataset {
         old: &End<'_>,
         new: &End<'_>,
         (source, moved): (Target, &Arc<Object>),
-        victim: Option<&Arc<Object>>,
+        (victim, whiteout): (Option<&Arc<Object>>, Option<&Arc<Object>>),
     ) -> Result<Option<Attributes>, FsError> {
         let (old_key, new_key) = (NameKey::new(old.name), NameKey::new(new.name));
         let now = self.now();
         let is_directory = source.kind == FileKind::Directory;
         let crossing = old.directory.number != new.directory.number;
+        let recorded = match victim {
+            Some(_) => Old::Unknown,
+            None => Old::Absent,
+        };
         let _gate = self.enter();
         {
-            let mut state = new.directory.state.lock();
+            let mut both = Both::lock(old.directory, new.directory);
+            let state = both.of(new.directory);
             if state.inode.links == 0 {
                 return Err(FsError::NotFound);
             }
             file_flags::may_gain_names(&state.inode)?;
-            let recorded = if victim.is_some() {
-                Old::Unknown
-            } else {
-                Old::Absent
-            };
+            let left = whiteout.map(|whiteout| self.place_whiteout(whiteout));
             if let Some(entries) = &mut state.entries {
                 entries.change(new_key, Some(source), recorded);
             }
-            added(&mut state, now);
+            added(state, now);
             if let Some(victim) = victim {
-                removed(&mut state, now);
+                removed(state, now);
                 if victim.kind == FileKind::Directory {
                     state.inode.links = state.inode.links.saturating_sub(1);
                 }
@@ -207,21 +254,34 @@ impl LiveDataset {
             if is_directory && crossing {
                 state.inode.links = state.inode.links.saturating_add(1);
             }
-            self.mark_inode(new.directory, &mut state);
-        }
-        {
-            let mut state = old.directory.state.lock();
+            self.mark_inode(new.directory, state);
+            let state = both.of(old.directory);
             if let Some(entries) = &mut state.entries {
-                entries.change(old_key, None, Old::Unknown);
+                entries.change(old_key, left, Old::Unknown);
             }
-            removed(&mut state, now);
+            removed(state, now);
+            if left.is_some() {
+                added(state, now);
+            }
             if is_directory && crossing {
                 state.inode.links = state.inode.links.saturating_sub(1);
             }
-            self.mark_inode(old.directory, &mut state);
+            self.mark_inode(old.directory, state);
         }
         self.moved_to(moved, new.directory.number, now);
         Ok(victim.map(|victim| self.unlink(context, victim, now)))
+    }
+
+    /// Has the object that takes the place of the old name. The gate is held.
+    fn place_whiteout(&self, whiteout: &Arc<Object>) -> Target {
+        let mut state = whiteout.state.lock();
+        state.inode.links = 1;
+        self.mark_inode(whiteout, &mut state);
+        self.objects.insert((whiteout.number, 0), whiteout.clone());
+        Target {
+            object: whiteout.number,
+            kind: whiteout.kind,
+        }
     }
 
     fn exchange(
@@ -237,11 +297,12 @@ impl LiveDataset {
         let difference =
             i64::from(source.kind == FileKind::Directory) - i64::from(target.kind == FileKind::Directory);
         let _gate = self.enter();
+        let mut both = Both::lock(old.directory, new.directory);
         for (end, key, becomes, links) in [
             (new, new_key, source, difference),
             (old, old_key, target, -difference),
         ] {
-            let mut state = end.directory.state.lock();
+            let state = both.of(end.directory);
             if let Some(entries) = &mut state.entries {
                 entries.change(key, Some(becomes), Old::Unknown);
             }
@@ -250,8 +311,9 @@ impl LiveDataset {
             if crossing {
                 state.inode.links = state.inode.links.saturating_add_signed(links as i32);
             }
-            self.mark_inode(end.directory, &mut state);
+            self.mark_inode(end.directory, state);
         }
+        drop(both);
         self.moved_to(moved, new.directory.number, now);
         self.moved_to(other, old.directory.number, now);
         Ok(())

@@ -3,14 +3,14 @@
 //! Invariants: `inode_lock` orders changes of one object and may be held across I/O; `state` is locked briefly and
 //! never across I/O. Every change is made under the dataset's gate (shared), a freeze takes the gate exclusively; so a
 //! freeze sees each operation wholly or not at all. Locks are taken in this order: inode locks (by object number),
-//! gate, one state at a time.
+//! gate, one state at a time (two directories of a rename: by object number).
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
-    attributes::Attributes,
+    attributes::{Attributes, generation},
     clock_map::Cached,
     directory::Entries,
     inode::{FileKind, InodeRecord},
@@ -125,7 +125,7 @@ impl State {
             changed: inode.changed,
             created: inode.created,
             device: inode.device,
-            generation: 1,
+            generation: generation(inode.created),
         }
     }
 }

@@ -75,6 +75,17 @@ pub trait Tree: Send + Sync {
         self.read(object, offset, buffer)
     }
 
+    /// The same, and the time of the last read stays what it is.
+    fn read_unnoted(
+        &self,
+        process: u32,
+        object: u64,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, FsError> {
+        self.read_for(process, object, offset, buffer)
+    }
+
     /// The value of an extended attribute.
     fn extended_attribute(&self, object: u64, name: &[u8]) -> Result<Vec<u8>, FsError>;
 

@@ -12,7 +12,7 @@ use terrace_cache::Fetched;
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, StoreError};
 
 use crate::{
-    attributes::{Attributes, FsStatistics},
+    attributes::{Attributes, FsStatistics, generation},
     block_status::{BlockStatus, pieces_of},
     context::Context,
     entry::EntryRecord,
@@ -342,7 +342,7 @@ pub(crate) fn attributes(object: u64, inode: &InodeRecord) -> Attributes {
         changed: inode.changed,
         created: inode.created,
         device: inode.device,
-        generation: 1,
+        generation: generation(inode.created),
     }
 }
 

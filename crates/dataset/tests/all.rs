@@ -18,6 +18,7 @@ mod privileges;
 mod region;
 #[path = "relayout/main.rs"]
 mod relayout;
+mod rename_atomicity;
 mod shared_blocks;
 mod stuck_dataset;
 mod volume_ladder;

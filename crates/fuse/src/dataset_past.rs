@@ -36,13 +36,13 @@ impl DatasetPast {
 }
 
 impl Past for DatasetPast {
-    fn snapshots(&self) -> Result<Vec<String>, FsError> {
+    fn snapshots(&self) -> Result<Vec<(String, u64)>, FsError> {
         let name = self.state.name();
         let snapshots = self.datasets.snapshots(Some(&name), false).map_err(FsError::io)?;
         Ok(snapshots
             .into_iter()
             .filter(|snapshot| snapshot.dataset == *name)
-            .map(|snapshot| snapshot.snapshot)
+            .map(|snapshot| (snapshot.snapshot, snapshot.checkpoint))
             .collect())
     }
 
@@ -53,5 +53,14 @@ impl Past for DatasetPast {
     fn at(&self, when: &str) -> Result<PastView, FsError> {
         let now = self.datasets.environment().now();
         self.view(&At::parse(when, now).map_err(|_| FsError::NotFound)?)
+    }
+
+    fn held(&self, checkpoint: u64, mask: u64) -> Result<PastView, FsError> {
+        let found = {
+            let held = self.state.held().read();
+            let mut newest_first = held.iter().rev().map(|(held, _)| held);
+            newest_first.find(|held| held & mask == checkpoint & mask)
+        };
+        self.view(&At::Checkpoint(found.ok_or(FsError::NotFound)?))
     }
 }

@@ -38,6 +38,24 @@ pub enum FuseError {
         /// What they said.
         cause: String,
     },
+    /// Files are open for writing there.
+    #[error(
+        "cannot make {directory} read-only: files are open for writing there; close what writes ('fuser -vm {directory}' lists it)"
+    )]
+    Writing {
+        /// The place.
+        directory: PathBuf,
+    },
+    /// The options of a mount cannot be changed.
+    #[error(
+        "cannot change the options of the mount at {directory}: {cause}; unmount it and mount it with the options wanted"
+    )]
+    Remount {
+        /// The place.
+        directory: PathBuf,
+        /// Why.
+        cause: String,
+    },
     /// Files are open there, or a shell stands in it.
     #[error(
         "cannot unmount {directory}: it is in use; close what uses it ('fuser -vm {directory}' lists it) or unmount with --force"
@@ -55,6 +73,16 @@ pub enum FuseError {
         directory: PathBuf,
         /// The other one.
         other: String,
+    },
+    /// It is out of this process's sight, and another mount namespace has it.
+    #[error(
+        "the mount at {directory} is gone here, and goes on in the mount namespace of process {process}; end that, or          unmount with --force"
+    )]
+    Namespace {
+        /// The place.
+        directory: PathBuf,
+        /// One of those that see it.
+        process: u32,
     },
     /// umount(2) or fusermount3 refused.
     #[error("cannot unmount {directory}: {cause}")]

@@ -32,6 +32,8 @@ use crate::{
 /// The type that mounts have in the mount table.
 pub const MOUNT_KIND: &str = "fuse.terrace";
 const HELPER: &str = "fusermount3";
+/// MS_NOSYMFOLLOW.
+const NO_SYMBOLIC_LINKS: MountFlags = MountFlags::from_bits_retain(1 << 8);
 
 /// How to unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,17 +90,12 @@ fn mount_as_root(directory: &Path, options: &MountOptions) -> Result<Connection,
     if options.allow_other.unwrap_or(true) {
         data.push_str(",allow_other");
     }
-    let data = CString::new(data).map_err(io::Error::other)?;
-    let mut flags = MountFlags::empty();
-    for (set, flag) in [
-        (options.read_only, MountFlags::RDONLY),
-        (options.no_set_id, MountFlags::NOSUID),
-        (options.no_devices, MountFlags::NODEV),
-        (options.no_execute, MountFlags::NOEXEC),
-        (options.no_access_times, MountFlags::NOATIME),
-    ] {
-        flags.set(flag, set);
+    for label in &options.labels {
+        data.push(',');
+        data.push_str(label);
     }
+    let data = CString::new(data).map_err(io::Error::other)?;
+    let flags = kernel_flags(options);
     let source = options.source.replace('\0', "");
     rustix::mount::mount(
         source.as_str(),
@@ -112,6 +109,51 @@ fn mount_as_root(directory: &Path, options: &MountOptions) -> Result<Connection,
         cause: error.to_string(),
     })?;
     Ok(connection)
+}
+
+/// The kernel's flags for `options`, each by its name in mount(8).
+fn kernel_flags(options: &MountOptions) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    let times = options.no_access_times || options.strict_access_times;
+    for (set, flag) in [
+        (options.read_only, MountFlags::RDONLY),
+        (options.no_set_id, MountFlags::NOSUID),
+        (options.no_devices, MountFlags::NODEV),
+        (options.no_execute, MountFlags::NOEXEC),
+        (options.no_access_times, MountFlags::NOATIME),
+        (options.strict_access_times, MountFlags::STRICTATIME),
+        // By name, since a remount without any leaves what there is.
+        (!times, MountFlags::RELATIME),
+        (options.no_directory_access_times, MountFlags::NODIRATIME),
+        (options.lazy_times, MountFlags::LAZYTIME),
+        (options.sync, MountFlags::SYNCHRONOUS),
+        (options.sync_names, MountFlags::DIRSYNC),
+        (options.silent, MountFlags::SILENT),
+        (options.no_symbolic_links, NO_SYMBOLIC_LINKS),
+    ] {
+        flags.set(flag, set);
+    }
+    flags
+}
+
+/// Gives the mount at `directory` (absolute) other flags, as `mount -o remount` does: to read only as well, which the kernel refuses
+/// while a file is open for writing there.
+pub(crate) fn remount(directory: &Path, options: &MountOptions) -> Result<(), FuseError> {
+    let failed = |cause: String| FuseError::Remount {
+        directory: directory.into(),
+        cause,
+    };
+    if !rustix::process::geteuid().is_root() {
+        return Err(failed(
+            "only root can change the kernel's flags of a mount".into(),
+        ));
+    }
+    rustix::mount::mount_remount(directory, kernel_flags(options), c"").map_err(|error| match error {
+        Errno::BUSY => FuseError::Writing {
+            directory: directory.into(),
+        },
+        error => failed(error.to_string()),
+    })
 }
 
 /// The protocol of `fusermount3`: it gets one end of a socket pair by number, mounts, and sends the open device.
@@ -132,6 +174,12 @@ fn mount_with_helper(directory: &Path, options: &MountOptions) -> Result<Connect
         (options.allow_other == Some(true), ",allow_other"),
         (options.no_execute, ",noexec"),
         (options.no_access_times, ",noatime"),
+        (options.strict_access_times, ",strictatime"),
+        (options.no_directory_access_times, ",nodiratime"),
+        (options.lazy_times, ",lazytime"),
+        (options.sync, ",sync"),
+        (options.sync_names, ",dirsync"),
+        (options.no_symbolic_links, ",nosymfollow"),
     ] {
         if set {
             list.push_str(name);

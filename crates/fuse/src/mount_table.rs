@@ -20,6 +20,10 @@ pub struct MountEntry {
     pub kind: String,
     /// What is mounted.
     pub source: String,
+    /// Options of the mount.
+    pub options: Vec<String>,
+    /// Options of the filesystem, wherever else it may be mounted.
+    pub super_options: Vec<String>,
 }
 
 /// All mounts that this process sees.
@@ -58,15 +62,47 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let device = std::str::from_utf8(fields.nth(2)?).ok()?;
     let (major, minor) = device.split_once(':')?;
     let directory = PathBuf::from(std::ffi::OsString::from_vec(unescape(fields.nth(1)?)));
+    let words = |field: &[u8]| {
+        let text = String::from_utf8_lossy(&unescape(field)).into_owned();
+        text.split(',').map(str::to_owned).collect::<Vec<_>>()
+    };
+    let options = words(fields.next()?);
     fields.by_ref().find(|field| *field == b"-")?;
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = String::from_utf8_lossy(&unescape(fields.next()?)).into_owned();
+    let super_options = words(fields.next().unwrap_or_default());
     Some(MountEntry {
         directory,
         device: (major.parse().ok()?, minor.parse().ok()?),
         kind,
         source,
+        options,
+        super_options,
     })
+}
+
+/// A process of another mount namespace that sees the mount of a device number with this minor, among those that this
+/// user may look into. Each namespace is looked at once.
+pub fn process_that_sees(minor: u32) -> Option<u32> {
+    let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
+    let mut seen = vec![namespace(Path::new("/proc/self"))];
+    for entry in fs::read_dir("/proc").ok()?.flatten() {
+        let Ok(number) = entry.file_name().to_string_lossy().parse() else {
+            continue;
+        };
+        let its = namespace(&entry.path());
+        if its.is_none() || seen.contains(&its) {
+            continue;
+        }
+        seen.push(its);
+        let Ok(table) = fs::read(entry.path().join("mountinfo")) else {
+            continue;
+        };
+        if parse(&table).iter().any(|mount| mount.device == (0, minor)) {
+            return Some(number);
+        }
+    }
+    None
 }
 
 /// Undoes the kernel's octal escapes of blanks and backslashes.

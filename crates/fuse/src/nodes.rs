@@ -1,7 +1,8 @@
 //! Node numbers: what the kernel calls our objects, and which of them it still knows.
 //!
-//! Invariants: a live object's node is its object number (below 2^63); nodes of past states have bit 63 set and are
-//! never used twice; each reply that carries an entry counts one lookup, FORGET takes lookups back, and with the
+//! Invariants: a live object's node is its object number (below 2^63); nodes of past states have bit 63 set, and say
+//! which state and object they are (`nodes/past.rs`), so that a file handle stays good when the kernel has forgotten
+//! the node, and after a restart; each reply that carries an entry counts one lookup, FORGET takes lookups back, and with the
 //! last one the kernel knows the node no more. A live object whose last name went while the kernel knows it is
 //! *held* (`Filesystem::open_object`) and released with the last lookup: that is what keeps unlinked open files
 //! alive, since opens themselves cost no message. An object is *shown* while the kernel has, as far as we can tell,
@@ -9,21 +10,16 @@
 //! costs the kernel a question of its own then; it never makes anything visible or hides it. An object is *cached* since content of
 //! it was read for the kernel's page cache, for as long as the kernel knows it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+mod past;
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use terrace_dataset::Tree;
 
-use crate::past::PastView;
+pub use self::past::{
+    CONTROL_NODE, PastNodes, PastObject, SNAPSHOTS_NODE, VIRTUAL, inode as inode_of, numbered,
+};
 
-/// Set in nodes that are not live objects.
-pub const VIRTUAL: u64 = 1 << 63;
-/// `.terrace`.
-pub const CONTROL_NODE: u64 = VIRTUAL | 1;
-/// `.terrace/snapshots`.
-pub const SNAPSHOTS_NODE: u64 = VIRTUAL | 2;
-const FIRST_PAST_NODE: u64 = VIRTUAL | 16;
 const SHARDS: usize = 64;
 
 #[derive(Clone, Copy, Default)]
@@ -153,89 +149,6 @@ impl LiveNodes {
     /// How many objects the kernel knows.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
-    }
-}
-
-/// An object of a past state.
-#[derive(Clone)]
-pub struct PastObject {
-    /// The state.
-    pub view: PastView,
-    /// The object in it.
-    pub object: u64,
-}
-
-impl PastObject {
-    /// The inode number that `stat` shows: differs from the live object's, or programs would take the two for the
-    /// same file.
-    pub fn inode(&self) -> u64 {
-        let mixed = (self.view.checkpoint ^ 0x9e37_79b9_7f4a_7c15)
-            .wrapping_mul(0xff51_afd7_ed55_8ccd)
-            .wrapping_add(self.object.wrapping_mul(0xc4ce_b9fe_1a85_ec53));
-        (mixed ^ (mixed >> 29)) | VIRTUAL
-    }
-}
-
-#[derive(Default)]
-struct PastState {
-    by_object: HashMap<(u64, u64), u64>,
-    by_node: HashMap<u64, (PastObject, u64)>,
-}
-
-/// Which objects of past states the kernel knows.
-pub struct PastNodes {
-    state: Mutex<PastState>,
-    next: AtomicU64,
-}
-
-impl Default for PastNodes {
-    fn default() -> Self {
-        Self {
-            state: Mutex::default(),
-            next: AtomicU64::new(FIRST_PAST_NODE),
-        }
-    }
-}
-
-impl PastNodes {
-    /// The node of an object, counting a lookup.
-    pub fn add(&self, past: PastObject) -> u64 {
-        let mut state = self.state.lock();
-        let key = (past.view.checkpoint, past.object);
-        if let Some(&node) = state.by_object.get(&key)
-            && let Some((_, lookups)) = state.by_node.get_mut(&node)
-        {
-            *lookups += 1;
-            return node;
-        }
-        let node = self.next.fetch_add(1, Ordering::Relaxed) | VIRTUAL;
-        state.by_object.insert(key, node);
-        state.by_node.insert(node, (past, 1));
-        node
-    }
-
-    /// What a node is.
-    pub fn get(&self, node: u64) -> Option<PastObject> {
-        self.state.lock().by_node.get(&node).map(|(past, _)| past.clone())
-    }
-
-    /// Takes lookups back.
-    pub fn forget(&self, node: u64, lookups: u64) {
-        let mut state = self.state.lock();
-        let Some((past, left)) = state.by_node.get_mut(&node) else {
-            return;
-        };
-        *left = left.saturating_sub(lookups);
-        if *left == 0 {
-            let key = (past.view.checkpoint, past.object);
-            state.by_object.remove(&key);
-            state.by_node.remove(&node);
-        }
-    }
-
-    /// Forgets everything.
-    pub fn clear(&self) {
-        *self.state.lock() = PastState::default();
     }
 }
 

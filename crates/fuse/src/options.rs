@@ -18,8 +18,24 @@ pub struct MountOptions {
     pub no_devices: bool,
     /// Do not run programs from it (noexec).
     pub no_execute: bool,
-    /// Shown in the mount table (noatime); access times are kept or not by the dataset's `atime` property.
+    /// Reads leave access times alone (noatime). Without, the dataset's `atime` property says whether they are kept.
     pub no_access_times: bool,
+    /// The same of directories (nodiratime); their times never follow reads, so it is only shown.
+    pub no_directory_access_times: bool,
+    /// Shown (strictatime): the kernel answers reads from its cache, and access times follow by the rule of relatime.
+    pub strict_access_times: bool,
+    /// Times that only writes through mappings change may reach the dataset late (lazytime).
+    pub lazy_times: bool,
+    /// Follow no symbolic link (nosymfollow; Linux 5.10, and root alone).
+    pub no_symbolic_links: bool,
+    /// Every change is durable before it returns (sync).
+    pub sync: bool,
+    /// The same of changes of names (dirsync).
+    pub sync_names: bool,
+    /// Keep the kernel from messages of its own about the mount (silent).
+    pub silent: bool,
+    /// Labels for SELinux (`context=…` and its like), as they are passed on to the kernel.
+    pub labels: Vec<String>,
     /// Whether there are extended attributes, and ACLs and capabilities with them. Without, the kernel does not ask for
     /// them, which it else does before the first write to a file and `ls -l` for every file.
     pub extended_attributes: bool,
@@ -42,6 +58,14 @@ impl Default for MountOptions {
             no_devices: false,
             no_execute: false,
             no_access_times: false,
+            no_directory_access_times: false,
+            strict_access_times: false,
+            lazy_times: false,
+            no_symbolic_links: false,
+            sync: false,
+            sync_names: false,
+            silent: false,
+            labels: Vec::new(),
             extended_attributes: true,
             threads_max: 32,
             spin: Duration::from_micros(50),

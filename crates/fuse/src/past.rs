@@ -24,8 +24,8 @@ pub struct PastView {
 
 /// Earlier states of one filesystem.
 pub trait Past: Send + Sync {
-    /// The names of its snapshots.
-    fn snapshots(&self) -> Result<Vec<String>, FsError>;
+    /// The names of its snapshots, and the checkpoints that they name.
+    fn snapshots(&self) -> Result<Vec<(String, u64)>, FsError>;
 
     /// The state that a snapshot names; `NotFound` if there is none of this name.
     fn snapshot(&self, name: &str) -> Result<PastView, FsError>;
@@ -33,6 +33,9 @@ pub trait Past: Send + Sync {
     /// The state at `when`: a checkpoint's number, a time (`2026-11-21T10:00:00`), or a time ago (`-1h`).
     /// `NotFound` if it means nothing or nothing is kept from then.
     fn at(&self, when: &str) -> Result<PastView, FsError>;
+
+    /// The newest state that is kept whose checkpoint has the bits `checkpoint` in `mask`; `NotFound` if there is none.
+    fn held(&self, checkpoint: u64, mask: u64) -> Result<PastView, FsError>;
 }
 
 /// Takes `foo@@WHEN` apart; the last separator counts, and of three `@` in a row the first two (`foo@@@SNAPSHOT`).

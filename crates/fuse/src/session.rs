@@ -238,6 +238,47 @@ impl Session {
         }
     }
 
+    /// Changes the options of the mount that can be changed while it is there. To read only, what was done before is made durable.
+    pub fn remount(&self, now: &MountOptions, wanted: &MountOptions) -> Result<(), FuseError> {
+        let server = &self.serving.server;
+        // The kernel goes by them before the call returns.
+        server.set_modes(wanted);
+        let told = match self.is_here() {
+            Ok(true) => mount::remount(&self.directory, wanted),
+            Ok(false) => Err(FuseError::Remount {
+                directory: self.directory.clone(),
+                cause: "it is not mounted there any more".into(),
+            }),
+            Err(error) => Err(error),
+        };
+        if told.is_err() {
+            server.set_modes(now);
+            return told;
+        }
+        match wanted.read_only {
+            true => server
+                .sync()
+                .map_err(|error| FuseError::Io(io::Error::other(error))),
+            false => Ok(()),
+        }
+    }
+
+    /// The options of the mount were changed by others, who told the kernel: the server heeds them as well.
+    pub fn set_modes(&self, options: &MountOptions) {
+        self.serving.server.set_modes(options);
+    }
+
+    /// Whether it is mounted where it was, as far as this process sees. Otherwise only open files or another mount namespace
+    /// keep it.
+    pub fn is_shown(&self) -> bool {
+        !self.is_ended() && !self.taken_down.load(Ordering::SeqCst) && self.is_here().unwrap_or(true)
+    }
+
+    /// Has what still uses the mount get ENOTCONN from now on, as if its server had ended.
+    pub fn cut_off(&self) {
+        self.serving.server.cut_off();
+    }
+
     /// Refuses as [`unmount`](Self::unmount) would with [`UnmountMode::IfUnused`], and changes nothing.
     pub fn check_unused(&self) -> Result<(), FuseError> {
         if self.is_ended() || self.taken_down.load(Ordering::SeqCst) || !self.is_here()? {
@@ -269,18 +310,21 @@ impl Session {
         if self.wait_for(UNMOUNT_MOMENT) {
             return Ok(());
         }
-        let other = match mount_table::other_place(&self.directory, self.device_minor)? {
-            Some(place) => place.display().to_string(),
-            None if self.wait_for(UNMOUNT_PATIENCE) => return Ok(()),
-            None => "a place of another mount namespace".into(),
-        };
-        if self.is_ended() {
+        let directory = self.directory.clone();
+        if let Some(place) = mount_table::other_place(&self.directory, self.device_minor)? {
+            let other = place.display().to_string();
+            return Err(FuseError::Elsewhere { directory, other });
+        }
+        if let Some(process) = mount_table::process_that_sees(self.device_minor)
+            && !self.is_ended()
+        {
+            return Err(FuseError::Namespace { directory, process });
+        }
+        if self.wait_for(UNMOUNT_PATIENCE) {
             return Ok(());
         }
-        Err(FuseError::Elsewhere {
-            directory: self.directory.clone(),
-            other,
-        })
+        let other = "a place that cannot be found".into();
+        Err(FuseError::Elsewhere { directory, other })
     }
 
     /// An object lost its last name other than through the mount, and is held once: takes that over until the kernel

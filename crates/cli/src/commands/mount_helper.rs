@@ -17,7 +17,8 @@ pub fn translate(words: &[OsString]) -> Result<Vec<OsString>, Failure> {
         .map(Path::new)
         .and_then(Path::file_name)
         .unwrap_or_default();
-    if name != "mount.terrace" && name != "mount.fuse.terrace" {
+    let is_helper = name == "mount.terrace" || name == "mount.fuse.terrace" || is_from_mount_fuse(words);
+    if !is_helper {
         return Ok(words.to_vec());
     }
     let mut places = Vec::new();
@@ -48,12 +49,31 @@ pub fn translate(words: &[OsString]) -> Result<Vec<OsString>, Failure> {
     let mut translated: Vec<OsString> = ["terrace", "mount"].map(OsString::from).to_vec();
     for option in options {
         translated.push("-o".into());
-        translated.push(option);
+        translated.push(without_resolved(&option));
     }
     translated.push(OsStr::new("--").into());
     translated.push(dataset.clone());
     translated.push(directory.clone());
     Ok(translated)
+}
+
+/// Whether `mount.fuse` calls, which runs `terrace POOL/NAME /DIRECTORY -o …` for what the mount table shows as of type
+/// `fuse.terrace`. No command has a slash in its name.
+fn is_from_mount_fuse(words: &[OsString]) -> bool {
+    let is =
+        |at: usize, test: fn(&str) -> bool| words.get(at).and_then(|word| word.to_str()).is_some_and(test);
+    is(1, |word| word.contains('/') && !word.starts_with('-')) && is(2, |word| word.starts_with('/'))
+}
+
+/// Without the words that mount(8) has already resolved into others, and perhaps undone by a later one (`users,exec`).
+fn without_resolved(option: &OsStr) -> OsString {
+    let Some(text) = option.to_str() else {
+        return option.to_owned();
+    };
+    let kept = text
+        .split(',')
+        .filter(|word| !["user", "users", "owner", "group"].contains(word));
+    kept.collect::<Vec<_>>().join(",").into()
 }
 
 #[cfg(test)]
@@ -71,6 +91,11 @@ mod tests {
         assert_eq!(
             translate(&words("/sbin/mount.terrace tank/data /mnt/x -n -o rw,noatime")).unwrap(),
             words("terrace mount -o rw,noatime -- tank/data /mnt/x")
+        );
+        // By mount.fuse, for what the table shows; and what mount(8) has resolved.
+        assert_eq!(
+            translate(&words("terrace tank/data /mnt/x -o rw,users,nosuid,remount")).unwrap(),
+            words("terrace mount -o rw,nosuid,remount -- tank/data /mnt/x")
         );
         assert!(
             translate(&words("mount.terrace tank/data /mnt/x -sf -o ro"))

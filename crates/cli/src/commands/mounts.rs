@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use terrace_control::Failure;
 
-use super::{Session, logged};
+use super::{Session, logged, tell_note};
 use crate::{client::Client, names::split_pool, output, registry::Registry};
 
 /// `terrace mount`; without arguments it lists the mounts.
@@ -49,13 +49,23 @@ pub fn mount(
             "use another one",
         ));
     };
-    session
-        .change(
-            dataset,
-            "mount",
-            json!({ "dataset": dataset, "directory": real, "options": options }),
-        )
-        .map(drop)
+    let arguments = json!({ "dataset": dataset, "directory": real, "options": split(options) });
+    tell_note(&session.change(dataset, "mount", arguments)?);
+    Ok(())
+}
+
+/// The words of options as they were given: commas part them, except between double quotes, which labels of SELinux need.
+fn split(given: &[String]) -> Vec<String> {
+    let mut words = Vec::new();
+    for text in given {
+        let mut quoted = false;
+        let parts = text.split(|letter| {
+            quoted ^= letter == '"';
+            letter == ',' && !quoted
+        });
+        words.extend(parts.filter(|word| !word.is_empty()).map(str::to_owned));
+    }
+    words
 }
 
 /// Where a filesystem is mounted when nothing else is said: its property `mountpoint`.
@@ -134,7 +144,8 @@ pub fn unmount(session: &Session, target: &str, force: bool) -> Result<(), Failu
     match Client::open_running(&session.places, &pool)? {
         Some(mut client) => {
             let arguments = json!({ "target": target, "directory": directory.to_str(), "force": force });
-            client.call("unmount", logged(arguments)).map(drop)
+            tell_note(&client.call("unmount", logged(arguments))?);
+            Ok(())
         }
         // The daemon is dead: only what it left has to be taken away.
         None => {

@@ -152,6 +152,7 @@ fn start(places: Places, pool: &str, accepted: Accepted) -> Result<Started, Fail
     let _ = daemon.server.set(server.clone());
     daemon.remember_pool();
     daemon.mounts.restore(&daemon.engine);
+    daemon.mounts.follow_table();
     daemon.blocks.restore(&daemon.engine);
     watch_signals(&server).map_err(|error| Failure::new(what, format!("watch signals: {error}"), ""))?;
     Ok((daemon, server, lock))

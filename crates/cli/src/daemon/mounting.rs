@@ -6,6 +6,8 @@
 //! of a mount, and would not learn what another changes.
 
 mod bring_back;
+mod options;
+mod remount;
 
 use std::{
     path::{Path, PathBuf},
@@ -20,8 +22,9 @@ use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_dataset::At;
 use terrace_engine::Engine;
-use terrace_fuse::{Content, DatasetPast, FuseError, MountOptions, Past, Session, UnmountMode};
+use terrace_fuse::{Content, DatasetPast, FuseError, Past, Session, UnmountMode};
 
+use self::options::{is_read_only, is_remount, understand};
 use super::{
     answers::{Parameters, failed},
     read_ahead,
@@ -98,7 +101,7 @@ impl Mounts {
         let mounted = self.shared.mounted.lock();
         mounted
             .iter()
-            .filter(|mount| !mount.session.is_ended())
+            .filter(|mount| mount.session.is_shown())
             .map(|mount| mount.known.clone())
             .collect()
     }
@@ -112,12 +115,17 @@ impl Mounts {
             identity: None,
             covers: None,
         };
+        if is_remount(&known.options) {
+            return self.remount(engine, &known);
+        }
         let what = format!("mount '{}' at '{}'", known.dataset, known.directory.display());
         let stopping = self.shared.mounting.lock();
         if *stopping {
             let remedy = format!("run 'terrace start {}' when it has stopped", self.shared.pool);
             return Err(Failure::new(what, "the pool is being stopped", remedy));
         }
+        // Words that mean nothing are refused first.
+        understand(&what, &known.dataset, &known.options, engine.environment().now())?;
         if self.list().iter().any(|mount| mount.directory == known.directory) {
             return Err(Failure::new(
                 what,
@@ -134,57 +142,29 @@ impl Mounts {
             self.shared
                 .mounted
                 .lock()
-                .retain(|mount| mount.known.directory != known.directory);
+                .retain(|mount| mount.known.directory != known.directory || !mount.session.is_ended());
             let at = list.iter().position(|mount| mount.directory == known.directory);
             before = at.map(|at| list.remove(at));
             list.push(known.clone());
         })?;
         let outcome = self.make(engine, known.clone());
         match &outcome {
-            Ok(()) => self.shared.forget_missing(|place| place == known.directory),
+            Ok(_) => self.shared.forget_missing(|place| place == known.directory),
             Err(_) => self.shared.change_list(|list| {
                 list.retain(|mount| mount.directory != known.directory);
                 list.extend(before.take());
             })?,
         }
-        outcome.map(|()| json!({ "dataset": known.dataset, "directory": known.directory }))
+        outcome.map(|notes| answer(&known, &notes))
     }
 
-    fn make(&self, engine: &Arc<Engine>, known: KnownMount) -> Result<(), Failure> {
+    /// Makes a mount; gives what is to be told of its options.
+    fn make(&self, engine: &Arc<Engine>, known: KnownMount) -> Result<Vec<String>, Failure> {
         let what = format!("mount '{}' at '{}'", known.dataset, known.directory.display());
         let datasets = engine.datasets();
-        let mut options = MountOptions::of(known.dataset.clone());
-        let mut at = None;
-        for option in &known.options {
-            match option.as_str() {
-                "ro" => options.read_only = true,
-                "rw" | "defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "users" | "user" => {}
-                "allow_other" => options.allow_other = Some(true),
-                "nosuid" => options.no_set_id = true,
-                "nodev" => options.no_devices = true,
-                "noexec" => options.no_execute = true,
-                "ring=off" => options.ring = false,
-                "ring=on" => options.ring = true,
-                "noatime" | "relatime" => options.no_access_times = option == "noatime",
-                other => match other.strip_prefix("at=") {
-                    Some(when) => {
-                        let now = engine.environment().now();
-                        at = Some(At::parse(when, now).map_err(|why| failed(&what, &why).as_usage())?);
-                    }
-                    None if other.starts_with("x-") || other.starts_with("comment=") => {}
-                    None => {
-                        let remedy = "there are ro, at=TIME|@SNAPSHOT|CHECKPOINT, allow_other, nosuid, nodev, noexec, noatime, \
-                                      ring=off";
-                        return Err(Failure::new(
-                            what,
-                            format!("there is no mount option '{other}'"),
-                            remedy,
-                        )
-                        .as_usage());
-                    }
-                },
-            }
-        }
+        let now = engine.environment().now();
+        let understood = understand(&what, &known.dataset, &known.options, now)?;
+        let (mut options, mut at) = (understood.options, understood.at);
         let (dataset, snapshot) = match known.dataset.split_once('@') {
             Some((dataset, snapshot)) => (dataset, Some(snapshot)),
             None => (known.dataset.as_str(), None),
@@ -193,6 +173,9 @@ impl Mounts {
             at = Some(At::Snapshot(snapshot.to_owned()));
         }
         let state = datasets.state(dataset).map_err(|error| failed(&what, &error))?;
+        if at.is_none() {
+            self.cut_off_unseen(dataset);
+        }
         if at.is_none()
             && let Some(other) = self
                 .list()
@@ -250,7 +233,21 @@ impl Mounts {
         if let Err(error) = watched {
             tracing::warn!("a mount is not watched: {error}");
         }
-        Ok(())
+        Ok(understood.notes)
+    }
+
+    /// Whoever still has a mount of this filesystem that is out of our sight, by open files or in another mount namespace, loses
+    /// it to the next one: what one of two mounts changed the other would not learn.
+    fn cut_off_unseen(&self, dataset: &str) {
+        for (known, session) in self.sessions(|known| is_live(known) && known.dataset == dataset) {
+            if !session.is_shown() && !session.is_ended() {
+                let place = known.directory.display();
+                tracing::warn!(
+                    "what still uses the mount that was at '{place}' is cut off: it is mounted again"
+                );
+                session.cut_off();
+            }
+        }
     }
 
     /// `unmount`: a directory, or all mounts of a dataset.
@@ -264,12 +261,14 @@ impl Mounts {
         };
         // Nothing that is struck off is being brought back.
         let _mounting = self.shared.mounting.lock();
-        let found = self.sessions(|known| {
+        let mut found = self.sessions(|known| {
             known.dataset == target
                 || directory
                     .as_deref()
                     .is_some_and(|place| known.directory == Path::new(place))
         });
+        // What another mount namespace keeps is not here any more.
+        found.retain(|(_, session)| session.is_shown());
         // What is remembered and could not be brought back is struck off.
         let missing: Vec<PathBuf> = {
             let missing = self.shared.missing.lock();
@@ -288,8 +287,9 @@ impl Mounts {
                 "'terrace mount' without arguments lists the mounts",
             ));
         }
+        let mut notes = Vec::new();
         for (known, session) in &found {
-            self.end(&known.directory, session, mode)?;
+            notes.extend(self.end_here(&known.directory, session, mode)?);
         }
         if !missing.is_empty() {
             self.shared
@@ -298,7 +298,7 @@ impl Mounts {
                 .forget_missing(|place| missing.iter().any(|other| other == place));
         }
         let directories: Vec<_> = found.into_iter().map(|(known, _)| known.directory).collect();
-        Ok(json!({ "unmounted": directories, "forgotten": missing }))
+        Ok(json!({ "unmounted": directories, "forgotten": missing, "note": told(&notes) }))
     }
 
     /// Refuses while a mount is in use. One in which others of ours are mounted is in use by these, and goes after them.
@@ -420,6 +420,31 @@ impl Mounts {
             .collect()
     }
 
+    /// Ends a mount as far as this mount namespace goes; what is to be told of others that go on with it.
+    fn end_here(
+        &self,
+        directory: &Path,
+        session: &Arc<Session>,
+        mode: UnmountMode,
+    ) -> Result<Option<String>, Failure> {
+        match session.unmount(mode) {
+            Err(FuseError::Namespace { process, .. }) => {
+                // It stays in `mounted`, for whoever mounts or stops next.
+                self.shared
+                    .change_list(|list| list.retain(|mount| mount.directory != directory))?;
+                let place = directory.display();
+                Ok(Some(format!(
+                    "'{place}' is unmounted here; process {process}, in another mount namespace, still has it"
+                )))
+            }
+            ended => {
+                ended.map_err(|error| unmount_failure(directory, &error))?;
+                self.shared.ended(session, directory);
+                Ok(None)
+            }
+        }
+    }
+
     fn end(&self, directory: &Path, session: &Arc<Session>, mode: UnmountMode) -> Result<(), Failure> {
         session
             .unmount(mode)
@@ -427,6 +452,15 @@ impl Mounts {
         self.shared.ended(session, directory);
         Ok(())
     }
+}
+
+/// What `mount` answers.
+fn answer(known: &KnownMount, notes: &[String]) -> Value {
+    json!({ "dataset": known.dataset, "directory": known.directory, "options": known.options, "note": told(notes) })
+}
+
+fn told(notes: &[String]) -> Option<String> {
+    (!notes.is_empty()).then(|| notes.join("; "))
 }
 
 /// The dataset of a mount, and the snapshot of it that it shows, if it was named so.
@@ -471,7 +505,7 @@ fn is_live(mount: &KnownMount) -> bool {
 
 /// Whether changes can be made there: only what can never be written is mounted so, as the property may be set otherwise.
 fn is_writable(mount: &KnownMount) -> bool {
-    is_live(mount) && !mount.options.iter().any(|option| option == "ro")
+    is_live(mount) && !is_read_only(&mount.options)
 }
 
 /// Tells the kernel of 'readonly'; the filesystem refuses by itself, so where the kernel cannot be told little is lost.
@@ -494,7 +528,8 @@ impl Shared {
             let mut mounted = self.mounted.lock();
             let before = mounted.len();
             mounted.retain(|mount| !Arc::ptr_eq(&mount.session, session));
-            mounted.len() < before
+            // What is mounted there by now is another one.
+            mounted.len() < before && !mounted.iter().any(|mount| mount.known.directory == directory)
         };
         if first
             && !self.keep_list.load(Ordering::SeqCst)

@@ -115,7 +115,7 @@ pub(super) fn change() -> impl Strategy<Value = Change> {
         2 => (which(), which(), name()).prop_map(|(of, dir, name)| Change::Link { of, dir, name }),
         5 => (which(), name()).prop_map(|(dir, name)| Change::Unlink { dir, name }),
         3 => (which(), name()).prop_map(|(dir, name)| Change::RemoveDirectory { dir, name }),
-        8 => (which(), name(), which(), name(), 0..4u8)
+        8 => (which(), name(), which(), name(), 0..6u8)
             .prop_map(|(dir, name, to, new, mode)| Change::Rename { dir, name, to, new, mode }),
         16 => (which(), place(), extent(), any::<u8>())
             .prop_map(|(file, at, length, byte)| Change::Write { file, at, length: length as usize, byte }),

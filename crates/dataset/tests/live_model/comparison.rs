@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use terrace_dataset::{Context, FsError, SeekTarget, Tree};
+use terrace_dataset::{Context, FileKind, FsError, SeekTarget, Tree};
 
 use super::model::{Body, Model, text};
 
@@ -35,6 +35,10 @@ pub(super) fn compare(tree: &dyn Tree, model: &Model, live: bool) {
                 assert_eq!(part[..length], data[from..(from + 777).min(data.len())]);
                 compare_seek(tree, *id, data);
             }
+            Body::Whiteout => assert_eq!(
+                (attributes.kind, attributes.device),
+                (FileKind::CharacterDevice, 0)
+            ),
             Body::Link(target) => assert_eq!(&tree.read_link(*id).unwrap(), target),
             Body::Directory(names) => {
                 assert_eq!(attributes.size, names.len() as u64);

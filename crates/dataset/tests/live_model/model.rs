@@ -11,6 +11,8 @@ pub(super) enum Body {
     File(Vec<u8>),
     Directory(BTreeMap<Vec<u8>, u64>),
     Link(Vec<u8>),
+    /// A character device 0:0.
+    Whiteout,
 }
 
 #[derive(Debug, Clone)]
@@ -158,7 +160,7 @@ pub(super) fn rename(
     let source = *model.names(dir).get(name).ok_or(FsError::NotFound)?;
     let target = model.names(to).get(new).copied();
     match (mode, target) {
-        (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
+        (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => return Err(FsError::Exists),
         (RenameMode::Exchange, None) => return Err(FsError::NotFound),
         _ => {}
     }

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use terrace_dataset::{
     AllocateMode, At, AttributeMode, Context, Datasets, Environment, FileKind, Filesystem, FsError,
-    NewDataset, Progress, RenameMode, SetAttributes, check,
+    NewDataset, Progress, RenameMode, SetAttributes, Tree, check,
 };
 use terrace_device::ManualClock;
 use terrace_store::{MemoryStore, Store};
@@ -184,13 +184,22 @@ impl World {
                 let mode = match mode {
                     0 => RenameMode::NoReplace,
                     1 => RenameMode::Exchange,
+                    2 => RenameMode::Whiteout,
+                    3 => RenameMode::WhiteoutNoReplace,
                     _ => RenameMode::Replace,
                 };
                 let result = fs
                     .rename(&root, dir, &text(name), to, &text(new), mode)
                     .map(|_| ());
+                let target = model.names(to).get(&text(new)).copied();
+                let same = target == model.names(dir).get(&text(name)).copied();
                 let expected = rename(model, dir, &text(name), to, &text(new), mode);
                 assert_eq!(result, expected);
+                if mode.leaves_whiteout() && result.is_ok() && !same {
+                    let left = fs.lookup(&root, dir, &text(name)).unwrap();
+                    assert_eq!((left.mode, left.uid, left.gid), (0, 0, 0));
+                    add(model, dir, name, left.object, Body::Whiteout, 0);
+                }
             }
             Change::Write {
                 file,

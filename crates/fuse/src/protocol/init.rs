@@ -101,6 +101,7 @@ impl Negotiated {
 ///   AUTO_INVAL_DATA).
 /// - READDIRPLUS_AUTO is not taken: a listing always brings attributes, so that what looks at each file afterwards
 ///   (`ls -l`, `find`, `du`, `rsync`) asks nothing more. With it only the first part of a listing would.
+/// - EXPORT_SUPPORT: file handles stay good when the kernel has forgotten their nodes (`server/handles.rs`).
 /// - Locks are not taken over: the kernel does them itself, which is right for a local filesystem.
 /// - ATOMIC_O_TRUNC is not taken: opens cost no message (NO_OPEN_SUPPORT), truncation comes as SETATTR.
 /// - ALLOW_IDMAP is taken, as permissions are the kernel's to check (`default_permissions`). Requests but those that make something
@@ -115,6 +116,7 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Option<Negotiated> {
         | feature::BIG_WRITES
         | feature::DO_READDIRPLUS
         | feature::ASYNC_DIO
+        | feature::EXPORT_SUPPORT
         | feature::NO_OPEN_SUPPORT
         | feature::PARALLEL_DIROPS
         | feature::MAX_PAGES

@@ -6,6 +6,7 @@ use super::{Errno, Server};
 use crate::{
     credentials::{KERNEL, MAPPING, caller, has_fsetid},
     files::Files,
+    nodes::VIRTUAL,
     protocol::{
         Header, READ_LOCKOWNER, ReplyBuffer, Request, WRITE_CACHE, WRITE_KILL_SUIDGID, WRITE_LOCKOWNER,
     },
@@ -39,7 +40,11 @@ impl Server {
         // First noted, then read: who writes past the cache does it the other way round, so that one of the two sees the other.
         self.nodes
             .note_read(header.node, read_flags & READ_LOCKOWNER == 0);
-        let length = tree.read_for(header.pid, object, offset, reply.extend(size as usize))?;
+        let buffer = reply.extend(size as usize);
+        let length = match self.modes.keeps_access_times() {
+            true => tree.read_for(header.pid, object, offset, buffer)?,
+            false => tree.read_unnoted(header.pid, object, offset, buffer)?,
+        };
         reply.truncate(length);
         Ok(())
     }
@@ -91,7 +96,9 @@ impl Server {
         let Ok((live, object)) = self.live(header.node) else {
             return false;
         };
-        let is_plain = flags & libc::O_DSYNC as u32 == 0 && write_flags & WRITE_KILL_SUIDGID == 0;
+        let is_plain = flags & libc::O_DSYNC as u32 == 0
+            && write_flags & WRITE_KILL_SUIDGID == 0
+            && !self.modes.is_sync();
         let done = is_plain && live.write_at_once(object, offset, data);
         if done {
             self.nodes.outdate(header.node);
@@ -111,10 +118,11 @@ impl Server {
     }
 
     pub(super) fn fsync(&self, node: u64) -> Result<(), Errno> {
-        match self.live(node) {
-            Ok((live, object)) => Ok(live.sync(object)?),
+        match &self.live {
+            // Also where no changes are taken any more: there may have been some.
+            Some(live) if node & VIRTUAL == 0 => Ok(live.sync(node)?),
             // What cannot change is durable already.
-            Err(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 

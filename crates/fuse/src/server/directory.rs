@@ -5,13 +5,16 @@ use terrace_dataset::{DirectoryEntry, FIRST_COOKIE, Tree};
 use super::{Errno, Server, attributes::type_bits, lookup::own_entry};
 use crate::{
     files::Files,
-    nodes::{CONTROL_NODE, PastObject, Place, SNAPSHOTS_NODE},
+    nodes::{CONTROL_NODE, PastObject, Place, SNAPSHOTS_NODE, inode_of},
     past::SNAPSHOTS_NAME,
-    protocol::{DirectoryWriter, EntryValues, ROOT_NODE, ReplyBuffer},
+    protocol::{DirectoryWriter, EntryValues, Header, ROOT_NODE, ReplyBuffer},
 };
 
 const SELF_COOKIE: u64 = 1;
 const PARENT_COOKIE: u64 = 2;
+/// Behind a hidden name, which comes alone: no name's cookie is as high, so that the kernel, which keeps listings, does not
+/// put it together with the others.
+const HIDDEN_COOKIE: u64 = 1 << 62;
 /// Most entries fetched at once.
 const ENTRIES_MAX: usize = 1024;
 
@@ -22,16 +25,25 @@ fn directory_type() -> u32 {
 impl Server {
     pub(super) fn read_directory(
         &self,
-        node: u64,
+        header: &Header,
         from: u64,
         size: u32,
         plus: bool,
         reply: &mut ReplyBuffer,
     ) -> Result<(), Errno> {
+        let node = header.node;
         let place = self.place(node)?;
         let (inode, parent) = self.inodes_of(node, &place)?;
         let mut writer = DirectoryWriter::new(reply, size, plus);
         let nothing = EntryValues::default();
+        // Whoever did not want it goes on with the names from the start.
+        let from = if from == HIDDEN_COOKIE { 0 } else { from };
+        if from == 0
+            && let Some((name, inode)) = self.hidden.take(header.pid, node)
+        {
+            writer.add(inode, HIDDEN_COOKIE, directory_type(), &name, &nothing);
+            return Ok(());
+        }
         // The kernel makes no use of attributes of these two.
         if from < SELF_COOKIE && !writer.add(inode, SELF_COOKIE, directory_type(), b".", &nothing) {
             return Ok(());
@@ -188,10 +200,10 @@ impl Server {
         let mut names = past.snapshots()?;
         names.sort_unstable();
         let skip = (from + 1).saturating_sub(FIRST_COOKIE) as usize;
-        for (index, name) in names.iter().enumerate().skip(skip) {
+        for (index, (name, checkpoint)) in names.iter().enumerate().skip(skip) {
             let cookie = FIRST_COOKIE + index as u64;
             // Without attributes: opening the state of every snapshot to list them would not scale.
-            let inode = SNAPSHOTS_NODE + 1 + index as u64;
+            let inode = inode_of(*checkpoint, self.tree.root());
             if !writer.add(
                 inode,
                 cookie,

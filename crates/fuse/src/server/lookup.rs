@@ -30,7 +30,11 @@ impl Server {
             Place::Control => return Err(Errno(libc::ENOENT)),
             Place::Snapshots => {
                 let past = self.past.as_ref().ok_or(Errno(libc::ENOENT))?;
-                let view = past.snapshot(std::str::from_utf8(name).map_err(|_| Errno(libc::ENOENT))?)?;
+                let view = match split_name(name) {
+                    // A state by its number or time.
+                    Some((b"", when)) => past.at(when)?,
+                    _ => past.snapshot(std::str::from_utf8(name).map_err(|_| Errno(libc::ENOENT))?)?,
+                };
                 let attributes = view.tree.attributes(view.tree.root())?;
                 self.past_entry(&view, &attributes)
             }
@@ -81,7 +85,11 @@ impl Server {
         self.nodes.add(attributes.object, has_one_name(attributes));
         EntryValues {
             node: attributes.object,
-            generation: attributes.generation,
+            generation: match attributes.object {
+                // The kernel takes it so.
+                ROOT_NODE => 0,
+                _ => u64::from(attributes.generation),
+            },
             entry_seconds: TRUST_SECONDS,
             attribute_seconds: TRUST_SECONDS,
             attributes: values(attributes, attributes.object),
@@ -94,20 +102,20 @@ impl Server {
             view: view.clone(),
             object: attributes.object,
         };
-        let inode = past.inode();
+        let (inode, generation) = (past.inode(), past.generation(attributes.generation));
         let node = self.past_nodes.add(past);
-        entry(node, values(attributes, inode))
+        entry(node, generation, values(attributes, inode))
     }
 }
 
 pub(super) fn own_entry(node: u64) -> EntryValues {
-    entry(node, own_directory(node))
+    entry(node, 1, own_directory(node))
 }
 
-fn entry(node: u64, attributes: AttributeValues) -> EntryValues {
+fn entry(node: u64, generation: u32, attributes: AttributeValues) -> EntryValues {
     EntryValues {
         node,
-        generation: 0,
+        generation: u64::from(generation),
         entry_seconds: PAST_TRUST_SECONDS,
         attribute_seconds: PAST_TRUST_SECONDS,
         attributes,

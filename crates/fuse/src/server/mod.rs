@@ -7,17 +7,23 @@ mod attributes;
 mod data;
 mod directory;
 mod extended;
+mod handles;
 mod ioctl;
 mod lookup;
+mod modes;
 mod namespace;
 
 use std::sync::Arc;
 
+use self::{
+    handles::HiddenNames,
+    modes::{Changes, Modes},
+};
 use terrace_dataset::{FsError, Tree};
 
 use crate::{
     files::Files,
-    nodes::{CONTROL_NODE, LiveNodes, PastNodes, Place, SNAPSHOTS_NODE, VIRTUAL},
+    nodes::{CONTROL_NODE, LiveNodes, PastNodes, PastObject, Place, SNAPSHOTS_NODE, VIRTUAL, numbered},
     options::MountOptions,
     past::Past,
     protocol::{FOPEN_KEEP_CACHE, Header, Negotiated, ReplyBuffer, Request, feature},
@@ -94,6 +100,8 @@ pub struct Server {
     past: Option<Arc<dyn Past>>,
     nodes: LiveNodes,
     past_nodes: PastNodes,
+    hidden: HiddenNames,
+    modes: Modes,
     labels: SecurityLabels,
     negotiated: Negotiated,
     /// Whether there are extended attributes.
@@ -109,7 +117,6 @@ impl Server {
         negotiated: Negotiated,
     ) -> Self {
         let (tree, live): (Arc<dyn Tree>, _) = match content {
-            Content::Live(filesystem) if options.read_only => (filesystem, None),
             Content::Live(filesystem) => (filesystem.clone(), Some(filesystem)),
             Content::ReadOnly(tree) => (tree, None),
         };
@@ -119,6 +126,8 @@ impl Server {
             past,
             nodes: LiveNodes::default(),
             past_nodes: PastNodes::default(),
+            hidden: HiddenNames::default(),
+            modes: Modes::new(options),
             labels: SecurityLabels::of_kernel(),
             negotiated,
             extended: options.extended_attributes,
@@ -148,9 +157,15 @@ impl Server {
                     .for_each(|(node, lookups)| self.forget(node, lookups));
                 Answer::Silence
             }
+            _ if self.modes.is_cut_off() => Answer::Error(Errno(libc::ENOTCONN)),
             request => {
                 let outdated = outdated(header.node, &request);
-                let answer = match self.answer(header, request, reply) {
+                let changes = Changes::of(&request);
+                let mut done = self.answer(header, request, reply);
+                if done.is_ok() && self.modes.makes_durable(changes) {
+                    done = self.settle(changes, reply);
+                }
+                let answer = match done {
                     Ok(()) => Answer::Reply,
                     Err(error) => Answer::Error(error),
                 };
@@ -176,6 +191,8 @@ impl Server {
     fn answer(&self, header: &Header, request: Request<'_>, reply: &mut ReplyBuffer) -> Result<(), Errno> {
         let node = header.node;
         match request {
+            Request::Lookup { name: b"." } => self.lookup_itself(node, reply),
+            Request::Lookup { name: b".." } => self.lookup_parent(header, reply),
             Request::Lookup { name } => self.lookup(node, name, reply),
             Request::GetAttributes => self.get_attributes(node, reply),
             Request::Statx { .. } => self.statx(node, reply),
@@ -223,9 +240,9 @@ impl Server {
                 flags,
                 name,
                 to_name,
-            } => self.rename(node, name, to_node, to_name, flags),
+            } => self.rename(header, name, to_node, to_name, flags),
             Request::ReadDirectory { offset, size, plus } => {
-                self.read_directory(node, offset, size, plus, reply)
+                self.read_directory(header, offset, size, plus, reply)
             }
             Request::Fsync { .. } | Request::FsyncDirectory { .. } => self.fsync(node),
             Request::SyncFs => self.fsync(crate::protocol::ROOT_NODE),
@@ -323,12 +340,24 @@ impl Server {
         match node {
             CONTROL_NODE => Ok(Place::Control),
             SNAPSHOTS_NODE => Ok(Place::Snapshots),
-            _ => self
-                .past_nodes
-                .get(node)
-                .map(Place::Past)
-                .ok_or(Errno(libc::ESTALE)),
+            _ => match self.past_nodes.get(node) {
+                Some(past) => Ok(Place::Past(past)),
+                None => self.forgotten(node),
+            },
         }
+    }
+
+    /// The place of a past node that the kernel has forgotten, and has from a file handle now.
+    fn forgotten(&self, node: u64) -> Result<Place, Errno> {
+        let stale = Errno(libc::ESTALE);
+        let past = self.past.as_ref().ok_or(stale)?;
+        let numbered = numbered(node).ok_or(stale)?;
+        let view = match past.held(numbered.checkpoint, numbered.mask) {
+            Err(FsError::NotFound) => return Err(stale),
+            view => view?,
+        };
+        let object = numbered.object;
+        Ok(Place::Past(PastObject { view, object }))
     }
 
     /// The filesystem and the object in it that a node stands for, if both can be changed.

@@ -156,13 +156,14 @@ impl Server {
 
     pub(super) fn rename(
         &self,
-        dir: u64,
+        header: &Header,
         name: &[u8],
         to_dir: u64,
         to_name: &[u8],
         flags: u32,
     ) -> Result<(), Errno> {
-        let (live, dir) = self.live(dir)?;
+        const WHITEOUT_NOREPLACE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
+        let (live, dir) = self.live(header.node)?;
         let (_, to_dir) = self.live(to_dir)?;
         self.check_name(dir, name)?;
         self.check_name(to_dir, to_name)?;
@@ -170,9 +171,15 @@ impl Server {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            libc::RENAME_WHITEOUT => RenameMode::Whiteout,
+            WHITEOUT_NOREPLACE => RenameMode::WhiteoutNoReplace,
             _ => return Err(Errno(libc::EINVAL)),
         };
-        match live.rename(&KERNEL, dir, name, to_dir, to_name, mode)? {
+        let context = match mode.leaves_whiteout() {
+            true => caller(header, 0),
+            false => KERNEL,
+        };
+        match live.rename(&context, dir, name, to_dir, to_name, mode)? {
             Some(replaced) if replaced.links == 0 => self.keep(live, replaced.object),
             Some(replaced) => self.nodes.outdate(replaced.object),
             None => {}

@@ -211,8 +211,8 @@ impl Tree for Library {
 pub struct OldLibrary;
 
 impl Past for OldLibrary {
-    fn snapshots(&self) -> Result<Vec<String>, FsError> {
-        Ok(vec!["first".into()])
+    fn snapshots(&self) -> Result<Vec<(String, u64)>, FsError> {
+        Ok(vec![("first".into(), 10)])
     }
 
     fn snapshot(&self, name: &str) -> Result<PastView, FsError> {
@@ -230,6 +230,13 @@ impl Past for OldLibrary {
                 tree: Library::new(b"good old days\n"),
             }),
             _ => Err(FsError::NotFound),
+        }
+    }
+
+    fn held(&self, checkpoint: u64, mask: u64) -> Result<PastView, FsError> {
+        match checkpoint == 10 & mask {
+            true => self.at("10"),
+            false => Err(FsError::NotFound),
         }
     }
 }

@@ -352,7 +352,7 @@ impl Files for Memory {
 
     fn rename(
         &self,
-        _: &Context,
+        context: &Context,
         dir: u64,
         name: &[u8],
         new_dir: u64,
@@ -363,7 +363,7 @@ impl Files for Memory {
         let object = state.child(dir, name)?;
         let target = state.child(new_dir, new_name).ok();
         match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
+            (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => return Err(FsError::Exists),
             (RenameMode::Exchange, None) => return Err(FsError::NotFound),
             (RenameMode::Exchange, Some(target)) => {
                 state.object(dir)?.children.insert(name.to_vec(), target);
@@ -377,6 +377,10 @@ impl Files for Memory {
         }
         let replaced = target.map(|_| state.take(new_dir, new_name)).transpose()?;
         state.object(dir)?.children.remove(name);
+        if mode.leaves_whiteout() {
+            let whiteout = state.make(context, dir, FileKind::CharacterDevice, 0);
+            state.insert(dir, name, whiteout)?;
+        }
         state.insert(new_dir, new_name, object)?;
         let moved = state.object(object)?;
         moved.parent = new_dir;

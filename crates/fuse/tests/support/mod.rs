@@ -6,6 +6,7 @@ pub mod actor;
 pub mod aio;
 pub mod ext4;
 pub mod failing;
+pub mod handle;
 pub mod library;
 pub mod memory;
 
@@ -27,6 +28,10 @@ const TRANSPORT: &str = "TERRACE_FUSE_TEST_TRANSPORT";
 /// In front of what the server says, among what the test harness prints.
 const MARK: &str = "@@";
 const DEADLINE: Duration = Duration::from_secs(120);
+
+/// The kernel's caches are the machine's: held for reading by a test that relies on them, for writing by one that drops
+/// them.
+pub static CACHES: parking_lot::RwLock<()> = parking_lot::RwLock::new(());
 
 /// The server's side: to be called by a test named `serve`, which does nothing when run as a test.
 pub fn serve(mount: impl Fn(&str, &Path) -> Result<Session, FuseError>) {

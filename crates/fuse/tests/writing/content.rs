@@ -13,7 +13,7 @@ pub(super) struct SnapshotsOnDemand {
 }
 
 impl Past for SnapshotsOnDemand {
-    fn snapshots(&self) -> Result<Vec<String>, terrace_dataset::FsError> {
+    fn snapshots(&self) -> Result<Vec<(String, u64)>, terrace_dataset::FsError> {
         self.past.snapshots()
     }
 
@@ -29,6 +29,10 @@ impl Past for SnapshotsOnDemand {
             return self.snapshot(name);
         }
         self.past.at(when)
+    }
+
+    fn held(&self, checkpoint: u64, mask: u64) -> Result<terrace_fuse::PastView, terrace_dataset::FsError> {
+        self.past.held(checkpoint, mask)
     }
 }
 

@@ -9,6 +9,7 @@ mod data;
 mod direct;
 mod failed_syncs;
 mod flags;
+mod handles;
 mod idmapped;
 mod names;
 mod set_id;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::content::{pattern, with_both};
-use crate::support::with_mount;
+use crate::support::{CACHES, with_mount};
 
 #[test]
 fn a_removed_open_file_lives_until_it_is_closed() {
@@ -156,6 +156,7 @@ fn many_files_are_made_listed_and_removed() {
 #[test]
 fn a_listing_leaves_nothing_to_be_asked() {
     with_both(|mounted| {
+        let _kept = CACHES.read();
         let dir = mounted.path("changed");
         fs::create_dir(&dir).unwrap();
         let path = |name: &str| dir.join(name);

@@ -68,7 +68,7 @@ impl Run {
             .history
             .newest()
             .tree
-            .objects(|node| !matches!(node.body, Body::Symlink(_)));
+            .objects(|node| !matches!(node.body, Body::Symlink(_) | Body::Whiteout));
         let object = *self.random.pick(&objects);
         let name = format!("user.a{}", self.random.below(5)).into_bytes();
         if self.random.chance(1, 4) {

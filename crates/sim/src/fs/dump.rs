@@ -81,6 +81,7 @@ pub fn dump(tree: &dyn Tree, page: usize, piece: usize) -> Result<TreeModel, FsE
                 Body::Directory(entries)
             }
             FileKind::SymbolicLink => Body::Symlink(tree.read_link(object)?),
+            FileKind::CharacterDevice if attributes.device == 0 => Body::Whiteout,
             _ => Body::File(file(tree, object, attributes.size, piece)?),
         };
         let mut extended = BTreeMap::new();

@@ -156,6 +156,8 @@ pub enum Body {
     Directory(BTreeMap<Vec<u8>, u64>),
     /// A symbolic link.
     Symlink(Vec<u8>),
+    /// A character device 0:0.
+    Whiteout,
 }
 
 /// Seconds and nanoseconds.
@@ -222,6 +224,17 @@ pub enum Renaming {
     NoReplace,
     /// Change places with it.
     Exchange,
+    /// Replace it, and leave a whiteout.
+    Whiteout,
+    /// There must be none; leave a whiteout.
+    WhiteoutNoReplace,
+}
+
+impl Renaming {
+    /// Whether a whiteout takes the place of the old name.
+    pub fn leaves_whiteout(self) -> bool {
+        matches!(self, Self::Whiteout | Self::WhiteoutNoReplace)
+    }
 }
 
 /// A filesystem.
@@ -489,7 +502,7 @@ impl TreeModel {
             })
     }
 
-    /// Renames.
+    /// Renames. The whiteout that this may leave is made by whoever knows its number.
     #[allow(clippy::too_many_arguments)]
     pub fn rename(
         &mut self,
@@ -524,7 +537,7 @@ impl TreeModel {
         };
         let target_directory = is_directory(target);
         match mode {
-            Renaming::NoReplace => Err("the target exists"),
+            Renaming::NoReplace | Renaming::WhiteoutNoReplace => Err("the target exists"),
             Renaming::Exchange => {
                 if target_directory && self.is_within(dir, target) {
                     return Err("into itself");
@@ -542,7 +555,7 @@ impl TreeModel {
                 }
                 Ok(())
             }
-            Renaming::Replace => {
+            Renaming::Replace | Renaming::Whiteout => {
                 if object == target {
                     return Ok(());
                 }

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use terrace_dataset::{At, DatasetError, FsError, Tree};
+use terrace_dataset::{At, DatasetError, FileKind, FsError, Tree};
 use terrace_engine::Engine;
 
 use crate::{
@@ -148,6 +148,10 @@ fn survivors(name: &str, shown: &dyn Tree, model: &TreeModel, lost: &mut Lost) -
                     }
                 }
             }
+            Body::Whiteout => ensure!(
+                (attributes.kind, attributes.device) == (FileKind::CharacterDevice, 0),
+                "{name}: object {object} is no whiteout any more"
+            ),
             Body::Symlink(target) => match shown.read_link(object) {
                 Ok(link) => ensure!(link == *target, "{name}: link {object} leads elsewhere"),
                 Err(error @ FsError::Io(_)) => lost.add(1, (name, object, 0), &error),

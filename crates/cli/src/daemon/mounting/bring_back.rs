@@ -11,7 +11,7 @@ use terrace_engine::Engine;
 
 use super::{
     super::remembered::{Missing, Use, check_identity, identity_of, renamed},
-    Mounts, Still, others_at, past_of, subject_of,
+    Mounts, Still, options, others_at, past_of, subject_of,
 };
 use crate::registry::{KnownMount, Registry};
 
@@ -33,6 +33,13 @@ impl Mounts {
         for (known, session) in self.sessions(|_| true) {
             if session.is_ended() {
                 self.shared.ended(&session, &known.directory);
+            } else if !self.list().iter().any(|other| other.directory == known.directory) {
+                // Kept by something out of our sight.
+                let unlist =
+                    |list: &mut Vec<KnownMount>| list.retain(|mount| mount.directory != known.directory);
+                if let Err(failure) = self.shared.change_list(unlist) {
+                    tracing::warn!("{failure}");
+                }
             }
         }
         let known = match Registry::new(&self.shared.places).mounts(pool) {
@@ -69,6 +76,13 @@ impl Mounts {
     fn bring_back(&self, engine: &Arc<Engine>, mut mount: KnownMount) -> Result<(), Failure> {
         let place = mount.directory.display().to_string();
         let what = format!("mount '{}' again at '{place}'", mount.dataset);
+        // Its options may have been changed while nobody served it.
+        if let Some(left) = terrace_fuse::mount_at(&mount.directory).ok().flatten()
+            && left.kind == terrace_fuse::MOUNT_KIND
+            && left.source == mount.dataset
+        {
+            mount.options = options::as_shown(&mount.options, &left);
+        }
         if let Err(error) = terrace_fuse::clear_stale(&mount.directory) {
             tracing::warn!("clear what is left at '{place}': {error}");
         }
@@ -85,7 +99,7 @@ impl Mounts {
             ));
         }
         let noted = (!was_known).then(|| mount.clone());
-        self.make(engine, mount)?;
+        self.make(engine, mount).map(drop)?;
         // A list of an earlier version knew it by its name alone.
         if let Some(noted) = noted {
             let note = |list: &mut Vec<KnownMount>| {

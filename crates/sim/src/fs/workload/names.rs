@@ -2,7 +2,7 @@
 //!
 //! Invariant: model and engine do the same to a copy, also where the call is wrong on purpose.
 
-use terrace_dataset::{Context, FileKind, RenameMode};
+use terrace_dataset::{Context, FileKind, RenameMode, Tree};
 
 use crate::{
     fs::level::Run,
@@ -106,6 +106,8 @@ impl Run {
             (RenameMode::Replace, Renaming::Replace),
             (RenameMode::NoReplace, Renaming::NoReplace),
             (RenameMode::Exchange, Renaming::Exchange),
+            (RenameMode::Whiteout, Renaming::Whiteout),
+            (RenameMode::WhiteoutNoReplace, Renaming::WhiteoutNoReplace),
         ]);
         let words = format!(
             "rename {dir}/{} to {new_dir}/{} {renaming:?}",
@@ -114,10 +116,11 @@ impl Run {
         );
         self.call(index, &words, |fs, tree| {
             let ends = [tree.lookup(dir, name), tree.lookup(new_dir, &new_name)];
-            let touched: Vec<u64> = ends.into_iter().flatten().chain([dir, new_dir]).collect();
+            let mut touched: Vec<u64> = ends.into_iter().flatten().chain([dir, new_dir]).collect();
             // Two names of one object: nothing is done.
-            let stamped = match ends {
-                [Ok(one), Ok(other)] if one == other => Vec::new(),
+            let is_same = matches!(ends, [Ok(one), Ok(other)] if one == other);
+            let mut stamped = match ends {
+                _ if is_same => Vec::new(),
                 ends => {
                     let objects = ends.into_iter().flatten();
                     let objects = objects.map(|object| (object, Change::Attributes));
@@ -126,10 +129,21 @@ impl Run {
                         .collect()
                 }
             };
-            let result = fs.rename(&Context::root(), dir, name, new_dir, &new_name, mode);
-            let model = tree.rename(dir, name, new_dir, &new_name, renaming, |object| {
+            let context = Context::root();
+            let result = fs.rename(&context, dir, name, new_dir, &new_name, mode);
+            let mut model = tree.rename(dir, name, new_dir, &new_name, renaming, |object| {
                 held.contains(&object)
             });
+            if model.is_ok() && renaming.leaves_whiteout() && !is_same {
+                let left = result
+                    .as_ref()
+                    .ok()
+                    .and_then(|_| fs.lookup(&context, dir, name).ok());
+                let whiteout = left.map_or(UNKNOWN_OBJECT, |attributes| attributes.object);
+                model = tree.create(dir, name, whiteout, 0, Body::Whiteout);
+                touched.push(whiteout);
+                stamped.push((whiteout, Change::Content));
+            }
             Done::of(result, model, touched).stamping(&stamped)
         })
     }

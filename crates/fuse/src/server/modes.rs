@@ -1,0 +1,136 @@
+//! `Modes`: the options of a mount that the server heeds itself; a remount changes them while requests are served.
+//! (`ro` is not among them: the kernel passes no change on then, and whoever remounts decides that by telling it.)
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use terrace_dataset::FsError;
+
+use super::{Errno, Server};
+use crate::{
+    options::MountOptions,
+    protocol::{ReplyBuffer, Request},
+};
+
+const SYNC: u8 = 1;
+const SYNC_NAMES: u8 = 2;
+const NO_ACCESS_TIMES: u8 = 4;
+const CUT_OFF: u8 = 8;
+
+/// See the module.
+pub(super) struct Modes {
+    bits: AtomicU8,
+}
+
+/// What of a filesystem a request may change.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Changes {
+    Nothing,
+    /// Names; `made`: the reply names what was made.
+    Names {
+        made: bool,
+    },
+    /// Content or attributes.
+    Object,
+}
+
+impl Changes {
+    pub(super) fn of(request: &Request<'_>) -> Self {
+        match request {
+            Request::Create { .. }
+            | Request::TemporaryFile { .. }
+            | Request::MakeNode { .. }
+            | Request::MakeDirectory { .. }
+            | Request::SymbolicLink { .. }
+            | Request::Link { .. } => Self::Names { made: true },
+            Request::Unlink { .. } | Request::RemoveDirectory { .. } | Request::Rename { .. } => {
+                Self::Names { made: false }
+            }
+            Request::SetAttributes(_)
+            | Request::Write { .. }
+            | Request::Fallocate { .. }
+            | Request::CopyRange { .. }
+            | Request::SetExtended { .. }
+            | Request::RemoveExtended { .. } => Self::Object,
+            _ => Self::Nothing,
+        }
+    }
+}
+
+impl Modes {
+    pub(super) fn new(options: &MountOptions) -> Self {
+        let modes = Self {
+            bits: AtomicU8::new(0),
+        };
+        modes.set(options);
+        modes
+    }
+
+    fn set(&self, options: &MountOptions) {
+        let bits = [
+            (options.sync, SYNC),
+            (options.sync_names, SYNC_NAMES),
+            (options.no_access_times || options.read_only, NO_ACCESS_TIMES),
+        ];
+        let bits = bits.into_iter().filter(|(set, _)| *set);
+        self.bits.store(bits.map(|(_, bit)| bit).sum(), Ordering::Relaxed);
+    }
+
+    fn has(&self, bits: u8) -> bool {
+        self.bits.load(Ordering::Relaxed) & bits != 0
+    }
+
+    /// Whether a write is durable before it returns.
+    pub(super) fn is_sync(&self) -> bool {
+        self.has(SYNC)
+    }
+
+    pub(super) fn keeps_access_times(&self) -> bool {
+        !self.has(NO_ACCESS_TIMES)
+    }
+
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.has(CUT_OFF)
+    }
+
+    /// Whether these changes are to be durable before the caller hears of them.
+    pub(super) fn makes_durable(&self, changes: Changes) -> bool {
+        match changes {
+            Changes::Nothing => false,
+            Changes::Names { .. } => self.has(SYNC | SYNC_NAMES),
+            Changes::Object => self.has(SYNC),
+        }
+    }
+}
+
+impl Server {
+    /// Takes over what a remount changes.
+    pub fn set_modes(&self, options: &MountOptions) {
+        self.modes.set(options);
+    }
+
+    /// Has every request fail from now on with ENOTCONN, as if the server had ended: another mount takes its place.
+    pub fn cut_off(&self) {
+        self.modes.bits.fetch_or(CUT_OFF, Ordering::Relaxed);
+    }
+
+    /// Makes everything done so far durable.
+    pub fn sync(&self) -> Result<(), FsError> {
+        match &self.live {
+            Some(live) => live.sync(self.tree.root()),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes what a request has just done durable. If that fails the caller gets an error, and does not hear of what was
+    /// made.
+    pub(super) fn settle(&self, changes: Changes, reply: &ReplyBuffer) -> Result<(), Errno> {
+        let settled = self.sync();
+        if settled.is_err()
+            && changes == (Changes::Names { made: true })
+            && let Some(node) = reply.payload().first_chunk::<8>()
+        {
+            self.forget(u64::from_ne_bytes(*node), 1);
+        }
+        Ok(settled?)
+    }
+}
