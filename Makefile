@@ -5,6 +5,7 @@
 #   make bench-volumes   block volumes beside raw files, loop devices and qemu
 #   make bench-tiers     a fast and a slow tier in emulation, before and after training, beside each device alone
 #   make bench-peers  the same beside bcache, dm-cache and dm-writecache, each in a virtual machine
+#   make bench-memory    what the daemon holds beside its memory budget, step by step; BENCH='create remove' for some
 #   make bench    BENCH='512 3'                make mutants  deliberate faults that the simulator must catch
 SEEDS ?= 1000
 FROM ?= 1
@@ -13,7 +14,7 @@ HOURS ?= 8
 BENCH ?=
 MUTANT_SEEDS ?= 5000
 
-.PHONY: test demo sim soak bench bench-volumes bench-tiers bench-peers mutants deps
+.PHONY: test demo sim soak bench bench-volumes bench-tiers bench-peers bench-memory mutants deps
 test:
 	@scripts/test.sh
 
@@ -50,6 +51,9 @@ bench-tiers:
 
 bench-peers:
 	@scripts/bench-peers.sh $(BENCH)
+
+bench-memory:
+	@scripts/bench-memory.sh $(BENCH)
 
 mutants:
 	@scripts/mutants.sh $(MUTANT_SEEDS)

@@ -444,13 +444,4 @@ impl ChunkStore {
         }
         Ok((ids, bytes == live))
     }
-
-    /// Key and value of a chunk's record as they are in the table, for reports.
-    pub(crate) fn chunk_exists(&self, id: ChunkId) -> Result<bool, StoreError> {
-        Ok(self
-            .tree
-            .get(&chunk_key(TABLE_CHUNKS, id))
-            .map_err(meta_error)?
-            .is_some())
-    }
 }

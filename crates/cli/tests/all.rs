@@ -16,6 +16,7 @@ mod interface;
 mod landing;
 mod losses;
 mod many_clients;
+mod memory;
 mod mounts;
 mod much_lost;
 mod names_in_use;

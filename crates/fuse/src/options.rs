@@ -43,14 +43,28 @@ impl Default for MountOptions {
             no_execute: false,
             no_access_times: false,
             extended_attributes: true,
-            threads_max: 32,
+            threads_max: THREADS.1 as usize,
             spin: Duration::from_micros(50),
             ring: true,
         }
     }
 }
 
+/// Of the memory budget, the part that the buffers of requests may take that are served at once, and what each takes at most.
+const BUFFERS_PART: u64 = 8;
+const BUFFER_BYTES: u64 = 1 << 20;
+/// Threads of a mount at the least and at the most.
+const THREADS: (u64, u64) = (4, 32);
+
 impl MountOptions {
+    /// No more threads, of which each has a buffer, than there is memory for.
+    #[must_use]
+    pub fn with_memory(mut self, budget_bytes: u64) -> Self {
+        let threads = (budget_bytes / BUFFERS_PART / BUFFER_BYTES).clamp(THREADS.0, THREADS.1);
+        self.threads_max = self.threads_max.min(threads as usize);
+        self
+    }
+
     /// The defaults, for `source` (POOL/NAME).
     pub fn of(source: impl Into<String>) -> Self {
         Self {

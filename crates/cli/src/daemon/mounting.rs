@@ -153,7 +153,8 @@ impl Mounts {
     fn make(&self, engine: &Arc<Engine>, known: KnownMount) -> Result<(), Failure> {
         let what = format!("mount '{}' at '{}'", known.dataset, known.directory.display());
         let datasets = engine.datasets();
-        let mut options = MountOptions::of(known.dataset.clone());
+        let memory_bytes = engine.environment().budget.limit_bytes();
+        let mut options = MountOptions::of(known.dataset.clone()).with_memory(memory_bytes);
         let mut at = None;
         for option in &known.options {
             match option.as_str() {
