@@ -26,12 +26,11 @@ mib() { printf '%d' $(($1 / 1024)); }
 # $1 field, $2 process; kB
 held() { awk -v field="$1:" '$1 == field { print $2 }' "/proc/$2/status" 2>/dev/null; }
 budget_kb() { numfmt --from=iec "$1" | awk '{ print int($1 / 1024) }'; }
-counted() { timeout 60 "$TERRACE" status "$POOL" --json | tr ',{}' '\n\n\n' | sed -n 's/^ *"used_bytes": *\([0-9]*\).*/\1/p' | tail -n 1; }
 status_of() { # $1 field of memory, bytes
     timeout 60 "$TERRACE" status "$POOL" --json |
         python3 -c 'import json,sys; s=json.load(sys.stdin); s=s[0] if isinstance(s,list) else s; s=s.get("pools",[s])[0] if isinstance(s,dict) else s; print(s["memory"][sys.argv[1]])' "$1"
 }
-begin() { echo 5 >"/proc/$daemon/clear_refs"; counted_peak=0; }
+begin() { echo 5 >"/proc/$daemon/clear_refs"; }
 # $1 step, $2 budget, $3 peak kB, $4 counted bytes, $5 rest kB or -
 report() {
     local budget limit verdict=pass
@@ -58,7 +57,7 @@ pool() { # $1 memory, $2 further properties of the dataset
 }
 no_pool() {
     timeout 60 "$TERRACE" unmount "$MOUNT" >/dev/null 2>&1
-    timeout 120 "$TERRACE" pool destroy "$POOL" --force >/dev/null 2>&1 || timeout 120 "$TERRACE" pool destroy "$POOL" --yes >/dev/null 2>&1
+    timeout 120 "$TERRACE" pool destroy "$POOL" --yes --force >/dev/null 2>&1
     rm -f "$SCRATCH/fast.img"
 }
 
@@ -93,12 +92,10 @@ def chunk(place, numbers):
         for first in range(numbers.start, numbers.stop, 256):
             last = min(first + 256, numbers.stop)
             file.write(b"".join(number.to_bytes(8, "little") + bytes(4088) for number in range(first, last)))
-def touch(place, numbers):
-    os.makedirs(place, exist_ok=True)
 each({"create": create, "create-remove": remove, "names": link, "names-remove": remove, "chunks": chunk}[what])
 PYTHON
 }
-snapshot() { timeout 120 "$TERRACE" snapshot create "$POOL/data@$1" >/dev/null; }
+snapshot() { timeout 120 "$TERRACE" snapshot "$POOL/data@$1" >/dev/null; }
 
 step_create() {
     begin

@@ -19,9 +19,9 @@ use crate::{
     header::{ChunkHeader, JOINED},
     places::Begun,
     read::verified,
-    record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_key},
+    record::{ChunkRecord, Location},
     spans::Stored,
-    store::{ChunkStore, meta_error},
+    store::ChunkStore,
     streams::StreamKey,
     survey::chunks_in,
 };

@@ -199,7 +199,7 @@ impl<V: Cached + 'static> Evicts for ClockMap<V> {
         self.bytes.load(Relaxed)
     }
 
-    fn evict(&self, tries: usize) {
+    fn evict(&self, tries: usize, _is_needed: bool) {
         let mut looks = 0;
         for _ in 0..SHARDS {
             let at = self.hand.fetch_add(1, Relaxed) % SHARDS;

@@ -55,8 +55,11 @@ impl KnownObjects {
     /// None; memory counts in `count`.
     pub fn new(count: Arc<AtomicU64>) -> Self {
         Self {
+            groups: HashMap::new(),
+            beyond: HashMap::new(),
+            known: 0,
             count,
-            ..Self::default()
+            counted_bytes: 0,
         }
     }
 

@@ -19,6 +19,8 @@ const TRIES: usize = 8;
 /// The same where all is looked at; rounds after which that ends if none of them brought anything: the first finds what was used.
 const TRIES_OF_ALL: usize = 256;
 const ROUNDS_IN_VAIN: u32 = 2;
+/// By this part of the limit more than that is much more.
+const MUCH_PART: u64 = 8;
 /// Caches with something in them whose turn it is at once, and those that are looked at for that.
 const TURNS: usize = 4;
 const LOOKS: usize = 64;
@@ -28,8 +30,8 @@ pub(crate) trait Evicts: Send + Sync {
     /// What it keeps, bytes.
     fn bytes(&self) -> u64;
 
-    /// Looks at up to `tries` entries and forgets those that nobody needs.
-    fn evict(&self, tries: usize);
+    /// Looks at up to `tries` entries and forgets those that nobody needs. `is_needed`: nothing else brought enough.
+    fn evict(&self, tries: usize, is_needed: bool);
 }
 
 #[derive(Default)]
@@ -75,7 +77,7 @@ impl CacheShare {
         while self.is_over() && in_vain < ROUNDS_IN_VAIN {
             let before = self.used_bytes();
             let caches = self.members.lock().caches.len();
-            (0..=caches / TURNS).for_each(|_| self.take_turns(TRIES_OF_ALL));
+            (0..=caches / TURNS).for_each(|_| self.take_turns(TRIES_OF_ALL, in_vain > 0));
             in_vain = if self.used_bytes() < before {
                 0
             } else {
@@ -104,10 +106,11 @@ impl CacheShare {
 
     /// Where more is kept than is to be, some caches forget something. No lock of a cache is held.
     pub(crate) fn relieve(&self) {
-        self.take_turns(TRIES);
+        let limit = self.limit_bytes();
+        self.take_turns(TRIES, self.used_bytes() > limit + limit / MUCH_PART);
     }
 
-    fn take_turns(&self, tries: usize) {
+    fn take_turns(&self, tries: usize, is_needed: bool) {
         if !self.is_over() {
             return;
         }
@@ -131,7 +134,7 @@ impl CacheShare {
         drop(members);
         for cache in turns {
             if self.is_over() {
-                cache.evict(tries);
+                cache.evict(tries, is_needed);
             }
         }
     }

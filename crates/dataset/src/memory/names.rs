@@ -18,8 +18,10 @@ use crate::{
 
 /// What a name takes besides itself: its place in the tree at the usual filling, and its allocation.
 const NAME_BYTES: u64 = 144;
-/// So many bytes of names are worth a look at a dataset's objects, and for each object so many.
-const WORTH_BYTES: u64 = 4096;
+/// Part of the share that the names of one dataset have in any case, unless nothing else makes room: a directory of which all names
+/// are known need not be looked into for each new one.
+const KEPT_PART: u64 = 4;
+/// So many bytes of names are worth a look at a dataset's objects, for each of these.
 const WORTH_PER_OBJECT_BYTES: u64 = 32;
 
 /// About what a name of this length takes in RAM.
@@ -80,9 +82,11 @@ impl Evicts for Names {
         self.count.bytes()
     }
 
-    fn evict(&self, _tries: usize) {
-        let worth = WORTH_BYTES.max(self.objects.len() as u64 * WORTH_PER_OBJECT_BYTES);
-        if self.count.bytes() < worth {
+    fn evict(&self, _tries: usize, is_needed: bool) {
+        let bytes = self.count.bytes();
+        let is_much = bytes > self.count.share.limit_bytes() / KEPT_PART;
+        let is_worth = || is_needed && bytes >= self.objects.len() as u64 * WORTH_PER_OBJECT_BYTES;
+        if !is_much && !is_worth() {
             return;
         }
         self.objects.for_each(|object| {
