@@ -130,7 +130,7 @@ step_writes() {
 }
 step_scrub() {
     begin
-    timeout 3600 "$TERRACE" scrub "$POOL" --wait >/dev/null
+    timeout 3600 "$TERRACE" scrub "$POOL" --wait >/dev/null 2>&1
     finish scrub "$memory"
 }
 step_verify() {

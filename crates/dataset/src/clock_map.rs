@@ -257,11 +257,13 @@ mod tests {
     #[test]
     fn many_maps_keep_together_what_one_may_and_idle_ones_make_room() {
         let share = Arc::new(CacheShare::new(256 << 10));
+        // A turn may find empty maps alone, so that a little more is kept until the next.
+        let most = (256 + 32) << 10;
         let maps: Vec<_> = (0..1000).map(|_| map(&share)).collect();
         for map in &maps {
             (0..40).for_each(|key| map.insert((key, 0), Arc::new(Value(true))));
         }
-        assert!(share.used_bytes() <= 264 << 10, "{}", share.used_bytes());
+        assert!(share.used_bytes() <= most, "{}", share.used_bytes());
         let last = &maps[999];
         for round in 0..20 {
             (0..200).for_each(|key| match last.get((key, round / 10)) {
@@ -271,7 +273,7 @@ mod tests {
                 }
             });
         }
-        assert!(share.used_bytes() <= 264 << 10, "{}", share.used_bytes());
+        assert!(share.used_bytes() <= most, "{}", share.used_bytes());
         assert!(last.len() > 150, "{}: others have more", last.len());
     }
 
