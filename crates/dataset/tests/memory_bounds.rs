@@ -142,7 +142,9 @@ fn a_thousand_datasets_keep_together_no_more_than_one_may() {
     let all: Vec<Arc<Filesystem>> = (0..1000)
         .map(|number| {
             let files = rig.filesystem(&format!("pool/d{number}"));
-            (0..8).for_each(|number| drop(make(&files, number)));
+            for number in 0..8 {
+                make(&files, number);
+            }
             files.sync().unwrap();
             assert!(caches.used_bytes() <= most, "{number}: {}", caches.used_bytes());
             files
@@ -162,7 +164,9 @@ fn names_that_are_looked_up_and_never_committed_are_bounded_too() {
     let rig = rig();
     let files = rig.filesystem("pool/a");
     let most = rig.environment.budget.object_bytes() * 5 / 4;
-    (0..20_000).for_each(|number| drop(make(&files, number)));
+    for number in 0..20_000 {
+        make(&files, number);
+    }
     files.sync().unwrap();
     for round in 0..2 {
         for number in 0..20_000 {
@@ -219,7 +223,7 @@ fn a_check_in_passes_finds_what_one_finds_at_once() {
     assert_eq!((at_once.problem_count, at_once.lost_bodies.len()), (0, 0));
     let blocks = AtomicU64::new(0);
     count_references(store, &mut |_, count| {
-        drop(blocks.fetch_add(count as u64, Relaxed))
+        blocks.fetch_add(count as u64, Relaxed);
     })
     .unwrap();
     assert_eq!(
