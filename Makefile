@@ -6,6 +6,7 @@
 #   make bench-tiers     a fast and a slow tier in emulation, before and after training, beside each device alone
 #   make bench-peers  the same beside bcache, dm-cache and dm-writecache, each in a virtual machine
 #   make bench-compare  AGAINST=REVISION [BENCH='256 5']   two builds in pairs: ratios, intervals, CPU per operation
+#   make bench-memory    what the daemon holds beside its memory budget, step by step; BENCH='create remove' for some
 #   make bench    BENCH='512 3'                make mutants  deliberate faults that the simulator must catch
 SEEDS ?= 1000
 FROM ?= 1
@@ -15,7 +16,7 @@ BENCH ?=
 MUTANT_SEEDS ?= 5000
 AGAINST ?= HEAD~1
 
-.PHONY: test demo sim soak bench bench-compare bench-volumes bench-tiers bench-peers mutants deps
+.PHONY: test demo sim soak bench bench-compare bench-volumes bench-tiers bench-peers bench-memory mutants deps
 test:
 	@scripts/test.sh
 
@@ -55,6 +56,9 @@ bench-tiers:
 
 bench-peers:
 	@scripts/bench-peers.sh $(BENCH)
+
+bench-memory:
+	@scripts/bench-memory.sh $(BENCH)
 
 mutants:
 	@scripts/mutants.sh $(MUTANT_SEEDS)

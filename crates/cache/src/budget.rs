@@ -23,6 +23,11 @@ const SHORTEST_DELAY: Duration = Duration::from_millis(2);
 /// at half of it. Commits follow each other without a pause then, and while one runs as much gathers as it holds: the share is
 /// filled from a little less than half to nine tenths in turns, and over these writers are as fast as commits.
 const SLOWEST: f64 = 3.0;
+/// Of the whole, the part that one commit takes of changes of metadata at most, and what is counted ahead for releases.
+const METADATA_PART: u64 = 16;
+const OWED_PART: u64 = 64;
+/// Of the whole, the part that readers have in any case.
+const READERS_LEAST_PART: u64 = 16;
 /// What commits are taken to need for a mebibyte before there was one, nanoseconds.
 const COMMIT_NANOSECONDS: u64 = 4_000_000;
 
@@ -33,6 +38,12 @@ pub struct Budget {
     /// What is dirty is this much at most, however large its share is.
     dirty_most: AtomicU64,
     dirty: AtomicU64,
+    /// What of it changes of metadata take that no commit has begun with.
+    metadata: AtomicU64,
+    /// What of it is counted for releases of removed objects that are yet to come.
+    owed: AtomicU64,
+    /// What readers do without, since the process holds more than is counted.
+    excess: AtomicU64,
     /// What writers were let in with who are not done.
     admitted: AtomicU64,
     /// When the last of those who are delayed is to be through, nanoseconds after `began`.
@@ -51,6 +62,9 @@ impl Budget {
             limit: AtomicU64::new(limit_bytes),
             dirty_most: AtomicU64::new(u64::MAX),
             dirty: AtomicU64::new(0),
+            metadata: AtomicU64::new(0),
+            owed: AtomicU64::new(0),
+            excess: AtomicU64::new(0),
             admitted: AtomicU64::new(0),
             through: AtomicU64::new(0),
             began: Instant::now(),
@@ -91,11 +105,23 @@ impl Budget {
         self.dirty_most.store(bytes.max(1 << 20), Relaxed);
     }
 
-    /// Share of the read cache: a quarter, what is not to be dirty, and what it is lent.
+    /// What readers do without for what the process holds and nobody counts, bytes.
+    pub fn excess_bytes(&self) -> u64 {
+        self.excess.load(Relaxed)
+    }
+
+    /// They do without so much from now on. The caller resizes the cache.
+    pub fn set_excess(&self, bytes: u64) {
+        self.excess.store(bytes, Relaxed);
+    }
+
+    /// Share of the read cache: a quarter, what is not to be dirty, and what it is lent, less what it does without.
     pub fn read_cache_bytes(&self) -> u64 {
         // The limit may change between the two.
         let never_dirty = self.dirty_share_bytes().saturating_sub(self.dirty_limit_bytes());
-        self.limit_bytes() / 4 + never_dirty + self.lent.bytes()
+        let full = self.limit_bytes() / 4 + never_dirty + self.lent.bytes();
+        full.saturating_sub(self.excess_bytes())
+            .max(self.limit_bytes() / READERS_LEAST_PART)
     }
 
     /// Share of decoded objects, directories and region records: an eighth.
@@ -139,9 +165,45 @@ impl Budget {
 
     /// Whether the flusher should start: above a quarter of the dirty share, `kept_bytes` not counted, which no flusher
     /// may write. As late as leaves as much again before writers are slowed: each commit writes the record of every
-    /// region it touches anew, so that random writes cost the less metadata the more of them a commit gathers.
-    pub fn wants_flush(&self, kept_bytes: u64) -> bool {
+    /// region it touches anew, so that random writes cost the less metadata the more of them a commit gathers. Of metadata, of
+    /// which `kept_metadata_bytes` are kept so, before any dataset has to wait with [`metadata_most_bytes`](Self::metadata_most_bytes).
+    pub fn wants_flush(&self, kept_bytes: u64, kept_metadata_bytes: u64) -> bool {
+        let metadata = self.metadata.load(Relaxed).saturating_sub(kept_metadata_bytes);
         self.dirty_bytes().saturating_sub(kept_bytes) > self.flush_bytes()
+            || metadata > self.metadata_most_bytes() / 4 * 3
+    }
+
+    /// What one commit takes of changes of metadata at most, bytes: a sixteenth of the whole. What it builds of them, and what the
+    /// store makes of that, takes as much again and more for as long as it runs.
+    pub fn metadata_most_bytes(&self) -> u64 {
+        self.limit_bytes() / METADATA_PART
+    }
+
+    /// Counts bytes that are dirty, by changes of metadata.
+    pub fn add_metadata(&self, bytes: u64) {
+        self.metadata.fetch_add(bytes, Relaxed);
+    }
+
+    /// A commit has begun with so many of them.
+    pub fn metadata_frozen(&self, bytes: u64) {
+        let less = |metadata: u64| Some(metadata.saturating_sub(bytes));
+        let result = self.metadata.fetch_update(Relaxed, Relaxed, less);
+        debug_assert!(result.is_ok());
+    }
+
+    /// Counts what a release that is yet to come will make dirty, beside what is; false where these are too many: what is never
+    /// released would keep all others from being dirty.
+    pub fn owe(&self, bytes: u64) -> bool {
+        let most = self.limit_bytes() / OWED_PART;
+        let more = |owed: u64| (owed + bytes <= most).then_some(owed + bytes);
+        self.owed.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    /// The release has come.
+    pub fn paid(&self, bytes: u64) {
+        let less = |owed: u64| Some(owed.saturating_sub(bytes));
+        let result = self.owed.fetch_update(Relaxed, Relaxed, less);
+        debug_assert!(result.is_ok());
     }
 
     fn flush_bytes(&self) -> u64 {

@@ -1,4 +1,6 @@
 //! Audit: the full walk that tests and `verify` compare everything with.
+//!
+//! Invariant: where that is asked for, memory is in proportion to the segments, and of chunks to those that one pass takes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,11 +18,31 @@ use crate::{
     pending_free::estimate_of,
     record::{
         ChunkRecord, TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_LIVE, TABLE_REFERENCES, TABLE_SEGMENTS,
-        candidate_of_key, chunk_of_key, segment_of_key,
+        candidate_of_key, chunk_key, chunk_of_key, segment_of_key,
     },
     recover::{read_root, tree_options},
     store::{meta_error, pool_error},
 };
+
+/// Records that one look into the tables gives.
+const SCANNED_AT_ONCE: usize = 1024;
+
+/// What is counted of one chunk.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    id: ChunkId,
+    /// What the reference table says, and what the floor above does.
+    count: i64,
+    held: i64,
+    is_candidate: bool,
+}
+
+/// What chunks say of one segment.
+#[derive(Debug, Clone, Copy, Default)]
+struct Filled {
+    live: i64,
+    chunks: usize,
+}
 
 /// What the floor above says: calls back with (chunk, blocks) for each reference it holds.
 pub type Expected<'a> = &'a dyn Fn(&mut dyn FnMut(ChunkId, i64)) -> Result<(), StoreError>;
@@ -29,23 +51,20 @@ impl ChunkStore {
     /// Walks everything: counts, live bytes, locations, overlaps. `expected` (from the floor above) calls back with
     /// (chunk, blocks), any number of times per chunk. Changes nothing; meant for a store at rest.
     pub fn audit(&self, expected: Option<Expected<'_>>) -> Result<AuditReport, StoreError> {
+        self.audit_within(expected, usize::MAX)
+    }
+
+    /// The same with no more than so many chunks in memory at a time: of more there are several passes, and `expected` is asked in
+    /// each.
+    pub fn audit_within(
+        &self,
+        expected: Option<Expected<'_>>,
+        chunks_at_once: usize,
+    ) -> Result<AuditReport, StoreError> {
         let mut report = AuditReport::default();
         let mut wrong = Findings::default();
-        let mut references: BTreeMap<ChunkId, i64> = BTreeMap::new();
-        self.each(TABLE_REFERENCES, |key, value| {
-            match (chunk_of_key(key), decode_count(value)) {
-                (Some(id), Some(count)) => {
-                    references.insert(id, count);
-                }
-                _ => wrong.add(|| "an entry of the reference table does not decode".into()),
-            }
-        })?;
-        let mut candidates = BTreeSet::new();
         let mut pending = 0;
-        self.each(TABLE_CANDIDATES, |key, value| {
-            candidates.extend(candidate_of_key(key));
-            pending += estimate_of(value);
-        })?;
+        self.each(TABLE_CANDIDATES, |_, value| pending += estimate_of(value))?;
         let counted_all = self.maintenance.lock().reclaim.inherited.is_none();
         let says = self.pending_free.load(Ordering::Relaxed);
         if counted_all && says != pending {
@@ -53,21 +72,133 @@ impl ChunkStore {
         }
         let mut claimed = BTreeSet::new();
         self.each(TABLE_SEGMENTS, |key, _| claimed.extend(segment_of_key(key)))?;
-        let mut live = BTreeMap::new();
-        self.each(TABLE_LIVE, |key, value| {
-            if let (Some(segment), Some(bytes)) = (segment_of_key(key), decode_count(value)) {
-                live.insert(segment, bytes);
-            }
-        })?;
-        let mut counted: BTreeMap<_, i64> = BTreeMap::new();
-        let mut extents: BTreeMap<_, Vec<(u32, u32, ChunkId)>> = BTreeMap::new();
         let mut totals = Counters::default();
+        self.audit_counts(expected, chunks_at_once, &mut totals, &mut wrong)?;
+        let filled = self.audit_records(&claimed, &mut totals, &mut wrong)?;
+        report.chunks = totals.chunks as u64;
+        self.audit_overlaps(&filled, chunks_at_once, &mut wrong)?;
+        self.audit_live(&filled, &claimed, &mut wrong)?;
+        let counters = self.commit.lock().counters;
+        if counters != totals {
+            wrong.add(|| format!("totals are {totals:?}, the counters say {counters:?}"));
+        }
+        self.audit_segments(&mut wrong);
+        wrong.extend(self.audit_root()?);
+        report.discrepancy_count = wrong.count();
+        report.discrepancies = wrong.into_lines();
+        Ok(report)
+    }
+
+    /// How often chunks are referred to: whether those exist, and whether who does not is on the list of the dead.
+    fn audit_counts(
+        &self,
+        expected: Option<Expected<'_>>,
+        chunks_at_once: usize,
+        totals: &mut Counters,
+        wrong: &mut Findings,
+    ) -> Result<(), StoreError> {
+        let mut from = Some(ChunkId(0));
+        while let Some(first) = from {
+            let (mut rows, end) = self.rows_from(first, chunks_at_once)?;
+            let is_here = |id: ChunkId| id >= first && end.is_none_or(|end| id < end);
+            // Chunks that are counted and do not exist, with their counts.
+            let mut missing: BTreeMap<ChunkId, (i64, i64)> = BTreeMap::new();
+            let find = |rows: &[Row], id: ChunkId| rows.binary_search_by_key(&id, |row| row.id);
+            self.each_chunk(TABLE_REFERENCES, first, end, |key, value| {
+                let (Some(id), Some(count)) = (chunk_of_key(key), decode_count(value)) else {
+                    wrong.add(|| "an entry of the reference table does not decode".into());
+                    return;
+                };
+                totals.blocks += count;
+                match find(&rows, id) {
+                    Ok(at) => rows[at].count = count,
+                    Err(_) => missing.entry(id).or_default().0 = count,
+                }
+            })?;
+            self.each(TABLE_CANDIDATES, |key, _| {
+                if let Some(at) = candidate_of_key(key).and_then(|id| find(&rows, id).ok()) {
+                    rows[at].is_candidate = true;
+                }
+            })?;
+            if let Some(expected) = expected {
+                expected(&mut |id, blocks| match find(&rows, id) {
+                    Ok(at) => rows[at].held += blocks,
+                    Err(_) if is_here(id) => missing.entry(id).or_default().1 += blocks,
+                    Err(_) => {}
+                })?;
+            }
+            for row in &rows {
+                let Row { id, count, held, .. } = *row;
+                if count == 0 && !row.is_candidate && !self.keeper.lock().is_pinned(id) {
+                    wrong.add(|| format!("chunk {id} has no references and is not on the list of the dead"));
+                }
+                if count < 0 {
+                    wrong.add(|| format!("chunk {id} has {count} references"));
+                }
+                if expected.is_some() && held != count {
+                    wrong.add(|| {
+                        format!("chunk {id} is referred to by {held} blocks, its count says {count}")
+                    });
+                }
+            }
+            for (id, (count, held)) in missing {
+                if count != 0 {
+                    wrong.add(|| format!("chunk {id} does not exist but has {count} references"));
+                }
+                if expected.is_some() && held != count {
+                    wrong.add(|| {
+                        format!("chunk {id} is referred to by {held} blocks, its count says {count}")
+                    });
+                }
+            }
+            from = end;
+        }
+        Ok(())
+    }
+
+    /// The chunks from this one on, so many at most, and the first one behind them, if there are more.
+    fn rows_from(&self, first: ChunkId, most: usize) -> Result<(Vec<Row>, Option<ChunkId>), StoreError> {
+        let mut rows: Vec<Row> = Vec::new();
+        let mut from = chunk_key(TABLE_CHUNKS, first).to_vec();
+        loop {
+            let records = self
+                .tree
+                .scan(&from, &[TABLE_CHUNKS + 1], SCANNED_AT_ONCE)
+                .map_err(meta_error)?;
+            for (key, _) in &records {
+                // What does not decode is found by whoever looks at the records.
+                let Some(id) = chunk_of_key(key) else { continue };
+                if rows.len() >= most {
+                    return Ok((rows, Some(id)));
+                }
+                rows.push(Row {
+                    id,
+                    count: 0,
+                    held: 0,
+                    is_candidate: false,
+                });
+            }
+            let Some((last, _)) = records.last() else {
+                return Ok((rows, None));
+            };
+            from = last.to_vec();
+            from.push(0);
+        }
+    }
+
+    /// Each chunk by itself; what lies in each segment.
+    fn audit_records(
+        &self,
+        claimed: &BTreeSet<SegmentId>,
+        totals: &mut Counters,
+        wrong: &mut Findings,
+    ) -> Result<BTreeMap<SegmentId, Filled>, StoreError> {
+        let mut filled: BTreeMap<SegmentId, Filled> = BTreeMap::new();
         self.each(TABLE_CHUNKS, |key, value| {
             let (Some(id), Ok(record)) = (chunk_of_key(key), ChunkRecord::decode(value)) else {
                 wrong.add(|| "an entry of the chunk table does not decode".into());
                 return;
             };
-            report.chunks += 1;
             totals.chunks += 1;
             totals.unique += i64::from(record.length);
             totals.unique_blocks += record.blocks();
@@ -87,15 +218,9 @@ impl ChunkStore {
                 wrong.add(|| format!("two copies of chunk {id} lie on one device"));
             }
             for location in &record.locations {
-                *counted.entry(location.segment).or_default() += i64::from(record.stored());
-                let extents = extents.entry(location.segment).or_default();
-                match location.is_apart() {
-                    true => extents.extend([
-                        (location.offset, HEADER_BYTES as u32, id),
-                        (location.payload, record.payload, id),
-                    ]),
-                    false => extents.push((location.offset, record.stored(), id)),
-                }
+                let of_segment = filled.entry(location.segment).or_default();
+                of_segment.live += i64::from(record.stored());
+                of_segment.chunks += 1;
                 if !claimed.contains(&location.segment) {
                     wrong.add(|| {
                         format!(
@@ -110,87 +235,104 @@ impl ChunkStore {
                     wrong.add(|| format!("chunk {id} passes the end of segment {}", location.segment));
                 }
             }
-            let count = references.get(&id).copied().unwrap_or(0);
-            if count == 0 && !candidates.contains(&id) && !self.keeper.lock().is_pinned(id) {
-                wrong.add(|| format!("chunk {id} has no references and is not on the list of the dead"));
+        })?;
+        Ok(filled)
+    }
+
+    /// No two chunks lie in one place. Segments are looked at some at a time.
+    fn audit_overlaps(
+        &self,
+        filled: &BTreeMap<SegmentId, Filled>,
+        chunks_at_once: usize,
+        wrong: &mut Findings,
+    ) -> Result<(), StoreError> {
+        let mut rest = filled.iter().peekable();
+        while rest.peek().is_some() {
+            let mut extents: BTreeMap<SegmentId, Vec<(u32, u32, ChunkId)>> = BTreeMap::new();
+            let mut chunks = 0;
+            while let Some((segment, of_segment)) =
+                rest.next_if(|(_, next)| chunks == 0 || chunks + next.chunks <= chunks_at_once)
+            {
+                chunks += of_segment.chunks;
+                extents.insert(*segment, Vec::with_capacity(of_segment.chunks));
             }
-            if count < 0 {
-                wrong.add(|| format!("chunk {id} has {count} references"));
+            self.each(TABLE_CHUNKS, |key, value| {
+                let (Some(id), Ok(record)) = (chunk_of_key(key), ChunkRecord::decode(value)) else {
+                    return;
+                };
+                for location in &record.locations {
+                    let Some(extents) = extents.get_mut(&location.segment) else {
+                        continue;
+                    };
+                    match location.is_apart() {
+                        true => extents.extend([
+                            (location.offset, HEADER_BYTES as u32, id),
+                            (location.payload, record.payload, id),
+                        ]),
+                        false => extents.push((location.offset, record.stored(), id)),
+                    }
+                }
+            })?;
+            for (segment, list) in &mut extents {
+                list.sort_unstable();
+                for pair in list.windows(2) {
+                    if let [(start, stored, one), (next, _, other)] = pair
+                        && start + stored > *next
+                    {
+                        wrong.add(|| format!("chunks {one} and {other} overlap in segment {segment}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What segments hold is what their records, and memory, say.
+    fn audit_live(
+        &self,
+        filled: &BTreeMap<SegmentId, Filled>,
+        claimed: &BTreeSet<SegmentId>,
+        wrong: &mut Findings,
+    ) -> Result<(), StoreError> {
+        let mut live = BTreeMap::new();
+        self.each(TABLE_LIVE, |key, value| {
+            if let (Some(segment), Some(bytes)) = (segment_of_key(key), decode_count(value)) {
+                live.insert(segment, bytes);
             }
         })?;
-        for (id, count) in &references {
-            totals.blocks += count;
-            if !self.chunk_exists(*id)? {
-                wrong.add(|| format!("chunk {id} does not exist but has {count} references"));
+        let live_of = |segment: &SegmentId| filled.get(segment).map_or(0, |of_segment| of_segment.live);
+        for segment in filled.keys().chain(live.keys()).collect::<BTreeSet<_>>() {
+            let (is, says) = (live_of(segment), live.get(segment).copied().unwrap_or(0));
+            if is != says {
+                wrong.add(|| format!("segment {segment} has {is} live bytes, its record says {says}"));
             }
         }
-        for (segment, list) in &mut extents {
-            list.sort_unstable();
-            for pair in list.windows(2) {
-                if let [(start, stored, one), (next, _, other)] = pair
-                    && start + stored > *next
-                {
-                    wrong.add(|| format!("chunks {one} and {other} overlap in segment {segment}"));
-                }
+        let books = self.keeper.lock();
+        wrong.extend(books.discrepancies());
+        for (segment, state) in &books.segments {
+            let is = live_of(segment);
+            if state.live != is {
+                wrong.add(|| {
+                    format!(
+                        "segment {segment} has {is} live bytes, memory says {}",
+                        state.live
+                    )
+                });
+            }
+            if !state.freeing && !claimed.contains(segment) {
+                wrong.add(|| format!("segment {segment} is in use but not in the segment table"));
+            }
+            if !self.pool.is_claimed(*segment) && self.pool.has_segment(*segment) {
+                wrong.add(|| format!("segment {segment} is in use but free in the pool"));
             }
         }
-        if counted != live {
-            for segment in counted.keys().chain(live.keys()).collect::<BTreeSet<_>>() {
-                let (is, says) = (
-                    counted.get(segment).unwrap_or(&0),
-                    live.get(segment).unwrap_or(&0),
-                );
-                if is != says {
-                    wrong.add(|| format!("segment {segment} has {is} live bytes, its record says {says}"));
-                }
-            }
-        }
+        for segment in claimed
+            .iter()
+            .filter(|segment| !books.segments.contains_key(segment))
         {
-            let books = self.keeper.lock();
-            wrong.extend(books.discrepancies());
-            for (segment, state) in &books.segments {
-                let is = counted.get(segment).copied().unwrap_or(0);
-                if state.live != is {
-                    wrong.add(|| {
-                        format!(
-                            "segment {segment} has {is} live bytes, memory says {}",
-                            state.live
-                        )
-                    });
-                }
-                if !state.freeing && !claimed.contains(segment) {
-                    wrong.add(|| format!("segment {segment} is in use but not in the segment table"));
-                }
-                if !self.pool.is_claimed(*segment) && self.pool.has_segment(*segment) {
-                    wrong.add(|| format!("segment {segment} is in use but free in the pool"));
-                }
-            }
-            for segment in claimed
-                .iter()
-                .filter(|segment| !books.segments.contains_key(segment))
-            {
-                wrong.add(|| format!("segment {segment} is in the segment table but not in use"));
-            }
+            wrong.add(|| format!("segment {segment} is in the segment table but not in use"));
         }
-        let counters = self.commit.lock().counters;
-        if counters != totals {
-            wrong.add(|| format!("totals are {totals:?}, the counters say {counters:?}"));
-        }
-        self.audit_segments(&mut wrong);
-        wrong.extend(self.audit_root()?);
-        if let Some(expected) = expected {
-            let mut held: BTreeMap<ChunkId, i64> = BTreeMap::new();
-            expected(&mut |id, blocks| *held.entry(id).or_default() += blocks)?;
-            for id in held.keys().chain(references.keys()).collect::<BTreeSet<_>>() {
-                let (is, says) = (held.get(id).unwrap_or(&0), references.get(id).unwrap_or(&0));
-                if is != says {
-                    wrong.add(|| format!("chunk {id} is referred to by {is} blocks, its count says {says}"));
-                }
-            }
-        }
-        report.discrepancy_count = wrong.count();
-        report.discrepancies = wrong.into_lines();
-        Ok(report)
+        Ok(())
     }
 
     /// Whether everything that the newest durable root leads to is still held: else it may be written over, and a crash
@@ -332,10 +474,30 @@ impl ChunkStore {
         }
     }
 
-    fn each(&self, table: u8, mut visit: impl FnMut(&[u8], &[u8])) -> Result<(), StoreError> {
-        let mut from = vec![table];
+    fn each(&self, table: u8, visit: impl FnMut(&[u8], &[u8])) -> Result<(), StoreError> {
+        self.each_between(vec![table], &[table + 1], visit)
+    }
+
+    /// The entries of chunks from one to another, exclusive, of a table that has one for each.
+    fn each_chunk(
+        &self,
+        table: u8,
+        from: ChunkId,
+        to: Option<ChunkId>,
+        visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), StoreError> {
+        let to = to.map_or_else(|| vec![table + 1], |to| chunk_key(table, to).to_vec());
+        self.each_between(chunk_key(table, from).to_vec(), &to, visit)
+    }
+
+    fn each_between(
+        &self,
+        mut from: Vec<u8>,
+        to: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), StoreError> {
         loop {
-            let records = self.tree.scan(&from, &[table + 1], 1024).map_err(meta_error)?;
+            let records = self.tree.scan(&from, to, SCANNED_AT_ONCE).map_err(meta_error)?;
             let Some((last, _)) = records.last() else {
                 return Ok(());
             };

@@ -12,7 +12,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
-    hash::BuildHasherDefault,
+    hash::{BuildHasherDefault, Hash},
     sync::{Arc, Weak},
 };
 
@@ -184,7 +184,30 @@ impl BookKeeper {
     }
 }
 
+/// Maps with fewer places do not shrink.
+const PLACES_KEPT: usize = 1024;
+
+/// Gives back what a map took when it had much more in it; what it takes then, bytes.
+fn give_back<K: Eq + Hash, V>(map: &mut HashMap<K, V, Mix>) -> usize {
+    if map.capacity() > PLACES_KEPT && map.len() < map.capacity() / 8 {
+        map.shrink_to(map.len() * 2);
+    }
+    // A byte of each place is the map's own, and an eighth of them is always free.
+    map.capacity() * (size_of::<(K, V)>() + 1) / 7 * 8
+}
+
 impl Books {
+    /// About what the books take in RAM, bytes; what they took at a busier time is given back first.
+    pub fn memory_bytes(&mut self) -> u64 {
+        let guards = self.pins.len() * size_of::<PinGuard>();
+        let maps = give_back(&mut self.pins)
+            + give_back(&mut self.pending)
+            + give_back(&mut self.held_hashes)
+            + give_back(&mut self.moving);
+        let segments = self.segments.len() * size_of::<(SegmentId, SegmentState)>() * 3 / 2;
+        (guards + maps + segments) as u64
+    }
+
     /// Notes what a chunk that was just written, and is held, holds.
     fn note_content(&mut self, id: ChunkId, hash: [u8; 32]) {
         if let Some(pin) = self.pins.get_mut(&id) {

@@ -19,9 +19,9 @@ use crate::{
     header::{ChunkHeader, JOINED},
     places::Begun,
     read::verified,
-    record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_key},
+    record::{ChunkRecord, Location},
     spans::Stored,
-    store::{ChunkStore, meta_error},
+    store::ChunkStore,
     streams::StreamKey,
     survey::chunks_in,
 };
@@ -443,14 +443,5 @@ impl ChunkStore {
             }
         }
         Ok((ids, bytes == live))
-    }
-
-    /// Key and value of a chunk's record as they are in the table, for reports.
-    pub(crate) fn chunk_exists(&self, id: ChunkId) -> Result<bool, StoreError> {
-        Ok(self
-            .tree
-            .get(&chunk_key(TABLE_CHUNKS, id))
-            .map_err(meta_error)?
-            .is_some())
     }
 }

@@ -328,4 +328,9 @@ impl ChunkStore {
             append_bytes: self.open_segments.memory_bytes() as u64,
         }
     }
+
+    /// What is known of segments, and of chunks that are on their way or held, bytes.
+    pub fn ledger_bytes(&self) -> u64 {
+        self.keeper.lock().memory_bytes()
+    }
 }

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use terrace_codec::Writer;
 use terrace_log::Log;
-use terrace_meta::{MetaError, Tree};
+use terrace_meta::{MetaError, Tree, Value};
 use terrace_pool::{Pool, PoolError};
 use terrace_store::{
     Batch, BegunPart, ChunkFill, ChunkId, ChunkInfo, ChunkPart, Compression, MoveRates, Piece, Placement,
@@ -229,6 +229,12 @@ impl Store for ChunkStore {
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         self.tree.get(key).map_err(meta_error)
+    }
+
+    fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let values = self.tree.get_many(keys).map_err(meta_error)?;
+        let copy = |value: Value| Bytes::copy_from_slice(&value);
+        Ok(values.into_iter().map(|value| value.map(copy)).collect())
     }
 
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {

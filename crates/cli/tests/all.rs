@@ -20,6 +20,7 @@ mod interface;
 mod landing;
 mod losses;
 mod many_clients;
+mod memory;
 mod mount_options;
 mod mounts;
 mod much_lost;

@@ -33,6 +33,10 @@ fn status_has_the_keys_of_the_interface() {
         "record_bytes",
         "table_bytes",
         "append_bytes",
+        "object_bytes",
+        "heat_bytes",
+        "front_end_bytes",
+        "ledger_bytes",
     ];
     assert_eq!(parts.map(memory).iter().sum::<u64>(), memory("used_bytes"));
     assert!(memory("resident_bytes") > memory("used_bytes") && memory("record_bytes") > 0);

@@ -4,11 +4,7 @@
 //! says (nothing is read to be written again), what was written ahead is only referred to; the chunk at the end of a
 //! file ends where the file ends.
 
-use std::{
-    borrow::Cow,
-    collections::BTreeMap,
-    sync::{Arc, atomic::Ordering::Relaxed},
-};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use terrace_cache::{Access, LONG_BLOCKS};
 use terrace_store::{BLOCK_BYTES, ChunkId, Sequence, Trial, Written};
@@ -576,14 +572,11 @@ impl LiveDataset {
         for (fragment, part) in outcome.fragments {
             environment.fragments.note(fragment, part, now);
         }
-        let mut cached_change = 0usize;
         for (object, blocks) in frozen.objects.into_iter().zip(outcome.blocks) {
-            cached_change += object.entries.len();
             self.object_committed(object, blocks, frozen.checkpoint);
         }
-        if self.cached_names.fetch_add(cached_change, Relaxed) + cached_change > self.names_limit() {
-            self.shrink_names();
-        }
+        // What could not be forgotten before it was committed.
+        environment.caches.relieve_all();
         self.rooms.spend(frozen.room_bytes, frozen.ahead_bytes);
         self.rooms.trim();
         drop(frozen.shared);
@@ -648,15 +641,5 @@ impl LiveDataset {
         if let Some(layer) = layer {
             Layer::recycle(layer, &self.buffers);
         }
-    }
-
-    /// Forgets clean cached names of all directories.
-    fn shrink_names(&self) {
-        self.cached_names.store(0, Relaxed);
-        self.objects.for_each(|object| {
-            if let Some(entries) = &mut object.state.lock().entries {
-                entries.shrink();
-            }
-        });
     }
 }

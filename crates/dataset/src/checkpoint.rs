@@ -106,11 +106,6 @@ impl Datasets {
     /// The budget of memory has changed: so do the caches. What counts heat keeps its size until the next start.
     pub fn size_caches(&self) {
         self.environment.size_cache();
-        let nodes = self.nodes_where(|_| true);
-        let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
-        for live in handles.iter().filter_map(Borrowed::live) {
-            live.size_maps();
-        }
     }
 
     /// Bytes that were written ahead and wait for a commit.
@@ -122,16 +117,17 @@ impl Datasets {
     /// count: it is not for the flusher.
     pub fn wants_flush(&self) -> bool {
         let budget = &self.environment.budget;
-        if !budget.wants_flush(0) {
+        if !budget.wants_flush(0, 0) {
             return false;
         }
         let kept = self.nodes_where(|node| node.state.settings().durability == Durability::Ram);
-        let kept_bytes = kept
-            .iter()
-            .filter_map(Borrowed::of)
-            .map(|handle| handle.live().map_or(0, |live| live.dirty_bytes()))
-            .sum();
-        budget.wants_flush(kept_bytes)
+        let (mut kept_bytes, mut kept_metadata_bytes) = (0, 0);
+        let handles: Vec<_> = kept.iter().filter_map(Borrowed::of).collect();
+        for live in handles.iter().filter_map(Borrowed::live) {
+            kept_bytes += live.dirty_bytes();
+            kept_metadata_bytes += live.unfrozen_metadata_bytes();
+        }
+        budget.wants_flush(kept_bytes, kept_metadata_bytes)
     }
 
     /// Commits and flushes the datasets whose `commit_interval` is over, as one state of all of them; those without

@@ -6,7 +6,12 @@
 
 use std::{borrow::Borrow, cmp::Ordering, collections::BTreeMap, ops::Bound, sync::Arc};
 
-use crate::{inode::FileKind, keys, versions::Old};
+use crate::{
+    inode::FileKind,
+    keys,
+    memory::names::{NameCount, name_bytes},
+    versions::Old,
+};
 
 /// A name with its hash, ordered like the records.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,9 +104,9 @@ pub(crate) enum Found {
 }
 
 /// See the module.
-#[derive(Default)]
 pub(crate) struct Entries {
-    pub(crate) names: BTreeMap<NameKey, Slot>,
+    names: BTreeMap<NameKey, Slot>,
+    count: Arc<NameCount>,
     pub(crate) log: Vec<Change>,
     pub(crate) complete: bool,
     /// Grows with every change: what was read from the records before is only cached if it is unchanged.
@@ -109,11 +114,14 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
-    /// Of a directory that was just made.
-    pub(crate) fn new_directory() -> Self {
+    /// Nothing is known of it; of one that was just made (`fresh`) there is nothing to know. Its names count in `count`.
+    pub(crate) fn new(fresh: bool, count: &Arc<NameCount>) -> Self {
         Self {
-            complete: true,
-            ..Self::default()
+            names: BTreeMap::new(),
+            count: count.clone(),
+            log: Vec::new(),
+            complete: fresh,
+            version: 0,
         }
     }
 
@@ -150,6 +158,7 @@ impl Entries {
             }
             None => {
                 let recorded = if self.complete { Old::Absent } else { recorded };
+                self.count.add(name_bytes(key.name.len()));
                 self.names.insert(
                     key.clone(),
                     Slot {
@@ -166,6 +175,7 @@ impl Entries {
     /// Keeps what was read from the records, unless the name is here already.
     pub(crate) fn cache(&mut self, key: &NameKey, target: Target, birth: u64) {
         if !self.names.contains_key(key) {
+            self.count.add(name_bytes(key.name.len()));
             self.names.insert(
                 key.clone(),
                 Slot {
@@ -191,6 +201,7 @@ impl Entries {
         };
         if slot.pending == 0 && slot.target.is_none() {
             self.names.remove(key);
+            self.count.sub(name_bytes(key.name.len()));
         }
     }
 
@@ -199,21 +210,36 @@ impl Entries {
         let before = self.names.len();
         self.complete = false;
         self.version += 1;
-        self.names.retain(|_, slot| slot.pending > 0);
+        let mut gone = 0;
+        self.names.retain(|key, slot| {
+            let stays = slot.pending > 0;
+            gone += name_bytes(key.name.len()) * u64::from(!stays);
+            stays
+        });
+        self.count.sub(gone);
         before - self.names.len()
+    }
+}
+
+impl Drop for Entries {
+    fn drop(&mut self) {
+        if !self.names.is_empty() {
+            self.count
+                .sub(self.names.keys().map(|key| name_bytes(key.name.len())).sum());
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::cache_share::CacheShare;
 
     #[test]
     fn a_removal_stays_until_it_is_committed() {
-        let mut entries = Entries {
-            complete: false,
-            ..Entries::default()
-        };
+        let share = Arc::new(CacheShare::new(1 << 20));
+        let count = NameCount::new(share.clone());
+        let mut entries = Entries::new(false, &count);
         let key = NameKey::new(b"a");
         assert_eq!(entries.find(key.hash, b"a"), Found::Unknown);
         entries.change(key.clone(), None, Old::Born(3));
@@ -229,6 +255,14 @@ mod tests {
         assert_eq!(entries.find(key.hash, b"a"), Found::Target(target));
         entries.committed(&key, 1, Some(target), 5);
         assert_eq!(entries.slot(key.hash, b"a").unwrap().recorded, Old::Born(5));
+        assert_eq!(
+            (count.bytes(), share.used_bytes()),
+            (name_bytes(1), name_bytes(1))
+        );
         assert_eq!(entries.shrink(), 1);
+        assert_eq!(share.used_bytes(), 0);
+        entries.cache(&key, target, 5);
+        drop(entries);
+        assert_eq!(share.used_bytes(), 0);
     }
 }

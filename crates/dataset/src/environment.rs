@@ -1,6 +1,9 @@
 //! `Environment`: what all datasets of a pool share: the store, the clock, the memory.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use terrace_cache::{
     Admitted, Budget, ChunkHeat, Foreground, Heat, ReadAhead, ReadCache, ReuseSampler, Visits,
@@ -8,7 +11,10 @@ use terrace_cache::{
 use terrace_device::Clock;
 use terrace_store::Store;
 
-use crate::{fragments::Fragments, object_pins::ObjectPins, relief::Relief, write_ahead::AheadTotals};
+use crate::{
+    fragments::Fragments, memory::cache_share::CacheShare, object_pins::ObjectPins, relief::Relief,
+    write_ahead::AheadTotals,
+};
 
 /// Memory budget when none is named, bytes.
 const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
@@ -35,6 +41,10 @@ pub struct Environment {
     pub chunk_heat: ChunkHeat,
     /// Who reads which files.
     pub visits: Visits,
+    /// What is kept decoded of all datasets.
+    pub caches: Arc<CacheShare>,
+    /// What front ends take for what they serve, bytes.
+    pub front_end_bytes: Arc<AtomicU64>,
     /// User and group that own the root directory of a new filesystem: those who run the pool.
     pub owner: (u32, u32),
     /// Whether users do something.
@@ -63,6 +73,7 @@ impl Environment {
         let visits = Visits::new(visits_bytes(&budget));
         let cache = Arc::new(ReadCache::new(cache_bytes(&budget, &chunk_heat)));
         let heat = Arc::new(Heat::new(warm_regions(&budget)));
+        let caches = Arc::new(CacheShare::new(budget.object_bytes()));
         Self {
             store,
             clock,
@@ -72,6 +83,8 @@ impl Environment {
             heat,
             chunk_heat,
             visits,
+            caches,
+            front_end_bytes: Arc::default(),
             owner: (0, 0),
             foreground: Foreground::default(),
             reuse: ReuseSampler::default(),
@@ -112,6 +125,25 @@ impl Environment {
         }
     }
 
+    /// Readers do without so many bytes of memory from now on.
+    pub fn set_excess_memory(&self, bytes: u64) {
+        if self.budget.excess_bytes() != bytes {
+            self.budget.set_excess(bytes);
+            self.size_read_cache();
+        }
+    }
+
+    /// What is kept in memory of what datasets have and who uses it, bytes: objects, region records and names, heat, and what front
+    /// ends keep.
+    pub fn kept_bytes(&self) -> u64 {
+        self.caches.used_bytes() + self.heat_bytes() + self.front_end_bytes.load(Relaxed)
+    }
+
+    /// What says how often content is used, bytes.
+    pub fn heat_bytes(&self) -> u64 {
+        self.heat.memory_bytes() as u64 + self.chunk_heat.memory_bytes()
+    }
+
     fn size_read_cache(&self) {
         self.cache
             .set_capacity(|| cache_bytes(&self.budget, &self.chunk_heat));
@@ -122,6 +154,7 @@ impl Environment {
         self.chunk_heat.set_memory(chunk_heat_bytes(&self.budget));
         self.visits.set_memory(visits_bytes(&self.budget));
         self.heat.set_limit(warm_regions(&self.budget));
+        self.caches.set_limit(self.budget.object_bytes());
         self.size_read_cache();
     }
 

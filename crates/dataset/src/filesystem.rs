@@ -1,7 +1,10 @@
 //! `Filesystem`: a dataset as a POSIX filesystem, live. The public face; the work is in `namespace*`, `data*`,
 //! `attributes*`, `acl` and `commit`.
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use terrace_store::{ChunkId, Sequence};
 
@@ -447,6 +450,11 @@ impl Filesystem {
         self.live.release(object);
     }
 
+    /// Where memory counts that a front end takes for it, bytes.
+    pub fn memory_count(&self) -> Arc<AtomicU64> {
+        self.live.dataset.environment().front_end_bytes.clone()
+    }
+
     fn note_question(&self) {
         self.live.dataset.environment().foreground.note_question();
     }
@@ -534,16 +542,16 @@ impl Live for Filesystem {
         self.live.write_ahead()
     }
 
-    fn size_maps(&self) {
-        self.live.size_maps();
-    }
-
     fn commit_frozen(&self) -> Result<Sequence, FsError> {
         self.live.commit_frozen()
     }
 
     fn dirty_bytes(&self) -> u64 {
         Live::dirty_bytes(&self.live)
+    }
+
+    fn unfrozen_metadata_bytes(&self) -> u64 {
+        Live::unfrozen_metadata_bytes(&self.live)
     }
 
     fn relayout(

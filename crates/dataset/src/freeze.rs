@@ -1,7 +1,7 @@
 //! Freezing: the brief moment in which everything dirty is set aside as the state that the next commit makes.
 //!
 //! Invariants: the gate is held exclusively, so no operation is half done; no I/O, no record is read; the work is
-//! proportional to the dirty objects, not to their content. What is frozen stays readable until it is committed,
+//! proportional to the dirty objects, not to their content, and these are bounded (`memory/metadata.rs`). What is frozen stays readable until it is committed,
 //! and stays frozen if the commit fails: the next commit tries it again, a new freeze waits for that.
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
@@ -16,7 +16,7 @@ use crate::{
     hot_pieces::HotPiece,
     inode::InodeRecord,
     layout::Cut,
-    live::{LiveDataset, METADATA_MEMORY_FACTOR},
+    live::LiveDataset,
     object::{Object, State, XattrChange},
     pages::Layer,
     room::Charge,
@@ -68,9 +68,8 @@ impl LiveDataset {
     /// Sets everything dirty aside. The gate is held exclusively, and nothing is frozen already.
     pub(crate) fn freeze(&self, checkpoint: u64) -> Frozen {
         let list = std::mem::take(&mut *self.dirty.lock());
-        let metadata_bytes = self.metadata_bytes.swap(0, Relaxed);
-        let (mut room_bytes, mut ahead_bytes) = (metadata_bytes, 0);
-        let mut dirty_bytes = metadata_bytes * METADATA_MEMORY_FACTOR;
+        let (mut room_bytes, mut dirty_bytes) = self.freeze_metadata();
+        let mut ahead_bytes = 0;
         self.let_go.frozen();
         self.ahead.clear();
         let shared = self.shared.lock().take();
@@ -190,10 +189,6 @@ impl Live for LiveDataset {
         })
     }
 
-    fn size_maps(&self) {
-        LiveDataset::size_maps(self);
-    }
-
     fn write_ahead(&self) -> bool {
         self.write_ahead_step()
     }
@@ -210,6 +205,10 @@ impl Live for LiveDataset {
 
     fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes.load(Relaxed)
+    }
+
+    fn unfrozen_metadata_bytes(&self) -> u64 {
+        LiveDataset::unfrozen_metadata_bytes(self)
     }
 
     fn relayout(

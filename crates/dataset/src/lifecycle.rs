@@ -169,7 +169,7 @@ impl Datasets {
             Kind::Filesystem => Filesystem::format(&mut first, owner, created)?,
             Kind::Volume { size_bytes } => Volume::format(&mut first, size_bytes, owner, created)?,
         }
-        let (mut batch, change) = first.finish();
+        let (mut batch, change) = first.finish()?;
         let mut counters = crate::counters::Counters {
             next_object: keys::ROOT_OBJECT + 1,
             shared_blocks: kind.is_volume().then_some(0),

@@ -6,11 +6,11 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use terrace_cache::{Admitted, Budget};
+use terrace_cache::Admitted;
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Sequence};
 
 use crate::{
@@ -23,9 +23,10 @@ use crate::{
     freeze::Frozen,
     inode::{InodeRecord, Time},
     keys,
+    memory::{cache_share::CacheShare, metadata::Metadata, names::Names},
     object::{Object, State},
     pages::Buffers,
-    region::RegionRecord,
+    region::{RegionRecord, Run},
     relayout::Relayouts,
     room::{Charge, Terms},
     room_pool::RoomPool,
@@ -41,20 +42,15 @@ use crate::{
 pub(crate) const METADATA_BYTES: u64 = 512;
 /// With so much room left for writers a little of it can be had without waiting, bytes.
 const ROOM_AT_HAND_BYTES: u64 = 1 << 20;
-/// What a change of metadata takes in RAM until then, as a multiple of that: the object, its name, the records.
-pub(crate) const METADATA_MEMORY_FACTOR: u64 = 3;
 /// Part of the dirty share that buffers kept for reuse may take.
 const BUFFERS_KEPT_PART: u64 = 16;
 /// The same of single pages, and how many they are at most.
 const PAGES_KEPT_PART: u64 = 4;
 const PAGES_KEPT_MAX: u64 = 4096;
-/// About how much an object takes in RAM.
-const OBJECT_BYTES: u64 = 1024;
-/// About how much a cached name takes in RAM.
-const NAME_BYTES: u64 = 160;
-
-/// Objects, regions and names that are kept in RAM at the least, where memory is very scarce.
-const KEPT_MIN: u64 = 32;
+/// Part of the share of caches that the names of one dataset take before a directory is no longer read as a whole.
+const NAMES_PART: u64 = 4;
+/// About what a region record takes in RAM besides its runs.
+const REGION_RECORD_BYTES: usize = 96;
 
 /// How far changes for which there is no room may use the pool's reserve. What destroys snapshots and datasets may use all of it:
 /// where nothing else gives room back it must work. (OpenZFS divides its slop space so, `spa_slop_shift`.)
@@ -90,6 +86,11 @@ pub(crate) struct CachedRegion {
 }
 
 impl Cached for CachedRegion {
+    fn memory_bytes(&self) -> u64 {
+        let runs = self.record.as_ref().map_or(0, |record| record.runs().len());
+        (REGION_RECORD_BYTES + runs * size_of::<Run>()) as u64
+    }
+
     fn evictable(&self) -> bool {
         true
     }
@@ -99,23 +100,22 @@ impl Cached for CachedRegion {
 pub(crate) struct LiveDataset {
     pub(crate) dataset: Arc<DatasetState>,
     pub(crate) gate: RwLock<()>,
-    pub(crate) objects: ClockMap<Object>,
-    pub(crate) regions: ClockMap<CachedRegion>,
+    pub(crate) objects: Arc<ClockMap<Object>>,
+    pub(crate) regions: Arc<ClockMap<CachedRegion>>,
+    pub(crate) names: Arc<Names>,
     pub(crate) dirty: Mutex<Vec<Arc<Object>>>,
     pub(crate) buffers: Buffers,
     pub(crate) rooms: RoomPool,
     pub(crate) let_go: LetGo,
     /// The newest batch when the reserve was found used up, and nothing brought it back.
     pub(crate) reserve_missed: Mutex<Option<Sequence>>,
-    /// Taken for metadata changes since the last freeze, bytes.
-    pub(crate) metadata_bytes: AtomicU64,
+    /// Taken for changes of metadata.
+    pub(crate) metadata: Metadata,
     /// For content that exists already and was mapped once more since the last freeze: it takes no room, but counts
     /// against a quota.
     pub(crate) shared: Mutex<Option<Charge>>,
     /// Dirty bytes, frozen ones included.
     pub(crate) dirty_bytes: AtomicU64,
-    /// Names cached in directories.
-    pub(crate) cached_names: AtomicUsize,
     /// One rename between directories at a time, so that the tree above a directory stands still.
     pub(crate) rename: Mutex<()>,
     /// Records of the dataset itself that belong to what is dirty: they go into the same batch. Added under the gate.
@@ -131,30 +131,26 @@ pub(crate) struct LiveDataset {
     pub(crate) relayouts: Relayouts,
 }
 
-/// Objects that are kept, and as many regions, at most.
-fn objects_limit(budget: &Budget) -> usize {
-    (budget.object_bytes() / 4 / OBJECT_BYTES).max(KEPT_MIN) as usize
-}
-
 impl LiveDataset {
     pub(crate) fn new(dataset: Arc<DatasetState>) -> Self {
         let budget = &dataset.environment().budget;
-        let objects = objects_limit(budget);
+        let caches = &dataset.environment().caches;
+        let objects = ClockMap::new(caches);
         let kept = budget.dirty_limit_bytes() / BUFFERS_KEPT_PART / CHUNK_BYTES_MAX as u64;
         let pages = budget.dirty_limit_bytes() / PAGES_KEPT_PART / BLOCK_BYTES as u64;
         Self {
             gate: RwLock::new(()),
-            objects: ClockMap::new(objects),
-            regions: ClockMap::new(objects),
+            names: Names::of(&objects, caches),
+            objects,
+            regions: ClockMap::new(caches),
             dirty: Mutex::new(Vec::new()),
             buffers: Buffers::new(kept.clamp(4, 128) as usize, pages.min(PAGES_KEPT_MAX) as usize),
             rooms: RoomPool::default(),
             let_go: LetGo::default(),
             reserve_missed: Mutex::new(None),
-            metadata_bytes: AtomicU64::new(0),
+            metadata: Metadata::default(),
             shared: Mutex::new(None),
             dirty_bytes: AtomicU64::new(0),
-            cached_names: AtomicUsize::new(0),
             rename: Mutex::new(()),
             riders: Mutex::new(Vec::new()),
             pending: Mutex::new(None),
@@ -167,17 +163,13 @@ impl LiveDataset {
         }
     }
 
-    /// Names of directories that are kept, at most.
-    pub(crate) fn names_limit(&self) -> usize {
-        let bytes = self.dataset.environment().budget.object_bytes();
-        (bytes / 2 / NAME_BYTES).max(KEPT_MIN) as usize
+    /// What the names of all directories take before one more is no longer read as a whole, bytes.
+    pub(crate) fn names_limit(&self) -> u64 {
+        self.environment_caches().limit_bytes() / NAMES_PART
     }
 
-    /// The budget has changed: so does what is kept of objects.
-    pub(crate) fn size_maps(&self) {
-        let objects = objects_limit(&self.dataset.environment().budget);
-        self.objects.set_limit(objects);
-        self.regions.set_limit(objects);
+    pub(crate) fn environment_caches(&self) -> &CacheShare {
+        &self.dataset.environment().caches
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -217,7 +209,7 @@ impl LiveDataset {
                 Err(version) => version,
             };
             let (birth, inode) = self.read_inode(number)?.ok_or(FsError::Stale)?;
-            let object = Object::loaded(number, inode, birth);
+            let object = Object::loaded(number, inode, birth, &self.names.count);
             if let Some(object) = self.objects.insert_loaded((number, 0), version, object) {
                 return Ok(object);
             }
@@ -290,9 +282,9 @@ impl LiveDataset {
     /// The room comes back with the next commit.
     pub(crate) fn take_metadata(&self, operations: u64) -> Result<(), FsError> {
         let bytes = operations * METADATA_BYTES;
+        let _admitted = self.admit_metadata(bytes)?;
         self.take_room(bytes)?;
-        self.metadata_bytes.fetch_add(bytes, Relaxed);
-        self.add_dirty(bytes * METADATA_MEMORY_FACTOR);
+        self.count_metadata(bytes);
         Ok(())
     }
 
@@ -306,6 +298,7 @@ impl LiveDataset {
     pub(crate) fn take_metadata_always(&self, operations: u64, part: OfReserve) -> Result<(), FsError> {
         self.commit_let_go()?;
         let bytes = operations * METADATA_BYTES;
+        let _admitted = self.admit_metadata_always(bytes)?;
         let is_there = || self.dataset.store().available_bytes() > ROOM_AT_HAND_BYTES;
         let is_taken =
             self.rooms.take_at_hand(bytes) || (is_there() && self.rooms.take(&self.dataset, bytes).is_ok());
@@ -322,8 +315,7 @@ impl LiveDataset {
             }
         }
         self.let_go.add_records(bytes);
-        self.metadata_bytes.fetch_add(bytes, Relaxed);
-        self.add_dirty(bytes * METADATA_MEMORY_FACTOR);
+        self.count_metadata(bytes);
         Ok(())
     }
 
@@ -552,7 +544,8 @@ impl LiveDataset {
         let _gate = self.enter();
         let mut state = object.state.lock();
         state.opens = state.opens.saturating_sub(1);
-        if state.opens == 0 && state.inode.links == 0 {
+        if state.opens == 0 && state.inode.links == 0 && !state.freed {
+            self.charge_release(&mut state);
             self.free(&object, &mut state);
         }
     }
@@ -571,10 +564,12 @@ impl LiveDataset {
                     Err(FsError::Stale) => continue,
                     Err(error) => return Err(error),
                 };
+                let _admitted = self.admit_metadata_always(METADATA_BYTES)?;
                 let _gate = self.enter();
                 let mut state = object.state.lock();
-                if state.inode.links == 0 && state.opens == 0 {
+                if state.inode.links == 0 && state.opens == 0 && !state.freed {
                     state.orphan_recorded = true;
+                    self.charge_release(&mut state);
                     self.free(&object, &mut state);
                 }
             }
@@ -590,9 +585,8 @@ impl LiveDataset {
 impl Drop for LiveDataset {
     fn drop(&mut self) {
         // What was never committed no longer counts against the shared budget.
-        self.dataset
-            .environment()
-            .budget
-            .sub_dirty(self.dirty_bytes.load(Relaxed));
+        let budget = &self.dataset.environment().budget;
+        budget.sub_dirty(self.dirty_bytes.load(Relaxed));
+        self.drop_metadata();
     }
 }

@@ -4,7 +4,7 @@
 //! records is read before the gate is entered; a name is visible only after its object is in RAM. The size of a
 //! directory's inode is the number of its names, its links are 2 and one for each directory in it.
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::sync::Arc;
 
 use crate::{
     acl::{ACCESS_NAME, Acl, DEFAULT_NAME},
@@ -17,6 +17,7 @@ use crate::{
     inode::{FileKind, InodeRecord, TARGET_BYTES_MAX},
     keys,
     live::LiveDataset,
+    memory::names::name_bytes,
     object::{HAS_DEFAULT_ACL, Object, State},
     permission,
     tree::{ACCESS_EXECUTE, ACCESS_WRITE, DirectoryEntry, NAME_BYTES_MAX},
@@ -118,7 +119,7 @@ impl LiveDataset {
                 birth,
             );
             drop(state);
-            self.cached_names.fetch_add(1, Relaxed);
+            self.environment_caches().relieve();
         }
         Ok(Some(target))
     }
@@ -133,7 +134,7 @@ impl LiveDataset {
             if entries.complete {
                 return Ok(true);
             }
-            if self.cached_names.load(Relaxed) as u64 + state.inode.size > self.names_limit() as u64 / 2 {
+            if self.names.count.bytes() + state.inode.size * name_bytes(0) > self.names_limit() {
                 return Ok(false);
             }
             entries.version
@@ -155,7 +156,7 @@ impl LiveDataset {
                     birth,
                 ));
             }
-            if read.len() > self.names_limit() {
+            if read.len() as u64 * name_bytes(0) > self.names_limit() {
                 return Ok(false);
             }
             match records.last() {
@@ -173,13 +174,12 @@ impl LiveDataset {
         if entries.version != version {
             return Ok(entries.complete);
         }
-        let count = read.len();
         for (key, target, birth) in read {
             entries.cache(&key, target, birth);
         }
         entries.complete = true;
         drop(state);
-        self.cached_names.fetch_add(count, Relaxed);
+        self.environment_caches().relieve();
         Ok(true)
     }
 
@@ -421,7 +421,7 @@ impl LiveDataset {
         }
         let number = self.dataset.next_object();
         inode.body = number;
-        let object = Object::fresh(number, inode);
+        let object = Object::fresh(number, inode, &self.names.count);
         object.state.lock().found_in = directory.number;
         if default.is_some() {
             let mut state = object.state.lock();
@@ -504,6 +504,7 @@ impl LiveDataset {
                 file_flags::may_change(&linked.inode)?;
                 linked.inode.links = linked.inode.links.checked_add(1).ok_or(FsError::TooManyLinks)?;
                 linked.inode.changed = now;
+                self.owe_nothing(&mut linked);
                 self.mark_inode(&object, &mut linked);
                 linked.attributes(object.number)
             };

@@ -103,7 +103,10 @@ impl LiveDataset {
         if attributes.links == 0 {
             if context.trusted {
                 state.opens += 1;
-            } else if state.opens == 0 {
+            }
+            if state.opens > 0 {
+                self.owe_release(&mut state);
+            } else {
                 self.free(victim, &mut state);
             }
         }

@@ -14,6 +14,7 @@ use crate::{
     clock_map::Cached,
     directory::Entries,
     inode::{FileKind, InodeRecord},
+    memory::names::NameCount,
     pages::Layer,
     read_stream::ReadStream,
     versions::Old,
@@ -69,6 +70,8 @@ pub(crate) struct State {
     pub(crate) recorded_body: u64,
     /// There is an orphan record.
     pub(crate) orphan_recorded: bool,
+    /// Memory was counted for what its last release will change.
+    pub(crate) owes_release: bool,
     /// Content changed since the last freeze.
     pub(crate) data: Layer,
     /// Content frozen and not committed yet.
@@ -139,7 +142,7 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    fn state(inode: InodeRecord, recorded: Old) -> State {
+    fn state(inode: InodeRecord, recorded: Old, names: &Arc<NameCount>) -> State {
         let fresh = recorded == Old::Absent;
         State {
             recorded_size: if fresh { 0 } else { inode.size },
@@ -151,19 +154,14 @@ impl Object {
             in_flight: false,
             recorded,
             orphan_recorded: false,
+            owes_release: false,
             data: if fresh && matches!(inode.kind, FileKind::File) {
                 Layer::all_void()
             } else {
                 Layer::default()
             },
             frozen: None,
-            entries: (inode.kind == FileKind::Directory).then(|| {
-                Box::new(if fresh {
-                    Entries::new_directory()
-                } else {
-                    Entries::default()
-                })
-            }),
+            entries: (inode.kind == FileKind::Directory).then(|| Box::new(Entries::new(fresh, names))),
             xattrs: fresh.then(Box::default),
             reads: ReadStream::default(),
             visited: Visited::default(),
@@ -174,10 +172,10 @@ impl Object {
         }
     }
 
-    /// One that was just made and must be put in the dirty list.
-    pub(crate) fn fresh(number: u64, inode: InodeRecord) -> Arc<Self> {
+    /// One that was just made and must be put in the dirty list; its names count in `names`, if it has any.
+    pub(crate) fn fresh(number: u64, inode: InodeRecord, names: &Arc<NameCount>) -> Arc<Self> {
         let kind = inode.kind;
-        let state = Mutex::new(Self::state(inode, Old::Absent));
+        let state = Mutex::new(Self::state(inode, Old::Absent, names));
         Arc::new(Self {
             number,
             kind,
@@ -187,10 +185,10 @@ impl Object {
     }
 
     /// One whose record, born in `birth`, was read.
-    pub(crate) fn loaded(number: u64, inode: InodeRecord, birth: u64) -> Arc<Self> {
+    pub(crate) fn loaded(number: u64, inode: InodeRecord, birth: u64, names: &Arc<NameCount>) -> Arc<Self> {
         let kind = inode.kind;
         let orphan = inode.links == 0;
-        let mut state = Self::state(inode, Old::Born(birth));
+        let mut state = Self::state(inode, Old::Born(birth), names);
         state.orphan_recorded = orphan;
         Arc::new(Self {
             number,
@@ -201,7 +199,14 @@ impl Object {
     }
 }
 
+/// What an object takes in RAM besides this struct: what it has of its own on the heap.
+const HEAP_BYTES: usize = 192;
+
 impl Cached for Object {
+    fn memory_bytes(&self) -> u64 {
+        (size_of::<Self>() + HEAP_BYTES) as u64
+    }
+
     fn evictable(&self) -> bool {
         match self.state.try_lock() {
             Some(state) => state.opens == 0 && !state.in_flight && !state.listed && !state.is_dirty(),

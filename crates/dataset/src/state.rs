@@ -50,6 +50,9 @@ pub trait Live: Send + Sync {
     /// Bytes written and not yet committed.
     fn dirty_bytes(&self) -> u64;
 
+    /// Of changes of metadata that no commit has begun with, bytes of memory.
+    fn unfrozen_metadata_bytes(&self) -> u64;
+
     /// Lays the content of regions (each but once) out anew: of what `wanted` accepts of each about `most_bytes`. No lock is
     /// held.
     fn relayout(
@@ -62,9 +65,6 @@ pub trait Live: Send + Sync {
 
     /// Gives hot blocks of long chunks chunks of their own on this tier, those of a region side by side; how many bytes. No lock is held.
     fn raise(&self, pieces: &[HotPiece], tier: u8) -> Result<u64, FsError>;
-
-    /// The budget of memory has changed.
-    fn size_maps(&self);
 
     /// The dataset will be opened again by somebody else: no record is replaced through this one any more. The commit
     /// lock is held.
@@ -303,7 +303,7 @@ impl DatasetState {
             return Ok(self.store().newest());
         }
         let checkpoint = batch.checkpoint();
-        let (mut batch, change) = batch.finish();
+        let (mut batch, change) = batch.finish()?;
         let mut counters = *self.counters.lock();
         counters.apply(change, checkpoint);
         counters.next_object = self.next_object.load(Ordering::Relaxed);

@@ -71,12 +71,17 @@ pub struct VersionedBatch {
     checkpoint: u64,
     newest_held: Option<u64>,
     batch: Batch,
+    /// Keys of records that are replaced and may be held, to be looked up together.
+    replaced: Vec<Vec<u8>>,
     references: BTreeMap<ChunkId, i64>,
     live_blocks: i64,
     history_blocks: i64,
     shared_blocks: i64,
     objects: i64,
 }
+
+/// Replaced records that are looked up together.
+const LOOKED_UP_AT_ONCE: usize = 1024;
 
 impl VersionedBatch {
     /// An empty batch of `dataset` in `checkpoint`; `newest_held` is the newest held checkpoint below that.
@@ -91,6 +96,7 @@ impl VersionedBatch {
             checkpoint,
             newest_held,
             batch,
+            replaced: Vec::new(),
             references,
             live_blocks: 0,
             history_blocks: 0,
@@ -280,7 +286,11 @@ impl VersionedBatch {
     }
 
     /// The finished batch and what it changes in the counters.
-    pub fn finish(mut self) -> (Batch, CounterChange) {
+    ///
+    /// # Errors
+    /// What the store says of the records that are replaced.
+    pub fn finish(mut self) -> Result<(Batch, CounterChange), StoreError> {
+        self.keep_replaced()?;
         for (id, blocks) in self.references {
             self.batch.reference(id, blocks);
         }
@@ -290,7 +300,7 @@ impl VersionedBatch {
             shared_blocks: self.shared_blocks,
             objects: self.objects,
         };
-        (self.batch, change)
+        Ok((self.batch, change))
     }
 
     /// Deletes a version that nothing holds any more; `record` is its content if it is a region record.
@@ -314,8 +324,23 @@ impl VersionedBatch {
             Old::Unknown => self.newest_held.is_some(),
             Old::Born(birth) => self.holds(birth),
         };
-        if looked_up && let Some(value) = self.store.get(key)? {
-            let (birth, _) = split_value(&value).map_err(|cause| damaged("a record", &cause))?;
+        if looked_up {
+            self.replaced.push(key.to_vec());
+            if self.replaced.len() >= LOOKED_UP_AT_ONCE {
+                self.keep_replaced()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves to history what is replaced and held. Whoever builds a batch holds the commit lock: the records are as they were when
+    /// the change was noted.
+    fn keep_replaced(&mut self) -> Result<(), StoreError> {
+        let keys = std::mem::take(&mut self.replaced);
+        let asked: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        for (key, value) in keys.iter().zip(self.store.get_many(&asked)?) {
+            let Some(value) = value else { continue };
+            let (birth, _) = split_value(value.as_ref()).map_err(|cause| damaged("a record", &cause))?;
             if self.holds(birth) {
                 self.move_to_history(key, birth, value.to_vec());
             }

@@ -274,16 +274,16 @@ impl Live for Volume {
         self.live.write_ahead()
     }
 
-    fn size_maps(&self) {
-        self.live.size_maps();
-    }
-
     fn commit_frozen(&self) -> Result<Sequence, FsError> {
         self.live.commit_frozen()
     }
 
     fn dirty_bytes(&self) -> u64 {
         Live::dirty_bytes(&self.live)
+    }
+
+    fn unfrozen_metadata_bytes(&self) -> u64 {
+        Live::unfrozen_metadata_bytes(&self.live)
     }
 
     fn relayout(

@@ -14,6 +14,7 @@ mod live_faults;
 #[path = "live_model/main.rs"]
 mod live_model;
 mod live_rules;
+mod memory_bounds;
 mod privileges;
 mod region;
 #[path = "relayout/main.rs"]

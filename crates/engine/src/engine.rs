@@ -4,7 +4,7 @@
 //! written any more; the threads only call what [`Engine::tick`] and [`Engine::step`] call.
 
 mod heat;
-mod opening;
+pub(crate) mod opening;
 mod settings;
 mod steps;
 mod tiers;
@@ -33,6 +33,7 @@ use crate::{
     leisure::Standing,
     losses::Losses,
     met::Met,
+    resident::Resident,
     resilver::Resilvering,
     scrub::Scrub,
     workers::Workers,
@@ -62,6 +63,8 @@ pub struct Engine {
     behind_since_nanoseconds: AtomicU64,
     /// When it was last looked at which memory can be lent.
     lent_nanoseconds: AtomicU64,
+    /// Of a process that serves this pool alone.
+    resident: Option<Resident>,
     /// Datasets of which metadata was out of reach when the pool was opened.
     pub(crate) kept_from_changes: Vec<String>,
     turn: AtomicU64,

@@ -23,6 +23,7 @@ pub mod properties;
 mod rebuild;
 mod replacing;
 mod report;
+mod resident;
 mod resilver;
 mod rewind;
 mod scrub;

@@ -32,6 +32,8 @@ pub struct OpenOptions {
     pub destroyed: bool,
     /// User and group that own the root directories of new filesystems.
     pub owner: (u32, u32),
+    /// Whether the process serves this pool alone, and what it holds is to stay within the pool's memory.
+    pub owns_process: bool,
     /// Keeps what happens once the pool takes no writes any more; `None`: that is told as long as it is open.
     pub events: Option<Arc<dyn KeepEvents>>,
 }
@@ -49,6 +51,7 @@ impl Default for OpenOptions {
             exported: false,
             destroyed: false,
             owner: (0, 0),
+            owns_process: false,
             events: None,
         }
     }

@@ -1,6 +1,6 @@
 //! Building [`Status`] and the I/O counters from what the floors below count. From memory alone: no device is read.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use terrace_dataset::Durability;
 use terrace_pool::{DeviceState, Presence};
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// What this process holds in memory, bytes; 0 where the system does not tell.
-fn resident_bytes() -> u64 {
+pub(crate) fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
@@ -36,6 +36,12 @@ impl Engine {
         let budget = &self.environment.budget;
         let cache = self.environment.cache.counters();
         let cached = cache.bytes;
+        let environment = &self.environment;
+        let object_bytes = environment.caches.used_bytes();
+        let heat_bytes = environment.heat_bytes();
+        let front_end_bytes = environment.front_end_bytes.load(Ordering::Relaxed);
+        let ledger_bytes = self.chunks.ledger_bytes();
+        let others = object_bytes + heat_bytes + front_end_bytes + ledger_bytes;
         let (room, room_detail) = fullness(&space, &self.pool.name(), &self.retained_in_words());
         let mut status = Status {
             room: room.into(),
@@ -62,12 +68,16 @@ impl Engine {
             chunks: space.chunks,
             memory: MemoryStatus {
                 budget_bytes: budget.limit_bytes(),
-                used_bytes: budget.dirty_bytes() + cached + space.memory.total_bytes(),
+                used_bytes: budget.dirty_bytes() + cached + space.memory.total_bytes() + others,
                 dirty_bytes: budget.dirty_bytes(),
                 cache_bytes: cached,
                 record_bytes: space.memory.record_bytes,
                 table_bytes: space.memory.table_bytes,
                 append_bytes: space.memory.append_bytes,
+                object_bytes,
+                heat_bytes,
+                front_end_bytes,
+                ledger_bytes,
                 resident_bytes: resident_bytes(),
                 cache_hits: cache.hits,
                 cache_misses: cache.misses,

@@ -117,6 +117,18 @@ pub struct MemoryStatus {
     /// Of it, buffers of data on its way to the devices.
     #[serde(default)]
     pub append_bytes: u64,
+    /// Of it, objects, region records and names kept decoded.
+    #[serde(default)]
+    pub object_bytes: u64,
+    /// Of it, what says how often content is used.
+    #[serde(default)]
+    pub heat_bytes: u64,
+    /// Of it, what mounts keep of the objects that the kernel knows.
+    #[serde(default)]
+    pub front_end_bytes: u64,
+    /// Of it, what is known of segments and of chunks on their way.
+    #[serde(default)]
+    pub ledger_bytes: u64,
     /// What the process holds, the program included.
     #[serde(default)]
     pub resident_bytes: u64,

@@ -1,24 +1,30 @@
 //! Verifying a pool that is not open: every copy of everything (labels, roots, log, tables, chunks), and whether all counts agree.
 //!
 //! Invariants: nothing is written to any device (the pool is open read-only, the log is replayed in memory); damage
-//! never ends the walk, it is reported and the walk goes on with what can still be read. Takes memory in proportion to
-//! the number of chunks.
+//! never ends the walk, it is reported and the walk goes on with what can still be read. Memory stays within the pool's budget: what
+//! is compared of objects and chunks is compared for as many at a time as fit, in several passes where there are more.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use serde::Serialize;
+use terrace_cache::Budget;
 use terrace_chunk::{ChunkStore, ScrubCursor};
 use terrace_device::Device;
 use terrace_pool::Pool;
-use terrace_store::Store;
+use terrace_store::{ChunkId, Store};
 
 use crate::{
     EngineError,
     damage::{DamageWalk, Damaged, DamagedFile},
+    engine::opening::shares_of_store,
+    properties,
 };
 
 /// How much one step reads, bytes.
 const STEP_BYTES: u64 = 8 << 20;
+/// Of the memory budget, the part that what is known of objects or chunks takes at a time, and what it takes of each, bytes.
+const WALKED_PART: u64 = 4;
+const WALKED_BYTES: u64 = 64;
 /// Records of one step of the search for names.
 const STEP_RECORDS: usize = 4096;
 /// Most lines of problems that are kept.
@@ -94,13 +100,18 @@ pub fn verify(
         ..terrace_pool::OpenOptions::default()
     };
     let pool = Arc::new(Pool::open(devices, options)?);
+    let memory = properties::memory_bytes(&pool.property("memory").unwrap_or_default());
+    let (memtable_bytes, block_cache_bytes) = shares_of_store(&Budget::new(memory));
     let chunks = ChunkStore::open(
         pool.clone(),
         terrace_chunk::Options {
             threads: 0,
+            memtable_bytes,
+            block_cache_bytes,
             ..Default::default()
         },
     )?;
+    let at_once = usize::try_from(memory / WALKED_PART / WALKED_BYTES).unwrap_or(usize::MAX);
     let mut report = VerifyReport {
         pool: pool.name(),
         ..VerifyReport::default()
@@ -133,27 +144,22 @@ pub fn verify(
         }
     }
     let store: Arc<dyn Store> = chunks.clone();
-    let references = match terrace_dataset::check(&store) {
+    let is_checked = match terrace_dataset::check_within(&store, at_once) {
         Ok(check) => {
             report.wrong_records += report.add_first(check.problems, check.problem_count);
             let bodies = check.lost_bodies.iter();
             report.wrong_records += report.add(
                 bodies.map(|(dataset, body)| format!("body {body} of dataset {dataset} belongs to no file")),
             );
-            Some(check.references)
+            true
         }
         Err(error) => {
             report.wrong_records += report.add([format!("the records of datasets cannot be read: {error}")]);
-            None
+            false
         }
     };
-    let audit = match &references {
-        Some(references) => chunks.audit(Some(&|count| {
-            references.iter().for_each(|(id, blocks)| count(*id, *blocks));
-            Ok(())
-        })),
-        None => chunks.audit(None),
-    };
+    let references = |count: &mut dyn FnMut(ChunkId, i64)| terrace_dataset::count_references(&store, count);
+    let audit = chunks.audit_within(is_checked.then_some(&references), at_once);
     report.wrong_counts += match audit {
         Ok(audit) => report.add_first(audit.discrepancies, audit.discrepancy_count),
         Err(error) => report.add([format!("the counts cannot be compared: {error}")]),

@@ -13,6 +13,7 @@ mod dataset_past;
 mod device;
 mod error;
 mod files;
+mod known_objects;
 mod loop_device;
 mod mount;
 mod mount_table;

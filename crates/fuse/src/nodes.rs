@@ -12,138 +12,107 @@
 
 mod past;
 
-use hashbrown::HashMap;
+use std::sync::{Arc, atomic::AtomicU64};
+
 use parking_lot::Mutex;
 use terrace_dataset::Tree;
+
+use crate::known_objects::KnownObjects;
 
 pub use self::past::{
     CONTROL_NODE, PastNodes, PastObject, SNAPSHOTS_NODE, VIRTUAL, inode as inode_of, numbered,
 };
 
 const SHARDS: usize = 64;
-
-#[derive(Clone, Copy, Default)]
-struct Known {
-    lookups: u64,
-    held: bool,
-    shown: bool,
-    cached: bool,
-}
+/// Objects whose numbers lie side by side that are known in one shard.
+const NEIGHBOURS: u64 = 1024;
 
 /// Which live objects the kernel knows.
 pub struct LiveNodes {
-    shards: Vec<Mutex<HashMap<u64, Known>>>,
+    shards: Vec<Mutex<KnownObjects>>,
 }
 
 impl Default for LiveNodes {
     fn default() -> Self {
-        Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-        }
+        Self::counted_in(&Arc::default())
     }
 }
 
 impl LiveNodes {
-    fn shard(&self, object: u64) -> &Mutex<HashMap<u64, Known>> {
-        &self.shards[object as usize % SHARDS]
+    /// What they take is counted in `bytes`.
+    pub fn counted_in(bytes: &Arc<AtomicU64>) -> Self {
+        let shard = || Mutex::new(KnownObjects::new(bytes.clone()));
+        Self {
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+        }
+    }
+
+    /// Of neighbours the same, as they are known together.
+    fn shard(&self, object: u64) -> &Mutex<KnownObjects> {
+        &self.shards[(object / NEIGHBOURS) as usize % SHARDS]
     }
 
     /// Counts a lookup; call it before the reply is sent, which carries attributes. `only_name`: the object has no
     /// other name than the one that the reply is about.
     pub fn add(&self, object: u64, only_name: bool) {
         let mut shard = self.shard(object).lock();
-        let known = shard.entry(object).or_default();
-        known.lookups += 1;
-        known.shown = only_name;
+        shard.add(object);
+        shard.show(object, only_name);
     }
 
     /// A reply carries the attributes of an object; `one_name`: it has no more than one name.
     pub fn show(&self, object: u64, one_name: bool) {
-        if let Some(known) = self.shard(object).lock().get_mut(&object) {
-            known.shown = one_name;
-        }
+        self.shard(object).lock().show(object, one_name);
     }
 
     /// What the kernel has of an object's attributes is out of date, or it takes it to be.
     pub fn outdate(&self, object: u64) {
-        if let Some(known) = self.shard(object).lock().get_mut(&object) {
-            known.shown = false;
-        }
+        self.shard(object).lock().show(object, false);
     }
 
     /// Before the content of an object is read: its times are out of date then, and if `cached` the kernel keeps what it gets.
     pub fn note_read(&self, object: u64, cached: bool) {
-        if let Some(known) = self.shard(object).lock().get_mut(&object) {
-            known.shown = false;
-            known.cached |= cached;
+        let mut shard = self.shard(object).lock();
+        shard.show(object, false);
+        if cached {
+            shard.cache(object);
         }
     }
 
     /// Whether the kernel may keep content of an object that it has read.
     pub fn is_cached(&self, object: u64) -> bool {
-        self.shard(object)
-            .lock()
-            .get(&object)
-            .is_some_and(|known| known.cached)
+        self.shard(object).lock().is_cached(object)
     }
 
     /// The same as [`outdate`](Self::outdate) of every object.
     pub fn outdate_all(&self) {
-        for shard in &self.shards {
-            shard.lock().values_mut().for_each(|known| known.shown = false);
-        }
+        self.shards.iter().for_each(|shard| shard.lock().show_none());
     }
 
     /// Whether the kernel has an object's only name, and its attributes.
     pub fn is_shown(&self, object: u64) -> bool {
-        self.shard(object)
-            .lock()
-            .get(&object)
-            .is_some_and(|known| known.shown)
+        self.shard(object).lock().is_shown(object)
     }
 
     /// Takes lookups back; true if the object was held and is to be released now.
     #[must_use]
     pub fn forget(&self, object: u64, lookups: u64) -> bool {
-        let mut shard = self.shard(object).lock();
-        let Some(known) = shard.get_mut(&object) else {
-            return false;
-        };
-        known.lookups = known.lookups.saturating_sub(lookups);
-        if known.lookups > 0 {
-            return false;
-        }
-        let held = known.held;
-        shard.remove(&object);
-        held
+        self.shard(object).lock().sub(object, lookups) == Some(true)
     }
 
     /// Marks an object, open once on our behalf, to be released with its last lookup; false if the kernel does not
     /// know it or it is held already, so that this opening is to be released at once.
     #[must_use]
     pub fn hold(&self, object: u64) -> bool {
-        match self.shard(object).lock().get_mut(&object) {
-            Some(known) if !known.held => {
-                known.held = true;
-                true
-            }
-            _ => false,
-        }
+        self.shard(object).lock().hold(object)
     }
 
     /// Forgets everything; gives the objects that are to be released.
     pub fn clear(&self) -> Vec<u64> {
-        let mut held = Vec::new();
-        for shard in &self.shards {
-            held.extend(
-                shard
-                    .lock()
-                    .drain()
-                    .filter(|(_, known)| known.held)
-                    .map(|(object, _)| object),
-            );
-        }
-        held
+        self.shards
+            .iter()
+            .flat_map(|shard| shard.lock().clear())
+            .collect()
     }
 
     /// How many objects the kernel knows.

@@ -67,19 +67,59 @@ impl Default for MountOptions {
             silent: false,
             labels: Vec::new(),
             extended_attributes: true,
-            threads_max: 32,
+            threads_max: THREADS.1 as usize,
             spin: Duration::from_micros(50),
             ring: true,
         }
     }
 }
 
+/// Background requests of the kernel for each thread that serves them; the kernel's own default at the least.
+const BACKGROUND_PER_THREAD: usize = 8;
+const BACKGROUND_MIN: usize = 12;
+
+/// Of the memory budget, the part that the buffers of requests may take that are served at once, and what each takes at most.
+const BUFFERS_PART: u64 = 8;
+const BUFFER_BYTES: u64 = 1 << 20;
+/// Threads of a mount at the least and at the most.
+const THREADS: (u64, u64) = (4, 32);
+
 impl MountOptions {
+    /// Background requests that the kernel may have in flight.
+    pub(crate) fn background_max(&self) -> u16 {
+        let requests = self.threads_max.saturating_mul(BACKGROUND_PER_THREAD);
+        u16::try_from(requests.max(BACKGROUND_MIN)).unwrap_or(u16::MAX)
+    }
+
+    /// No more threads, of which each has a buffer, than there is memory for.
+    #[must_use]
+    pub fn with_memory(mut self, budget_bytes: u64) -> Self {
+        let threads = (budget_bytes / BUFFERS_PART / BUFFER_BYTES).clamp(THREADS.0, THREADS.1);
+        self.threads_max = self.threads_max.min(threads as usize);
+        self
+    }
+
     /// The defaults, for `source` (POOL/NAME).
     pub fn of(source: impl Into<String>) -> Self {
         Self {
             source: source.into(),
             ..Self::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_under_way_are_as_many_as_there_is_memory_for() {
+        let of = |budget_bytes| {
+            let options = MountOptions::default().with_memory(budget_bytes);
+            (options.threads_max, options.background_max())
+        };
+        assert_eq!(of(32 << 20), (4, 32));
+        assert_eq!(of(128 << 20), (16, 128));
+        assert_eq!(of(1 << 30), (32, 256));
     }
 }

@@ -143,6 +143,7 @@ fn greet(connection: &Connection, options: &MountOptions) -> Result<Negotiated, 
                 acl: options.extended_attributes,
                 // Once agreed, the kernel holds requests back until each queue has an entry.
                 ring: options.ring && ring::is_available(),
+                background: options.background_max(),
             },
         ) else {
             connection.send(reply.finish(header.unique, libc::EPROTO))?;

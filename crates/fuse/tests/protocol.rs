@@ -238,6 +238,7 @@ fn replies_have_the_kernels_sizes() {
         Wishes {
             acl: true,
             ring: false,
+            background: 256,
         },
     )
     .unwrap();
@@ -272,6 +273,7 @@ fn nothing_is_agreed_that_was_not_offered_or_that_breaks_a_guarantee() {
     let wishes = Wishes {
         acl: true,
         ring: false,
+        background: 256,
     };
     let everything = InitRequest {
         major: 7,

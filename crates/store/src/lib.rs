@@ -50,6 +50,14 @@ pub trait Store: Send + Sync {
     /// The newest value of `key`.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError>;
 
+    /// The newest values of `keys`, in their order: many are looked up faster together.
+    ///
+    /// # Errors
+    /// The first one that [`get`](Self::get) of one of them has.
+    fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        keys.iter().map(|key| self.get(key)).collect()
+    }
+
     /// The records with `from <= key < to` (an empty `to`: no upper bound), ascending, at most `limit` of them.
     /// To go on, call again from the last key with a zero byte appended. Sees all batches committed before the call.
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError>;

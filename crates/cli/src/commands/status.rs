@@ -223,7 +223,7 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
     line(
         "memory",
         format!(
-            "{} of {}: {} dirty, {} for readers, {} records, {} tables, {} on its way; the process holds {}",
+            "{} of {}: {} dirty, {} for readers, {} records, {} tables, {} on its way, {} objects, {} else; the process holds {}",
             size(status.memory.used_bytes),
             size(status.memory.budget_bytes),
             size(status.memory.dirty_bytes),
@@ -231,6 +231,8 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
             size(status.memory.record_bytes),
             size(status.memory.table_bytes),
             size(status.memory.append_bytes),
+            size(status.memory.object_bytes),
+            size(status.memory.heat_bytes + status.memory.front_end_bytes + status.memory.ledger_bytes),
             size(status.memory.resident_bytes)
         ),
     )?;

@@ -128,6 +128,7 @@ fn start(places: Places, pool: &str, accepted: Accepted) -> Result<Started, Fail
         rewind: accepted.rewind,
         owner: crate::places::own_ids(),
         events: Some(Arc::new(KeptEvents::of(&places, pool))),
+        owns_process: true,
         ..OpenOptions::default()
     };
     let engine = open_pool(&known, options)?;

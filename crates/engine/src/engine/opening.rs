@@ -27,6 +27,7 @@ use crate::{
     met::Met,
     properties,
     report::given_up_in_words,
+    resident::Resident,
     resilver::Resilvering,
     scrub::Scrub,
     workers::Workers,
@@ -226,6 +227,7 @@ impl Engine {
             commit_interval_milliseconds: AtomicU64::new(5000),
             behind_since_nanoseconds: AtomicU64::new(0),
             lent_nanoseconds: AtomicU64::new(0),
+            resident: options.owns_process.then(Resident::default),
             kept_from_changes: Vec::new(),
             turn: AtomicU64::new(0),
             workers: Workers::default(),
@@ -282,7 +284,7 @@ impl Engine {
 }
 
 /// Of what the store may take of the memory: for records that are not yet in tables, and for what was read of tables.
-pub(super) fn shares_of_store(budget: &Budget) -> (usize, usize) {
+pub(crate) fn shares_of_store(budget: &Budget) -> (usize, usize) {
     let store_bytes = budget.store_bytes() as usize;
     (store_bytes / 3, store_bytes / 2)
 }

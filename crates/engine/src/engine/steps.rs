@@ -10,7 +10,7 @@ use terrace_chunk::Step;
 use terrace_dataset::Progress;
 
 use super::Engine;
-use crate::EngineError;
+use crate::{EngineError, report::resident_bytes};
 
 /// Most records that one step of background freeing changes.
 const SWEEP_RECORDS: usize = 1000;
@@ -113,8 +113,25 @@ impl Engine {
             let mut sizes = self.pool.tiers().into_iter().map(|tier| tier.size_bytes);
             let fastest_bytes = sizes.find(|bytes| *bytes > 0).unwrap_or(u64::MAX);
             let dirty_most = (fastest_bytes / DIRTY_PART).max(DIRTY_BYTES_MIN);
-            let store_bytes = self.chunks.memory().total_bytes();
-            self.environment.lend_memory(store_bytes, dirty_most);
+            // What front ends keep, and what is known of chunks and segments, comes out of what would be lent.
+            let others_bytes = self.environment.front_end_bytes.load(Ordering::Relaxed);
+            let store_bytes = self.chunks.memory().total_bytes() + self.chunks.ledger_bytes();
+            self.environment
+                .lend_memory(store_bytes + others_bytes, dirty_most);
+            self.environment.caches.relieve_all();
+            self.keep_resident(now);
+        }
+    }
+
+    /// Keeps what the process holds within the budget, as far as it serves this pool alone.
+    fn keep_resident(&self, now: u64) {
+        let Some(resident) = &self.resident else { return };
+        let requests = self.standing().requests;
+        let held_bytes = resident_bytes();
+        let verdict = resident.judge(&self.environment.budget, held_bytes, requests, now);
+        self.environment.set_excess_memory(verdict.excess_bytes);
+        if verdict.trims {
+            terrace_device::give_spare_memory_back();
         }
     }
 

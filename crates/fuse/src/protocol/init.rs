@@ -45,6 +45,9 @@ pub struct Wishes {
     pub acl: bool,
     /// Requests through an io_uring ring.
     pub ring: bool,
+    /// Background requests (readahead, asynchronous direct I/O, write-back of mmap) in flight before the kernel holds
+    /// callers back.
+    pub background: u16,
 }
 
 /// What was agreed.
@@ -58,6 +61,8 @@ pub struct Negotiated {
     pub max_readahead: u32,
     /// Longest WRITE, bytes; READ is bounded by the same number of pages.
     pub max_write: u32,
+    /// As [`Wishes::background`].
+    pub background: u16,
 }
 
 impl Negotiated {
@@ -80,10 +85,9 @@ impl Negotiated {
         reply.u32(self.minor);
         reply.u32(self.max_readahead);
         reply.u32(features as u32);
-        // Background requests (readahead, asynchronous direct I/O, write-back of mmap) in flight before the kernel
-        // holds callers back.
-        reply.u16(256);
-        reply.u16(192);
+        reply.u16(self.background);
+        // From three quarters on the kernel takes the filesystem to be busy.
+        reply.u16(self.background - self.background / 4);
         reply.u32(self.max_write);
         reply.u32(1); // Timestamps have a granularity of one nanosecond.
         reply.u16((self.max_write as usize / PAGE_BYTES) as u16);
@@ -147,5 +151,6 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Option<Negotiated> {
         features,
         max_readahead: offer.max_readahead.min(TRANSFER_BYTES_MAX as u32),
         max_write: max_write as u32,
+        background: wishes.background,
     })
 }

@@ -243,6 +243,7 @@ mod tests {
             features: 0,
             max_readahead: 0,
             max_write: 1 << 20,
+            background: 12,
         };
         let content = Content::Live(datasets.filesystem("pool/files").unwrap());
         Server::new(content, None, &MountOptions::default(), negotiated)

@@ -120,11 +120,15 @@ impl Server {
             Content::Live(filesystem) => (filesystem.clone(), Some(filesystem)),
             Content::ReadOnly(tree) => (tree, None),
         };
+        let nodes = match &live {
+            Some(live) => LiveNodes::counted_in(&live.memory_count()),
+            None => LiveNodes::default(),
+        };
         Self {
             tree,
             live,
             past,
-            nodes: LiveNodes::default(),
+            nodes,
             past_nodes: PastNodes::default(),
             hidden: HiddenNames::default(),
             modes: Modes::new(options),
