@@ -2,7 +2,7 @@
 //!
 //! Invariants: a record gets new places only while it still names the old ones; the live bytes of the segments change in the
 //! same batch; a move stays entered in the books until its batch is committed, under one lock, so that whoever could not write
-//! what was appended finds the chunk either here or there.
+//! what was appended finds the chunk either here or there; no device is read under the commit lock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,8 @@ use crate::{
     books::PinGuard,
     commit::{Operations, add_live, put_record},
     counters::Counters,
-    record::{ChunkRecord, Location},
+    read::decode,
+    record::{ChunkRecord, Location, TABLE_CHUNKS, chunk_key},
     store::{ChunkStore, CommitState},
 };
 
@@ -40,13 +41,50 @@ impl ChunkStore {
         old: &[Location],
         new: Vec<Location>,
     ) -> Result<bool, StoreError> {
-        let mut commit = self.commit.lock();
+        {
+            let _commit = self.commit.lock();
+            if self.keeper.lock().relocate_pending(id, old, &new) {
+                return Ok(true);
+            }
+        }
+        let (mut commit, records) = self.lock_with_records(&[id]);
+        // It may be on its way to another place since.
         if self.keeper.lock().relocate_pending(id, old, &new) {
             return Ok(true);
         }
-        let records = self.records_of(&[id]);
         let changed = self.change_places_locked(&mut commit, vec![(id, old, new)], records)?;
         Ok(changed.first() == Some(&true))
+    }
+
+    /// Takes the commit lock; gives the records of these chunks as they are as long as it is held. Devices are read before: under the
+    /// lock memory says what has changed since, and where it does not, all begins anew.
+    fn lock_with_records(
+        &self,
+        ids: &[ChunkId],
+    ) -> (
+        MutexGuard<'_, CommitState>,
+        Vec<Result<Option<ChunkRecord>, StoreError>>,
+    ) {
+        loop {
+            let flushed = self.tree.flushed_sequence();
+            let read = self.records_of(ids);
+            let commit = self.commit.lock();
+            let recent = ids
+                .iter()
+                .map(|id| self.tree.recent(&chunk_key(TABLE_CHUNKS, *id)));
+            let recent: Vec<_> = recent.collect();
+            // Asked for after that: what was in memory then has not gone to tables before.
+            if self.tree.flushed_sequence() != flushed {
+                continue;
+            }
+            let records = ids.iter().zip(read).zip(recent);
+            let records = records.map(|((id, read), recent)| match recent {
+                Some(value) => value.map(|value| decode(*id, &value)).transpose(),
+                None => read,
+            });
+            let records = records.collect();
+            return (commit, records);
+        }
     }
 
     /// Ends moves that were entered in the books, in one batch: each chunk is at its new place if it was still at its old
@@ -56,7 +94,18 @@ impl ChunkStore {
         if moves.is_empty() {
             return Ok(Vec::new());
         }
-        let mut commit = self.commit.lock();
+        // Nothing was committed since they were looked up, mostly.
+        let commit = self.commit.lock();
+        let (mut commit, records) = match commit.sequence == known_at {
+            true => {
+                let records = moves.iter().map(|begun| Ok(Some(begun.old.clone()))).collect();
+                (commit, records)
+            }
+            false => {
+                drop(commit);
+                self.lock_with_records(&moves.iter().map(|begun| begun.id).collect::<Vec<_>>())
+            }
+        };
         let places = {
             let books = self.keeper.lock();
             let new = |begun: &Begun| books.moving(begun.id).map(|new| new.locations.clone());
@@ -64,10 +113,6 @@ impl ChunkStore {
             moves
                 .map(|begun| (begun.id, &begun.old.locations[..], new(begun).unwrap_or_default()))
                 .collect()
-        };
-        let records = match commit.sequence == known_at {
-            true => moves.iter().map(|begun| Ok(Some(begun.old.clone()))).collect(),
-            false => self.records_of(&moves.iter().map(|begun| begun.id).collect::<Vec<_>>()),
         };
         let changed = self.change_places_locked(&mut commit, places, records);
         let mut books = self.keeper.lock();

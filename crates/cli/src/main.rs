@@ -8,6 +8,7 @@ mod arguments;
 mod bench_arguments;
 mod client;
 mod commands;
+mod crash;
 mod daemon;
 mod dataset_arguments;
 mod device_arguments;

@@ -1,11 +1,10 @@
 //! `Serving`: what the threads of a mount share, and how one request is answered.
 //!
-//! Invariants: a request that was taken is answered even if serving it panics (the caller gets EIO, the panic is
-//! logged); when the last thread has stopped, everything that the kernel knew is let go of, once.
+//! Invariants: a request that was taken is answered (serving one never panics but for a broken invariant, which ends the process);
+//! when the last thread has stopped, everything that the kernel knew is let go of, once.
 
 use std::{
     io,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -15,11 +14,12 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
+use terrace_device::ServedRequest;
 
 use crate::{
     crew::{Crew, Place},
     device::Connection,
-    protocol::{Dialect, Header, ReplyBuffer, Request, feature},
+    protocol::{Dialect, Header, ReplyBuffer, Request, feature, operation},
     server::{Answer, Server},
 };
 
@@ -101,11 +101,11 @@ impl Serving {
         if request.is_awaited() {
             self.awaited_requests.fetch_add(1, Ordering::Relaxed);
         }
-        match catch_unwind(AssertUnwindSafe(|| self.server.handle(header, request, reply))) {
-            Ok(Answer::Silence) => None,
-            Ok(Answer::Reply) => Some(0),
-            Ok(Answer::Error(error)) => Some(error.0),
-            Err(_) => Some(libc::EIO),
+        let _serving = ServedRequest::begin("FUSE", header.operation, operation::name);
+        match self.server.handle(header, request, reply) {
+            Answer::Silence => None,
+            Answer::Reply => Some(0),
+            Answer::Error(error) => Some(error.0),
         }
     }
 
@@ -117,14 +117,12 @@ impl Serving {
         request: &Request<'_>,
         reply: &mut ReplyBuffer,
     ) -> Option<i32> {
-        let done = catch_unwind(AssertUnwindSafe(|| {
-            self.server.write_at_once(header, request, reply)
-        }));
-        if matches!(done, Ok(false)) {
+        let _serving = ServedRequest::begin("FUSE", header.operation, operation::name);
+        if !self.server.write_at_once(header, request, reply) {
             return None;
         }
         self.awaited_requests.fetch_add(1, Ordering::Relaxed);
-        Some(if done.is_ok() { 0 } else { libc::EIO })
+        Some(0)
     }
 
     /// Whether requests come through rings, and only word of forgotten objects through the device.

@@ -12,6 +12,7 @@ mod copies;
 mod counters;
 mod disown;
 mod error;
+mod flusher;
 mod fronts;
 mod label;
 mod labels;
@@ -29,6 +30,7 @@ mod scan;
 mod segment;
 mod signature;
 mod tier;
+mod watch;
 
 #[cfg(test)]
 mod hostile_bytes;
