@@ -287,6 +287,12 @@ impl ChunkStore {
                 self.refuse_to_wait_for(since)?;
             }
         }
+        // To lead would be to wait in the kernel, with what is pending.
+        if self.pool.is_silent() {
+            return Err(StoreError::Device(
+                "cannot flush: no device of the pool answers".into(),
+            ));
+        }
         group.leading = Some(Instant::now());
         let durable = group.durable;
         drop(group);

@@ -28,7 +28,7 @@ struct Shared {
     state: Mutex<State>,
     /// One was asked for, or the thread is to end.
     asked: Condvar,
-    /// One was done, or the device fell silent.
+    /// One was done, or the device is asked for nothing any more.
     changed: Condvar,
 }
 
@@ -60,11 +60,11 @@ impl Flusher {
         Some(Asked(number))
     }
 
-    /// Waits for it; `None` if the device fell silent first.
+    /// Waits for it; `None` if the device is asked for nothing any more.
     pub(crate) fn wait(&self, asked: &Asked, watch: &Watch) -> Option<Result<(), DeviceError>> {
         let mut state = self.shared.state.lock();
         while state.done < asked.0 {
-            if watch.is_silent() {
+            if watch.is_refused() {
                 return None;
             }
             self.shared.changed.wait(&mut state);
@@ -73,7 +73,7 @@ impl Flusher {
         state.outcome.clone()
     }
 
-    /// The device fell silent: who waits looks again.
+    /// The device is asked for nothing any more: who waits looks again.
     pub(crate) fn wake(&self) {
         // With the lock: who has just looked sleeps by then.
         drop(self.shared.state.lock());

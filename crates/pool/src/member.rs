@@ -100,7 +100,7 @@ impl OpenDevice {
 
     /// Whether new segments may be put on it.
     pub(crate) fn is_usable(&self) -> bool {
-        self.failure.get().is_none() && !self.watch.is_silent() && !self.draining.load(Ordering::Relaxed)
+        self.failure.get().is_none() && !self.watch.is_refused() && !self.draining.load(Ordering::Relaxed)
     }
 
     /// Begins a request, unless the device does not answer.
@@ -117,21 +117,24 @@ impl OpenDevice {
         DeviceError::whole(self.device.path(), operation, Cause::NoAnswer)
     }
 
-    /// Looks whether it answers; see [`Watch::look`]. What is asked of it by others is given up as soon as it does not.
-    pub(crate) fn look(&self, monotonic: u64, now: u64, timeout: u64) -> Option<Turn> {
-        let turn = self.watch.look(monotonic, now, timeout)?;
+    /// Looks whether it answers; see [`Watch::look`]. Whether that has changed.
+    pub(crate) fn look(&self, monotonic: u64, now: u64, timeout: u64) -> bool {
+        let Some(turn) = self.watch.look(monotonic, now, timeout) else {
+            return false;
+        };
         let device = self.device.path();
         match turn {
-            Turn::FellSilent => {
-                tracing::error!(
-                    device,
-                    "the device does not answer; it is asked for nothing more until it does"
-                );
-                self.flusher.wake();
-            }
+            Turn::FellSilent => tracing::error!(device, "the device does not answer"),
             Turn::Answered => tracing::warn!(device, "the device answers again"),
         }
-        Some(turn)
+        true
+    }
+
+    /// Asks it for nothing more as long as it does not answer, if that `may` be; who waits for a flush of it is let go.
+    pub(crate) fn refuse(&self, may: bool) {
+        if self.watch.refuse(may) {
+            self.flusher.wake();
+        }
     }
 
     fn place(
@@ -343,7 +346,7 @@ impl OpenDevice {
 
     /// Begins a flush beside others; to be waited for by [`end_flush`](Self::end_flush). `None` where that cannot be.
     pub(crate) fn begin_flush(&self) -> Option<Asked> {
-        if self.watch.is_silent() {
+        if self.watch.is_refused() {
             return None;
         }
         let asked = self.flusher.ask(&self.device, &self.watch)?;

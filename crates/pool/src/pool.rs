@@ -588,12 +588,21 @@ impl Pool {
     }
 
     /// Looks at all devices, whether they answer what they were asked for; those that have not for `timeout` are asked for nothing more
-    /// until they do. To be called several times within it, by a thread that asks no device for anything. Nanoseconds, by a clock that only
+    /// until they do, as long as another one answers. To be called several times within it, by a thread that asks no device for anything. Nanoseconds, by a clock that only
     /// goes on and since 1970. Whether that changed for any.
     pub fn look_at_devices(&self, monotonic: u64, now: u64, timeout: u64) -> bool {
         let open = self.open.read().clone();
         let turns = open.iter().map(|device| device.look(monotonic, now, timeout));
-        turns.fold(false, |any, turn| any | turn.is_some())
+        let turned = turns.fold(false, |any, turned| any | turned);
+        let any_answers = open.iter().any(|device| !device.watch.is_silent());
+        open.iter().for_each(|device| device.refuse(any_answers));
+        turned
+    }
+
+    /// Whether there are devices, and none of them answers.
+    pub fn is_silent(&self) -> bool {
+        let open = self.open.read();
+        !open.is_empty() && open.iter().all(|device| device.watch.is_silent())
     }
 
     /// When the first of the devices that do not answer now was found not to.

@@ -4,8 +4,9 @@
 //! Reads, writes and flushes are watched each for itself: a disk may read while its flushes hang, as a frozen filesystem does. One slow
 //! request among others that are answered is no silence.
 //!
-//! Invariants: a request costs two additions and no lock; a silent device is asked for nothing new, and is asked again once it has
-//! answered what it was asked before; time that the looking thread slept through does not count against a device.
+//! Invariants: a request costs two additions and no lock; a silent device is asked for nothing new as long as another one answers, and is
+//! asked again once it has answered what it was asked before; the only device of a pool is asked all the same, since nothing is won by
+//! errors that waiting spares; time that the looking thread slept through does not count against a device.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -50,6 +51,8 @@ struct Looks {
 pub(crate) struct Watch {
     requests: [Requests; 3],
     is_silent: AtomicBool,
+    /// It is silent, and asked for nothing.
+    is_refused: AtomicBool,
     /// When it was asked for what it does not answer, about, nanoseconds since 1970.
     silent_since: AtomicU64,
     looks: Mutex<Looks>,
@@ -74,10 +77,10 @@ pub(crate) enum Turn {
 }
 
 impl Watch {
-    /// Begins a request; `None` if the device is silent.
+    /// Begins a request; `None` if the device is asked for nothing.
     #[inline]
     pub(crate) fn begin(&self, kind: Kind) -> Option<UnderWay<'_>> {
-        if self.is_silent.load(Ordering::Relaxed) {
+        if self.is_refused() {
             return None;
         }
         let requests = &self.requests[kind as usize];
@@ -111,6 +114,18 @@ impl Watch {
 
     pub(crate) fn is_silent(&self) -> bool {
         self.is_silent.load(Ordering::Acquire)
+    }
+
+    /// Whether it is asked for nothing.
+    #[inline]
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
+    }
+
+    /// Asks it for nothing more as long as it is silent, or for everything all the same. Whether that is new.
+    pub(crate) fn refuse(&self, may: bool) -> bool {
+        let refused = may && self.is_silent();
+        self.is_refused.swap(refused, Ordering::AcqRel) != refused
     }
 
     /// To be called several times within `timeout`. `monotonic` and `now`, since 1970, and `timeout`: nanoseconds.
@@ -177,9 +192,11 @@ mod tests {
         assert_eq!(looks(&watch, 21..=25), []);
         assert_eq!(looks(&watch, 26..=40), [(26, Turn::FellSilent)]);
         assert_eq!(watch.silent_since(), Some(NOW + 21 * SECOND));
+        assert!(watch.refuse(true));
         assert!(watch.begin(Kind::Read).is_none(), "it is asked for nothing more");
         drop(hangs);
         assert_eq!(looks(&watch, 41..=50), [(41, Turn::Answered)]);
+        assert!(watch.refuse(true) && !watch.refuse(true));
         assert!(watch.begin(Kind::Read).is_some());
     }
 
