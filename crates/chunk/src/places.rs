@@ -163,3 +163,148 @@ impl ChunkStore {
         failed.map_or(Ok(changed), Err)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::{
+        OnceLock, Weak,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    };
+
+    use terrace_device::{Device, DeviceError, MemoryDevice, SeededRandomness};
+    use terrace_pool::{CreateOptions, OpenOptions, Parallelism, Pool, TierSettings};
+    use terrace_store::{Batch, Compression, Flow, Owner, Piece, Placement, Store, Trial};
+
+    use super::*;
+    use crate::Options;
+
+    /// Counts the reads, and those of them that are made while the store's commit lock is held.
+    struct Watched {
+        inner: MemoryDevice,
+        store: OnceLock<Weak<ChunkStore>>,
+        reads: AtomicU64,
+        reads_under_lock: AtomicU64,
+    }
+
+    impl Device for Watched {
+        fn path(&self) -> String {
+            self.inner.path()
+        }
+        fn size_bytes(&self) -> u64 {
+            self.inner.size_bytes()
+        }
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+            if let Some(store) = self.store.get().and_then(Weak::upgrade) {
+                self.reads.fetch_add(1, SeqCst);
+                let is_held = store.commit.try_lock().is_none();
+                self.reads_under_lock.fetch_add(is_held.into(), SeqCst);
+            }
+            self.inner.read_at(offset, buffer)
+        }
+        fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+            self.inner.write_at(offset, data)
+        }
+        fn flush(&self) -> Result<(), DeviceError> {
+            self.inner.flush()
+        }
+        fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+            self.inner.discard(offset, length)
+        }
+    }
+
+    fn options(nonce: u64) -> Options {
+        Options {
+            memtable_bytes: 1 << 20,
+            block_cache_bytes: 64 << 10,
+            threads: 0,
+            nonce,
+            ..Options::default()
+        }
+    }
+
+    /// Writes a chunk that holds this number.
+    fn put(store: &ChunkStore, number: u64) -> ChunkId {
+        let content: Vec<u8> = (0..4096u64)
+            .map(|at| (at * (number + 3) >> 2) as u8 ^ number as u8)
+            .collect();
+        let piece = Piece {
+            content: &content,
+            compression: Compression::Off,
+            trial: Trial::Untried,
+            dedup: false,
+            placement: Placement::Landing(Flow::Random),
+            owner: Owner::default(),
+            privileged: false,
+        };
+        let written = store.write_chunks(&[piece]).unwrap().remove(0);
+        let id = written.id;
+        let mut batch = Batch::new();
+        batch.reference(id, 1);
+        batch.hold(written);
+        store.commit(batch).unwrap();
+        id
+    }
+
+    #[test]
+    fn no_table_is_read_under_the_commit_lock_as_places_change() {
+        let device = Arc::new(Watched {
+            inner: MemoryDevice::new("/d", 64 << 20),
+            store: OnceLock::new(),
+            reads: AtomicU64::new(0),
+            reads_under_lock: AtomicU64::new(0),
+        });
+        let create = CreateOptions {
+            name: "tank".into(),
+            tiers: vec![(
+                TierSettings::named("only"),
+                vec![device.clone() as Arc<dyn Device>],
+            )],
+            properties: BTreeMap::new(),
+            segment_bytes: Some(1 << 20),
+            created_nanoseconds: 0,
+            force: false,
+            parallelism: Parallelism::Sequential,
+        };
+        let pool = Pool::create(create, &SeededRandomness::new(7)).unwrap();
+        let store = ChunkStore::create(Arc::new(pool), options(1)).unwrap();
+        let ids: Vec<ChunkId> = (0..2000).map(|number| put(&store, number)).collect();
+        let records: Vec<ChunkRecord> = ids.iter().map(|id| store.record(*id).unwrap().unwrap()).collect();
+        store.close().unwrap();
+        drop(store);
+        // With nothing of the tables in memory.
+        let open = OpenOptions {
+            parallelism: Parallelism::Sequential,
+            ..OpenOptions::default()
+        };
+        let pool = Pool::open(vec![device.clone() as Arc<dyn Device>], open).unwrap();
+        let store = ChunkStore::open(Arc::new(pool), options(2)).unwrap();
+        assert!(device.store.set(Arc::downgrade(&store)).is_ok());
+
+        let old = &records[10].locations;
+        assert!(store.change_place(ids[10], old, old.clone()).unwrap());
+        let reads = device.reads.load(SeqCst);
+        assert!(reads > 0, "the record was not in memory");
+        let begun: Vec<Begun> = (0..2000)
+            .step_by(400)
+            .map(|at| {
+                let (id, old) = (ids[at], records[at].clone());
+                assert!(store.keeper.lock().start_move(id, old.clone()));
+                let (_pin, tiers) = (None, BTreeSet::new());
+                Begun { id, old, _pin, tiers }
+            })
+            .collect();
+        // As of long ago: other batches came meanwhile.
+        assert_eq!(store.commit_moves(&begun, 0).unwrap(), vec![true; begun.len()]);
+        assert!(device.reads.load(SeqCst) > reads);
+        assert_eq!(device.reads_under_lock.load(SeqCst), 0);
+        // Places that are not the old ones (any more) are left alone.
+        let other = &records[11].locations;
+        assert!(!store.change_place(ids[12], other, old.clone()).unwrap());
+        assert_eq!(
+            store.record(ids[12]).unwrap().unwrap().locations,
+            records[12].locations
+        );
+        assert_eq!(store.keeper.lock().discrepancies(), Vec::<String>::new());
+    }
+}
