@@ -56,7 +56,7 @@ struct State {
     segments: VecDeque<Copies>,
     /// For each append since the last release: the place behind it, in order.
     marks: VecDeque<LogPosition>,
-    /// Bytes that an opening would have to replay, the ends of segments that entries did not fit in included.
+    /// Bytes appended since the oldest mark.
     bytes: u64,
     /// Whether what was written names the next segments of `position`.
     named: bool,
@@ -501,6 +501,7 @@ impl Log {
         while state.marks.len() > 1 && state.marks[0].sequence < position.sequence {
             state.marks.pop_front();
         }
+        state.bytes = 0;
         let mut freed: Vec<SegmentId> = Vec::new();
         if state.leaving == Leaving::No {
             freed.extend(std::mem::take(&mut state.abandoned).iter().flat_map(Copies::iter));
@@ -511,10 +512,6 @@ impl Log {
         freed.iter().for_each(|copy| {
             state.gaps.remove(copy);
         });
-        // What was appended while the root was made stays, and is to be replayed.
-        let passed = state.segments.len().saturating_sub(1) as u64 * u64::from(self.pool.segment_bytes());
-        let end = passed + u64::from(state.position.offset);
-        state.bytes = end.saturating_sub(u64::from(position.offset));
         freed
     }
 

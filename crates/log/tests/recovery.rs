@@ -125,28 +125,6 @@ fn what_was_replayed_counts_as_length_of_the_log() {
 }
 
 #[test]
-fn entries_behind_the_place_where_a_root_starts_still_count() {
-    let pool = pool_of(&[Failing::new("a")]);
-    let log = Log::create(pool.clone(), 1).unwrap();
-    for number in 1..=40 {
-        log.append(number, number, number - 1, &[7; 70_000]).unwrap();
-    }
-    // A root starts behind entry 10 and becomes durable only now.
-    let all = log.bytes();
-    let position = log.position_at(10);
-    let freed = log.release_until(&position);
-    let (left, least) = (log.bytes(), 30 * 70_000);
-    assert!((least..all).contains(&left), "{left} of {all} bytes");
-    let before = log.bytes();
-    log.append(41, 41, 40, &[7; 70_000]).unwrap();
-    assert!(log.bytes() > before);
-    assert!(freed.iter().all(|segment| !log.segments().contains(segment)));
-    // All of them.
-    log.release_until(&log.position());
-    assert_eq!(log.bytes(), 0);
-}
-
-#[test]
 fn many_small_entries_are_read_together() {
     let devices = [Failing::new("a"), Failing::new("b")];
     let pool = pool_of(&devices);

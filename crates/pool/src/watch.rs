@@ -231,14 +231,14 @@ mod tests {
         drop(slow);
         let _flush = watch.begin(Kind::Flush).unwrap();
         let mut turns = Vec::new();
-        for second in 20..30 {
+        for second in 20..60 {
             drop(watch.begin(Kind::Read));
             turns.extend(looks(&watch, second..=second));
         }
         assert_eq!(
             turns,
-            [(25, Turn::FellSilent)],
-            "reads do not hide a flush that hangs"
+            [(40, Turn::FellSilent)],
+            "a flush may take longer beside reads, and not for ever"
         );
     }
 
