@@ -8,11 +8,13 @@
 //!   is held, or whose last guard is just being dropped.
 //! - A segment is offered for release only when it is closed, holds no live and no pending bytes; once, until it is
 //!   released.
+//! - Settled segments are listed by what lives in them, so that nobody walks over all of them under the lock.
 //! - No lock is taken and no guard is dropped while the books are locked.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
     hash::{BuildHasherDefault, Hash},
+    ops::Bound,
     sync::{Arc, Weak},
 };
 
@@ -34,6 +36,26 @@ pub struct SegmentState {
     pub open: bool,
     /// On its way to being free.
     pub freeing: bool,
+    /// Its live bytes as the list of settled segments has them; 0: it is not there.
+    listed: i64,
+}
+
+impl SegmentState {
+    /// Live bytes, if nothing is appended any more and all that lies here is committed.
+    fn settled(&self) -> i64 {
+        match self.open || self.freeing || self.pending != 0 {
+            true => 0,
+            false => self.live.max(0),
+        }
+    }
+}
+
+/// Segments of one device that compaction may take: closed, with committed chunks and nothing pending.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Settled {
+    /// The emptiest first.
+    by_live: BTreeSet<(i64, SegmentId)>,
+    live: i64,
 }
 
 /// What the data segments of a device hold together.
@@ -70,6 +92,7 @@ pub struct Books {
     live_bytes: i64,
     /// By device.
     devices: BTreeMap<u16, DeviceContent>,
+    settled: BTreeMap<u16, Settled>,
     /// Data segments in use.
     pub segments: BTreeMap<SegmentId, SegmentState>,
     /// Segments with nothing in them, to be released.
@@ -350,6 +373,16 @@ impl Books {
                 wrong.push(format!("device {device} holds {is:?}, memory says {says:?}"));
             }
         }
+        let mut settled: BTreeMap<u16, Settled> = BTreeMap::new();
+        for (segment, state) in self.segments.iter().filter(|(_, state)| state.settled() > 0) {
+            let here = settled.entry(segment.device).or_default();
+            here.by_live.insert((state.live, *segment));
+            here.live += state.live;
+        }
+        let listed = self.settled.iter().filter(|(_, here)| !here.by_live.is_empty());
+        if !listed.eq(settled.iter()) {
+            wrong.push("the list of settled segments is not what the segments are".into());
+        }
         let astray = |(_, id): &(&[u8; 32], &ChunkId)| !self.pins.contains_key(id);
         let astray = self.held_hashes.iter().filter(astray).count();
         if astray > 0 {
@@ -412,6 +445,7 @@ impl Books {
     /// A segment is free, or taken anew: what was known of it is not true any more.
     pub fn forget_segment(&mut self, segment: SegmentId) {
         if let Some(state) = self.segments.remove(&segment) {
+            self.list(segment, state.listed, 0);
             let device = self.devices.entry(segment.device).or_default();
             device.segments -= 1;
             device.live -= state.live;
@@ -427,11 +461,62 @@ impl Books {
         self.settle(segment);
     }
 
-    /// Offers a segment for release if nothing is in it.
+    /// Changes the place of a segment in the list of settled ones: its live bytes there, 0 where it is not.
+    fn list(&mut self, segment: SegmentId, old: i64, new: i64) {
+        if old == new {
+            return;
+        }
+        let here = self.settled.entry(segment.device).or_default();
+        if old > 0 {
+            here.by_live.remove(&(old, segment));
+        }
+        if new > 0 {
+            here.by_live.insert((new, segment));
+        }
+        here.live += new - old;
+    }
+
+    /// How many segments of a device are settled, and their live bytes.
+    pub fn settled_on(&self, device: u16) -> (i64, i64) {
+        let here = self.settled.get(&device);
+        here.map_or((0, 0), |here| (here.by_live.len() as i64, here.live))
+    }
+
+    /// Live bytes of a segment, if it is settled.
+    pub fn settled_bytes(&self, segment: SegmentId) -> Option<i64> {
+        let listed = self.segments.get(&segment).map(|state| state.listed);
+        listed.filter(|live| *live > 0)
+    }
+
+    /// The emptiest settled segments of these devices behind `after`, of those that `may` be taken: live bytes and which, ascending, `few`
+    /// at most. It looks at no more than these and those that may not.
+    pub fn emptiest(
+        &self,
+        devices: &[u16],
+        after: Option<(i64, SegmentId)>,
+        few: usize,
+        may: impl Fn(SegmentId) -> bool,
+    ) -> Vec<(i64, SegmentId)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut found = Vec::new();
+        for here in devices.iter().filter_map(|device| self.settled.get(device)) {
+            let range = here.by_live.range((from, Bound::Unbounded));
+            found.extend(range.filter(|(_, id)| may(*id)).take(few));
+        }
+        found.sort_unstable();
+        found.truncate(few);
+        found
+    }
+
+    /// Offers a segment for release if nothing is in it, and for compaction if all that is in it is committed.
     pub fn settle(&mut self, segment: SegmentId) {
-        let Some(state) = self.segments.get(&segment) else {
+        let Some(state) = self.segments.get_mut(&segment) else {
             return;
         };
+        let new = state.settled();
+        let old = std::mem::replace(&mut state.listed, new);
+        let state = *state;
+        self.list(segment, old, new);
         if state.live == 0 && state.pending == 0 && !state.open && !state.freeing {
             self.empty.insert(segment);
         } else {
@@ -530,5 +615,69 @@ mod tests {
         assert!(keeper.lock().claimed.is_empty());
         assert!(matches!(keeper.claim(&hash), Claim::Mine(_)));
         assert!(keeper.lock().claimed.is_empty());
+    }
+
+    #[test]
+    fn the_emptiest_segments_are_found_without_a_look_at_the_others() {
+        let mut books = Books::default();
+        let segment = |index: u32| SegmentId {
+            device: (index % 3) as u16,
+            index,
+        };
+        for index in 0..100_000 {
+            books.add_live(segment(index), 1000 + i64::from(index * 7 % 100_003));
+        }
+        let mut all: Vec<(i64, SegmentId)> = books
+            .segments
+            .iter()
+            .map(|(id, state)| (state.live, *id))
+            .collect();
+        all.retain(|(_, id)| id.device != 1);
+        all.sort_unstable();
+        let looked_at = std::cell::Cell::new(0);
+        let may = |id: SegmentId| {
+            looked_at.set(looked_at.get() + 1);
+            id != all[2].1
+        };
+        let found = books.emptiest(&[0, 2], None, 16, may);
+        let expected: Vec<_> = all
+            .iter()
+            .filter(|(_, id)| *id != all[2].1)
+            .take(16)
+            .copied()
+            .collect();
+        assert_eq!(found, expected);
+        assert!(looked_at.get() <= 2 * 16 + 1, "it looked at {}", looked_at.get());
+        assert_eq!(
+            books.emptiest(&[0, 2], found.last().copied(), 1, |_| true),
+            [all[17]]
+        );
+        assert_eq!(books.settled_on(0).0 + books.settled_on(2).0, all.len() as i64);
+        assert_eq!(books.discrepancies(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_open_pending_or_gone_is_not_settled() {
+        let mut books = Books::default();
+        let id = SegmentId { device: 0, index: 1 };
+        let settled = |books: &Books| (books.settled_on(0), books.settled_bytes(id));
+        books.open_segment(id);
+        books.add_live(id, 100);
+        assert_eq!(settled(&books), ((0, 0), None));
+        books.add_pending(id, 5);
+        books.close_segment(id);
+        assert_eq!(settled(&books), ((0, 0), None));
+        books.add_pending(id, -5);
+        assert_eq!(settled(&books), ((1, 100), Some(100)));
+        books.add_live(id, -30);
+        assert_eq!(settled(&books), ((1, 70), Some(70)));
+        assert_eq!(books.discrepancies(), Vec::<String>::new());
+        books.add_live(id, -70);
+        assert_eq!(settled(&books), ((0, 0), None));
+        assert!(books.empty.contains(&id));
+        books.add_live(id, 9);
+        books.forget_segment(id);
+        assert_eq!(settled(&books), ((0, 0), None));
+        assert_eq!(books.discrepancies(), Vec::<String>::new());
     }
 }

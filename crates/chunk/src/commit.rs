@@ -14,6 +14,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::atomic::Ordering,
+    time::{Duration, Instant},
 };
 
 use parking_lot::MutexGuard;
@@ -43,6 +44,11 @@ const UNLOGGED_BYTES_MAX: u64 = 256 << 20;
 
 /// How far a slower copy of the log may be behind before commits wait for it, bytes.
 const BEHIND_BYTES_MAX: u64 = 1 << 20;
+
+/// How often who waits for a leader looks whether that can still come through.
+const LEADER_LOOKED_AT: Duration = Duration::from_secs(1);
+/// So long after a device was found not to answer a leader who does not hang at it has come on.
+const SILENCE_GRACE: Duration = Duration::from_secs(2);
 
 /// Operations of one batch.
 pub(crate) type Operations = Vec<(Key, Operation)>;
@@ -275,17 +281,24 @@ impl ChunkStore {
                 return Ok(());
             }
             self.check_running()?;
-            if !group.leading {
-                break;
+            let Some(since) = group.leading else { break };
+            let waited = self.flushed.wait_for(&mut group, LEADER_LOOKED_AT);
+            if waited.timed_out() && group.leading == Some(since) {
+                self.refuse_to_wait_for(since)?;
             }
-            self.flushed.wait(&mut group);
         }
-        group.leading = true;
+        // To lead would be to wait in the kernel, with what is pending.
+        if self.pool.is_silent() {
+            return Err(StoreError::Device(
+                "cannot flush: no device of the pool answers".into(),
+            ));
+        }
+        group.leading = Some(Instant::now());
         let durable = group.durable;
         drop(group);
         let result = self.lead(durable);
         let mut group = self.group.lock();
-        group.leading = false;
+        group.leading = None;
         let result = match result {
             Ok(now) => {
                 group.durable = group.durable.max(now);
@@ -303,6 +316,20 @@ impl ChunkStore {
         drop(group);
         self.flushed.notify_all();
         result
+    }
+
+    /// Nobody waits for a leader who may wait for a device that does not answer: it may be so for good. What is to become durable stays
+    /// with the leader, and is so once that has come through.
+    fn refuse_to_wait_for(&self, leading_since: Instant) -> Result<(), StoreError> {
+        // Who began later was refused by that device, and does not wait for it.
+        let found = self.pool.first_found_silent();
+        let hangs = found.is_some_and(|found| leading_since < found && found.elapsed() >= SILENCE_GRACE);
+        match self.pool.silent().first().filter(|_| hangs) {
+            Some((_, path, _)) => Err(StoreError::Device(
+                format!("cannot flush {path}: the device does not answer").into(),
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Makes everything committed so far durable; returns up to which sequence.
@@ -392,19 +419,15 @@ impl ChunkStore {
         let mut devices: Vec<u16> = groups.iter().flatten().copied().collect();
         devices.sort_unstable();
         devices.dedup();
-        let Err(error) = self.pool.flush(&devices) else {
-            return Ok(Vec::new());
+        let errors = self.pool.flush_each(&devices);
+        let failed: Vec<u16> = errors.keys().copied().collect();
+        let Some(error) = errors.into_values().next() else {
+            return Ok(failed);
         };
-        // Which one was it? A device whose flush failed goes on failing, so asking again tells.
-        let failed: Vec<u16> = devices
-            .into_iter()
-            .filter(|device| self.pool.flush(&[*device]).is_err())
-            .collect();
         tracing::error!(?failed, %error, "a flush failed");
-        if failed.is_empty()
-            || groups
-                .iter()
-                .any(|group| group.iter().all(|device| failed.contains(device)))
+        if groups
+            .iter()
+            .any(|group| group.iter().all(|device| failed.contains(device)))
         {
             return Err(StoreError::Device(error.to_string().into()));
         }

@@ -194,25 +194,16 @@ impl ChunkStore {
             false => self.resting_from(),
         };
         let rooms = self.tier_rooms();
-        let still: Vec<(i64, SegmentId)> = {
-            let books = self.keeper.lock();
-            let still = books.segments.iter().filter(|(_, segment)| {
-                !segment.open && !segment.freeing && segment.pending == 0 && segment.live > 0
-            });
-            still.map(|(id, segment)| (segment.live, *id)).collect()
-        };
-        // Without the books, for which all writers would wait: there can be very many.
-        let mut by_tier: Vec<Vec<(i64, SegmentId)>> = vec![Vec::new(); rooms.len()];
-        for (live, id) in still {
-            let tier = self.pool.tier_of(id.device).filter(|tier| *tier < resting);
-            let listed = tier.and_then(|tier| by_tier.get_mut(usize::from(tier)));
-            let may = !state.stuck.contains(&id) && !state.without_room.contains(&id);
-            if let Some(listed) = listed.filter(|_| may) {
-                listed.push((live, id));
+        let mut devices: Vec<Vec<u16>> = vec![Vec::new(); rooms.len()];
+        let in_use: Vec<u16> = self.keeper.lock().devices().map(|(device, _)| device).collect();
+        for device in in_use {
+            let tier = self.pool.tier_of(device).map(usize::from);
+            if let Some(here) = tier.and_then(|tier| devices.get_mut(tier)) {
+                here.push(device);
             }
         }
-        let looked_at = by_tier.into_iter().zip(&rooms);
-        looked_at.enumerate().find_map(|(tier, (segments, room))| {
+        let looked_at = devices.iter().zip(&rooms).take(usize::from(resting));
+        looked_at.enumerate().find_map(|(tier, (devices, room))| {
             if at_its_rate && !self.rates.is_open(tier as u8) {
                 return None;
             }
@@ -222,26 +213,35 @@ impl ChunkStore {
                 (_, true) => COMPACT_SEGMENTS / 2,
                 _ => 0,
             };
-            self.emptiest_worth_it(segments, few)
+            self.emptiest_worth_it(state, devices, few)
         })
     }
 
-    /// The emptiest of these segments; `few`: among how many of the emptiest one must be won, 0 if there is no need and
+    /// The emptiest segment of these devices; `few`: among how many of the emptiest one must be won, 0 if there is no need and
     /// a quarter of all must be garbage.
-    fn emptiest_worth_it(&self, mut emptiest: Vec<(i64, SegmentId)>, few: usize) -> Option<SegmentId> {
+    fn emptiest_worth_it(&self, state: &Maintenance, devices: &[u16], few: usize) -> Option<SegmentId> {
         let segment_bytes = i64::from(self.pool.segment_bytes());
-        let total = segment_bytes * emptiest.len() as i64;
-        let live: i64 = emptiest.iter().map(|(live, _)| live).sum();
+        let left_out = || state.stuck.union(&state.without_room);
+        let may = |id: SegmentId| !state.stuck.contains(&id) && !state.without_room.contains(&id);
+        let (mut total, mut live) = (0, 0);
+        let emptiest = {
+            // All writers wait for the books: it is looked at a few of them.
+            let books = self.keeper.lock();
+            for (segments, bytes) in devices.iter().map(|device| books.settled_on(*device)) {
+                total += segments * segment_bytes;
+                live += bytes;
+            }
+            for id in left_out().filter(|id| devices.contains(&id.device)) {
+                if let Some(bytes) = books.settled_bytes(*id) {
+                    total -= segment_bytes;
+                    live -= bytes;
+                }
+            }
+            books.emptiest(devices, None, if few == 0 { COMPACT_SEGMENTS } else { few }, may)
+        };
         if emptiest.is_empty() || few == 0 && total - live <= total / 4 {
             return None;
         }
-        let few = if few == 0 { COMPACT_SEGMENTS } else { few };
-        let few = emptiest.len().min(few);
-        if few < emptiest.len() {
-            emptiest.select_nth_unstable(few);
-            emptiest.truncate(few);
-        }
-        emptiest.sort_unstable();
         // The end of a segment stays unused when the next chunk does not fit.
         let usable = segment_bytes - unused_bytes(self.pool.segment_bytes(), CHUNK_BYTES_MAX as u64) as i64;
         let mut sum = 0;

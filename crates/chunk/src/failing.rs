@@ -5,7 +5,7 @@
 //! and a root that starts there follows.
 
 use terrace_log::Copies;
-use terrace_pool::{DeviceState, Presence, SegmentRange};
+use terrace_pool::{Presence, SegmentRange};
 use terrace_store::StoreError;
 
 use crate::{
@@ -44,9 +44,9 @@ impl ChunkStore {
     /// device that was in use just as long can stand for it.
     pub fn is_stuck_on_failing(&self) -> bool {
         let devices = self.pool.devices();
-        let mut noted = devices.iter().filter(|device| {
-            device.state == DeviceState::Failing && matches!(device.presence, Presence::Absent { .. })
-        });
+        let mut noted = devices
+            .iter()
+            .filter(|device| device.failure.is_some() && matches!(device.presence, Presence::Absent { .. }));
         noted.any(|device| self.log.goes_to(SegmentRange::whole(device.number)))
     }
 

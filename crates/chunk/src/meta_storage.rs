@@ -523,12 +523,7 @@ impl ExtentStorage for MetaStorage {
             .flat_map(|(_, _, devices)| devices)
             .copied()
             .collect();
-        let mut failed = BTreeMap::new();
-        for device in devices {
-            if let Err(error) = self.pool.flush(&[device]) {
-                failed.insert(device, error);
-            }
-        }
+        let failed = self.pool.flush_each(&Vec::from_iter(devices));
         let mut failure = None;
         let mut state = self.state.lock();
         for (extent, is_needed, devices) in written {

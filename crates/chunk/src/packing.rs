@@ -72,24 +72,34 @@ impl ChunkStore {
     /// The emptiest segments of a tier that together give one back.
     fn set_to_pack(&self, state: &mut Maintenance, tier: u8) -> Result<Option<Vec<SegmentId>>, StoreError> {
         let segment_bytes = i64::from(self.pool.segment_bytes());
-        let mut segments: Vec<(i64, SegmentId)> = {
-            let books = self.keeper.lock();
-            state.grain.retain(|id, _| books.segments.contains_key(id));
-            let still = books.segments.iter().filter(|(_, segment)| {
-                let still = !segment.open && !segment.freeing && segment.pending == 0 && segment.live > 0;
-                still && segment.live <= segment_bytes - segment_bytes / GARBAGE_PART
-            });
-            still.map(|(id, segment)| (segment.live, *id)).collect()
-        };
-        segments.retain(|(_, id)| {
-            self.pool.tier_of(id.device) == Some(tier)
-                && !state.stuck.contains(id)
-                && !state.without_room.contains(id)
-        });
-        segments.sort_unstable();
+        let least_garbage = segment_bytes - segment_bytes / GARBAGE_PART;
+        let devices = self.pool.devices().into_iter();
+        let devices: Vec<u16> = devices
+            .filter(|device| device.tier == tier)
+            .map(|device| device.number)
+            .collect();
+        let mut last = None;
+        let mut page = Vec::new().into_iter();
         let mut set = Vec::new();
         let (mut live, mut longest) = (0, 0);
-        for (bytes, id) in segments {
+        loop {
+            let Some((bytes, id)) = page.next() else {
+                // A page at a time: all writers wait for the books meanwhile.
+                let may = |id: SegmentId| !state.stuck.contains(&id) && !state.without_room.contains(&id);
+                page = self
+                    .keeper
+                    .lock()
+                    .emptiest(&devices, last, PACKED, may)
+                    .into_iter();
+                match page.as_slice() {
+                    [] => return Ok(None),
+                    [.., end] => last = Some(*end),
+                }
+                continue;
+            };
+            if bytes > least_garbage {
+                return Ok(None);
+            }
             let grain = match state.grain.get(&id) {
                 Some(grain) => *grain,
                 None => {
@@ -114,9 +124,8 @@ impl ChunkStore {
                 return Ok(Some(set));
             }
             if set.len() == PACKED {
-                break;
+                return Ok(None);
             }
         }
-        Ok(None)
     }
 }

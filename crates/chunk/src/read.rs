@@ -138,7 +138,7 @@ impl<'a> Extract<'a> {
     }
 }
 
-fn decode(id: ChunkId, value: &[u8]) -> Result<ChunkRecord, StoreError> {
+pub(crate) fn decode(id: ChunkId, value: &[u8]) -> Result<ChunkRecord, StoreError> {
     ChunkRecord::decode(value)
         .map_err(|error| StoreError::DamagedMetadata(format!("record of chunk {id}: {error}").into()))
 }

@@ -344,7 +344,7 @@ impl ChunkStore {
             commit: Mutex::new(commit),
             group: Mutex::new(GroupState {
                 durable: replay.sequence,
-                leading: false,
+                leading: None,
             }),
             flushed: Condvar::new(),
             dirty: Mutex::default(),

@@ -57,8 +57,8 @@ pub(crate) struct CommitState {
 pub(crate) struct GroupState {
     /// Everything up to here is durable.
     pub durable: u64,
-    /// A leader is writing.
-    pub leading: bool,
+    /// A leader is writing, since then.
+    pub leading: Option<std::time::Instant>,
 }
 
 /// Chunks and records on a pool. All methods may be called from any thread.

@@ -399,6 +399,9 @@ pub enum Command {
     },
     /// Measure how fast a pool is here, on a mount of its own that is removed afterwards
     Bench(BenchArguments),
+    /// What tests of Terrace itself need
+    #[command(subcommand, hide = true)]
+    Debug(DebugCommand),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -408,5 +411,15 @@ pub enum Command {
     Man {
         /// The directory
         directory: Option<PathBuf>,
+    },
+}
+
+/// What tests need.
+#[derive(Debug, Subcommand)]
+pub enum DebugCommand {
+    /// End the daemon of a pool as a broken invariant would
+    Panic {
+        /// The pool
+        pool: String,
     },
 }

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use terrace_control::{Answer, Connection, ControlError, Failure, HELLO, Request, RunLock};
 
-use crate::{launch, output::ProgressDisplay, places::Places, registry::Registry};
+use crate::{crash::Crashes, launch, output::ProgressDisplay, places::Places, registry::Registry};
 
 /// How long a daemon may give no sign of life until it is told of.
 pub const ANSWER_PATIENCE: Duration = Duration::from_millis(1600);
@@ -60,7 +60,10 @@ impl Client {
         if let Some(client) = Self::open_running(places, pool)? {
             return Ok(client);
         }
-        Self::start(places, pool, launch::Accepted::default())
+        match Crashes::of(places, pool).refusal() {
+            Some(failure) => Err(failure),
+            None => Self::start(places, pool, launch::Accepted::default()),
+        }
     }
 
     /// Starts the daemon and connects. Another command may be faster: then its daemon serves this one too.

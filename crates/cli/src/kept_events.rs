@@ -12,6 +12,8 @@ use crate::places::{Places, replace_file};
 
 /// Most bytes of the file that are read.
 const FILE_BYTES_MAX: u64 = 4 << 20;
+/// Most events of daemons that are kept for a pool that never opens.
+const EVENTS_MAX: usize = 256;
 
 /// As they are in the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -36,10 +38,19 @@ impl KeptEvents {
         }
     }
 
-    /// The one that says why the pool took nothing any more, if that ended its last run.
-    pub fn stopped(&self, pool_id: &str) -> Option<Unwritten> {
+    /// The newest of some kinds.
+    pub fn newest(&self, pool_id: &str, kinds: &[&str]) -> Option<Unwritten> {
         let events = self.kept(pool_id).into_iter();
-        events.rev().find(|event| event.kind == "stopped")
+        events.rev().find(|event| kinds.contains(&&*event.kind))
+    }
+
+    /// Keeps one more.
+    pub fn add(&self, pool_id: &str, event: Unwritten) {
+        let mut events = self.kept(pool_id);
+        events.push(event);
+        let surplus = events.len().saturating_sub(EVENTS_MAX);
+        events.drain(..surplus);
+        self.keep(pool_id, &events);
     }
 
     fn read(&self) -> io::Result<Kept> {

@@ -14,7 +14,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use terrace_control::{Failure, ProcessId, RunLock};
 
-use crate::places::Places;
+use crate::{crash::Crashes, places::Places};
 
 /// The one line that a daemon writes to its standard output when it serves, or cannot.
 #[derive(Debug, Serialize, Deserialize)]
@@ -118,10 +118,13 @@ pub fn start_daemon(places: &Places, pool: &str, accepted: Accepted) -> Result<u
     match serde_json::from_str(&text) {
         Ok(Readiness::Ready(pid)) => Ok(pid),
         Ok(Readiness::Failed(failure)) => Err(failure),
-        Err(_) => Err(fail(
-            &"the daemon ended before it was ready",
-            &format!("see the end of '{}'", log_path.display()),
-        )),
+        Err(_) => {
+            let words = Crashes::of(places, pool).last_words();
+            Err(fail(
+                &words.unwrap_or_else(|| "the daemon ended before it was ready".into()),
+                &format!("see the end of '{}'", log_path.display()),
+            ))
+        }
     }
 }
 

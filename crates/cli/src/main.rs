@@ -8,6 +8,7 @@ mod arguments;
 mod bench_arguments;
 mod client;
 mod commands;
+mod crash;
 mod daemon;
 mod dataset_arguments;
 mod device_arguments;
@@ -25,7 +26,7 @@ mod tree_copy;
 mod verify_arguments;
 mod via;
 
-use std::{ffi::OsString, process::ExitCode};
+use std::{ffi::OsString, io::Write, process::ExitCode};
 
 use clap::{Parser, error::ErrorKind};
 use terrace_control::Failure;
@@ -50,7 +51,8 @@ fn main() -> ExitCode {
 }
 
 fn report(failure: &Failure) -> ExitCode {
-    eprintln!("terrace: {failure}");
+    // Whoever does not listen any more is no reason to end otherwise.
+    let _ = writeln!(std::io::stderr(), "terrace: {failure}");
     ExitCode::from(if failure.usage { 2 } else { 1 })
 }
 

@@ -129,6 +129,16 @@ impl Places {
         self.state.join("events").join(format!("{pool}.json"))
     }
 
+    /// The last words of the daemon, as long as it runs and if it ends unasked.
+    pub fn crash_file(&self, pool: &str) -> PathBuf {
+        self.state.join("crash").join(format!("{pool}.report"))
+    }
+
+    /// When the daemon aborted of late.
+    pub fn aborts_file(&self, pool: &str) -> PathBuf {
+        self.state.join("crash").join(format!("{pool}.json"))
+    }
+
     /// Where the files are mounted that are underneath attached volumes.
     pub fn volume_directory(&self, pool: &str) -> PathBuf {
         self.run.join("volumes").join(pool)

@@ -204,6 +204,8 @@ impl<'a> Registry<'a> {
             places.mounts_file(name),
             places.blocks_file(name),
             places.events_file(name),
+            places.crash_file(name),
+            places.aborts_file(name),
         ] {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -6,6 +6,7 @@ mod administrator;
 mod asking;
 mod away;
 mod command_line;
+mod crashes;
 mod deleted_device;
 mod destroy_force;
 mod devices;

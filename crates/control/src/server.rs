@@ -1,7 +1,7 @@
 //! `Server`: the daemon's end: one thread per connection, a bound on their number.
 //!
-//! Invariants: a request must arrive within [`REQUEST_TIMEOUT`]; a handler that panics costs its connection alone;
-//! after [`Server::stop`] no new connection is served and `run` returns when the open ones are done.
+//! Invariants: a request must arrive within [`REQUEST_TIMEOUT`]; after [`Server::stop`] no new connection is served and `run` returns
+//! when the open ones are done.
 
 use std::{
     fs, io,
@@ -12,7 +12,6 @@ use std::{
             net::{UnixListener, UnixStream},
         },
     },
-    panic::AssertUnwindSafe,
     path::Path,
     sync::{
         Arc,
@@ -24,7 +23,7 @@ use std::{
 
 use serde::Serialize;
 use serde_json::Value;
-use terrace_device::{Complaint, SocketFile, listen_at};
+use terrace_device::{Complaint, ServedRequest, SocketFile, listen_at};
 
 use crate::{Connection, ControlError, Failure, HELLO, Message, PROTOCOL_VERSION, Progress, Request};
 
@@ -236,10 +235,7 @@ impl Server {
         }
         let (connections, stopping) = (self.connections.clone(), self.stopping.clone());
         let spawned = thread::Builder::new().name("control".into()).spawn(move || {
-            let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| answer(stream, &*handler, stopping)));
-            if outcome.is_err() {
-                tracing::error!("a request ended in a panic");
-            }
+            answer(stream, &*handler, stopping);
             connections.fetch_sub(1, Ordering::SeqCst);
         });
         if spawned.is_err() {
@@ -279,18 +275,12 @@ fn answer(stream: UnixStream, handler: &dyn Handler, stopping: Arc<AtomicBool>) 
         Ok(Some(request)) if request.operation == HELLO => Message::Result(Value::Null),
         Ok(Some(request)) if request.version == PROTOCOL_VERSION => {
             let mut exchange = Exchange { connection, stopping };
-            let operation = request.operation.clone();
-            let outcome =
-                std::panic::catch_unwind(AssertUnwindSafe(|| handler.handle(request, &mut exchange)));
+            let _serving = ServedRequest::begin_named("control", &request.operation);
+            let outcome = handler.handle(request, &mut exchange);
             connection = exchange.connection;
             match outcome {
-                Ok(Ok(value)) => Message::Result(value),
-                Ok(Err(failure)) => Message::Error(failure),
-                Err(_) => Message::Error(Failure::new(
-                    operation,
-                    "the daemon hit a bug and gave this request up",
-                    "see the daemon's log, and report it",
-                )),
+                Ok(value) => Message::Result(value),
+                Err(failure) => Message::Error(failure),
             }
         }
         Ok(Some(request)) => Message::Error(Failure::new(

@@ -224,8 +224,8 @@ pub(crate) struct Layer {
 }
 
 fn mask(from: u64, to: u64) -> u32 {
-    let bits = u64::MAX >> (64 - (to - from).min(32)) << from;
-    bits as u32
+    let bits = (1 << (to - from).min(32)) - 1_u64;
+    (bits << from) as u32
 }
 
 impl Layer {
@@ -666,6 +666,9 @@ mod tests {
         assert_eq!(mask(0, 1), 1);
         assert_eq!(mask(31, 32), 1 << 31);
         assert_eq!(mask(4, 8), 0xf0);
+        for at in 0..=32 {
+            assert_eq!(mask(at, at), 0, "nothing from {at} on");
+        }
     }
 
     #[test]

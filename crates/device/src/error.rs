@@ -58,6 +58,8 @@ pub enum Cause {
     FlushFailedBefore,
     /// The device is not there (missing, removed, power cut in a simulation).
     Gone,
+    /// It was asked before and has not answered for too long: it is asked for nothing more until it does.
+    NoAnswer,
     /// Anything else, in words that go on after a colon.
     Other(String),
 }
@@ -75,6 +77,7 @@ impl fmt::Display for Cause {
                 "an earlier flush failed and what was written since may be lost; close and open the pool again",
             ),
             Self::Gone => f.write_str("the device is gone"),
+            Self::NoAnswer => f.write_str("the device does not answer"),
             Self::Other(words) => f.write_str(words),
         }
     }
@@ -137,7 +140,7 @@ impl DeviceError {
             Cause::OutOfRange { .. } | Cause::Misaligned => libc::EINVAL,
             Cause::ReadOnly => libc::EROFS,
             Cause::Gone => libc::ENODEV,
-            Cause::Short | Cause::FlushFailedBefore | Cause::Other(_) => libc::EIO,
+            Cause::Short | Cause::FlushFailedBefore | Cause::NoAnswer | Cause::Other(_) => libc::EIO,
         }
     }
 }

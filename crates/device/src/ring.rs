@@ -2,12 +2,17 @@
 //!
 //! Transfers one after the other leave a device idle most of the time, and a thread for each costs more than the
 //! transfer. Invariants: no call returns before the kernel has let go of every buffer that it was given; where io_uring is
-//! forbidden or absent nothing is tried (the caller does one after the other).
+//! forbidden or absent nothing is tried (the caller does one after the other); where a ring could not be had for another reason, the
+//! next is asked for a second later.
 
 use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use io_uring::{IoUring, opcode, squeue, types::Fd};
@@ -20,8 +25,11 @@ const ENTRIES: u32 = 64;
 /// So many have to end before further ones follow them.
 const REFILL: usize = 16;
 
-/// Once a ring could not be had (forbidden, or no descriptors left), none is asked for again.
-static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+/// When a ring may be asked for again, milliseconds since the first was; never where the kernel has none or forbids it. What was
+/// short, descriptors or memory, may be there again.
+static RETRY_AT: AtomicU64 = AtomicU64::new(0);
+/// How long none is asked for after one could not be had.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Rings that nobody uses at the moment: one for each thread would be a descriptor for each.
 static IDLE: Mutex<Vec<IoUring>> = Mutex::new(Vec::new());
@@ -119,16 +127,36 @@ fn open() -> io::Result<IoUring> {
     quiet.build(ENTRIES).or_else(|_| IoUring::new(ENTRIES))
 }
 
+/// Milliseconds since the first call.
+fn elapsed_milliseconds() -> u64 {
+    static STARTED: OnceLock<Instant> = OnceLock::new();
+    STARTED.get_or_init(Instant::now).elapsed().as_millis() as u64
+}
+
 fn take() -> Option<IoUring> {
-    if FORBIDDEN.load(Ordering::Relaxed) {
+    let idle = IDLE.lock().pop();
+    idle.or_else(|| ask(&RETRY_AT, elapsed_milliseconds, open))
+}
+
+/// Asks for a new ring, unless it is too early.
+fn ask<R>(retry_at: &AtomicU64, now: impl Fn() -> u64, open: impl FnOnce() -> io::Result<R>) -> Option<R> {
+    let at = retry_at.load(Ordering::Relaxed);
+    if at != 0 && at > now() {
         return None;
     }
-    let idle = IDLE.lock().pop();
-    let ring = idle.or_else(|| open().ok());
-    if ring.is_none() {
-        FORBIDDEN.store(true, Ordering::Relaxed);
+    let ring = open();
+    let next = ring.as_ref().err().map_or(0, |error| retry_time(error, now()));
+    retry_at.store(next, Ordering::Relaxed);
+    ring.ok()
+}
+
+/// When a ring may be asked for again after this error, milliseconds.
+fn retry_time(error: &io::Error, now: u64) -> u64 {
+    match error.raw_os_error() {
+        // A kernel without it, a container or a setting that forbids it.
+        Some(libc::ENOSYS | libc::EPERM | libc::EACCES | libc::EINVAL) => u64::MAX,
+        _ => now + RETRY.as_millis() as u64,
     }
-    ring
 }
 
 fn give_back(ring: IoUring) {
@@ -208,6 +236,19 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn a_ring_that_could_not_be_had_is_asked_for_again_later_unless_it_is_forbidden() {
+        let retry_at = AtomicU64::new(0);
+        let short = || Err(io::Error::from_raw_os_error(libc::EMFILE));
+        assert_eq!(ask::<u8>(&retry_at, || 5000, short), None);
+        assert_eq!(ask(&retry_at, || 5999, || Ok(1)), None, "too early");
+        assert_eq!(ask(&retry_at, || 6000, || Ok(1)), Some(1));
+        assert_eq!(ask(&retry_at, || 6000, || Ok(2)), Some(2));
+        let forbidden = || Err(io::Error::from_raw_os_error(libc::EPERM));
+        assert_eq!(ask::<u8>(&retry_at, || 6000, forbidden), None);
+        assert_eq!(ask(&retry_at, || u64::MAX - 1, || Ok(1)), None);
+    }
 
     #[test]
     fn more_reads_than_entries_all_get_their_bytes_and_short_ones_say_so() {

@@ -1,22 +1,24 @@
 //! What goes wrong with devices while a pool is open, told in its events.
 //!
-//! Invariants: each device is told of once per opening; what cannot be written down stops nothing.
+//! Invariants: each device is told of once per opening, and each time that it falls silent; what cannot be written down stops nothing.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use parking_lot::Mutex;
 use terrace_pool::{DeviceState, SegmentId};
 
-use crate::Engine;
+use crate::{Engine, journal::rfc3339};
 
 /// What was told since the pool was opened.
 #[derive(Default)]
 pub(crate) struct Alarms {
     /// Devices that fail.
     failing: Mutex<BTreeSet<u16>>,
+    /// Devices that do not answer.
+    silent: Mutex<BTreeMap<u16, String>>,
     /// Segments of metadata of which a part cannot be read.
     pub(crate) unreadable: Mutex<BTreeSet<Vec<SegmentId>>>,
     /// That nothing is written any more.
@@ -35,6 +37,35 @@ impl Engine {
                 self.event("device", &text);
             }
         }
+    }
+
+    /// Tells of devices that do not answer any more, and of those that do again.
+    pub(crate) fn tell_silent(&self) {
+        let silent = self.pool.silent();
+        let mut told = self.alarms.silent.lock();
+        if silent.is_empty() && told.is_empty() {
+            return;
+        }
+        let mut events = Vec::new();
+        told.retain(|number, path| {
+            let is_silent = silent.iter().any(|(silent, ..)| silent == number);
+            if !is_silent {
+                events.push(format!("'{path}' answers again, and is used again"));
+            }
+            is_silent
+        });
+        let pool = self.pool.name();
+        for (number, path, since) in silent {
+            if told.insert(number, path.clone()).is_none() {
+                events.push(format!(
+                    "'{path}' has not answered since {}: it is asked for nothing more until it does; 'terrace status {pool}' says what to \
+                     do",
+                    rfc3339(since)
+                ));
+            }
+        }
+        drop(told);
+        events.iter().for_each(|text| self.event("device", text));
     }
 
     /// Tells that an error ended all writing. The store takes no record of it any more: it is told as long as the pool is open.

@@ -13,6 +13,7 @@ use terrace_pool::{DeviceAdd, DeviceInfo, DeviceState, SegmentRange, TierSetting
 
 use crate::{
     DamagedFile, DeviceStatus, Engine, EngineError,
+    journal::rfc3339,
     leaving::{Goal, room_to_move},
     resilver::is_out_of_step,
     spec::check_name,
@@ -582,6 +583,16 @@ impl Engine {
                  read, everything else can; give it its size back, or {} moves what can be read off it and names the rest",
                 device.path,
                 format_size(cut_off),
+                self.ways_off(known.as_ref(), &self.device_name(device.number))
+            );
+        }
+        if let Some(since) = known.as_ref().and_then(|known| known.silent_since) {
+            return format!(
+                "device '{}' has not answered since {}: it is asked for nothing more until it does, what has another copy is read from \
+                 there, and what was asked of it before waits with the kernel ('dmesg' may say why); mend or reconnect it, and it is used \
+                 again by itself; {} moves what has another copy, once it answers or is gone",
+                device.path,
+                rfc3339(since),
                 self.ways_off(known.as_ref(), &self.device_name(device.number))
             );
         }

@@ -59,6 +59,7 @@ pub struct Engine {
     pub(crate) opened_nanoseconds: u64,
     memory_override: Option<u64>,
     commit_interval_milliseconds: AtomicU64,
+    device_timeout_milliseconds: AtomicU64,
     /// Since when the copy of the log on a slower device is behind, as far as was seen; 0: it is not.
     behind_since_nanoseconds: AtomicU64,
     /// When it was last looked at which memory can be lent.

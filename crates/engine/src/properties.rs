@@ -24,7 +24,7 @@ pub struct Definition {
 }
 
 /// All properties that can be set.
-pub const DEFINITIONS: [Definition; 5] = [
+pub const DEFINITIONS: [Definition; 6] = [
     Definition {
         name: "memory",
         default: "auto",
@@ -34,6 +34,11 @@ pub const DEFINITIONS: [Definition; 5] = [
         name: "commit_interval",
         default: "5s",
         allowed: "a duration from 100ms to 5m",
+    },
+    Definition {
+        name: "device_timeout",
+        default: "30s",
+        allowed: "a duration from 1s to 10m (a device that has answered nothing for so long is asked for nothing more until it does)",
     },
     Definition {
         name: "migration",
@@ -94,6 +99,14 @@ pub fn canonical(name: &str, value: &str) -> Result<String, EngineError> {
                 Err(wrong())
             }
         }
+        "device_timeout" => {
+            let timeout = parse_duration(value).map_err(|_| wrong())?;
+            if (Duration::from_secs(1)..=Duration::from_secs(600)).contains(&timeout) {
+                Ok(format_duration(timeout))
+            } else {
+                Err(wrong())
+            }
+        }
         "migration" | "polling" => match value {
             "on" | "off" => Ok(value.into()),
             _ => Err(wrong()),
@@ -146,12 +159,15 @@ mod tests {
         assert_eq!(canonical("memory", "1024M").unwrap(), "1G");
         assert_eq!(canonical("memory", "auto").unwrap(), "auto");
         assert_eq!(canonical("commit_interval", "60s").unwrap(), "1m");
+        assert_eq!(canonical("device_timeout", "90s").unwrap(), "90s");
         assert_eq!(canonical("migration", "off").unwrap(), "off");
         for (name, value) in [
             ("memory", "1M"),
             ("memory", "lots"),
             ("commit_interval", "0s"),
             ("commit_interval", "1h"),
+            ("device_timeout", "0s"),
+            ("device_timeout", "1h"),
             ("migration", "maybe"),
             ("polling", "1"),
             ("comment", "two\nlines"),

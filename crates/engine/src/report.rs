@@ -135,6 +135,7 @@ impl Engine {
                         number: device.number,
                         leaving: self.leaving_in_words(device.number),
                         behind: device.presence == Presence::Behind,
+                        silent_since: device.silent_since.map(rfc3339),
                         outdated: outdated.contains(&device.number),
                     })
                     .collect();

@@ -167,7 +167,7 @@ pub struct TierStatus {
 pub struct DeviceStatus {
     /// Where it was opened.
     pub path: String,
-    /// `online`, `failing`, `missing`.
+    /// `online`, `failing`, `not answering`, `missing`.
     pub state: String,
     /// Bytes.
     pub size_bytes: u64,
@@ -192,6 +192,9 @@ pub struct DeviceStatus {
     /// It turned out to be older than the pool when that was opened, though nobody had noted it as away.
     #[serde(default)]
     pub outdated: bool,
+    /// Since when it does not answer.
+    #[serde(default)]
+    pub silent_since: Option<String>,
 }
 
 /// Work in the background.

@@ -1,7 +1,7 @@
 //! The engine's threads: what calls the steps when nobody else does.
 //!
 //! Invariants: a worker holds only a weak reference to the engine and no lock while it waits; `stop` returns when
-//! all have ended; a worker that meets an error says so once and goes on slowly, since others may still succeed.
+//! all have ended, and none ends before; a worker that meets an error says so once and goes on slowly, since others may still succeed.
 //! Background work steps back while users do something, unless they would soon have to wait for it; the mover does so by
 //! itself, as `terrace_mover` describes.
 
@@ -77,6 +77,35 @@ impl StopFlag {
     }
 }
 
+/// Watches over the end of a thread without which the engine is half dead: where nobody asked for it, that is a broken invariant, and
+/// ends the process of a daemon.
+struct UnaskedEnd<'a> {
+    stop: &'a StopFlag,
+}
+
+impl<'a> UnaskedEnd<'a> {
+    fn watch(stop: &'a StopFlag) -> Self {
+        Self { stop }
+    }
+
+    /// It ends because its engine is gone.
+    fn is_asked(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for UnaskedEnd<'_> {
+    fn drop(&mut self) {
+        // Who panics has said why.
+        let is_asked = *self.stop.stopped.lock();
+        assert!(
+            is_asked || std::thread::panicking(),
+            "thread {:?} ended, and nobody asked it to",
+            std::thread::current().name().unwrap_or_default()
+        );
+    }
+}
+
 /// The running threads.
 #[derive(Default)]
 pub(crate) struct Workers {
@@ -96,6 +125,7 @@ impl Workers {
                 TICK_MAX
             }
         })?;
+        self.spawn("watch", engine, Engine::watch_devices)?;
         let (mut rest, mut leisure) = (REST_MIN, Leisure::default());
         let (mut requests, mut used) = (0, Instant::now());
         self.spawn_background("store", engine, move |engine| {
@@ -161,10 +191,13 @@ impl Workers {
         let read_ahead = &engine.environment().read_ahead;
         *self.read_ahead.lock() = Some(read_ahead.clone());
         for _ in 0..AHEAD_THREADS {
-            let serving = read_ahead.clone();
+            let (serving, stop) = (read_ahead.clone(), self.stop.clone());
             let thread = std::thread::Builder::new()
                 .name("terrace-ahead".into())
-                .spawn(move || serving.serve())?;
+                .spawn(move || {
+                    let _end = UnaskedEnd::watch(&stop);
+                    serving.serve();
+                })?;
             self.threads.lock().push(thread);
         }
         read_ahead.open();
@@ -182,9 +215,12 @@ impl Workers {
         let thread = std::thread::Builder::new()
             .name(format!("terrace-{name}"))
             .spawn(move || {
+                let end = UnaskedEnd::watch(&stop);
                 let mut rest = REST_MIN;
                 while !stop.wait(rest) {
-                    let Some(engine) = engine.upgrade() else { return };
+                    let Some(engine) = engine.upgrade() else {
+                        return end.is_asked();
+                    };
                     rest = work(&engine);
                 }
             })?;
@@ -222,5 +258,26 @@ impl Workers {
                 let _ = thread.join();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a thread that returns, with the stop flag set or not, panics.
+    fn panics(stopped: bool) -> bool {
+        let stop = StopFlag::default();
+        if stopped {
+            stop.set();
+        }
+        let ends = || drop(UnaskedEnd::watch(&stop));
+        std::thread::scope(|scope| scope.spawn(ends).join()).is_err()
+    }
+
+    #[test]
+    fn a_thread_that_ends_unasked_is_a_broken_invariant() {
+        assert!(panics(false));
+        assert!(!panics(true));
     }
 }

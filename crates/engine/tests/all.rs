@@ -28,6 +28,7 @@ mod roots_elsewhere;
 mod scrub_job;
 mod scrub_restart;
 mod scrub_short;
+mod silent_device;
 mod small_pools;
 mod space_storm;
 mod spent_reserve;

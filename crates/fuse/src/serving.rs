@@ -1,12 +1,11 @@
 //! `Serving`: what the threads of a mount share, and how one request is answered.
 //!
-//! Invariants: a request that was taken is answered even if serving it panics (the caller gets EIO, the panic is
-//! logged); when the last thread has stopped, everything that the kernel knew is let go of, once.
+//! Invariants: a request that was taken is answered (serving one never panics but for a broken invariant, which ends the process);
+//! when the last thread has stopped, everything that the kernel knew is let go of, once.
 
 use std::{
     io,
     ops::Range,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -16,13 +15,14 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
+use terrace_device::ServedRequest;
 
 use crate::{
     crew::{Crew, Place},
     device::Connection,
     notification::invalidate_inode,
     page_drops::PageDrops,
-    protocol::{Dialect, Header, ReplyBuffer, Request, feature},
+    protocol::{Dialect, Header, ReplyBuffer, Request, feature, operation},
     server::{Answer, Server},
 };
 
@@ -111,7 +111,8 @@ impl Serving {
         if request.is_awaited() {
             self.awaited_requests.fetch_add(1, Ordering::Relaxed);
         }
-        let answer = catch_unwind(AssertUnwindSafe(|| self.server.handle(header, request, reply)));
+        let _serving = ServedRequest::begin("FUSE", header.operation, operation::name);
+        let answer = self.server.handle(header, request, reply);
         if let Some(node) = reply.outdated()
             && let Err(error) = invalidate_inode(&self.connection, node, None)
         {
@@ -121,10 +122,9 @@ impl Serving {
             self.drop_pages(node, range, PAGES_PATIENCE);
         }
         match answer {
-            Ok(Answer::Silence) => None,
-            Ok(Answer::Reply) => Some(0),
-            Ok(Answer::Error(error)) => Some(error.0),
-            Err(_) => Some(libc::EIO),
+            Answer::Silence => None,
+            Answer::Reply => Some(0),
+            Answer::Error(error) => Some(error.0),
         }
     }
 
@@ -144,17 +144,15 @@ impl Serving {
         request: &Request<'_>,
         reply: &mut ReplyBuffer,
     ) -> Option<i32> {
-        let done = catch_unwind(AssertUnwindSafe(|| {
-            self.server.write_at_once(header, request, reply)
-        }));
-        if matches!(done, Ok(false)) {
+        let _serving = ServedRequest::begin("FUSE", header.operation, operation::name);
+        if !self.server.write_at_once(header, request, reply) {
             return None;
         }
         if let Some((node, range)) = reply.outdated_content() {
             self.drop_pages(node, range, Duration::ZERO);
         }
         self.awaited_requests.fetch_add(1, Ordering::Relaxed);
-        Some(if done.is_ok() { 0 } else { libc::EIO })
+        Some(0)
     }
 
     /// Whether requests come through rings, and only word of forgotten objects through the device.

@@ -61,6 +61,21 @@ pub const CMD_CACHE: u16 = 5;
 pub const CMD_WRITE_ZEROES: u16 = 6;
 pub const CMD_BLOCK_STATUS: u16 = 7;
 
+/// What a command is called.
+pub fn command_name(command: u32) -> &'static str {
+    let names = [
+        "READ",
+        "WRITE",
+        "DISCONNECT",
+        "FLUSH",
+        "TRIM",
+        "CACHE",
+        "WRITE_ZEROES",
+        "BLOCK_STATUS",
+    ];
+    names.get(command as usize).copied().unwrap_or("unknown")
+}
+
 pub const CMD_FLAG_FUA: u16 = 1;
 pub const CMD_FLAG_NO_HOLE: u16 = 1 << 1;
 pub const CMD_FLAG_DF: u16 = 1 << 2;

@@ -8,7 +8,6 @@ use std::{
     fmt,
     net::{TcpListener, ToSocketAddrs},
     os::{fd::AsFd, unix::net::UnixListener},
-    panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{
         Arc,
@@ -249,7 +248,6 @@ impl Server {
     fn end(&mut self) {
         self.inner.stopping.store(true, Ordering::Release);
         if let Some(acceptor) = self.acceptor.take() {
-            // A thread that panicked has nothing left to wait for.
             let _ = acceptor.join();
         }
         self.inner.end_clients(|_| true);
@@ -389,12 +387,8 @@ impl Inner {
         let thread = thread::Builder::new().name("nbd-client".into()).spawn(move || {
             let _seated = seated;
             terrace_device::be_prompt();
-            // Whatever one client can bring about stays with it.
-            let served = catch_unwind(AssertUnwindSafe(|| server.serve(number, stream, closing)));
-            match served {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!("NBD: a client's connection ended: {error}"),
-                Err(_) => tracing::error!("NBD: a client's connection ended in a panic"),
+            if let Err(error) = server.serve(number, stream, closing) {
+                tracing::debug!("NBD: a client's connection ended: {error}");
             }
             if server.forget(number) {
                 terrace_device::give_spare_memory_back();

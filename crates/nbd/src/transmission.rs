@@ -27,7 +27,7 @@ use std::{
 
 use parking_lot::Mutex;
 use terrace_dataset::{BlockDevice, BlockStatus, FsError};
-use terrace_device::is_polling_allowed;
+use terrace_device::{ServedRequest, is_polling_allowed};
 
 use crate::{
     batch::{Batch, REQUEST_BYTES_MAX},
@@ -37,6 +37,7 @@ use crate::{
     protocol::{
         CMD_CACHE, CMD_DISCONNECT, CMD_FLAG_DF, CMD_FLAG_FUA, CMD_FLAG_REQ_ONE, CMD_FLUSH, CMD_READ,
         CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, PAYLOAD_BYTES_MAX, PIECE_BYTES, Request, WireError,
+        command_name,
     },
     reads::{Answering, Reads},
     refusal::{Refusal, refusal, words},
@@ -159,6 +160,7 @@ impl<'a> Transmission<'a> {
                 return turn.end();
             };
             let begun = Instant::now();
+            let _serving = ServedRequest::begin("NBD", request.command.into(), command_name);
             let batch = Batch::collect(&request, &mut turn, self.terms.extended, |request| {
                 refusal(request, &*self.export, &self.terms).is_none()
             });

@@ -17,7 +17,6 @@ use std::{
         OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    thread,
 };
 
 use parking_lot::{Mutex, MutexGuard};
@@ -214,7 +213,7 @@ impl Drop for Turn<'_> {
         // Who is woken needs longer to come than the lock is held after this.
         if let Some(Some(queue)) = self.turns.queue.get() {
             let holds = !self.reader.buffer().is_empty() || self.reader.get_ref().holds_something();
-            queue.pass(&self.turns.socket, self.is_last || holds || thread::panicking());
+            queue.pass(&self.turns.socket, self.is_last || holds);
         }
     }
 }

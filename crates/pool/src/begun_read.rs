@@ -44,3 +44,9 @@ impl BegunRead {
         self.device.note_read(self.length, self.begun, is_whole);
     }
 }
+
+impl Drop for BegunRead {
+    fn drop(&mut self) {
+        self.device.end_own_read();
+    }
+}

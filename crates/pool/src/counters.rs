@@ -10,6 +10,8 @@ pub enum DeviceState {
     Online,
     /// It gave errors; still read from, nothing new is put on it.
     Failing,
+    /// It has been asked for something and has not answered for longer than `device_timeout`; it is asked for nothing more until it does.
+    NotAnswering,
     /// It was not found when the pool was opened.
     Missing,
     /// It was taken out of the pool.
@@ -22,6 +24,7 @@ impl DeviceState {
         match self {
             Self::Online => "online",
             Self::Failing => "failing",
+            Self::NotAnswering => "not answering",
             Self::Missing => "missing",
             Self::Removed => "removed",
         }

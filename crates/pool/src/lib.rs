@@ -13,6 +13,7 @@ mod copies;
 mod counters;
 mod disown;
 mod error;
+mod flusher;
 mod fronts;
 mod label;
 mod labels;
@@ -29,6 +30,7 @@ mod roots;
 mod scan;
 mod segment;
 mod tier;
+mod watch;
 
 #[cfg(test)]
 mod hostile_bytes;

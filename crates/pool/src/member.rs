@@ -1,7 +1,7 @@
 //! One device of an open pool: the device itself, its place, its counts and whether it can be relied on.
 //!
 //! Invariants: counters and state change with atomics only, never under a lock; a device that failed to write or
-//! flush is not given new segments.
+//! flush is not given new segments; one that does not answer ([`Watch`]) is asked for nothing.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -12,7 +12,9 @@ use std::time::Instant;
 use terrace_device::{Cause, Device, DeviceError, Operation, ReadRequest, WriteRequest};
 
 use crate::counters::{Counters, count, count_time};
+use crate::flusher::{Asked, Flusher};
 use crate::layout::SEGMENT_AREA_OFFSET;
+use crate::watch::{Kind, Turn, UnderWay, Watch};
 use crate::{CounterValues, DeviceState, PoolError, Presence, SegmentId, SegmentRead, SegmentWrite};
 
 /// A device of the pool as it is now.
@@ -46,6 +48,8 @@ pub struct DeviceInfo {
     pub counters: CounterValues,
     /// Why it counts as failing.
     pub failure: Option<String>,
+    /// Since when it does not answer, nanoseconds since 1970.
+    pub silent_since: Option<u64>,
 }
 
 /// Failed writes after which a device counts as failing.
@@ -64,6 +68,8 @@ pub(crate) struct OpenDevice {
     failure: OnceLock<String>,
     failed_reads: AtomicU32,
     pub(crate) counters: Counters,
+    pub(crate) watch: Arc<Watch>,
+    flusher: Flusher,
 }
 
 impl OpenDevice {
@@ -77,11 +83,15 @@ impl OpenDevice {
             failure: OnceLock::new(),
             failed_reads: AtomicU32::new(0),
             counters: Counters::default(),
+            watch: Arc::default(),
+            flusher: Flusher::default(),
         }
     }
 
     pub(crate) fn state(&self) -> DeviceState {
-        if self.failure.get().is_some() {
+        if self.watch.is_silent() {
+            DeviceState::NotAnswering
+        } else if self.failure.get().is_some() {
             DeviceState::Failing
         } else {
             DeviceState::Online
@@ -90,7 +100,41 @@ impl OpenDevice {
 
     /// Whether new segments may be put on it.
     pub(crate) fn is_usable(&self) -> bool {
-        self.failure.get().is_none() && !self.draining.load(Ordering::Relaxed)
+        self.failure.get().is_none() && !self.watch.is_refused() && !self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Begins a request, unless the device does not answer.
+    fn begin(&self, kind: Kind) -> Result<UnderWay<'_>, DeviceError> {
+        self.watch.begin(kind).ok_or_else(|| self.no_answer(kind))
+    }
+
+    fn no_answer(&self, kind: Kind) -> DeviceError {
+        let operation = match kind {
+            Kind::Read => Operation::Read,
+            Kind::Write => Operation::Write,
+            Kind::Flush => Operation::Flush,
+        };
+        DeviceError::whole(self.device.path(), operation, Cause::NoAnswer)
+    }
+
+    /// Looks whether it answers; see [`Watch::look`]. Whether that has changed.
+    pub(crate) fn look(&self, monotonic: u64, now: u64, timeout: u64) -> bool {
+        let Some(turn) = self.watch.look(monotonic, now, timeout) else {
+            return false;
+        };
+        let device = self.device.path();
+        match turn {
+            Turn::FellSilent => tracing::error!(device, "the device does not answer"),
+            Turn::Answered => tracing::warn!(device, "the device answers again"),
+        }
+        true
+    }
+
+    /// Asks it for nothing more as long as it does not answer, if that `may` be; who waits for a flush of it is let go.
+    pub(crate) fn refuse(&self, may: bool) {
+        if self.watch.refuse(may) {
+            self.flusher.wake();
+        }
     }
 
     fn place(
@@ -135,14 +179,17 @@ impl OpenDevice {
             segment_bytes,
             Operation::Read,
         )?;
+        let under_way = self.begin(Kind::Read)?;
         count(&self.counters.reads, 1);
         count(&self.counters.read_bytes, buffer.len() as u64);
         let begun = Instant::now();
         let first = self.device.read_at(at, buffer);
+        drop(under_way);
         count_time(&self.counters.read_nanoseconds, begun, 1);
         if let Err(first) = first {
             count(&self.counters.read_errors, 1);
             tracing::warn!(error = %first, "read failed, trying again");
+            let _under_way = self.begin(Kind::Read)?;
             if let Err(second) = self.device.read_at(at, buffer) {
                 if self.failed_reads.fetch_add(1, Ordering::Relaxed) + 1 >= READ_ERRORS_MAX {
                     self.mark_failing(&second);
@@ -164,7 +211,8 @@ impl OpenDevice {
         }
     }
 
-    /// Where `length` bytes of a segment are to be read on the device, and in which file, by somebody himself.
+    /// Where `length` bytes of a segment are to be read on the device, and in which file, by somebody himself, who says when that has
+    /// [ended](Self::end_own_read).
     pub(crate) fn place_to_read(
         &self,
         segment: SegmentId,
@@ -175,7 +223,13 @@ impl OpenDevice {
         let at = self
             .place(segment, offset, length, segment_bytes, Operation::Read)
             .ok()?;
-        Some((self.device.file_to_read(at, length)?, at))
+        let file = self.device.file_to_read(at, length)?;
+        self.watch.begin_elsewhere(Kind::Read).then_some((file, at))
+    }
+
+    /// A read that somebody did by himself has ended, or was given up.
+    pub(crate) fn end_own_read(&self) {
+        self.watch.end(Kind::Read);
     }
 
     /// As [`read`](Self::read) each, at once where the device can.
@@ -194,8 +248,15 @@ impl OpenDevice {
                 .zip(reads.iter_mut())
                 .map(|(at, read)| ReadRequest::new(at, &mut *read.buffer))
                 .collect();
+            let Some(under_way) = self.watch.begin(Kind::Read) else {
+                reads
+                    .iter_mut()
+                    .for_each(|read| read.outcome = Err(self.no_answer(Kind::Read).into()));
+                return;
+            };
             let begun = Instant::now();
             self.device.read_many(&mut requests);
+            drop(under_way);
             done.extend(requests.iter().map(|request| request.outcome.is_ok()));
             let whole = done.iter().filter(|done| **done).count() as u64;
             count_time(&self.counters.read_nanoseconds, begun, whole);
@@ -221,6 +282,9 @@ impl OpenDevice {
     ) -> Result<(), PoolError> {
         let length = parts.iter().map(|part| part.len() as u64).sum();
         let at = self.place(segment, offset, length, segment_bytes, Operation::Write)?;
+        let _under_way = self
+            .begin(Kind::Write)
+            .map_err(|error| self.write_failed(error))?;
         count(&self.counters.writes, 1);
         count(&self.counters.write_bytes, length);
         let begun = Instant::now();
@@ -249,12 +313,21 @@ impl OpenDevice {
             }
         }
         let (numbers, mut requests): (Vec<usize>, Vec<_>) = requests.into_iter().unzip();
+        let Ok(under_way) = self.begin(Kind::Write) else {
+            for number in numbers {
+                if let Some(write) = writes.get_mut(number) {
+                    write.outcome = Some(Err(self.write_failed(self.no_answer(Kind::Write))));
+                }
+            }
+            return;
+        };
         for request in &requests {
             count(&self.counters.writes, 1);
             count(&self.counters.write_bytes, request.data.len() as u64);
         }
         let begun = Instant::now();
         self.device.write_many(&mut requests);
+        drop(under_way);
         count_time(&self.counters.write_nanoseconds, begun, requests.len() as u64);
         for (number, request) in numbers.into_iter().zip(requests) {
             if let Some(write) = writes.get_mut(number) {
@@ -264,17 +337,42 @@ impl OpenDevice {
     }
 
     pub(crate) fn flush(&self) -> Result<(), PoolError> {
+        let outcome = self.begin(Kind::Flush).and_then(|_under_way| {
+            count(&self.counters.flushes, 1);
+            self.device.flush()
+        });
+        outcome.map_err(|error| self.flush_failed(error))
+    }
+
+    /// Begins a flush beside others; to be waited for by [`end_flush`](Self::end_flush). `None` where that cannot be.
+    pub(crate) fn begin_flush(&self) -> Option<Asked> {
+        if self.watch.is_refused() {
+            return None;
+        }
+        let asked = self.flusher.ask(&self.device, &self.watch)?;
         count(&self.counters.flushes, 1);
-        self.device.flush().map_err(|error| {
-            // After a failed flush the device cannot say what is durable: nothing new goes there.
-            count(&self.counters.write_errors, 1);
-            self.mark_failing(&error);
-            error.into()
-        })
+        Some(asked)
+    }
+
+    /// Waits for a flush, as long as the device is said to answer.
+    pub(crate) fn end_flush(&self, asked: &Asked) -> Result<(), PoolError> {
+        let outcome = self.flusher.wait(asked, &self.watch);
+        let outcome = outcome.unwrap_or_else(|| Err(self.no_answer(Kind::Flush)));
+        outcome.map_err(|error| self.flush_failed(error))
+    }
+
+    fn flush_failed(&self, error: DeviceError) -> PoolError {
+        // After a failed flush the device cannot say what is durable: nothing new goes there.
+        count(&self.counters.write_errors, 1);
+        self.mark_failing(&error);
+        error.into()
     }
 
     /// Writes outside of the segments (labels, roots), counted like any other.
     pub(crate) fn write_front(&self, offset: u64, bytes: &[u8]) -> Result<(), PoolError> {
+        let _under_way = self
+            .begin(Kind::Write)
+            .map_err(|error| self.write_failed(error))?;
         count(&self.counters.writes, 1);
         count(&self.counters.write_bytes, bytes.len() as u64);
         let begun = Instant::now();
@@ -291,6 +389,7 @@ impl OpenDevice {
             segment_bytes,
             Operation::Discard,
         )?;
+        let _under_way = self.begin(Kind::Write)?;
         Ok(self.device.discard(at, u64::from(segment_bytes))?)
     }
 

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 use terrace_device::DEVICE_BLOCK_BYTES;
@@ -178,6 +179,7 @@ impl Pool {
                 free_segments: counts.free as u32,
                 counters: device.map_or_else(CounterValues::default, |device| device.counters.values()),
                 failure: device.and_then(|device| device.failure()),
+                silent_since: device.and_then(|device| device.watch.silent_since()),
             }
         });
         devices.collect()
@@ -195,10 +197,14 @@ impl Pool {
     /// Open devices that their paths do not lead to any more, with these paths.
     pub fn strays(&self) -> Vec<(String, terrace_device::Stray)> {
         let open = self.open.read().clone();
-        let strays = open.iter().filter_map(|device| {
-            let stray = device.device.stray()?;
-            Some((device.device.path(), stray))
-        });
+        // To look at the path of one that does not answer may take as long as it does.
+        let strays = open
+            .iter()
+            .filter(|device| !device.watch.is_silent())
+            .filter_map(|device| {
+                let stray = device.device.stray()?;
+                Some((device.device.path(), stray))
+            });
         strays.collect()
     }
 
@@ -214,8 +220,7 @@ impl Pool {
 
     /// Whether this device is there and gave errors.
     pub fn is_failing(&self, device: u16) -> bool {
-        self.device(device)
-            .is_ok_and(|device| device.state() == DeviceState::Failing)
+        self.device(device).is_ok_and(|device| device.failure().is_some())
     }
 
     /// Whether what this device has counts at the next opening, also what no other has: it works, and the labels neither call it
@@ -538,14 +543,24 @@ impl Pool {
     /// Makes durable what was written to these devices (numbers; twice the same is fine). The first error is
     /// returned after all were tried.
     pub fn flush(&self, devices: &[u16]) -> Result<(), PoolError> {
-        let mut numbers = devices.to_vec();
-        numbers.sort_unstable();
-        numbers.dedup();
-        let devices: Vec<_> = numbers
-            .into_iter()
-            .map(|number| self.device(number))
-            .collect::<Result<_, _>>()?;
-        self.flush_devices(&devices)
+        self.flush_each(devices).into_values().next().map_or(Ok(()), Err)
+    }
+
+    /// The same; which of them failed, and why.
+    pub fn flush_each(&self, devices: &[u16]) -> BTreeMap<u16, PoolError> {
+        let mut failed = BTreeMap::new();
+        let mut open: Vec<Arc<OpenDevice>> = Vec::with_capacity(devices.len());
+        for number in devices {
+            match self.device(*number) {
+                Ok(device) if open.iter().all(|open| open.number != *number) => open.push(device),
+                Ok(_) => {}
+                Err(error) => _ = failed.insert(*number, error),
+            }
+        }
+        open.sort_unstable_by_key(|device| device.number);
+        let flushed = open.iter().zip(self.flush_all_of(&open));
+        failed.extend(flushed.filter_map(|(device, outcome)| Some((device.number, outcome.err()?))));
+        failed
     }
 
     /// Flushes every device that is there.
@@ -555,30 +570,55 @@ impl Pool {
     }
 
     pub(crate) fn flush_devices(&self, devices: &[Arc<OpenDevice>]) -> Result<(), PoolError> {
-        let Some((first, others)) = devices.split_first() else {
-            return Ok(());
-        };
-        if others.is_empty() || self.parallelism == Parallelism::Sequential {
-            let results: Vec<_> = devices.iter().map(|device| device.flush()).collect();
-            return results.into_iter().collect();
+        self.flush_all_of(devices).into_iter().collect()
+    }
+
+    /// What became of each.
+    fn flush_all_of(&self, devices: &[Arc<OpenDevice>]) -> Vec<Result<(), PoolError>> {
+        if devices.len() < 2 || self.parallelism == Parallelism::Sequential {
+            return devices.iter().map(|device| device.flush()).collect();
         }
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = others
-                .iter()
-                .map(|device| (device, scope.spawn(|| device.flush())))
-                .collect();
-            let mut result = first.flush();
-            for (device, thread) in threads {
-                let other = thread.join().unwrap_or_else(|_| {
-                    Err(PoolError::Invalid(format!(
-                        "the flush of {} did not finish",
-                        device.device.path()
-                    )))
-                });
-                result = result.and(other);
-            }
-            result
-        })
+        // Each on a thread of its device: who waits does so only as long as the device answers.
+        let asked: Vec<_> = devices.iter().map(|device| device.begin_flush()).collect();
+        let flushed = devices.iter().zip(asked).map(|(device, asked)| match asked {
+            Some(asked) => device.end_flush(&asked),
+            None => device.flush(),
+        });
+        flushed.collect()
+    }
+
+    /// Looks at all devices, whether they answer what they were asked for; those that have not for `timeout` are asked for nothing more
+    /// until they do, as long as another one answers. To be called several times within it, by a thread that asks no device for anything. Nanoseconds, by a clock that only
+    /// goes on and since 1970. Whether that changed for any.
+    pub fn look_at_devices(&self, monotonic: u64, now: u64, timeout: u64) -> bool {
+        let open = self.open.read().clone();
+        let turns = open.iter().map(|device| device.look(monotonic, now, timeout));
+        let turned = turns.fold(false, |any, turned| any | turned);
+        let any_answers = open.iter().any(|device| !device.watch.is_silent());
+        open.iter().for_each(|device| device.refuse(any_answers));
+        turned
+    }
+
+    /// Whether there are devices, and none of them answers.
+    pub fn is_silent(&self) -> bool {
+        let open = self.open.read();
+        !open.is_empty() && open.iter().all(|device| device.watch.is_silent())
+    }
+
+    /// When the first of the devices that do not answer now was found not to.
+    pub fn first_found_silent(&self) -> Option<Instant> {
+        let open = self.open.read().clone();
+        open.iter().filter_map(|device| device.watch.found_silent()).min()
+    }
+
+    /// Devices that do not answer: number, path, and since when, nanoseconds since 1970.
+    pub fn silent(&self) -> Vec<(u16, String, u64)> {
+        let open = self.open.read().clone();
+        let silent = open.iter().filter_map(|device| {
+            let since = device.watch.silent_since()?;
+            Some((device.number, device.device.path(), since))
+        });
+        silent.collect()
     }
 
     /// Tells the device that the content of a segment is not needed. Only while it is still the caller's, just before

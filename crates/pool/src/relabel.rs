@@ -12,7 +12,7 @@ use crate::label::{Label, Member};
 use crate::labels::write_labels;
 use crate::member::OpenDevice;
 use crate::open::note_paths;
-use crate::{DeviceState, Pool, PoolError, Presence};
+use crate::{Pool, PoolError, Presence};
 
 impl Pool {
     pub(crate) fn update(
@@ -82,9 +82,8 @@ impl Pool {
     pub fn note_failing(&self) -> Result<(), PoolError> {
         let open = self.open.read().clone();
         let lacking = self.lacking.lock().clone();
-        let is_noted = |device: &Arc<OpenDevice>| {
-            device.state() == DeviceState::Failing || lacking.contains(&device.number)
-        };
+        let is_noted =
+            |device: &Arc<OpenDevice>| device.failure().is_some() || lacking.contains(&device.number);
         if self.read_only || !open.iter().any(is_noted) || open.iter().all(is_noted) {
             return Ok(());
         }

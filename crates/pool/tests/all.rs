@@ -14,4 +14,5 @@ mod old_copies;
 mod outlived_roots;
 mod power_cuts;
 mod presence;
+mod silent;
 mod upkeep;

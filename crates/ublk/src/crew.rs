@@ -1,8 +1,7 @@
 //! `Crew`: threads that serve what a queue's own thread does not serve itself, and `Mailbox`, where it finds their results.
 //!
 //! Only the thread that fetched a request may answer it (until Linux 6.16), so results go back to it. Workers are
-//! started when they are first needed. Invariants: every job that is handed over is answered, also when its disk
-//! panics; the memory of a job is used by its worker alone.
+//! started when they are first needed. Invariants: every job that is handed over is answered; the memory of a job is used by its worker alone.
 
 use std::{
     collections::VecDeque,
@@ -158,7 +157,6 @@ impl Drop for Crew {
         };
         self.0.call.notify_all();
         for worker in workers {
-            // One that panicked has nothing left to wait for.
             let _ = worker.join();
         }
     }

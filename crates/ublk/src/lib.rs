@@ -24,6 +24,7 @@ mod queue;
 mod request;
 mod server;
 mod unflushed;
+mod write_back;
 
 pub use control::{Availability, availability};
 pub use error::UblkError;

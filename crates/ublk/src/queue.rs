@@ -37,7 +37,7 @@ const BELL: u64 = u64::MAX;
 const SMALL_BYTES: u64 = 64 << 10;
 /// Most small reads that are done at once.
 const READS_MAX: usize = 16;
-/// After a pause of this length the memory of the tags is given back, and what is unflushed is flushed.
+/// After a pause of this length the memory of the tags is given back.
 const PAUSE: Timespec = Timespec::new().sec(1);
 
 /// See the module. Belongs to the thread that made it.
@@ -156,7 +156,6 @@ impl Queue {
                 // of it, only on this thread's way into or out of a call.
                 unsafe { self.buffers.forget_content() };
                 self.used = false;
-                self.crew.service().rest();
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),

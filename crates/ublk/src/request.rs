@@ -3,9 +3,10 @@
 //! Invariants: no more than the tag's memory is touched, whatever a descriptor claims; a change is noted as unflushed
 //! before it is answered; nothing that was answered is durable by an answer alone unless it was asked to be.
 
-use std::{panic, sync::Arc};
+use std::sync::Arc;
 
 use terrace_dataset::{BlockDevice, BlockRead, Durability, FsError};
+use terrace_device::ServedRequest;
 
 use crate::{
     protocol::{
@@ -13,6 +14,7 @@ use crate::{
         OPERATION_WRITE_ZEROES, SECTOR_BYTES,
     },
     unflushed::Unflushed,
+    write_back::Bell,
 };
 
 /// What a request asks for.
@@ -28,6 +30,14 @@ pub enum Operation {
     Discard,
     /// Makes a range read as zeroes.
     WriteZeroes,
+}
+
+impl Operation {
+    /// What the operation with this number, in the order above, is called.
+    fn name(number: u32) -> &'static str {
+        let names = ["READ", "WRITE", "FLUSH", "DISCARD", "WRITE_ZEROES"];
+        names.get(number as usize).copied().unwrap_or("unknown")
+    }
 }
 
 /// See the module.
@@ -81,50 +91,45 @@ pub struct Service {
     pub disk: Arc<dyn BlockDevice>,
     /// Whether the death of the process would lose something.
     pub unflushed: Unflushed,
+    /// Rings when something is written.
+    pub written: Bell,
 }
 
 impl Service {
     /// Does what `request` asks for; `buffer` is its tag's memory. What the kernel is told: bytes, or a negative error
     /// number.
     pub fn serve(&self, request: &Request, buffer: &mut [u8]) -> i32 {
-        let done = panic::catch_unwind(panic::AssertUnwindSafe(|| self.perform(request, buffer)));
-        match done {
-            Ok(Ok(())) if matches!(request.operation, Operation::Read | Operation::Write) => {
+        let _serving = ServedRequest::begin("ublk", request.operation as u32, Operation::name);
+        match self.perform(request, buffer) {
+            Ok(()) if matches!(request.operation, Operation::Read | Operation::Write) => {
                 request.length as i32
             }
-            Ok(Ok(())) => 0,
-            Ok(Err(error)) => refusal(&error),
-            Err(_) => -libc::EIO,
+            Ok(()) => 0,
+            Err(error) => refusal(&error),
         }
     }
 
     /// Does several reads at once, so that what they want of the storage is asked for together.
     pub fn serve_reads(&self, reads: &mut [(Request, &mut [u8])]) -> Vec<i32> {
-        let done = panic::catch_unwind(panic::AssertUnwindSafe(|| {
-            let mut asked: Vec<BlockRead<'_>> = reads
-                .iter_mut()
-                .map(|(request, buffer)| {
-                    BlockRead::new(request.offset, &mut buffer[..request.length as usize])
-                })
-                .collect();
-            self.disk.read_many(&mut asked);
-            let results = asked.iter().map(|read| match &read.outcome {
-                Ok(()) => read.buffer.len() as i32,
-                Err(error) => refusal(error),
-            });
-            results.collect::<Vec<_>>()
-        }));
-        done.unwrap_or_else(|_| vec![-libc::EIO; reads.len()])
+        let _serving = ServedRequest::begin("ublk", Operation::Read as u32, Operation::name);
+        let mut asked: Vec<BlockRead<'_>> = reads
+            .iter_mut()
+            .map(|(request, buffer)| BlockRead::new(request.offset, &mut buffer[..request.length as usize]))
+            .collect();
+        self.disk.read_many(&mut asked);
+        let results = asked.iter().map(|read| match &read.outcome {
+            Ok(()) => read.buffer.len() as i32,
+            Err(error) => refusal(error),
+        });
+        results.collect()
     }
 
-    /// For when nothing was asked for a while: flushes what is unflushed, so that the device can go on after this process.
-    /// (Filesystems write much without a flush once they have written their journal.)
+    /// Flushes what is unflushed, for the device that is to go on after this process; see [`WriteBack`](crate::write_back::WriteBack).
     pub fn rest(&self) {
         if self.unflushed.is_clean() {
             return;
         }
-        let done = panic::catch_unwind(panic::AssertUnwindSafe(|| self.flush()));
-        if let Ok(Err(error)) = done {
+        if let Err(error) = self.flush() {
             tracing::error!("ublk: a volume failed: {error}");
         }
     }
@@ -145,6 +150,7 @@ impl Service {
         }
         if self.disk.durability() != Durability::Sync {
             self.unflushed.changed();
+            self.written.ring();
         }
         if fua { self.flush() } else { Ok(()) }
     }
@@ -261,6 +267,7 @@ pub mod tests {
         let service = Service {
             disk: disk.clone(),
             unflushed,
+            written: Bell::default(),
         };
         (Arc::new(service), disk, directory)
     }

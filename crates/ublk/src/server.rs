@@ -30,6 +30,7 @@ use crate::{
     queue::Queue,
     request::Service,
     unflushed::Unflushed,
+    write_back::{Bell, WriteBack},
 };
 
 /// How long the file of a new device may take to appear, or to be let go of by a process that is going away.
@@ -41,6 +42,8 @@ pub fn is_ublk(path: &Path) -> bool {
 }
 
 struct Running {
+    /// Ends with the queues.
+    _write_back: WriteBack,
     threads: Vec<JoinHandle<()>>,
     mailboxes: Vec<Arc<Mailbox>>,
     closing: Arc<AtomicBool>,
@@ -108,9 +111,12 @@ impl Server {
         let service = Arc::new(Service {
             disk: disk.clone(),
             unflushed,
+            written: Bell::default(),
         });
+        let write_back = WriteBack::start(&service).map_err(|cause| failed("serve", cause))?;
         let crew = Arc::new(Crew::new(service));
         let mut running = Running {
+            _write_back: write_back,
             threads: Vec::new(),
             mailboxes: Vec::new(),
             closing: Arc::default(),
@@ -251,7 +257,6 @@ impl Running {
     /// Waits for threads whose device has ended.
     fn join(self) {
         for thread in self.threads {
-            // A thread that panicked has nothing left to wait for.
             let _ = thread.join();
         }
     }

@@ -107,7 +107,6 @@ impl Drop for Queue {
         };
         self.0.call.notify_all();
         for worker in workers {
-            // One that panicked has nothing left to wait for.
             let _ = worker.join();
         }
     }

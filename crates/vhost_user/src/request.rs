@@ -9,6 +9,7 @@ use std::{
 };
 
 use terrace_dataset::{BlockDevice, FsError};
+use terrace_device::ServedRequest;
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP, VIRTIO_BLK_T_DISCARD,
     VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT, VIRTIO_BLK_T_WRITE_ZEROES,
@@ -112,6 +113,19 @@ fn range(disk: &dyn BlockDevice, sector: u64, length: u64) -> Result<u64, Refusa
     Ok(offset)
 }
 
+/// What a request is called.
+fn name(kind: u32) -> &'static str {
+    match kind {
+        VIRTIO_BLK_T_IN => "IN",
+        VIRTIO_BLK_T_OUT => "OUT",
+        VIRTIO_BLK_T_FLUSH => "FLUSH",
+        VIRTIO_BLK_T_GET_ID => "GET_ID",
+        VIRTIO_BLK_T_DISCARD => "DISCARD",
+        VIRTIO_BLK_T_WRITE_ZEROES => "WRITE_ZEROES",
+        _ => "unknown",
+    }
+}
+
 fn perform(
     disk: &dyn BlockDevice,
     reader: &mut Reader<'_>,
@@ -136,6 +150,7 @@ fn perform(
             Err(Refusal::Failed)
         }
     };
+    let _serving = ServedRequest::begin("virtio-blk", header.kind, name);
     match header.kind {
         VIRTIO_BLK_T_IN => {
             let length = whole_sectors(outgoing)?;

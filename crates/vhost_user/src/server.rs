@@ -9,7 +9,6 @@ use std::{
         fd::{AsFd, AsRawFd},
         unix::net::UnixListener,
     },
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -102,7 +101,6 @@ impl Server {
         if let Some(connection) = &*self.inner.connection.lock() {
             connection.shutdown();
         }
-        // A thread that panicked has nothing left to wait for.
         let _ = thread.join();
         self.file.remove();
     }
@@ -128,16 +126,8 @@ impl Inner {
             if !matches!(poll(&mut asked, Some(&pause)), Ok(1..)) {
                 continue;
             }
-            // Whatever one monitor can bring about stays with it.
-            match catch_unwind(AssertUnwindSafe(|| self.serve(&mut listener))) {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::warn!("vhost-user: a connection to '{}' failed: {error}", self.name);
-                }
-                Err(_) => {
-                    *self.connection.lock() = None;
-                    tracing::error!("vhost-user: a connection to '{}' ended in a panic", self.name);
-                }
+            if let Err(error) = self.serve(&mut listener) {
+                tracing::warn!("vhost-user: a connection to '{}' failed: {error}", self.name);
             }
         }
     }

@@ -38,7 +38,7 @@ use serde_json::{Value, json};
 use terrace_control::Failure;
 
 use crate::{
-    arguments::{Arguments, Command},
+    arguments::{Arguments, Command, DebugCommand},
     client::Client,
     daemon,
     launch::Accepted,
@@ -272,6 +272,11 @@ fn perform(session: &Session, command: Command) -> Result<ExitCode, Failure> {
             no_fuse,
         } => done(demo::run(directory.as_deref(), &size, no_fuse)),
         Command::Bench(arguments) => done(bench::run(&arguments, session.json)),
+        Command::Debug(DebugCommand::Panic { pool }) => done(
+            Client::open(&session.places, &pool)?
+                .call("debug_panic", json!({}))
+                .map(drop),
+        ),
         Command::Completions { .. } | Command::Man { .. } => Ok(ExitCode::SUCCESS),
     }
 }

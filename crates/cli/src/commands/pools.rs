@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     client::Client,
+    crash::Crashes,
     daemon::{describe_pool, open_pool},
     launch::Accepted,
     names::split_property,
@@ -492,13 +493,16 @@ fn get(session: &Session, property: &str, pool: &str) -> Result<(), Failure> {
 
 /// `terrace start`.
 pub fn start(session: &Session, pool: &str, accepted: Accepted) -> Result<ExitCode, Failure> {
-    Registry::new(&session.places).require(pool)?;
+    let known = Registry::new(&session.places).require(pool)?;
     let running = Client::open_running(&session.places, pool)?;
     // What a daemon that runs could not bring back, it tries again.
     let retry = running.is_some();
     let mut client = match running {
         Some(client) => client,
-        None => Client::start(&session.places, pool, accepted)?,
+        None => {
+            Crashes::of(&session.places, pool).forgive(&known.id);
+            Client::start(&session.places, pool, accepted)?
+        }
     };
     let answer = client.call("ping", json!({ "retry": retry }))?;
     // It runs, and that is all: whoever reads 'started' would find nothing to work with.

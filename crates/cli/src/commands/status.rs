@@ -10,6 +10,7 @@ use terrace_engine::{SCRUB_JOB, ScrubStatus, Status, rfc3339};
 use super::{Session, running::chosen_pools};
 use crate::{
     client::{Client, decode},
+    crash::Crashes,
     kept_events::KeptEvents,
     output,
     registry::{KnownPool, Registry},
@@ -24,8 +25,8 @@ pub fn status(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
     let pools = chosen_pools(session, pool)?;
     let mut rows: Vec<Value> = Vec::new();
     for known in &pools {
-        // Who names a pool wants it; a look at all of them starts none.
-        if pool.is_some() {
+        // Who names a pool wants it; a look at all of them starts none, nor one that is started by hand only.
+        if pool.is_some() && Crashes::of(&session.places, &known.name).refusal().is_none() {
             rows.push(Client::open(&session.places, &known.name)?.call("status", json!({}))?);
             continue;
         }
@@ -55,7 +56,14 @@ pub fn status(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
         super::blocks::beside_mounts(&mut row["datasets"]);
         let not_restored = super::pools::failures_of(&row["not_restored"]);
         let warnings = super::pools::failures_of(&row["warnings"]);
+        let last_run = row["last_run"]["text"].as_str().map(|text| {
+            let time = row["last_run"]["time"].as_str().unwrap_or_default();
+            format!("{:>12}: it ended unasked, told at {time}: {text}", "last run")
+        });
         print_status(&decode(row)?)?;
+        if let Some(last_run) = last_run {
+            output::line(&last_run)?;
+        }
         for failure in not_restored {
             output::line(&format!("{:>12}: {failure}", "not back"))?;
         }
@@ -94,12 +102,18 @@ pub fn stopped(session: &Session, known: &KnownPool) -> Result<Value, Failure> {
     let waits =
         !registry.mounts(&known.name)?.is_empty() || !blocks.attached.is_empty() || !blocks.served.is_empty();
     let start = format!("'terrace start {}'", known.name);
-    let last = KeptEvents::of(&session.places, &known.name).stopped(&known.id);
+    let last = KeptEvents::of(&session.places, &known.name).newest(&known.id, &["stopped"]);
     // Its own way out was that of the run that it ended.
-    let last = last.map_or_else(String::new, |event| {
+    let mut last = last.map_or_else(String::new, |event| {
         let why = event.text.split("; ").next().unwrap_or_default();
         format!("; in its last run, at {}, {why}", rfc3339(event.nanoseconds))
     });
+    let crashes = Crashes::of(&session.places, &known.name);
+    match (crashes.refusal(), crashes.last(&known.id)) {
+        (Some(refusal), _) => last += &format!("; {}; {}", refusal.why, refusal.remedy),
+        (None, Some(event)) => last += &format!("; {}", event.text),
+        (None, None) => {}
+    }
     let status = Status {
         pool: known.name.clone(),
         pool_id: known.id.clone(),

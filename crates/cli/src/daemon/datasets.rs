@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_dataset::{DatasetInfo, Kind, NewDataset, SnapshotInfo, format_time};
-use terrace_engine::{DatasetStatus, Status, durability_in_words, loss_window};
+use terrace_engine::{DatasetStatus, Status, durability_in_words, loss_window, rfc3339};
 
 use super::{
     Daemon,
@@ -56,6 +56,10 @@ impl Daemon {
             self.add_blocks(row);
         }
         status["not_restored"] = json!(self.not_restored());
+        status["last_run"] = json!(
+            (self.last_run.as_ref())
+                .map(|end| json!({ "time": rfc3339(end.nanoseconds), "kind": end.kind, "text": end.text }))
+        );
         let warnings = self.stray_warnings().into_iter().chain(self.blocks.warnings());
         let warnings = warnings
             .map(|warning| json!({ "what": warning.what, "why": warning.why, "remedy": warning.remedy }));

@@ -42,11 +42,12 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Handler, ProcessId, Request, RunLock, Server};
 use terrace_device::{Cause, Device, DeviceError};
-use terrace_engine::{Engine, EngineError, OpenOptions};
+use terrace_engine::{Engine, EngineError, OpenOptions, Unwritten};
 use terrace_pool::{DeviceState, PoolError};
 use terrace_store::StoreError;
 
 use crate::{
+    crash::{Crashes, Watch},
     kept_events::KeptEvents,
     launch::{Accepted, Readiness},
     places::Places,
@@ -74,6 +75,8 @@ pub struct Daemon {
     closing: AtomicBool,
     /// Why it could not be closed, when that was tried last.
     unsaved: Mutex<Option<String>>,
+    /// How the run before ended, if nobody asked for that.
+    last_run: Option<Unwritten>,
 }
 
 /// Runs the daemon in this process until it is told to stop.
@@ -81,7 +84,7 @@ pub fn run(places: Places, pool: &str, accepted: Accepted) -> Result<(), Failure
     allocator::give_memory_back();
     descriptors::raise_limit();
     let background = std::env::var_os("TERRACE_READY").is_some();
-    let started = start(places, pool, accepted);
+    let started = start(&places, pool, accepted);
     let tell = |readiness: &Readiness| {
         if background && let Ok(mut text) = serde_json::to_string(readiness) {
             text.push('\n');
@@ -89,7 +92,12 @@ pub fn run(places: Places, pool: &str, accepted: Accepted) -> Result<(), Failure
             leave_stdout();
         }
     };
-    let (daemon, server, lock) = match started {
+    let Started {
+        daemon,
+        server,
+        lock,
+        watch,
+    } = match started {
         Ok(started) => started,
         Err(failure) => {
             tell(&Readiness::Failed(failure.clone()));
@@ -100,17 +108,26 @@ pub fn run(places: Places, pool: &str, accepted: Accepted) -> Result<(), Failure
     tracing::info!("pool '{pool}' is served by process {}", std::process::id());
     let served = server.run(daemon.clone(), PATIENCE);
     let closed = daemon.shut_down();
+    match closed {
+        Ok(()) => watch.ended_well(),
+        Err(_) => drop(watch),
+    }
     drop(lock);
     served.map_err(|error| Failure::new(format!("serve pool '{pool}'"), error, ""))?;
     closed
 }
 
-type Started = (Arc<Daemon>, Arc<Server>, RunLock);
+struct Started<'a> {
+    daemon: Arc<Daemon>,
+    server: Arc<Server>,
+    watch: Watch<'a>,
+    lock: RunLock,
+}
 
-fn start(places: Places, pool: &str, accepted: Accepted) -> Result<Started, Failure> {
+fn start<'a>(places: &'a Places, pool: &'a str, accepted: Accepted) -> Result<Started<'a>, Failure> {
     let what = format!("start pool '{pool}'");
     start_log();
-    let known = Registry::new(&places).require(pool)?;
+    let known = Registry::new(places).require(pool)?;
     let lock_path = places.lock_file(pool);
     let lock = take_lock(&lock_path)
         .map_err(|error| {
@@ -123,11 +140,13 @@ fn start(places: Places, pool: &str, accepted: Accepted) -> Result<Started, Fail
             let remedy = format!("use it, or run 'terrace stop {pool}' first");
             Failure::new(what.clone(), format!("{holder} holds it already"), remedy)
         })?;
+    let watch = Crashes::of(places, pool).watch(&known.id);
+    let last_run = Crashes::of(places, pool).filed(&known.id);
     let options = OpenOptions {
         degraded: accepted.degraded,
         rewind: accepted.rewind,
         owner: crate::places::own_ids(),
-        events: Some(Arc::new(KeptEvents::of(&places, pool))),
+        events: Some(Arc::new(KeptEvents::of(places, pool))),
         owns_process: true,
         ..OpenOptions::default()
     };
@@ -146,9 +165,10 @@ fn start(places: Places, pool: &str, accepted: Accepted) -> Result<Started, Fail
         server: OnceLock::new(),
         closing: AtomicBool::new(false),
         unsaved: Mutex::default(),
+        last_run,
         pool: pool.into(),
         engine,
-        places,
+        places: places.clone(),
     });
     let _ = daemon.server.set(server.clone());
     daemon.remember_pool();
@@ -156,7 +176,12 @@ fn start(places: Places, pool: &str, accepted: Accepted) -> Result<Started, Fail
     daemon.mounts.follow_table();
     daemon.blocks.restore(&daemon.engine);
     watch_signals(&server).map_err(|error| Failure::new(what, format!("watch signals: {error}"), ""))?;
-    Ok((daemon, server, lock))
+    Ok(Started {
+        daemon,
+        server,
+        watch,
+        lock,
+    })
 }
 
 /// Takes the pool's lock. One that is held by a process that is gone is waited for: its last threads are ending, or
@@ -451,6 +476,8 @@ impl Daemon {
             "placement" => self.placement(parameters, exchange),
             "hold" => self.hold(parameters),
             "prune" => self.prune(parameters),
+            // Asked for by tests of what is told of it; who may ask could kill the daemon as well.
+            "debug_panic" => panic!("asked for by 'terrace debug panic'"),
             other => Err(Failure::new(
                 format!("do '{other}'"),
                 "this daemon does not know it",

@@ -266,7 +266,7 @@ pub fn group_and_session(pid: &str) -> (i32, i32) {
     (fields[2].parse().unwrap(), fields[3].parse().unwrap())
 }
 
-fn is_running(pid: i32) -> bool {
+pub fn is_running(pid: i32) -> bool {
     let fields = stat_fields(&pid.to_string());
     fields.first().is_some_and(|state| state != "Z" && state != "X")
 }

@@ -17,7 +17,7 @@ use terrace_mover::Mover;
 use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
 use terrace_store::Store;
 
-use super::Engine;
+use super::{Engine, settings::DEVICE_TIMEOUT_DEFAULT};
 use crate::{
     EngineError, OpenOptions, PoolSpec,
     alarms::Alarms,
@@ -225,6 +225,7 @@ impl Engine {
             clock: options.clock,
             memory_override: options.memory_bytes,
             commit_interval_milliseconds: AtomicU64::new(5000),
+            device_timeout_milliseconds: AtomicU64::new(DEVICE_TIMEOUT_DEFAULT.as_millis() as u64),
             behind_since_nanoseconds: AtomicU64::new(0),
             lent_nanoseconds: AtomicU64::new(0),
             resident: options.owns_process.then(Resident::default),

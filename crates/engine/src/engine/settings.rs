@@ -7,6 +7,9 @@ use std::{sync::atomic::Ordering, time::Duration};
 use super::{Engine, opening::shares_of_store};
 use crate::{EngineError, parse_duration, properties};
 
+/// How long a device may answer nothing, unless it is set.
+pub(super) const DEVICE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+
 impl Engine {
     /// A property of the pool.
     ///
@@ -54,6 +57,11 @@ impl Engine {
         Duration::from_millis(self.commit_interval_milliseconds.load(Ordering::Relaxed))
     }
 
+    /// How long a device may answer nothing of what it is asked for.
+    pub fn device_timeout(&self) -> Duration {
+        Duration::from_millis(self.device_timeout_milliseconds.load(Ordering::Relaxed))
+    }
+
     pub(super) fn apply_properties(&self) {
         let interval = self
             .pool
@@ -62,6 +70,13 @@ impl Engine {
         let interval = interval.unwrap_or(Duration::from_secs(5));
         self.commit_interval_milliseconds
             .store(interval.as_millis() as u64, Ordering::Relaxed);
+        let timeout = self
+            .pool
+            .property("device_timeout")
+            .and_then(|text| parse_duration(&text).ok());
+        let timeout = timeout.unwrap_or(DEVICE_TIMEOUT_DEFAULT);
+        self.device_timeout_milliseconds
+            .store(timeout.as_millis() as u64, Ordering::Relaxed);
         self.mover.set_enabled(self.migration());
         terrace_device::allow_polling(self.pool.property("polling").as_deref() != Some("off"));
         if self.memory_override.is_none() {

@@ -30,6 +30,9 @@ const DIRTY_BYTES_MIN: u64 = 64 << 20;
 /// How often it is looked at which memory nobody uses, nanoseconds.
 const LEND_NANOSECONDS: u64 = 1_000_000_000;
 
+/// How often it is looked within `device_timeout` whether the devices answer.
+const LOOKS_AT_DEVICES: u32 = 8;
+
 impl Engine {
     /// One commit interval: commits all datasets at one moment and makes that durable, so that nothing older than the
     /// interval can be lost; returns the checkpoint that it closed.
@@ -135,12 +138,25 @@ impl Engine {
         }
     }
 
+    /// Looks whether the devices answer; says how long to wait until the next look. Asks none of them for anything, and takes no lock
+    /// that somebody may hold who waits for one.
+    pub fn watch_devices(&self) -> Duration {
+        let timeout = self.device_timeout();
+        self.pool.look_at_devices(
+            self.clock.monotonic_nanoseconds(),
+            self.clock.now_nanoseconds(),
+            timeout.as_nanos() as u64,
+        );
+        (timeout / LOOKS_AT_DEVICES).min(Duration::from_secs(1))
+    }
+
     pub(crate) fn upkeep_step(&self) -> Result<bool, EngineError> {
         self.check_open()?;
         if let Err(error) = self.chunks.note_failing() {
             self.complain("devices", &error.into());
         }
         self.tell_failing();
+        self.tell_silent();
         self.tell_stopped();
         self.tell_unreadable();
         if let Err(error) = self.take_back_out_of_step() {

@@ -70,6 +70,62 @@ pub mod operation {
     pub const COPY_FILE_RANGE_64: u32 = 53;
     /// One more than the highest we know.
     pub const COUNT: usize = 54;
+
+    /// What an operation is called.
+    pub fn name(operation: u32) -> &'static str {
+        match operation {
+            LOOKUP => "LOOKUP",
+            FORGET => "FORGET",
+            GETATTR => "GETATTR",
+            SETATTR => "SETATTR",
+            READLINK => "READLINK",
+            SYMLINK => "SYMLINK",
+            MKNOD => "MKNOD",
+            MKDIR => "MKDIR",
+            UNLINK => "UNLINK",
+            RMDIR => "RMDIR",
+            RENAME => "RENAME",
+            LINK => "LINK",
+            OPEN => "OPEN",
+            READ => "READ",
+            WRITE => "WRITE",
+            STATFS => "STATFS",
+            RELEASE => "RELEASE",
+            FSYNC => "FSYNC",
+            SETXATTR => "SETXATTR",
+            GETXATTR => "GETXATTR",
+            LISTXATTR => "LISTXATTR",
+            REMOVEXATTR => "REMOVEXATTR",
+            FLUSH => "FLUSH",
+            INIT => "INIT",
+            OPENDIR => "OPENDIR",
+            READDIR => "READDIR",
+            RELEASEDIR => "RELEASEDIR",
+            FSYNCDIR => "FSYNCDIR",
+            GETLK => "GETLK",
+            SETLK => "SETLK",
+            SETLKW => "SETLKW",
+            ACCESS => "ACCESS",
+            CREATE => "CREATE",
+            INTERRUPT => "INTERRUPT",
+            BMAP => "BMAP",
+            DESTROY => "DESTROY",
+            IOCTL => "IOCTL",
+            POLL => "POLL",
+            NOTIFY_REPLY => "NOTIFY_REPLY",
+            BATCH_FORGET => "BATCH_FORGET",
+            FALLOCATE => "FALLOCATE",
+            READDIRPLUS => "READDIRPLUS",
+            RENAME2 => "RENAME2",
+            LSEEK => "LSEEK",
+            COPY_FILE_RANGE => "COPY_FILE_RANGE",
+            SYNCFS => "SYNCFS",
+            TMPFILE => "TMPFILE",
+            STATX => "STATX",
+            COPY_FILE_RANGE_64 => "COPY_FILE_RANGE_64",
+            _ => "unknown",
+        }
+    }
 }
 
 /// Bits of INIT, request and reply.

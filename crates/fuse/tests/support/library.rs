@@ -12,8 +12,7 @@ pub const HELLO: u64 = 2;
 pub const BIG: u64 = 3;
 pub const SHELF: u64 = 4;
 pub const LINK: u64 = 5;
-pub const PANICS: u64 = 6;
-pub const WAITS: u64 = 7;
+pub const WAITS: u64 = 6;
 pub const FIRST_BOOK: u64 = 100;
 pub const BOOKS: u64 = 5000;
 pub const BIG_BYTES: u64 = 3_000_001;
@@ -37,7 +36,7 @@ impl Library {
     fn children(dir: u64) -> Result<Vec<(Vec<u8>, u64)>, FsError> {
         Ok(match dir {
             1 => {
-                let names = ["hello", "big", "shelf", "link", "panics", "waits"];
+                let names = ["hello", "big", "shelf", "link", "waits"];
                 names
                     .iter()
                     .zip(2..)
@@ -60,7 +59,7 @@ fn kind(object: u64) -> Result<FileKind, FsError> {
     Ok(match object {
         1 | SHELF => FileKind::Directory,
         LINK => FileKind::SymbolicLink,
-        HELLO | BIG | PANICS | WAITS => FileKind::File,
+        HELLO | BIG | WAITS => FileKind::File,
         _ if (FIRST_BOOK..FIRST_BOOK + BOOKS).contains(&object) => FileKind::File,
         _ => return Err(FsError::NotFound),
     })
@@ -86,7 +85,7 @@ impl Tree for Library {
             HELLO => self.hello.len() as u64,
             BIG => BIG_BYTES,
             LINK => 5,
-            PANICS | WAITS => 10,
+            WAITS => 10,
             _ => 9,
         };
         let time = Time {
@@ -141,7 +140,6 @@ impl Tree for Library {
     fn read(&self, object: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
         let content: Vec<u8> = match object {
             HELLO => self.hello.to_vec(),
-            PANICS => panic!("a test reads the file that panics"),
             WAITS => {
                 let mut open = self.open.lock();
                 while !*open {
