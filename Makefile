@@ -8,6 +8,7 @@
 #   make bench-compare  AGAINST=REVISION [BENCH='256 5']   two builds in pairs: ratios, intervals, CPU per operation
 #   make bench-memory    what the daemon holds beside its memory budget, step by step; BENCH='create remove' for some
 #   make bench    BENCH='512 3'                make mutants  deliberate faults that the simulator must catch
+#   make fuzz     FUZZ_SECONDS=60              coverage-guided fuzzing of every parser (nightly, cargo-fuzz)
 SEEDS ?= 1000
 FROM ?= 1
 LEVEL ?= all
@@ -16,7 +17,7 @@ BENCH ?=
 MUTANT_SEEDS ?= 5000
 AGAINST ?= HEAD~1
 
-.PHONY: test demo sim soak bench bench-compare bench-volumes bench-tiers bench-peers bench-memory mutants deps
+.PHONY: test demo sim soak fuzz bench bench-compare bench-volumes bench-tiers bench-peers bench-memory mutants deps
 test:
 	@scripts/test.sh
 
@@ -32,6 +33,8 @@ sim:
 FUZZ_ITERATIONS ?= 1000000
 soak:
 	TERRACE_FUZZ_ITERATIONS=$(FUZZ_ITERATIONS) TERRACE_FUZZ_SEED=$$(date +%s) cargo test --workspace --lib --quiet hostile_bytes
+	scripts/fuzz.sh $(FUZZ_SECONDS)
+	scripts/thread-sanitizer.sh
 	cargo run --release --quiet --bin terrace-sim -- --hours $(HOURS) --level $(LEVEL)
 	cargo build --release --quiet --bin terrace
 	scripts/kill-soak.sh $${CARGO_TARGET_DIR:-target}/release/terrace 100
@@ -41,6 +44,10 @@ soak:
 	scripts/nbd-guest.sh $${CARGO_TARGET_DIR:-target}/release/terrace --fetch
 	scripts/volume-kill.sh $${CARGO_TARGET_DIR:-target}/release/terrace 20
 	scripts/volume-kill.sh $${CARGO_TARGET_DIR:-target}/release/terrace 20 $$(date +%s) --power
+
+FUZZ_SECONDS ?= 60
+fuzz:
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 bench:
 	@scripts/bench.sh $(BENCH)

@@ -217,6 +217,11 @@ impl ChunkStore {
             if devices.len() < record.locations.len() {
                 wrong.add(|| format!("two copies of chunk {id} lie on one device"));
             }
+            // A device that has left has none any more.
+            let tiers: BTreeSet<u8> = devices.iter().filter_map(|device| self.pool.tier_of(*device)).collect();
+            if tiers.len() > 1 {
+                wrong.add(|| format!("the copies of chunk {id} lie on tiers {tiers:?}"));
+            }
             for location in &record.locations {
                 let of_segment = filled.entry(location.segment).or_default();
                 of_segment.live += i64::from(record.stored());

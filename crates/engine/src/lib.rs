@@ -35,6 +35,10 @@ mod unreadable;
 mod verify;
 mod workers;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
+
 pub use damage::DamagedFile;
 pub use devices::{
     AddedDevice, JoiningDevice, LeavingPlan, TierPlace, lost_device_in_words, shortage_in_words,

@@ -32,6 +32,9 @@ mod segment;
 mod tier;
 mod watch;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 

@@ -26,6 +26,12 @@ mod server;
 mod unflushed;
 mod write_back;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
+#[cfg(test)]
+mod hostile_bytes;
+
 pub use control::{Availability, availability};
 pub use error::UblkError;
 pub use server::{Server, clear_remains, is_ublk};
