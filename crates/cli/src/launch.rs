@@ -130,8 +130,8 @@ pub fn start_daemon(places: &Places, pool: &str, accepted: Accepted) -> Result<u
 
 /// How long a daemon that holds its pool no more may take to be gone.
 const LEAVING: Duration = Duration::from_secs(10);
-/// After this time it is looked whether it is a daemon at all that is waited for.
-const DOUBT: Duration = Duration::from_secs(2);
+/// After this time it is looked whether it is a daemon at all that is waited for: before it is said that one is.
+const DOUBT: Duration = Duration::from_millis(1200);
 
 /// What is said if the pool's lock is held by a process that is no daemon: that is not waited for. `waited` since when.
 pub fn held_by_stranger(places: &Places, pool: &str, waited: Instant) -> Option<Failure> {

@@ -123,12 +123,12 @@ fn force_overrides_content_and_never_a_use() {
         .unwrap();
     file.write_all_at(b"content", 0).unwrap();
     // As an emulator locks an image.
+    // SAFETY: a structure of numbers, for which zeroes are valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
-    assert_eq!(
-        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) },
-        0
-    );
+    // SAFETY: the descriptor is open, and the structure lives through the call.
+    let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) };
+    assert_eq!(locked, 0);
     for told in refusals(&machine, "image", &["--force"]) {
         assert!(told.contains("locked by another process"), "{told}");
     }
@@ -152,11 +152,11 @@ fn force_overrides_content_and_never_a_use() {
         }
     }
     assert_eq!(&fs::read(machine.path("image")).unwrap()[..7], b"content");
-    machine.ok(&["pool", "create", "other", "--tier", "only=link", "--force"]);
+    machine.ok(&["pool", "create", "third", "--tier", "only=link", "--force"]);
     assert!(!fs::read(machine.path("image")).unwrap().starts_with(b"content"));
-    machine.ok(&["fs", "create", "other/data"]);
+    machine.ok(&["fs", "create", "third/data"]);
     for told in refusals(&machine, "image", &["--force"]) {
-        assert!(told.contains("'other', which is open"), "{told}");
+        assert!(told.contains("'third', which is open"), "{told}");
     }
 }
 

@@ -21,10 +21,15 @@ const PEAK: u64 = BUDGET * 11 / 10 + 48 * MIB;
 
 /// A field of /proc/PID/status, bytes.
 fn held(pid: i32, field: &str) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    told(pid, field).unwrap()
+}
+
+/// The same; `None` of a process that ends.
+fn told(pid: i32, field: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     let kibibytes = line.trim_matches([':', ' ', '\t', 'k', 'B']);
-    kibibytes.parse::<u64>().unwrap() << 10
+    Some(kibibytes.parse::<u64>().unwrap() << 10)
 }
 
 /// What the program takes of itself: a debug build has a large one.
@@ -139,10 +144,8 @@ fn verify_stays_within_the_budget() {
         if let Some(status) = verify.try_wait().unwrap() {
             break status;
         }
-        if let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status"))
-            && status.contains("VmHWM")
-        {
-            peak = peak.max(held(pid, "VmHWM").saturating_sub(program_bytes(pid)));
+        if let (Some(held), Some(program)) = (told(pid, "VmHWM"), told(pid, "RssFile")) {
+            peak = peak.max(held.saturating_sub(program));
         }
         std::thread::yield_now();
     };

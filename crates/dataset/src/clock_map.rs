@@ -102,7 +102,7 @@ impl<V: Cached + 'static> ClockMap<V> {
         }
         self.put(&mut shard, key, value.clone());
         drop(shard);
-        self.share.relieve();
+        self.share.relieve_for(self);
         Some(value)
     }
 
@@ -117,7 +117,7 @@ impl<V: Cached + 'static> ClockMap<V> {
         }
         self.put(&mut shard, key, value);
         drop(shard);
-        self.share.relieve();
+        self.share.relieve_for(self);
     }
 
     fn count(&self, more: u64, less: u64) {

@@ -110,6 +110,15 @@ impl CacheShare {
         self.take_turns(TRIES, self.used_bytes() > limit + limit / MUCH_PART);
     }
 
+    /// The same after `own` took more: where many caches have nothing, their turns alone come too seldom.
+    pub(crate) fn relieve_for(&self, own: &dyn Evicts) {
+        self.relieve();
+        let limit = self.limit_bytes();
+        if self.used_bytes() > limit + limit / MUCH_PART {
+            own.evict(TRIES, true);
+        }
+    }
+
     fn take_turns(&self, tries: usize, is_needed: bool) {
         if !self.is_over() {
             return;
