@@ -15,10 +15,11 @@ use crate::{
     entry::{EntryRecord, OrphanRecord},
     inode::{FileKind, InodeRecord},
     keys,
+    preallocated::{Preallocated, PreallocatedTotals},
     recount::shared_blocks_of,
     region::RegionRecord,
     sweep::{DATASET_TABLES, Job},
-    versions::{damaged, split_value},
+    versions::{damaged, decode_region, split_value},
 };
 
 const PROBLEMS_MAX: usize = 1000;
@@ -164,6 +165,7 @@ fn check_counters(
         let differs = |says: &Counters| {
             (says.live_blocks, says.history_blocks, says.objects)
                 != (is.live_blocks, is.history_blocks, is.objects)
+                || PreallocatedTotals { since: 0, ..says.preallocated } != is.preallocated
         };
         let shared = is.shared_blocks.unwrap_or(0);
         if let Some(says) = says.shared_blocks
@@ -217,6 +219,51 @@ fn check_regions(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(),
     unknown.map_or(Ok(()), Err)
 }
 
+/// What a file has preallocated must be what its regions say.
+fn check_preallocated(
+    store: &Arc<dyn Store>,
+    id: (u32, u64),
+    body: u64,
+    preallocated: &Preallocated,
+    report: &mut CheckReport,
+) -> Result<(), StoreError> {
+    let newest_snapshot = match store.get(&keys::counters(id.0))? {
+        Some(value) => {
+            let counters = Counters::decode(&value).map_err(|cause| damaged("a dataset's counters", &cause))?;
+            counters.preallocated.since
+        }
+        None => 0,
+    };
+    let (mut mapped, mut own) = (0, 0);
+    let mut from = keys::region(id.0, body, 0);
+    let to = keys::region_end(id.0, body);
+    loop {
+        let records = store.scan(&from, &to, 1024)?;
+        for (key, value) in &records {
+            let region = keys::parse_region(key).map_err(|cause| damaged("a key", &cause))?.2;
+            let (of_mapped, of_own) = preallocated.count(region, &decode_region(value)?.record);
+            mapped += of_mapped;
+            own += of_own;
+        }
+        let Some((last, _)) = records.last() else { break };
+        from = last.to_vec();
+        from.push(0);
+    }
+    if (mapped, own) != (preallocated.mapped_blocks, preallocated.own_blocks) {
+        report.problem(|| {
+            format!(
+                "inode {id:?} has {mapped} blocks mapped of what is preallocated, {own} of them own; it says {} and {}",
+                preallocated.mapped_blocks, preallocated.own_blocks
+            )
+        });
+    }
+    let totals = &mut report.counters(id.0, id.1).preallocated;
+    totals.blocks += preallocated.blocks();
+    totals.mapped_blocks += preallocated.mapped_blocks;
+    totals.own_blocks += preallocated.own_blocks_since(newest_snapshot);
+    Ok(())
+}
+
 #[derive(Default)]
 struct Counted {
     links: u64,
@@ -264,6 +311,7 @@ fn check_namespace(
     // Looked up one by one rather than kept: there may be as many as there are files.
     let mut owner = None;
     let mut unknown = None;
+    let mut preallocated_files = Vec::new();
     for_each(store, keys::TABLE_XATTR, |key, _| {
         let mut reader = terrace_codec::Reader::new(key);
         reader.u8("table")?;
@@ -294,6 +342,9 @@ fn check_namespace(
         };
         report.lost_bodies.remove(&(id.0, inode.body));
         report.counters(id.0, id.1).objects += 1;
+        if let Some(preallocated) = &inode.preallocated {
+            preallocated_files.push((id, inode.body, preallocated.clone()));
+        }
         if !existing.contains(&id.0) {
             return Ok(());
         }
@@ -326,6 +377,11 @@ fn check_namespace(
         }
         Ok(())
     })?;
+    for (id, body, preallocated) in preallocated_files {
+        if existing.contains(&id.0) {
+            check_preallocated(store, id, body, &preallocated, report)?;
+        }
+    }
     let exists = |id: &&(u32, u64)| existing.contains(&id.0);
     for id in named.keys().filter(exists) {
         report.problem(|| format!("an entry names object {id:?}, which has no inode"));

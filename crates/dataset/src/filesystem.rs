@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use terrace_store::{ChunkId, Sequence};
+use terrace_store::{BLOCK_BYTES, ChunkId, Sequence};
 
 use crate::{
     attributes::{Attributes, FsStatistics, SetAttributes},
@@ -288,19 +288,19 @@ impl Filesystem {
             let _inode = object.inode_lock.write();
             let now = live.now();
             let keep_size = match mode {
-                AllocateMode::Reserve { keep_size } => {
-                    // Blocks are placed when they are written; what can be promised is that there is room now.
-                    live.take_room(length)?;
-                    live.rooms.give(length);
-                    live.rooms.trim();
+                AllocateMode::Reserve { keep_size } | AllocateMode::Zero { keep_size } => {
+                    let (first, last) = (offset / BLOCK_BYTES as u64, end.div_ceil(BLOCK_BYTES as u64));
+                    live.preallocate(&object, first, last, &mut |state| state.inode.changed = now)?;
                     keep_size
                 }
                 AllocateMode::Punch => true,
-                AllocateMode::Zero { keep_size } => keep_size,
             };
+            let stays_preallocated = mode != AllocateMode::Punch;
             if !matches!(mode, AllocateMode::Reserve { .. }) {
                 live.give_back(&object, offset, end, &mut |from, to| {
-                    live.punch_object(&object, from, to - from, &mut |state| changed(state, now, kill))
+                    live.punch_object(&object, from, to - from, stays_preallocated, &mut |state| {
+                        changed(state, now, kill);
+                    })
                 })?;
             }
             let grows = !keep_size && object.state.lock().inode.size < end;
@@ -467,6 +467,10 @@ impl Live for Filesystem {
         Live::dirty_bytes(&self.live)
     }
 
+    fn referenced_bytes(&self) -> u64 {
+        self.live.referenced_bytes()
+    }
+
     fn relayout(
         &self,
         fragments: &[Fragment],
@@ -577,8 +581,8 @@ impl Tree for Filesystem {
     fn statistics(&self) -> Result<FsStatistics, FsError> {
         let space = self.live.dataset.store().space();
         let counters = self.live.dataset.counters();
-        let used_bytes = counters.referenced_bytes();
         let usage = self.live.dataset.usage();
+        let used_bytes = self.live.referenced_bytes() + usage.preallocated_bytes();
         let available = usage.available_bytes(&space);
         let available_bytes = usage
             .quota_left_bytes()

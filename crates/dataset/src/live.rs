@@ -25,6 +25,7 @@ use crate::{
     keys,
     object::{Object, State},
     pages::Buffers,
+    preallocation::Promised,
     region::RegionRecord,
     relayout::Relayouts,
     room::{Charge, Terms},
@@ -129,6 +130,8 @@ pub(crate) struct LiveDataset {
     pub(crate) ahead: Ahead,
     pub(crate) large: Large,
     pub(crate) relayouts: Relayouts,
+    /// What was preallocated since the last freeze. Added under the gate.
+    pub(crate) promised: Mutex<Promised>,
 }
 
 /// Objects that are kept, and as many regions, at most.
@@ -163,6 +166,7 @@ impl LiveDataset {
             ahead: Ahead::new(dataset.environment().ahead.clone()),
             large: Large::default(),
             relayouts: Relayouts::default(),
+            promised: Mutex::default(),
             dataset,
         }
     }
@@ -344,7 +348,11 @@ impl LiveDataset {
         }
         // Of many changes one after the other not each looks again through the whole pool.
         if *self.reserve_missed.lock() != Some(store.newest()) {
-            self.commit()?;
+            // What is dirty may have lost its room with a device: no reason to refuse what gives some back.
+            match self.commit() {
+                Err(FsError::NoSpace) if part == OfReserve::Removals => {}
+                other => drop(other?),
+            }
             let mut is_left = Ok(false);
             let mut enough = || {
                 is_left = store.restore_reserve(left);
@@ -370,15 +378,16 @@ impl LiveDataset {
     /// Takes room for `bytes` of dirty data; with room gone, commits what is dirty (its room was an upper bound), tries once
     /// more, and then waits for what all datasets can give back. No gate, state or commit lock is held.
     pub(crate) fn take_room(&self, bytes: u64) -> Result<(), FsError> {
-        self.take_room_over(bytes, &mut || 0)
+        self.take_room_over(bytes, &mut || 0, &|| false)
     }
 
     /// The same for data that takes the place of blocks which are mapped already: `over_bytes` tells how many bytes of them,
-    /// once it matters.
+    /// once it matters, and `is_preallocated` whether room is set aside for all of it.
     pub(crate) fn take_room_over(
         &self,
         bytes: u64,
         over_bytes: &mut dyn FnMut() -> u64,
+        is_preallocated: &dyn Fn() -> bool,
     ) -> Result<(), FsError> {
         self.bring_back_in_time(bytes);
         let result = self.rooms.take(&self.dataset, bytes);
@@ -387,7 +396,14 @@ impl LiveDataset {
         }
         self.commit()?;
         let mut result = self.rooms.take(&self.dataset, bytes);
-        let mut terms = Terms::default();
+        let is_refused = matches!(result, Err(FsError::NoSpace | FsError::QuotaExceeded));
+        let mut terms = Terms {
+            preallocated: is_refused && self.dataset.usage().has_promise() && is_preallocated(),
+            ..Terms::default()
+        };
+        if terms.preallocated {
+            result = self.rooms.take_on(&self.dataset, bytes, terms);
+        }
         if result == Err(FsError::QuotaExceeded) {
             terms.over_bytes = over_bytes();
             result = self.rooms.take_on(&self.dataset, bytes, terms);
@@ -399,7 +415,8 @@ impl LiveDataset {
                 result != Err(FsError::NoSpace)
             });
         }
-        if result == Err(FsError::NoSpace) && self.dataset.usage().reservation_bytes() > 0 {
+        let is_promised = terms.preallocated || self.dataset.usage().reservation_bytes() > 0;
+        if result == Err(FsError::NoSpace) && is_promised {
             terms.at_last = true;
             result = self.rooms.take_on(&self.dataset, bytes, terms);
         }
@@ -434,6 +451,13 @@ impl LiveDataset {
             }
             other => other,
         }
+    }
+
+    /// Content as of now: what the counters say, with what was written and without what was let go of since, about, bytes.
+    pub(crate) fn referenced_bytes(&self) -> u64 {
+        let counted = self.dataset.counters().referenced_bytes();
+        let written = self.rooms.charged_bytes() + self.shared.lock().as_ref().map_or(0, Charge::bytes);
+        (counted + written).saturating_sub(self.let_go.content_bytes())
     }
 
     /// Room that is held although nothing is uncommitted, bytes: always none, or the pool would be found full too early.
@@ -514,6 +538,7 @@ impl LiveDataset {
             return;
         }
         state.freed = true;
+        self.let_go.add_uncounted(state.inode.blocks * BLOCK_BYTES as u64);
         if state.recorded_size <= FREED_AT_ONCE_BYTES {
             self.let_go.add_content(state.inode.blocks * BLOCK_BYTES as u64);
         }

@@ -15,6 +15,7 @@ use crate::{
     directory::Entries,
     inode::{FileKind, InodeRecord},
     pages::Layer,
+    preallocated::Preallocated,
     read_stream::ReadStream,
     versions::Old,
     visited::Visited,
@@ -69,6 +70,10 @@ pub(crate) struct State {
     pub(crate) recorded_body: u64,
     /// There is an orphan record.
     pub(crate) orphan_recorded: bool,
+    /// What the committed inode has preallocated; in `inode` the ranges alone count.
+    pub(crate) recorded_preallocated: Option<Box<Preallocated>>,
+    /// Since the last freeze something was preallocated that was written before: none of it stands for that.
+    pub(crate) preallocated_over: bool,
     /// Content changed since the last freeze.
     pub(crate) data: Layer,
     /// Content frozen and not committed yet.
@@ -111,6 +116,14 @@ impl State {
             }
             _ => inode.blocks,
         };
+        let blocks = match &inode.preallocated {
+            Some(preallocated) => {
+                let recorded = self.recorded_preallocated.as_ref();
+                let mapped = recorded.map_or(0, |recorded| recorded.mapped_blocks);
+                blocks.max(inode.blocks + preallocated.blocks().saturating_sub(mapped))
+            }
+            None => blocks,
+        };
         Attributes {
             object,
             kind: inode.kind,
@@ -142,6 +155,8 @@ impl Object {
     fn state(inode: InodeRecord, recorded: Old) -> State {
         let fresh = recorded == Old::Absent;
         State {
+            recorded_preallocated: inode.preallocated.clone(),
+            preallocated_over: false,
             recorded_size: if fresh { 0 } else { inode.size },
             recorded_body: inode.body,
             opens: 0,
