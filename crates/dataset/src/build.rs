@@ -298,8 +298,11 @@ impl LiveDataset {
         }
         let newest_snapshot = self.newest_snapshot();
         let next_chunk = outcome.next_chunk;
-        let mut counting =
-            Counting::begin(frozen, was.preallocated.clone(), replaced, newest_snapshot, next_chunk);
+        let mut counting = match frozen.inode_dirty {
+            true => Counting::begin(frozen, was.preallocated.clone(), replaced, newest_snapshot, next_chunk),
+            // Only then its record is put.
+            false => None,
+        };
         if let Some(layer) = &frozen.data {
             let fresh = replaced || was.inode == Old::Absent;
             let change =

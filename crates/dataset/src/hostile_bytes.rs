@@ -7,7 +7,7 @@ use terrace_fuzz::fuzz;
 use terrace_store::ChunkId;
 
 use crate::{
-    At, Counters, DatasetRecord, EntryRecord, Facts, FileKind, HeldRecord, InodeRecord, Kind, OrphanRecord,
+    At, Counters, DatasetRecord, EntryRecord, Facts, FileKind, HeldRecord, InodeRecord, Kind, OrphanRecord, Preallocated, PreallocatedTotals,
     RegionRecord, Retention, Time, acl::Acl, keys, split_value, sweep::Job, units::parse_duration,
 };
 
@@ -39,9 +39,17 @@ fn inodes() {
     link.target = b"../somewhere/else".to_vec();
     let mut file = InodeRecord::new(FileKind::File, 0o640, 0, 0, Time::from_nanos(-5));
     (file.size, file.blocks, file.links, file.body, file.xattrs) = (123_456, 31, 2, 17, 3);
+    let mut preallocated = file.clone();
+    let ranges = Preallocated::default().with(3, 700).0.with(1 << 30, 1 << 31).0;
+    preallocated.preallocated = Some(Box::new(Preallocated {
+        mapped_blocks: 600,
+        own_blocks: 500,
+        since: 70_000,
+        ..ranges
+    }));
     round(
         "inode",
-        vec![link.encode(), file.encode()],
+        vec![link.encode(), file.encode(), preallocated.encode()],
         InodeRecord::decode,
         InodeRecord::encode,
     );
@@ -126,9 +134,19 @@ fn datasets() {
         newest_checkpoint: 5000,
         ..Counters::default()
     };
+    let preallocated = Counters {
+        preallocated: PreallocatedTotals {
+            blocks: 300,
+            mapped_blocks: 200,
+            own_blocks: 100,
+            since: 7,
+        },
+        shared_blocks: Some(0),
+        ..counters
+    };
     round(
         "counters",
-        vec![counters.encode()],
+        vec![counters.encode(), preallocated.encode()],
         Counters::decode,
         Counters::encode,
     );

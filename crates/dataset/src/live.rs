@@ -308,6 +308,16 @@ impl LiveDataset {
     /// Of the commit that comes first where much was let go of since the last one. `NoSpace` where that part of the reserve is used,
     /// and nothing can be brought back: below a snapshot nothing gets free, and what was there stays on record.
     pub(crate) fn take_metadata_always(&self, operations: u64, part: OfReserve) -> Result<(), FsError> {
+        self.take_metadata_to_remove(operations, part, &|| false)
+    }
+
+    /// The same; `is_young`: no past state has what is removed, so that its room is free when that is committed.
+    pub(crate) fn take_metadata_to_remove(
+        &self,
+        operations: u64,
+        part: OfReserve,
+        is_young: &dyn Fn() -> bool,
+    ) -> Result<(), FsError> {
         self.commit_let_go()?;
         let bytes = operations * METADATA_BYTES;
         let is_there = || self.dataset.store().available_bytes() > ROOM_AT_HAND_BYTES;
@@ -321,7 +331,7 @@ impl LiveDataset {
                 .of_reserve_bytes
                 .store(0, Relaxed),
             false => {
-                self.spare_reserve(bytes, part)?;
+                self.spare_reserve(bytes, part, is_young)?;
                 self.rooms.force(bytes);
             }
         }
@@ -332,7 +342,7 @@ impl LiveDataset {
     }
 
     /// `NoSpace` when changes have used the reserve as far as `part` allows, and nothing brings it back.
-    fn spare_reserve(&self, bytes: u64, part: OfReserve) -> Result<(), FsError> {
+    fn spare_reserve(&self, bytes: u64, part: OfReserve, is_young: &dyn Fn() -> bool) -> Result<(), FsError> {
         let store = self.dataset.store();
         let left = part.eighths_left();
         if store.is_reserve_left(left) {
@@ -342,7 +352,8 @@ impl LiveDataset {
         let used = relief.of_reserve_bytes.fetch_add(bytes, Relaxed) + bytes;
         // What nothing older holds is free when it is committed, and the log is asked before that: of many one looks for room, so that
         // there is some for what brings it back.
-        let is_freed = part == OfReserve::Removals && self.dataset.held().read().is_empty();
+        let is_held = !self.dataset.held().read().is_empty();
+        let is_freed = part == OfReserve::Removals && (!is_held || is_young());
         if is_freed && used % LOOK_BYTES >= bytes {
             return Ok(());
         }
@@ -556,6 +567,16 @@ impl LiveDataset {
             .environment()
             .heat
             .forget(self.dataset.number(), state.inode.body);
+    }
+
+    /// Whether no past state has the record of this object.
+    pub(crate) fn is_young(&self, object: &Object) -> bool {
+        let newest_held = self.dataset.held().read().newest_before(u64::MAX);
+        match object.state.lock().recorded {
+            Old::Absent => true,
+            Old::Born(birth) => newest_held.is_none_or(|held| birth > held),
+            Old::Unknown => false,
+        }
     }
 
     /// Keeps the object alive without a name.

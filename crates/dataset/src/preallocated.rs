@@ -92,6 +92,10 @@ impl Preallocated {
 
     /// Takes these blocks out. Where that makes more ranges than there may be, they stay promised.
     pub(crate) fn remove(&mut self, from: u64, to: u64) {
+        // Of a piece of one block nothing goes.
+        if from >= to {
+            return;
+        }
         let mut ranges = Vec::with_capacity(self.ranges.len() + 1);
         for range in &self.ranges {
             let before = range.start..range.end.min(from);
@@ -269,6 +273,8 @@ mod tests {
         assert_eq!(some.ranges(), &[0..2, 3..5, 25..30]);
         assert!(some.intersects(0, 1) && some.intersects(2, 4) && !some.intersects(2, 3));
         assert_eq!((some.end_within(3, 100), some.end_within(2, 100)), (Some(5), None));
+        some.remove(1, 0);
+        assert_eq!(some.blocks(), 9);
         some.remove(0, u64::MAX);
         assert_eq!(some.blocks(), 0);
     }

@@ -36,7 +36,7 @@ impl Run {
                 continue;
             }
             let object = *self.aside.pick(&files);
-            let used = tree.file(object).map_or(0, |file| file.block_numbers().len()) as u64;
+            let used = tree.file(object).map_or(0, |file| file.taken_blocks()) as u64;
             match handle.attributes(object) {
                 Ok(attributes) => ensure!(
                     attributes.blocks512 == used * 8,

@@ -157,6 +157,12 @@ impl BlocksModel {
         bytes
     }
 
+    /// Blocks that hold something, or for which room is set aside.
+    pub fn taken_blocks(&self) -> usize {
+        let promised = self.preallocated.iter();
+        self.blocks.len() + promised.filter(|block| !self.blocks.contains_key(block)).count()
+    }
+
     /// Blocks that hold something.
     pub fn used_blocks(&self) -> usize {
         self.blocks.len()
@@ -295,6 +301,14 @@ impl TreeModel {
         let unnamed = nodes.filter(|(object, node)| node.links == 0 && **object != UNKNOWN_OBJECT);
         for (object, node) in unnamed {
             self.nodes.entry(*object).or_insert_with(|| node.clone());
+        }
+        for object in other.promised_files() {
+            let Ok(promised) = other.file(object).map(|file| file.preallocated.clone()) else {
+                continue;
+            };
+            if let Ok(file) = self.file_mut(object) {
+                file.preallocated = promised;
+            }
         }
         self
     }

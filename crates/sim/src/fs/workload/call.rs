@@ -111,7 +111,13 @@ impl Run {
                 }
                 // With durability=sync a deletion is refused when what came before it cannot be made durable.
                 let sync = self.filesystems[index].promise == Promise::Sync;
-                if error == FsError::NoSpace && done.frees && !sync {
+                // Below a past state nothing gets free, and what was there stays on record: that goes as long as there is something of
+                // the reserve, which a device that was lost takes with it. What destroys snapshots works still.
+                let name = &self.filesystems[index].name;
+                let state = self.engine()?.datasets().state(name);
+                let is_held = state.is_ok_and(|state| !state.held().read().is_empty());
+                let lost = self.storm || self.hurt || self.absence.pulled().is_some();
+                if error == FsError::NoSpace && done.frees && !sync && !(is_held && lost) {
                     violation!("{words} was refused on a full pool");
                 }
                 match self.judge(words, &error)? {
