@@ -23,9 +23,9 @@ use crate::{
     live::{CachedRegion, LiveDataset},
     object::HAS_XATTRS,
     pages::{Layer, SLOT_BLOCKS, Slot},
+    pieces::{Part, Run, joined, runs},
     preallocated::Preallocated,
     preallocation::Counting,
-    pieces::{Part, Run, joined, runs},
     region::{REGION_BLOCKS, REGION_BYTES, RegionRecord},
     settings::Settings,
     versions::{Old, VersionedBatch},
@@ -299,14 +299,28 @@ impl LiveDataset {
         let newest_snapshot = self.newest_snapshot();
         let next_chunk = outcome.next_chunk;
         let mut counting = match frozen.inode_dirty {
-            true => Counting::begin(frozen, was.preallocated.clone(), replaced, newest_snapshot, next_chunk),
+            true => Counting::begin(
+                frozen,
+                was.preallocated.clone(),
+                replaced,
+                newest_snapshot,
+                next_chunk,
+            ),
             // Only then its record is put.
             false => None,
         };
         if let Some(layer) = &frozen.data {
             let fresh = replaced || was.inode == Old::Absent;
-            let change =
-                self.build_regions(batch, frozen, layer, placed, fresh, was.size, &mut counting, outcome)?;
+            let change = self.build_regions(
+                batch,
+                frozen,
+                layer,
+                placed,
+                fresh,
+                was.size,
+                &mut counting,
+                outcome,
+            )?;
             blocks = blocks.saturating_add_signed(change);
         }
         let mut preallocated = None;

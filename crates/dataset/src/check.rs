@@ -165,7 +165,10 @@ fn check_counters(
         let differs = |says: &Counters| {
             (says.live_blocks, says.history_blocks, says.objects)
                 != (is.live_blocks, is.history_blocks, is.objects)
-                || PreallocatedTotals { since: 0, ..says.preallocated } != is.preallocated
+                || PreallocatedTotals {
+                    since: 0,
+                    ..says.preallocated
+                } != is.preallocated
         };
         let shared = is.shared_blocks.unwrap_or(0);
         if let Some(says) = says.shared_blocks
@@ -229,7 +232,8 @@ fn check_preallocated(
 ) -> Result<(), StoreError> {
     let newest_snapshot = match store.get(&keys::counters(id.0))? {
         Some(value) => {
-            let counters = Counters::decode(&value).map_err(|cause| damaged("a dataset's counters", &cause))?;
+            let counters =
+                Counters::decode(&value).map_err(|cause| damaged("a dataset's counters", &cause))?;
             counters.preallocated.since
         }
         None => 0,
@@ -240,7 +244,9 @@ fn check_preallocated(
     loop {
         let records = store.scan(&from, &to, 1024)?;
         for (key, value) in &records {
-            let region = keys::parse_region(key).map_err(|cause| damaged("a key", &cause))?.2;
+            let region = keys::parse_region(key)
+                .map_err(|cause| damaged("a key", &cause))?
+                .2;
             let (of_mapped, of_own) = preallocated.count(region, &decode_region(value)?.record);
             mapped += of_mapped;
             own += of_own;

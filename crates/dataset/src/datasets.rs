@@ -5,10 +5,7 @@
 //! Invariants: one administrative change at a time (`admin`); locks are taken in the order admin, handle, commit
 //! locks by ascending number, registry; the checkpoint counter after opening is above every number in any record.
 
-use std::sync::{
-    Arc,
-    atomic::Ordering,
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use terrace_codec::{DecodeError, Reader, Writer};

@@ -281,7 +281,8 @@ impl Filesystem {
         live.load_xattrs(&object)?;
         match mode {
             AllocateMode::Punch => live.take_metadata_always(1, OfReserve::Removals)?,
-            _ => live.take_metadata(1)?,
+            // What it promises finds its room by itself.
+            _ => live.take_metadata_always(1, OfReserve::Changes)?,
         }
         let kill = !context.trusted && !context.is_root();
         {

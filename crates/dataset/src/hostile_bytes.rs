@@ -7,8 +7,9 @@ use terrace_fuzz::fuzz;
 use terrace_store::ChunkId;
 
 use crate::{
-    At, Counters, DatasetRecord, EntryRecord, Facts, FileKind, HeldRecord, InodeRecord, Kind, OrphanRecord, Preallocated, PreallocatedTotals,
-    RegionRecord, Retention, Time, acl::Acl, keys, split_value, sweep::Job, units::parse_duration,
+    At, Counters, DatasetRecord, EntryRecord, Facts, FileKind, HeldRecord, InodeRecord, Kind, OrphanRecord,
+    Preallocated, PreallocatedTotals, RegionRecord, Retention, Time, acl::Acl, keys, split_value, sweep::Job,
+    units::parse_duration,
 };
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");

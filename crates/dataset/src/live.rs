@@ -401,20 +401,16 @@ impl LiveDataset {
         is_preallocated: &dyn Fn() -> bool,
     ) -> Result<(), FsError> {
         self.bring_back_in_time(bytes);
-        let result = self.rooms.take(&self.dataset, bytes);
+        let mut terms = Terms {
+            preallocated: self.dataset.usage().has_preallocated() && is_preallocated(),
+            ..Terms::default()
+        };
+        let result = self.rooms.take_on(&self.dataset, bytes, terms);
         if !matches!(result, Err(FsError::NoSpace | FsError::QuotaExceeded)) {
             return result;
         }
         self.commit()?;
-        let mut result = self.rooms.take(&self.dataset, bytes);
-        let is_refused = matches!(result, Err(FsError::NoSpace | FsError::QuotaExceeded));
-        let mut terms = Terms {
-            preallocated: is_refused && self.dataset.usage().has_promise() && is_preallocated(),
-            ..Terms::default()
-        };
-        if terms.preallocated {
-            result = self.rooms.take_on(&self.dataset, bytes, terms);
-        }
+        let mut result = self.rooms.take_on(&self.dataset, bytes, terms);
         if result == Err(FsError::QuotaExceeded) {
             terms.over_bytes = over_bytes();
             result = self.rooms.take_on(&self.dataset, bytes, terms);

@@ -8,7 +8,9 @@
 
 use std::{borrow::Cow, iter::Peekable};
 
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Compression, Flow, Owner, Piece, Placement, Store, Trial, Written};
+use terrace_store::{
+    BLOCK_BYTES, CHUNK_BYTES_MAX, Compression, Flow, Owner, Piece, Placement, Store, Trial, Written,
+};
 
 use crate::{
     error::FsError,

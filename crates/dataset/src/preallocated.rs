@@ -71,7 +71,9 @@ impl Preallocated {
         let mut ranges = self.ranges.clone();
         let first = ranges.partition_point(|range| range.end < from);
         let last = ranges.partition_point(|range| range.start <= to);
-        let start = ranges[first..last].first().map_or(from, |range| range.start.min(from));
+        let start = ranges[first..last]
+            .first()
+            .map_or(from, |range| range.start.min(from));
         let end = ranges[first..last].last().map_or(to, |range| range.end.max(to));
         ranges.splice(first..last, [start..end]);
         while ranges.len() > RANGES_MAX {
@@ -113,7 +115,10 @@ impl Preallocated {
         for range in &self.ranges {
             let mut from = range.start;
             let at = other.ranges.partition_point(|range| range.end <= from);
-            for there in other.ranges[at..].iter().take_while(|there| there.start < range.end) {
+            for there in other.ranges[at..]
+                .iter()
+                .take_while(|there| there.start < range.end)
+            {
                 if from < there.start {
                     beyond.push(from..there.start);
                 }
@@ -167,8 +172,15 @@ impl Preallocated {
             let gap = reader.varint("preallocated range")?;
             let length = reader.varint("preallocated range")?;
             let touches = ranges.last().is_some() && gap == 0;
-            let start = ranges.last().map_or(0, |range| range.end).checked_add(gap).ok_or(RANGE)?;
-            let end = start.checked_add(length).filter(|end| *end <= BLOCKS_MAX).ok_or(RANGE)?;
+            let start = ranges
+                .last()
+                .map_or(0, |range| range.end)
+                .checked_add(gap)
+                .ok_or(RANGE)?;
+            let end = start
+                .checked_add(length)
+                .filter(|end| *end <= BLOCKS_MAX)
+                .ok_or(RANGE)?;
             if touches || length == 0 {
                 return Err(RANGE);
             }
@@ -230,7 +242,12 @@ pub struct PreallocatedChange {
 
 impl PreallocatedChange {
     /// One file's, from what was recorded to what is.
-    pub(crate) fn add(&mut self, was: Option<&Preallocated>, now: Option<&Preallocated>, newest_snapshot: u64) {
+    pub(crate) fn add(
+        &mut self,
+        was: Option<&Preallocated>,
+        now: Option<&Preallocated>,
+        newest_snapshot: u64,
+    ) {
         for (of, sign) in [(was, -1), (now, 1)] {
             let Some(of) = of else { continue };
             self.blocks += sign * of.blocks() as i64;
@@ -272,7 +289,10 @@ mod tests {
         some.remove(2, 3);
         assert_eq!(some.ranges(), &[0..2, 3..5, 25..30]);
         assert!(some.intersects(0, 1) && some.intersects(2, 4) && !some.intersects(2, 3));
-        assert_eq!((some.end_within(3, 100), some.end_within(2, 100)), (Some(5), None));
+        assert_eq!(
+            (some.end_within(3, 100), some.end_within(2, 100)),
+            (Some(5), None)
+        );
         some.remove(1, 0);
         assert_eq!(some.blocks(), 9);
         some.remove(0, u64::MAX);
@@ -284,7 +304,10 @@ mod tests {
         let many: Vec<(u64, u64)> = (0..300).map(|at| (at * 100, at * 100 + 50 + at % 3)).collect();
         let mut all = of(&many);
         assert_eq!(all.ranges().len(), RANGES_MAX);
-        assert!(many.iter().all(|(from, to)| all.end_within(*from, *to) == Some(*to)));
+        assert!(
+            many.iter()
+                .all(|(from, to)| all.end_within(*from, *to) == Some(*to))
+        );
         let before = all.blocks();
         all.remove(10, 20);
         assert_eq!(all.blocks(), before, "one more range than there may be");

@@ -9,11 +9,7 @@
 //! in the inode until the commit that counts the range; a commit looks only at the regions that it changes, and at those of ranges
 //! that are new.
 
-use std::{
-    collections::BTreeSet,
-    ops::Range,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use terrace_store::{BLOCK_BYTES, Store};
 
@@ -124,7 +120,9 @@ impl FileRoom {
     /// much more before.
     pub(crate) fn snapshot_bytes(&self, more_bytes: u64) -> u64 {
         let own = blocks_to_bytes_of(self.totals.own_blocks).saturating_add(more_bytes);
-        own.min(blocks_to_bytes_of(self.totals.blocks.saturating_add(self.promised.blocks)))
+        own.min(blocks_to_bytes_of(
+            self.totals.blocks.saturating_add(self.promised.blocks),
+        ))
     }
 }
 
@@ -345,7 +343,11 @@ impl Counting {
             true => next_chunk.max(since),
             false => since,
         };
-        let mut old = was.as_deref().filter(|_| !is_replaced).cloned().unwrap_or_default();
+        let mut old = was
+            .as_deref()
+            .filter(|_| !is_replaced)
+            .cloned()
+            .unwrap_or_default();
         if now.since > old.since {
             old.own_blocks = 0;
         }

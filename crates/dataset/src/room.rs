@@ -136,11 +136,19 @@ impl Usage {
         self.reservation_bytes.load(Ordering::Relaxed) > 0 || self.has_files.load(Ordering::Relaxed)
     }
 
+    /// Whether files in it have preallocated ranges.
+    pub(crate) fn has_preallocated(&self) -> bool {
+        self.has_files.load(Ordering::Relaxed)
+    }
+
     /// What is set aside for it beside what is for preallocated ranges alone, bytes.
     fn set_aside_for_all(&self, set_aside: &SetAside) -> u64 {
         match self.reservation_bytes.load(Ordering::Relaxed) {
             0 => 0,
-            _ => set_aside.room.bytes().saturating_sub(set_aside.files.lacking_bytes()),
+            _ => set_aside
+                .room
+                .bytes()
+                .saturating_sub(set_aside.files.lacking_bytes()),
         }
     }
 
@@ -204,7 +212,9 @@ impl Usage {
     pub fn quota_left_bytes(&self) -> Option<u64> {
         let own = {
             let set_aside = self.set_aside.lock();
-            set_aside.promised_bytes.saturating_sub(set_aside.files.unmapped_bytes())
+            set_aside
+                .promised_bytes
+                .saturating_sub(set_aside.files.unmapped_bytes())
         };
         self.quota_left_beside(own)
     }
@@ -455,7 +465,8 @@ impl Usage {
         if !set_aside.files.become_those(totals, counted, &self.store) {
             return;
         }
-        self.has_files.store(!set_aside.files.is_none(), Ordering::Relaxed);
+        self.has_files
+            .store(!set_aside.files.is_none(), Ordering::Relaxed);
         self.grow(&mut set_aside);
     }
 

@@ -335,8 +335,7 @@ impl DatasetState {
             let record = held.get(recount.held);
             record.map_or(u64::MAX, |record| record.referenced_bytes / BLOCK_BYTES as u64)
         });
-        self.usage
-            .files_are(counters.preallocated, Promised::default());
+        self.usage.files_are(counters.preallocated, Promised::default());
         let shared = recounting.or(counters.shared_blocks).unwrap_or(0);
         self.usage
             .set_own_blocks(counters.live_blocks.saturating_sub(shared));

@@ -297,9 +297,7 @@ impl VersionedBatch {
 
     /// Whether only counters change.
     pub(crate) fn changes_counters(&self) -> bool {
-        self.objects != 0
-            || self.shared_blocks != 0
-            || self.preallocated != PreallocatedChange::default()
+        self.objects != 0 || self.shared_blocks != 0 || self.preallocated != PreallocatedChange::default()
     }
 
     /// About how many bytes it takes in the log.

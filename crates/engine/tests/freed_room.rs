@@ -1,4 +1,4 @@
-//! What a little deletion gives back on a full pool, and what `df` and `list` say before anything is committed.
+//! What `df` and `list` say of writes and deletions before anything is committed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,27 +13,6 @@ fn write(rig: &mut Rig, filesystem: &Filesystem, name: &str, length: u64) -> Res
     let content = rig.random.bytes(length);
     filesystem.write(&root, made.object, 0, &content, false)?;
     Ok(made.object)
-}
-
-#[test]
-fn removing_256_kib_from_a_full_pool_gives_something_back() {
-    for disks in [&[64 * MIB][..], &[48 * MIB, 64 * MIB]] {
-        let mut rig = Rig::new(disks);
-        let data = rig.filesystem("tank/data");
-        let root = Context::root();
-        for number in 0..8 {
-            write(&mut rig, &data, &format!("small{number}"), 256 << 10).unwrap();
-            write(&mut rig, &data, &format!("beside{number}"), MIB).unwrap();
-        }
-        data.sync().unwrap();
-        rig.fill(&data, "filler");
-        for number in 0..8 {
-            data.unlink(&root, ROOT, format!("small{number}").as_bytes()).unwrap();
-            data.sync().unwrap();
-            write(&mut rig, &data, &format!("new{number}"), 128 << 10)
-                .unwrap_or_else(|error| panic!("{number}: {error}: {}", rig.figures()));
-        }
-    }
 }
 
 /// `syncfs` never reaches a FUSE server: nothing may have to be committed for it.

@@ -153,11 +153,25 @@ fn content_that_was_there_before_or_is_shared_is_written_over_in_its_full_size()
     let text = "all the same and compressed ".repeat(5000).into_bytes();
     let same = rig.random.bytes(128 << 10);
     for offset in (0..16 * MIB).step_by(128 << 10) {
-        file.write(offset, if offset < 8 * MIB { &text[..128 << 10] } else { &same });
+        file.write(
+            offset,
+            if offset < 8 * MIB {
+                &text[..128 << 10]
+            } else {
+                &same
+            },
+        );
     }
     file.allocate(RESERVE, 0, 32 * MIB).unwrap();
     for offset in (16 * MIB..32 * MIB).step_by(128 << 10) {
-        file.write(offset, if offset < 24 * MIB { &text[..128 << 10] } else { &same });
+        file.write(
+            offset,
+            if offset < 24 * MIB {
+                &text[..128 << 10]
+            } else {
+                &same
+            },
+        );
     }
     file.filesystem.sync().unwrap();
     let copy = make(&data, "copy");
@@ -171,7 +185,9 @@ fn content_that_was_there_before_or_is_shared_is_written_over_in_its_full_size()
     for offset in (0..32 * MIB).step_by(128 << 10) {
         let content = &file.model[offset as usize..][..128 << 10];
         let root = Context::root();
-        file.filesystem.write(&root, twin, offset, content, false).unwrap();
+        file.filesystem
+            .write(&root, twin, offset, content, false)
+            .unwrap();
     }
     file.filesystem.sync().unwrap();
     rig.fill(&file.filesystem, "filler");
@@ -202,7 +218,12 @@ fn snapshot_sets_aside_what_writing_over_preallocated_files_takes_or_is_refused(
         "{refused}"
     );
     // Retention holds none, and nobody is refused for it.
-    let set = |rig: &Rig, value: &str| rig.engine.datasets().set("tank/data", "retention", value).unwrap();
+    let set = |rig: &Rig, value: &str| {
+        rig.engine
+            .datasets()
+            .set("tank/data", "retention", value)
+            .unwrap()
+    };
     set(&rig, "all:1h");
     file.scatter(&mut rig, 500);
     rig.tick();
@@ -249,7 +270,11 @@ fn preallocation_without_room_fails_at_once_and_changes_nothing() {
     data.sync().unwrap();
     let before = available(&rig);
     for mode in [RESERVE, KEEP, AllocateMode::Zero { keep_size: false }] {
-        assert_eq!(file.allocate(mode, 0, 90 * MIB), Err(FsError::NoSpace), "{mode:?}");
+        assert_eq!(
+            file.allocate(mode, 0, 90 * MIB),
+            Err(FsError::NoSpace),
+            "{mode:?}"
+        );
     }
     let attributes = data.attributes(file.object).unwrap();
     assert_eq!((attributes.size, attributes.blocks512), (0, 0));
@@ -296,12 +321,17 @@ fn what_is_punched_out_cut_off_or_deleted_gives_its_room_back() {
     assert_eq!(file.blocks(), 2 * 256, "also what lay behind the end");
     file.model.truncate(6 * MIB as usize);
     file.verify(&rig);
-    file.allocate(AllocateMode::Zero { keep_size: true }, 0, 32 * MIB).unwrap();
+    file.allocate(AllocateMode::Zero { keep_size: true }, 0, 32 * MIB)
+        .unwrap();
     data.sync().unwrap();
     assert_eq!(file.blocks(), 32 * 256);
     file.model = vec![0; 6 * MIB as usize];
     file.verify(&rig);
     data.unlink(&root, ROOT, b"database").unwrap();
+    data.sync().unwrap();
+    for _ in 0..8 {
+        rig.tick();
+    }
     assert_eq!(taken(&rig), 0);
     counts_are_exact(&rig);
     // A large file, of which the content goes in the background; and one that is made empty.

@@ -123,7 +123,10 @@ impl BlocksModel {
         if self.preallocated.is_empty() {
             return;
         }
-        let (first, end) = (offset.div_ceil(BLOCK as u64), offset.saturating_add(length) / BLOCK as u64);
+        let (first, end) = (
+            offset.div_ceil(BLOCK as u64),
+            offset.saturating_add(length) / BLOCK as u64,
+        );
         Arc::make_mut(&mut self.preallocated).retain(|block| *block < first || *block >= end);
     }
 

@@ -95,7 +95,10 @@ impl Run {
                     self.check_preallocated(words, &error)?;
                 }
                 if error == FsError::QuotaExceeded {
-                    ensure!(!done.promised, "{words}: refused by a quota, which counts it already");
+                    ensure!(
+                        !done.promised,
+                        "{words}: refused by a quota, which counts it already"
+                    );
                     // What was deleted counts until the deletion is committed, and what it frees is freed.
                     let states = self.filesystems[index].history.states();
                     let counted = |tree: &TreeModel| (tree.used_blocks() + tree.promised_blocks()) as u64;
