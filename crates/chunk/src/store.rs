@@ -321,6 +321,14 @@ impl Store for ChunkStore {
         self.make_room(|| self.has_reserve(eighths))
     }
 
+    fn next_chunk(&self) -> ChunkId {
+        ChunkId(self.next_chunk_id())
+    }
+
+    fn has_preallocation(&self) -> bool {
+        self.format.has_preallocation()
+    }
+
     fn reserve_always(&self, bytes: u64) -> Reservation {
         self.reserved.fetch_add(bytes, Ordering::AcqRel);
         self.given(bytes)

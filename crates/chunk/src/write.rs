@@ -1,7 +1,8 @@
 //! Writing chunks: hash, deduplicate, compress, append.
 //!
 //! Invariants: hashing and compressing hold no lock; of equal pieces that are written at the same time one is stored
-//! and the others refer to it; a dedup hint is believed only when the chunk's own record has the same hash.
+//! and the others refer to it; a dedup hint is believed only when the chunk's own record has the same hash. What is not to be
+//! deduplicated is found by nobody else either: it may have to be written over without its content living on (as in ZFS).
 
 use std::{
     ops::Range,
@@ -270,7 +271,7 @@ impl ChunkStore {
         self.append(key, piece.privileged, &chunk, &mut |locations| {
             if let Some(mut record) = record.take() {
                 record.locations = locations;
-                pin = Some(self.keeper.enter(id, record));
+                pin = Some(self.keeper.enter(id, record, piece.dedup));
             }
         })?;
         self.unlogged_bytes

@@ -140,6 +140,11 @@ impl LiveDataset {
         after: &mut dyn FnMut(&mut State),
     ) -> Result<bool, FsError> {
         let (first, last) = (from / BLOCK, (from + length).div_ceil(BLOCK));
+        // What room is set aside for is shared with nobody: writing over it has to give its room back.
+        let onto = to / BLOCK;
+        if is_promised(source, first, last) || is_promised(target, onto, onto + (last - first)) {
+            return Ok(false);
+        }
         // While the source's content is being laid out anew, its chunks may go before the target's commit counts them.
         let Some(relayouts) = self.relayouts.now() else {
             return Ok(false);
@@ -176,4 +181,11 @@ impl LiveDataset {
         self.mark_inode(target, &mut state);
         Ok(true)
     }
+}
+
+/// Whether room is set aside for some of these blocks.
+fn is_promised(object: &Object, first: u64, last: u64) -> bool {
+    let state = object.state.lock();
+    let preallocated = state.inode.preallocated.as_ref();
+    preallocated.is_some_and(|ranges| ranges.intersects(first, last))
 }

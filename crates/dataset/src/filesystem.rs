@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use terrace_store::{ChunkId, Sequence};
+use terrace_store::{BLOCK_BYTES, ChunkId, Sequence};
 
 use crate::{
     attributes::{Attributes, FsStatistics, SetAttributes},
@@ -344,7 +344,8 @@ impl Filesystem {
         live.load_xattrs(&object)?;
         match mode {
             AllocateMode::Punch => live.take_metadata_always(1, OfReserve::Removals)?,
-            _ => live.take_metadata(1)?,
+            // What it promises finds its room by itself.
+            _ => live.take_metadata_always(1, OfReserve::Changes)?,
         }
         let mut is_changed = false;
         {
@@ -359,19 +360,17 @@ impl Filesystem {
                 is_changed = true;
             };
             let keep_size = match mode {
-                AllocateMode::Reserve { keep_size } => {
-                    // Blocks are placed when they are written; what can be promised is that there is room now.
-                    live.take_room(length)?;
-                    live.rooms.give(length);
-                    live.rooms.trim();
+                AllocateMode::Reserve { keep_size } | AllocateMode::Zero { keep_size } => {
+                    let (first, last) = (offset / BLOCK_BYTES as u64, end.div_ceil(BLOCK_BYTES as u64));
+                    live.preallocate(&object, first, last, &mut |state| state.inode.changed = now)?;
                     keep_size
                 }
                 AllocateMode::Punch => true,
-                AllocateMode::Zero { keep_size } => keep_size,
             };
+            let stays_preallocated = mode != AllocateMode::Punch;
             if !matches!(mode, AllocateMode::Reserve { .. }) {
                 live.give_back(&object, offset, end, &mut |from, to| {
-                    live.punch_object(&object, from, to - from, &mut change)
+                    live.punch_object(&object, from, to - from, stays_preallocated, &mut change)
                 })?;
             }
             let grows = !keep_size && object.state.lock().inode.size < end;
@@ -554,6 +553,10 @@ impl Live for Filesystem {
         Live::unfrozen_metadata_bytes(&self.live)
     }
 
+    fn referenced_bytes(&self) -> u64 {
+        self.live.referenced_bytes()
+    }
+
     fn relayout(
         &self,
         fragments: &[Fragment],
@@ -685,8 +688,8 @@ impl Tree for Filesystem {
     fn statistics(&self) -> Result<FsStatistics, FsError> {
         let space = self.live.dataset.store().space();
         let counters = self.live.dataset.counters();
-        let used_bytes = counters.referenced_bytes();
         let usage = self.live.dataset.usage();
+        let used_bytes = self.live.referenced_bytes() + usage.preallocated_bytes();
         let available = usage.available_bytes(&space);
         let available_bytes = usage
             .quota_left_bytes()

@@ -1,6 +1,9 @@
 //! Mounts a filesystem in RAM until it is unmounted: `serve_memory DIRECTORY [bare]`. With `bare` it is the tests'
 //! simple one, which shows what the mount alone costs; else a dataset over a store in RAM.
 
+#[path = "../tests/support/failing.rs"]
+#[allow(dead_code, missing_docs, clippy::unwrap_used)]
+mod failing;
 #[path = "../tests/support/memory.rs"]
 #[allow(dead_code, missing_docs, clippy::unwrap_used)]
 mod memory;

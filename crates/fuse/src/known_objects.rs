@@ -22,6 +22,7 @@ struct Group {
     lookups: [u16; GROUP as usize],
     held: u16,
     shown: u16,
+    cached: u16,
 }
 
 /// See the module.
@@ -108,6 +109,7 @@ impl KnownObjects {
         let held = group.held & bit(object) != 0;
         set(&mut group.held, object, false);
         set(&mut group.shown, object, false);
+        set(&mut group.cached, object, false);
         let is_empty = group.lookups == [0; GROUP as usize];
         self.known -= 1;
         if is_empty {
@@ -148,6 +150,19 @@ impl KnownObjects {
     pub fn is_shown(&self, object: u64) -> bool {
         let group = self.groups.get(&(object / GROUP));
         group.is_some_and(|group| group.shown & bit(object) != 0)
+    }
+
+    /// Marks a known object as one whose content the kernel may keep.
+    pub fn cache(&mut self, object: u64) {
+        if let Some(group) = self.group(object) {
+            set(&mut group.cached, object, true);
+        }
+    }
+
+    /// Whether an object is known, and the kernel may keep content of it.
+    pub fn is_cached(&self, object: u64) -> bool {
+        let group = self.groups.get(&(object / GROUP));
+        group.is_some_and(|group| group.cached & bit(object) != 0)
     }
 
     /// Knows none any more; gives those that were held.
@@ -191,12 +206,15 @@ mod tests {
         known.add(8);
         assert!(known.hold(7) && !known.hold(7) && !known.hold(9));
         known.show(7, true);
+        known.cache(7);
+        known.cache(9);
         assert!(known.is_shown(7) && !known.is_shown(8));
+        assert!(known.is_cached(7) && !known.is_cached(8) && !known.is_cached(9));
         assert_eq!(known.sub(7, 100_000), None);
         known.add(7);
         assert_eq!(known.sub(7, 100_000), None);
         assert_eq!((known.sub(7, 1), known.sub(7, 1)), (Some(true), None));
-        assert!(!known.is_shown(7) && known.len() == 1);
+        assert!(!known.is_shown(7) && !known.is_cached(7) && known.len() == 1);
         assert_eq!(known.sub(8, u64::MAX), Some(false));
         assert_eq!(known.len(), 0);
     }

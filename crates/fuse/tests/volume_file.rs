@@ -28,7 +28,7 @@ fn at_its_quota_a_volume_is_full_and_not_broken() {
         let data: Vec<u8> = (0..64 << 10)
             .map(|byte: u64| (byte * 31 + at / 7) as u8)
             .collect();
-        file.write(&context, VOLUME_OBJECT, at, &data, false)
+        file.write(&context, VOLUME_OBJECT, at, &data)
     };
     let refused = (0..32).map(|number| write(number << 16)).find_map(Result::err);
     assert!(matches!(refused, Some(FsError::NoSpace)), "{refused:?}");

@@ -231,6 +231,10 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    fn next_chunk(&self) -> ChunkId {
+        ChunkId(self.state.lock().next_chunk)
+    }
+
     fn newest(&self) -> Sequence {
         Sequence(self.state.lock().sequence)
     }

@@ -12,6 +12,7 @@ use crate::{
     protocol::Descriptor,
     request::{Operation, Request, Service},
     unflushed::Unflushed,
+    write_back::Bell,
 };
 
 /// What a descriptor takes, as far as it is looked at.
@@ -26,6 +27,7 @@ pub fn request(bytes: &[u8]) {
     let service = SERVICE.get_or_init(|| Service {
         disk: Arc::new(Disk(Mutex::new(vec![0; DISK_BYTES]))),
         unflushed: unflushed(),
+        written: Bell::default(),
     });
     let mut buffer = vec![7; BUFFER_BYTES];
     for descriptor in bytes.chunks_exact(BYTES) {

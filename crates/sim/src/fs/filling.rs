@@ -77,6 +77,7 @@ impl Run {
         }
         self.beside_the_filler(index, &name)?;
         self.write_the_reserved()?;
+        self.write_the_preallocated(index)?;
         if self.filesystems[index]
             .history
             .newest()
