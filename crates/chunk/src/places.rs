@@ -226,7 +226,7 @@ mod tests {
     /// Writes a chunk that holds this number.
     fn put(store: &ChunkStore, number: u64) -> ChunkId {
         let content: Vec<u8> = (0..4096u64)
-            .map(|at| (at * (number + 3) >> 2) as u8 ^ number as u8)
+            .map(|at| ((at * (number + 3)) >> 2) as u8 ^ number as u8)
             .collect();
         let piece = Piece {
             content: &content,

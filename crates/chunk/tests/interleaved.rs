@@ -49,7 +49,7 @@ fn cold(contents: &[Vec<u8>]) -> (Arc<FaultDevice>, Arc<ChunkStore>, Vec<ChunkId
     commit(&store, write(&store, &others(2000)));
     store.close().unwrap();
     drop(store);
-    let store = ChunkStore::open(open_pool(&[device.clone()]), options(2)).unwrap();
+    let store = ChunkStore::open(open_pool(std::slice::from_ref(&device)), options(2)).unwrap();
     (device, store, ids)
 }
 

@@ -10,7 +10,7 @@
 //! Invariants: ranges ascend, do not touch each other, and are at most [`RANGES_MAX`]; where there would be more, the room of the
 //! smallest gap is promised too, and nothing that was promised is given up; `own_blocks` ≤ `mapped_blocks` ≤ [`Preallocated::blocks`].
 
-use std::ops::Range;
+use std::{iter, ops::Range};
 
 use terrace_codec::{DecodeError, Reader, Writer};
 
@@ -75,7 +75,7 @@ impl Preallocated {
             .first()
             .map_or(from, |range| range.start.min(from));
         let end = ranges[first..last].last().map_or(to, |range| range.end.max(to));
-        ranges.splice(first..last, [start..end]);
+        ranges.splice(first..last, iter::once(start..end));
         while ranges.len() > RANGES_MAX {
             let gap = |at: &usize| ranges[*at + 1].start - ranges[*at].end;
             let Some(at) = (0..ranges.len() - 1).min_by_key(gap) else {
@@ -274,8 +274,8 @@ mod tests {
 
     #[test]
     fn ranges_that_touch_are_one() {
-        assert_eq!(of(&[(0, 4), (4, 8)]).ranges(), &[0..8]);
-        assert_eq!(of(&[(0, 4), (8, 12), (2, 9)]).ranges(), &[0..12]);
+        assert!(of(&[(0, 4), (4, 8)]).ranges().iter().eq([&(0..8)]));
+        assert!(of(&[(0, 4), (8, 12), (2, 9)]).ranges().iter().eq([&(0..12)]));
         assert_eq!(of(&[(8, 12), (0, 4)]).ranges(), &[0..4, 8..12]);
         let (_, added) = of(&[(2, 4), (6, 8)]).with(0, 10);
         assert_eq!(added, vec![0..2, 4..6, 8..10]);

@@ -89,7 +89,7 @@ impl<'a> UnaskedEnd<'a> {
     }
 
     /// It ends because its engine is gone.
-    fn is_asked(self) {
+    fn asked(self) {
         std::mem::forget(self);
     }
 }
@@ -219,7 +219,7 @@ impl Workers {
                 let mut rest = REST_MIN;
                 while !stop.wait(rest) {
                     let Some(engine) = engine.upgrade() else {
-                        return end.is_asked();
+                        return end.asked();
                     };
                     rest = work(&engine);
                 }

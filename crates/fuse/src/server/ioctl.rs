@@ -61,7 +61,7 @@ impl Server {
                 let first = match command {
                     GET_FLAGS => flags,
                     GET_XATTR => extended,
-                    _ => tree.attributes(object)?.generation as u32,
+                    _ => tree.attributes(object)?.generation,
                 };
                 answer[..4].copy_from_slice(&first.to_ne_bytes());
                 reply.ioctl();
