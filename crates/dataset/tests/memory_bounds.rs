@@ -191,6 +191,12 @@ fn records_of_small_chunks_weigh_what_they_take() {
         files
             .write(&kernel(), object, region << 20, &content, false)
             .unwrap();
+        if region == 60 {
+            // So many fit: their runs, of 24 bytes each, are all counted.
+            files.sync().unwrap();
+            let kept = rig.environment.caches.used_bytes();
+            assert!(kept >= 60 * 256 * 24, "{kept}");
+        }
     }
     files.sync().unwrap();
     let mut block = vec![0; 4096];
