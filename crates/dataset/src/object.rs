@@ -123,7 +123,9 @@ impl State {
             Some(preallocated) => {
                 let recorded = self.recorded_preallocated.as_ref();
                 let mapped = recorded.map_or(0, |recorded| recorded.mapped_blocks);
-                blocks.max(inode.blocks + preallocated.blocks().saturating_sub(mapped))
+                let unmapped = preallocated.blocks().saturating_sub(mapped);
+                // Before it is committed it is not known what of a new range is mapped.
+                blocks.max(inode.blocks + unmapped).max(preallocated.blocks())
             }
             None => blocks,
         };

@@ -332,7 +332,8 @@ fn what_is_punched_out_cut_off_or_deleted_gives_its_room_back() {
     for _ in 0..8 {
         rig.tick();
     }
-    assert_eq!(taken(&rig), 0);
+    assert!(taken(&rig) <= 2, "metadata and a segment to write to");
+    assert_eq!(rig.engine.store().space().set_aside_bytes, 0);
     counts_are_exact(&rig);
     // A large file, of which the content goes in the background; and one that is made empty.
     for empties in [false, true] {
@@ -359,7 +360,8 @@ fn what_is_punched_out_cut_off_or_deleted_gives_its_room_back() {
         for _ in 0..8 {
             rig.tick();
         }
-        assert_eq!(taken(&rig), 0, "{empties}");
+        assert!(taken(&rig) <= 2, "{empties}");
+        assert_eq!(rig.engine.store().space().set_aside_bytes, 0);
         counts_are_exact(&rig);
     }
 }
