@@ -422,15 +422,19 @@ impl ChunkStore {
         let mut devices: Vec<u16> = groups.iter().flatten().copied().collect();
         devices.sort_unstable();
         devices.dedup();
-        let errors = self.pool.flush_each(&devices);
-        let failed: Vec<u16> = errors.keys().copied().collect();
-        let Some(error) = errors.into_values().next() else {
-            return Ok(failed);
+        let Err(error) = self.pool.flush(&devices) else {
+            return Ok(Vec::new());
         };
+        // Which one was it? A device whose flush failed goes on failing, so asking again tells.
+        let failed: Vec<u16> = devices
+            .into_iter()
+            .filter(|device| self.pool.flush(&[*device]).is_err())
+            .collect();
         tracing::error!(?failed, %error, "a flush failed");
-        if groups
-            .iter()
-            .any(|group| group.iter().all(|device| failed.contains(device)))
+        if failed.is_empty()
+            || groups
+                .iter()
+                .any(|group| group.iter().all(|device| failed.contains(device)))
         {
             return Err(StoreError::Device(error.to_string().into()));
         }
