@@ -123,12 +123,12 @@ fn force_overrides_content_and_never_a_use() {
         .unwrap();
     file.write_all_at(b"content", 0).unwrap();
     // As an emulator locks an image.
+    // SAFETY: a structure of numbers, for which zeroes are valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
-    assert_eq!(
-        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) },
-        0
-    );
+    // SAFETY: the descriptor is open, and the structure lives through the call.
+    let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) };
+    assert_eq!(locked, 0);
     for told in refusals(&machine, "image", &["--force"]) {
         assert!(told.contains("locked by another process"), "{told}");
     }

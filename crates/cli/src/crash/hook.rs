@@ -220,12 +220,12 @@ fn end_on_panic(panic: &PanicHookInfo<'_>) {
         .unwrap_or("no message");
     text.line("message", &message);
     text.write_to(REPORT.load(Ordering::SeqCst));
-    let _ = write!(Log, "terrace: the daemon ends on an internal error:\n");
+    let _ = writeln!(Log, "terrace: the daemon ends on an internal error:");
     text.write_to(libc::STDERR_FILENO);
     // It allocates and locks; all that matters is written.
     let backtrace = std::backtrace::Backtrace::capture();
     if backtrace.status() == std::backtrace::BacktraceStatus::Captured {
-        let _ = write!(Log, "{backtrace}\n");
+        let _ = writeln!(Log, "{backtrace}");
     }
     std::process::abort();
 }
