@@ -15,7 +15,7 @@ impl Run {
             .history
             .newest()
             .tree
-            .objects(|node| !matches!(node.body, Body::Symlink(_)));
+            .objects(|node| !matches!(node.body, Body::Symlink(_) | Body::Whiteout));
         let object = *self.random.pick(&objects);
         let mode = self.random.chance(1, 2).then(|| self.random.below(0o1000) as u32);
         // Not of directories, whose setgid is passed on.
