@@ -18,6 +18,8 @@ use crate::{
 
 /// Segments of which one must be won.
 const PACKED: usize = 32;
+/// Segments that are looked up under one lock of the books.
+const GRAIN_AT_ONCE: usize = 1024;
 /// Of a segment, the part that must be garbage for it to be looked at: with less of it more segments than that would be needed.
 const GARBAGE_PART: i64 = 24;
 
@@ -69,6 +71,16 @@ impl ChunkStore {
         Ok(true)
     }
 
+    /// Forgets the chunks of segments that are not in use, a page at a time: all writers wait for the books meanwhile.
+    fn forget_grain(&self, state: &mut Maintenance) {
+        let known: Vec<SegmentId> = state.grain.keys().copied().collect();
+        for page in known.chunks(GRAIN_AT_ONCE) {
+            let books = self.keeper.lock();
+            let gone = page.iter().filter(|id| !books.segments.contains_key(id));
+            gone.for_each(|id| _ = state.grain.remove(id));
+        }
+    }
+
     /// The emptiest segments of a tier that together give one back.
     fn set_to_pack(&self, state: &mut Maintenance, tier: u8) -> Result<Option<Vec<SegmentId>>, StoreError> {
         let segment_bytes = i64::from(self.pool.segment_bytes());
@@ -78,6 +90,7 @@ impl ChunkStore {
             .filter(|device| device.tier == tier)
             .map(|device| device.number)
             .collect();
+        self.forget_grain(state);
         let mut last = None;
         let mut page = Vec::new().into_iter();
         let mut set = Vec::new();

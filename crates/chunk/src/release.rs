@@ -90,9 +90,6 @@ impl ChunkStore {
             return;
         }
         state.without_room.clear();
-        released
-            .iter()
-            .for_each(|segment| _ = state.grain.remove(segment));
         let later = self.is_beside_readers();
         for segment in released {
             match later {
