@@ -17,7 +17,7 @@ const SHARDS: usize = 16;
 /// Counts are kept in units of 1/16.
 const SCALE: f32 = 16.0;
 /// Bytes of a region in a record.
-const CELL_BYTES: usize = 12;
+pub(crate) const CELL_BYTES: usize = 12;
 /// Bytes of a region in RAM at most.
 const REGION_MEMORY_BYTES: usize = 16;
 /// By so many steps of a quarter of a half-life what goes first is told apart.
@@ -530,16 +530,7 @@ mod tests {
             "heat",
             vec![sample],
             None,
-            &mut |bytes| {
-                let heat = Heat::new(100);
-                heat.load(1, 2, bytes, 1 << 20);
-                // As seen from before and after the times that it claims.
-                for minutes in [0, 5, u32::MAX] {
-                    let _ = heat.of(1, 2, 7, minutes);
-                    heat.record(1, 2, 7, Access::Read, 1.0, minutes);
-                }
-                assert!(heat.regions() <= bytes.len() / CELL_BYTES + 1);
-            },
+            &mut crate::fuzzing::heat,
         );
     }
 

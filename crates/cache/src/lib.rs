@@ -25,6 +25,10 @@ mod sketch;
 mod touches;
 mod visits;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
+
 pub use budget::{Admitted, Budget};
 pub use chunk_heat::{ChunkHeat, reads_of_piece};
 pub use chunk_reads::{ChunkRead, HotChunk, LONG_BLOCKS, ReadAt};

@@ -86,6 +86,11 @@ impl ChunkStore {
             if devices.len() < record.locations.len() {
                 wrong.add(|| format!("two copies of chunk {id} lie on one device"));
             }
+            // A device that has left has none any more.
+            let tiers: BTreeSet<u8> = devices.iter().filter_map(|device| self.pool.tier_of(*device)).collect();
+            if tiers.len() > 1 {
+                wrong.add(|| format!("the copies of chunk {id} lie on tiers {tiers:?}"));
+            }
             for location in &record.locations {
                 *counted.entry(location.segment).or_default() += i64::from(record.stored());
                 let extents = extents.entry(location.segment).or_default();

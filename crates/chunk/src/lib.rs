@@ -69,6 +69,9 @@ mod verify;
 mod walk;
 mod write;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 #[cfg(test)]

@@ -289,7 +289,8 @@ fn alone_in_words(copies: Copies, cause: &str) -> ExtentError {
 mod tests {
     use std::{collections::BTreeMap, sync::Arc};
 
-    use terrace_device::{Device, MemoryDevice, SeededRandomness};
+    use parking_lot::Mutex;
+    use terrace_device::{Device, DeviceError, MemoryDevice, SeededRandomness};
     use terrace_meta::ExtentRead;
     use terrace_pool::{CreateOptions, Parallelism, Pool, SEGMENT_AREA_OFFSET, TierSettings};
 
@@ -304,7 +305,13 @@ mod tests {
         let devices: Vec<_> = (0..counts.iter().sum())
             .map(|number| Arc::new(MemoryDevice::new(format!("d{number}"), 16 << 20)))
             .collect();
-        let mut all = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
+        let all = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
+        let storage = storage_over(counts, all.collect());
+        (devices, storage)
+    }
+
+    fn storage_over(counts: &[usize], devices: Vec<Arc<dyn Device>>) -> MetaStorage {
+        let mut all = devices.into_iter();
         let tiers = counts.iter().enumerate().map(|(tier, count)| {
             let settings = TierSettings::named(format!("t{tier}"));
             (settings, all.by_ref().take(*count).collect())
@@ -319,7 +326,77 @@ mod tests {
             parallelism: Parallelism::Sequential,
         };
         let pool = Pool::create(options, &SeededRandomness::new(7)).unwrap();
-        (devices, MetaStorage::new(Arc::new(pool)))
+        MetaStorage::new(Arc::new(pool))
+    }
+
+    /// A device that misreads now and then.
+    struct Misreading {
+        memory: MemoryDevice,
+        /// Of the reads of segments to come: which of them give something else, always the same.
+        wrong: Mutex<Vec<bool>>,
+    }
+
+    impl Device for Misreading {
+        fn path(&self) -> String {
+            self.memory.path()
+        }
+        fn size_bytes(&self) -> u64 {
+            self.memory.size_bytes()
+        }
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+            self.memory.read_at(offset, buffer)?;
+            if offset >= SEGMENT_AREA_OFFSET && self.wrong.lock().pop() == Some(true) {
+                buffer[100] ^= 1;
+            }
+            Ok(())
+        }
+        fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+            self.memory.write_at(offset, data)
+        }
+        fn flush(&self) -> Result<(), DeviceError> {
+            self.memory.flush()
+        }
+    }
+
+    #[test]
+    fn what_was_misread_once_or_twice_is_in_no_copy() {
+        const WRONG: [&[bool]; 6] = [
+            &[true],
+            &[false, true],
+            &[false, false, true],
+            &[true, true],
+            &[false, true, true],
+            &[true, false, true, true],
+        ];
+        for (wrong, leaves) in WRONG.iter().flat_map(|wrong| [(wrong, false), (wrong, true)]) {
+            let misreading = Arc::new(Misreading {
+                memory: MemoryDevice::new("d0", 16 << 20),
+                wrong: Mutex::default(),
+            });
+            let sound: Arc<dyn Device> = Arc::new(MemoryDevice::new("d1", 16 << 20));
+            let storage = storage_over(&[2], vec![misreading.clone(), sound]);
+            storage.pool.set_draining(1, true).unwrap();
+            let extent = storage.write(&[7; 4096]).unwrap();
+            storage.pool.set_draining(1, false).unwrap();
+            *misreading.wrong.lock() = wrong.iter().rev().copied().collect();
+            match leaves {
+                true => {
+                    storage.pool.set_draining(0, true).unwrap();
+                    assert!(storage.move_off(SegmentRange::whole(0)).unwrap());
+                    storage.release_replaced();
+                }
+                false => assert!(storage.mirror_one(0).unwrap()),
+            }
+            misreading.wrong.lock().clear();
+            let copies = if leaves { 1 } else { 2 };
+            for copy in 0..copies {
+                let read = storage.read_copy(copy, extent, 0, 4096);
+                assert!(
+                    matches!(read, Some(Ok(bytes)) if bytes[..] == [7; 4096]),
+                    "copy {copy} has what was misread: {wrong:?}, leaves: {leaves}"
+                );
+            }
+        }
     }
 
     #[test]

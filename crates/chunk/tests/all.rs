@@ -11,6 +11,7 @@ mod beside_users;
 mod devices;
 mod failing;
 mod fixture;
+mod interleaved;
 mod model;
 mod numbered;
 mod overwriting;

@@ -651,3 +651,47 @@ fn what_a_recovery_gave_up_does_not_come_back() {
     check(&store, &before, 0);
     audit(&store);
 }
+
+#[test]
+fn both_copies_of_a_chunk_lie_on_one_tier_however_full_one_of_its_devices_is() {
+    for strict in [false, true] {
+        let power = Power::new();
+        let device = |name: &str, mib: u64| FaultDevice::new(name, mib << 20, power.clone());
+        let fast = vec![device("small", 16), device("large", 64)];
+        let slow = vec![device("slow0", 64), device("slow1", 64)];
+        let pool = make_pool(&[("fast", 2, fast), ("slow", 2, slow)]);
+        let store = ChunkStore::create(pool, options(1)).unwrap();
+        let placement = match strict {
+            true => Placement::Tier {
+                tier: 0,
+                strict: true,
+            },
+            false => piece(&[0]).placement,
+        };
+        let mut stored = 0;
+        for seed in 0..200 {
+            let content = noise(seed, 128 << 10);
+            let piece = Piece {
+                placement,
+                ..piece(&content)
+            };
+            let written = match store.write_chunks(&[piece]) {
+                Ok(mut written) => written.remove(0),
+                // Where nothing else will do, the tier is full with its smaller device.
+                Err(StoreError::NoSpace) if strict => break,
+                Err(error) => panic!("{error}"),
+            };
+            let mut batch = Batch::new();
+            batch.reference(written.id, 1);
+            batch.hold(written);
+            store.commit(batch).unwrap();
+            stored += 1;
+        }
+        assert!(stored > 60, "{stored} chunks");
+        store.close_streams().unwrap();
+        // The audit looks where copies lie.
+        audit(&store);
+        let scrubbed = store.scrub_step(&mut ScrubCursor::default(), u64::MAX).unwrap();
+        assert_eq!((scrubbed.completed, scrubbed.short), (0, 0), "none lacks a copy");
+    }
+}

@@ -1,14 +1,13 @@
-//! Messages of the control socket from any bytes: never a panic; what decodes encodes to itself.
+//! Messages of the control socket and their framing from any bytes: see `fuzzing.rs`.
 
 use serde_json::json;
 use terrace_fuzz::fuzz;
 
-use crate::{Failure, Message, Progress, Request};
+use crate::{Failure, Message, Progress, Request, fuzzing};
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
-#[test]
-fn requests_and_messages() {
+fn samples() -> Vec<Vec<u8>> {
     let request = Request::new(
         "status",
         json!({ "pool": "tank", "deep": [1, null, { "a": -2.5 }] }),
@@ -31,14 +30,35 @@ fn requests_and_messages() {
             .iter()
             .map(|message| serde_json::to_vec(message).expect("encodes")),
     );
-    fuzz(HERE, "message", samples, None, &mut |bytes| {
-        if let Ok(request) = serde_json::from_slice::<Request>(bytes) {
-            let again = serde_json::to_vec(&request).expect("what decodes encodes");
-            assert!(serde_json::from_slice::<Request>(&again).is_ok());
-        }
-        if let Ok(message) = serde_json::from_slice::<Message>(bytes) {
-            let again = serde_json::to_vec(&message).expect("what decodes encodes");
-            assert!(serde_json::from_slice::<Message>(&again).is_ok());
-        }
-    });
+    samples
+}
+
+#[test]
+fn requests_and_messages() {
+    fuzz(HERE, "message", samples(), None, &mut fuzzing::message);
+}
+
+#[test]
+fn lines_and_frames() {
+    let mut lines = samples();
+    lines.iter_mut().for_each(|line| line.push(b'\n'));
+    let content = |length: usize| {
+        let mut line = serde_json::to_vec(&Message::Content(length)).expect("encodes");
+        line.push(b'\n');
+        line.extend(vec![b'\n'; length]);
+        line
+    };
+    let whole = [
+        &lines[0][..],
+        &lines[1],
+        &lines[2],
+        &content(300),
+        &content(0),
+        &lines[5],
+    ]
+    .concat();
+    let announced = [&lines[0][..], &lines[3], b"short"].concat();
+    let too_long = [&lines[0][..], b"{\"content\":1048577}\n"].concat();
+    let samples = vec![whole, announced, too_long, lines.concat()];
+    fuzz(HERE, "framing", samples, None, &mut fuzzing::framing);
 }

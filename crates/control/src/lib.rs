@@ -14,6 +14,9 @@ mod message;
 mod process;
 mod server;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 

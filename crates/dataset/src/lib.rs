@@ -79,6 +79,9 @@ mod write_stream;
 mod write_through;
 mod xattrs;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 

@@ -34,6 +34,10 @@ mod unreadable;
 mod verify;
 mod workers;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
+
 pub use damage::DamagedFile;
 pub use devices::{AddedDevice, JoiningDevice, LeavingPlan, TierPlace, shortage_in_words};
 pub use duration::{format_duration, parse_duration};

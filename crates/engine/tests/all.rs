@@ -23,6 +23,7 @@ mod relayout;
 mod replacing;
 mod reservations;
 mod resilver_short;
+mod resilver_whole;
 mod roots_elsewhere;
 mod scrub_job;
 mod scrub_restart;

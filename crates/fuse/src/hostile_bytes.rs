@@ -1,8 +1,8 @@
-//! Requests of FUSE from any bytes: never a panic. (What right bytes mean is in `tests/protocol.rs`.)
+//! Requests of FUSE from any bytes: see `fuzzing.rs`. (What right bytes mean is in `tests/protocol.rs`.)
 
 use terrace_fuzz::fuzz;
 
-use crate::protocol::{Dialect, parse};
+use crate::fuzzing;
 
 /// A request as the kernel sends it.
 fn message(operation: u32, body: &[u8]) -> Vec<u8> {
@@ -25,24 +25,11 @@ fn requests() {
     body.extend_from_slice(&[0; 60]);
     let mut samples: Vec<Vec<u8>> = (1..=56).map(|operation| message(operation, &body)).collect();
     samples.push(message(1, b"name\0"));
-    let seal = |bytes: &mut Vec<u8>| {
-        let length = (bytes.len() as u32).to_ne_bytes();
-        if let Some(place) = bytes.get_mut(..4) {
-            place.copy_from_slice(&length);
-        }
-    };
     fuzz(
         env!("CARGO_MANIFEST_DIR"),
         "request",
         samples,
-        Some(&seal),
-        &mut |bytes| {
-            for long_setxattr in [false, true] {
-                if let Ok((header, request)) = parse(bytes, Dialect { long_setxattr }) {
-                    assert!(header.length as usize <= bytes.len());
-                    let _ = format!("{request:?}");
-                }
-            }
-        },
+        Some(&fuzzing::seal_request),
+        &mut fuzzing::request,
     );
 }

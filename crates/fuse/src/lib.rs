@@ -33,6 +33,9 @@ mod session;
 mod small_writes;
 mod volume_file;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 

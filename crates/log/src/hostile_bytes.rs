@@ -1,10 +1,12 @@
-//! Log entries and positions from any bytes: never a panic; what decodes encodes to itself.
+//! Log entries and positions from any bytes: see `fuzzing.rs`.
 
-use terrace_codec::{Reader, Writer};
+use terrace_codec::Writer;
 use terrace_fuzz::fuzz;
 use terrace_pool::SegmentId;
 
-use crate::{Copies, EntryHeader, LogPosition};
+use crate::{Copies, EntryHeader, LogPosition, fuzzing};
+
+const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
 fn entry() -> EntryHeader {
     let segment = |device, index| Some(SegmentId { device, index });
@@ -32,30 +34,12 @@ fn entries() {
     };
     let mut sample = header.seal(payload);
     sample.extend_from_slice(payload);
-    let seal = |bytes: &mut Vec<u8>| {
-        bytes.resize(bytes.len().max(crate::HEADER_BYTES), 0);
-        let payload = bytes.split_off(crate::HEADER_BYTES);
-        if let Ok(mut header) = EntryHeader::decode(bytes) {
-            header.length = payload.len() as u32;
-            *bytes = header.seal(&payload);
-        }
-        bytes.extend_from_slice(&payload);
-    };
     fuzz(
-        env!("CARGO_MANIFEST_DIR"),
+        HERE,
         "entry",
         vec![sample],
-        Some(&seal),
-        &mut |bytes| {
-            let Ok(mut header) = EntryHeader::decode(bytes) else {
-                return;
-            };
-            let payload = bytes[crate::HEADER_BYTES..].to_vec();
-            if header.verify(&payload) {
-                let again = header.seal(&payload);
-                assert_eq!(again, bytes[..crate::HEADER_BYTES]);
-            }
-        },
+        Some(&fuzzing::seal_entry),
+        &mut fuzzing::entry,
     );
 }
 
@@ -72,18 +56,10 @@ fn positions() {
     let mut writer = Writer::new();
     position.encode(&mut writer);
     fuzz(
-        env!("CARGO_MANIFEST_DIR"),
+        HERE,
         "position",
         vec![writer.into_bytes()],
         None,
-        &mut |bytes| {
-            let mut reader = Reader::new(bytes);
-            if let Ok(position) = LogPosition::decode(&mut reader) {
-                let mut writer = Writer::new();
-                position.encode(&mut writer);
-                let mut again = Reader::new(writer.as_bytes());
-                assert_eq!(LogPosition::decode(&mut again), Ok(position));
-            }
-        },
+        &mut fuzzing::position,
     );
 }

@@ -13,6 +13,9 @@ mod log;
 mod position;
 mod scan;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 

@@ -35,6 +35,9 @@ mod value;
 mod verify;
 mod version;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 

@@ -14,6 +14,9 @@ mod demote;
 mod error;
 mod evacuation;
 mod exchange;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod grace;
 mod haste;
 mod hint_records;

@@ -26,6 +26,9 @@ mod tls;
 mod transmission;
 mod turns;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 

@@ -6,6 +6,7 @@
 mod begun;
 mod clients;
 mod farewell;
+mod fua;
 mod harness;
 mod kept;
 mod resized;

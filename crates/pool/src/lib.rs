@@ -30,6 +30,9 @@ mod segment;
 mod signature;
 mod tier;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 

@@ -6,6 +6,7 @@ mod allocation;
 mod dropping_out;
 mod format;
 mod fronts;
+mod generations;
 mod hostile;
 mod import;
 mod labels;

@@ -25,6 +25,12 @@ mod request;
 mod server;
 mod unflushed;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
+#[cfg(test)]
+mod hostile_bytes;
+
 pub use control::{Availability, availability};
 pub use error::UblkError;
 pub use server::{Server, clear_remains, is_ublk};

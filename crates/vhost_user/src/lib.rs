@@ -19,4 +19,10 @@ mod queue;
 mod request;
 mod server;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
+#[cfg(test)]
+mod hostile_bytes;
+
 pub use server::{Server, ServerError};

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod edges;
+mod interleaved;
 mod meanwhile;
 mod past;
 mod pieces;

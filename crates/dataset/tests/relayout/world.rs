@@ -23,9 +23,13 @@ pub(super) struct World {
 }
 
 pub(super) fn world_of(size_bytes: u64) -> World {
-    let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));
     let memory = Arc::new(MemoryStore::new(size_bytes));
-    let store: Arc<dyn Store> = memory.clone();
+    world_over(memory.clone(), memory)
+}
+
+/// `store`: the one that datasets see, over `memory`.
+pub(super) fn world_over(memory: Arc<MemoryStore>, store: Arc<dyn Store>) -> World {
+    let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));
     let datasets = Datasets::open(Arc::new(Environment::new(store, clock.clone())), "pool").unwrap();
     datasets.create("pool/a", &NewDataset::default()).unwrap();
     let fs = datasets.filesystem("pool/a").unwrap();
@@ -72,6 +76,16 @@ pub(super) fn noise(seed: u64, length: usize) -> Vec<u8> {
 impl World {
     fn store(&self) -> Arc<dyn Store> {
         self.memory.clone()
+    }
+
+    /// What was in RAM of the dataset is not any more.
+    pub(super) fn close_and_open(&mut self) {
+        // The last handle closes with it.
+        let other = self.datasets.create("pool/b", &NewDataset::default());
+        other.unwrap();
+        self.fs = self.datasets.filesystem("pool/b").unwrap();
+        self.datasets.close("pool/a").unwrap();
+        self.fs = self.datasets.filesystem("pool/a").unwrap();
     }
 
     pub(super) fn file(&self, name: &str, content: &[u8]) -> u64 {

@@ -8,7 +8,9 @@ use std::{
 };
 
 use terrace_device::{Cause, Device, DeviceError, MemoryDevice, Operation, Randomness, SeededRandomness};
-use terrace_pool::{CreateOptions, OpenOptions, Parallelism, Pool, PoolError, TierSettings};
+use terrace_pool::{
+    CreateOptions, LABEL_BYTES, Label, OpenOptions, Parallelism, Pool, PoolError, TierSettings,
+};
 
 pub const MIB: u64 = 1024 * 1024;
 
@@ -32,6 +34,8 @@ pub enum Event {
 #[derive(Default)]
 pub struct Journal {
     pub events: Mutex<Vec<Event>>,
+    /// Labels that were to be written, whatever came of it.
+    pub labels: Mutex<Vec<Label>>,
 }
 
 /// A device in RAM that records what is done to it and fails where it is told to.
@@ -86,6 +90,9 @@ impl Device for Medium {
         self.memory.read_at(offset, buffer)
     }
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        if data.len() == LABEL_BYTES {
+            self.journal.labels.lock().unwrap().extend(Label::decode(data));
+        }
         let happens = self.before_write.lock().unwrap().take();
         if let Some(happens) = happens {
             happens();

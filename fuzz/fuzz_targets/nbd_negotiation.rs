@@ -1,0 +1,3 @@
+#![no_main]
+
+terrace_fuzz_targets::target!(terrace_nbd::fuzzing::negotiation);
