@@ -6,6 +6,7 @@
 #   make bench-tiers     a fast and a slow tier in emulation, before and after training, beside each device alone
 #   make bench-peers  the same beside bcache, dm-cache and dm-writecache, each in a virtual machine
 #   make bench    BENCH='512 3'                make mutants  deliberate faults that the simulator must catch
+#   make fuzz     FUZZ_SECONDS=60              coverage-guided fuzzing of every parser (nightly, cargo-fuzz)
 SEEDS ?= 1000
 FROM ?= 1
 LEVEL ?= all
@@ -13,7 +14,7 @@ HOURS ?= 8
 BENCH ?=
 MUTANT_SEEDS ?= 5000
 
-.PHONY: test demo sim soak bench bench-volumes bench-tiers bench-peers mutants deps
+.PHONY: test demo sim soak fuzz bench bench-volumes bench-tiers bench-peers mutants deps
 test:
 	@scripts/test.sh
 
@@ -29,6 +30,8 @@ sim:
 FUZZ_ITERATIONS ?= 1000000
 soak:
 	TERRACE_FUZZ_ITERATIONS=$(FUZZ_ITERATIONS) TERRACE_FUZZ_SEED=$$(date +%s) cargo test --workspace --lib --quiet hostile_bytes
+	scripts/fuzz.sh $(FUZZ_SECONDS)
+	scripts/thread-sanitizer.sh
 	cargo run --release --quiet --bin terrace-sim -- --hours $(HOURS) --level $(LEVEL)
 	cargo build --release --quiet --bin terrace
 	scripts/kill-soak.sh $${CARGO_TARGET_DIR:-target}/release/terrace 100
@@ -38,6 +41,10 @@ soak:
 	scripts/nbd-guest.sh $${CARGO_TARGET_DIR:-target}/release/terrace --fetch
 	scripts/volume-kill.sh $${CARGO_TARGET_DIR:-target}/release/terrace 20
 	scripts/volume-kill.sh $${CARGO_TARGET_DIR:-target}/release/terrace 20 $$(date +%s) --power
+
+FUZZ_SECONDS ?= 60
+fuzz:
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 bench:
 	@scripts/bench.sh $(BENCH)

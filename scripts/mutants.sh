@@ -3,8 +3,10 @@
 #   scripts/mutants.sh [SEEDS [NAME...]]   all of them, or these
 #   scripts/mutants.sh --check             only whether each still applies to this tree
 # Each crates/sim/mutants/NAME.patch is one fault, its first line says what it breaks; the second may name a level and a
-# seed that noticed it once ('# noticed: fs 65'), which is tried first. A fault that no seed notices, that does not apply
-# or does not build any more is a failure; so is finding no faults at all, or anything without a fault.
+# seed that noticed it once ('# noticed: fs 65'), which is tried first. Or it names a crate and a test of it ('# noticed:
+# test chunk interleaved'): of faults that the simulator cannot notice, since it has one thread; then only that test runs.
+# A fault that nothing notices, that does not apply or does not build any more is a failure; so is finding no faults at
+# all, or anything without a fault.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -52,12 +54,22 @@ cd "$copy/tree" || exit 1
 git init -q . || exit 1
 run() { cargo build --locked --quiet --bin terrace-sim 2>"$copy/log"; }
 hint() { sed -n '2s/^# noticed: \([a-z]*\) \([0-9]*\)$/\1 \2/p' "$1"; }
+test_hint() { sed -n '2s/^# noticed: test \([a-z_]*\) \([a-z0-9_:]*\)$/\1 \2/p' "$1"; }
+# A test; whether it ran and found nothing.
+try_test() {
+    cargo test --locked --quiet -p "terrace-${1//_/-}" --lib --test all "$2" >"$copy/log" 2>&1 && grep -q '^test result: ok. [1-9]' "$copy/log"
+}
 # One seed; whether the simulator found nothing.
 try() { "$sim" --level "$1" --from "$2" --seeds 1 --failures 1 >"$copy/log" 2>&1; }
 
 # What is there without any fault is no finding.
 run || { printf 'does not build without any fault: %s\n' "$(grep -m 1 '^error' "$copy/log")" >&2; exit 1; }
 for patch in "${patches[@]}"; do
+    read -r crate name <<<"$(test_hint "$patch")"
+    if [ -n "$name" ] && ! try_test "$crate" "$name"; then
+        printf 'the test %s of %s fails without any fault, or there is none\n' "$name" "$crate" >&2
+        exit 1
+    fi
     read -r level seed <<<"$(hint "$patch")"
     if [ -n "$seed" ] && ! try "$level" "$seed"; then
         printf '%s seed %s fails without any fault: %s\n' "$level" "$seed" "$(grep -m 1 '^FAILED' "$copy/log")" >&2
@@ -69,6 +81,18 @@ for patch in "${patches[@]}"; do
     began=
     if ! git apply "$patch"; then
         miss "$name" 'does not apply any more'
+    elif [ -n "$(test_hint "$patch")" ]; then
+        began=$SECONDS
+        read -r crate test <<<"$(test_hint "$patch")"
+        if try_test "$crate" "$test"; then
+            miss "$name" "MISSED by the test $test of $crate"
+        elif ! grep -q '^test result: FAILED' "$copy/log"; then
+            miss "$name" "ended without a finding: $(grep -m 1 '^error' "$copy/log" || tail -n 1 "$copy/log")"
+        else
+            printf '%-34s caught: test %s of %s\n' "$name" "$test" "$crate"
+            row "$name" "test $crate" $((SECONDS - began))
+            caught=$((caught + 1))
+        fi
     elif ! run; then
         miss "$name" "does not build: $(grep -m 1 '^error' "$copy/log")"
     elif

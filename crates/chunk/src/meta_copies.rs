@@ -356,6 +356,9 @@ mod tests {
         fn flush(&self) -> Result<(), DeviceError> {
             self.memory.flush()
         }
+        fn discard(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+            self.memory.discard(offset, length)
+        }
     }
 
     #[test]

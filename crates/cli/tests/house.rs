@@ -2,7 +2,7 @@
 //! after nothing. The rules are those of `docs/design.md`.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -208,4 +208,41 @@ fn every_file_of_tests_runs() {
         "the walk finds the programs of tests"
     );
     assert!(forgotten.is_empty(), "{}", forgotten.join("\n"));
+}
+
+#[test]
+fn every_parser_that_is_fuzzed_has_a_target() {
+    let mut parsers = BTreeSet::new();
+    for path in source_files() {
+        if path.file_name().is_none_or(|name| name != "fuzzing.rs") {
+            continue;
+        }
+        let name = path.ancestors().nth(2).and_then(Path::file_name);
+        let name = name.expect("crates/NAME/src/fuzzing.rs").to_string_lossy();
+        let text = fs::read_to_string(&path).expect("readable");
+        let functions = text.lines().filter_map(|line| {
+            let rest = line.strip_prefix("pub fn ")?;
+            rest.strip_suffix("(bytes: &[u8]) {")
+        });
+        parsers.extend(functions.map(|function| (name.to_string(), function.to_string())));
+    }
+    assert!(parsers.len() > 30, "the parsers are found");
+    let manifest = fs::read_to_string(workspace().join("fuzz/Cargo.toml")).expect("fuzz/ is there");
+    let mut targets = fs::read_dir(workspace().join("fuzz/fuzz_targets")).expect("it has targets").count();
+    for (name, function) in &parsers {
+        let target = format!("{name}_{function}");
+        let path = workspace().join(format!("fuzz/fuzz_targets/{target}.rs"));
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            text.contains(&format!("terrace_{name}::fuzzing::{function}")),
+            "{} does not call the parser",
+            path.display()
+        );
+        assert!(
+            manifest.contains(&format!("name = \"{target}\"")),
+            "fuzz/Cargo.toml does not name {target}"
+        );
+        targets -= 1;
+    }
+    assert_eq!(targets, 0, "there are targets without a parser");
 }

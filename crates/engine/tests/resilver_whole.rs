@@ -89,6 +89,9 @@ impl Device for Cached {
         }
         Ok(())
     }
+    fn discard(&self, _offset: u64, _length: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
 }
 
 fn noise(bytes: u64, seed: u64) -> Vec<u8> {
