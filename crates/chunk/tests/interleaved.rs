@@ -13,7 +13,7 @@ use terrace_store::{Batch, ChunkId, Piece, Store, Written};
 /// So many equal pieces at least are looked up together.
 const SEVERAL: u64 = 6;
 /// Chunks before and behind those that matter.
-const OTHERS: u64 = 300;
+const OTHERS: u64 = 2000;
 
 fn commit(store: &ChunkStore, written: Vec<Written>) -> Vec<ChunkId> {
     let ids = written.iter().map(|written| written.id).collect();
