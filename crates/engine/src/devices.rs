@@ -631,7 +631,7 @@ pub fn shortage_in_words<'a>(specs: impl IntoIterator<Item = &'a DeviceSpec>) ->
 }
 
 /// What the loss of one device costs a tier that spreads one copy over several; `None` where it has one device, or more copies.
-pub fn lost_device_in_words(pool: &str, tier: &str, copies: u8, devices: usize) -> Option<String> {
+pub fn describe_lost_device(pool: &str, tier: &str, copies: u8, devices: usize) -> Option<String> {
     (copies < 2 && devices > 1).then(|| {
         format!(
             "tier '{tier}' keeps one copy, spread over {devices} devices: the loss of any one of them damages nearly every file in it; \

@@ -41,7 +41,7 @@ pub mod fuzzing;
 
 pub use damage::DamagedFile;
 pub use devices::{
-    AddedDevice, JoiningDevice, LeavingPlan, TierPlace, lost_device_in_words, shortage_in_words,
+    AddedDevice, JoiningDevice, LeavingPlan, TierPlace, describe_lost_device, shortage_in_words,
 };
 pub use duration::{format_duration, parse_duration};
 pub use engine::{Engine, FormatNews};

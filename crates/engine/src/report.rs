@@ -8,7 +8,7 @@ use terrace_pool::{DeviceState, Presence};
 use crate::{
     DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, ScrubStatus, Status,
     TierStatus,
-    devices::{lost_device_in_words, too_few_in_words},
+    devices::{describe_lost_device, too_few_in_words},
     duration::format_duration,
     fullness::fullness,
     journal::rfc3339,
@@ -143,7 +143,7 @@ impl Engine {
                 let staying = devices.iter().filter(|device| stays(device)).count();
                 TierStatus {
                     copies,
-                    lost_device_detail: lost_device_in_words(&self.pool.name(), &name, copies, staying)
+                    lost_device_detail: describe_lost_device(&self.pool.name(), &name, copies, staying)
                         .unwrap_or_default(),
                     name,
                     size_bytes: devices.iter().map(|device| device.size_bytes).sum(),

@@ -268,7 +268,7 @@ fn a_change_without_fua_flushes_nothing() {
 }
 
 #[test]
-fn a_flush_that_fails_is_told_to_who_asked_for_it() {
+fn a_failed_flush_is_reported_to_its_caller() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("nbd.sock");
     let server = Server::start(Address::Unix(path.clone()), None).unwrap();

@@ -52,7 +52,7 @@ pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
                 if dry_run {
                     output::line(&format!(
                         "{} and added to tier '{tier}'",
-                        super::pools::joining_in_words(device)
+                        super::pools::describe_joining(device)
                     ))?;
                     continue;
                 }
@@ -279,7 +279,7 @@ fn say_plan(
     refused?;
     warn(plan);
     if plan["new"].is_object() {
-        output::line(&super::pools::joining_in_words(&plan["new"]))?;
+        output::line(&super::pools::describe_joining(&plan["new"]))?;
     }
     output::line(&format!("it could be {done}; nothing was changed"))
 }

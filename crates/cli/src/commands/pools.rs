@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use serde_json::{Value, json};
 use terrace_control::{Failure, RunLock};
 use terrace_device::format_size;
-use terrace_engine::{Engine, OpenOptions, PoolSpec, lost_device_in_words, shortage_in_words};
+use terrace_engine::{Engine, OpenOptions, PoolSpec, describe_lost_device, shortage_in_words};
 use terrace_pool::PoolState;
 
 use super::{
@@ -164,7 +164,7 @@ fn warn_of(spec: &PoolSpec) {
     let loss = spec
         .tiers
         .iter()
-        .filter_map(|tier| lost_device_in_words(&spec.name, &tier.name, tier.copies, tier.devices.len()));
+        .filter_map(|tier| describe_lost_device(&spec.name, &tier.name, tier.copies, tier.devices.len()));
     for warning in loss.chain([shortage]).filter(|words| !words.is_empty()) {
         eprintln!("terrace: {warning}");
     }
@@ -214,7 +214,7 @@ fn plan(
             format_size(tier["size_bytes"].as_u64().unwrap_or(0))
         ))?;
         for device in tier["devices"].as_array().into_iter().flatten() {
-            output::line(&format!("  {}", joining_in_words(device)))?;
+            output::line(&format!("  {}", describe_joining(device)))?;
         }
     }
     warn_of(&spec);
@@ -222,7 +222,7 @@ fn plan(
 }
 
 /// A device that would join: its size, and what becomes of what is there.
-pub fn joining_in_words(device: &Value) -> String {
+pub fn describe_joining(device: &Value) -> String {
     let path = device["path"].as_str().unwrap_or_default();
     let size = format_size(device["size_bytes"].as_u64().unwrap_or(0));
     let overwrites = device["overwrites"].as_str().unwrap_or_default();

@@ -70,7 +70,7 @@ impl<'a> Crashes<'a> {
     /// written stops nothing.
     pub fn watch(self, pool_id: &str) -> Watch<'a> {
         if let Some(end) = self.pending() {
-            tracing::warn!("in its last run {}", end.in_words());
+            tracing::warn!("in its last run {}", end.describe());
             self.file(pool_id, &end);
         }
         let path = self.places.crash_file(self.pool);
@@ -128,7 +128,7 @@ impl<'a> Crashes<'a> {
         }
         let pool = self.pool;
         let how = match pending {
-            Some(end) => format!("at {} {}", rfc3339(last), end.in_words()),
+            Some(end) => format!("at {} {}", rfc3339(last), end.describe()),
             None => format!("the last time at {}", rfc3339(last)),
         };
         Some(Failure::new(
@@ -148,7 +148,7 @@ impl<'a> Crashes<'a> {
     pub fn last_words(&self) -> Option<String> {
         self.pending()
             .filter(|end| end.cause.is_abort())
-            .map(|end| end.in_words())
+            .map(|end| end.describe())
     }
 
     /// Somebody starts the pool by hand: what was before counts no more.

@@ -142,12 +142,12 @@ impl UnexpectedEnd {
                 false => now_nanoseconds(),
             },
             kind: self.cause.event_kind().to_owned(),
-            text: self.in_words(),
+            text: self.describe(),
         }
     }
 
     /// As users read it.
-    pub fn in_words(&self) -> String {
+    pub fn describe(&self) -> String {
         let space = if self.detail.is_empty() { "" } else { " " };
         let detail = &self.detail;
         match &self.cause {
@@ -195,12 +195,12 @@ mod tests {
         assert_eq!(end.cause, Cause::InternalError);
         assert_eq!(end.nanoseconds, 1_700_000_000_000_000_000);
         assert_eq!(
-            end.in_words(),
+            end.describe(),
             "the daemon ended on an internal error at a/b.rs:7:9 in thread 'control' while it served the control request 'list': no [2J way"
         );
         let end = parsed("ended 5\nsignal 7\nthread 'x'\n");
         assert_eq!(end.cause, Cause::Signal(7));
-        assert!(end.in_words().contains("by signal 7 (SIGBUS") && end.in_words().contains("in thread 'x'"));
+        assert!(end.describe().contains("by signal 7 (SIGBUS") && end.describe().contains("in thread 'x'"));
     }
 
     #[test]
@@ -229,7 +229,7 @@ mod tests {
         for bytes in all {
             if let Some(end) = UnexpectedEnd::parse(&bytes) {
                 assert!(end.detail.len() <= DETAIL_BYTES_MAX);
-                assert!(!end.in_words().contains(char::is_control));
+                assert!(!end.describe().contains(char::is_control));
             }
         }
     }

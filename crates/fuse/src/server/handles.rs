@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hidden_name_is_shown_once_to_who_needs_it() {
+    fn hidden_name_is_listed_once_to_a_reconnecting_process() {
         let names = HiddenNames::default();
         let hidden = |process, name: &[u8]| Hidden {
             process,

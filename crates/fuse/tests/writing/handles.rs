@@ -104,7 +104,7 @@ fn handles_stay_good_when_the_kernel_has_forgotten() {
 }
 
 #[test]
-fn a_handle_of_what_is_gone_is_stale() {
+fn handle_of_a_deleted_object_is_stale() {
     with_mount("dataset", |mounted| {
         fs::write(mounted.path("file"), "content").unwrap();
         fs::write(mounted.path("open"), "content").unwrap();
