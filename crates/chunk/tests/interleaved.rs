@@ -1,5 +1,5 @@
-//! The freeing of what is dead, and a write of the same content in the middle of it: at each read of a device that the one makes
-//! the other happens as a whole. What a writer was given for its content is there when its batch is committed.
+//! Look-ups, deletes and the freeing of dead chunks, one in the middle of the other: at each read of a device that the one makes the
+//! other happens as a whole. What a writer was given for its content is there when its batch is committed.
 #![allow(clippy::unwrap_used)]
 
 use crate::fixture;
@@ -67,6 +67,37 @@ fn check(store: &ChunkStore, ids: &[ChunkId], contents: &[Vec<u8>], what: &str) 
 /// One content, and as many as are looked up together.
 fn cases() -> [Vec<Vec<u8>>; 2] {
     [1, SEVERAL].map(|count| (0..count).map(|seed| noise(seed, 5000)).collect())
+}
+
+#[test]
+fn content_deleted_during_its_lookup_is_stored_for_the_writer() {
+    for contents in cases() {
+        for is_behind in [false, true] {
+            let mut at = 0;
+            loop {
+                let what = format!("{} pieces, read {at}, behind it: {is_behind}", contents.len());
+                let (device, store, ids) = cold(&contents);
+                let other = store.clone();
+                let delete = move || {
+                    release(&other, &ids);
+                    settle(&other);
+                };
+                match is_behind {
+                    true => device.behind_read(at, delete),
+                    false => device.before_read(at, delete),
+                }
+                let written = write(&store, &contents);
+                let happened = device.no_read_awaited();
+                let ids = commit(&store, written);
+                check(&store, &ids, &contents, &what);
+                if !happened {
+                    break;
+                }
+                at += 1;
+            }
+            assert!(at >= 1, "no read, so nothing came between a look-up and its use");
+        }
+    }
 }
 
 #[test]

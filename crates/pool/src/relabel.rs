@@ -38,7 +38,10 @@ impl Pool {
     pub(crate) fn settle_label(&self) -> Result<(), PoolError> {
         let _updating = self.updating.lock();
         let pending = self.pending.lock().clone();
-        let Some(label) = pending else { return Ok(()) };
+        let Some(mut label) = pending else { return Ok(()) };
+        // What was tried in vain before, here or by a change, may lie on some device and say something else.
+        let tried = self.tried_generation.load(Ordering::Relaxed);
+        label.generation = label.generation.max(tried + 1);
         let open = self.open.read().to_vec();
         self.relabel(label, open).map(drop)
     }

@@ -376,6 +376,11 @@ impl Disk {
         page_of(&self.current, page)
     }
 
+    /// What a page holds for whoever reads it, if it can be read.
+    pub(crate) fn current_page(&self, page: usize) -> Page {
+        page_of(&self.current, page)
+    }
+
     /// What a page holds once the power went and nothing unflushed survived.
     pub fn durable_page(&self, page: usize) -> Page {
         page_of(&self.durable, page)

@@ -12,6 +12,7 @@ pub mod engine_rig;
 pub mod fault;
 pub mod fs;
 pub mod history;
+mod label_guard;
 pub mod machine;
 pub mod outcome;
 pub mod random;

@@ -16,6 +16,7 @@ use self::simulated_device::SimulatedDevice;
 use crate::{
     disk::{Disk, Rates},
     fault::{Coverage, FaultKind},
+    label_guard::LabelGuard,
     outcome::{Check, Violation},
     random::Random,
     root_guard,
@@ -67,6 +68,7 @@ struct State {
     /// Disks whose root slots were read wrong in this session, or whose writing or flushing failed: what is newest there
     /// is not what was acknowledged.
     blurred: BTreeSet<usize>,
+    labels: LabelGuard,
     /// The first thing that no engine may do to a disk and this one did.
     breach: Option<String>,
 }
@@ -105,6 +107,7 @@ impl Machine {
                 survivors: Survivors::Any,
                 operations: 0,
                 blurred: BTreeSet::new(),
+                labels: LabelGuard::default(),
                 breach: None,
             }),
             coverage,
@@ -120,6 +123,8 @@ impl Machine {
         state.session += 1;
         state.powered = true;
         state.blurred.clear();
+        let State { disks, labels, .. } = &mut *state;
+        labels.begin(disks.iter().filter(|disk| !disk.vanished));
         let session = state.session;
         (0..state.disks.len())
             .filter(|disk| !state.disks[*disk].vanished)

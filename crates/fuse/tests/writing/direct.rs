@@ -9,6 +9,7 @@ use std::{
     },
     path::Path,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::{Duration, Instant},
 };
 
 use crate::support::{
@@ -103,6 +104,18 @@ fn number(block: &[u8]) -> u64 {
     u64::from_ne_bytes(block[..8].try_into().unwrap())
 }
 
+/// On a busy machine a page may be dropped a moment after the write is answered (decision 0085), and not never.
+fn comes_true(is_so: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !is_so() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
 /// Has the readers end, however the test does.
 struct Ending<'a>(&'a AtomicBool);
 
@@ -132,15 +145,15 @@ fn readers_through_the_cache_see_each_direct_write_once_it_is_done() {
                     while !ended.load(Ordering::Relaxed) {
                         at = (at + 1) % BLOCKS;
                         let least = done[at].load(Ordering::Acquire);
-                        let seen = number(&read(&file, at * PAGE, PAGE));
+                        let is_read = || number(&read(&file, at * PAGE, PAGE)) >= least;
                         assert!(
-                            seen >= least,
-                            "block {at}: {seen} is read after {least} was written"
+                            comes_true(is_read),
+                            "block {at} is read as before {least} was written"
                         );
-                        let seen = u64::from(mapping.byte(at * PAGE));
+                        let is_mapped = || u64::from(mapping.byte(at * PAGE)) >= least;
                         assert!(
-                            seen >= least,
-                            "block {at}: {seen} is mapped after {least} was written"
+                            comes_true(is_mapped),
+                            "block {at} is mapped as before {least} was written"
                         );
                     }
                 });
@@ -162,7 +175,8 @@ fn readers_through_the_cache_see_each_direct_write_once_it_is_done() {
             // And nothing old is left.
             let file = File::open(&path).unwrap();
             for block in 0..BLOCKS {
-                assert_eq!(number(&read(&file, block * PAGE, PAGE)), ROUNDS, "block {block}");
+                let is_newest = || number(&read(&file, block * PAGE, PAGE)) == ROUNDS;
+                assert!(comes_true(is_newest), "block {block}");
             }
         });
     });

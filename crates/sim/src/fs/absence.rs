@@ -22,6 +22,8 @@ pub(crate) struct Absence {
     /// Chance of its own, so that it does not change what else a seed does.
     random: Random,
     happens: bool,
+    /// The power goes at the moment at which a disk that was away is called whole.
+    cuts: bool,
     pulled: Option<usize>,
     /// Copies may be missing beside those that a disk that was away lacks.
     owed: bool,
@@ -33,6 +35,7 @@ impl Absence {
         let mut random = Random::new(seed ^ 0xAB5E_2619_0000);
         Self {
             happens: random.chance(1, 6),
+            cuts: seed % 2 == 1,
             random,
             pulled: None,
             owed: false,
@@ -246,9 +249,13 @@ impl Run {
     /// Once the background has done what it can for a disk that was away, that is whole, if there was room.
     fn has_what_it_missed(&mut self) -> Check {
         let mut last = None;
+        let was_behind = self.is_one_behind()?;
         // Where there is no room it tries for half a minute.
         for _ in 0..TICKS_MAX {
             self.tick()?;
+            if was_behind && self.absence.cuts && !self.is_one_behind()? {
+                break;
+            }
             self.rest()?;
             let jobs = self.engine()?.jobs().into_iter();
             last = jobs.filter(|job| job.kind == "resilver").max_by_key(|job| job.id);
@@ -275,13 +282,28 @@ impl Run {
             one.is_none(),
             "device {one:?} was away and is behind, at rest: {last:?}"
         );
+        if self.absence.cuts {
+            // What makes it whole is durable: labels that say so are.
+            trace!(self.trace, "the power goes as the labels call all disks whole");
+            self.reopen(true, false)?;
+            if self.is_one_behind()? || self.hurt || self.storm {
+                return Ok(());
+            }
+        }
+        let is_mirrored = self.engine()?.chunks().is_mirrored();
         match self.complete_copies() {
-            Ok((_, completed)) => ensure!(
-                completed == 0 || self.hurt || !self.rig.machine.is_powered(),
-                "a disk was away and is whole again, and {completed} copies were still missing"
+            Ok((complete, completed)) => ensure!(
+                completed == 0 && (is_mirrored || !complete) || self.hurt || !self.rig.machine.is_powered(),
+                "a disk was away and is whole again, and {completed} copies were still missing, metadata mirrored: {is_mirrored}"
             ),
             Err(error) => return self.excuse("completing copies", &error.to_string()),
         }
         Ok(())
+    }
+
+    /// Whether the labels say of a disk that it lacks something.
+    fn is_one_behind(&self) -> Check<bool> {
+        let devices = self.engine()?.pool().devices();
+        Ok(devices.iter().any(|info| info.presence != Presence::Whole))
     }
 }

@@ -225,6 +225,12 @@ impl Device for SimulatedDevice {
             let breach = root_guard::breach(&state.disks[self.disk], offset, data);
             state.breach = breach.map(|words| format!("disk {}: {words}", self.disk));
         }
+        let is_running = state.session == self.session && state.powered;
+        if is_running && !state.disks[self.disk].vanished {
+            let sees_all = state.blurred.is_empty();
+            let breach = state.labels.breach(data, sees_all);
+            state.breach = state.breach.take().or(breach);
+        }
         if let Err(struck) = self.begin(&mut state, Operation::Write) {
             if struck {
                 // On its way then: any of its sectors may have made it.
