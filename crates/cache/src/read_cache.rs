@@ -493,14 +493,14 @@ impl ReadCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_store::{Compression, MemoryStore, Owner, Piece, Placement, Trial, Written};
+    use terrace_store::{Compression, Dedup, MemoryStore, Owner, Piece, Placement, Trial, Written};
 
     fn chunk(store: &MemoryStore, content: &[u8]) -> Written {
         let piece = Piece {
             content,
             compression: Compression::Off,
             trial: Trial::Untried,
-            dedup: false,
+            dedup: Dedup::Off,
             placement: Placement::Landing(Default::default()),
             owner: Owner::default(),
             privileged: false,

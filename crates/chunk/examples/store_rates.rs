@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use terrace_chunk::{ChunkStore, Options};
 use terrace_device::{Device, FileDevice, SystemRandomness};
 use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
-use terrace_store::{Batch, ChunkId, Compression, Flow, Owner, Piece, Placement, Store, Trial};
+use terrace_store::{Batch, ChunkId, Compression, Dedup, Flow, Owner, Piece, Placement, Store, Trial};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -15,7 +15,7 @@ fn piece(content: &[u8]) -> Piece<'_> {
         content,
         compression: Compression::Lz4,
         trial: Trial::Untried,
-        dedup: true,
+        dedup: Dedup::On,
         placement: Placement::Landing(Flow::Random),
         owner: Owner::default(),
         privileged: false,

@@ -84,6 +84,8 @@ struct Pin {
 pub struct Books {
     pins: ById<Pin>,
     pending: ById<ChunkRecord>,
+    /// Of these, those that nobody is to find by their content.
+    unlisted: HashSet<ChunkId, Mix>,
     held_hashes: HashMap<[u8; 32], ChunkId, Mix>,
     claimed: HashSet<[u8; 32], Mix>,
     dying: HashSet<ChunkId, Mix>,
@@ -195,13 +197,16 @@ impl BookKeeper {
     }
 
     /// Enters a chunk that was just appended; its guard keeps it pending.
-    pub fn enter(self: &Arc<Self>, id: ChunkId, record: ChunkRecord) -> Arc<PinGuard> {
+    pub fn enter(self: &Arc<Self>, id: ChunkId, record: ChunkRecord, is_listed: bool) -> Arc<PinGuard> {
         let mut books = self.books.lock();
         let pin = self.pin_locked(&mut books, id);
         for location in &record.locations {
             books.add_pending(location.segment, i64::from(record.stored()));
         }
-        books.note_content(id, record.hash);
+        match is_listed {
+            true => books.note_content(id, record.hash),
+            false => drop(books.unlisted.insert(id)),
+        }
         books.pending.insert(id, record);
         pin
     }
@@ -262,7 +267,13 @@ impl Books {
 
     /// Takes a pending chunk out; the caller commits it or lets its bytes go. Its content is found as long as it is held.
     pub fn take_pending(&mut self, id: ChunkId) -> Option<ChunkRecord> {
+        self.unlisted.remove(&id);
         self.pending.remove(&id)
+    }
+
+    /// Whether a pending chunk may be found by its content.
+    pub fn is_listed(&self, id: ChunkId) -> bool {
+        !self.unlisted.contains(&id)
     }
 
     /// Nobody who writes this content from now on is given this chunk for it.
@@ -546,7 +557,7 @@ mod tests {
     fn content_is_found_from_when_it_is_written_until_its_chunk_is_let_go() {
         let keeper = Arc::new(BookKeeper::default());
         let hash = [7; 32];
-        let written = keeper.enter(ChunkId(1), record(hash));
+        let written = keeper.enter(ChunkId(1), record(hash), true);
         assert!(matches!(keeper.claim(&hash), Claim::Known(ChunkId(1), _)));
         // As a commit does, which has not come to the tree yet.
         assert!(keeper.lock().take_pending(ChunkId(1)).is_some());
@@ -566,7 +577,7 @@ mod tests {
     fn content_whose_chunk_is_being_reclaimed_is_not_found() {
         let keeper = Arc::new(BookKeeper::default());
         let hash = [7; 32];
-        let written = keeper.enter(ChunkId(1), record(hash));
+        let written = keeper.enter(ChunkId(1), record(hash), true);
         assert!(keeper.lock().take_pending(ChunkId(1)).is_some());
         {
             // The guard is gone, and has not come to the books yet.
@@ -578,7 +589,7 @@ mod tests {
         let Claim::Mine(claimed) = keeper.claim(&hash) else {
             panic!("what is being reclaimed was found");
         };
-        let again = keeper.enter(ChunkId(2), record(hash));
+        let again = keeper.enter(ChunkId(2), record(hash), true);
         drop(claimed);
         drop(written);
         assert!(matches!(keeper.claim(&hash), Claim::Known(ChunkId(2), _)));
@@ -590,7 +601,7 @@ mod tests {
     fn whoever_takes_hold_of_a_chunk_as_its_last_guard_goes_keeps_its_content_findable() {
         let keeper = Arc::new(BookKeeper::default());
         let hash = [7; 32];
-        let written = keeper.enter(ChunkId(1), record(hash));
+        let written = keeper.enter(ChunkId(1), record(hash), true);
         assert!(keeper.lock().take_pending(ChunkId(1)).is_some());
         // The guard is gone, and has not come to the books yet.
         keeper.lock().pins.get_mut(&ChunkId(1)).unwrap().guard = Weak::new();

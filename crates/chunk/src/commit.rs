@@ -163,13 +163,16 @@ impl ChunkStore {
             if change.sum == 0 && books.pending(*id).is_some() {
                 continue;
             }
+            let is_listed = books.is_listed(*id);
             if let Some(record) = books.take_pending(*id) {
                 let stored = i64::from(record.stored());
                 put_record(operations, *id, &record);
-                hints.push((
-                    dedup_key(&record.hash, self.options.hint_bytes),
-                    Operation::Put(Value::new(&id.0.to_le_bytes())),
-                ));
+                if is_listed {
+                    hints.push((
+                        dedup_key(&record.hash, self.options.hint_bytes),
+                        Operation::Put(Value::new(&id.0.to_le_bytes())),
+                    ));
+                }
                 for location in &record.locations {
                     *live.entry(location.segment).or_default() += stored;
                 }
@@ -208,6 +211,7 @@ impl ChunkStore {
         live.into_iter()
             .for_each(|(segment, bytes)| add_live(operations, segment, bytes));
         self.pending_free.fetch_add(freed, Ordering::Relaxed);
+        self.note_freed(freed);
         Ok(total)
     }
 

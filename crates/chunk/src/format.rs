@@ -10,16 +10,18 @@ use terrace_store::StoreError;
 use crate::ChunkStore;
 
 /// The newest version: what new pools get.
-pub const FORMAT_NEWEST: u8 = 3;
+pub const FORMAT_NEWEST: u8 = 4;
 /// Sums of blocks only in records of chunks that are stored as they are in more than one block.
 pub(crate) const FORMAT_OLDEST: u8 = 1;
 /// From this one on records of chunks of every kind have sums of their blocks.
 const FORMAT_ALL_SUMS: u8 = 2;
 /// From this one on payloads that fill whole blocks may lie on whole blocks, apart from their headers.
 const FORMAT_PAYLOADS_APART: u8 = 3;
+/// From this one on inodes may have preallocated ranges, and the counters of datasets their sums.
+const FORMAT_PREALLOCATION: u8 = 4;
 
 /// What each version brings that came after the first, in words.
-pub const FORMATS: [(u8, &str); 2] = [
+pub const FORMATS: [(u8, &str); 3] = [
     (
         FORMAT_ALL_SUMS,
         "checksums of each block of what is compressed, and of single blocks, for what is written from then on: small reads of it \
@@ -29,6 +31,11 @@ pub const FORMATS: [(u8, &str); 2] = [
         FORMAT_PAYLOADS_APART,
         "what does not compress lies on whole blocks of the device, if it is written from then on: a small read of it touches one \
          where it touched two",
+    ),
+    (
+        FORMAT_PREALLOCATION,
+        "'fallocate' sets room aside: what is written to such a range is not refused for want of room; on older pools it is not \
+         supported",
     ),
 ];
 
@@ -73,6 +80,11 @@ impl Format {
     /// Whether payloads may lie apart from their headers.
     pub(crate) fn has_payloads_apart(&self) -> bool {
         self.durable() >= FORMAT_PAYLOADS_APART
+    }
+
+    /// Whether files may have preallocated ranges.
+    pub(crate) fn has_preallocation(&self) -> bool {
+        self.durable() >= FORMAT_PREALLOCATION
     }
 }
 

@@ -174,7 +174,7 @@ mod tests {
 
     use terrace_device::{Device, DeviceError, MemoryDevice, SeededRandomness};
     use terrace_pool::{CreateOptions, OpenOptions, Parallelism, Pool, TierSettings};
-    use terrace_store::{Batch, Compression, Flow, Owner, Piece, Placement, Store, Trial};
+    use terrace_store::{Batch, Compression, Dedup, Flow, Owner, Piece, Placement, Store, Trial};
 
     use super::*;
     use crate::Options;
@@ -232,7 +232,7 @@ mod tests {
             content: &content,
             compression: Compression::Off,
             trial: Trial::Untried,
-            dedup: false,
+            dedup: Dedup::Off,
             placement: Placement::Landing(Flow::Random),
             owner: Owner::default(),
             privileged: false,

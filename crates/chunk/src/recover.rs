@@ -353,6 +353,7 @@ impl ChunkStore {
             released: AtomicU64::new(0),
             reserved: Arc::new(AtomicU64::new(0)),
             pending_free: AtomicI64::new(0),
+            freed_lately: AtomicU64::new(0),
             stop: Mutex::new(None),
             stopping: AtomicBool::new(false),
             maintenance: Mutex::new(Maintenance::default()),

@@ -18,6 +18,10 @@ use crate::{
 /// What log and metadata take of a pool with next to nothing in it, segments.
 const METADATA_SEGMENTS: u64 = 8;
 
+/// Segments beyond the reserve, for each copy of metadata, that only those get who freed as much; and the most as a part of the reserve.
+const KEPT_FOR_FREED: u64 = 2;
+const KEPT_RESERVE_PART: u64 = 2;
+
 /// What may stay unused of a segment that is written to: as much as the longest chunk of `chunk_bytes` takes at its end, where it does
 /// not fit any more, and what lets payloads lie on whole blocks.
 pub(crate) fn unused_bytes(segment_bytes: u32, chunk_bytes: u64) -> u64 {
@@ -54,9 +58,47 @@ impl ChunkStore {
         self.room_for_content() / 9 * 8
     }
 
-    /// Room for content beyond the reserve, each tier with the copies that it keeps, bytes.
+    /// Room for content beyond the reserve, each tier with the copies that it keeps, bytes. The last segments are for those who freed
+    /// something since the pool was found full: tables and the log move within the reserve, and a small deletion fills no segment.
     fn room_for_content(&self) -> u64 {
-        self.room_beyond(self.reserve_segments())
+        let (reserve, segment) = (self.reserve_segments(), u64::from(self.pool.segment_bytes()));
+        let kept = self.kept_beside(reserve);
+        let freed = self.freed_lately.load(Ordering::Relaxed);
+        match (kept, freed) {
+            (0, _) => self.room_beyond(reserve),
+            (_, 0) => self.room_beyond(reserve + kept),
+            _ => {
+                let of_freed = Self::allowance(freed)
+                    .min(kept * segment)
+                    .min(self.room_beyond(reserve));
+                self.room_beyond(reserve + kept).max(of_freed)
+            }
+        }
+    }
+
+    /// Segments beyond a reserve that only those get who freed as much. Tables and the log lie on two devices where there are two.
+    fn kept_beside(&self, reserve: u64) -> u64 {
+        let copies = self.pool.devices().len().clamp(1, 2) as u64;
+        (KEPT_FOR_FREED * copies).min(reserve / KEPT_RESERVE_PART)
+    }
+
+    /// So many bytes of content are free, or will be once they are reclaimed.
+    pub(crate) fn note_freed(&self, bytes: i64) {
+        let most = self.kept_beside(self.reserve_segments()) * u64::from(self.pool.segment_bytes());
+        let add = |freed: u64| Some(freed.saturating_add_signed(bytes.max(0)).min(most));
+        let _ = self
+            .freed_lately
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    /// So many bytes of content were written: they have taken the place of freed ones.
+    pub(crate) fn note_written(&self, bytes: u64) {
+        if self.freed_lately.load(Ordering::Relaxed) > 0 {
+            let take = |freed: u64| Some(freed.saturating_sub(bytes));
+            let _ = self
+                .freed_lately
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        }
     }
 
     /// Room beyond so many segments, of each copy, bytes. Where these are not free, what is missing of them goes before what
@@ -198,15 +240,16 @@ impl ChunkStore {
         let (free, all) = self.pool.usable_segments();
         // Where a device fails what is full is not the pool: whoever writes there learns of that.
         let reserve = Self::reserve_of(all).min(self.reserve_segments());
+        let reserve = reserve + self.kept_beside(reserve);
         all == 0 || free >= (reserve * eighths).div_ceil(8) + due
     }
 
-    /// Sets `bytes` aside beside the caller's `own`, leaving so many segments free.
+    /// Sets `bytes` aside beside the caller's `own`, leaving so many segments free, or what writers leave.
     pub(crate) fn set_aside(
         &self,
         bytes: u64,
         own: &dyn Fn() -> u64,
-        leave_free: u64,
+        leave_free: Option<u64>,
     ) -> Result<Reservation, StoreError> {
         self.check_running()?;
         // Looked at and taken in one: of two who ask at a time neither stands in the other's way with what it does not get.
@@ -221,7 +264,11 @@ impl ChunkStore {
                 .fetch_update(Ordering::AcqRel, Ordering::Acquire, |reserved| {
                     let all = reserved.checked_add(bytes)?;
                     let beside = all.saturating_sub(own);
-                    (Self::allowance(beside) <= self.room_beyond(leave_free)).then_some(all)
+                    let room = match leave_free {
+                        Some(segments) => self.room_beyond(segments),
+                        None => self.room_for_content(),
+                    };
+                    (Self::allowance(beside) <= room).then_some(all)
                 });
             taken.is_ok()
         };

@@ -84,6 +84,8 @@ pub struct ChunkStore {
     pub(crate) unlogged_bytes: AtomicU64,
     pub(crate) reserved: Arc<AtomicU64>,
     pub(crate) pending_free: AtomicI64,
+    /// Content that was freed and in whose place nothing was written, bytes, as far as it matters.
+    pub(crate) freed_lately: AtomicU64,
     pub(crate) stop: Mutex<Option<Arc<str>>>,
     pub(crate) stopping: AtomicBool,
     pub(crate) maintenance: Mutex<Maintenance>,
@@ -299,17 +301,17 @@ impl Store for ChunkStore {
     }
 
     fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
-        self.set_aside(bytes, own, self.reserve_segments())
+        self.set_aside(bytes, own, None)
     }
 
     fn reserve_promised(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
         // More than what gives room back may take: who writes leaves something to work in.
-        self.set_aside(bytes, own, self.eighths(7))
+        self.set_aside(bytes, own, Some(self.eighths(7)))
     }
 
     fn reserve_to_gain(&self, bytes: u64) -> Result<Reservation, StoreError> {
         let all = || self.reserved.load(Ordering::Acquire);
-        self.set_aside(bytes, &all, self.eighths(6))
+        self.set_aside(bytes, &all, Some(self.eighths(6)))
     }
 
     fn is_reserve_left(&self, eighths: u64) -> bool {
@@ -319,6 +321,14 @@ impl Store for ChunkStore {
     fn restore_reserve(&self, eighths: u64) -> Result<bool, StoreError> {
         self.check_running()?;
         self.make_room(|| self.has_reserve(eighths))
+    }
+
+    fn next_chunk(&self) -> ChunkId {
+        ChunkId(self.next_chunk_id())
+    }
+
+    fn has_preallocation(&self) -> bool {
+        self.format.has_preallocation()
     }
 
     fn reserve_always(&self, bytes: u64) -> Reservation {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use terrace_device::{Device, MemoryDevice, SeededRandomness};
 use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
-use terrace_store::{Compression, Flow, Owner, Piece, Placement, Trial};
+use terrace_store::{Compression, Dedup, Flow, Owner, Piece, Placement, Trial};
 
 use crate::{ChunkStore, Options};
 
@@ -36,7 +36,7 @@ pub(crate) fn raw_piece(content: &[u8]) -> Piece<'_> {
         content,
         compression: Compression::Off,
         trial: Trial::Untried,
-        dedup: false,
+        dedup: Dedup::Off,
         placement: Placement::Landing(Flow::Random),
         owner: Owner::default(),
         privileged: false,

@@ -1,7 +1,8 @@
 //! Writing chunks: hash, deduplicate, compress, append.
 //!
 //! Invariants: hashing and compressing hold no lock; of equal pieces that are written at the same time one is stored
-//! and the others refer to it; a dedup hint is believed only when the chunk's own record has the same hash.
+//! and the others refer to it; a dedup hint is believed only when the chunk's own record has the same hash. What is stored
+//! apart is found by nobody else: it may have to be written over without its content living on.
 
 use std::{
     ops::Range,
@@ -10,7 +11,7 @@ use std::{
 
 use parking_lot::Mutex;
 use terrace_store::{
-    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Compression, Piece, Placement, StoreError, Trial, Written,
+    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Compression, Dedup, Piece, Placement, StoreError, Trial, Written,
 };
 
 use crate::{
@@ -166,7 +167,7 @@ impl ChunkStore {
         known: Option<Known>,
         scratch: &mut Scratch,
     ) -> Result<Written, StoreError> {
-        if !piece.dedup {
+        if piece.dedup != Dedup::On {
             return self.store_piece(piece, *hash, scratch);
         }
         let flushed = match known {
@@ -192,7 +193,7 @@ impl ChunkStore {
 
     /// What the hints for several pieces lead to, looked up together; `None` if that failed, or is not worth it.
     fn find_many(&self, pieces: &[Piece<'_>], hashes: &[[u8; 32]]) -> Option<Looked> {
-        if pieces.len() < RUN_PIECES.start || !pieces.iter().all(|piece| piece.dedup) {
+        if pieces.len() < RUN_PIECES.start || !pieces.iter().all(|piece| piece.dedup == Dedup::On) {
             return None;
         }
         let keys: Vec<_> = hashes
@@ -270,11 +271,12 @@ impl ChunkStore {
         self.append(key, piece.privileged, &chunk, &mut |locations| {
             if let Some(mut record) = record.take() {
                 record.locations = locations;
-                pin = Some(self.keeper.enter(id, record));
+                pin = Some(self.keeper.enter(id, record, piece.dedup != Dedup::Apart));
             }
         })?;
         self.unlogged_bytes
             .fetch_add(u64::from(header.payload), Ordering::Relaxed);
+        self.note_written(u64::from(header.payload));
         let pin = pin.ok_or(StoreError::NoSpace)?;
         Ok(Written::new(id, false, pin))
     }
@@ -283,7 +285,7 @@ impl ChunkStore {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use terrace_store::{Batch, Compression, Flow, Owner, Store};
+    use terrace_store::{Batch, Compression, Dedup, Flow, Owner, Store};
 
     use super::*;
     use crate::{Options, store_in_memory::store_in_memory};
@@ -311,7 +313,7 @@ mod tests {
                 content,
                 compression: Compression::Lz4,
                 trial: Trial::Untried,
-                dedup: true,
+                dedup: Dedup::On,
                 placement: Placement::Landing(Flow::Random),
                 owner: Owner::default(),
                 privileged: false,

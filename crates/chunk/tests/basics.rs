@@ -5,7 +5,7 @@ use crate::fixture;
 
 use fixture::{audit, make_pool, noise, open_pool, options, piece, settle, small};
 use terrace_chunk::ChunkStore;
-use terrace_store::{Batch, ChunkId, Compression, Piece, Sequence, Store, StoreError, Trial};
+use terrace_store::{Batch, ChunkId, Compression, Dedup, Piece, Sequence, Store, StoreError, Trial};
 
 fn put(store: &ChunkStore, key: &[u8], contents: &[&[u8]]) -> (Vec<ChunkId>, Sequence) {
     let pieces: Vec<Piece<'_>> = contents.iter().map(|content| piece(content)).collect();
@@ -87,7 +87,7 @@ fn equal_content_is_stored_once_also_before_it_is_committed() {
     assert_eq!(store.space().chunks, 1);
     let none = store
         .write_chunks(&[Piece {
-            dedup: false,
+            dedup: Dedup::Off,
             ..piece(&content)
         }])
         .unwrap();
@@ -100,7 +100,7 @@ fn a_hint_goes_with_its_chunk_unless_it_lately_leads_to_another() {
     let content = noise(1, 50_000);
     let (ids, _) = put(&store, b"a", &[&content]);
     let other = Piece {
-        dedup: false,
+        dedup: Dedup::Off,
         ..piece(&content)
     };
     let other = store.write_chunks(&[other]).unwrap().remove(0);

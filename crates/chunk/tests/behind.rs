@@ -6,7 +6,7 @@ use crate::numbered;
 use std::sync::Arc;
 
 use terrace_chunk::ChunkStore;
-use terrace_store::{Batch, Compression, Flow, Owner, Piece, Placement, Store, Trial};
+use terrace_store::{Batch, Compression, Dedup, Flow, Owner, Piece, Placement, Store, Trial};
 
 fn store() -> Arc<ChunkStore> {
     numbered::create(&[("fast", &["fast"]), ("slow", &["slow"])], 64 << 20).1
@@ -27,7 +27,7 @@ fn write(store: &ChunkStore, number: u64, placement: Placement) {
         content: &content,
         compression: Compression::Off,
         trial: Trial::Untried,
-        dedup: false,
+        dedup: Dedup::Off,
         placement,
         owner: Owner::default(),
         privileged: false,
@@ -133,7 +133,7 @@ fn no_segment_is_free_while_the_slow_copy_does_not_know_that_it_was_given_up() {
             content: &content,
             compression: Compression::Off,
             trial: Trial::Untried,
-            dedup: false,
+            dedup: Dedup::Off,
             placement: below,
             owner: Owner::default(),
             privileged: false,

@@ -15,8 +15,8 @@ use terrace_device::{Device, FileDevice};
 use terrace_pool::{OpenOptions, Pool};
 
 /// The format versions of which images are kept.
-const STORED: [u32; 2] = [1, NEWEST];
-const NEWEST: u32 = 3;
+const STORED: [u32; 2] = [1, 3];
+const NEWEST: u32 = 4;
 /// From this one on `tree/blocks` is in it, which does not compress and is whole blocks.
 const WITH_BLOCKS: u32 = 3;
 const IMAGES: [&str; 2] = ["fast.img", "slow.img"];
@@ -111,29 +111,30 @@ fn a_stored_pool_keeps_its_version_until_it_is_upgraded() {
     assert_eq!(listed[0]["format_version"], 1, "{listed}");
     assert_eq!(listed[0]["can_be_upgraded"], true, "{listed}");
     machine.run_with(&["put", "tank/data/two"], text(1000).as_bytes());
-    assert_eq!(versions(&machine), (1, 3));
+    assert_eq!(versions(&machine), (1, 4));
     assert!(machine.ok(&["status"]).contains("'terrace pool upgrade tank -n'"));
 
     let told = machine.ok(&["pool", "upgrade", "tank", "-n"]);
     assert!(
         told.contains("2: checksums")
             && told.contains("3: what does not compress")
+            && told.contains("4: 'fallocate'")
             && told.contains("cannot open"),
         "{told}"
     );
     machine.error_last(&["pool", "upgrade", "tank"], 1);
-    assert_eq!(versions(&machine), (1, 3));
+    assert_eq!(versions(&machine), (1, 4));
 
     let done = machine.json(&["pool", "upgrade", "tank", "--yes"]);
     assert_eq!(
         (&done["format_version"], &done["upgraded"]),
-        (&3.into(), &true.into())
+        (&4.into(), &true.into())
     );
     assert!(!machine.ok(&["status"]).contains("pool upgrade"));
-    assert!(machine.ok(&["events"]).contains("format version 3, before 1"));
+    assert!(machine.ok(&["events"]).contains("format version 4, before 1"));
     machine.run_with(&["put", "tank/data/three"], text(1000).as_bytes());
     machine.kill_daemon("tank");
-    assert_eq!(versions(&machine), (3, 3));
+    assert_eq!(versions(&machine), (4, 4));
     let again = machine.ok(&["pool", "upgrade", "tank"]);
     assert!(again.contains("the newest"), "{again}");
     for name in ["one", "two", "three"] {
@@ -148,12 +149,12 @@ fn a_stored_pool_keeps_its_version_until_it_is_upgraded() {
 fn a_pool_of_a_newer_terrace_is_called_that() {
     let machine = Machine::new();
     machine.make_pool();
-    assert_eq!(versions(&machine), (3, 3));
+    assert_eq!(versions(&machine), (4, 4));
     machine.ok(&["stop", "tank"]);
     let open = |name: &&str| -> Arc<dyn Device> { Arc::new(FileDevice::open(&machine.path(name)).unwrap()) };
     let pool = Pool::open(IMAGES.iter().map(open).collect(), OpenOptions::default()).unwrap();
     let mut root = pool.read_root().unwrap().unwrap();
-    root[0] = 4;
+    root[0] = 5;
     pool.write_root(&root).unwrap();
     drop(pool);
     for command in [
@@ -164,7 +165,7 @@ fn a_pool_of_a_newer_terrace_is_called_that() {
         let error = machine.error_last(command, 1);
         let says = |words: &str| assert!(error.contains(words), "{command:?}: {error}");
         says("made by a newer terrace");
-        says("version is 4, this one knows up to 3");
+        says("version is 5, this one knows up to 4");
         assert!(!error.contains("damaged"), "{error}");
     }
 }

@@ -20,6 +20,8 @@ use crate::{
     object::HAS_XATTRS,
     pages::{Layer, SLOT_BLOCKS, Slot},
     pieces::{Part, Run, joined, runs},
+    preallocated::Preallocated,
+    preallocation::Counting,
     region::{REGION_BLOCKS, REGION_BYTES, RegionRecord},
     settings::Settings,
     versions::{Old, VersionedBatch},
@@ -59,6 +61,10 @@ pub(crate) struct Outcome {
     orphans: bool,
     /// What it left in pieces.
     fragments: Vec<(Fragment, u16)>,
+    /// The first chunk that it may have made.
+    next_chunk: u64,
+    /// By place in the frozen list: what is preallocated of those that had or have something.
+    preallocated: BTreeMap<usize, Option<Box<Preallocated>>>,
 }
 
 /// What the records have of an object.
@@ -68,6 +74,7 @@ struct Recorded {
     body: u64,
     blocks: u64,
     orphan: bool,
+    preallocated: Option<Box<Preallocated>>,
 }
 
 /// Blocks of an object that became one chunk, or (no chunk) a hole.
@@ -118,6 +125,9 @@ impl<'a> Writer<'a> {
                 object: frozen.object.number,
                 block: place.block,
                 flow: frozen.flow,
+                plain: frozen.inode.preallocated.as_ref().is_some_and(|ranges| {
+                    ranges.intersects(place.block, place.block + u64::from(place.count))
+                }),
             })
             .collect();
         let written = self.live.store_parts(&self.settings, self.checkpoint, &parts)?;
@@ -187,6 +197,8 @@ fn content<'a>(slot: &'a Slot, run: &Run, file_bytes: u64) -> Cow<'a, [u8]> {
 impl LiveDataset {
     /// Writes the chunks, builds the batch and commits it. On an error nothing of it is visible.
     pub(crate) fn build_and_commit(&self, frozen: &Frozen) -> Result<(Sequence, Outcome), FsError> {
+        // What is made from here on is stored as what is preallocated by now says.
+        let next_chunk = self.dataset.store().next_chunk().0;
         let mut writer = Writer {
             live: self,
             settings: self.settings(),
@@ -206,12 +218,15 @@ impl LiveDataset {
         // Chunks and holes of one object come together, each after the other.
         placed.sort_by_key(|place| (place.object, place.block));
         let mut batch = self.dataset.batch(frozen.checkpoint);
-        let mut outcome = Outcome::default();
+        let mut outcome = Outcome {
+            next_chunk,
+            ..Outcome::default()
+        };
         let mut rest = &placed[..];
         for (at, object) in frozen.objects.iter().enumerate() {
             let (mine, others) = rest.split_at(rest.partition_point(|place| place.object == at));
             rest = others;
-            let blocks = self.build_object(&mut batch, object, mine, &mut outcome)?;
+            let blocks = self.build_object(&mut batch, at, object, mine, &mut outcome)?;
             outcome.blocks.push(blocks);
         }
         let layers = frozen.objects.iter().filter_map(|object| object.data.as_ref());
@@ -224,6 +239,7 @@ impl LiveDataset {
         }
         // Deletions must work on a full pool, and room was taken for everything else.
         batch.privileged();
+        batch.count_promised(frozen.promised);
         let sequence = self.dataset.commit(batch)?;
         Ok((sequence, outcome))
     }
@@ -231,6 +247,7 @@ impl LiveDataset {
     fn build_object(
         &self,
         batch: &mut VersionedBatch,
+        at: usize,
         frozen: &FrozenObject,
         placed: &[Placed],
         outcome: &mut Outcome,
@@ -245,12 +262,15 @@ impl LiveDataset {
                 body: state.recorded_body,
                 blocks: state.inode.blocks,
                 orphan: state.orphan_recorded,
+                preallocated: state.recorded_preallocated.clone(),
             }
         };
         if frozen.freed {
             if was.inode != Old::Absent {
                 self.build_removal(batch, frozen, &was, outcome)?;
             }
+            let newest_snapshot = self.newest_snapshot();
+            batch.count_preallocated(was.preallocated.as_deref(), None, newest_snapshot);
             return Ok(None);
         }
         for (name, value, old) in self.xattr_changes(frozen) {
@@ -272,14 +292,44 @@ impl LiveDataset {
             outcome.orphans = true;
             blocks = 0;
         }
+        let newest_snapshot = self.newest_snapshot();
+        let next_chunk = outcome.next_chunk;
+        let mut counting = match frozen.inode_dirty {
+            true => Counting::begin(
+                frozen,
+                was.preallocated.clone(),
+                replaced,
+                newest_snapshot,
+                next_chunk,
+            ),
+            // Only then its record is put.
+            false => None,
+        };
         if let Some(layer) = &frozen.data {
             let fresh = replaced || was.inode == Old::Absent;
-            let change = self.build_regions(batch, frozen, layer, placed, fresh, was.size, outcome)?;
+            let change = self.build_regions(
+                batch,
+                frozen,
+                layer,
+                placed,
+                fresh,
+                was.size,
+                &mut counting,
+                outcome,
+            )?;
             blocks = blocks.saturating_add_signed(change);
+        }
+        let mut preallocated = None;
+        if let Some(counting) = counting {
+            let (now, was) = counting.end(self, frozen.inode.body)?;
+            batch.count_preallocated(was.as_deref(), now.as_deref(), newest_snapshot);
+            outcome.preallocated.insert(at, now.clone());
+            preallocated = now;
         }
         if frozen.inode_dirty {
             let mut inode = frozen.inode.clone();
             inode.blocks = blocks;
+            inode.preallocated = preallocated;
             batch.put_inode(number, &inode, was.inode)?;
             if was.inode == Old::Absent {
                 batch.count_objects(1);
@@ -416,6 +466,7 @@ impl LiveDataset {
         placed: &[Placed],
         fresh: bool,
         recorded_size: u64,
+        counting: &mut Option<Counting>,
         outcome: &mut Outcome,
     ) -> Result<i64, FsError> {
         let (dataset, body) = (self.dataset.number(), frozen.inode.body);
@@ -491,6 +542,9 @@ impl LiveDataset {
                 continue;
             }
             change += i64::from(record.mapped_blocks()) - i64::from(before);
+            if let Some(counting) = counting {
+                counting.change(region, old.map(|(_, record)| record), &record);
+            }
             let shared = self.note_shared(batch, body, region, cached.as_deref(), &record)?;
             batch.put_region(body, region, old, Some(&record));
             heat.record(dataset, body, region as u32, Access::Write, 1.0, minutes);
@@ -572,14 +626,21 @@ impl LiveDataset {
         for (fragment, part) in outcome.fragments {
             environment.fragments.note(fragment, part, now);
         }
-        for (object, blocks) in frozen.objects.into_iter().zip(outcome.blocks) {
+        let mut preallocated = outcome.preallocated;
+        for (at, (object, blocks)) in frozen.objects.into_iter().zip(outcome.blocks).enumerate() {
+            if let Some(preallocated) = preallocated.remove(&at) {
+                object.object.state.lock().recorded_preallocated = preallocated;
+            }
             self.object_committed(object, blocks, frozen.checkpoint);
         }
         // What could not be forgotten before it was committed.
         environment.caches.relieve_all();
         self.rooms.spend(frozen.room_bytes, frozen.ahead_bytes);
         self.rooms.trim();
+        // What the commit counts needs no promise any more.
+        self.dataset.usage().give_back();
         drop(frozen.shared);
+        self.let_go.counted(frozen.let_go_bytes);
         self.sub_dirty(frozen.dirty_bytes);
     }
 

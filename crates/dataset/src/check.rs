@@ -4,6 +4,8 @@
 //! Invariant: what is compared of objects is compared for some of them at a time, by their numbers, so that memory is bounded
 //! ([`check_within`]); only who asks for all references at once ([`check`]) has them in memory.
 
+mod preallocated;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -18,11 +20,14 @@ use crate::{
     entry::{EntryRecord, OrphanRecord},
     inode::{FileKind, InodeRecord},
     keys,
+    preallocated::PreallocatedTotals,
     recount::shared_blocks_of,
     region::RegionRecord,
     sweep::{DATASET_TABLES, Job},
     versions::{damaged, split_value},
 };
+
+use self::preallocated::check_preallocated;
 
 const PROBLEMS_MAX: usize = 1000;
 /// Versions that are looked up together.
@@ -155,6 +160,7 @@ fn walk(
     while let Some(first) = from {
         from = check_namespace(store, &existing, (first, objects_at_once), &mut report)?;
     }
+    check_preallocated(store, &existing, &mut report)?;
     check_history(store, &existing, &mut report)?;
     check_strays(store, &existing, &mut report)?;
     check_counters(store, &existing, &mut report)?;
@@ -211,6 +217,10 @@ fn check_counters(
         let differs = |says: &Counters| {
             (says.live_blocks, says.history_blocks, says.objects)
                 != (is.live_blocks, is.history_blocks, is.objects)
+                || PreallocatedTotals {
+                    since: 0,
+                    ..says.preallocated
+                } != is.preallocated
         };
         let shared = is.shared_blocks.unwrap_or(0);
         if let Some(says) = says.shared_blocks

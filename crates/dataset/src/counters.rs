@@ -3,7 +3,7 @@
 use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_store::BLOCK_BYTES;
 
-use crate::versions::CounterChange;
+use crate::{preallocated::PreallocatedTotals, versions::CounterChange};
 
 /// Sizes of a dataset as of its newest commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,6 +21,8 @@ pub struct Counters {
     /// Of the live blocks of a volume, those that the newest held checkpoint has as well; `None`: it was not counted (by older
     /// versions, and of filesystems).
     pub shared_blocks: Option<u64>,
+    /// What its files have preallocated.
+    pub preallocated: PreallocatedTotals,
 }
 
 impl Counters {
@@ -49,6 +51,7 @@ impl Counters {
         self.shared_blocks = self
             .shared_blocks
             .map(|shared| shared.saturating_add_signed(change.shared_blocks));
+        self.preallocated.apply(change.preallocated);
     }
 
     /// The value of its record.
@@ -59,8 +62,13 @@ impl Counters {
             .varint(self.history_blocks)
             .varint(self.objects);
         writer.varint(self.next_object).varint(self.newest_checkpoint);
-        if let Some(shared) = self.shared_blocks {
+        let preallocated = Some(self.preallocated).filter(|all| *all != PreallocatedTotals::default());
+        if let Some(shared) = self.shared_blocks.or(preallocated.map(|_| 0)) {
             writer.varint(shared);
+        }
+        if let Some(all) = preallocated {
+            writer.varint(all.blocks).varint(all.mapped_blocks);
+            writer.varint(all.own_blocks).varint(all.since);
         }
         writer.into_bytes()
     }
@@ -75,9 +83,18 @@ impl Counters {
             next_object: reader.varint("next object")?,
             newest_checkpoint: reader.varint("newest checkpoint")?,
             shared_blocks: None,
+            preallocated: PreallocatedTotals::default(),
         };
         if reader.remaining() > 0 {
             counters.shared_blocks = Some(reader.varint("shared blocks")?);
+        }
+        if reader.remaining() > 0 {
+            counters.preallocated = PreallocatedTotals {
+                blocks: reader.varint("preallocated blocks")?,
+                mapped_blocks: reader.varint("mapped preallocated blocks")?,
+                own_blocks: reader.varint("own preallocated blocks")?,
+                since: reader.varint("first own chunk")?,
+            };
         }
         reader.finish()?;
         Ok(counters)

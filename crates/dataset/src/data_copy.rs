@@ -9,7 +9,7 @@ use terrace_store::BLOCK_BYTES;
 
 use crate::{
     context::Context,
-    data_write::FILE_BYTES_MAX,
+    data_write::{FILE_BYTES_MAX, some_written},
     error::FsError,
     file_flags,
     inode::FileKind,
@@ -124,8 +124,8 @@ impl LiveDataset {
         // Stays aligned to where the next region starts.
         let mut buffer = vec![0; reach.min(COPY_BYTES) as usize];
         let read = self.read_object(source, at, &mut buffer)?;
-        self.write_object(target, onto, &buffer[..read], after)?;
-        Ok(read as u64)
+        let written = some_written(self.write_object(target, onto, &buffer[..read], after))?;
+        Ok(written as u64)
     }
 
     /// Maps the target's blocks to the source's chunks. `false`: the source has dirty pages there, or is just being laid
@@ -140,6 +140,11 @@ impl LiveDataset {
         after: &mut dyn FnMut(&mut State),
     ) -> Result<bool, FsError> {
         let (first, last) = (from / BLOCK, (from + length).div_ceil(BLOCK));
+        // What room is set aside for is shared with nobody: writing over it has to give its room back.
+        let onto = to / BLOCK;
+        if is_promised(source, first, last) || is_promised(target, onto, onto + (last - first)) {
+            return Ok(false);
+        }
         // While the source's content is being laid out anew, its chunks may go before the target's commit counts them.
         let Some(relayouts) = self.relayouts.now() else {
             return Ok(false);
@@ -176,4 +181,11 @@ impl LiveDataset {
         self.mark_inode(target, &mut state);
         Ok(true)
     }
+}
+
+/// Whether room is set aside for some of these blocks.
+fn is_promised(object: &Object, first: u64, last: u64) -> bool {
+    let state = object.state.lock();
+    let preallocated = state.inode.preallocated.as_ref();
+    preallocated.is_some_and(|ranges| ranges.intersects(first, last))
 }

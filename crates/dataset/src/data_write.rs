@@ -16,6 +16,7 @@ use crate::{
     live::LiveDataset,
     object::{Object, State},
     pages::{Block, Page},
+    preallocation::release_blocks,
     region::REGION_BLOCKS,
 };
 
@@ -27,6 +28,14 @@ const WRITE_BYTES: usize = 1 << 20;
 /// Bytes written in sequence from which on pages are kept in buffers of 128 KiB.
 const STREAM_BYTES: u64 = 128 << 10;
 
+/// What `write` answers where so many bytes were written before something went wrong: an error only where none was.
+pub(crate) fn some_written((done, result): (usize, Result<(), FsError>)) -> Result<usize, FsError> {
+    match (done, result) {
+        (0, Err(error)) => Err(error),
+        (done, _) => Ok(done),
+    }
+}
+
 /// The block at the start or end of a write that is changed only in part, as it was.
 struct Base {
     block: u64,
@@ -34,26 +43,45 @@ struct Base {
 }
 
 impl LiveDataset {
-    /// Writes all of `data` at `offset`; `after` runs with the state locked, at the moment of the write.
-    /// The caller holds the object's inode lock, exclusively unless these are whole blocks.
+    /// Writes `data` at `offset`; `after` runs with the state locked, at the moment of each part of the write. Returns how many
+    /// bytes were written, and what went wrong behind them. The caller holds the object's inode lock, exclusively unless these are
+    /// whole blocks.
     pub(crate) fn write_object(
         &self,
         object: &Arc<Object>,
         offset: u64,
         data: &[u8],
         after: &mut dyn FnMut(&mut State),
-    ) -> Result<(), FsError> {
+    ) -> (usize, Result<(), FsError>) {
         let end = offset
             .checked_add(data.len() as u64)
             .filter(|end| *end <= FILE_BYTES_MAX);
-        end.ok_or(FsError::FileTooBig)?;
+        if end.is_none() {
+            return (0, Err(FsError::FileTooBig));
+        }
         let mut done = 0;
         while done < data.len() {
             let length = (data.len() - done).min(WRITE_BYTES);
-            self.write_piece(object, offset + done as u64, &data[done..done + length], after)?;
-            done += length;
+            let at = offset + done as u64;
+            let written = match self.write_piece(object, at, &data[done..done + length], after) {
+                Ok(()) => Ok(length),
+                Err(error @ (FsError::NoSpace | FsError::QuotaExceeded)) => {
+                    // What room was set aside for has some.
+                    match self.preallocated_part(object, at, length) {
+                        Some(part) => self
+                            .write_piece(object, at, &data[done..done + part], after)
+                            .map(|()| part),
+                        None => Err(error),
+                    }
+                }
+                Err(error) => Err(error),
+            };
+            match written {
+                Ok(length) => done += length,
+                Err(error) => return (done, Err(error)),
+            }
         }
-        Ok(())
+        (done, Ok(()))
     }
 
     fn write_piece(
@@ -83,7 +111,8 @@ impl LiveDataset {
                     over_now = more.saturating_sub(clean.saturating_sub(mapped).saturating_sub(paid));
                     over_now
                 };
-                if let Err(error) = self.take_room_over(more, &mut over) {
+                let is_preallocated = || self.is_preallocated(object, first, last);
+                if let Err(error) = self.take_room_over(more, &mut over, &is_preallocated) {
                     self.rooms.give(taken);
                     return Err(error);
                 }
@@ -220,6 +249,7 @@ impl LiveDataset {
         }
         self.set_size(object, size, after)?;
         let gone = old.saturating_sub(size).min(mapped_bytes);
+        self.let_go.add_uncounted(gone);
         self.let_go.add_content(gone.min(PORTION_BYTES));
         Ok(())
     }
@@ -274,6 +304,9 @@ impl LiveDataset {
         } else {
             self.rooms.give(taken);
         }
+        if size <= old {
+            release_blocks(&mut state, size.div_ceil(BLOCK), u64::MAX);
+        }
         state.inode.size = size;
         if size == 0 && state.recorded_size > FREED_AT_ONCE_BYTES && object.kind == FileKind::File {
             // The old content is left to the sweep as a whole, however large it is.
@@ -285,13 +318,14 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// Makes `offset..offset + length` read as zero, without a change of size, and gives its room back.
-    /// The caller holds the object's inode lock exclusively.
+    /// Makes `offset..offset + length` read as zero, without a change of size, and gives its room back, unless what is preallocated
+    /// is to stay so. The caller holds the object's inode lock exclusively.
     pub(crate) fn punch_object(
         &self,
         object: &Arc<Object>,
         offset: u64,
         length: u64,
+        stays_preallocated: bool,
         after: &mut dyn FnMut(&mut State),
     ) -> Result<(), FsError> {
         let size = object.state.lock().inode.size;
@@ -320,6 +354,10 @@ impl LiveDataset {
         if first < last {
             let gone = state.data.punch(first, last, &self.buffers);
             self.dropped(gone);
+        }
+        if !stays_preallocated {
+            // What lies behind the end of the file too, as far as it was asked for.
+            release_blocks(&mut state, offset.div_ceil(BLOCK), (offset + length) / BLOCK);
         }
         after(&mut state);
         self.mark_inode(object, &mut state);

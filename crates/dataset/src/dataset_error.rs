@@ -94,6 +94,23 @@ pub enum DatasetError {
         /// What is left of the pool.
         available_bytes: u64,
     },
+    /// The pool has not the room that a snapshot of a filesystem with preallocated files has to set aside.
+    #[error(
+        "snapshot '{snapshot}' needs {} set aside so that what 'fallocate' promised in '{dataset}' can still be written over, and {} \
+         are free; delete files or destroy snapshots, or add a device with 'terrace pool add'",
+        format_size(*.wanted_bytes),
+        format_size(*.available_bytes)
+    )]
+    NoRoomForPreallocated {
+        /// What was to be taken.
+        snapshot: String,
+        /// The filesystem, or the first of several.
+        dataset: String,
+        /// More than is set aside already.
+        wanted_bytes: u64,
+        /// What is left of the pool.
+        available_bytes: u64,
+    },
     /// The pool has not the room that a snapshot of a thick volume has to set aside.
     #[error(
         "snapshot '{snapshot}' needs {} set aside so that '{volume}', for which {} are reserved, can still be written over, and {} \

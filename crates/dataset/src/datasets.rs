@@ -5,9 +5,9 @@
 //! Invariants: one administrative change at a time (`admin`); locks are taken in the order admin, handle, commit
 //! locks by ascending number, registry; the checkpoint counter after opening is above every number in any record.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -28,7 +28,7 @@ use crate::{
     keys,
     layout::Cut,
     registry::{Borrowed, Handle, Node, Registry},
-    room::Usage,
+    room::{Usage, WorkingRoom},
     settings::Settings,
     state::{Accepts, Checkpoints, DatasetState, Relaid},
     sweep::Sweeper,
@@ -107,6 +107,15 @@ impl Facts {
     }
 }
 
+/// Content of a dataset as of now, also what is not committed yet.
+fn referenced_bytes(node: &Arc<Node>) -> u64 {
+    let open = Borrowed::of(node);
+    match open.as_ref().and_then(Borrowed::live) {
+        Some(live) => live.referenced_bytes(),
+        None => node.state.counters().referenced_bytes(),
+    }
+}
+
 /// All datasets of a pool. All methods may be called from any thread.
 pub struct Datasets {
     pub(crate) environment: Arc<Environment>,
@@ -116,8 +125,10 @@ pub struct Datasets {
     pub(crate) facts: Mutex<Facts>,
     pub(crate) admin: Mutex<()>,
     pub(crate) sweeper: Sweeper,
-    /// Working room beside all reservations, bytes.
-    pub(crate) working_bytes: Arc<AtomicU64>,
+    /// What the usage of all of them shares.
+    pub(crate) common: Arc<WorkingRoom>,
+    /// Of which retention held no checkpoint for want of room, by number, with what it would have had to set aside, bytes.
+    pub(crate) unretained: Mutex<BTreeMap<u32, u64>>,
 }
 
 impl Datasets {
@@ -156,7 +167,8 @@ impl Datasets {
             facts: Mutex::new(facts),
             admin: Mutex::default(),
             sweeper,
-            working_bytes: Arc::default(),
+            common: Arc::default(),
+            unretained: Mutex::default(),
         };
         if records.is_empty() {
             datasets.make_root()?;
@@ -191,7 +203,7 @@ impl Datasets {
         let name = self.full_name(&record.name);
         let above = crate::name::parent(&name).and_then(|above| self.registry.read().get(above));
         let above = above.map(|above| above.state.usage().clone());
-        let usage = Usage::new(store.clone(), self.working_bytes.clone(), above);
+        let usage = Usage::new(store.clone(), self.common.clone(), above);
         usage.add_live_blocks(i64::try_from(counters.live_blocks).unwrap_or(i64::MAX));
         let state = Arc::new(DatasetState::new(
             number,
@@ -414,12 +426,15 @@ impl Datasets {
         Ok(self.describe(name.to_owned(), &node, &space))
     }
 
-    fn describe(&self, name: String, node: &Node, space: &Space) -> DatasetInfo {
+    fn describe(&self, name: String, node: &Arc<Node>, space: &Space) -> DatasetInfo {
         let counters = node.state.counters();
         let tree = self.registry.read().tree(&name);
         let used_bytes = tree
             .iter()
-            .map(|(_, node)| node.state.counters().used_bytes() + node.state.usage().set_aside_bytes())
+            .map(|(_, node)| {
+                let history = node.state.counters().history_bytes();
+                referenced_bytes(node) + history + node.state.usage().set_aside_bytes()
+            })
             .sum();
         // One lock after the other: who holds the handle may wait for a commit, and that for the held set.
         let in_use = node.slot.lock().is_used();
@@ -434,7 +449,7 @@ impl Datasets {
             number: node.number(),
             kind: node.record.read().kind,
             created: node.record.read().created,
-            referenced_bytes: counters.referenced_bytes(),
+            referenced_bytes: referenced_bytes(node),
             history_bytes: counters.history_bytes(),
             used_bytes,
             available_bytes: usage.quota_left_bytes().map_or(room, |left| left.min(room)),
@@ -458,6 +473,29 @@ impl Datasets {
             .read()
             .iter()
             .any(|(_, node)| !node.state.settings().retention.is_none())
+    }
+
+    /// Datasets of which retention held no checkpoint when it was to, with what it would have had to set aside, bytes.
+    pub fn without_room_to_retain(&self) -> Vec<(String, u64)> {
+        let mut unretained = self.unretained.lock();
+        if unretained.is_empty() {
+            return Vec::new();
+        }
+        let registry = self.registry.read();
+        let name_of = |number| {
+            let node = registry.by_number(number)?;
+            (!node.state.settings().retention.is_none()).then(|| node.state.name().to_string())
+        };
+        unretained.retain(|number, _| name_of(*number).is_some());
+        let lacking = unretained.iter();
+        lacking
+            .filter_map(|(number, bytes)| Some((name_of(*number)?, *bytes)))
+            .collect()
+    }
+
+    /// Room to work in that is set aside for preallocated ranges of all files, bytes.
+    pub fn working_bytes_of_files(&self) -> u64 {
+        self.common.working_bytes_of_files()
     }
 
     /// Whether background freeing is left to do.

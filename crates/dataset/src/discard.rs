@@ -31,12 +31,16 @@ pub(crate) const PORTION_BYTES: u64 = LOG_BYTES_AT_ONCE / BLOCK_LOG_BYTES * BLOC
 
 /// What the log has to take for what was let go of since the last freeze, bytes.
 #[derive(Debug, Default)]
-pub(crate) struct LetGo(AtomicU64);
+pub(crate) struct LetGo {
+    log_bytes: AtomicU64,
+    /// Content that the counters still count, about, with what is being committed.
+    content_bytes: AtomicU64,
+}
 
 impl LetGo {
     /// Records of so many bytes go, or change for it.
     pub(crate) fn add_records(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
+        self.log_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// So many bytes of content go, at most.
@@ -44,9 +48,25 @@ impl LetGo {
         self.add_records(bytes.div_ceil(BLOCK_BYTES as u64) * BLOCK_LOG_BYTES);
     }
 
-    /// It was set aside for a commit.
-    pub(crate) fn frozen(&self) {
-        self.0.store(0, Ordering::Relaxed);
+    /// It was set aside for a commit; the content of it that the counters still count.
+    pub(crate) fn frozen(&self) -> u64 {
+        self.log_bytes.store(0, Ordering::Relaxed);
+        self.content_bytes.load(Ordering::Relaxed)
+    }
+
+    /// So many bytes of content go that the counters count until they do not any more.
+    pub(crate) fn add_uncounted(&self, bytes: u64) {
+        self.content_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The counters no longer count so many of them.
+    pub(crate) fn counted(&self, bytes: u64) {
+        self.content_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Content that the counters count, and that is gone, bytes.
+    pub(crate) fn content_bytes(&self) -> u64 {
+        self.content_bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -56,7 +76,7 @@ impl LiveDataset {
     /// # Errors
     /// Those of the commit: nothing more may be let go of.
     pub(crate) fn commit_let_go(&self) -> Result<(), FsError> {
-        let log_bytes = self.let_go.0.load(Ordering::Relaxed);
+        let log_bytes = self.let_go.log_bytes.load(Ordering::Relaxed);
         if log_bytes < LOG_BYTES_AT_ONCE || log_bytes * ROOM_PART < self.dataset.store().available_bytes() {
             return Ok(());
         }

@@ -6,12 +6,12 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use terrace_store::{ChunkId, Sequence};
+use terrace_store::{BLOCK_BYTES, ChunkId, Sequence};
 
 use crate::{
     attributes::{Attributes, FsStatistics, SetAttributes},
     context::{Context, Strip},
-    data_write::FILE_BYTES_MAX,
+    data_write::{FILE_BYTES_MAX, some_written},
     error::FsError,
     file_flags::{self, FileFlags},
     fragments::Fragment,
@@ -70,6 +70,15 @@ pub enum AllocateMode {
         /// FALLOC_FL_KEEP_SIZE.
         keep_size: bool,
     },
+}
+
+/// What a write did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteDone {
+    /// How many bytes it wrote, from the first on: less than asked for where only these had room, as it was set aside for them.
+    pub bytes: usize,
+    /// What became of the set-id bits.
+    pub set_id: SetId,
 }
 
 /// What became of a file's set-id bits as its content was changed.
@@ -246,8 +255,8 @@ impl Filesystem {
         data: &[u8],
         kill_privileges: bool,
     ) -> Result<usize, FsError> {
-        self.write_at(context, object, Some(offset), data, kill_privileges)?;
-        Ok(data.len())
+        let (_, done) = self.write_at(context, object, Some(offset), data, kill_privileges)?;
+        Ok(done.bytes)
     }
 
     /// The same, and tells what became of the set-id bits. With an error they may have fallen.
@@ -257,19 +266,20 @@ impl Filesystem {
         object: u64,
         offset: u64,
         data: &[u8],
-    ) -> Result<SetId, FsError> {
+    ) -> Result<WriteDone, FsError> {
         Ok(self.write_at(context, object, Some(offset), data, false)?.1)
     }
 
-    /// Writes at the end of the file; returns the offset at which the data lies.
+    /// Writes at the end of the file; returns the offset at which the data lies, and how many bytes of it were written.
     pub fn append(
         &self,
         context: &Context,
         object: u64,
         data: &[u8],
         kill_privileges: bool,
-    ) -> Result<u64, FsError> {
-        Ok(self.write_at(context, object, None, data, kill_privileges)?.0)
+    ) -> Result<(u64, usize), FsError> {
+        let (offset, done) = self.write_at(context, object, None, data, kill_privileges)?;
+        Ok((offset, done.bytes))
     }
 
     fn write_at(
@@ -279,7 +289,7 @@ impl Filesystem {
         offset: Option<u64>,
         data: &[u8],
         kill_privileges: bool,
-    ) -> Result<(u64, SetId), FsError> {
+    ) -> Result<(u64, WriteDone), FsError> {
         let live = &self.live;
         live.writable()?;
         let object = live.object(object)?;
@@ -298,7 +308,7 @@ impl Filesystem {
             ..context.clone()
         };
         let mut set_id = SetId::Kept;
-        let offset = {
+        let (offset, bytes) = {
             let _inode = object.inode_lock.write();
             let offset = match offset {
                 Some(offset) if !file_flags::is_protected(flags) => offset,
@@ -310,15 +320,15 @@ impl Filesystem {
                 }
             };
             let now = live.now();
-            live.write_object(&object, offset, data, &mut |state| {
+            let written = live.write_object(&object, offset, data, &mut |state| {
                 if changed(state, now, context) == SetId::Fell {
                     set_id = SetId::Fell;
                 }
-            })?;
-            offset
+            });
+            (offset, some_written(written)?)
         };
         live.settle()?;
-        Ok((offset, set_id))
+        Ok((offset, WriteDone { bytes, set_id }))
     }
 
     /// fallocate.
@@ -344,7 +354,8 @@ impl Filesystem {
         live.load_xattrs(&object)?;
         match mode {
             AllocateMode::Punch => live.take_metadata_always(1, OfReserve::Removals)?,
-            _ => live.take_metadata(1)?,
+            // What it promises finds its room by itself.
+            _ => live.take_metadata_always(1, OfReserve::Changes)?,
         }
         let mut is_changed = false;
         {
@@ -359,19 +370,17 @@ impl Filesystem {
                 is_changed = true;
             };
             let keep_size = match mode {
-                AllocateMode::Reserve { keep_size } => {
-                    // Blocks are placed when they are written; what can be promised is that there is room now.
-                    live.take_room(length)?;
-                    live.rooms.give(length);
-                    live.rooms.trim();
+                AllocateMode::Reserve { keep_size } | AllocateMode::Zero { keep_size } => {
+                    let (first, last) = (offset / BLOCK_BYTES as u64, end.div_ceil(BLOCK_BYTES as u64));
+                    live.preallocate(&object, first, last, &mut |state| state.inode.changed = now)?;
                     keep_size
                 }
                 AllocateMode::Punch => true,
-                AllocateMode::Zero { keep_size } => keep_size,
             };
+            let stays_preallocated = mode != AllocateMode::Punch;
             if !matches!(mode, AllocateMode::Reserve { .. }) {
                 live.give_back(&object, offset, end, &mut |from, to| {
-                    live.punch_object(&object, from, to - from, &mut change)
+                    live.punch_object(&object, from, to - from, stays_preallocated, &mut change)
                 })?;
             }
             let grows = !keep_size && object.state.lock().inode.size < end;
@@ -554,6 +563,10 @@ impl Live for Filesystem {
         Live::unfrozen_metadata_bytes(&self.live)
     }
 
+    fn referenced_bytes(&self) -> u64 {
+        self.live.referenced_bytes()
+    }
+
     fn relayout(
         &self,
         fragments: &[Fragment],
@@ -685,8 +698,8 @@ impl Tree for Filesystem {
     fn statistics(&self) -> Result<FsStatistics, FsError> {
         let space = self.live.dataset.store().space();
         let counters = self.live.dataset.counters();
-        let used_bytes = counters.referenced_bytes();
         let usage = self.live.dataset.usage();
+        let used_bytes = self.live.referenced_bytes() + usage.preallocated_bytes();
         let available = usage.available_bytes(&space);
         let available_bytes = usage
             .quota_left_bytes()

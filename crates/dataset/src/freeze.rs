@@ -19,6 +19,7 @@ use crate::{
     live::LiveDataset,
     object::{Object, State, XattrChange},
     pages::Layer,
+    preallocation::Promised,
     room::Charge,
     state::{Accepts, Live, Paused, Relaid},
     write_ahead::{StoodStill, ahead_memory_bytes},
@@ -46,6 +47,8 @@ pub(crate) struct FrozenObject {
     pub(crate) entries: Vec<Change>,
     pub(crate) xattrs: Vec<XattrChange>,
     pub(crate) flow: Flow,
+    /// See [`State::preallocated_over`].
+    pub(crate) preallocated_over: bool,
 }
 
 /// Everything that was dirty at a freeze.
@@ -62,6 +65,10 @@ pub(crate) struct Frozen {
     pub(crate) dirty_bytes: u64,
     /// See [`LiveDataset::shared`]; let go when the live blocks count it.
     pub(crate) shared: Option<Charge>,
+    /// Content that the counters count until it is committed that it is gone, bytes.
+    pub(crate) let_go_bytes: u64,
+    /// See [`LiveDataset::promised`].
+    pub(crate) promised: Promised,
 }
 
 impl LiveDataset {
@@ -70,7 +77,7 @@ impl LiveDataset {
         let list = std::mem::take(&mut *self.dirty.lock());
         let (mut room_bytes, mut dirty_bytes) = self.freeze_metadata();
         let mut ahead_bytes = 0;
-        self.let_go.frozen();
+        let let_go_bytes = self.let_go.frozen();
         self.ahead.clear();
         let shared = self.shared.lock().take();
         let mut objects = Vec::with_capacity(list.len());
@@ -101,6 +108,7 @@ impl LiveDataset {
             let inode_dirty = std::mem::take(&mut state.inode_dirty) || data.is_some();
             let inode = state.inode.clone();
             let freed = state.freed;
+            let preallocated_over = std::mem::take(&mut state.preallocated_over);
             drop(state);
             objects.push(FrozenObject {
                 object,
@@ -111,9 +119,12 @@ impl LiveDataset {
                 entries: entries.unwrap_or_default(),
                 xattrs: xattrs.unwrap_or_default(),
                 flow,
+                preallocated_over,
             });
         }
         Frozen {
+            let_go_bytes,
+            promised: std::mem::take(&mut *self.promised.lock()),
             checkpoint,
             objects,
             riders: std::mem::take(&mut *self.riders.lock()),
@@ -209,6 +220,10 @@ impl Live for LiveDataset {
 
     fn unfrozen_metadata_bytes(&self) -> u64 {
         LiveDataset::unfrozen_metadata_bytes(self)
+    }
+
+    fn referenced_bytes(&self) -> u64 {
+        LiveDataset::referenced_bytes(self)
     }
 
     fn relayout(

@@ -7,7 +7,7 @@ use terrace_store::ChunkId;
 
 use crate::{
     Counters, DatasetRecord, EntryRecord, Facts, FileKind, HeldRecord, InodeRecord, Kind, OrphanRecord,
-    RegionRecord, Time, fuzzing, keys, sweep::Job,
+    Preallocated, PreallocatedTotals, RegionRecord, Time, fuzzing, keys, sweep::Job,
 };
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
@@ -29,7 +29,15 @@ fn inodes() {
     link.target = b"../somewhere/else".to_vec();
     let mut file = InodeRecord::new(FileKind::File, 0o640, 0, 0, Time::from_nanos(-5));
     (file.size, file.blocks, file.links, file.body, file.xattrs) = (123_456, 31, 2, 17, 3);
-    plain("inode", vec![link.encode(), file.encode()], fuzzing::inode);
+    let mut preallocated = file.clone();
+    let mut ranges = Preallocated::default().with(3, 700).0.with(1 << 30, 1 << 31).0;
+    (ranges.mapped_blocks, ranges.own_blocks, ranges.since) = (600, 500, 70_000);
+    preallocated.preallocated = Some(Box::new(ranges));
+    plain(
+        "inode",
+        vec![link.encode(), file.encode(), preallocated.encode()],
+        fuzzing::inode,
+    );
 }
 
 #[test]
@@ -87,7 +95,21 @@ fn datasets() {
         newest_checkpoint: 5000,
         ..Counters::default()
     };
-    plain("counters", vec![counters.encode()], fuzzing::counters);
+    let preallocated = Counters {
+        preallocated: PreallocatedTotals {
+            blocks: 300,
+            mapped_blocks: 200,
+            own_blocks: 100,
+            since: 7,
+        },
+        shared_blocks: Some(0),
+        ..counters
+    };
+    plain(
+        "counters",
+        vec![counters.encode(), preallocated.encode()],
+        fuzzing::counters,
+    );
     let facts = Facts {
         checkpoint: 500,
         next_dataset: 9,

@@ -20,6 +20,7 @@ use crate::{
     fragments::Fragment,
     layout::Cut,
     live::LiveDataset,
+    pieces::{compression_of, dedup_of},
     region::{CHUNK_BLOCKS, REGION_BLOCKS, RegionRecord},
     relayout::Anew,
     state::Relaid,
@@ -97,8 +98,12 @@ impl LiveDataset {
             }
             let seen = self.region(fragment.body, fragment.region)?;
             let cut = seen.record.as_ref().map(|record| cuttings(record, pieces));
-            if let Some(cut) = cut.filter(|cut| !cut.is_empty()) {
-                regions.push((fragment, seen, cut));
+            let plain = match &seen.record {
+                Some(record) => self.stored_plain(&fragment, record)?,
+                None => None,
+            };
+            if let (Some(cut), Some(plain)) = (cut.filter(|cut| !cut.is_empty()), plain) {
+                regions.push((fragment, seen, plain, cut));
             }
         }
         let content = self.content_of_blocks(regions.iter().flat_map(|(.., cut)| cut));
@@ -129,12 +134,12 @@ impl LiveDataset {
         let _room = store.reserve(contents.iter().map(|bytes| bytes.len() as u64).sum())?;
         let of_place = places.iter().zip(&contents);
         let chunks = of_place.map(|((at, cutting), bytes)| {
-            let (fragment, seen, _) = &regions[*at];
+            let (fragment, seen, plain, _) = &regions[*at];
             Piece {
                 content: bytes,
-                compression: settings.compression,
+                compression: compression_of(&settings, *plain),
                 trial: Trial::Untried,
-                dedup: settings.dedup,
+                dedup: dedup_of(&settings, *plain),
                 placement: Placement::Tier { tier, strict: true },
                 owner: Owner {
                     dataset: self.dataset.number(),
@@ -147,7 +152,7 @@ impl LiveDataset {
         });
         let written = store.write_chunks(&chunks.collect::<Vec<_>>())?;
         let mut anew = Vec::with_capacity(regions.len());
-        for (at, (fragment, seen, _)) in regions.iter().enumerate() {
+        for (at, (fragment, seen, ..)) in regions.iter().enumerate() {
             let of_region = places.iter().zip(&written).filter(|((of, _), _)| *of == at);
             let places: Vec<_> = of_region
                 .map(|((_, cutting), chunk)| (cutting.blocks.clone(), chunk.clone()))

@@ -4,6 +4,8 @@
 
 use terrace_codec::{DecodeError, Reader, Writer};
 
+use crate::preallocated::Preallocated;
+
 /// Longest target of a symbolic link, bytes.
 pub const TARGET_BYTES_MAX: usize = 4095;
 
@@ -135,6 +137,8 @@ pub struct InodeRecord {
     pub created: Time,
     /// Target of a symbolic link; empty otherwise.
     pub target: Vec<u8>,
+    /// Of a file with room set aside for it.
+    pub preallocated: Option<Box<Preallocated>>,
 }
 
 impl InodeRecord {
@@ -158,6 +162,7 @@ impl InodeRecord {
             changed: now,
             created: now,
             target: Vec::new(),
+            preallocated: None,
         }
     }
 
@@ -182,6 +187,9 @@ impl InodeRecord {
             time.encode(&mut writer);
         }
         writer.string(&self.target);
+        if let Some(preallocated) = &self.preallocated {
+            preallocated.encode(&mut writer);
+        }
         writer.into_bytes()
     }
 
@@ -193,7 +201,7 @@ impl InodeRecord {
         if mode & !0o7777 != 0 {
             return Err(DecodeError::Invalid("mode"));
         }
-        let record = Self {
+        let mut record = Self {
             kind,
             mode,
             uid: small(&mut reader, "uid")?,
@@ -211,7 +219,11 @@ impl InodeRecord {
             changed: Time::decode(&mut reader)?,
             created: Time::decode(&mut reader)?,
             target: reader.string(TARGET_BYTES_MAX, "target")?.to_vec(),
+            preallocated: None,
         };
+        if reader.remaining() > 0 {
+            record.preallocated = Some(Box::new(Preallocated::decode(&mut reader)?));
+        }
         reader.finish()?;
         Ok(record)
     }

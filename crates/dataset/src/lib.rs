@@ -51,6 +51,8 @@ mod pages;
 mod permission;
 mod pieces;
 mod placement;
+mod preallocated;
+mod preallocation;
 mod properties;
 mod properties_set;
 mod read_stream;
@@ -101,7 +103,7 @@ pub use entry::{EntryRecord, OrphanRecord};
 pub use environment::Environment;
 pub use error::{Fault, FsError};
 pub use file_flags::FileFlags;
-pub use filesystem::{AllocateMode, AttributeMode, Filesystem, RenameMode, SetId};
+pub use filesystem::{AllocateMode, AttributeMode, Filesystem, RenameMode, SetId, WriteDone};
 pub use fragments::{Fragment, FragmentRecord, Fragments, WHOLE_PART};
 pub use held::{Held, HeldRecord};
 pub use hot_pieces::HotPiece;
@@ -114,6 +116,8 @@ pub use placement::{
     ChunksOfRegion, RegionPlace, TierBytes, body_of_object, bytes_of_dataset, bytes_of_object,
     chunks_of_region,
 };
+pub use preallocated::{Preallocated, PreallocatedChange, PreallocatedTotals};
+pub use preallocation::Promised;
 pub use properties::{PropertyValue, Source, property_default, property_help, property_names, settings};
 pub use properties_set::{check_for_new_pool, check_readable};
 pub use region::{CHUNK_BLOCKS, REGION_BLOCKS, REGION_BYTES, RegionRecord, Run};

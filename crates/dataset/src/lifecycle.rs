@@ -294,6 +294,7 @@ impl Datasets {
             let dropped = node.slot.lock().handle.take();
             drop(dropped);
             node.state.usage().keep_reservation(0);
+            node.state.usage().forget_files();
         }
         if let Some((_, top)) = tree.first() {
             top.state.usage().move_below(None);

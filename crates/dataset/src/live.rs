@@ -26,6 +26,7 @@ use crate::{
     memory::{cache_share::CacheShare, metadata::Metadata, names::Names},
     object::{Object, State},
     pages::Buffers,
+    preallocation::Promised,
     region::{RegionRecord, Run},
     relayout::Relayouts,
     room::{Charge, Terms},
@@ -33,7 +34,7 @@ use crate::{
     settings::{Durability, Settings},
     shared_blocks::Shared,
     state::DatasetState,
-    versions::{Old, damaged, decode_region, split_value},
+    versions::{Old, damaged, decode_region, read_as_of, split_value},
     write_ahead::Ahead,
     write_through::Large,
 };
@@ -129,6 +130,8 @@ pub(crate) struct LiveDataset {
     pub(crate) ahead: Ahead,
     pub(crate) large: Large,
     pub(crate) relayouts: Relayouts,
+    /// What was preallocated since the last freeze. Added under the gate.
+    pub(crate) promised: Mutex<Promised>,
 }
 
 impl LiveDataset {
@@ -159,6 +162,7 @@ impl LiveDataset {
             ahead: Ahead::new(dataset.environment().ahead.clone()),
             large: Large::default(),
             relayouts: Relayouts::default(),
+            promised: Mutex::default(),
             dataset,
         }
     }
@@ -296,6 +300,16 @@ impl LiveDataset {
     /// Of the commit that comes first where much was let go of since the last one. `NoSpace` where that part of the reserve is used,
     /// and nothing can be brought back: below a snapshot nothing gets free, and what was there stays on record.
     pub(crate) fn take_metadata_always(&self, operations: u64, part: OfReserve) -> Result<(), FsError> {
+        self.take_metadata_to_remove(operations, part, &|| false)
+    }
+
+    /// The same; `is_young`: no past state has what is removed, so that its room is free when that is committed.
+    pub(crate) fn take_metadata_to_remove(
+        &self,
+        operations: u64,
+        part: OfReserve,
+        is_young: &dyn Fn() -> bool,
+    ) -> Result<(), FsError> {
         self.commit_let_go()?;
         let bytes = operations * METADATA_BYTES;
         let _admitted = self.admit_metadata_always(bytes)?;
@@ -310,7 +324,7 @@ impl LiveDataset {
                 .of_reserve_bytes
                 .store(0, Relaxed),
             false => {
-                self.spare_reserve(bytes, part)?;
+                self.spare_reserve(bytes, part, is_young)?;
                 self.rooms.force(bytes);
             }
         }
@@ -320,7 +334,7 @@ impl LiveDataset {
     }
 
     /// `NoSpace` when changes have used the reserve as far as `part` allows, and nothing brings it back.
-    fn spare_reserve(&self, bytes: u64, part: OfReserve) -> Result<(), FsError> {
+    fn spare_reserve(&self, bytes: u64, part: OfReserve, is_young: &dyn Fn() -> bool) -> Result<(), FsError> {
         let store = self.dataset.store();
         let left = part.eighths_left();
         if store.is_reserve_left(left) {
@@ -330,13 +344,18 @@ impl LiveDataset {
         let used = relief.of_reserve_bytes.fetch_add(bytes, Relaxed) + bytes;
         // What nothing older holds is free when it is committed, and the log is asked before that: of many one looks for room, so that
         // there is some for what brings it back.
-        let is_freed = part == OfReserve::Removals && self.dataset.held().read().is_empty();
+        let is_held = !self.dataset.held().read().is_empty();
+        let is_freed = part == OfReserve::Removals && (!is_held || is_young());
         if is_freed && used % LOOK_BYTES >= bytes {
             return Ok(());
         }
         // Of many changes one after the other not each looks again through the whole pool.
         if *self.reserve_missed.lock() != Some(store.newest()) {
-            self.commit()?;
+            // What is dirty may have lost its room with a device: no reason to refuse what gives some back.
+            match self.commit() {
+                Err(FsError::NoSpace) if part == OfReserve::Removals => {}
+                other => drop(other?),
+            }
             let mut is_left = Ok(false);
             let mut enough = || {
                 is_left = store.restore_reserve(left);
@@ -362,24 +381,28 @@ impl LiveDataset {
     /// Takes room for `bytes` of dirty data; with room gone, commits what is dirty (its room was an upper bound), tries once
     /// more, and then waits for what all datasets can give back. No gate, state or commit lock is held.
     pub(crate) fn take_room(&self, bytes: u64) -> Result<(), FsError> {
-        self.take_room_over(bytes, &mut || 0)
+        self.take_room_over(bytes, &mut || 0, &|| false)
     }
 
     /// The same for data that takes the place of blocks which are mapped already: `over_bytes` tells how many bytes of them,
-    /// once it matters.
+    /// once it matters, and `is_preallocated` whether room is set aside for all of it.
     pub(crate) fn take_room_over(
         &self,
         bytes: u64,
         over_bytes: &mut dyn FnMut() -> u64,
+        is_preallocated: &dyn Fn() -> bool,
     ) -> Result<(), FsError> {
         self.bring_back_in_time(bytes);
-        let result = self.rooms.take(&self.dataset, bytes);
+        let mut terms = Terms {
+            preallocated: self.dataset.usage().has_preallocated() && is_preallocated(),
+            ..Terms::default()
+        };
+        let result = self.rooms.take_on(&self.dataset, bytes, terms);
         if !matches!(result, Err(FsError::NoSpace | FsError::QuotaExceeded)) {
             return result;
         }
         self.commit()?;
-        let mut result = self.rooms.take(&self.dataset, bytes);
-        let mut terms = Terms::default();
+        let mut result = self.rooms.take_on(&self.dataset, bytes, terms);
         if result == Err(FsError::QuotaExceeded) {
             terms.over_bytes = over_bytes();
             result = self.rooms.take_on(&self.dataset, bytes, terms);
@@ -391,7 +414,8 @@ impl LiveDataset {
                 result != Err(FsError::NoSpace)
             });
         }
-        if result == Err(FsError::NoSpace) && self.dataset.usage().reservation_bytes() > 0 {
+        let is_promised = terms.preallocated || self.dataset.usage().reservation_bytes() > 0;
+        if result == Err(FsError::NoSpace) && is_promised {
             terms.at_last = true;
             result = self.rooms.take_on(&self.dataset, bytes, terms);
         }
@@ -426,6 +450,16 @@ impl LiveDataset {
             }
             other => other,
         }
+    }
+
+    /// Content as of now: what the counters say, with what was written and without what was let go of since, about, bytes. What is
+    /// written over counts until that is committed, though no quota is exceeded by it.
+    pub(crate) fn referenced_bytes(&self) -> u64 {
+        let counted = self.dataset.counters().referenced_bytes();
+        let written = self.rooms.charged_bytes() + self.shared.lock().as_ref().map_or(0, Charge::bytes);
+        let now = (counted + written).saturating_sub(self.let_go.content_bytes());
+        let quota = self.dataset.usage().quota_bytes();
+        quota.map_or(now, |quota| now.min(quota.max(counted)))
     }
 
     /// Room that is held although nothing is uncommitted, bytes: always none, or the pool would be found full too early.
@@ -506,6 +540,7 @@ impl LiveDataset {
             return;
         }
         state.freed = true;
+        self.let_go.add_uncounted(state.inode.blocks * BLOCK_BYTES as u64);
         if state.recorded_size <= FREED_AT_ONCE_BYTES {
             self.let_go.add_content(state.inode.blocks * BLOCK_BYTES as u64);
         }
@@ -523,6 +558,16 @@ impl LiveDataset {
             .environment()
             .heat
             .forget(self.dataset.number(), state.inode.body);
+    }
+
+    /// Whether no past state has this object: one that had it would be held by the newest as well.
+    pub(crate) fn is_young(&self, object: &Object) -> bool {
+        let Some(held) = self.dataset.held().read().newest_before(u64::MAX) else {
+            return true;
+        };
+        // A change since then leaves the record as it was before in the history.
+        let key = keys::inode(self.dataset.number(), object.number);
+        matches!(read_as_of(self.dataset.store().as_ref(), &key, held), Ok(None))
     }
 
     /// Keeps the object alive without a name.

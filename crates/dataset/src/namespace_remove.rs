@@ -36,7 +36,12 @@ impl LiveDataset {
         if name == b"." || name == b".." {
             return Err(FsError::IsDirectory);
         }
-        self.take_metadata_always(1, OfReserve::Removals)?;
+        let is_young = || {
+            let found = self.find(&directory, name).ok().flatten();
+            let victim = found.and_then(|target| self.object(target.object).ok());
+            victim.is_some_and(|victim| self.is_young(&victim))
+        };
+        self.take_metadata_to_remove(1, OfReserve::Removals, &is_young)?;
         let attributes = {
             let _names = directory.inode_lock.write();
             self.check(context, &directory, ACCESS_EXECUTE)?;

@@ -16,6 +16,7 @@ use crate::{
     inode::{FileKind, InodeRecord},
     memory::names::NameCount,
     pages::Layer,
+    preallocated::Preallocated,
     read_stream::ReadStream,
     versions::Old,
     visited::Visited,
@@ -72,6 +73,10 @@ pub(crate) struct State {
     pub(crate) orphan_recorded: bool,
     /// Memory was counted for what its last release will change.
     pub(crate) owes_release: bool,
+    /// What the committed inode has preallocated; in `inode` the ranges alone count.
+    pub(crate) recorded_preallocated: Option<Box<Preallocated>>,
+    /// Since the last freeze something was preallocated that was written before: none of it stands for that.
+    pub(crate) preallocated_over: bool,
     /// Content changed since the last freeze.
     pub(crate) data: Layer,
     /// Content frozen and not committed yet.
@@ -114,6 +119,16 @@ impl State {
             }
             _ => inode.blocks,
         };
+        let blocks = match &inode.preallocated {
+            Some(preallocated) => {
+                let recorded = self.recorded_preallocated.as_ref();
+                let mapped = recorded.map_or(0, |recorded| recorded.mapped_blocks);
+                let unmapped = preallocated.blocks().saturating_sub(mapped);
+                // Before it is committed it is not known what of a new range is mapped.
+                blocks.max(inode.blocks + unmapped).max(preallocated.blocks())
+            }
+            None => blocks,
+        };
         Attributes {
             object,
             kind: inode.kind,
@@ -145,6 +160,8 @@ impl Object {
     fn state(inode: InodeRecord, recorded: Old, names: &Arc<NameCount>) -> State {
         let fresh = recorded == Old::Absent;
         State {
+            recorded_preallocated: inode.preallocated.clone(),
+            preallocated_over: false,
             recorded_size: if fresh { 0 } else { inode.size },
             recorded_body: inode.body,
             opens: 0,

@@ -349,8 +349,8 @@ impl Layer {
             .is_some_and(|(_, end)| *end > block)
     }
 
-    /// Whether none of these blocks was written since the layer began.
-    pub(crate) fn is_untouched(&self, from: u64, to: u64) -> bool {
+    /// Whether some of these blocks are mapped to chunks.
+    pub(crate) fn maps(&self, from: u64, to: u64) -> bool {
         let blocks = u64::from(REGION_BLOCKS);
         let is_mapped = |(region, record): (&u64, &RegionRecord)| {
             let first = region * blocks;
@@ -358,7 +358,12 @@ impl Layer {
             record.range(from as u32, to as u32).next().is_some()
         };
         let mut mapped = self.mapped.range(from / blocks..to.div_ceil(blocks));
-        self.clean_blocks(from, to) == to - from && !mapped.any(is_mapped)
+        mapped.any(is_mapped)
+    }
+
+    /// Whether none of these blocks was written since the layer began.
+    pub(crate) fn is_untouched(&self, from: u64, to: u64) -> bool {
+        self.clean_blocks(from, to) == to - from && !self.maps(from, to)
     }
 
     /// How many of these blocks are not dirty yet.

@@ -8,7 +8,9 @@
 
 use std::{borrow::Cow, iter::Peekable};
 
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Flow, Owner, Piece, Placement, Store, Trial, Written};
+use terrace_store::{
+    BLOCK_BYTES, CHUNK_BYTES_MAX, Compression, Dedup, Flow, Owner, Piece, Placement, Store, Trial, Written,
+};
 
 use crate::{
     error::FsError,
@@ -141,6 +143,22 @@ impl<I: Iterator<Item = Run>> Iterator for Joined<I> {
     }
 }
 
+/// How content is compressed, unless it is to be stored in its full size.
+pub(crate) fn compression_of(settings: &Settings, plain: bool) -> Compression {
+    match plain {
+        true => Compression::Off,
+        false => settings.compression,
+    }
+}
+
+/// Whether it is deduplicated.
+pub(crate) fn dedup_of(settings: &Settings, plain: bool) -> Dedup {
+    match plain {
+        true => Dedup::Apart,
+        false => Dedup::of_setting(settings.dedup),
+    }
+}
+
 /// Content for one chunk, and where it belongs.
 pub(crate) struct Part<'a> {
     /// Not empty, not all zero.
@@ -153,6 +171,8 @@ pub(crate) struct Part<'a> {
     pub(crate) block: u64,
     /// What kind of write it comes from.
     pub(crate) flow: Flow,
+    /// It is stored in its full size, and shared with nobody.
+    pub(crate) plain: bool,
 }
 
 impl LiveDataset {
@@ -214,9 +234,9 @@ impl LiveDataset {
             .iter()
             .map(|part| Piece {
                 content: part.content,
-                compression: settings.compression,
+                compression: compression_of(settings, part.plain),
                 trial: part.trial,
-                dedup: settings.dedup,
+                dedup: dedup_of(settings, part.plain),
                 placement: match self.pinned_tier(part.object).or(settings.pin_tier) {
                     Some(tier) => Placement::Tier { tier, strict: false },
                     None => Placement::Landing(part.flow),

@@ -274,8 +274,11 @@ impl Datasets {
     fn check_quota(&self, name: &str, quota_bytes: Option<u64>) -> Result<(), DatasetError> {
         let Some(quota) = quota_bytes else { return Ok(()) };
         let tree = self.registry.read().tree(name);
+        // What files have preallocated is written whatever the quota, as what is used already stays.
+        let mut reserves = false;
         for (below, node) in tree {
             let reserved = node.state.usage().reservation_bytes();
+            reserves |= reserved > 0;
             if reserved > quota {
                 return Err(above_quota(&below, reserved, name, quota));
             }
@@ -285,7 +288,7 @@ impl Datasets {
         let taken = usage.taken_of_quotas_bytes();
         // More of it than now is welcome, though not enough.
         let is_less = usage.quota_bytes().is_none_or(|now| quota < now);
-        if is_less && usage.promised_bytes() > 0 && taken > quota {
+        if is_less && reserves && usage.promised_bytes() > 0 && taken > quota {
             return Err(DatasetError::PropertyRefused(format!(
                 "with what is reserved there, '{name}' takes {}, which would be above its quota, {}; give it at least \
                  that quota, or reserve less below it",

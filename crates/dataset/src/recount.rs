@@ -42,13 +42,19 @@ impl Recount {
 }
 
 impl Datasets {
-    /// The counters of a volume of which a checkpoint is held now.
+    /// The counters of a dataset of which a checkpoint is held now, if it has promises to keep.
     pub(crate) fn all_shared(&self, node: &Node) -> Option<Counters> {
-        let counters = node.state.counters();
-        node.state.kind().is_volume().then_some(Counters {
-            shared_blocks: Some(counters.live_blocks),
-            ..counters
-        })
+        let mut counters = node.state.counters();
+        let has_preallocated = counters.preallocated.blocks > 0;
+        if has_preallocated {
+            // Nothing that was written until now stands for what files have preallocated.
+            counters.preallocated.own_blocks = 0;
+            counters.preallocated.since = self.environment.store.next_chunk().0;
+        }
+        if node.state.kind().is_volume() {
+            counters.shared_blocks = Some(counters.live_blocks);
+        }
+        (has_preallocated || node.state.kind().is_volume()).then_some(counters)
     }
 
     /// The counters of a volume whose held checkpoint `gone` has left the set, if that was the newest, and the job that counts
@@ -166,7 +172,7 @@ impl Datasets {
     /// What a snapshot of these datasets has to set aside, by the first of them for which it has to.
     fn snapshot_needs(&self, nodes: &[Arc<Node>], with_dirty: bool) -> (u64, Option<Arc<Node>>) {
         let (mut bytes, mut first) = (0u64, None);
-        for node in nodes.iter().filter(|node| node.state.kind().is_volume()) {
+        for node in nodes.iter().filter(|node| node.has_promise()) {
             let dirty = || {
                 let borrowed = Borrowed::of(node);
                 let live = borrowed.as_ref().and_then(Borrowed::live);
@@ -184,6 +190,14 @@ impl Datasets {
 
     fn no_room_for(&self, node: &Node, snapshot: &str, wanted_bytes: u64) -> DatasetError {
         let volume = node.state.name();
+        if !node.state.kind().is_volume() {
+            return DatasetError::NoRoomForPreallocated {
+                snapshot: format!("{volume}@{snapshot}"),
+                dataset: volume.to_string(),
+                wanted_bytes,
+                available_bytes: self.environment.store.available_bytes(),
+            };
+        }
         DatasetError::NoRoomForSnapshot {
             snapshot: format!("{volume}@{snapshot}"),
             volume: volume.to_string(),
@@ -227,10 +241,10 @@ impl Datasets {
         Ok(())
     }
 
-    /// Whether retention may hold a checkpoint: of a volume only if there is room to write over what it holds, beside
+    /// Whether retention may hold a checkpoint: of a dataset with promises only if there is room to write over what it holds, beside
     /// the `taken` bytes that others need for theirs at the same moment.
     pub(crate) fn may_retain(&self, node: &Node, taken: &Cell<u64>) -> bool {
-        if !node.state.kind().is_volume() {
+        if !node.has_promise() {
             return true;
         }
         let needs = node.state.usage().snapshot_bytes(0);
@@ -238,12 +252,9 @@ impl Datasets {
         let may = needs == 0 || self.environment.store.available_bytes() >= all;
         if may {
             taken.set(all);
+            self.unretained.lock().remove(&node.state.number());
         } else {
-            tracing::warn!(
-                dataset = %node.state.name(),
-                bytes = needs,
-                "retention holds no checkpoint: what its reservation would have to set aside is more than is free"
-            );
+            self.unretained.lock().insert(node.state.number(), needs);
         }
         may
     }

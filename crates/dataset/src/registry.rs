@@ -104,6 +104,11 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// Whether room is promised to it, or to files in it.
+    pub(crate) fn has_promise(&self) -> bool {
+        self.state.kind().is_volume() || self.state.usage().has_promise()
+    }
+
     pub(crate) fn new(state: Arc<DatasetState>, record: DatasetRecord) -> Arc<Self> {
         Arc::new(Self {
             state,

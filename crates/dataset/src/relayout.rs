@@ -32,7 +32,7 @@ use crate::{
     fragments::Fragment,
     layout::{Cut, Layout},
     live::{CachedRegion, LiveDataset},
-    pieces::{Run, joined},
+    pieces::{Run, compression_of, dedup_of, joined},
     placement::body_of_object,
     region::{REGION_BLOCKS, REGION_BYTES, RegionRecord},
     state::{Accepts, Relaid},
@@ -203,6 +203,9 @@ impl LiveDataset {
         let Some(record) = &seen.record else {
             return Ok(None);
         };
+        let Some(plain) = self.stored_plain(fragment, record)? else {
+            return Ok(None);
+        };
         let (store, settings) = (self.dataset.store(), self.settings());
         let layouts = Layout::of(store.as_ref(), record, &settings, cut)?;
         let Some(layout) = layouts.iter().find(|layout| wanted(fragment, layout)) else {
@@ -246,9 +249,9 @@ impl LiveDataset {
                 let first = fragment.region * u64::from(REGION_BLOCKS) + u64::from(blocks.start);
                 let piece = Piece {
                     content: bytes,
-                    compression: settings.compression,
+                    compression: compression_of(&settings, plain),
                     trial: run.trial,
-                    dedup: settings.dedup,
+                    dedup: dedup_of(&settings, plain),
                     placement: Placement::Tier {
                         tier: layout.tier,
                         strict: cut != Cut::ForRoom,
@@ -404,7 +407,7 @@ impl LiveDataset {
             return Ok(None);
         }
         let (laid_out, used) = anew.laid_out(seen, old);
-        if laid_out == *old {
+        if laid_out == *old || !self.stays_own(&anew.fragment, old, &laid_out)? {
             return Ok(None);
         }
         // What is seen by a past state goes on being seen by it, wherever it lies.

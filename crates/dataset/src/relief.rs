@@ -117,7 +117,7 @@ impl Relief {
     /// Works until there is `enough`, or nothing more can be had.
     pub(crate) fn make_room(&self, asking: &DatasetState, bytes: u64, enough: &mut dyn FnMut() -> bool) {
         if let Some(datasets) = self.by.get().and_then(Weak::upgrade) {
-            let promised = asking.usage().reservation_bytes() > 0;
+            let promised = asking.usage().has_promise();
             datasets.make_room(promised.then_some(asking.number()), promised, bytes, enough);
         }
     }

@@ -6,20 +6,32 @@
 //!
 //! Invariants: a dataset's usage counts into every dataset above it; `Room` gives back exactly what it took; what is set aside
 //! for a dataset and what it has taken for dirty data are together never less than its reservation promises: what its commits
-//! and discards free is set aside for it again before anybody else can have it, even where it is not writable yet.
+//! and discards free is set aside for it again before anybody else can have it, even where it is not writable yet. What is set aside
+//! for preallocated ranges of its files ([`FileRoom`]) is for writes to these alone. Of those who take of one quota at a time none
+//! gets what another one has got already.
 
 use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
 };
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use terrace_store::{BLOCK_BYTES, Reservation, Store, StoreError};
 
-use crate::{dataset_error::DatasetError, error::FsError};
+use crate::{
+    dataset_error::DatasetError,
+    error::FsError,
+    preallocated::PreallocatedTotals,
+    preallocation::{FileRoom, Promised},
+    room::working_room::OfFiles,
+};
+
+mod working_room;
+
+pub(crate) use working_room::WorkingRoom;
 
 const UNLIMITED: u64 = u64::MAX;
 /// Working room beside a reservation, as a part of it.
@@ -37,6 +49,8 @@ pub(crate) struct Terms {
     pub(crate) over_bytes: u64,
     /// All else was tried.
     pub(crate) at_last: bool,
+    /// It is for preallocated blocks: quotas count these already, and room is set aside for them.
+    pub(crate) preallocated: bool,
 }
 
 /// What a dataset and those below it use, against its quota; its own reservation.
@@ -61,8 +75,9 @@ pub struct Usage {
     reservation_bytes: AtomicU64,
     working_bytes: AtomicU64,
     set_aside: Mutex<SetAside>,
-    /// Working room of all datasets of the pool.
-    common: Arc<AtomicU64>,
+    /// Something is set aside for preallocated ranges.
+    has_files: AtomicBool,
+    common: Arc<WorkingRoom>,
     above: RwLock<Option<Arc<Usage>>>,
 }
 
@@ -73,10 +88,17 @@ struct SetAside {
     working_bytes: u64,
     /// Of its reservation, what quotas do not count yet, bytes.
     promised_bytes: u64,
+    files: FileRoom,
+    /// What `common` knows of these.
+    of_files: OfFiles,
 }
 
 impl Usage {
-    pub(crate) fn new(store: Arc<dyn Store>, common: Arc<AtomicU64>, above: Option<Arc<Usage>>) -> Arc<Self> {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        common: Arc<WorkingRoom>,
+        above: Option<Arc<Usage>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             store,
             live_blocks: AtomicI64::new(0),
@@ -93,7 +115,10 @@ impl Usage {
                 room: Reservation::none(),
                 working_bytes: 0,
                 promised_bytes: 0,
+                files: FileRoom::default(),
+                of_files: OfFiles::default(),
             }),
+            has_files: AtomicBool::new(false),
             common,
             above: RwLock::new(above),
         })
@@ -109,44 +134,74 @@ impl Usage {
         self.set_aside.lock().room.bytes()
     }
 
-    /// What is set aside and does not stand in its way: its own, and the working room of others.
-    fn no_hindrance_bytes(&self) -> u64 {
-        let set_aside = self.set_aside.lock();
-        if self.reservation_bytes.load(Ordering::Relaxed) == 0 {
-            return set_aside.room.bytes();
+    /// Whether anything was promised to it, or to files in it.
+    pub(crate) fn has_promise(&self) -> bool {
+        self.reservation_bytes.load(Ordering::Relaxed) > 0 || self.has_files.load(Ordering::Relaxed)
+    }
+
+    /// Whether files in it have preallocated ranges.
+    pub(crate) fn has_preallocated(&self) -> bool {
+        self.has_files.load(Ordering::Relaxed)
+    }
+
+    /// What is set aside for it beside what is for preallocated ranges alone, bytes.
+    fn set_aside_for_all(&self, set_aside: &SetAside) -> u64 {
+        match self.reservation_bytes.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => set_aside
+                .room
+                .bytes()
+                .saturating_sub(set_aside.files.lacking_bytes()),
         }
-        let others = self
-            .common
-            .load(Ordering::Relaxed)
-            .saturating_sub(set_aside.working_bytes);
-        set_aside.room.bytes() + others
+    }
+
+    /// What is set aside and does not stand in the way of a write: what is its own, and the working room of others.
+    fn no_hindrance_bytes(&self, is_preallocated: bool) -> u64 {
+        let set_aside = self.set_aside.lock();
+        let own = match is_preallocated {
+            true => set_aside.room.bytes(),
+            false => self.set_aside_for_all(&set_aside),
+        };
+        match own == 0 && !is_preallocated {
+            true => 0,
+            false => {
+                own + self
+                    .common
+                    .working_bytes()
+                    .saturating_sub(set_aside.working_bytes)
+            }
+        }
     }
 
     /// What it can still get of the store's room, less its working room, bytes.
     pub fn available_bytes(&self, space: &terrace_store::Space) -> u64 {
-        let own = self.set_aside_bytes();
+        let own = self.set_aside_for_all(&self.set_aside.lock());
         let working = self.working_bytes.load(Ordering::Relaxed).min(own);
         space.available_beside(own).saturating_sub(working)
     }
 
     /// Working room that it shares, bytes.
     pub(crate) fn working_bytes(&self) -> u64 {
-        self.working_bytes.load(Ordering::Relaxed)
+        let files = match self.has_files.load(Ordering::Relaxed) {
+            true => self.common.working_bytes_of_files(),
+            false => 0,
+        };
+        self.working_bytes.load(Ordering::Relaxed).max(files)
     }
 
     /// Whether less than half of the working room that it shares is left of the store's room.
     pub(crate) fn is_short_of_working_room(&self) -> bool {
-        if self.reservation_bytes() == 0 || self.store.available_bytes() > 0 {
+        if !self.has_promise() || self.store.available_bytes() > 0 {
             return false;
         }
         let space = self.store.space();
-        let half = self.working_bytes.load(Ordering::Relaxed) / 2;
+        let half = self.working_bytes() / 2;
         space.room_bytes.saturating_add(half) < space.set_aside_bytes
     }
 
     /// Lets the store bring garbage back until half of the working room is there; whether it is.
     pub(crate) fn brings_working_room_back(&self) -> bool {
-        let half = self.working_bytes.load(Ordering::Relaxed) / 2;
+        let half = self.working_bytes() / 2;
         // Beside what is set aside but for that half.
         self.store.reserve_beside(1, &|| 1 + half).is_ok()
     }
@@ -158,7 +213,13 @@ impl Usage {
 
     /// Room that the quotas here and above leave, bytes; `None` without a quota.
     pub fn quota_left_bytes(&self) -> Option<u64> {
-        self.quota_left_beside(self.set_aside.lock().promised_bytes)
+        let own = {
+            let set_aside = self.set_aside.lock();
+            set_aside
+                .promised_bytes
+                .saturating_sub(set_aside.files.unmapped_bytes())
+        };
+        self.quota_left_beside(own)
     }
 
     /// The same for somebody to whom `own_bytes` of it are promised.
@@ -245,8 +306,10 @@ impl Usage {
 
     /// What a reservation of so many bytes would take of the pool beyond what is set aside now.
     pub(crate) fn more_for(&self, bytes: u64) -> u64 {
-        let want = self.wanted(bytes, working_bytes_of(&self.store, bytes));
-        want.saturating_sub(self.set_aside_bytes())
+        let working = working_bytes_of(&self.store, bytes);
+        let set_aside = self.set_aside.lock();
+        let want = self.wanted(bytes, working, &set_aside.files);
+        want.saturating_sub(set_aside.room.bytes())
     }
 
     /// The reservation is so much, as was promised before: nobody else gets room until it is there. Whether it is.
@@ -264,12 +327,16 @@ impl Usage {
     pub(crate) fn snapshot_bytes(&self, more_bytes: u64) -> u64 {
         let reserved = self.reservation_bytes.load(Ordering::Relaxed);
         let own = blocks_to_bytes_of(self.own_blocks.load(Ordering::Relaxed)) + more_bytes;
-        reserved.min(own)
+        let files = match self.has_files.load(Ordering::Relaxed) {
+            true => self.set_aside.lock().files.snapshot_bytes(more_bytes),
+            false => 0,
+        };
+        reserved.min(own).max(files)
     }
 
-    fn wanted(&self, reservation_bytes: u64, working_bytes: u64) -> u64 {
+    fn wanted(&self, reservation_bytes: u64, working_bytes: u64, files: &FileRoom) -> u64 {
         if reservation_bytes == 0 {
-            return 0;
+            return files.lacking_bytes();
         }
         let own = blocks_to_bytes_of(self.own_blocks.load(Ordering::Relaxed));
         let taking = self.taking_bytes.load(Ordering::Relaxed);
@@ -277,26 +344,29 @@ impl Usage {
             .own_pending_bytes
             .load(Ordering::Relaxed)
             .saturating_sub(taking);
-        (reservation_bytes.saturating_sub(own) + working_bytes).saturating_sub(pending)
+        let reserved = (reservation_bytes.saturating_sub(own) + working_bytes).saturating_sub(pending);
+        // What was preallocated is used up when it is committed.
+        reserved.max(files.lacking_bytes())
     }
 
-    fn wanted_now(&self) -> u64 {
+    fn wanted_now(&self, files: &FileRoom) -> u64 {
         self.wanted(
             self.reservation_bytes.load(Ordering::Relaxed),
             self.working_bytes.load(Ordering::Relaxed),
+            files,
         )
     }
 
     /// Sets aside what was given back, before anybody else can have it.
     fn follow(&self) {
-        if self.reservation_bytes.load(Ordering::Relaxed) > 0 {
+        if self.has_promise() {
             let mut set_aside = self.set_aside.lock();
             self.grow(&mut set_aside);
         }
     }
 
     fn grow(&self, set_aside: &mut SetAside) {
-        let (have, want) = (set_aside.room.bytes(), self.wanted_now());
+        let (have, want) = (set_aside.room.bytes(), self.wanted_now(&set_aside.files));
         if want > have {
             set_aside.room.join(self.store.reserve_always(want - have));
         }
@@ -305,20 +375,25 @@ impl Usage {
             .load(Ordering::Relaxed)
             .min(set_aside.room.bytes());
         let counted = std::mem::replace(&mut set_aside.working_bytes, working);
-        self.common.fetch_add(working, Ordering::Relaxed);
-        self.common.fetch_sub(counted, Ordering::Relaxed);
+        self.common.change_working(counted, working);
+        let promised = self.promised_of(&set_aside.files);
+        let before = std::mem::replace(&mut set_aside.promised_bytes, promised);
+        self.change_promised(before, promised);
+    }
+
+    /// Of a reservation and preallocated ranges, what quotas do not count yet, bytes.
+    fn promised_of(&self, files: &FileRoom) -> u64 {
         let reserved = self.reservation_bytes.load(Ordering::Relaxed);
         let live = blocks_to_bytes(self.own_live_blocks.load(Ordering::Relaxed));
         let pending = self.own_pending_bytes.load(Ordering::Relaxed);
-        let promised = reserved.saturating_sub(live.saturating_add(pending));
-        let before = std::mem::replace(&mut set_aside.promised_bytes, promised);
-        self.change_promised(before, promised);
+        let rest = reserved.saturating_sub(live.saturating_add(pending));
+        rest.max(files.unmapped_bytes())
     }
 
     /// More stands for the reservation than before without anything being written, as a snapshot is gone: what was set aside for that
     /// is anybody's again. The commit lock of the dataset is held: within a commit what stands for it counts twice for a moment.
     pub(crate) fn give_back(&self) {
-        if self.reservation_bytes.load(Ordering::Relaxed) > 0 {
+        if self.has_promise() || self.set_aside_bytes() > 0 {
             self.adjust();
         }
     }
@@ -344,16 +419,101 @@ impl Usage {
 
     fn adjust(&self) {
         let mut set_aside = self.set_aside.lock();
-        let want = self.wanted_now();
+        let want = self.wanted_now(&set_aside.files);
         set_aside.room.shrink_to(want);
         self.grow(&mut set_aside);
+    }
+
+    /// Sets room aside for what a file preallocates, or has none.
+    ///
+    /// # Errors
+    /// `NoSpace` and `QuotaExceeded`: nothing was set aside.
+    pub(crate) fn promise(&self, more: Promised) -> Result<(), FsError> {
+        let missing = {
+            let set_aside = self.set_aside.lock();
+            let files = set_aside.files.with(more);
+            self.wanted_now(&files).saturating_sub(set_aside.room.bytes())
+        };
+        let of = |bytes| match bytes {
+            0 => Ok(Reservation::none()),
+            bytes => self.store.reserve(bytes),
+        };
+        let room = of(missing)?;
+        // Held until it is set aside in `common`.
+        let _to_work_in = of(self
+            .common
+            .lacking_for_files(&self.store, blocks_to_bytes_of(more.blocks)))?;
+        let _counting = self.count_quotas();
+        let mut set_aside = self.set_aside.lock();
+        let files = set_aside.files.with(more);
+        let (before, promised) = (set_aside.promised_bytes, self.promised_of(&files));
+        let left = self.quota_left_beside(before);
+        if promised > before && left.is_some_and(|left| left < promised) {
+            return Err(FsError::QuotaExceeded);
+        }
+        set_aside.room.join(room);
+        self.set_files(&mut set_aside, files);
+        Ok(())
+    }
+
+    /// What was promised last is not to be.
+    pub(crate) fn take_promise_back(&self, what: Promised) {
+        let totals = self.set_aside.lock().files.totals();
+        self.files_are(totals, what);
+        self.give_back();
+    }
+
+    /// The files of the dataset have preallocated so much, as of a commit; what was `counted` with it was promised before.
+    pub(crate) fn files_are(&self, totals: PreallocatedTotals, counted: Promised) {
+        let mut set_aside = self.set_aside.lock();
+        let mut files = set_aside.files;
+        if files.become_those(totals, counted) {
+            self.set_files(&mut set_aside, files);
+        }
+    }
+
+    fn set_files(&self, set_aside: &mut SetAside, files: FileRoom) {
+        set_aside.files = files;
+        self.has_files.store(!files.is_none(), Ordering::Relaxed);
+        self.common
+            .files_are(&self.store, &mut set_aside.of_files, files.bytes());
+        self.grow(set_aside);
+    }
+
+    /// What files have preallocated and not written, bytes.
+    pub fn preallocated_bytes(&self) -> u64 {
+        match self.has_files.load(Ordering::Relaxed) {
+            true => self.set_aside.lock().files.unmapped_bytes(),
+            false => 0,
+        }
+    }
+
+    /// The dataset is gone, and with it what its files had preallocated.
+    pub(crate) fn forget_files(&self) {
+        let mut set_aside = self.set_aside.lock();
+        self.set_files(&mut set_aside, FileRoom::default());
+        drop(set_aside);
+        self.adjust();
+    }
+
+    /// Until what is returned is dropped nobody else takes of what a quota leaves; nothing where there is none.
+    fn count_quotas(&self) -> Option<MutexGuard<'_, ()>> {
+        self.has_quota().then(|| self.common.count_quotas())
+    }
+
+    fn has_quota(&self) -> bool {
+        let is_above = || self.above.read().as_ref().is_some_and(|above| above.has_quota());
+        self.quota_bytes.load(Ordering::Relaxed) != UNLIMITED || is_above()
     }
 
     /// Room for `bytes` of dirty data.
     pub(crate) fn reserve(usage: &Arc<Self>, bytes: u64, terms: Terms) -> Result<Room, FsError> {
         let _taking = Taking::of(usage, bytes);
-        let charge = Charge::take_over(usage, bytes, terms.over_bytes)?;
-        let own = || usage.no_hindrance_bytes();
+        let charge = match terms.preallocated {
+            true => Charge::of(usage, bytes),
+            false => Charge::take_over(usage, bytes, terms.over_bytes)?,
+        };
+        let own = || usage.no_hindrance_bytes(terms.preallocated);
         let reservation = match terms.at_last {
             true => usage.store.reserve_promised(bytes, &own),
             false => usage.store.reserve_beside(bytes, &own),
@@ -405,7 +565,7 @@ impl<'a> Taking<'a> {
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
         self.usage.taking_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        if self.usage.reservation_bytes.load(Ordering::Relaxed) > 0 {
+        if self.usage.has_promise() {
             self.usage.adjust();
         }
     }
@@ -442,7 +602,7 @@ fn blocks_to_bytes(blocks: i64) -> u64 {
     blocks_to_bytes_of(blocks.max(0) as u64)
 }
 
-fn blocks_to_bytes_of(blocks: u64) -> u64 {
+pub(crate) fn blocks_to_bytes_of(blocks: u64) -> u64 {
     blocks.saturating_mul(BLOCK_BYTES as u64)
 }
 
@@ -468,18 +628,29 @@ impl Charge {
     /// The same for what takes the place of `over_bytes` that count already.
     fn take_over(usage: &Arc<Usage>, bytes: u64, over_bytes: u64) -> Result<Self, FsError> {
         let new = bytes.saturating_sub(over_bytes);
+        let _counting = usage.count_quotas().filter(|_| new > 0);
         if new > 0 && usage.quota_left_bytes().is_some_and(|left| left < new) {
             return Err(FsError::QuotaExceeded);
         }
+        Ok(Self::of(usage, bytes))
+    }
+
+    /// Whatever quotas leave.
+    fn of(usage: &Arc<Usage>, bytes: u64) -> Self {
         usage.add_pending(bytes);
-        Ok(Self {
+        Self {
             usage: usage.clone(),
             bytes,
-        })
+        }
     }
 }
 
 impl Charge {
+    /// How much it counts.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Joins `other`, of the same dataset, to this one.
     pub(crate) fn join(&mut self, mut other: Self) {
         self.bytes += std::mem::take(&mut other.bytes);
@@ -547,3 +718,6 @@ impl Room {
         self.charge.bytes += std::mem::take(&mut other.charge.bytes);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -119,6 +119,14 @@ impl RoomPool {
             .map_or(0, |room| room.held_bytes().saturating_sub(free))
     }
 
+    /// What dirty data has taken, bytes.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        let held = self.held.lock();
+        let free = self.free.load(Relaxed);
+        let charged = held.as_ref().map_or(0, Room::charged_bytes) as i64;
+        (charged - free).max(0) as u64
+    }
+
     /// Gives all free room back to the store.
     pub(crate) fn trim(&self) {
         let mut held = self.held.lock();

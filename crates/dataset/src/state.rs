@@ -26,6 +26,7 @@ use crate::{
     hot_pieces::HotPiece,
     keys,
     layout::{Cut, Layout},
+    preallocation::Promised,
     room::{Room, Terms, Usage},
     settings::Settings,
     versions::VersionedBatch,
@@ -52,6 +53,9 @@ pub trait Live: Send + Sync {
 
     /// Of changes of metadata that no commit has begun with, bytes of memory.
     fn unfrozen_metadata_bytes(&self) -> u64;
+
+    /// Content as of now, also what is not committed yet, about, bytes.
+    fn referenced_bytes(&self) -> u64;
 
     /// Lays the content of regions (each but once) out anew: of what `wanted` accepts of each about `most_bytes`. No lock is
     /// held.
@@ -300,9 +304,11 @@ impl DatasetState {
             )));
         }
         if batch.is_empty() && !batch.changes_counters() {
+            self.usage
+                .files_are(self.counters().preallocated, batch.promised());
             return Ok(self.store().newest());
         }
-        let checkpoint = batch.checkpoint();
+        let (checkpoint, promised) = (batch.checkpoint(), batch.promised());
         let (mut batch, change) = batch.finish()?;
         let mut counters = *self.counters.lock();
         counters.apply(change, checkpoint);
@@ -310,6 +316,7 @@ impl DatasetState {
         batch.put(keys::counters(self.number), counters.encode());
         let sequence = self.store().commit(batch)?;
         self.usage.add_live_blocks(change.live_blocks);
+        self.usage.files_are(counters.preallocated, promised);
         self.set_counters(counters);
         Ok(sequence)
     }
@@ -328,6 +335,7 @@ impl DatasetState {
             let record = held.get(recount.held);
             record.map_or(u64::MAX, |record| record.referenced_bytes / BLOCK_BYTES as u64)
         });
+        self.usage.files_are(counters.preallocated, Promised::default());
         let shared = recounting.or(counters.shared_blocks).unwrap_or(0);
         self.usage
             .set_own_blocks(counters.live_blocks.saturating_sub(shared));

@@ -20,6 +20,8 @@ use crate::{
     entry::{EntryRecord, OrphanRecord},
     inode::InodeRecord,
     keys,
+    preallocated::{Preallocated, PreallocatedChange},
+    preallocation::Promised,
     region::{RegionRecord, Run},
 };
 
@@ -78,6 +80,9 @@ pub struct VersionedBatch {
     history_blocks: i64,
     shared_blocks: i64,
     objects: i64,
+    preallocated: PreallocatedChange,
+    /// What was promised since the last commit, and this one counts.
+    promised: Promised,
 }
 
 /// Replaced records that are looked up together.
@@ -102,6 +107,8 @@ impl VersionedBatch {
             history_blocks: 0,
             shared_blocks: 0,
             objects: 0,
+            preallocated: PreallocatedChange::default(),
+            promised: Promised::default(),
         }
     }
 
@@ -260,6 +267,25 @@ impl VersionedBatch {
         self.shared_blocks += change;
     }
 
+    /// Counts what a file had preallocated, and has now; `newest_snapshot`: the first chunk that no snapshot has.
+    pub(crate) fn count_preallocated(
+        &mut self,
+        was: Option<&Preallocated>,
+        now: Option<&Preallocated>,
+        newest_snapshot: u64,
+    ) {
+        self.preallocated.add(was, now, newest_snapshot);
+    }
+
+    /// This was promised before it, and is counted with it.
+    pub(crate) fn count_promised(&mut self, promised: Promised) {
+        self.promised = promised;
+    }
+
+    pub(crate) fn promised(&self) -> Promised {
+        self.promised
+    }
+
     /// The newest held checkpoint below that of this batch.
     pub(crate) fn newest_held(&self) -> Option<u64> {
         self.newest_held
@@ -277,7 +303,7 @@ impl VersionedBatch {
 
     /// Whether only counters change.
     pub(crate) fn changes_counters(&self) -> bool {
-        self.objects != 0 || self.shared_blocks != 0
+        self.objects != 0 || self.shared_blocks != 0 || self.preallocated != PreallocatedChange::default()
     }
 
     /// About how many bytes it takes in the log.
@@ -299,6 +325,7 @@ impl VersionedBatch {
             history_blocks: self.history_blocks,
             shared_blocks: self.shared_blocks,
             objects: self.objects,
+            preallocated: self.preallocated,
         };
         Ok((self.batch, change))
     }
@@ -401,6 +428,8 @@ pub struct CounterChange {
     pub shared_blocks: i64,
     /// Objects.
     pub objects: i64,
+    /// What files have preallocated.
+    pub preallocated: PreallocatedChange,
 }
 
 /// The live region record, decoded; `None` if the region is all holes.

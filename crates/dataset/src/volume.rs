@@ -167,7 +167,7 @@ impl Volume {
                     self.live
                         .put_through(&self.object, offset, data, through, after)?;
                 }
-                None => self.live.write_object(&self.object, offset, data, after)?,
+                None => self.live.write_object(&self.object, offset, data, after).1?,
             }
         }
         self.live.settle()
@@ -179,7 +179,7 @@ impl Volume {
         self.within(offset, length)?;
         let now = self.live.now();
         self.live
-            .punch_object(&self.object, offset, length, &mut |state| {
+            .punch_object(&self.object, offset, length, false, &mut |state| {
                 state.inode.modified = now
             })
     }
@@ -284,6 +284,10 @@ impl Live for Volume {
 
     fn unfrozen_metadata_bytes(&self) -> u64 {
         Live::unfrozen_metadata_bytes(&self.live)
+    }
+
+    fn referenced_bytes(&self) -> u64 {
+        self.live.referenced_bytes()
     }
 
     fn relayout(

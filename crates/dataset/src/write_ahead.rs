@@ -136,6 +136,8 @@ struct Candidate {
     number: u64,
     content: Buffer,
     flow: Flow,
+    /// Room is set aside for some of it.
+    plain: bool,
 }
 
 impl LiveDataset {
@@ -210,6 +212,7 @@ impl LiveDataset {
                         object: candidate.object.number,
                         block,
                         flow: candidate.flow,
+                        plain: candidate.plain,
                     });
                 }
                 places.push((at, block, run.count, run.zero));
@@ -249,12 +252,16 @@ impl LiveDataset {
             let within = (number + 1) * SLOT_BYTES <= state.inode.size;
             if let Some(content) = content.filter(|_| within && !state.freed) {
                 let flow = flow(&state);
+                let first = number * SLOT_BLOCKS;
+                let preallocated = state.inode.preallocated.as_ref();
+                let plain = preallocated.is_some_and(|all| all.intersects(first, first + SLOT_BLOCKS));
                 drop(state);
                 candidates.push(Candidate {
                     object,
                     number,
                     content,
                     flow,
+                    plain,
                 });
             }
         }

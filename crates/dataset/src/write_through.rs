@@ -127,7 +127,7 @@ impl LiveDataset {
             false => terrace_store::Flow::Random,
         };
         let mut over = || self.mapped_bytes(object, first, last);
-        self.take_room_over(data.len() as u64, &mut over)?;
+        self.take_room_over(data.len() as u64, &mut over, &|| false)?;
         let mut through = Through {
             live: self,
             room_bytes: data.len() as u64,
@@ -152,6 +152,7 @@ impl LiveDataset {
                     object: object.number,
                     block,
                     flow,
+                    plain: false,
                 });
             }
             through.stored.push((block, run.count, None));

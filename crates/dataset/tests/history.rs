@@ -18,7 +18,8 @@ use terrace_dataset::{
 };
 use terrace_device::ManualClock;
 use terrace_store::{
-    Batch, Compression, MemoryStore, Owner, Piece, Placement, Sequence, Store, StoreError, Trial, Written,
+    Batch, Compression, Dedup, MemoryStore, Owner, Piece, Placement, Sequence, Store, StoreError, Trial,
+    Written,
 };
 
 const NAMES: u8 = 8;
@@ -141,7 +142,7 @@ impl World {
             content: &bytes,
             compression: Compression::Off,
             trial: Trial::Untried,
-            dedup: true,
+            dedup: Dedup::On,
             placement: Placement::Landing(Default::default()),
             owner: Owner::default(),
             privileged: false,

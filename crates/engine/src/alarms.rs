@@ -8,6 +8,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use terrace_device::format_size;
 use terrace_pool::{DeviceState, SegmentId};
 
 use crate::{Engine, journal::rfc3339};
@@ -21,6 +22,8 @@ pub(crate) struct Alarms {
     silent: Mutex<BTreeMap<u16, String>>,
     /// Segments of metadata of which a part cannot be read.
     pub(crate) unreadable: Mutex<BTreeSet<Vec<SegmentId>>>,
+    /// Datasets of which retention can hold no checkpoint.
+    unretained: Mutex<BTreeSet<String>>,
     /// That nothing is written any more.
     stopped: AtomicBool,
 }
@@ -66,6 +69,34 @@ impl Engine {
         }
         drop(told);
         events.iter().for_each(|text| self.event("device", text));
+    }
+
+    /// Tells of datasets of which retention held no checkpoint for want of room, and of those where it does again.
+    pub(crate) fn tell_unretained(&self) {
+        let lacking = self.datasets().without_room_to_retain();
+        let mut told = self.alarms.unretained.lock();
+        if lacking.is_empty() && told.is_empty() {
+            return;
+        }
+        let mut events = Vec::new();
+        told.retain(|name| {
+            let lacks = lacking.iter().any(|(lacking, _)| lacking == name);
+            if !lacks {
+                events.push(format!("retention holds past states of '{name}' again"));
+            }
+            lacks
+        });
+        for (name, bytes) in lacking {
+            if told.insert(name.clone()) {
+                events.push(format!(
+                    "retention holds no past state of '{name}': {} would have to be set aside so that what is reserved or preallocated in \
+                     it can still be written over; delete something, destroy snapshots, or add a device with 'terrace pool add'",
+                    format_size(bytes)
+                ));
+            }
+        }
+        drop(told);
+        events.iter().for_each(|text| self.event("retention", text));
     }
 
     /// Tells that an error ended all writing. The store takes no record of it any more: it is told as long as the pool is open.

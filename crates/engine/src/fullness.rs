@@ -36,7 +36,7 @@ pub(crate) fn fullness(space: &Space, pool: &str, retained: &str) -> (&'static s
     let aside = space.set_aside_bytes.min(space.room_bytes);
     if aside > left {
         words.push_str(&format!(
-            "; {} is set aside, for reservations and what is being written ('terrace get -r reservation {pool}')",
+            "; {} is set aside, for reservations, preallocated files and what is being written ('terrace get -r reservation {pool}')",
             format_size(aside)
         ));
     }

@@ -520,3 +520,25 @@ fn a_filesystem_shows_as_used_what_it_holds_whatever_the_pool_keeps_beside_it() 
         assert_eq!(used(), (8 * MIB, 8 * MIB), "{tiers:?}");
     }
 }
+
+/// The reservation goes with the volume: the quota that counts it is that of the new parent.
+#[test]
+fn rename_carries_a_reservation_below_another_parent() {
+    let mut rig = Rig::new(&[192 * MIB]);
+    for name in ["tank/a", "tank/b"] {
+        rig.filesystem(name);
+        rig.engine.datasets().set(name, "quota", "40M").unwrap();
+    }
+    let volume = rig.thick("tank/a/v", 24 * MIB);
+    drop(volume);
+    rig.engine.datasets().rename("tank/a/v", "tank/b/v").unwrap();
+    let filled = |rig: &mut Rig, name: &str| {
+        let filesystem = rig.engine.datasets().filesystem(name).unwrap();
+        rig.fill(&filesystem, "filler") / MIB
+    };
+    assert!((39..=40).contains(&filled(&mut rig, "tank/a")));
+    assert!((15..=16).contains(&filled(&mut rig, "tank/b")));
+    let mut volume = Modelled::new(rig.engine.datasets().volume("tank/b/v").unwrap());
+    volume.write_all(&mut rig.random);
+    volume.verify();
+}

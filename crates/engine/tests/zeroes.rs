@@ -50,3 +50,35 @@ fn zeroes_are_taken_on_a_full_pool_and_give_room_back() {
     let volume = rig.engine.datasets().volume("tank/v").unwrap();
     assert_eq!(volume.write(512 * MIB, &zeroes), Err(FsError::NoSpace));
 }
+
+/// A whole write of zeroes that finds no room is made a hole; one that has anything else in it is not, and is refused as it is.
+#[test]
+fn mixed_write_that_finds_no_room_is_refused_and_changes_nothing() {
+    let mut rig = Rig::new(&[128 * MIB]);
+    let new = NewDataset {
+        volume_bytes: Some(512 * MIB),
+        sparse: true,
+        properties: vec![("compression".into(), "off".into())],
+        ..NewDataset::default()
+    };
+    rig.engine.datasets().create("tank/v", &new).unwrap();
+    let mut volume = Modelled::new(rig.engine.datasets().volume("tank/v").unwrap());
+    let mut at = 0;
+    for length in [MIB / 4, 4096] {
+        while volume.write(&mut rig.random, at, length).is_ok() {
+            at += length;
+        }
+    }
+    // Nobody made room, or took some, in between.
+    for data_at in [0, 3, 7] {
+        let mut mixed = vec![0; 8 * 4096];
+        mixed[data_at * 4096..][..4096].fill(7);
+        let refused = volume.volume.write(at + MIB, &mixed);
+        assert_eq!(refused, Err(FsError::NoSpace), "data in block {data_at}");
+        let refused = volume.volume.write(MIB + 4096, &mixed);
+        assert_eq!(refused, Err(FsError::NoSpace), "data in block {data_at}");
+    }
+    volume.verify();
+    volume.volume.flush().unwrap();
+    volume.verify();
+}

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::AtomicU64};
 
 use terrace_dataset::{
     AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FileFlags, FileKind, Filesystem,
-    FsError, RenameMode, SetAttributes, SetId, Tree,
+    FsError, RenameMode, SetAttributes, Tree, WriteDone,
 };
 
 /// A filesystem that can be changed. The kernel has checked permissions before any of this is called
@@ -86,8 +86,9 @@ pub trait Files: Tree {
         false
     }
 
-    /// Writes all of `data`; for a caller without CAP_FSETID set-id bits fall, and with an error they may have.
-    fn write(&self, context: &Context, object: u64, offset: u64, data: &[u8]) -> Result<SetId, FsError>;
+    /// Writes `data`, or where only its beginning has room that; for a caller without CAP_FSETID set-id bits fall, and with an error
+    /// they may have.
+    fn write(&self, context: &Context, object: u64, offset: u64, data: &[u8]) -> Result<WriteDone, FsError>;
 
     /// fallocate.
     fn allocate(
@@ -217,7 +218,7 @@ impl Files for Filesystem {
         self.set_attributes(context, object, change)
     }
 
-    fn write(&self, context: &Context, object: u64, offset: u64, data: &[u8]) -> Result<SetId, FsError> {
+    fn write(&self, context: &Context, object: u64, offset: u64, data: &[u8]) -> Result<WriteDone, FsError> {
         self.write_stripping(context, object, offset, data)
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use terrace_dataset::{
     AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FIRST_COOKIE, FileKind, FsError,
-    FsStatistics, RenameMode, SeekTarget, SetAttributes, SetId, Time, Tree, View, Volume,
+    FsStatistics, RenameMode, SeekTarget, SetAttributes, SetId, Time, Tree, View, Volume, WriteDone,
 };
 
 use crate::files::Files;
@@ -238,7 +238,7 @@ impl Files for VolumeFile {
         Ok(attributes)
     }
 
-    fn write(&self, _: &Context, object: u64, offset: u64, data: &[u8]) -> Result<SetId, FsError> {
+    fn write(&self, _: &Context, object: u64, offset: u64, data: &[u8]) -> Result<WriteDone, FsError> {
         Self::check(object)?;
         let volume = self.volume()?;
         let end = offset.checked_add(data.len() as u64).ok_or(FsError::FileTooBig)?;
@@ -246,7 +246,10 @@ impl Files for VolumeFile {
             return Err(FsError::NoSpace);
         }
         volume.write(offset, data).map_err(of_a_device)?;
-        Ok(SetId::Kept)
+        Ok(WriteDone {
+            bytes: data.len(),
+            set_id: SetId::Kept,
+        })
     }
 
     fn write_at_once(&self, object: u64, offset: u64, data: &[u8]) -> bool {

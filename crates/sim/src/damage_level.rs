@@ -12,7 +12,7 @@ use std::{
 };
 
 use terrace_chunk::{ChunkStore, ScrubCursor, Step};
-use terrace_store::{ChunkId, Compression, Flow, Owner, Piece, Placement, Store, Trial};
+use terrace_store::{ChunkId, Compression, Dedup, Flow, Owner, Piece, Placement, Store, Trial};
 
 use crate::{
     content::Content,
@@ -323,7 +323,7 @@ fn restore(run: &Run, store: &ChunkStore, lost: &BTreeSet<ChunkId>) -> Check {
             content: &content,
             compression: Compression::Lz4,
             trial: Trial::Untried,
-            dedup: true,
+            dedup: Dedup::On,
             placement: Placement::Landing(Flow::Random),
             owner: Owner::default(),
             privileged: false,

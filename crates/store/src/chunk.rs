@@ -113,6 +113,27 @@ pub enum Trial {
     Vain,
 }
 
+/// Whether equal content is stored once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Dedup {
+    /// An equal chunk is used instead where there is one.
+    On,
+    /// It is stored anew; whoever writes equal content later may use it.
+    Off,
+    /// It is stored anew, and nobody else is led to it: what it takes is free when its owner writes over it.
+    Apart,
+}
+
+impl Dedup {
+    /// As the property `dedup` says.
+    pub fn of_setting(on: bool) -> Self {
+        match on {
+            true => Self::On,
+            false => Self::Off,
+        }
+    }
+}
+
 /// Data to be stored as one chunk: 1 to [`CHUNK_BYTES_MAX`] bytes, not all zero (holes are the caller's matter).
 #[derive(Debug, Clone, Copy)]
 pub struct Piece<'a> {
@@ -122,8 +143,8 @@ pub struct Piece<'a> {
     pub compression: Compression,
     /// What is known of whether that pays.
     pub trial: Trial,
-    /// Whether an equal chunk may be used instead.
-    pub dedup: bool,
+    /// Whether an equal chunk may be used instead, and it for others.
+    pub dedup: Dedup,
     /// Where it should lie.
     pub placement: Placement,
     /// For whom.

@@ -22,8 +22,8 @@ mod space;
 pub use batch::Batch;
 pub use begun::BegunPart;
 pub use chunk::{
-    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkFill, ChunkId, ChunkInfo, ChunkPart, Compression, Flow, Owner, Piece,
-    Placement, RewriteOutcome, Trial, Written,
+    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkFill, ChunkId, ChunkInfo, ChunkPart, Compression, Dedup, Flow, Owner,
+    Piece, Placement, RewriteOutcome, Trial, Written,
 };
 pub use error::StoreError;
 pub use memory::MemoryStore;
@@ -154,6 +154,16 @@ pub trait Store: Send + Sync {
 
     /// The sequence of the newest committed batch.
     fn newest(&self) -> Sequence;
+
+    /// The number that no chunk has which was made until now: those of chunks made later are not below it.
+    fn next_chunk(&self) -> ChunkId {
+        ChunkId(u64::MAX)
+    }
+
+    /// Whether the pool's format version has preallocated ranges.
+    fn has_preallocation(&self) -> bool {
+        true
+    }
 
     /// Sets room aside for `bytes` of data that will be written; `NoSpace` when the pool could not hold them.
     /// Dropping the reservation gives the room back. This is how ENOSPC reaches the writer and not the flusher.

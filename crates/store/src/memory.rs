@@ -14,7 +14,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::{
-    Batch, CHUNK_BYTES_MAX, ChunkId, ChunkInfo, Compression, FIRST_USER_TABLE, KEY_BYTES_MAX, Piece,
+    Batch, CHUNK_BYTES_MAX, ChunkId, ChunkInfo, Compression, Dedup, FIRST_USER_TABLE, KEY_BYTES_MAX, Piece,
     Placement, Reservation, RewriteOutcome, Sequence, Space, Store, StoreError, TierUsage, Trial,
     VALUE_BYTES_MAX, Written,
 };
@@ -133,7 +133,11 @@ impl Store for MemoryStore {
             }
             let hash = *blake3::hash(piece.content).as_bytes();
             let pin = Arc::new(());
-            let known = state.by_hash.get(&hash).copied().filter(|_| piece.dedup);
+            let known = state
+                .by_hash
+                .get(&hash)
+                .copied()
+                .filter(|_| piece.dedup == Dedup::On);
             if let Some(id) = known
                 && let Some(chunk) = state.chunks.get_mut(&id)
             {
@@ -161,7 +165,9 @@ impl Store for MemoryStore {
                 pin: Arc::downgrade(&pin),
             };
             state.chunks.insert(id, chunk);
-            state.by_hash.insert(hash, id);
+            if piece.dedup != Dedup::Apart {
+                state.by_hash.insert(hash, id);
+            }
             written.push(Written::new(id, false, pin));
         }
         Ok(written)
@@ -229,6 +235,10 @@ impl Store for MemoryStore {
 
     fn flush(&self, _sequence: Sequence) -> Result<(), StoreError> {
         Ok(())
+    }
+
+    fn next_chunk(&self) -> ChunkId {
+        ChunkId(self.state.lock().next_chunk)
     }
 
     fn newest(&self) -> Sequence {

@@ -364,8 +364,12 @@ impl Writer<'_> {
         let context = Context::root();
         let mut offset = 0;
         while let Some(frame) = exchange.receive_content()? {
-            self.filesystem.write(&context, object, offset, &frame, false)?;
-            offset += frame.len() as u64;
+            let mut rest = &frame[..];
+            while !rest.is_empty() {
+                let written = self.filesystem.write(&context, object, offset, rest, false)?;
+                offset += written as u64;
+                rest = &rest[written..];
+            }
         }
         self.copied.bytes += offset;
         Ok(())

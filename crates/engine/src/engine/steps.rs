@@ -157,6 +157,7 @@ impl Engine {
         }
         self.tell_failing();
         self.tell_silent();
+        self.tell_unretained();
         self.tell_stopped();
         self.tell_unreadable();
         if let Err(error) = self.take_back_out_of_step() {

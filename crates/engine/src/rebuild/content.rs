@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use terrace_chunk::{ChunkStore, Salvaged, Step};
 use terrace_dataset::RegionRecord;
-use terrace_store::{Batch, ChunkId, Compression, Flow, Owner, Piece, Placement, Store, Trial};
+use terrace_store::{Batch, ChunkId, Compression, Dedup, Flow, Owner, Piece, Placement, Store, Trial};
 
 use super::Progress;
 use crate::EngineError;
@@ -114,7 +114,7 @@ impl<'a> Content<'a> {
                         content: &waiting.2,
                         compression,
                         trial: Trial::Untried,
-                        dedup: true,
+                        dedup: Dedup::On,
                         placement: Placement::Landing(Flow::Sequential),
                         owner: piece(waiting).0,
                         privileged: false,

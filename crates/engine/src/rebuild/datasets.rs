@@ -116,6 +116,7 @@ pub(super) fn run<'a>(
             newest_checkpoint: known.checkpoint,
             // Counted when the pool is opened.
             shared_blocks: None,
+            ..Counters::default()
         };
         let mut batch = Batch::new();
         batch.put(keys::counters(known.number), counters.encode());

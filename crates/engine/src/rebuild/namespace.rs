@@ -411,6 +411,8 @@ impl Pass<'_, '_> {
         inode.kind = object.kind;
         inode.blocks = body.mapped - body.lost;
         inode.xattrs = object.attributes;
+        // Whether the new pool has room for it nobody asked.
+        inode.preallocated = None;
         match object.kind {
             FileKind::Directory => {
                 inode.size = object.entries;

@@ -13,7 +13,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use terrace_dataset::{
     AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FileKind, FsError, FsStatistics,
-    RenameMode, SeekTarget, SetAttributes, SetId, SetTime, Time, Tree,
+    RenameMode, SeekTarget, SetAttributes, SetId, SetTime, Time, Tree, WriteDone,
 };
 use terrace_fuse::Files;
 
@@ -449,7 +449,7 @@ impl Files for Memory {
         may && self.write(&Context::root(), object, offset, data).is_ok()
     }
 
-    fn write(&self, context: &Context, object: u64, offset: u64, data: &[u8]) -> Result<SetId, FsError> {
+    fn write(&self, context: &Context, object: u64, offset: u64, data: &[u8]) -> Result<WriteDone, FsError> {
         if self.gated && data.first() == Some(&HELD) {
             let mut gate = GATE.lock();
             gate.waiting += 1;
@@ -467,11 +467,14 @@ impl Files for Memory {
         attributes.size = object.content.len() as u64;
         attributes.blocks512 = attributes.size.div_ceil(4096) * 8;
         attributes.modified = now();
-        if context.strips_set_id() && attributes.mode & 0o6000 != 0 {
+        let falls = context.strips_set_id() && attributes.mode & 0o6000 != 0;
+        if falls {
             attributes.mode &= !0o6000;
-            return Ok(SetId::Fell);
         }
-        Ok(SetId::Kept)
+        Ok(WriteDone {
+            bytes: data.len(),
+            set_id: if falls { SetId::Fell } else { SetId::Kept },
+        })
     }
 
     fn allocate(

@@ -36,7 +36,7 @@ impl Run {
                 continue;
             }
             let object = *self.aside.pick(&files);
-            let used = tree.file(object).map_or(0, |file| file.block_numbers().len()) as u64;
+            let used = tree.file(object).map_or(0, |file| file.taken_blocks()) as u64;
             match handle.attributes(object) {
                 Ok(attributes) => ensure!(
                     attributes.blocks512 == used * 8,
@@ -83,8 +83,9 @@ impl Run {
         let kept = self.filesystems.iter().any(|one| one.promise == Promise::Ram)
             || self.volumes.iter().any(|one| one.promise == Promise::Ram);
         let engine = self.engine()?;
-        let volumes = self.volumes.iter();
-        let states = volumes.filter_map(|volume| engine.datasets().state(&volume.name).ok());
+        let volumes = self.volumes.iter().map(|volume| &volume.name);
+        let names = self.filesystems.iter().map(|one| &one.name).chain(volumes);
+        let states = names.filter_map(|name| engine.datasets().state(name).ok());
         let promised: u64 = states.map(|state| state.usage().set_aside_bytes()).sum();
         for volume in self.volumes.iter().filter(|one| one.promise != Promise::Ram) {
             let Ok(state) = engine.datasets().state(&volume.name) else {
@@ -98,7 +99,7 @@ impl Run {
                 volume.name
             );
         }
-        let promised = promised + engine.leaving_room_bytes();
+        let promised = promised + engine.leaving_room_bytes() + engine.datasets().working_bytes_of_files();
         let reserved = engine.chunks().reserved_bytes().abs_diff(promised);
         ensure!(
             kept || reserved == 0 || !self.rig.machine.is_powered(),

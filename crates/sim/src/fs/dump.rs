@@ -82,7 +82,11 @@ pub fn dump(tree: &dyn Tree, page: usize, piece: usize) -> Result<TreeModel, FsE
             }
             FileKind::SymbolicLink => Body::Symlink(tree.read_link(object)?),
             FileKind::CharacterDevice if attributes.device == 0 => Body::Whiteout,
-            _ => Body::File(file(tree, object, attributes.size, piece)?),
+            _ => {
+                let mut data = file(tree, object, attributes.size, piece)?;
+                data.shows_taken(attributes.blocks512 / 8);
+                Body::File(data)
+            }
         };
         let mut extended = BTreeMap::new();
         for name in tree.extended_attributes(object)? {

@@ -77,6 +77,7 @@ impl Run {
         }
         self.beside_the_filler(index, &name)?;
         self.write_the_reserved()?;
+        self.write_the_preallocated(index)?;
         if self.filesystems[index]
             .history
             .newest()
@@ -126,7 +127,7 @@ impl Run {
         if self.aside.chance(1, 2) && size_of(self) > 2 * region {
             self.call(index, "punch a block out of the filler", |fs, tree| {
                 let result = fs.allocate(&Context::root(), object, AllocateMode::Punch, region, 4096);
-                Done::of(result, tree.zero(object, region, 4096, false), vec![object])
+                Done::of(result, tree.punch(object, region, 4096), vec![object])
             })?;
             if size_of(self) > region {
                 self.seek_for(index, object, 0, SeekTarget::Hole, true)?;

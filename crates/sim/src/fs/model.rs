@@ -4,7 +4,10 @@
 //! the whole history since the last fsync can be kept and a recovered state looked up in it. Rules are those of POSIX
 //! for user 0; where two errors are possible at once, only that there is one is compared.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use terrace_dataset::FileFlags;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -21,6 +24,10 @@ pub const UNKNOWN_OBJECT: u64 = u64::MAX;
 #[derive(Clone, Default)]
 pub struct BlocksModel {
     blocks: BTreeMap<u64, Arc<[u8; BLOCK]>>,
+    /// Blocks for which room is set aside; no content.
+    preallocated: Arc<BTreeSet<u64>>,
+    /// Blocks that a dump says the file takes; in a model none.
+    shown_taken: Option<u64>,
     /// Bytes.
     pub size: u64,
     /// Sum over the blocks of a hash of each with its number: equal content has equal sums.
@@ -99,10 +106,42 @@ impl BlocksModel {
 
     /// Changes the size; what was behind a smaller one is gone for good.
     pub fn resize(&mut self, size: u64) {
+        if size <= self.size {
+            self.release(size, u64::MAX);
+        }
         if size < self.size {
             self.zero(size, self.size - size);
         }
         self.size = size;
+    }
+
+    /// Sets room aside for the blocks of a range.
+    pub fn preallocate(&mut self, offset: u64, length: u64) {
+        let blocks = offset / BLOCK as u64..(offset + length).div_ceil(BLOCK as u64);
+        Arc::make_mut(&mut self.preallocated).extend(blocks);
+    }
+
+    /// Gives the room of the whole blocks in a range back.
+    pub fn release(&mut self, offset: u64, length: u64) {
+        if self.preallocated.is_empty() {
+            return;
+        }
+        let (first, end) = (
+            offset.div_ceil(BLOCK as u64),
+            offset.saturating_add(length) / BLOCK as u64,
+        );
+        Arc::make_mut(&mut self.preallocated).retain(|block| *block < first || *block >= end);
+    }
+
+    /// Whether a write there must find room.
+    pub fn is_promised(&self, offset: u64, length: u64) -> bool {
+        let mut blocks = offset / BLOCK as u64..(offset + length).div_ceil(BLOCK as u64);
+        length > 0 && blocks.all(|block| self.preallocated.contains(&block))
+    }
+
+    /// Blocks for which room is set aside.
+    pub fn promised(&self) -> &BTreeSet<u64> {
+        &self.preallocated
     }
 
     /// Reads; short at the end.
@@ -122,6 +161,17 @@ impl BlocksModel {
             }
         }
         bytes
+    }
+
+    /// Blocks that hold something, or for which room is set aside.
+    pub fn taken_blocks(&self) -> usize {
+        let promised = self.preallocated.iter();
+        self.blocks.len() + promised.filter(|block| !self.blocks.contains_key(block)).count()
+    }
+
+    /// Of a dump: the file says that it takes so many blocks.
+    pub fn shows_taken(&mut self, blocks: u64) {
+        self.shown_taken = Some(blocks);
     }
 
     /// Blocks that hold something.
@@ -285,6 +335,30 @@ impl TreeModel {
             self.nodes.entry(*object).or_insert_with(|| node.clone());
         }
         self
+    }
+
+    /// Room is set aside as in another state: who looks sees only how many blocks a file takes.
+    pub fn with_promises_of(mut self, other: &Self) -> Self {
+        for object in other.promised_files() {
+            let Ok(promised) = other.file(object).map(|file| file.preallocated.clone()) else {
+                continue;
+            };
+            if let Ok(file) = self.file_mut(object) {
+                file.preallocated = promised;
+            }
+        }
+        self
+    }
+
+    /// Whether each file takes as many blocks as a dump shows.
+    pub fn takes(&self, dump: &Self) -> bool {
+        self.named()
+            .all(|(object, node)| match (&node.body, dump.file(object)) {
+                (Body::File(file), Ok(shown)) => shown
+                    .shown_taken
+                    .is_none_or(|shown| shown == file.taken_blocks() as u64),
+                _ => true,
+            })
     }
 
     /// A node.
@@ -602,11 +676,38 @@ impl TreeModel {
         Ok(())
     }
 
-    /// Grows a file's size to at least this.
-    pub fn reserve(&mut self, object: u64, end: u64) -> Result<(), Refused> {
+    /// Sets room aside for a range of a file; with `grow` the size grows to its end.
+    pub fn preallocate(&mut self, object: u64, offset: u64, length: u64, grow: bool) -> Result<(), Refused> {
         let file = self.file_mut(object)?;
-        file.size = file.size.max(end);
+        file.preallocate(offset, length);
+        if grow {
+            file.size = file.size.max(offset + length);
+        }
         Ok(())
+    }
+
+    /// Makes a range of a file read as zero, and gives its room back.
+    pub fn punch(&mut self, object: u64, offset: u64, length: u64) -> Result<(), Refused> {
+        let file = self.file_mut(object)?;
+        file.zero(offset, length);
+        file.release(offset, length);
+        Ok(())
+    }
+
+    /// Blocks of all files for which room is set aside.
+    pub fn promised_blocks(&self) -> usize {
+        let bodies = self.nodes.values().map(|node| &node.body);
+        let files = bodies.filter_map(|body| match body {
+            Body::File(data) => Some(data.promised().len()),
+            _ => None,
+        });
+        files.sum()
+    }
+
+    /// Files for which room is set aside.
+    pub fn promised_files(&self) -> Vec<u64> {
+        let has_some = |node: &Node| matches!(&node.body, Body::File(data) if !data.promised().is_empty());
+        self.objects(has_some)
     }
 
     /// Every file, directory and link that has a name, for the workload to pick from.

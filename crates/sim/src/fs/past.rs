@@ -514,8 +514,11 @@ impl Run {
     ) -> Check {
         let listed = self.listed(&self.filesystems[index])?;
         let after = self.now_seconds();
+        let lacking = self.engine()?.datasets().without_room_to_retain();
         let filesystem = &mut self.filesystems[index];
         let name = filesystem.name.clone();
+        let lacks_room = lacking.iter().any(|(lacking, _)| *lacking == name)
+            && !filesystem.history.newest().tree.promised_files().is_empty();
         let mut all: Vec<(u64, i64)> = filesystem
             .retained
             .iter()
@@ -552,7 +555,7 @@ impl Run {
             ensure!(
                 closed.is_none_or(|closed| {
                     let holds_one = numbers.iter().any(|number| closed.contains(number));
-                    rules.is_empty() || !filesystem.changed || holds_one
+                    rules.is_empty() || !filesystem.changed || holds_one || lacks_room
                 }),
                 "{name} changed, and none of the checkpoints {closed:?} is held"
             );

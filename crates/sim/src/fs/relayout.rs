@@ -83,7 +83,7 @@ impl Change {
     ) -> (Result<(), Refused>, Vec<u64>) {
         match self {
             Self::Write(offset, data) => (tree.write(object, *offset, data), vec![object]),
-            Self::Punch(offset, length) => (tree.zero(object, *offset, *length, false), vec![object]),
+            Self::Punch(offset, length) => (tree.punch(object, *offset, *length), vec![object]),
             Self::Share(offset, target, length) => {
                 let data = copied(tree, object, (*offset, *length), made);
                 (tree.write(*target, *offset, &data), vec![object, *target])

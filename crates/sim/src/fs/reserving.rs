@@ -1,5 +1,5 @@
-//! Room that is set aside for a volume, in some of the runs: what others do, and how full the pool is, is no reason to refuse it a
-//! write.
+//! Room that is set aside for a volume, in some of the runs, and for ranges of files: what others do, and how full the pool is, is no
+//! reason to refuse a write there.
 //!
 //! What must hold: setting it aside is refused with figures or holds from then on, over restarts, snapshots, other sizes and whatever is done
 //! to the devices; a write to the volume finds room while nothing fails, and no disk is away that leaves less than was promised.
@@ -78,6 +78,21 @@ impl Run {
         violation!(
             "a volume for which room is reserved found none: of {} bytes of room {} are set aside, of its reservation (all and \
              set aside) {promised:?}, {} bytes are to be freed",
+            space.room_bytes,
+            space.set_aside_bytes,
+            space.pending_free_bytes
+        )
+    }
+
+    /// A write to a file failed like that, for all of which room is set aside.
+    pub(crate) fn check_preallocated(&self, words: &str, error: &FsError) -> Check {
+        let excused = self.storm || self.hurt || self.reserving.is_short || !self.rig.machine.is_powered();
+        if *error != FsError::NoSpace || excused {
+            return Ok(());
+        }
+        let space = self.engine()?.store().space();
+        violation!(
+            "{words}: refused, and room was set aside for it: of {} bytes of room {} are set aside, {} are to be freed",
             space.room_bytes,
             space.set_aside_bytes,
             space.pending_free_bytes

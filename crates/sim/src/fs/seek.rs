@@ -56,7 +56,7 @@ impl Run {
             return self.after_error("commit", &error);
         }
         if exact {
-            let used = file.block_numbers().len() as u64;
+            let used = file.taken_blocks() as u64;
             match handle.attributes(object) {
                 Ok(attributes) => ensure!(
                     attributes.blocks512 == used * 8,

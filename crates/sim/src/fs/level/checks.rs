@@ -107,7 +107,7 @@ impl Run {
             let undone = filesystem
                 .history
                 .recovered(
-                    |state| state.is(&shown),
+                    |state| state.is(&shown) && state.tree.takes(&shown),
                     |state| state.tree.without_unnamed().difference(&shown),
                 )
                 .map_err(|violation| Violation(format!("{name}: {violation}")))?;
@@ -115,7 +115,7 @@ impl Run {
             let exact = shown.clone();
             filesystem.history.amend(|state| {
                 *state = TreeState {
-                    tree: exact,
+                    tree: exact.with_promises_of(&state.tree),
                     exact: true,
                 }
             });

@@ -10,7 +10,7 @@ use crate::{
     ensure,
     fs::dump::{dump, stamps},
     fs::level::{Consequence, Run},
-    fs::model::{Refused, TreeModel},
+    fs::model::{Body, Refused, TreeModel},
     fs::state::{Promise, TreeState},
     outcome::Check,
     trace, violation,
@@ -91,10 +91,18 @@ impl Run {
                     ensure!(model.is_err(), "{words} failed: {error}");
                     return Ok(());
                 }
+                if done.promised && error != FsError::QuotaExceeded {
+                    self.check_preallocated(words, &error)?;
+                }
                 if error == FsError::QuotaExceeded {
+                    ensure!(
+                        !done.promised,
+                        "{words}: refused by a quota, which counts it already"
+                    );
                     // What was deleted counts until the deletion is committed, and what it frees is freed.
                     let states = self.filesystems[index].history.states();
-                    let used = states.map(|state| state.tree.used_blocks() as u64 * 4096).max();
+                    let counted = |tree: &TreeModel| (tree.used_blocks() + tree.promised_blocks()) as u64;
+                    let used = states.map(|state| counted(&state.tree) * 4096).max();
                     let used = used.unwrap_or(0);
                     let quota = self.filesystems[index].quota_bytes;
                     let freeing = self.engine()?.datasets().sweep_pending();
@@ -106,7 +114,13 @@ impl Run {
                 }
                 // With durability=sync a deletion is refused when what came before it cannot be made durable.
                 let sync = self.filesystems[index].promise == Promise::Sync;
-                if error == FsError::NoSpace && done.frees && !sync {
+                // Below a past state nothing gets free, and what was there stays on record: that goes as long as there is something of
+                // the reserve, which a device that was lost takes with it. What destroys snapshots works still.
+                let name = &self.filesystems[index].name;
+                let state = self.engine()?.datasets().state(name);
+                let is_held = state.is_ok_and(|state| !state.held().read().is_empty());
+                let lost = self.storm || self.hurt || self.absence.pulled().is_some();
+                if error == FsError::NoSpace && done.frees && !sync && !(is_held && lost) {
                     violation!("{words} was refused on a full pool");
                 }
                 match self.judge(words, &error)? {
@@ -140,9 +154,9 @@ impl Run {
             Err(error) => return self.after_error("reading everything", &error),
         };
         let state = TreeState { tree, exact: false };
-        if state.is(&shown) {
+        if state.is(&shown) && state.tree.takes(&shown) {
             self.filesystems[index].history.push(TreeState {
-                tree: shown.with_unnamed_of(&state.tree),
+                tree: shown.with_unnamed_of(&state.tree).with_promises_of(&state.tree),
                 exact: true,
             });
         }
@@ -167,6 +181,13 @@ fn observe(tree: &mut TreeModel, object: u64, attributes: &Attributes, earliest:
         ensure!(
             now == before || within(now),
             "the {name} time of object {object} is {now:?}, before {before:?}"
+        );
+    }
+    if let Body::File(data) = &node.body {
+        let (blocks, promised) = (attributes.blocks512 / 8, data.promised().len() as u64);
+        ensure!(
+            blocks >= promised,
+            "object {object} has {blocks} blocks, and room for {promised} was set aside"
         );
     }
     ensure!(
@@ -222,6 +243,8 @@ pub(crate) struct Done {
     on_the_way: Vec<TreeModel>,
     /// It must work on a full pool.
     frees: bool,
+    /// Room is set aside for it.
+    promised: bool,
     wrong: Option<String>,
 }
 
@@ -234,6 +257,7 @@ impl Done {
             stamped: Vec::new(),
             on_the_way: Vec::new(),
             frees: false,
+            promised: false,
             wrong: None,
         }
     }
@@ -247,6 +271,12 @@ impl Done {
     /// Whether it must work on a full pool.
     pub(super) fn freeing(mut self, frees: bool) -> Self {
         self.frees = frees;
+        self
+    }
+
+    /// Whether room is set aside for all that it writes.
+    pub(super) fn promised(mut self, promised: bool) -> Self {
+        self.promised = promised;
         self
     }
 
@@ -265,6 +295,7 @@ impl Done {
             stamped: Vec::new(),
             on_the_way: Vec::new(),
             frees: false,
+            promised: false,
             wrong: Some(words),
         }
     }

@@ -69,8 +69,9 @@ impl Run {
             let words = format!("append {} bytes to {object}", data.len());
             return self.call(index, &words, |fs, tree| {
                 let result = fs.append(&Context::root(), object, &data, false);
-                let model = tree.write(object, size, &data);
-                if let Ok(at) = result
+                let written = result.as_ref().map_or(data.len(), |(_, written)| *written);
+                let model = tree.write(object, size, &data[..written]);
+                if let Ok((at, _)) = result
                     && at != size
                 {
                     return Done::wrong(format!("appended at {at}, not {size}"));
@@ -79,17 +80,54 @@ impl Run {
             });
         }
         let words = format!("write {} bytes at {offset} of {object}", data.len());
-        self.call(index, &words, |fs, tree| {
+        self.write_to(index, object, offset, &data, &words)
+    }
+
+    fn write_to(&mut self, index: usize, object: u64, offset: u64, data: &[u8], words: &str) -> Check {
+        self.call(index, words, |fs, tree| {
             let strips = strips(offset + data.len() as u64);
-            let result = fs.write(&Context::root(), object, offset, &data, strips);
+            let result = fs.write(&Context::root(), object, offset, data, strips);
             let written = result.as_ref().map_or(data.len(), |written| *written);
             if written == 0 || written > data.len() {
                 return Done::wrong(format!("{written} of {} bytes written", data.len()));
             }
+            let file = tree.file(object);
+            let promised = file.is_ok_and(|file| file.is_promised(offset, data.len() as u64));
             let model = tree.write(object, offset, &data[..written]);
             let model = model.and_then(|()| stripped(tree, object, strips));
-            Done::of(result, model, vec![object]).stamping(&[(object, Change::Content)])
+            Done::of(result, model, vec![object])
+                .stamping(&[(object, Change::Content)])
+                .promised(promised)
         })
+    }
+
+    /// Writes to ranges for which room is set aside, while there is a file that fills the pool.
+    pub(crate) fn write_the_preallocated(&mut self, index: usize) -> Check {
+        let files = self.filesystems[index].history.newest().tree.promised_files();
+        for object in files.into_iter().take(4) {
+            let blocks: Vec<u64> = match self.filesystems[index].history.newest().tree.file(object) {
+                Ok(file) => file.promised().iter().copied().collect(),
+                Err(_) => continue,
+            };
+            for _ in 0..3 {
+                let at = blocks[self.aside.index(blocks.len())];
+                let run = blocks.iter().filter(|block| **block >= at).zip(at..);
+                let run = run.take_while(|(block, next)| **block == *next).count() as u64;
+                let count = self.aside.between(1, run.min(40));
+                let content = Content {
+                    texture: self.aside.below(4) as u8,
+                    seed: self.aside.next(),
+                    length: (count * 4096) as u32,
+                };
+                let words = format!("write {count} preallocated blocks from {at} on of {object}");
+                self.write_to(index, object, at * 4096, &content.bytes(), &words)?;
+                let tree = &self.filesystems[index].history.newest().tree;
+                if tree.file(object).is_err() || self.filesystems[index].handle.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Writes a stream over what is there, or beyond it, with blocks of zeroes in it.
@@ -161,7 +199,6 @@ impl Run {
             .map_or(0, |file| file.size);
         let offset = self.random.below(size.max(1) + 5000);
         let length = self.random.skewed(300_000).max(1);
-        let end = offset + length;
         let keep_size = self.random.chance(1, 2);
         let mode = *self.random.pick(&[
             AllocateMode::Punch,
@@ -174,10 +211,11 @@ impl Run {
             let strips = strips(offset + length);
             let result = fs.allocate(&caller(strips), object, mode, offset, length);
             let model = match mode {
-                AllocateMode::Punch => tree.zero(object, offset, length, false),
-                AllocateMode::Zero { keep_size } => tree.zero(object, offset, length, !keep_size),
-                AllocateMode::Reserve { keep_size: false } => tree.reserve(object, end),
-                AllocateMode::Reserve { keep_size: true } => Ok(()),
+                AllocateMode::Punch => tree.punch(object, offset, length),
+                AllocateMode::Zero { keep_size } => tree
+                    .zero(object, offset, length, !keep_size)
+                    .and_then(|()| tree.preallocate(object, offset, length, false)),
+                AllocateMode::Reserve { keep_size } => tree.preallocate(object, offset, length, !keep_size),
             };
             let model = model.and_then(|()| stripped(tree, object, strips));
             Done::of(result, model, vec![object]).stamping(&[(object, Change::Content)])

@@ -5,7 +5,7 @@
 //! only deletes is never refused on a full pool.
 
 use terrace_store::{
-    Batch, Compression, Flow, Owner, Piece, Placement, Sequence, Store, StoreError, Trial, Written,
+    Batch, Compression, Dedup, Flow, Owner, Piece, Placement, Sequence, Store, StoreError, Trial, Written,
 };
 
 use super::{
@@ -79,7 +79,7 @@ impl Run {
                 content,
                 compression,
                 trial: Trial::Untried,
-                dedup,
+                dedup: Dedup::of_setting(dedup),
                 placement,
                 owner: Owner::default(),
                 privileged,
