@@ -5,7 +5,8 @@
 #
 #   scripts/bench-compare.sh AGAINST [SIZE_MB] [PAIRS] [CELL…]      default 256 5, all cells
 #
-# AGAINST is a revision, which is built below the target directory, or the path of a `terrace` program.
+# AGAINST is a revision, which is built below the target directory, or the path of a `terrace` program. NEW in the
+# environment is the path of a program to compare instead of the build of this tree.
 # A cell is called worse if the whole interval of its ratio is below 0.95, or the whole interval of CPU above 1.02.
 # Exit status 1 says that some cell is worse.
 set -uo pipefail
@@ -32,8 +33,11 @@ else
     git rev-parse --verify --quiet "$against^{commit}" >/dev/null || { echo "'$against' is neither a program nor a revision" >&2; exit 2; }
     old=$(build_revision "$against") || { echo "$against does not build" >&2; exit 1; }
 fi
-cargo build --locked --release --quiet --bin terrace || exit 1
-new=$target/release/terrace
+if [ -n "${NEW:-}" ]; then new=$(realpath "$NEW")
+else
+    cargo build --locked --release --quiet --bin terrace || exit 1
+    new=$target/release/terrace
+fi
 
 . scripts/scratch-pool.sh
 . scripts/bench-cells.sh
