@@ -86,7 +86,7 @@ impl ChunkStore {
         if lacking == 0 {
             return 0;
         }
-        let copies = self.pool.devices().len().clamp(1, 2) as u64;
+        let copies = self.pool.device_count().clamp(1, 2) as u64;
         lacking.div_ceil(self.log.room_of_segment().max(1)) * copies
     }
 

@@ -287,7 +287,7 @@ impl MetaStorage {
     /// Ends a write that these devices took; `alone`: of what, if it is one.
     fn keep_written(&self, number: u32, extent: Extent, devices: Vec<u16>, alone: Option<&[u8]>) {
         // Where there is no other device it could not be written elsewhere either.
-        let content = alone.filter(|_| self.pool.devices().len() > 1);
+        let content = alone.filter(|_| self.pool.device_count() > 1);
         self.state.lock().unflushed.add(extent, true, devices, content);
         self.settle(number, Some(extent));
         if self.state.lock().unflushed.kept_bytes() >= KEPT_BYTES_FLUSHED {

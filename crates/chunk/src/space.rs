@@ -78,7 +78,7 @@ impl ChunkStore {
 
     /// Segments beyond a reserve that only those get who freed as much. Tables and the log lie on two devices where there are two.
     fn kept_beside(&self, reserve: u64) -> u64 {
-        let copies = self.pool.devices().len().clamp(1, 2) as u64;
+        let copies = self.pool.device_count().clamp(1, 2) as u64;
         (KEPT_FOR_FREED * copies).min(reserve / KEPT_RESERVE_PART)
     }
 
@@ -234,7 +234,7 @@ impl ChunkStore {
 
     /// Whether so many eighths of the reserve are free, also when the records in memory lie in tables, in each of their copies.
     pub(crate) fn has_reserve(&self, eighths: u64) -> bool {
-        let copies = self.pool.devices().len().clamp(1, 2) as u64;
+        let copies = self.pool.device_count().clamp(1, 2) as u64;
         let records = self.tree.usage().memory_bytes as u64 * copies;
         let due = records / u64::from(self.pool.segment_bytes());
         let (free, all) = self.pool.usable_segments();

@@ -392,6 +392,9 @@ impl LiveDataset {
         over_bytes: &mut dyn FnMut() -> u64,
         is_preallocated: &dyn Fn() -> bool,
     ) -> Result<(), FsError> {
+        if self.rooms.take_at_hand(bytes) {
+            return Ok(());
+        }
         self.bring_back_in_time(bytes);
         let mut terms = Terms {
             preallocated: self.dataset.usage().has_preallocated() && is_preallocated(),

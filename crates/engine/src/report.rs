@@ -275,7 +275,7 @@ impl Engine {
     /// A warning while metadata comes near to what a root can list, or would be lost with one device of several; empty else.
     fn metadata_in_words(&self) -> String {
         let near = metadata_warning(self.chunks.metadata_segments());
-        let several = self.pool.devices().len() > 1;
+        let several = self.pool.device_count() > 1;
         match near.is_empty() && several && !self.chunks.is_mirrored() {
             true => ALONE.into(),
             false => near,

@@ -154,6 +154,11 @@ impl Pool {
         self.label.read().tiers.len()
     }
 
+    /// How many devices the pool has, missing ones included.
+    pub fn device_count(&self) -> usize {
+        self.label.read().members.len()
+    }
+
     /// Devices, ascending by number, missing ones too.
     pub fn devices(&self) -> Vec<DeviceInfo> {
         let label = self.label.read();
