@@ -52,7 +52,7 @@ impl Run {
             |fs, tree| {
                 let result = fs.temporary(&Context::root(), dir, 0o600);
                 made = result.as_ref().ok().map(|attributes| attributes.object);
-                let model = tree.create_unnamed(made.unwrap_or(UNKNOWN_OBJECT), 0o600);
+                let model = tree.create_unnamed(dir, made.unwrap_or(UNKNOWN_OBJECT), 0o600);
                 Done::of(result, model, made.into_iter().collect())
             },
         )?;

@@ -28,6 +28,8 @@ pub struct BlocksModel {
     preallocated: Arc<BTreeSet<u64>>,
     /// Blocks that a dump says the file takes; in a model none.
     shown_taken: Option<u64>,
+    /// More room may be set aside than is known: a call that sets some aside, or gives some back, failed on the way.
+    may_take_more: bool,
     /// Bytes.
     pub size: u64,
     /// Sum over the blocks of a hash of each with its number: equal content has equal sums.
@@ -167,6 +169,12 @@ impl BlocksModel {
     pub fn taken_blocks(&self) -> usize {
         let promised = self.preallocated.iter();
         self.blocks.len() + promised.filter(|block| !self.blocks.contains_key(block)).count()
+    }
+
+    /// Whether so many blocks are what the file takes.
+    pub fn is_taken(&self, blocks: u64) -> bool {
+        let taken = self.taken_blocks() as u64;
+        blocks == taken || self.may_take_more && blocks > taken
     }
 
     /// Of a dump: the file says that it takes so many blocks.
@@ -339,25 +347,46 @@ impl TreeModel {
 
     /// Room is set aside as in another state: who looks sees only how many blocks a file takes.
     pub fn with_promises_of(mut self, other: &Self) -> Self {
-        for object in other.promised_files() {
-            let Ok(promised) = other.file(object).map(|file| file.preallocated.clone()) else {
+        for object in other.objects(|node| matches!(node.body, Body::File(_))) {
+            let Ok(theirs) = other.file(object) else { continue };
+            if theirs.preallocated.is_empty() && !theirs.may_take_more {
                 continue;
-            };
+            }
             if let Ok(file) = self.file_mut(object) {
-                file.preallocated = promised;
+                file.preallocated = theirs.preallocated.clone();
+                file.may_take_more = theirs.may_take_more;
             }
         }
         self
     }
 
-    /// Whether each file takes as many blocks as a dump shows.
-    pub fn takes(&self, dump: &Self) -> bool {
+    /// Room is set aside where it is in both states, and perhaps where it is in one.
+    pub fn with_promises_of_either(self, one: &Self, other: &Self) -> Self {
+        let mut tree = self.with_promises_of(one);
+        for object in tree.objects(|node| matches!(node.body, Body::File(_))) {
+            let theirs = other
+                .file(object)
+                .map(|file| file.preallocated.clone())
+                .unwrap_or_default();
+            let Ok(file) = tree.file_mut(object) else { continue };
+            if file.preallocated != theirs {
+                Arc::make_mut(&mut file.preallocated).retain(|block| theirs.contains(block));
+                file.may_take_more = true;
+            }
+        }
+        tree
+    }
+
+    /// A file of which a dump shows another number of blocks taken.
+    pub fn other_taken(&self, dump: &Self) -> Option<String> {
         self.named()
-            .all(|(object, node)| match (&node.body, dump.file(object)) {
-                (Body::File(file), Ok(shown)) => shown
-                    .shown_taken
-                    .is_none_or(|shown| shown == file.taken_blocks() as u64),
-                _ => true,
+            .find_map(|(object, node)| match (&node.body, dump.file(object)) {
+                (Body::File(file), Ok(shown)) => {
+                    let (taken, shown) = (file.taken_blocks() as u64, shown.shown_taken?);
+                    (!file.is_taken(shown))
+                        .then(|| format!("object {object} takes {shown} blocks, not {taken}"))
+                }
+                _ => None,
             })
     }
 
@@ -499,11 +528,10 @@ impl TreeModel {
     }
 
     /// An object without a name.
-    pub fn create_unnamed(&mut self, object: u64, mode: u32) -> Result<(), Refused> {
-        self.nodes.insert(
-            object,
-            Arc::new(Node::new(mode, 0, Body::File(BlocksModel::default()))),
-        );
+    pub fn create_unnamed(&mut self, dir: u64, object: u64, mode: u32) -> Result<(), Refused> {
+        let mut node = Node::new(mode, 0, Body::File(BlocksModel::default()));
+        node.flags = self.node(dir).map_or_else(FileFlags::default, |dir| dir.flags);
+        self.nodes.insert(object, Arc::new(node));
         Ok(())
     }
 

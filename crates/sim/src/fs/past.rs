@@ -517,8 +517,7 @@ impl Run {
         let lacking = self.engine()?.datasets().without_room_to_retain();
         let filesystem = &mut self.filesystems[index];
         let name = filesystem.name.clone();
-        let lacks_room = lacking.iter().any(|(lacking, _)| *lacking == name)
-            && !filesystem.history.newest().tree.promised_files().is_empty();
+        let lacks_room = lacking.iter().any(|(lacking, _)| *lacking == name);
         let mut all: Vec<(u64, i64)> = filesystem
             .retained
             .iter()

@@ -82,7 +82,10 @@ impl Change {
         made: &Result<u64, FsError>,
     ) -> (Result<(), Refused>, Vec<u64>) {
         match self {
-            Self::Write(offset, data) => (tree.write(object, *offset, data), vec![object]),
+            Self::Write(offset, data) => {
+                let written = made.as_ref().map_or(data.len(), |written| *written as usize);
+                (tree.write(object, *offset, &data[..written]), vec![object])
+            }
             Self::Punch(offset, length) => (tree.punch(object, *offset, *length), vec![object]),
             Self::Share(offset, target, length) => {
                 let data = copied(tree, object, (*offset, *length), made);

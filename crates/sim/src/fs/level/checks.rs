@@ -107,8 +107,11 @@ impl Run {
             let undone = filesystem
                 .history
                 .recovered(
-                    |state| state.is(&shown) && state.tree.takes(&shown),
-                    |state| state.tree.without_unnamed().difference(&shown),
+                    |state| state.is(&shown) && state.tree.other_taken(&shown).is_none(),
+                    |state| {
+                        let taken = state.tree.other_taken(&shown).filter(|_| state.is(&shown));
+                        taken.unwrap_or_else(|| state.tree.without_unnamed().difference(&shown))
+                    },
                 )
                 .map_err(|violation| Violation(format!("{name}: {violation}")))?;
             trace!(self.trace, "{name}: {undone} operations undone");

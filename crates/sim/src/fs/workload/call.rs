@@ -128,6 +128,11 @@ impl Run {
                         if self.filesystems[index].promise == Promise::Sync && model.is_ok() {
                             return self.adopt(index, tree);
                         }
+                        // Room may have been set aside before it failed.
+                        self.filesystems[index].history.amend(|state| {
+                            let now = state.tree.clone();
+                            state.tree = now.clone().with_promises_of_either(&now, &tree);
+                        });
                         Ok(())
                     }
                     Consequence::Reopen => {
@@ -154,9 +159,12 @@ impl Run {
             Err(error) => return self.after_error("reading everything", &error),
         };
         let state = TreeState { tree, exact: false };
-        if state.is(&shown) && state.tree.takes(&shown) {
+        if state.is(&shown) && state.tree.other_taken(&shown).is_none() {
+            // What is written already does not tell whether room is set aside for it.
+            let before = self.filesystems[index].history.newest().tree.clone();
+            let tree = shown.with_unnamed_of(&state.tree);
             self.filesystems[index].history.push(TreeState {
-                tree: shown.with_unnamed_of(&state.tree).with_promises_of(&state.tree),
+                tree: tree.with_promises_of_either(&before, &state.tree),
                 exact: true,
             });
         }
