@@ -18,9 +18,11 @@ use crate::{
 /// What log and metadata take of a pool with next to nothing in it, segments.
 const METADATA_SEGMENTS: u64 = 8;
 
-/// Segments beyond the reserve, for each copy of metadata, that only those get who freed as much; and the most as a part of the reserve.
+/// Segments beyond the reserve, for each copy of metadata, that only those get who freed as much; and the most as a part of the reserve
+/// and of the pool, so that a small pool stays one for content.
 const KEPT_FOR_FREED: u64 = 2;
 const KEPT_RESERVE_PART: u64 = 2;
+const KEPT_POOL_PART: u64 = 16;
 
 /// What may stay unused of a segment that is written to: as much as the longest chunk of `chunk_bytes` takes at its end, where it does
 /// not fit any more, and what lets payloads lie on whole blocks.
@@ -79,7 +81,9 @@ impl ChunkStore {
     /// Segments beyond a reserve that only those get who freed as much. Tables and the log lie on two devices where there are two.
     fn kept_beside(&self, reserve: u64) -> u64 {
         let copies = self.pool.device_count().clamp(1, 2) as u64;
-        (KEPT_FOR_FREED * copies).min(reserve / KEPT_RESERVE_PART)
+        (KEPT_FOR_FREED * copies)
+            .min(reserve / KEPT_RESERVE_PART)
+            .min(self.pool.total_segments() / KEPT_POOL_PART)
     }
 
     /// So many bytes of content are free, or will be once they are reclaimed.

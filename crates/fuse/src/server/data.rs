@@ -67,21 +67,19 @@ impl Server {
         } else {
             KERNEL
         };
-        let mut written = live.write(&context, object, offset, data);
+        let written = live.write(&context, object, offset, data);
         // What failed may have been done in part.
         if context.strips_set_id() && written.as_ref().map(|done| done.set_id) != Ok(SetId::Kept) {
             reply.outdate(header.node);
         }
         self.outdate_cached(header.node, offset, data, write_flags, reply);
-        if let Ok(done) = written
-            && done.bytes < data.len()
-            && write_flags & WRITE_CACHE != 0
-        {
-            // Nobody asks the kernel how much of its pages was written: what went wrong with the rest is what counts.
-            let rest = offset + done.bytes as u64;
-            written = live.write(&context, object, rest, &data[done.bytes..]);
+        let mut bytes = written?.bytes;
+        // Nobody asks the kernel how much of its pages was written: what went wrong with the rest is what counts.
+        while write_flags & WRITE_CACHE != 0 && bytes < data.len() {
+            bytes += live
+                .write(&context, object, offset + bytes as u64, &data[bytes..])?
+                .bytes;
         }
-        let bytes = written?.bytes;
         if flags & libc::O_DSYNC as u32 != 0 {
             live.sync(object)?;
         }
