@@ -123,8 +123,7 @@ impl Log {
         nonce: u64,
     ) -> Self {
         // What was replayed counts: or a pool that is killed again and again would never shorten it.
-        let passed = segments.len().saturating_sub(1) as u64 * u64::from(pool.segment_bytes());
-        let bytes = (passed + u64::from(position.offset)).saturating_sub(u64::from(start.offset));
+        let bytes = bytes_between(&pool, &start, position.offset, segments.len());
         let state = State {
             position,
             working: position.segment,
@@ -501,7 +500,6 @@ impl Log {
         while state.marks.len() > 1 && state.marks[0].sequence < position.sequence {
             state.marks.pop_front();
         }
-        state.bytes = 0;
         let mut freed: Vec<SegmentId> = Vec::new();
         if state.leaving == Leaving::No {
             freed.extend(std::mem::take(&mut state.abandoned).iter().flat_map(Copies::iter));
@@ -509,6 +507,8 @@ impl Log {
         while state.segments.len() > 1 && state.segments[0] != position.segment {
             freed.extend(state.segments.pop_front().iter().flat_map(Copies::iter));
         }
+        // Entries that came while the root was being made are replayed with it: they count for the next one.
+        state.bytes = bytes_between(&self.pool, position, state.position.offset, state.segments.len());
         freed.iter().for_each(|copy| {
             state.gaps.remove(copy);
         });
@@ -620,6 +620,13 @@ impl Log {
         state.position.next = next;
         Ok(())
     }
+}
+
+/// What lies between `start` in the first of so many segments and `end` in the last, bytes of one copy; ends of segments that were left
+/// count too.
+fn bytes_between(pool: &Pool, start: &LogPosition, end: u32, segments: usize) -> u64 {
+    let passed = segments.saturating_sub(1) as u64 * u64::from(pool.segment_bytes());
+    (passed + u64::from(end)).saturating_sub(u64::from(start.offset))
 }
 
 fn release(pool: &Pool, copies: Copies) {

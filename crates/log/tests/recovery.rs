@@ -125,6 +125,22 @@ fn what_was_replayed_counts_as_length_of_the_log() {
 }
 
 #[test]
+fn what_came_while_a_root_was_made_stays_part_of_the_length() {
+    let pool = pool_of(&[Failing::new("a")]);
+    let log = Log::create(pool.clone(), 1).unwrap();
+    log.append(1, 1, 0, &[7; 70_000]).unwrap();
+    let sealed = log.position();
+    for number in 2..=40 {
+        log.append(number, number, number - 1, &[7; 70_000]).unwrap();
+    }
+    log.release_until(&sealed);
+    let left = log.bytes();
+    assert!((39 * 70_000..43 * 70_000).contains(&left), "{left}");
+    log.release_until(&log.position());
+    assert_eq!(log.bytes(), 0);
+}
+
+#[test]
 fn many_small_entries_are_read_together() {
     let devices = [Failing::new("a"), Failing::new("b")];
     let pool = pool_of(&devices);
