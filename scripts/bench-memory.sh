@@ -119,6 +119,7 @@ step_names() {
     finish unname "$memory"
 }
 step_writes() {
+    local writers=()
     begin
     local writer
     for writer in $(seq 32); do
@@ -164,7 +165,7 @@ step_datasets() {
     for number in $(seq "$datasets"); do timeout 60 "$TERRACE" unmount "$SCRATCH/d$number" >/dev/null; done
 }
 
-writers=()
+
 pool "$memory"
 for step in "${steps[@]}"; do
     case $step in
@@ -173,7 +174,8 @@ for step in "${steps[@]}"; do
         pool 32M
         memory=32M files=$((files / 10)) step_create
         memory=32M files=$((files / 10)) step_remove
-        writers=() memory=32M step_writes
+        writers=()
+        memory=32M step_writes
         no_pool
         pool "$memory"
         ;;

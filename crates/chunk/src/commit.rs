@@ -49,6 +49,8 @@ const BEHIND_BYTES_MAX: u64 = 1 << 20;
 const LEADER_LOOKED_AT: Duration = Duration::from_secs(1);
 /// So long after a device was found not to answer a leader who does not hang at it has come on.
 const SILENCE_GRACE: Duration = Duration::from_secs(2);
+/// How long somebody who began after the device was found silent is waited for.
+const INDIRECT_SILENCE: Duration = Duration::from_secs(10);
 
 /// Operations of one batch.
 pub(crate) type Operations = Vec<(Key, Operation)>;
@@ -322,12 +324,14 @@ impl ChunkStore {
         result
     }
 
-    /// Nobody waits for a leader who may wait for a device that does not answer: it may be so for good. What is to become durable stays
-    /// with the leader, and is so once that has come through.
-    fn refuse_to_wait_for(&self, leading_since: Instant) -> Result<(), StoreError> {
-        // Who began later was refused by that device, and does not wait for it.
-        let found = self.pool.first_found_silent();
-        let hangs = found.is_some_and(|found| leading_since < found && found.elapsed() >= SILENCE_GRACE);
+    /// Nobody waits for somebody who may wait for a device that does not answer: it may be so for good. What is to become durable stays
+    /// with him, and is so once he has come through.
+    pub(crate) fn refuse_to_wait_for(&self, since: Instant) -> Result<(), StoreError> {
+        // Who began later was refused by that device, and does not wait for it, but may for who does.
+        let hangs = |found: Instant| {
+            found.elapsed() >= SILENCE_GRACE && (since < found || since.elapsed() >= INDIRECT_SILENCE)
+        };
+        let hangs = self.pool.first_found_silent().is_some_and(hangs);
         match self.pool.silent().first().filter(|_| hangs) {
             Some((_, path, _)) => Err(StoreError::Device(
                 format!("cannot flush {path}: the device does not answer").into(),

@@ -9,6 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -213,6 +214,10 @@ pub(crate) fn meta_error(error: MetaError) -> StoreError {
 }
 
 impl Store for ChunkStore {
+    fn check_answers(&self, since: Instant) -> Result<(), StoreError> {
+        self.refuse_to_wait_for(since)
+    }
+
     fn waits_for_sinking(&self) -> bool {
         self.sinking.is_waited_for()
     }

@@ -1,56 +1,32 @@
 //! The command's side of the control socket: finds the daemon of a pool, starts it if there is none, asks it.
 //!
 //! Invariants: a daemon that gives no sign of life is told of within two seconds, with its process and the way out, and so is one that
-//! stops giving any while it is waited for; work is waited for as long as it takes, as long as the daemon says that it lives.
+//! stops giving any while it is waited for; work is waited for as long as it takes, as long as the daemon says that it lives and its devices answer.
+
+mod wait;
 
 use std::{
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use terrace_control::{Answer, Connection, ControlError, Failure, HELLO, Request, RunLock};
+use terrace_control::{Answer, Connection, ControlError, Failure, Request, RunLock};
 
+use self::wait::{LOOK_INTERVAL, Wait, hello, is_silence, is_stopped, silence};
 use crate::{crash::Crashes, launch, output::ProgressDisplay, places::Places, registry::Registry};
 
 /// How long a daemon may give no sign of life until it is told of.
 pub const ANSWER_PATIENCE: Duration = Duration::from_millis(1600);
-/// How often it is looked whether one that says nothing was stopped.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-/// How long a look at a daemon that lives may take until it is said that it waits for something.
-const LOOK_PATIENCE: Duration = Duration::from_millis(1800);
-/// After this time it is given up: nothing that only looks takes so long.
-const LOOK_PATIENCE_MAX: Duration = Duration::from_secs(30);
-/// Operations that only look, and wait for nothing but locks and devices.
-const LOOKS: [&str; 12] = [
-    "status",
-    "io_counters",
-    "events",
-    "command_log",
-    "jobs",
-    "pool_properties",
-    "format",
-    "tiers",
-    "list",
-    "get_properties",
-    "mounts",
-    "dataset_heat",
-];
 
 /// A connection to the daemon of one pool.
 pub struct Client {
     connection: Connection,
     places: Places,
     pool: String,
-    /// What was asked for only looks.
-    looks: Arc<AtomicBool>,
-    /// Others are to be looked at as well: nobody waits for this one.
-    is_one_of_several: Arc<AtomicBool>,
+    wait: Arc<Wait>,
 }
 
 impl Client {
@@ -94,7 +70,7 @@ impl Client {
         let mut is_told = false;
         loop {
             let connection = match hello(places, pool, patience) {
-                Ok(()) => Connection::connect_within(&places.socket(pool), patience),
+                Ok(_) => Connection::connect_within(&places.socket(pool), patience),
                 Err(error) => Err(error),
             };
             match connection {
@@ -119,21 +95,12 @@ impl Client {
     }
 
     fn watched(connection: Connection, places: &Places, pool: &str) -> Result<Self, Failure> {
+        let wait = Arc::new(Wait::new(places, pool));
         let mut client = Self {
             connection,
             places: places.clone(),
             pool: pool.into(),
-            looks: Arc::default(),
-            is_one_of_several: Arc::default(),
-        };
-        let wait = Wait {
-            places: places.clone(),
-            pool: pool.into(),
-            looks: client.looks.clone(),
-            is_one_of_several: client.is_one_of_several.clone(),
-            is_told: AtomicBool::new(false),
-            was_silent: AtomicBool::new(false),
-            asked_at: AtomicU64::new(0),
+            wait: wait.clone(),
         };
         let watched = client
             .connection
@@ -144,7 +111,7 @@ impl Client {
 
     /// Others are to be looked at as well: this one has two seconds.
     pub fn one_of_several(self) -> Self {
-        self.is_one_of_several.store(true, Ordering::Relaxed);
+        self.wait.is_one_of_several();
         self
     }
 
@@ -161,9 +128,7 @@ impl Client {
 
     /// Sends a request whose content follows.
     pub fn send(&mut self, operation: &str, arguments: Value) -> Result<(), Failure> {
-        // Who follows waits for what has not happened yet.
-        let looks = LOOKS.contains(&operation) && arguments["follow"] != Value::Bool(true);
-        self.looks.store(looks, Ordering::Relaxed);
+        self.wait.begin(operation, &arguments);
         let sent = self.connection.send(&Request::new(operation, arguments));
         sent.map_err(|error| self.lost(&error))
     }
@@ -172,6 +137,9 @@ impl Client {
     fn lost(&self, error: &ControlError) -> Failure {
         match is_silence(error) {
             true => {
+                if let Some(device) = self.wait.silent_device() {
+                    return launch::waits_for(&self.places, &self.pool, &device);
+                }
                 let what = format!("reach the daemon of pool '{}'", self.pool);
                 launch::hanging(&self.places, &self.pool, &what, ANSWER_PATIENCE)
             }
@@ -273,91 +241,6 @@ impl Unanswered {
     }
 }
 
-/// Whether an error means that somebody is there and says nothing.
-fn is_silence(error: &ControlError) -> bool {
-    let ControlError::Socket(error) = error else {
-        return false;
-    };
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
-}
-
-fn silence() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "nothing came")
-}
-
-/// Whether the process that holds a pool was stopped.
-fn is_stopped(places: &Places, pool: &str) -> bool {
-    RunLock::holder(&places.lock_file(pool)).is_some_and(|holder| holder.is_stopped())
-}
-
-/// Asks for a sign of life, on a connection of its own: a daemon that was killed may still be connected to, as long
-/// as one of its threads has not ended.
-fn hello(places: &Places, pool: &str, patience: Duration) -> Result<(), ControlError> {
-    // Twice: one that is closing may have let the first in, and serves nobody any more.
-    let half = patience / 2;
-    match hello_once(places, pool, half) {
-        Err(error) if is_silence(&error) && !is_stopped(places, pool) => hello_once(places, pool, half),
-        outcome => outcome,
-    }
-}
-
-fn hello_once(places: &Places, pool: &str, patience: Duration) -> Result<(), ControlError> {
-    let mut connection = Connection::connect_within(&places.socket(pool), patience)?;
-    let (places, pool) = (places.clone(), pool.to_owned());
-    let over = move |silent: Duration| match silent < patience && !is_stopped(&places, &pool) {
-        true => Ok(()),
-        false => Err(silence()),
-    };
-    connection.set_watch(LOOK_INTERVAL.min(patience), Arc::new(over))?;
-    connection
-        .call(&Request::new(HELLO, Value::Null), &mut |_| Ok(()))
-        .map(drop)
-}
-
-/// What is looked at while an answer is waited for.
-struct Wait {
-    places: Places,
-    pool: String,
-    looks: Arc<AtomicBool>,
-    is_one_of_several: Arc<AtomicBool>,
-    is_told: AtomicBool,
-    was_silent: AtomicBool,
-    /// How long it had been silent when it was last asked for a sign of life, milliseconds.
-    asked_at: AtomicU64,
-}
-
-impl Wait {
-    /// Whether it is waited on; `silent`: for how long nothing has moved.
-    fn goes_on(&self, silent: Duration) -> io::Result<()> {
-        if is_stopped(&self.places, &self.pool) {
-            return Err(silence());
-        }
-        // Once in a while: who works long is asked only whether he lives.
-        let now = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
-        let last = Some(self.asked_at.load(Ordering::Relaxed)).filter(|last| *last <= now);
-        if now < last.unwrap_or(0) + LOOK_PATIENCE.as_millis() as u64 {
-            return Ok(());
-        }
-        self.asked_at.store(now, Ordering::Relaxed);
-        let is_silent =
-            hello_once(&self.places, &self.pool, ANSWER_PATIENCE).is_err_and(|error| is_silence(&error));
-        // Once may be one that is closing.
-        if self.was_silent.swap(is_silent, Ordering::Relaxed) && is_silent {
-            return Err(silence());
-        }
-        if !self.looks.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        if self.is_one_of_several.load(Ordering::Relaxed) || silent > LOOK_PATIENCE_MAX {
-            return Err(silence());
-        }
-        if !self.is_told.swap(true, Ordering::Relaxed) {
-            launch::say_waiting(&self.places, &self.pool);
-        }
-        Ok(())
-    }
-}
-
 /// Whether an error means that nobody serves there, rather than that something is wrong.
 fn is_absence(error: &ControlError) -> bool {
     match error {
@@ -392,75 +275,4 @@ pub fn unreachable(pool: &str, error: &ControlError) -> Failure {
         error,
         format!("run 'terrace start {pool}' and try again"),
     )
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use terrace_control::{Exchange, Handler, Server};
-
-    use super::*;
-
-    struct Nobody;
-
-    impl Handler for Nobody {
-        fn handle(&self, _: Request, _: &mut Exchange) -> Result<Value, Failure> {
-            Ok(Value::Null)
-        }
-    }
-
-    #[test]
-    fn work_that_takes_long_is_waited_for_while_the_daemon_lives() {
-        let directory = tempfile::tempdir().unwrap();
-        let places = Places::below(directory.path());
-        let server = Server::bind(&places.socket("tank")).unwrap();
-        let serving = server.clone();
-        let thread = std::thread::spawn(move || serving.run(Arc::new(Nobody), Duration::from_secs(10)));
-        let wait = |looks: bool, is_one_of_several: bool| Wait {
-            places: places.clone(),
-            pool: "tank".into(),
-            looks: Arc::new(AtomicBool::new(looks)),
-            is_one_of_several: Arc::new(AtomicBool::new(is_one_of_several)),
-            is_told: AtomicBool::default(),
-            was_silent: AtomicBool::default(),
-            asked_at: AtomicU64::default(),
-        };
-        let hours =
-            |wait: &Wait| (1..100).try_for_each(|hour| wait.goes_on(Duration::from_secs(3600 * hour)));
-        hours(&wait(false, false)).unwrap();
-        hours(&wait(false, true)).unwrap();
-        // A look takes no hours; beside others it has no more than its two seconds.
-        let look = wait(true, false);
-        look.goes_on(Duration::from_secs(10)).unwrap();
-        assert!(
-            look.is_told.load(Ordering::Relaxed),
-            "it is said what is waited for"
-        );
-        assert_eq!(
-            look.goes_on(Duration::from_secs(40)).unwrap_err().kind(),
-            io::ErrorKind::TimedOut
-        );
-        let look = wait(true, true);
-        look.goes_on(Duration::from_secs(1)).unwrap();
-        assert!(look.goes_on(Duration::from_secs(2)).is_err());
-        server.stop();
-        thread.join().unwrap().unwrap();
-    }
-
-    /// Whoever listens and never answers; `is_full`: nor lets anybody in.
-    #[test]
-    fn a_daemon_without_a_sign_of_life_is_given_up_soon_also_where_nobody_is_let_in() {
-        let directory = tempfile::tempdir().unwrap();
-        let places = Places::below(directory.path());
-        let listener = std::os::unix::net::UnixListener::bind(places.socket("tank")).unwrap();
-        let patience = Duration::from_millis(50);
-        let is_silent = || is_silence(&hello(&places, "tank", patience).unwrap_err());
-        assert!(is_silent());
-        rustix::net::listen(&listener, 0).unwrap();
-        let mut waiting = Vec::new();
-        while let Ok(connection) = Connection::connect_within(&places.socket("tank"), patience) {
-            waiting.push(connection);
-        }
-        assert!(is_silent());
-    }
 }

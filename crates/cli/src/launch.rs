@@ -215,6 +215,40 @@ pub fn say_waiting(places: &Places, pool: &str) {
     );
 }
 
+/// What helps where a device does not answer.
+fn out_of_silence(pool: &str) -> String {
+    format!(
+        "'terrace status {pool}' shows whether it answers again; 'terrace stop --force {pool}' ends the daemon (what fsync made durable is \
+         safe), and 'terrace start --degraded {pool}' goes on without the device once it is detached"
+    )
+}
+
+/// Who the daemon of a pool is, in brackets.
+fn process_of(places: &Places, pool: &str) -> String {
+    let holder = RunLock::holder(&places.lock_file(pool));
+    holder.map_or_else(String::new, |ProcessId { pid, .. }| {
+        format!(" (its daemon is process {pid})")
+    })
+}
+
+/// Says once that a device of a pool is waited for, maybe.
+pub fn say_waiting_for(places: &Places, pool: &str, device: &str) {
+    eprintln!(
+        "terrace: pool '{pool}'{}: its device '{device}' does not answer, and what was asked for may be waiting for it; {}",
+        process_of(places, pool),
+        out_of_silence(pool)
+    );
+}
+
+/// Nothing has moved while a device of a pool does not answer.
+pub fn waits_for(places: &Places, pool: &str, device: &str) -> Failure {
+    Failure::new(
+        format!("wait for pool '{pool}'{}", process_of(places, pool)),
+        format!("its device '{device}' does not answer; what was asked for may still be done when it does"),
+        out_of_silence(pool),
+    )
+}
+
 /// Waits until the daemon that was told to stop no longer holds the pool, and has let go of its devices. One that somebody else has
 /// started since then is not waited for.
 pub fn wait_for_end(places: &Places, pool: &str, stopped: Option<ProcessId>) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use harness::{Machine, must, noise};
+use harness::{Machine, must, noise, until};
 use serde_json::Value;
 
 /// The two seconds, and what a machine with more to do than it can may add.
@@ -238,5 +238,90 @@ fn paths_on_its_mount_are_not_touched() {
     }
     drop(stopped);
     assert_eq!(fs::read(machine.path("mnt/file")).unwrap(), b"content");
+    machine.ok(&["unmount", &directory]);
+}
+
+/// A disk that answers nothing, as a FUSE server's file is while the server is stopped: threads that asked it wait in the kernel.
+#[test]
+fn a_device_that_hangs_makes_no_command_hang() {
+    if !harness::can_mount() {
+        eprintln!("no mounts here: left out");
+        return;
+    }
+    let machine = Machine::new();
+    let below = format!("only={}:256M", machine.text("below.img"));
+    machine.ok(&["pool", "create", "below", "--tier", &below, "-o", "memory=32M"]);
+    machine.ok(&["fs", "create", "below/data"]);
+    let directory = machine.text("mnt");
+    fs::create_dir(machine.path("mnt")).unwrap();
+    machine.ok(&["mount", "below/data", &directory]);
+    let (whole, hangs) = (machine.text("a.img"), machine.text("mnt/b.img"));
+    let tier = format!("only={whole}:64M,{hangs}:64M");
+    machine.ok(&["pool", "create", "lake", "--tier", &tier, "-o", "memory=32M"]);
+    machine.ok(&["tier", "set", "copies=2", "lake/only"]);
+    machine.ok(&["pool", "set", "device_timeout=1s", "lake"]);
+    machine.ok(&["fs", "create", "lake/data"]);
+    let content = noise(8 << 20, 3);
+    machine.run_with(&["put", "lake/data/file"], &content);
+    let state = || {
+        let status = machine.json(&["status", "lake"]);
+        let devices = status["tiers"][0]["devices"].as_array().unwrap().clone();
+        let device = devices.iter().find(|device| device["path"] == hangs.as_str());
+        device.unwrap()["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(state(), "online");
+
+    let stopped = Stopped::of(&machine, "below");
+    fs::write(machine.path("other"), noise(24 << 20, 4)).unwrap();
+    let mut writer = machine.spawn(&["put", "lake/data/other", "other"]);
+    until("the device is called silent", || state() == "not answering");
+    for words in [
+        &["status", "lake"][..],
+        &["list", "lake"],
+        &["ls", "lake/data"],
+        &["cat", "lake/data/file"],
+        &["events", "lake"],
+        &["iostat", "lake"],
+    ] {
+        let begun = Instant::now();
+        let output = machine.run(words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            begun.elapsed() < BOUND + LOAD,
+            "{words:?} took {:?}: {said}",
+            begun.elapsed()
+        );
+        assert!(output.status.success(), "{words:?}: {said}");
+        if words[0] == "cat" {
+            assert!(output.stdout == content);
+        }
+    }
+    // What has to become durable may have to wait for who hangs in the kernel: then it says so.
+    for words in [
+        &["snapshot", "lake/data@while"][..],
+        &["fs", "create", "lake/more"],
+        &["list", "lake"],
+    ] {
+        let begun = Instant::now();
+        let output = machine.run(words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            begun.elapsed() < 2 * BOUND + LOAD,
+            "{words:?} took {:?}: {said}",
+            begun.elapsed()
+        );
+        let names = |part: &str| said.lines().last().unwrap_or_default().contains(part);
+        let is_told = names("'lake'") && names(&hangs) && names("'terrace stop --force lake'");
+        assert!(
+            output.status.success() || is_told || names("cannot flush"),
+            "{words:?}: {said}"
+        );
+    }
+    drop(stopped);
+    until("the device answers again", || state() != "not answering");
+    let _ = writer.wait();
+    assert!(machine.run(&["cat", "lake/data/file"]).stdout == content);
+    machine.ok(&["scrub", "lake", "--wait"]);
+    machine.ok(&["stop", "lake"]);
     machine.ok(&["unmount", &directory]);
 }

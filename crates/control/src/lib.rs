@@ -28,7 +28,8 @@ pub use server::{Exchange, Handler, Server};
 
 /// Version of the protocol; both sides must have the same.
 pub const PROTOCOL_VERSION: u32 = 1;
-/// The operation that every server answers at once, in any version of the protocol: a sign of life.
+/// The operation that every server answers at once, in any version of the protocol: a sign of life, and
+/// what the server may be waiting for ([`Handler::alive`]).
 pub const HELLO: &str = "hello";
 /// Longest line, bytes.
 pub const LINE_BYTES_MAX: usize = 4 << 20;

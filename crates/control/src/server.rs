@@ -39,6 +39,11 @@ pub trait Handler: Send + Sync + 'static {
     /// # Errors
     /// What the client is told.
     fn handle(&self, request: Request, exchange: &mut Exchange) -> Result<Value, Failure>;
+
+    /// What a sign of life says beside that there is one: what everything may be waiting for. Waits for nothing itself.
+    fn alive(&self) -> Value {
+        Value::Null
+    }
 }
 
 /// The open end of one request: progress and items out, content both ways.
@@ -272,7 +277,7 @@ fn answer(stream: UnixStream, handler: &dyn Handler, stopping: Arc<AtomicBool>) 
     let reply = match connection.receive::<Request>() {
         Ok(None) => return,
         // Whatever else hangs: that this process runs is told by who has nothing to wait for.
-        Ok(Some(request)) if request.operation == HELLO => Message::Result(Value::Null),
+        Ok(Some(request)) if request.operation == HELLO => Message::Result(handler.alive()),
         Ok(Some(request)) if request.version == PROTOCOL_VERSION => {
             let mut exchange = Exchange { connection, stopping };
             let _serving = ServedRequest::begin_named("control", &request.operation);

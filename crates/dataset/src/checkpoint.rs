@@ -225,9 +225,10 @@ impl Datasets {
         nodes.dedup_by_key(|node| node.number());
         // A dataset that nobody opened has nothing to freeze, but nothing may be committed to it meanwhile either.
         let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
-        let locks: Vec<_> = nodes.iter().map(|node| node.state.commit_lock()).collect();
+        let locks = nodes.iter().map(|node| node.state.commit_lock_while_answered());
+        let locks: Vec<_> = locks.collect::<Result<_, _>>()?;
         let live = || handles.iter().filter_map(Borrowed::live);
-        let paused: Vec<_> = live().map(|live| live.pause()).collect();
+        let paused: Vec<_> = live().map(|live| live.pause()).collect::<Result<_, _>>()?;
         let checkpoint = self.checkpoints.close();
         paused.into_iter().for_each(|paused| paused.freeze(checkpoint));
         let mut failed = None;

@@ -2,9 +2,12 @@
 //!
 //! Invariants: a caller returns only after a freeze that began after its call was committed; an error of that commit
 //! reaches every caller that waited for it; what failed stays frozen and is tried first by the next commit, so that
-//! a later success never leaves it out.
+//! a later success never leaves it out; nobody waits for good for who waits for a device that does not answer (0094).
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::{
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    time::{Duration, Instant},
+};
 
 use parking_lot::{Condvar, Mutex};
 use terrace_cache::Service;
@@ -12,11 +15,15 @@ use terrace_store::Sequence;
 
 use crate::{error::FsError, live::LiveDataset, settings::Durability};
 
+/// After so long it is looked whether who is waited for may wait for a device that does not answer.
+pub(crate) const ANSWERS_LOOK: Duration = Duration::from_secs(1);
+
 #[derive(Default)]
 struct Rounds {
     started: u64,
     finished: u64,
-    running: bool,
+    /// Since when one is under way.
+    running: Option<Instant>,
     last: Option<Result<Sequence, FsError>>,
 }
 
@@ -50,7 +57,7 @@ impl Drop for Round<'_> {
     fn drop(&mut self) {
         let mut rounds = self.group.rounds.lock();
         rounds.finished = self.number;
-        rounds.running = false;
+        rounds.running = None;
         rounds.last = Some(self.result.clone());
         self.group.finished.notify_all();
     }
@@ -61,10 +68,13 @@ impl LiveDataset {
     pub(crate) fn commit(&self) -> Result<Sequence, FsError> {
         let mut rounds = self.group.rounds.lock();
         let mine = rounds.started + 1;
-        while rounds.running {
-            self.group.finished.wait(&mut rounds);
+        while let Some(since) = rounds.running {
+            let waited = self.group.finished.wait_for(&mut rounds, ANSWERS_LOOK);
             if rounds.finished >= mine {
                 break;
+            }
+            if waited.timed_out() && rounds.running == Some(since) {
+                self.dataset.store().check_answers(since)?;
             }
         }
         if rounds.finished >= mine {
@@ -73,7 +83,7 @@ impl LiveDataset {
                 .clone()
                 .unwrap_or_else(|| Ok(self.dataset.store().newest()));
         }
-        rounds.running = true;
+        rounds.running = Some(Instant::now());
         rounds.started += 1;
         let number = rounds.started;
         drop(rounds);
@@ -92,13 +102,13 @@ impl LiveDataset {
             .environment()
             .relief
             .clear_landing(self.uncommitted_bytes());
-        let _lock = self.dataset.commit_lock();
+        let _lock = self.dataset.commit_lock_while_answered()?;
         if self.dataset.is_gone() {
             return Err(FsError::Stale);
         }
         self.commit_pending()?;
         {
-            let _still = self.ahead.stand_still();
+            let _still = self.stand_still()?;
             let _gate = self.gate.write();
             // What an earlier freeze had to leave out is in this one.
             self.group.take_skipped();

@@ -517,7 +517,7 @@ impl Datasets {
         }
         if let Some(idle) = &slot.handle {
             let _commit = node.state.commit_lock();
-            idle.live().pause().freeze(node.state.current_checkpoint());
+            idle.live().pause()?.freeze(node.state.current_checkpoint());
             idle.live().commit_frozen()?;
             idle.live().close();
         }

@@ -543,7 +543,7 @@ impl Filesystem {
 }
 
 impl Live for Filesystem {
-    fn pause(&self) -> Box<dyn Paused + '_> {
+    fn pause(&self) -> Result<Box<dyn Paused + '_>, FsError> {
         self.live.pause()
     }
 

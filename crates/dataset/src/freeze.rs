@@ -190,14 +190,14 @@ impl Paused for Standstill<'_> {
 }
 
 impl Live for LiveDataset {
-    fn pause(&self) -> Box<dyn Paused + '_> {
+    fn pause(&self) -> Result<Box<dyn Paused + '_>, FsError> {
         // First what is on its way to the store, so that it is not written a second time.
-        let still = self.ahead.stand_still();
-        Box::new(Standstill {
+        let still = self.stand_still()?;
+        Ok(Box::new(Standstill {
             live: self,
             gate: self.gate.write(),
             _still: still,
-        })
+        }))
     }
 
     fn write_ahead(&self) -> bool {

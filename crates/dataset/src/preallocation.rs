@@ -163,7 +163,9 @@ impl LiveDataset {
                 more.mapped_blocks += own_blocks;
             }
             self.promise(more)?;
-            let still = self.ahead.stand_still();
+            let still = self
+                .stand_still()
+                .inspect_err(|_| self.dataset.usage().take_promise_back(more))?;
             let gate = self.enter();
             // What was dirty then may be on its way to the store now, in less room than it may need.
             let mut state = object.state.lock();

@@ -10,13 +10,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use terrace_store::{BLOCK_BYTES, Sequence, Store, StoreError};
 
 use crate::{
+    commit::ANSWERS_LOOK,
     counters::Counters,
     dataset_record::Kind,
     environment::Environment,
@@ -38,7 +39,7 @@ const LOCK_LOOK: Duration = Duration::from_millis(10);
 /// What the registry asks of an open filesystem or volume, so that a checkpoint is one consistent state.
 pub trait Live: Send + Sync {
     /// Stops all changes until the answer is dropped or frozen. Short: no I/O is done in between.
-    fn pause(&self) -> Box<dyn Paused + '_>;
+    fn pause(&self) -> Result<Box<dyn Paused + '_>, FsError>;
 
     /// Hands a bounded part of what streams have written to the store, ahead of the commit that will make it part of
     /// their files; whether there was any.
@@ -272,6 +273,17 @@ impl DatasetState {
     /// Taken from before the freeze until after the commit.
     pub fn commit_lock(&self) -> MutexGuard<'_, ()> {
         self.commit.lock()
+    }
+
+    /// The same, unless who has it may wait for a device that does not answer.
+    pub fn commit_lock_while_answered(&self) -> Result<MutexGuard<'_, ()>, StoreError> {
+        let since = Instant::now();
+        loop {
+            match self.commit.try_lock_for(ANSWERS_LOOK) {
+                Some(lock) => return Ok(lock),
+                None => self.store().check_answers(since)?,
+            }
+        }
     }
 
     /// The same, unless `gives_up` says before it is free that there is something better to do.

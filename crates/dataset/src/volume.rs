@@ -266,7 +266,7 @@ impl Volume {
 }
 
 impl Live for Volume {
-    fn pause(&self) -> Box<dyn Paused + '_> {
+    fn pause(&self) -> Result<Box<dyn Paused + '_>, FsError> {
         self.live.pause()
     }
 

@@ -15,12 +15,15 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
+    time::Instant,
 };
 
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Flow, Written};
 
 use crate::{
+    commit::ANSWERS_LOOK,
+    error::FsError,
     freeze::{STREAM_BYTES, flow},
     live::LiveDataset,
     object::{Object, State},
@@ -101,11 +104,6 @@ impl Ahead {
         self.bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Waits for what is on its way.
-    pub(crate) fn stand_still(&self) -> StoodStill<'_> {
-        self.writing.write()
-    }
-
     /// Forgets what waits: it is about to be frozen.
     pub(crate) fn clear(&self) {
         let slots = std::mem::take(&mut *self.queue.lock()).len();
@@ -141,6 +139,17 @@ struct Candidate {
 }
 
 impl LiveDataset {
+    /// Waits for what is on its way, unless that may wait for a device that does not answer.
+    pub(crate) fn stand_still(&self) -> Result<StoodStill<'_>, FsError> {
+        let since = Instant::now();
+        loop {
+            match self.ahead.writing.try_write_for(ANSWERS_LOOK) {
+                Some(still) => return Ok(still),
+                None => self.dataset.store().check_answers(since)?,
+            }
+        }
+    }
+
     /// What a commit would write or has written already, bytes.
     pub(crate) fn uncommitted_bytes(&self) -> u64 {
         self.dirty_bytes.load(Relaxed) + self.ahead.bytes.load(Relaxed)

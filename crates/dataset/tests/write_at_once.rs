@@ -95,7 +95,7 @@ fn parts_of_blocks_and_what_is_too_long_or_beyond_the_end_are_left_to_others() {
 #[test]
 fn a_gate_that_is_busy_is_not_waited_for() {
     let pool = pool(&[]);
-    let paused = pool.volume.pause();
+    let paused = pool.volume.pause().unwrap();
     assert_refused(&pool.volume, 4096, &[7; BLOCK]);
     drop(paused);
     assert!(pool.volume.write_at_once(4096, &[7; BLOCK]));

@@ -42,6 +42,11 @@ impl Engine {
         }
     }
 
+    /// Paths of the devices that do not answer. Waits for nothing.
+    pub fn silent_devices(&self) -> Vec<String> {
+        self.pool.silent().into_iter().map(|(_, path, _)| path).collect()
+    }
+
     /// Tells of devices that do not answer any more, and of those that do again.
     pub(crate) fn tell_silent(&self) {
         let silent = self.pool.silent();

@@ -30,7 +30,7 @@ pub use memory::MemoryStore;
 pub use rates::{MoveRates, tier_bit};
 pub use space::{DeviceUsage, Reservation, Space, StoreMemory, TierUsage};
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Instant};
 
 use bytes::Bytes;
 
@@ -151,6 +151,12 @@ pub trait Store: Send + Sync {
     /// failure the store accepts no more commits ([`StoreError::Stopped`]): what failed is never later reported
     /// as a success.
     fn flush(&self, sequence: Sequence) -> Result<(), StoreError>;
+
+    /// An error if whoever has been at work since then may wait for a device that does not answer. Who waits for such work asks this
+    /// now and then instead of waiting as long as the kernel may.
+    fn check_answers(&self, _since: Instant) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// The sequence of the newest committed batch.
     fn newest(&self) -> Sequence;

@@ -357,6 +357,10 @@ impl Daemon {
 }
 
 impl Handler for Daemon {
+    fn alive(&self) -> Value {
+        json!({ "silent_devices": self.engine.silent_devices() })
+    }
+
     fn handle(&self, request: Request, exchange: &mut Exchange) -> Result<Value, Failure> {
         let parameters = Parameters::new(&request.operation, request.arguments);
         // What changed the pool is written down, as the user typed it; what closes it, before.
