@@ -215,8 +215,8 @@ pub fn say_waiting(places: &Places, pool: &str) {
     );
 }
 
-/// What helps where a device does not answer.
-fn out_of_silence(pool: &str) -> String {
+/// The remedy for a silent device.
+fn silence_remedy(pool: &str) -> String {
     format!(
         "'terrace status {pool}' shows whether it answers again; 'terrace stop --force {pool}' ends the daemon (what fsync made durable is \
          safe), and 'terrace start --degraded {pool}' goes on without the device once it is detached"
@@ -236,7 +236,7 @@ pub fn say_waiting_for(places: &Places, pool: &str, device: &str) {
     eprintln!(
         "terrace: pool '{pool}'{}: its device '{device}' does not answer, and what was asked for may be waiting for it; {}",
         process_of(places, pool),
-        out_of_silence(pool)
+        silence_remedy(pool)
     );
 }
 
@@ -245,7 +245,7 @@ pub fn waits_for(places: &Places, pool: &str, device: &str) -> Failure {
     Failure::new(
         format!("wait for pool '{pool}'{}", process_of(places, pool)),
         format!("its device '{device}' does not answer; what was asked for may still be done when it does"),
-        out_of_silence(pool),
+        silence_remedy(pool),
     )
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariants: a caller returns only after a freeze that began after its call was committed; an error of that commit
 //! reaches every caller that waited for it; what failed stays frozen and is tried first by the next commit, so that
-//! a later success never leaves it out; nobody waits for good for who waits for a device that does not answer (0094).
+//! a later success never leaves it out; no caller waits for ever on a thread that a silent device blocks (0094).
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},
@@ -15,7 +15,7 @@ use terrace_store::Sequence;
 
 use crate::{error::FsError, live::LiveDataset, settings::Durability};
 
-/// After so long it is looked whether who is waited for may wait for a device that does not answer.
+/// How often a waiting caller checks whether a silent device may block the thread that it waits for.
 pub(crate) const ANSWERS_LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Default)]

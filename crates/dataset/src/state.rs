@@ -275,7 +275,7 @@ impl DatasetState {
         self.commit.lock()
     }
 
-    /// The same, unless who has it may wait for a device that does not answer.
+    /// The same; an error if its holder may be blocked by a silent device.
     pub fn commit_lock_while_answered(&self) -> Result<MutexGuard<'_, ()>, StoreError> {
         let since = Instant::now();
         loop {

@@ -139,7 +139,7 @@ struct Candidate {
 }
 
 impl LiveDataset {
-    /// Waits for what is on its way, unless that may wait for a device that does not answer.
+    /// Waits for writes ahead that are under way; an error if they may be blocked by a silent device.
     pub(crate) fn stand_still(&self) -> Result<StoodStill<'_>, FsError> {
         let since = Instant::now();
         loop {

@@ -507,7 +507,7 @@ impl Log {
         while state.segments.len() > 1 && state.segments[0] != position.segment {
             freed.extend(state.segments.pop_front().iter().flat_map(Copies::iter));
         }
-        // Entries that came while the root was being made are replayed with it: they count for the next one.
+        // Entries appended while the root was made are replayed with it, so they count towards the next one.
         state.bytes = bytes_between(&self.pool, position, state.position.offset, state.segments.len());
         freed.iter().for_each(|copy| {
             state.gaps.remove(copy);

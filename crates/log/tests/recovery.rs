@@ -125,7 +125,7 @@ fn what_was_replayed_counts_as_length_of_the_log() {
 }
 
 #[test]
-fn what_came_while_a_root_was_made_stays_part_of_the_length() {
+fn log_length_counts_entries_appended_during_a_checkpoint() {
     let pool = pool_of(&[Failing::new("a")]);
     let log = Log::create(pool.clone(), 1).unwrap();
     log.append(1, 1, 0, &[7; 70_000]).unwrap();

@@ -152,8 +152,8 @@ pub trait Store: Send + Sync {
     /// as a success.
     fn flush(&self, sequence: Sequence) -> Result<(), StoreError>;
 
-    /// An error if whoever has been at work since then may wait for a device that does not answer. Who waits for such work asks this
-    /// now and then instead of waiting as long as the kernel may.
+    /// Returns an error if work that began at `since` may be blocked by a silent device. Callers that wait for another thread's work
+    /// poll this, so that they do not wait as long as the kernel does.
     fn check_answers(&self, _since: Instant) -> Result<(), StoreError> {
         Ok(())
     }

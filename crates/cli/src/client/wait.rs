@@ -55,7 +55,7 @@ pub(super) struct Wait {
     was_silent: AtomicBool,
     /// How long it had been silent when it was last asked for a sign of life, milliseconds.
     asked_at: AtomicU64,
-    /// It was given up: what was under way on the connection is left in its middle, and nothing more will come that makes sense.
+    /// The wait was given up. The connection may be in the middle of a frame, so it is of no further use.
     is_given_up: AtomicBool,
     /// A device that did not answer at the last look.
     silent_device: Mutex<Option<String>>,
@@ -94,7 +94,7 @@ impl Wait {
         self.silent_device.lock().clone()
     }
 
-    /// Whether it is waited on; `silent`: for how long nothing has moved. Who was given up is so for good.
+    /// Whether to wait on; `silent`: for how long nothing has moved. Giving up is final.
     pub(super) fn goes_on(&self, silent: Duration) -> io::Result<()> {
         if self.is_given_up.load(Ordering::Relaxed) {
             return Err(silence());
@@ -141,8 +141,8 @@ impl Wait {
         Ok(())
     }
 
-    /// A device that does not answer may be what is waited for, or may hold up who is. It is said at the first look, and the second one
-    /// gives up: what waits in the kernel comes back when that does, and nobody knows when.
+    /// A silent device may block the operation, directly or through another thread. The first look says so and the second gives up:
+    /// a thread that waits in the kernel returns when the kernel does, which may be never.
     fn look_for_silent_devices(&self, alive: &Value) -> io::Result<()> {
         let now = alive["silent_devices"][0].as_str().map(str::to_owned);
         let was_silent = std::mem::replace(&mut *self.silent_device.lock(), now.clone()).is_some();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_given_up_while_a_device_does_not_answer_but_who_follows_waits() {
+    fn commands_give_up_on_a_silent_device_but_followers_wait() {
         let directory = tempfile::tempdir().unwrap();
         let places = Places::below(directory.path());
         let server = Server::bind(&places.socket("tank")).unwrap();
