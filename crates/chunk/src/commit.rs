@@ -52,6 +52,16 @@ const SILENCE_GRACE: Duration = Duration::from_secs(2);
 /// How long somebody who began after the device was found silent is waited for.
 const INDIRECT_SILENCE: Duration = Duration::from_secs(10);
 
+/// Whether a leader who began at `since` may be waiting for a device that was `found` silent, rather than be slow.
+fn may_hang(since: Instant, found: Instant, now: Instant) -> bool {
+    // One who began later was refused by the device itself, but may wait for another who asked it before.
+    let patience = match since < found {
+        true => Duration::ZERO,
+        false => INDIRECT_SILENCE,
+    };
+    now.duration_since(found) >= SILENCE_GRACE && now.duration_since(since) >= patience
+}
+
 /// Operations of one batch.
 pub(crate) type Operations = Vec<(Key, Operation)>;
 
@@ -327,11 +337,8 @@ impl ChunkStore {
     /// Nobody waits for somebody who may wait for a device that does not answer: it may be so for good. What is to become durable stays
     /// with him, and is so once he has come through.
     pub(crate) fn refuse_to_wait_for(&self, since: Instant) -> Result<(), StoreError> {
-        // Who began later was refused by that device, and does not wait for it, but may for who does.
-        let hangs = |found: Instant| {
-            found.elapsed() >= SILENCE_GRACE && (since < found || since.elapsed() >= INDIRECT_SILENCE)
-        };
-        let hangs = self.pool.first_found_silent().is_some_and(hangs);
+        let found = self.pool.first_found_silent();
+        let hangs = found.is_some_and(|found| may_hang(since, found, Instant::now()));
         match self.pool.silent().first().filter(|_| hangs) {
             Some((_, path, _)) => Err(StoreError::Device(
                 format!("cannot flush {path}: the device does not answer").into(),
@@ -461,4 +468,22 @@ fn fold_references(references: &[(ChunkId, i64)]) -> BTreeMap<ChunkId, Change> {
         change.taken += (-blocks).max(0);
     }
     changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_is_given_up_only_once_he_may_hang_at_the_silent_device() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        // He began before it was found silent: he may have asked it. For a moment he may still come through.
+        assert!(!may_hang(at(0), at(30), at(31)));
+        assert!(may_hang(at(0), at(30), at(32)));
+        // He began after, so that the device refused him: he can hang only behind another.
+        assert!(!may_hang(at(40), at(30), at(49)));
+        assert!(may_hang(at(40), at(30), at(50)));
+        assert!(!may_hang(at(31), at(30), at(31)));
+    }
 }

@@ -216,7 +216,7 @@ pub fn say_waiting(places: &Places, pool: &str) {
 }
 
 /// The remedy for a silent device.
-fn silence_remedy(pool: &str) -> String {
+pub fn silence_remedy(pool: &str) -> String {
     format!(
         "'terrace status {pool}' shows whether it answers again; 'terrace stop --force {pool}' ends the daemon (what fsync made durable is \
          safe), and 'terrace start --degraded {pool}' goes on without the device once it is detached"

@@ -24,7 +24,7 @@ pub use connection::{Answer, Connection, ControlError, Watch};
 pub use failure::Failure;
 pub use message::{Message, Progress, Request};
 pub use process::{ProcessId, RunLock};
-pub use server::{Exchange, Handler, Server};
+pub use server::{CONNECTIONS_MAX, Exchange, Handler, Server};
 
 /// Version of the protocol; both sides must have the same.
 pub const PROTOCOL_VERSION: u32 = 1;

@@ -29,8 +29,10 @@ use crate::{Connection, ControlError, Failure, HELLO, Message, PROTOCOL_VERSION,
 
 /// How long a client may take to send its request, and between two frames of content.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Most connections at a time.
+/// Most requests served at a time.
 pub const CONNECTIONS_MAX: usize = 128;
+/// Connections beyond those, which are asked for a sign of life or told why nothing else is done.
+const BEYOND_MAX: usize = 32;
 
 /// Does what requests ask for.
 pub trait Handler: Send + Sync + 'static {
@@ -43,6 +45,15 @@ pub trait Handler: Send + Sync + 'static {
     /// What a sign of life says beside that there is one: what everything may be waiting for. Waits for nothing itself.
     fn alive(&self) -> Value {
         Value::Null
+    }
+
+    /// What a client is told when [`CONNECTIONS_MAX`] requests are being served. Waits for nothing itself.
+    fn crowded(&self) -> Failure {
+        Failure::new(
+            "serve the request",
+            format!("{CONNECTIONS_MAX} commands run at once already"),
+            "try again when some have ended",
+        )
     }
 }
 
@@ -230,17 +241,18 @@ impl Server {
     }
 
     fn serve(&self, stream: UnixStream, handler: Arc<dyn Handler>) {
-        if self.connections.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS_MAX {
+        let others = self.connections.fetch_add(1, Ordering::SeqCst);
+        if others >= CONNECTIONS_MAX + BEYOND_MAX {
             self.connections.fetch_sub(1, Ordering::SeqCst);
             if let Ok(mut connection) = Connection::new(stream) {
-                let failure = Failure::new("serve the request", "too many commands run at once", "try again");
-                let _ = connection.send(&Message::Error(failure));
+                let _ = connection.send(&Message::Error(handler.crowded()));
             }
             return;
         }
         let (connections, stopping) = (self.connections.clone(), self.stopping.clone());
+        let is_beyond = others >= CONNECTIONS_MAX;
         let spawned = thread::Builder::new().name("control".into()).spawn(move || {
-            answer(stream, &*handler, stopping);
+            answer(stream, &*handler, stopping, is_beyond);
             connections.fetch_sub(1, Ordering::SeqCst);
         });
         if spawned.is_err() {
@@ -267,7 +279,8 @@ impl Drop for Server {
     }
 }
 
-fn answer(stream: UnixStream, handler: &dyn Handler, stopping: Arc<AtomicBool>) {
+/// `is_beyond`: so many others are served that nothing is done for this one.
+fn answer(stream: UnixStream, handler: &dyn Handler, stopping: Arc<AtomicBool>, is_beyond: bool) {
     let Ok(mut connection) = Connection::new(stream) else {
         return;
     };
@@ -278,6 +291,7 @@ fn answer(stream: UnixStream, handler: &dyn Handler, stopping: Arc<AtomicBool>) 
         Ok(None) => return,
         // Whatever else hangs: that this process runs is told by who has nothing to wait for.
         Ok(Some(request)) if request.operation == HELLO => Message::Result(handler.alive()),
+        Ok(Some(_)) if is_beyond => Message::Error(handler.crowded()),
         Ok(Some(request)) if request.version == PROTOCOL_VERSION => {
             let mut exchange = Exchange { connection, stopping };
             let _serving = ServedRequest::begin_named("control", &request.operation);
@@ -399,5 +413,69 @@ mod tests {
             *warnings.0.lock().unwrap(),
             ["connections of other users turned away since it was last said: 1"]
         );
+    }
+
+    /// Serves until the gate opens.
+    struct Slow(Mutex<bool>, std::sync::Condvar);
+
+    impl Slow {
+        fn open(&self) {
+            *self.0.lock().unwrap() = true;
+            self.1.notify_all();
+        }
+    }
+
+    impl Handler for Slow {
+        fn handle(&self, _: Request, exchange: &mut Exchange) -> Result<Value, Failure> {
+            exchange.item(&"begun")?;
+            let closed = self.0.lock().unwrap();
+            drop(self.1.wait_while(closed, |is_open| !*is_open).unwrap());
+            Ok(Value::Null)
+        }
+
+        fn alive(&self) -> Value {
+            "alive".into()
+        }
+    }
+
+    #[test]
+    fn beyond_the_most_commands_there_is_a_sign_of_life_and_the_reason() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let server = Server::bind(&path).unwrap();
+        let slow = Arc::new(Slow(Mutex::default(), std::sync::Condvar::new()));
+        let running = {
+            let (server, slow) = (server.clone(), slow.clone());
+            thread::spawn(move || server.run(slow, Duration::from_secs(60)))
+        };
+        let ask = |operation: &str| {
+            let mut connection = Connection::connect(&path).unwrap();
+            connection.send(&Request::new(operation, Value::Null)).unwrap();
+            let answer = connection.receive::<Message>().unwrap().unwrap();
+            (connection, answer)
+        };
+        let served: Vec<_> = (0..CONNECTIONS_MAX).map(|_| ask("wait")).collect();
+        assert!(
+            served
+                .iter()
+                .all(|(_, answer)| matches!(answer, Message::Item(_)))
+        );
+        assert!(matches!(ask(HELLO).1, Message::Result(value) if value == "alive"));
+        let Message::Error(refused) = ask("status").1 else {
+            panic!("one more was served")
+        };
+        assert!(
+            refused.to_string().contains("128 commands run at once already"),
+            "{refused}"
+        );
+        slow.open();
+        for (mut connection, _) in served {
+            assert!(matches!(
+                connection.receive::<Message>().unwrap(),
+                Some(Message::Result(_))
+            ));
+        }
+        server.stop();
+        running.join().unwrap().unwrap();
     }
 }

@@ -299,14 +299,11 @@ impl Filesystem {
         if flags & HAS_CAPABILITY != 0 {
             live.load_xattrs(&object)?;
         }
-        let context = &Context {
-            strip: if kill_privileges {
-                Strip::SetId
-            } else {
-                context.strip
-            },
+        let stripping = kill_privileges.then(|| Context {
+            strip: Strip::SetId,
             ..context.clone()
-        };
+        });
+        let context = stripping.as_ref().unwrap_or(context);
         let mut set_id = SetId::Kept;
         let (offset, bytes) = {
             let _inode = object.inode_lock.write();

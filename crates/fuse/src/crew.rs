@@ -28,6 +28,8 @@ const COUNTED_MAX: Duration = Duration::from_micros(100);
 const STUCK: Duration = Duration::from_micros(400);
 /// For how many looks without a request the watcher stays awake.
 const IDLE_LOOKS: u32 = 8;
+/// How long it sleeps before its thread ends.
+const WATCHER_REST: Duration = Duration::from_secs(30);
 /// Requests with more data than this are learned about separately.
 const LARGE_BYTES: usize = 16 * 1024;
 
@@ -75,9 +77,11 @@ pub struct Crew {
     threads_max: usize,
     /// Smoothed time an operation took, nanoseconds, small and large.
     took_nanos: Vec<[AtomicU32; 2]>,
+    /// Whether the watcher sleeps, or its thread has ended.
     watcher_sleeps: AtomicBool,
     watcher: Condvar,
-    watcher_lock: Mutex<()>,
+    /// Whether the watcher has a thread.
+    watcher_lock: Mutex<bool>,
     ended: AtomicBool,
 }
 
@@ -91,7 +95,7 @@ pub enum Call {
 }
 
 impl Crew {
-    /// With `places` receiving at a time.
+    /// With `places` receiving at a time, and up to `threads_max` that serve.
     pub fn new(places: usize, threads_max: usize) -> Self {
         let took_nanos = (0..operation::COUNT).map(|number| {
             let slow = matches!(
@@ -107,9 +111,9 @@ impl Crew {
             places: places.max(1),
             threads_max: threads_max.max(2),
             took_nanos: took_nanos.collect(),
-            watcher_sleeps: AtomicBool::new(false),
+            watcher_sleeps: AtomicBool::new(true),
             watcher: Condvar::new(),
-            watcher_lock: Mutex::new(()),
+            watcher_lock: Mutex::new(false),
             ended: AtomicBool::new(false),
         }
     }
@@ -124,20 +128,38 @@ impl Crew {
         true
     }
 
-    /// Waits for a place.
-    pub fn enter(&self, place: &Place) -> Call {
+    /// Waits for a place, at most for `limit` if there is one; `None` when that has passed.
+    pub fn enter(&self, place: &Place, limit: Option<Duration>) -> Option<Call> {
+        let until = limit.map(|limit| Instant::now() + limit);
         let mut state = self.state.lock();
         state.waiting += 1;
-        while !state.ended && state.receiving >= self.places {
-            self.called.wait(&mut state);
+        let mut has_passed = false;
+        while !state.ended && state.receiving >= self.places && !has_passed {
+            match until {
+                Some(until) => has_passed = self.called.wait_until(&mut state, until).timed_out(),
+                None => self.called.wait(&mut state),
+            }
         }
         state.waiting -= 1;
         if state.ended {
-            return Call::End;
+            return Some(Call::End);
+        }
+        if state.receiving >= self.places {
+            return None;
         }
         state.receiving += 1;
         place.held.store(true, Ordering::Relaxed);
-        Call::Receive
+        Some(Call::Receive)
+    }
+
+    /// Counts a thread out that has had nothing to do for long; false if the others could be too few without it.
+    pub fn quit(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_spare = !state.ended && state.receiving >= self.places;
+        if is_spare {
+            state.threads -= 1;
+        }
+        is_spare
     }
 
     /// Gives the place of a thread away, if it still has it; true if a new thread should be started to take it.
@@ -198,30 +220,40 @@ impl Crew {
             .map(|slots| &slots[usize::from(bytes > LARGE_BYTES)])
     }
 
-    /// Marks that a thread begins to serve a request, and wakes the watcher if it sleeps.
+    /// Marks that a thread begins to serve a request, and wakes the watcher if it sleeps; true if it has no thread, and one is to be
+    /// [started](Self::watch).
     ///
     /// This and the watcher's going to sleep are ordered (Dekker's way: each writes its own flag, then reads the
     /// other's): either the watcher sees the new turn and stays awake, or we see that it sleeps and wake it. It holds
     /// its lock from before it says that it sleeps until it waits, so that the call cannot come too early.
-    pub fn begin(&self, place: &Place) {
+    #[must_use]
+    pub fn begin(&self, place: &Place) -> bool {
         place.turn.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        if self.watcher_sleeps.load(Ordering::SeqCst) {
-            let _guard = self.watcher_lock.lock();
-            self.watcher.notify_all();
+        if !self.watcher_sleeps.load(Ordering::SeqCst) {
+            return false;
         }
+        let mut has_thread = self.watcher_lock.lock();
+        self.watcher.notify_all();
+        !std::mem::replace(&mut *has_thread, true)
     }
 
     /// The same of a thread that serves a ring's queue. Unless it is `alone`, so that nobody of its queue waits for the next
     /// request, the watcher may sleep: waking it for a caller who makes one request after the other costs him, on a machine with few
     /// processors, a change of threads every time it looks.
-    pub fn begin_in_queue(&self, place: &Place, alone: bool) {
+    #[must_use]
+    pub fn begin_in_queue(&self, place: &Place, alone: bool) -> bool {
         if alone {
             place.alone.store(true, Ordering::SeqCst);
-            self.begin(place);
-        } else {
-            place.turn.fetch_add(1, Ordering::Relaxed);
+            return self.begin(place);
         }
+        place.turn.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+
+    /// No thread could be had for the watcher: the next request asks for one again.
+    pub fn has_no_watcher(&self) {
+        *self.watcher_lock.lock() = false;
     }
 
     /// Marks that it is done.
@@ -229,8 +261,9 @@ impl Crew {
         place.turn.fetch_add(1, Ordering::Release);
     }
 
-    /// The watcher's life: while requests come, looks at each place now and then and tells of those whose threads are
-    /// stuck in one request. `places` lists them; `stuck` answers whether that is a reason to look again soon.
+    /// The life of the watcher's thread: while requests come, it looks at each place now and then and tells of those whose threads are
+    /// stuck in one request. `places` lists them; `stuck` answers whether that is a reason to look again soon. It ends with the
+    /// mount, and when no request came for long.
     pub fn watch(&self, places: impl Fn() -> Vec<std::sync::Arc<Place>>, stuck: impl Fn(&Place) -> bool) {
         // Whether there is a reason to look again.
         let has_moved = |place: &Place, turn: u64, seen: Option<&u64>| match place.queue {
@@ -247,13 +280,19 @@ impl Crew {
         };
         let mut seen: Vec<u64> = Vec::new();
         let mut idle_looks = 0;
+        self.watcher_sleeps.store(false, Ordering::SeqCst);
         while !self.ended.load(Ordering::Acquire) {
             let mut guard = self.watcher_lock.lock();
             if idle_looks >= IDLE_LOOKS {
                 self.watcher_sleeps.store(true, Ordering::SeqCst);
                 fence(Ordering::SeqCst);
                 if !self.ended.load(Ordering::SeqCst) && is_quiet(&seen) {
-                    self.watcher.wait(&mut guard);
+                    let has_rested = self.watcher.wait_for(&mut guard, WATCHER_REST).timed_out();
+                    // Whoever began meanwhile found that there is a thread.
+                    if has_rested && is_quiet(&seen) {
+                        *guard = false;
+                        return;
+                    }
                 }
                 self.watcher_sleeps.store(false, Ordering::SeqCst);
                 idle_looks = 0;
@@ -280,5 +319,28 @@ impl Crew {
             seen = looked;
             idle_looks = if moved { 0 } else { idle_looks + 1 };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_without_a_place_may_end_while_another_receives() {
+        let crew = Crew::new(1, 4);
+        let (first, second) = (Place::default(), Place::default());
+        assert!(crew.join() && crew.join());
+        assert_eq!(crew.enter(&first, None), Some(Call::Receive));
+        assert_eq!(crew.enter(&second, Some(Duration::ZERO)), None);
+        assert!(crew.quit());
+        // Nobody waits: the next to be stuck has a thread started.
+        assert!(crew.leave(&first));
+        // The last one stays while nobody receives, and when the mount ends it is told so.
+        assert!(!crew.quit());
+        assert_eq!(crew.enter(&second, Some(Duration::ZERO)), Some(Call::Receive));
+        crew.end();
+        assert!(!crew.quit());
+        assert_eq!(crew.enter(&first, Some(Duration::ZERO)), Some(Call::End));
     }
 }

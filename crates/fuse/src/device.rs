@@ -10,9 +10,13 @@ use std::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
     },
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
 };
 
-use crate::protocol::{IN_HEADER_BYTES, WRITE_IN_BYTES};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::protocol::{IN_HEADER_BYTES, TransferBuffer, WRITE_IN_BYTES};
 
 /// Where the kernel is talked to.
 pub const DEVICE_PATH: &str = "/dev/fuse";
@@ -31,30 +35,38 @@ pub enum Received {
     Ended,
 }
 
-/// Room for the largest request, laid out so that the data of a WRITE starts on a page boundary.
+/// Where a request begins in its buffer, so that the data of a WRITE starts on a page boundary.
+const REQUEST_AT: usize = PAGE_BYTES - IN_HEADER_BYTES - WRITE_IN_BYTES;
+
+/// Room for the largest request.
 pub struct RequestBuffer {
-    storage: Vec<u8>,
-    start: usize,
+    storage: TransferBuffer,
     length: usize,
 }
 
 impl RequestBuffer {
-    /// For requests with up to `data_bytes` of data.
-    pub fn new(data_bytes: usize) -> Self {
-        let before_data = IN_HEADER_BYTES + WRITE_IN_BYTES;
-        let storage = vec![0; data_bytes + 3 * PAGE_BYTES];
-        let base = storage.as_ptr() as usize;
-        let start = (base + before_data).next_multiple_of(PAGE_BYTES) - before_data - base;
+    /// For requests with up to `data_bytes` of data; what is in use counts in `bytes`.
+    pub fn new(data_bytes: usize, bytes: &Arc<AtomicU64>) -> Self {
         Self {
-            storage,
-            start,
+            storage: TransferBuffer::new(data_bytes + 2 * PAGE_BYTES, bytes),
             length: 0,
         }
     }
 
+    /// Whether a mount at rest should have it [give memory back](Self::give_back).
+    pub fn is_grown(&self) -> bool {
+        self.storage.is_grown()
+    }
+
+    /// Gives memory back to the system, and forgets the request.
+    pub fn give_back(&mut self) {
+        self.length = 0;
+        self.storage.give_back(PAGE_BYTES);
+    }
+
     /// The request that was read last.
     pub fn request(&self) -> &[u8] {
-        &self.storage[self.start..self.start + self.length]
+        &self.storage[REQUEST_AT..REQUEST_AT + self.length]
     }
 }
 
@@ -98,11 +110,12 @@ impl Connection {
     /// Reads one request.
     pub fn receive(&self, buffer: &mut RequestBuffer) -> io::Result<Received> {
         buffer.length = 0;
-        let room = &mut buffer.storage[buffer.start..];
+        let room = &mut buffer.storage[REQUEST_AT..];
         match rustix::io::read(&self.file, room) {
             Ok(0) => Ok(Received::Ended),
             Ok(length) => {
                 buffer.length = length;
+                buffer.storage.note_use(REQUEST_AT + length);
                 Ok(Received::Request)
             }
             // ENOENT: the request was interrupted before we got it.
@@ -114,6 +127,13 @@ impl Connection {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Waits until a request can be read, at most for `limit`; whether one may be there.
+    pub fn wait(&self, limit: Duration) -> bool {
+        let mut handles = [PollFd::new(&self.file, PollFlags::IN)];
+        let limit = Timespec::try_from(limit).ok();
+        !matches!(poll(&mut handles, limit.as_ref()), Ok(0))
     }
 
     /// Sends a whole message. That the kernel no longer waits for it (ENOENT) or has unmounted is no error.

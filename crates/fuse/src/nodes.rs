@@ -79,9 +79,12 @@ impl LiveNodes {
         }
     }
 
-    /// Whether the kernel may keep content of an object that it has read.
-    pub fn is_cached(&self, object: u64) -> bool {
-        self.shard(object).lock().is_cached(object)
+    /// The content of an object was written, or may have been in part: as [`outdate`](Self::outdate). Whether the kernel may keep
+    /// content of it that it has read.
+    pub fn note_written(&self, object: u64) -> bool {
+        let mut shard = self.shard(object).lock();
+        shard.show(object, false);
+        shard.is_cached(object)
     }
 
     /// The same as [`outdate`](Self::outdate) of every object.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::protocol::TRANSFER_BYTES_MAX;
+
 /// How a filesystem is mounted. `default_permissions` is always on: the kernel checks modes, owners and ACLs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
@@ -46,6 +48,8 @@ pub struct MountOptions {
     pub spin: Duration,
     /// Whether requests may come through io_uring where the kernel offers it (see `ring.rs`).
     pub ring: bool,
+    /// Longest WRITE and READ, bytes; whole pages.
+    pub transfer_bytes: usize,
 }
 
 impl Default for MountOptions {
@@ -70,6 +74,7 @@ impl Default for MountOptions {
             threads_max: THREADS.1 as usize,
             spin: Duration::from_micros(50),
             ring: true,
+            transfer_bytes: TRANSFER_BYTES_MAX,
         }
     }
 }
@@ -80,9 +85,11 @@ const BACKGROUND_MIN: usize = 12;
 
 /// Of the memory budget, the part that the buffers of requests may take that are served at once, and what each takes at most.
 const BUFFERS_PART: u64 = 8;
-const BUFFER_BYTES: u64 = 1 << 20;
+const BUFFER_BYTES: u64 = TRANSFER_BYTES_MAX as u64;
 /// Threads of a mount at the least and at the most.
 const THREADS: (u64, u64) = (4, 32);
+/// What a mount is served with when others have taken that part: what the kernel asks for anyhow, if nobody raises it.
+const SPARE_TRANSFER_BYTES: usize = 128 << 10;
 
 impl MountOptions {
     /// Background requests that the kernel may have in flight.
@@ -91,11 +98,18 @@ impl MountOptions {
         u16::try_from(requests.max(BACKGROUND_MIN)).unwrap_or(u16::MAX)
     }
 
-    /// No more threads, of which each has a buffer, than there is memory for.
+    /// No more threads, of which each has a buffer, than there is memory for. `others`: mounts of the same budget that are there
+    /// already. When those have all that buffers may take, a mount is served sparingly: through the device, by short requests.
     #[must_use]
-    pub fn with_memory(mut self, budget_bytes: u64) -> Self {
+    pub fn with_memory(mut self, budget_bytes: u64, others: usize) -> Self {
         let threads = (budget_bytes / BUFFERS_PART / BUFFER_BYTES).clamp(THREADS.0, THREADS.1);
         self.threads_max = self.threads_max.min(threads as usize);
+        let mounts = budget_bytes / BUFFERS_PART / (THREADS.0 * BUFFER_BYTES);
+        if others as u64 >= mounts.max(1) {
+            self.threads_max = self.threads_max.min(THREADS.0 as usize);
+            self.ring = false;
+            self.transfer_bytes = SPARE_TRANSFER_BYTES;
+        }
         self
     }
 
@@ -115,11 +129,23 @@ mod tests {
     #[test]
     fn requests_under_way_are_as_many_as_there_is_memory_for() {
         let of = |budget_bytes| {
-            let options = MountOptions::default().with_memory(budget_bytes);
+            let options = MountOptions::default().with_memory(budget_bytes, 0);
             (options.threads_max, options.background_max())
         };
         assert_eq!(of(32 << 20), (4, 32));
         assert_eq!(of(128 << 20), (16, 128));
         assert_eq!(of(1 << 30), (32, 256));
+    }
+
+    #[test]
+    fn mounts_beyond_what_there_is_memory_for_are_served_sparingly() {
+        let of = |budget_bytes, others| {
+            let options = MountOptions::default().with_memory(budget_bytes, others);
+            (options.ring, options.transfer_bytes, options.threads_max)
+        };
+        assert_eq!(of(32 << 20, 0), (true, 1 << 20, 4));
+        assert_eq!(of(32 << 20, 1), (false, 128 << 10, 4));
+        assert_eq!(of(1 << 30, 31), (true, 1 << 20, 32));
+        assert_eq!(of(1 << 30, 32), (false, 128 << 10, 4));
     }
 }

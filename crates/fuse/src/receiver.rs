@@ -13,8 +13,8 @@ use crate::{
     crew::{Call, Place},
     device::{Connection, Received, RequestBuffer},
     pace::Pace,
-    protocol::{Header, PAYLOAD_BYTES_MAX, ReplyBuffer, Request, parse},
-    serving::Serving,
+    protocol::{Header, PAYLOAD_BYTES_MAX, ReplyBuffer, Request, SmallRow, parse},
+    serving::{REST, Serving},
 };
 
 /// After this many reads of the device in a row that failed for no known reason a mount is given up.
@@ -23,6 +23,9 @@ const FAILURES_MAX: u32 = 100;
 /// Nothing but word of forgotten objects comes here beside rings, and nobody waits for it: it is let gather for this
 /// long, so that not each object of a tree being removed wakes a thread.
 const GATHERED: Duration = Duration::from_millis(2);
+
+/// A thread that was not needed for so long ends.
+const LONG_REST: Duration = Duration::from_secs(30);
 
 /// Starts a further thread, unless there are enough.
 pub fn start(serving: &Arc<Serving>) -> io::Result<()> {
@@ -33,6 +36,7 @@ pub fn start(serving: &Arc<Serving>) -> io::Result<()> {
         let place = Arc::new(Place::default());
         serving.places.lock().push(place.clone());
         Receiver::new(serving, &place).run();
+        serving.places.lock().retain(|other| !Arc::ptr_eq(other, &place));
     })
 }
 
@@ -55,6 +59,7 @@ pub struct Receiver<'a> {
     looking: Option<Connection>,
     buffer: RequestBuffer,
     reply: ReplyBuffer,
+    small_row: SmallRow,
     spin: Duration,
     pace: Pace,
 }
@@ -71,8 +76,9 @@ impl<'a> Receiver<'a> {
             place,
             waiting: shared.connection.duplicate(true).ok(),
             looking,
-            buffer: RequestBuffer::new(PAYLOAD_BYTES_MAX),
-            reply: ReplyBuffer::new(),
+            buffer: RequestBuffer::new(PAYLOAD_BYTES_MAX, &shared.memory_count),
+            reply: ReplyBuffer::counted_in(&shared.memory_count),
+            small_row: SmallRow::default(),
             spin: Duration::ZERO,
             pace: Pace::default(),
         }
@@ -80,7 +86,7 @@ impl<'a> Receiver<'a> {
 
     fn run(&mut self) {
         let mut failures = 0;
-        while self.shared.crew.enter(self.place) == Call::Receive {
+        while self.enter() == Call::Receive {
             while self.shared.crew.holds(self.place) {
                 match self.receive() {
                     Ok(Some(looked)) => {
@@ -99,6 +105,32 @@ impl<'a> Receiver<'a> {
                 }
             }
         }
+    }
+
+    /// Waits for a place. A thread that gets none gives its memory back after a while, and ends after a long one.
+    fn enter(&mut self) -> Call {
+        let crew = &self.shared.crew;
+        if let Some(call) = crew.enter(self.place, Some(REST)) {
+            return call;
+        }
+        self.give_back();
+        loop {
+            match self.shared.crew.enter(self.place, Some(LONG_REST)) {
+                Some(call) => return call,
+                None if self.shared.crew.quit() => return Call::End,
+                None => {}
+            }
+        }
+    }
+
+    /// Whether a thread at rest should give back the memory of long requests.
+    fn is_grown(&self) -> bool {
+        self.buffer.is_grown() || self.reply.is_grown()
+    }
+
+    fn give_back(&mut self) {
+        self.buffer.give_back();
+        self.reply.give_back(0);
     }
 
     /// Waits for a request; `None` when the mount has ended. True if it came through the handle that looks.
@@ -126,6 +158,15 @@ impl<'a> Receiver<'a> {
             }
         }
         let waiting = self.waiting.as_ref().unwrap_or(&self.shared.connection);
+        if self.is_grown() {
+            let is_enough = self
+                .small_row
+                .note(self.buffer.request().len().max(self.reply.len()));
+            if is_enough || !waiting.wait(REST) {
+                self.buffer.give_back();
+                self.reply.give_back(0);
+            }
+        }
         loop {
             match waiting.receive(&mut self.buffer)? {
                 Received::Request => break,
@@ -167,7 +208,7 @@ impl<'a> Receiver<'a> {
         if shared.crew.is_slow(header.operation, bytes) {
             relieve(shared, self.place);
         }
-        shared.crew.begin(self.place);
+        shared.begin(self.place);
         let started = Instant::now();
         let error = shared.answer(&header, request, &mut self.reply);
         shared.crew.learn(header.operation, bytes, started.elapsed());

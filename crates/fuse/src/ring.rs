@@ -9,11 +9,18 @@
 //!
 //! Invariants: the memory given to the kernel stays in place until the ring is gone, or the entry has gone to another one.
 
-use std::{fs, io};
+use std::{
+    fs, io,
+    sync::{Arc, atomic::AtomicU64},
+};
 
-use io_uring::{IoUring, squeue::Entry128};
+use io_uring::{
+    IoUring,
+    squeue::Entry128,
+    types::{SubmitArgs, Timespec},
+};
 
-use crate::{device::Connection, ring_memory::RingMemory};
+use crate::{device::Connection, ring_memory::RingMemory, serving::REST};
 
 /// The kernel's switch; off by default, and its owner's to set.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -142,8 +149,9 @@ pub struct RingEntry {
 
 impl RingEntry {
     /// Gives the kernel a further entry for `queue`.
-    pub fn register(connection: &Connection, queue: u16) -> io::Result<Self> {
-        let mut memory = Box::new(RingMemory::new(queue));
+    /// What its memory takes counts in `bytes`.
+    pub fn register(connection: &Connection, queue: u16, bytes: &Arc<AtomicU64>) -> io::Result<Self> {
+        let mut memory = Box::new(RingMemory::new(queue, bytes));
         let parts = memory.parts();
         let command = memory.registration(connection, &parts);
         let mut entry = Self {
@@ -186,7 +194,7 @@ impl RingEntry {
     /// Tells the kernel, which waits for entries since INIT, that there will be none: it goes on without rings.
     pub fn decline(connection: &Connection) {
         // It takes a refused registration as that.
-        let _ = Self::register(connection, u16::MAX);
+        let _ = Self::register(connection, u16::MAX, &Arc::default());
     }
 
     /// Waits for a request.
@@ -195,15 +203,35 @@ impl RingEntry {
             return Ok(Taken::Request);
         }
         loop {
-            match self.ring.submit_and_wait(1) {
-                Ok(_) => {}
+            let has_rested = match self.submit_and_wait() {
+                Ok(()) => false,
+                Err(error) if error.raw_os_error() == Some(libc::ETIME) => true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
-            }
+            };
             if let Some(done) = self.ring.completion().next() {
                 return taken(done.result());
             }
+            // The kernel puts a request into the memory while this thread is in the call alone (`setup_defer_taskrun`).
+            if has_rested && let Some(memory) = &mut self.memory {
+                memory.give_back();
+            }
         }
+    }
+
+    /// Hands over what was submitted, and waits for a request; not for longer than [`REST`] if there is memory to give back then.
+    fn submit_and_wait(&self) -> io::Result<()> {
+        match &self.memory {
+            Some(memory) if memory.is_grown() => {
+                let rest = Timespec::from(REST);
+                let limit = SubmitArgs::new().timespec(&rest);
+                self.ring.submitter().submit_with_args(1, &limit)?;
+            }
+            _ => {
+                self.ring.submit_and_wait(1)?;
+            }
+        }
+        Ok(())
     }
 
     /// The request that came.

@@ -135,7 +135,11 @@ impl RingCrew {
         let thread = self.next.fetch_add(1, Ordering::Relaxed);
         let crew = self.clone();
         let started = serving.start("fuse-ring", move |serving| {
-            let entry = RingEntry::register(&serving.connection, crew.queues[queue].number);
+            let entry = RingEntry::register(
+                &serving.connection,
+                crew.queues[queue].number,
+                &serving.memory_count,
+            );
             match entry {
                 Ok(entry) => {
                     told(Ok(()));
@@ -177,7 +181,7 @@ impl RingCrew {
                 }
             }
             // With others that wait nobody need watch this one.
-            serving.crew.begin_in_queue(&place, state.is_unattended());
+            serving.begin_in_queue(&place, state.is_unattended());
             let is_small = entry
                 .memory()
                 .is_some_and(|memory| small_writes::answer(serving, memory));

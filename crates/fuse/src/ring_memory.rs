@@ -5,13 +5,18 @@
 //! between a request's arrival and its [`answer_command`](RingMemory::answer_command) it is ours alone, else the
 //! kernel's; lengths that the kernel tells are checked.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::{
+    os::fd::{AsFd, AsRawFd},
+    sync::{Arc, atomic::AtomicU64},
+};
 
 use io_uring::{opcode, squeue::Entry128, types::Fd};
 
 use crate::{
     device::Connection,
-    protocol::{IN_HEADER_BYTES, OUT_HEADER_BYTES, PAYLOAD_BYTES_MAX, ReplyBuffer, operation, ring::*},
+    protocol::{
+        IN_HEADER_BYTES, OUT_HEADER_BYTES, PAYLOAD_BYTES_MAX, ReplyBuffer, SmallRow, operation, ring::*,
+    },
 };
 
 /// Bytes of a long submission entry.
@@ -28,17 +33,30 @@ pub struct RingMemory {
     exchange: ReplyBuffer,
     /// Replies to requests that lie in `exchange` are written here first.
     apart: ReplyBuffer,
+    small_row: SmallRow,
 }
 
 impl RingMemory {
-    /// For an entry of `queue`.
-    pub fn new(queue: u16) -> Self {
+    /// For an entry of `queue`; what is in use counts in `bytes`.
+    pub fn new(queue: u16, bytes: &Arc<AtomicU64>) -> Self {
         Self {
             queue,
             headers: Box::new([0; HEADERS_BYTES]),
-            exchange: ReplyBuffer::new(),
-            apart: ReplyBuffer::new(),
+            exchange: ReplyBuffer::counted_in(bytes),
+            apart: ReplyBuffer::counted_in(bytes),
+            small_row: SmallRow::default(),
         }
+    }
+
+    /// Whether an entry at rest should have it [give memory back](Self::give_back).
+    pub fn is_grown(&self) -> bool {
+        self.exchange.is_grown() || self.apart.is_grown()
+    }
+
+    /// Gives back the memory of long requests. It must be ours, and the last answer handed over.
+    pub fn give_back(&mut self) {
+        self.exchange.give_back(0);
+        self.apart.give_back(0);
     }
 
     /// What the kernel is told of this memory.
@@ -79,6 +97,7 @@ impl RingMemory {
     pub fn answer(&mut self, serve: impl FnOnce(&[u8], &mut ReplyBuffer) -> Option<i32>) -> bool {
         self.exchange.clear();
         self.apart.clear();
+        let payload_bytes = self.u32_at(PAYLOAD_BYTES_AT) as usize;
         let error = match front(&self.headers) {
             // Nothing of the request lies in the exchange: the reply can be written there.
             Some((front, 0)) => serve(front.bytes(), &mut self.exchange),
@@ -100,6 +119,7 @@ impl RingMemory {
         };
         error.is_some_and(|error| {
             self.finish(error);
+            self.note_length(payload_bytes);
             true
         })
     }
@@ -117,6 +137,15 @@ impl RingMemory {
         headers[4..8].copy_from_slice(&(-error).to_ne_bytes());
         headers[8..16].copy_from_slice(&unique.to_ne_bytes());
         headers[PAYLOAD_BYTES_AT..PAYLOAD_BYTES_AT + 4].copy_from_slice(&(payload as u32).to_ne_bytes());
+    }
+
+    /// After many short requests in a row the memory of the long one before is given back.
+    fn note_length(&mut self, request_bytes: usize) {
+        let longest = self.exchange.len().max(request_bytes);
+        if self.small_row.note(longest) && self.is_grown() {
+            self.exchange.give_back(self.exchange.len());
+            self.apart.give_back(0);
+        }
     }
 
     fn u32_at(&self, at: usize) -> u32 {

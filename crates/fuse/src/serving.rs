@@ -7,7 +7,7 @@ use std::{
     io,
     ops::Range,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -23,8 +23,13 @@ use crate::{
     notification::invalidate_inode,
     page_drops::PageDrops,
     protocol::{Dialect, Header, ReplyBuffer, Request, feature, operation},
+    receiver,
+    ring_crew::RingCrew,
     server::{Answer, Server},
 };
+
+/// What is done once a mount has ended.
+type EndHook = Box<dyn FnOnce() + Send>;
 
 /// See the module.
 pub struct Serving {
@@ -34,13 +39,22 @@ pub struct Serving {
     pub places: Mutex<Vec<Arc<Place>>>,
     pub dialect: Dialect,
     pub spin: Duration,
+    /// Where memory counts that requests and the threads take, bytes.
+    pub memory_count: Arc<AtomicU64>,
+    rings: OnceLock<Arc<RingCrew>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     running: Mutex<usize>,
     stopped: Condvar,
     ended: AtomicBool,
+    end_hook: Mutex<Option<EndHook>>,
     awaited_requests: AtomicU64,
     page_drops: Arc<PageDrops>,
 }
+
+/// After so long without a request the memory of long ones is given back.
+pub const REST: Duration = Duration::from_secs(1);
+/// What a thread takes beside the requests that it serves: what is used of its stack, and its handle to the kernel.
+const THREAD_BYTES: u64 = 24 << 10;
 
 /// How long the answer of a write waits for pages to be dropped that somebody reads just now. If all threads waited so, and the
 /// page were one that is asked for behind them, nobody else would end it.
@@ -51,6 +65,7 @@ impl Serving {
     pub fn new(server: Server, connection: Connection, crew: Crew, spin: Duration) -> Self {
         Self {
             dialect: server.negotiated().dialect(),
+            memory_count: server.memory_count(),
             server,
             connection: Arc::new(connection),
             crew,
@@ -60,6 +75,8 @@ impl Serving {
             running: Mutex::new(0),
             stopped: Condvar::new(),
             ended: AtomicBool::new(false),
+            end_hook: Mutex::default(),
+            rings: OnceLock::new(),
             awaited_requests: AtomicU64::new(0),
             page_drops: Arc::default(),
         }
@@ -72,6 +89,7 @@ impl Serving {
         life: impl FnOnce(&Arc<Self>) + Send + 'static,
     ) -> io::Result<()> {
         *self.running.lock() += 1;
+        self.memory_count.fetch_add(THREAD_BYTES, Ordering::Relaxed);
         let shared = self.clone();
         let spawned = std::thread::Builder::new().name(name.into()).spawn(move || {
             terrace_device::be_prompt();
@@ -90,12 +108,64 @@ impl Serving {
         }
     }
 
+    /// Requests come through these from now on.
+    pub fn set_rings(&self, rings: Arc<RingCrew>) {
+        let _ = self.rings.set(rings);
+    }
+
+    /// What serves requests that come through rings, if they do.
+    pub fn rings(&self) -> Option<&Arc<RingCrew>> {
+        self.rings.get()
+    }
+
+    /// A thread begins to serve a request; it is to say when it is done ([`Crew::done`]).
+    pub fn begin(self: &Arc<Self>, place: &Place) {
+        if self.crew.begin(place) {
+            self.start_watcher();
+        }
+    }
+
+    /// The same of a thread of a ring's queue; see [`Crew::begin_in_queue`].
+    pub fn begin_in_queue(self: &Arc<Self>, place: &Place, alone: bool) {
+        if self.crew.begin_in_queue(place, alone) {
+            self.start_watcher();
+        }
+    }
+
+    fn start_watcher(self: &Arc<Self>) {
+        let watched = self.clone();
+        let watcher = std::thread::Builder::new()
+            .name("fuse-watch".into())
+            .spawn(move || {
+                let places = || watched.places.lock().clone();
+                watched
+                    .crew
+                    .watch(places, |stuck| match (stuck.queue(), watched.rings()) {
+                        (Some(queue), Some(rings)) => rings.relieve(&watched, queue),
+                        _ => {
+                            receiver::relieve(&watched, stuck);
+                            true
+                        }
+                    });
+            });
+        match watcher {
+            Ok(watcher) => self.keep(watcher),
+            Err(error) => {
+                tracing::warn!("cannot start a thread to watch those that serve the mount: {error}");
+                self.crew.has_no_watcher();
+            }
+        }
+    }
+
     /// Has a thread joined when the mount is taken down.
     pub fn keep(&self, thread: JoinHandle<()>) {
-        self.threads.lock().push(thread);
+        let mut threads = self.threads.lock();
+        threads.retain(|other| !other.is_finished());
+        threads.push(thread);
     }
 
     fn thread_stopped(&self) {
+        self.memory_count.fetch_sub(THREAD_BYTES, Ordering::Relaxed);
         let mut running = self.running.lock();
         *running -= 1;
         if *running == 0 {
@@ -103,6 +173,23 @@ impl Serving {
             self.server.end();
             self.ended.store(true, Ordering::Release);
             self.stopped.notify_all();
+            drop(running);
+            self.run_end_hook();
+        }
+    }
+
+    /// Has `hook` run once when the mount has ended, on the thread that ended last; at once if it has. It must not wait for the mount.
+    pub fn when_ended(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.end_hook.lock() = Some(Box::new(hook));
+        if self.is_ended() {
+            self.run_end_hook();
+        }
+    }
+
+    fn run_end_hook(&self) {
+        let hook = self.end_hook.lock().take();
+        if let Some(hook) = hook {
+            hook();
         }
     }
 

@@ -18,7 +18,7 @@ use crate::{
     device::{Connection, Received, RequestBuffer},
     error::FuseError,
     mount::{self, UnmountMode},
-    mount_table,
+    mount_table::{self, MountEntry},
     notification::{invalidate_inode, notify},
     options::MountOptions,
     past::Past,
@@ -26,8 +26,7 @@ use crate::{
         Dialect, Negotiated, PAYLOAD_BYTES_MAX, ReplyBuffer, Request, Wishes, feature, negotiate,
         notification, parse,
     },
-    receiver, ring,
-    ring_crew::{self, RingCrew},
+    receiver, ring, ring_crew,
     server::{Content, Server},
     serving::Serving,
 };
@@ -42,7 +41,6 @@ pub struct Session {
     serving: Arc<Serving>,
     directory: PathBuf,
     device_minor: u32,
-    rings: Option<Arc<RingCrew>>,
     /// It is out of the tree at `directory`; it ends when nothing else keeps it.
     taken_down: AtomicBool,
 }
@@ -81,48 +79,27 @@ fn start(
     let server = Server::new(content, past, options, negotiated);
     let crew = Crew::new(cores.div_ceil(4), options.threads_max);
     let serving = Arc::new(Serving::new(server, connection, crew, options.spin));
-    for _ in 0..2 {
-        receiver::start(&serving)?;
-    }
+    // Others follow as they are needed.
+    receiver::start(&serving)?;
     let rings = negotiated
         .has(feature::OVER_IO_URING)
         .then(|| ring_crew::start(&serving, options.threads_max));
-    let rings = match rings {
-        Some(Ok(rings)) => Some(rings),
-        Some(Err(error)) => {
-            tracing::warn!("no requests through io_uring: {error}");
-            None
-        }
-        None => None,
-    };
-    let (watched, relieved) = (serving.clone(), rings.clone());
-    let watcher = std::thread::Builder::new()
-        .name("fuse-watch".into())
-        .spawn(move || {
-            let places = || watched.places.lock().clone();
-            watched
-                .crew
-                .watch(places, |stuck| match (stuck.queue(), &relieved) {
-                    (Some(queue), Some(rings)) => rings.relieve(&watched, queue),
-                    _ => {
-                        receiver::relieve(&watched, stuck);
-                        true
-                    }
-                });
-        })?;
-    serving.keep(watcher);
+    match rings {
+        Some(Ok(rings)) => serving.set_rings(rings),
+        Some(Err(error)) => tracing::warn!("no requests through io_uring: {error}"),
+        None => {}
+    }
     Ok(Session {
         serving,
         directory: directory.into(),
         device_minor,
-        rings,
         taken_down: AtomicBool::new(false),
     })
 }
 
 /// Waits for INIT and answers it.
 fn greet(connection: &Connection, options: &MountOptions) -> Result<Negotiated, FuseError> {
-    let mut buffer = RequestBuffer::new(PAYLOAD_BYTES_MAX);
+    let mut buffer = RequestBuffer::new(PAYLOAD_BYTES_MAX, &Arc::default());
     let mut reply = ReplyBuffer::new();
     loop {
         match connection.receive(&mut buffer)? {
@@ -144,6 +121,7 @@ fn greet(connection: &Connection, options: &MountOptions) -> Result<Negotiated, 
                 // Once agreed, the kernel holds requests back until each queue has an entry.
                 ring: options.ring && ring::is_available(),
                 background: options.background_max(),
+                transfer_bytes: options.transfer_bytes,
             },
         ) else {
             connection.send(reply.finish(header.unique, libc::EPROTO))?;
@@ -174,20 +152,31 @@ impl Session {
         self.serving.is_ended()
     }
 
+    /// Has `hook` run once when it has, by one of its threads; at once if it has already. It must not wait for the mount.
+    pub fn when_ended(&self, hook: impl FnOnce() + Send + 'static) {
+        self.serving.when_ended(hook);
+    }
+
     /// Requests served so far that a caller waited for: all but those by which the kernel lets go of something, which it
     /// sends when it likes.
     pub fn awaited_requests(&self) -> u64 {
         self.serving.awaited_requests()
     }
 
+    /// What the mount takes of memory for requests, threads and objects that the kernel knows, bytes; with that of all others of the
+    /// pool, where they are counted together.
+    pub fn memory_bytes(&self) -> u64 {
+        self.serving.memory_count.load(Ordering::Relaxed)
+    }
+
     /// Small writes that were served several at a time so far (`small_writes.rs`).
     pub fn writes_together(&self) -> u64 {
-        self.rings.as_ref().map_or(0, |rings| rings.writes_together())
+        self.serving.rings().map_or(0, |rings| rings.writes_together())
     }
 
     /// Entries of rings that wait for such at the moment.
     pub fn entries_together(&self) -> usize {
-        self.rings.as_ref().map_or(0, |rings| rings.entries_together())
+        self.serving.rings().map_or(0, |rings| rings.entries_together())
     }
 
     /// Live objects that the kernel knows at the moment.
@@ -272,7 +261,14 @@ impl Session {
     /// Whether it is mounted where it was, as far as this process sees. Otherwise only open files or another mount namespace
     /// keep it.
     pub fn is_shown(&self) -> bool {
-        !self.is_ended() && !self.taken_down.load(Ordering::SeqCst) && self.is_here().unwrap_or(true)
+        self.is_shown_in(mount_table::mounts().ok().as_deref())
+    }
+
+    /// The same, going by the mount table as it was read; without it, it is taken to be.
+    pub fn is_shown_in(&self, table: Option<&[MountEntry]>) -> bool {
+        !self.is_ended()
+            && !self.taken_down.load(Ordering::SeqCst)
+            && table.is_none_or(|table| self.is_in(table))
     }
 
     /// Has what still uses the mount get ENOTCONN from now on, as if its server had ended.
@@ -298,11 +294,14 @@ impl Session {
 
     /// Whether it is still mounted where it was.
     fn is_here(&self) -> Result<bool, FuseError> {
-        let entries = mount_table::mounts()?;
+        Ok(self.is_in(&mount_table::mounts()?))
+    }
+
+    fn is_in(&self, table: &[MountEntry]) -> bool {
         let ours = (0, self.device_minor);
-        Ok(entries.iter().any(|entry| {
-            entry.directory == self.directory && (entry.device == ours || self.device_minor == 0)
-        }))
+        table.iter().any(|entry| {
+            (entry.device == ours || self.device_minor == 0) && entry.directory == self.directory
+        })
     }
 
     /// Waits until what was being served is done. A bind mount, or a copy of the mount table, keeps the mount alive:

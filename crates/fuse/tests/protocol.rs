@@ -239,6 +239,7 @@ fn replies_have_the_kernels_sizes() {
             acl: true,
             ring: false,
             background: 256,
+            transfer_bytes: 1 << 20,
         },
     )
     .unwrap();
@@ -274,6 +275,7 @@ fn nothing_is_agreed_that_was_not_offered_or_that_breaks_a_guarantee() {
         acl: true,
         ring: false,
         background: 256,
+        transfer_bytes: 1 << 20,
     };
     let everything = InitRequest {
         major: 7,
@@ -297,6 +299,15 @@ fn nothing_is_agreed_that_was_not_offered_or_that_breaks_a_guarantee() {
         assert!(!agreed.has(never));
     }
     assert_eq!(agreed.max_write, 1 << 20);
+    let spare = negotiate(
+        &everything,
+        Wishes {
+            transfer_bytes: 128 << 10,
+            ..wishes
+        },
+    )
+    .unwrap();
+    assert_eq!((spare.max_write, spare.max_readahead), (128 << 10, 128 << 10));
     let old = InitRequest {
         major: 7,
         minor: 31,

@@ -7,7 +7,7 @@ mod support;
 use std::{
     fs,
     io::{ErrorKind, Read, Seek, SeekFrom},
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::Path,
     process::Command,
     sync::Arc,
@@ -30,6 +30,43 @@ fn serve() {
         };
         let library = Content::ReadOnly(Library::new(b"hello, world\n"));
         mount(directory, library, Some(Arc::new(OldLibrary)), &options)
+    });
+}
+
+#[test]
+fn a_mount_at_rest_gives_back_the_memory_of_long_requests() {
+    with_mount("library", |mounted| {
+        let memory = |mounted: &mut Mounted| mounted.ask("memory").parse::<u64>().unwrap();
+        let before = memory(mounted);
+        let readers: Vec<_> = (0..4)
+            .map(|_| {
+                let big = mounted.path("big");
+                std::thread::spawn(move || {
+                    let mut options = fs::OpenOptions::new();
+                    let file = options.read(true).custom_flags(libc::O_DIRECT).open(big).unwrap();
+                    let mut space = vec![0; (1 << 20) + 4096];
+                    let start = space.as_ptr().align_offset(4096);
+                    assert_eq!(
+                        file.read_at(&mut space[start..start + (1 << 20)], 0).unwrap(),
+                        1 << 20
+                    );
+                })
+            })
+            .collect();
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        let after = memory(mounted);
+        assert!(after >= before + (1 << 20), "{before} and {after}");
+        // Threads that were started meanwhile stay, with a few pages each; this ends when the memory is back.
+        while memory(mounted) > before + (512 << 10) {
+            std::thread::yield_now();
+        }
+        // What comes next is served as ever.
+        let read = fs::read(mounted.path("big")).unwrap();
+        assert!(
+            read.iter()
+                .enumerate()
+                .all(|(at, byte)| *byte == big_byte(at as u64))
+        );
     });
 }
 

@@ -40,7 +40,7 @@ use std::{
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use terrace_control::{Exchange, Failure, Handler, ProcessId, Request, RunLock, Server};
+use terrace_control::{CONNECTIONS_MAX, Exchange, Failure, Handler, ProcessId, Request, RunLock, Server};
 use terrace_device::{Cause, Device, DeviceError};
 use terrace_engine::{Engine, EngineError, OpenOptions, Unwritten};
 use terrace_pool::{DeviceState, PoolError};
@@ -49,7 +49,7 @@ use terrace_store::StoreError;
 use crate::{
     crash::{Crashes, Watch},
     kept_events::KeptEvents,
-    launch::{Accepted, Readiness},
+    launch::{self, Accepted, Readiness},
     places::Places,
     registry::{KnownPool, Registry},
 };
@@ -359,6 +359,18 @@ impl Daemon {
 impl Handler for Daemon {
     fn alive(&self) -> Value {
         json!({ "silent_devices": self.engine.silent_devices() })
+    }
+
+    fn crowded(&self) -> Failure {
+        let cause = format!("{CONNECTIONS_MAX} commands run at once already");
+        match self.engine.silent_devices().first() {
+            Some(device) => Failure::new(
+                "serve the request",
+                format!("{cause}, and wait as the device '{device}' does not answer"),
+                launch::silence_remedy(&self.pool),
+            ),
+            None => Failure::new("serve the request", cause, "try again when some have ended"),
+        }
     }
 
     fn handle(&self, request: Request, exchange: &mut Exchange) -> Result<Value, Failure> {

@@ -12,8 +12,9 @@ mod remount;
 use std::{
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
 };
 
@@ -54,9 +55,14 @@ struct Shared {
     keep_list: AtomicBool,
 }
 
+/// A mount that has ended, and where it was.
+type Ended = (Weak<Session>, PathBuf);
+
 /// The mounts of a pool.
 pub struct Mounts {
     shared: Arc<Shared>,
+    /// To the thread that strikes mounts off which have ended; there since the first mount.
+    watcher: Mutex<Option<mpsc::Sender<Ended>>>,
 }
 
 /// While this is held nothing is mounted, brought back or struck off: what a name means can change, and the list with it.
@@ -78,7 +84,28 @@ impl Mounts {
         };
         Self {
             shared: Arc::new(shared),
+            watcher: Mutex::default(),
         }
+    }
+
+    fn watcher(&self) -> std::io::Result<mpsc::Sender<Ended>> {
+        let mut watcher = self.watcher.lock();
+        if let Some(watcher) = &*watcher {
+            return Ok(watcher.clone());
+        }
+        let (sender, ends) = mpsc::channel::<Ended>();
+        let shared = self.shared.clone();
+        std::thread::Builder::new()
+            .name("mount-watch".into())
+            .spawn(move || {
+                for (session, directory) in ends {
+                    if let Some(session) = session.upgrade() {
+                        shared.ended(&session, &directory);
+                    }
+                }
+            })?;
+        *watcher = Some(sender.clone());
+        Ok(sender)
     }
 
     /// Waits until nobody is mounting or unmounting, and keeps others from it.
@@ -99,9 +126,11 @@ impl Mounts {
     /// What is mounted now.
     pub fn list(&self) -> Vec<KnownMount> {
         let mounted = self.shared.mounted.lock();
+        // Once for all: the table has a line for each of them.
+        let table = terrace_fuse::mounts().ok();
         mounted
             .iter()
-            .filter(|mount| mount.session.is_shown())
+            .filter(|mount| mount.session.is_shown_in(table.as_deref()))
             .map(|mount| mount.known.clone())
             .collect()
     }
@@ -165,7 +194,11 @@ impl Mounts {
         let now = engine.environment().now();
         let understood = understand(&what, &known.dataset, &known.options, now)?;
         let memory_bytes = engine.environment().budget.limit_bytes();
-        let (mut options, mut at) = (understood.options.with_memory(memory_bytes), understood.at);
+        let others = self.shared.mounted.lock().len();
+        let (mut options, mut at) = (
+            understood.options.with_memory(memory_bytes, others),
+            understood.at,
+        );
         let (dataset, snapshot) = match known.dataset.split_once('@') {
             Some((dataset, snapshot)) => (dataset, Some(snapshot)),
             None => (known.dataset.as_str(), None),
@@ -224,15 +257,12 @@ impl Mounts {
             session: session.clone(),
         });
         // Notices when somebody else unmounts it.
-        let shared = self.shared.clone();
-        let watched = std::thread::Builder::new()
-            .name("mount-watch".into())
-            .spawn(move || {
-                session.wait();
-                shared.ended(&session, &directory);
-            });
-        if let Err(error) = watched {
-            tracing::warn!("a mount is not watched: {error}");
+        let ended = (Arc::downgrade(&session), directory);
+        match self.watcher() {
+            Ok(watcher) => session.when_ended(move || {
+                let _ = watcher.send(ended);
+            }),
+            Err(error) => tracing::warn!("a mount is not watched: {error}"),
         }
         Ok(understood.notes)
     }

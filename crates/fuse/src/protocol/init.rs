@@ -48,6 +48,8 @@ pub struct Wishes {
     /// Background requests (readahead, asynchronous direct I/O, write-back of mmap) in flight before the kernel holds
     /// callers back.
     pub background: u16,
+    /// Longest WRITE and READ, bytes; whole pages, at most [`TRANSFER_BYTES_MAX`].
+    pub transfer_bytes: usize,
 }
 
 /// What was agreed.
@@ -142,14 +144,14 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Option<Negotiated> {
     }
     let features = wanted & offer.features;
     let max_write = if features & feature::MAX_PAGES != 0 {
-        TRANSFER_BYTES_MAX
+        wishes.transfer_bytes.clamp(PAGE_BYTES, TRANSFER_BYTES_MAX)
     } else {
-        32 * PAGE_BYTES
+        wishes.transfer_bytes.min(32 * PAGE_BYTES)
     };
     Some(Negotiated {
         minor: offer.minor.min(MINOR_MAX),
         features,
-        max_readahead: offer.max_readahead.min(TRANSFER_BYTES_MAX as u32),
+        max_readahead: offer.max_readahead.min(max_write as u32),
         max_write: max_write as u32,
         background: wishes.background,
     })

@@ -11,10 +11,12 @@ mod directory;
 mod init;
 mod reply;
 mod request;
+mod transfer_buffer;
 
 pub use constants::*;
 pub use cursor::ProtocolError;
 pub use directory::DirectoryWriter;
-pub use init::{InitRequest, Negotiated, Wishes, negotiate};
+pub use init::{InitRequest, Negotiated, TRANSFER_BYTES_MAX, Wishes, negotiate};
 pub use reply::{AttributeValues, EntryValues, PAYLOAD_BYTES_MAX, ReplyBuffer, StatfsValues};
 pub use request::{Dialect, ForgetItems, Header, Request, SetAttributesIn, parse};
+pub use transfer_buffer::{SmallRow, TransferBuffer};

@@ -4,13 +4,18 @@
 //! page by page); it never grows beyond [`PAYLOAD_BYTES_MAX`]: what does not fit is dropped and the reply becomes
 //! an error.
 
-use std::ops::Range;
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::AtomicU64},
+};
 
-use super::{constants::OUT_HEADER_BYTES, init::TRANSFER_BYTES_MAX};
+use super::{constants::OUT_HEADER_BYTES, init::TRANSFER_BYTES_MAX, transfer_buffer::TransferBuffer};
 
 const PAGE_BYTES: usize = 4096;
 /// Room before the payload: for the header of a reply, or for that of a request that shares the memory.
 const FRONT_BYTES: usize = 256;
+/// Where the payload lies: on a page boundary, with room before it.
+const PAYLOAD_AT: usize = PAGE_BYTES;
 /// Longest payload of a reply, bytes.
 pub const PAYLOAD_BYTES_MAX: usize = TRANSFER_BYTES_MAX;
 
@@ -63,8 +68,7 @@ pub struct StatfsValues {
 
 /// A reply being written.
 pub struct ReplyBuffer {
-    storage: Vec<u8>,
-    payload_at: usize,
+    storage: TransferBuffer,
     length: usize,
     overflowed: bool,
     outdated: Option<u64>,
@@ -80,17 +84,28 @@ impl Default for ReplyBuffer {
 impl ReplyBuffer {
     /// An empty one. Its memory is taken from the system as it is first used.
     pub fn new() -> Self {
-        let storage = vec![0; 2 * PAGE_BYTES + PAYLOAD_BYTES_MAX];
-        let base = storage.as_ptr() as usize;
-        let payload_at = (base + FRONT_BYTES).next_multiple_of(PAGE_BYTES) - base;
+        Self::counted_in(&Arc::default())
+    }
+
+    /// The same, of which what is in use counts in `bytes`.
+    pub fn counted_in(bytes: &Arc<AtomicU64>) -> Self {
         Self {
-            storage,
-            payload_at,
+            storage: TransferBuffer::new(PAYLOAD_AT + PAYLOAD_BYTES_MAX, bytes),
             length: 0,
             overflowed: false,
             outdated: None,
             outdated_content: None,
         }
+    }
+
+    /// Whether a mount at rest should have it [give memory back](Self::give_back).
+    pub fn is_grown(&self) -> bool {
+        self.storage.is_grown()
+    }
+
+    /// Gives memory back to the system, but for the first `kept_bytes` of the payload.
+    pub fn give_back(&mut self, kept_bytes: usize) {
+        self.storage.give_back(PAYLOAD_AT + kept_bytes);
     }
 
     /// Forgets what was written.
@@ -124,12 +139,12 @@ impl ReplyBuffer {
     /// Where the payload begins: page-aligned, [`PAYLOAD_BYTES_MAX`] long, in place for as long as the buffer lives.
     /// For a kernel that puts the payload of requests there, and takes that of replies.
     pub fn payload_pointer(&mut self) -> *mut u8 {
-        self.storage[self.payload_at..].as_mut_ptr()
+        self.storage[PAYLOAD_AT..].as_mut_ptr()
     }
 
     /// The payload written so far.
     pub fn payload(&self) -> &[u8] {
-        &self.storage[self.payload_at..self.payload_at + self.length]
+        &self.storage[PAYLOAD_AT..PAYLOAD_AT + self.length]
     }
 
     /// What lies where the payload goes, with `front` put before it in one piece. `None` if either is too long.
@@ -137,9 +152,10 @@ impl ReplyBuffer {
         if front.len() > FRONT_BYTES || payload_bytes > PAYLOAD_BYTES_MAX {
             return None;
         }
-        let start = self.payload_at - front.len();
-        self.storage[start..self.payload_at].copy_from_slice(front);
-        self.storage.get(start..self.payload_at + payload_bytes)
+        let start = PAYLOAD_AT - front.len();
+        self.storage.note_use(PAYLOAD_AT + payload_bytes);
+        self.storage[start..PAYLOAD_AT].copy_from_slice(front);
+        self.storage.get(start..PAYLOAD_AT + payload_bytes)
     }
 
     /// Whether more was written than fits.
@@ -165,9 +181,10 @@ impl ReplyBuffer {
     /// Room for `length` bytes of payload after what is there; what is not filled must be cut off with
     /// [`truncate`](Self::truncate). At most what fits.
     pub fn extend(&mut self, length: usize) -> &mut [u8] {
-        let start = self.payload_at + self.length;
+        let start = PAYLOAD_AT + self.length;
         let length = length.min(PAYLOAD_BYTES_MAX - self.length);
         self.length += length;
+        self.storage.note_use(start + length);
         &mut self.storage[start..start + length]
     }
 
@@ -322,9 +339,9 @@ impl ReplyBuffer {
 
     fn message(&mut self, unique: u64, code: i32) -> &[u8] {
         let payload = if code < 0 { 0 } else { self.length };
-        let start = self.payload_at - OUT_HEADER_BYTES;
+        let start = PAYLOAD_AT - OUT_HEADER_BYTES;
         let total = OUT_HEADER_BYTES + payload;
-        let header = &mut self.storage[start..self.payload_at];
+        let header = &mut self.storage[start..PAYLOAD_AT];
         header[..4].copy_from_slice(&(total as u32).to_ne_bytes());
         header[4..8].copy_from_slice(&code.to_ne_bytes());
         header[8..].copy_from_slice(&unique.to_ne_bytes());

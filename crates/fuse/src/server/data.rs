@@ -107,7 +107,6 @@ impl Server {
             && !self.modes.is_sync();
         let done = is_plain && live.write_at_once(object, offset, data);
         if done {
-            self.nodes.outdate(header.node);
             self.outdate_cached(header.node, offset, data, write_flags, reply);
             reply.written(data.len() as u32);
         }
@@ -118,7 +117,7 @@ impl Server {
     /// looks for that before such a write; after it, it does not where the writer need not wait (`fuse_aio_complete`), and what
     /// was read meanwhile would stay for good.
     fn outdate_cached(&self, node: u64, offset: u64, data: &[u8], write_flags: u32, reply: &mut ReplyBuffer) {
-        if write_flags & WRITE_LOCKOWNER != 0 && self.nodes.is_cached(node) {
+        if self.nodes.note_written(node) && write_flags & WRITE_LOCKOWNER != 0 {
             reply.outdate_content(node, offset..offset.saturating_add(data.len() as u64));
         }
     }

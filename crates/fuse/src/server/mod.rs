@@ -13,7 +13,7 @@ mod lookup;
 mod modes;
 mod namespace;
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU64};
 
 use self::{
     handles::HiddenNames,
@@ -70,11 +70,10 @@ pub enum Content {
 }
 
 /// The nodes whose attributes the kernel no longer relies on once a request is answered: what it changes, and the time of
-/// the last access where it reads. (What SETATTR changes its reply tells, and `Server::read` notes it by itself.)
+/// the last access where it reads. (What SETATTR changes its reply tells, and READ and WRITE note it by themselves.)
 fn outdated(node: u64, request: &Request<'_>) -> [Option<u64>; 2] {
     match *request {
-        Request::Write { .. }
-        | Request::ReadLink
+        Request::ReadLink
         | Request::ReadDirectory { .. }
         | Request::Fallocate { .. }
         | Request::Ioctl { .. }
@@ -98,6 +97,8 @@ pub struct Server {
     tree: Arc<dyn Tree>,
     live: Option<Arc<dyn Files>>,
     past: Option<Arc<dyn Past>>,
+    /// Where memory of the mount counts, bytes.
+    memory_count: Arc<AtomicU64>,
     nodes: LiveNodes,
     past_nodes: PastNodes,
     hidden: HiddenNames,
@@ -120,15 +121,17 @@ impl Server {
             Content::Live(filesystem) => (filesystem.clone(), Some(filesystem)),
             Content::ReadOnly(tree) => (tree, None),
         };
-        let nodes = match &live {
-            Some(live) => LiveNodes::counted_in(&live.memory_count()),
-            None => LiveNodes::default(),
+        let memory_count = match (&live, &past) {
+            (Some(live), _) => live.memory_count(),
+            (None, Some(past)) => past.memory_count(),
+            (None, None) => Arc::default(),
         };
         Self {
             tree,
             live,
             past,
-            nodes,
+            nodes: LiveNodes::counted_in(&memory_count),
+            memory_count,
             past_nodes: PastNodes::default(),
             hidden: HiddenNames::default(),
             modes: Modes::new(options),
@@ -141,6 +144,11 @@ impl Server {
     /// What was agreed with the kernel.
     pub fn negotiated(&self) -> &Negotiated {
         &self.negotiated
+    }
+
+    /// Where memory of the mount counts, bytes.
+    pub fn memory_count(&self) -> Arc<AtomicU64> {
+        self.memory_count.clone()
     }
 
     /// How many live objects the kernel knows.

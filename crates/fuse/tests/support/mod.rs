@@ -53,6 +53,7 @@ pub fn serve(mount: impl Fn(&str, &Path) -> Result<Session, FuseError>) {
             "unmount lazily" => outcome(session.unmount(UnmountMode::Lazy)),
             "ended" => session.wait_for(Duration::from_secs(60)).to_string(),
             "known" => session.known_objects().to_string(),
+            "memory" => session.memory_bytes().to_string(),
             "requests" => session.awaited_requests().to_string(),
             "writes together" => session.writes_together().to_string(),
             "entries together" => session.entries_together().to_string(),
