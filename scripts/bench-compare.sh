@@ -92,7 +92,8 @@ awk -v order="${JOBS[*]}" -v wanted="$wanted" -v hz="$(getconf CLK_TCK)" '
     BEGIN {
         split("12.71 4.303 3.182 2.776 2.571 2.447 2.365 2.306 2.262 2.228 2.201 2.179 2.160 2.145 2.131 2.120 2.110 2.101 2.093 2.086 2.080 2.074 2.069 2.064 2.060 2.056 2.052 2.048 2.045 2.042", student, " ")
     }
-    { figure[$1, $2, $3] = $4; cpu[$1, $2, $3] = $5 ? $6 / $5 : 0; if ($2 > pairs) pairs = $2 }
+    # Fewer ticks of the clock say nothing of the processor.
+    { figure[$1, $2, $3] = $4; cpu[$1, $2, $3] = $5 && $6 >= 10 ? $6 / $5 : 0; if ($2 > pairs) pairs = $2 }
     END {
         printf "| cell | old | new | new / old | 95 %% | CPU per operation, µs (old, new) | new / old | 95 %% | |\n|---|---|---|---|---|---|---|---|---|\n"
         cells = split(order, name, " ")
@@ -109,9 +110,8 @@ awk -v order="${JOBS[*]}" -v wanted="$wanted" -v hz="$(getconf CLK_TCK)" '
             if (!rates) { printf "| %s | not measured ||||||||\n", name[c]; worse++; continue }
             interval(ratios, rates); slower = high < 0.95
             line = sprintf("| %s | %.0f | %.0f | %.2f | %.2f–%.2f |", name[c], median(old_list, olds), median(new_list, news), middle, low, high)
-            interval(cost_ratios, costs); dearer = low > 1.02
-            # Too few ticks of the clock say nothing.
-            line = line sprintf(" %.1f, %.1f | %.2f | %.2f–%.2f |", median(cpu_old, costs) * 1e6 / hz, median(cpu_new, costs) * 1e6 / hz, middle, low, high)
+            interval(cost_ratios, costs); dearer = costs > 2 && low > 1.02
+            line = line (costs < 3 ? " – | | |" : sprintf(" %.1f, %.1f | %.2f | %.2f–%.2f |", median(cpu_old, costs) * 1e6 / hz, median(cpu_new, costs) * 1e6 / hz, middle, low, high))
             if (slower || dearer) worse++
             printf "%s %s |\n", line, slower ? "slower" : dearer ? "dearer" : ""
         }

@@ -43,8 +43,8 @@ stage_format() {
 
 stage_lint() {
     if cargo clippy --locked --workspace --all-targets --quiet -- -D warnings; then passed 1; else failed 1 "clippy"; fi
-    # Only whether they apply: running them is `make mutants`.
-    if scripts/mutants.sh --check; then passed 1; else failed 1 "a deliberate fault in crates/sim/mutants does not apply any more"; fi
+    # Only whether they fit: running them is `make mutants`.
+    if scripts/mutants.sh --check; then passed 1; else failed 1 "a deliberate fault in crates/sim/faults does not fit any more"; fi
 }
 
 stage_deny() {

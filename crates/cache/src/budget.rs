@@ -124,6 +124,15 @@ impl Budget {
             .max(self.limit_bytes() / READERS_LEAST_PART)
     }
 
+    /// What caches of metadata, with this share, may keep while readers do without: from all of it down to a quarter, where they do
+    /// without half of the whole. What the process holds and nobody counts is not the readers' alone to make up for: their caches
+    /// may be empty.
+    pub fn less_excess(&self, share_bytes: u64) -> u64 {
+        let half = (self.limit_bytes() / 2).max(1);
+        let excess = u128::from(self.excess_bytes().min(half));
+        share_bytes - (u128::from(share_bytes / 4 * 3) * excess / u128::from(half)) as u64
+    }
+
     /// Share of decoded objects, directories and region records: an eighth.
     pub fn object_bytes(&self) -> u64 {
         self.limit_bytes() / 8

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
 use terrace_cache::{
@@ -45,6 +45,8 @@ pub struct Environment {
     pub caches: Arc<CacheShare>,
     /// What front ends take for what they serve, bytes.
     pub front_end_bytes: Arc<AtomicU64>,
+    /// Mounts that are served from the budget.
+    pub front_ends: Arc<AtomicUsize>,
     /// User and group that own the root directory of a new filesystem: those who run the pool.
     pub owner: (u32, u32),
     /// Whether users do something.
@@ -85,6 +87,7 @@ impl Environment {
             visits,
             caches,
             front_end_bytes: Arc::default(),
+            front_ends: Arc::default(),
             owner: (0, 0),
             foreground: Foreground::default(),
             reuse: ReuseSampler::default(),
@@ -125,12 +128,20 @@ impl Environment {
         }
     }
 
-    /// Readers do without so many bytes of memory from now on.
-    pub fn set_excess_memory(&self, bytes: u64) {
-        if self.budget.excess_bytes() != bytes {
+    /// Readers do without so many bytes of memory from now on, and caches of metadata in proportion; whether that is a change.
+    pub fn set_excess_memory(&self, bytes: u64) -> bool {
+        let is_change = self.budget.excess_bytes() != bytes;
+        if is_change {
             self.budget.set_excess(bytes);
             self.size_read_cache();
+            self.size_caches();
         }
+        is_change
+    }
+
+    fn size_caches(&self) {
+        let share_bytes = self.budget.object_bytes();
+        self.caches.set_limit(self.budget.less_excess(share_bytes));
     }
 
     /// What is kept in memory of what datasets have and who uses it, bytes: objects, region records and names, heat, and what front
@@ -154,7 +165,7 @@ impl Environment {
         self.chunk_heat.set_memory(chunk_heat_bytes(&self.budget));
         self.visits.set_memory(visits_bytes(&self.budget));
         self.heat.set_limit(warm_regions(&self.budget));
-        self.caches.set_limit(self.budget.object_bytes());
+        self.size_caches();
         self.size_read_cache();
     }
 

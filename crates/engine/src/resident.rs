@@ -2,7 +2,7 @@
 //! used memory in the allocator's arenas), kept within the budget too.
 //!
 //! Invariants: looked at once a second, and only where the process serves one pool alone; what is held beyond the budget comes out of
-//! what readers have, bit by bit, and goes back to them bit by bit; writers, the store and removals never wait for it. Free memory
+//! what readers have and what is kept of metadata, bit by bit, and goes back bit by bit; writers and removals never wait for it. Free memory
 //! is given back to the kernel while the process holds more than its budget and at the end of a load, not more often than every few
 //! seconds: others wait for the allocator meanwhile.
 
@@ -85,6 +85,11 @@ mod tests {
         let trims = (1..=10).filter(|second| look(160 * MIB, *second)).count();
         assert_eq!(trims, 2, "every five seconds");
         assert!(budget.read_cache_bytes() < full / 2 && budget.excess_bytes() <= 64 * MIB);
+        let kept = budget.less_excess(16 * MIB);
+        assert!(
+            (4 * MIB..=10 * MIB).contains(&kept),
+            "metadata makes up for it too: {kept}"
+        );
         // Where it fits again it stays so, and where much is free it goes back.
         look(127 * MIB, 11);
         assert!(budget.read_cache_bytes() < full / 2);
@@ -92,6 +97,7 @@ mod tests {
             look(90 * MIB, 11);
         });
         assert_eq!(budget.read_cache_bytes(), full);
+        assert_eq!(budget.less_excess(16 * MIB), 16 * MIB);
     }
 
     #[test]

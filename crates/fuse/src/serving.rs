@@ -46,7 +46,7 @@ pub struct Serving {
     running: Mutex<usize>,
     stopped: Condvar,
     ended: AtomicBool,
-    end_hook: Mutex<Option<EndHook>>,
+    end_hooks: Mutex<Vec<EndHook>>,
     awaited_requests: AtomicU64,
     page_drops: Arc<PageDrops>,
 }
@@ -75,7 +75,7 @@ impl Serving {
             running: Mutex::new(0),
             stopped: Condvar::new(),
             ended: AtomicBool::new(false),
-            end_hook: Mutex::default(),
+            end_hooks: Mutex::default(),
             rings: OnceLock::new(),
             awaited_requests: AtomicU64::new(0),
             page_drops: Arc::default(),
@@ -174,23 +174,21 @@ impl Serving {
             self.ended.store(true, Ordering::Release);
             self.stopped.notify_all();
             drop(running);
-            self.run_end_hook();
+            self.run_end_hooks();
         }
     }
 
     /// Has `hook` run once when the mount has ended, on the thread that ended last; at once if it has. It must not wait for the mount.
     pub fn when_ended(&self, hook: impl FnOnce() + Send + 'static) {
-        *self.end_hook.lock() = Some(Box::new(hook));
+        self.end_hooks.lock().push(Box::new(hook));
         if self.is_ended() {
-            self.run_end_hook();
+            self.run_end_hooks();
         }
     }
 
-    fn run_end_hook(&self) {
-        let hook = self.end_hook.lock().take();
-        if let Some(hook) = hook {
-            hook();
-        }
+    fn run_end_hooks(&self) {
+        let hooks = std::mem::take(&mut *self.end_hooks.lock());
+        hooks.into_iter().for_each(|hook| hook());
     }
 
     /// Serves a request. The error number for the kernel (0: none), or `None` if it waits for no answer.

@@ -16,6 +16,7 @@ mod ending;
 mod files;
 mod heat;
 mod loss;
+mod mount_within;
 mod mounting;
 mod moves;
 mod paths;

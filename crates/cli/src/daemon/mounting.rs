@@ -28,6 +28,7 @@ use terrace_fuse::{Content, DatasetPast, FuseError, Past, Session, UnmountMode};
 use self::options::{is_read_only, is_remount, understand};
 use super::{
     answers::{Parameters, failed},
+    mount_within::mount_within,
     read_ahead,
     remembered::{Missing, identity_of},
 };
@@ -244,8 +245,14 @@ impl Mounts {
         };
         let past = DatasetPast::new(datasets.clone(), dataset).map_err(|error| failed(&what, &error))?;
         let past: Arc<dyn Past> = Arc::new(past);
-        let session = terrace_fuse::mount(&known.directory, content, Some(past), &options)
-            .map_err(|error| mount_failure(&what, &error))?;
+        let session = mount_within(
+            engine.environment(),
+            &known.directory,
+            content,
+            Some(past),
+            options,
+        )
+        .map_err(|error| mount_failure(&what, &error))?;
         read_ahead::raise(&known.directory);
         if is_writable(&known) {
             show_read_only(&session, state.settings().readonly);

@@ -287,7 +287,10 @@ impl Engine {
 /// Of what the store may take of the memory: for records that are not yet in tables, and for what was read of tables.
 pub(crate) fn shares_of_store(budget: &Budget) -> (usize, usize) {
     let store_bytes = budget.store_bytes() as usize;
-    (store_bytes / 3, store_bytes / 2)
+    (
+        store_bytes / 3,
+        budget.less_excess(budget.store_bytes() / 2) as usize,
+    )
 }
 
 fn parallelism(options: &OpenOptions) -> Parallelism {

@@ -9,7 +9,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use terrace_chunk::Step;
 use terrace_dataset::Progress;
 
-use super::Engine;
+use super::{Engine, opening::shares_of_store};
 use crate::{EngineError, report::resident_bytes};
 
 /// Most records that one step of background freeing changes.
@@ -132,7 +132,10 @@ impl Engine {
         let requests = self.standing().requests;
         let held_bytes = resident_bytes();
         let verdict = resident.judge(&self.environment.budget, held_bytes, requests, now);
-        self.environment.set_excess_memory(verdict.excess_bytes);
+        if self.environment.set_excess_memory(verdict.excess_bytes) {
+            let (memtable_bytes, block_cache_bytes) = shares_of_store(&self.environment.budget);
+            self.chunks.set_memory(memtable_bytes, block_cache_bytes);
+        }
         if verdict.trims {
             terrace_device::give_spare_memory_back();
         }

@@ -115,17 +115,8 @@ impl Attached {
         })?;
         let over_loop = || {
             clear_ublk_remains(&what, places, pool, &known.volume)?;
-            let (content, block_bytes, read_only) = source.file(known.read_only);
-            LoopFace::make(
-                places,
-                pool,
-                &known.volume,
-                content,
-                block_bytes,
-                read_only,
-                wanted,
-            )
-            .map(Face::Loop)
+            let file = source.file(known.read_only);
+            LoopFace::make(engine.environment(), places, pool, &known.volume, file, wanted).map(Face::Loop)
         };
         let face = match choice {
             Choice::Loop => over_loop()?,

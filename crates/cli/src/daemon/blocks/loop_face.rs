@@ -9,10 +9,11 @@ use std::{
 };
 
 use terrace_control::Failure;
+use terrace_dataset::Environment;
 use terrace_fuse::{Content, FuseError, LoopDevice, MountOptions, Session, UnmountMode, VOLUME_OBJECT};
 
 use super::{
-    super::{answers::failed, device_users::users_of},
+    super::{answers::failed, device_users::users_of, mount_within::mount_within},
     attached::RELEASE_PATIENCE,
     device_names::{clear_remains, file_in, prepare_directory},
 };
@@ -27,14 +28,14 @@ pub struct LoopFace {
 }
 
 impl LoopFace {
-    /// Mounts the file and makes a device over it; `wanted` if that is free.
+    /// Mounts the file, made of content, the bytes of a logical block and whether it is for reading alone, and makes a device over it;
+    /// `wanted` if that is free.
     pub fn make(
+        environment: &Environment,
         places: &Places,
         pool: &str,
         volume: &str,
-        content: Content,
-        block_bytes: u32,
-        read_only: bool,
+        (content, block_bytes, read_only): (Content, u32, bool),
         wanted: Option<&Path>,
     ) -> Result<Self, Failure> {
         let what = format!("attach '{volume}'");
@@ -45,7 +46,7 @@ impl LoopFace {
             .map_err(|error| Failure::new(what.clone(), error, "fix the state directory"))?;
         let file = file_in(&directory);
         clear_remains(&what, &directory)?;
-        let session = terrace_fuse::mount(&directory, content, None, &options)
+        let session = mount_within(environment, &directory, content, None, options)
             .map_err(|error| unavailable(&what, volume, &error, rustix::process::geteuid().is_root()))?;
         match LoopDevice::attach_as(&file, block_bytes, read_only, wanted) {
             Ok(device) => Ok(Self {
