@@ -10,12 +10,9 @@ use std::{
 const LINES_MAX: usize = 800;
 const EMPTY_NAMES: [&str; 6] = ["common", "helpers", "misc", "shared", "util", "utils"];
 /// Pairs on the same floor that may depend on one another, (user, used): the contract and its implementations.
-const SAME_FLOOR: [(&str, &str); 4] = [
-    ("terrace-chunk", "terrace-store"),
-    ("terrace-store", "terrace-codec"),
-    ("terrace-device", "terrace-codec"),
-    ("terrace-log", "terrace-meta"),
-];
+const SAME_FLOOR: [(&str, &str); 1] = [("terrace-chunk", "terrace-store")];
+/// Declared for their features alone, (crate, dependency).
+const FOR_FEATURES: [(&str, &str); 1] = [("faults", "proc-macro2")];
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -122,6 +119,80 @@ fn floors_only_look_down() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_pair_of_one_floor_is_excused_for_nothing() {
+    let manifests = manifests();
+    let idle: Vec<_> = SAME_FLOOR
+        .into_iter()
+        .filter(|(user, used)| {
+            let needs =
+                |manifest: &Manifest| manifest.name == *user && manifest.uses.iter().any(|name| name == used);
+            !manifests.iter().any(needs)
+        })
+        .collect();
+    assert!(idle.is_empty(), "{idle:?}");
+}
+
+/// Whether `text` has `name` as a word.
+fn has_word(text: &str, name: &str) -> bool {
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
+    text.match_indices(name)
+        .any(|(at, _)| !text[..at].ends_with(is_part) && !text[at + name.len()..].starts_with(is_part))
+}
+
+#[test]
+fn every_declared_dependency_is_named_in_a_source() {
+    let crates = workspace().join("crates");
+    let sources: Vec<(PathBuf, String)> = source_files()
+        .into_iter()
+        .map(|path| (path.clone(), fs::read_to_string(path).expect("readable")))
+        .collect();
+    let mut unused = Vec::new();
+    let mut declared = String::new();
+    for entry in fs::read_dir(&crates).expect("crates/ is there").flatten() {
+        let manifest = fs::read_to_string(entry.path().join("Cargo.toml")).unwrap_or_default();
+        let own = entry.file_name().to_string_lossy().into_owned();
+        let mut section = "";
+        for line in manifest.lines() {
+            if line.starts_with('[') {
+                section = line;
+            }
+            let Some((key, _)) = line.split_once('=') else {
+                continue;
+            };
+            let name = key.trim().split('.').next().unwrap_or_default();
+            let below = match section {
+                "[dependencies]" => entry.path().join("src"),
+                "[dev-dependencies]" => entry.path(),
+                _ => continue,
+            };
+            let word = name.replace('-', "_");
+            let is_named = sources
+                .iter()
+                .any(|(path, text)| path.starts_with(&below) && has_word(text, &word));
+            if !is_named && !FOR_FEATURES.contains(&(&own, name)) {
+                unused.push(format!("crates/{own} declares {name} and names it nowhere"));
+            }
+        }
+        declared.push_str(&manifest);
+    }
+    let workspace = fs::read_to_string(workspace().join("Cargo.toml")).expect("readable");
+    let (_, dependencies) = workspace
+        .split_once("[workspace.dependencies]")
+        .expect("there are some");
+    let dependencies = dependencies.split("\n[").next().unwrap_or_default();
+    for (key, _) in dependencies.lines().filter_map(|line| line.split_once('=')) {
+        let key = key.trim();
+        if !declared
+            .lines()
+            .any(|line| line.starts_with(&format!("{key}.")) || line.starts_with(&format!("{key} ")))
+        {
+            unused.push(format!("no crate declares {key}"));
+        }
+    }
+    assert!(unused.is_empty(), "{}", unused.join("\n"));
 }
 
 #[test]

@@ -29,7 +29,7 @@ use crate::{Connection, ControlError, Failure, HELLO, Message, PROTOCOL_VERSION,
 
 /// How long a client may take to send its request, and between two frames of content.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Most requests served at a time.
+/// Most requests done at a time.
 pub const CONNECTIONS_MAX: usize = 128;
 /// Connections beyond those, which are asked for a sign of life or told why nothing else is done.
 const BEYOND_MAX: usize = 32;
@@ -158,6 +158,8 @@ pub struct Server {
     file: SocketFile,
     stopping: Arc<AtomicBool>,
     connections: Arc<AtomicUsize>,
+    /// Requests that are being done.
+    served: Arc<AtomicUsize>,
     /// Who may ask.
     may: fn(&UnixStream) -> bool,
 }
@@ -189,7 +191,8 @@ impl Server {
             listener,
             file,
             stopping: Arc::new(AtomicBool::new(false)),
-            connections: Arc::new(AtomicUsize::new(0)),
+            connections: Arc::default(),
+            served: Arc::default(),
             may: peer_may,
         }))
     }
@@ -249,10 +252,10 @@ impl Server {
             }
             return;
         }
-        let (connections, stopping) = (self.connections.clone(), self.stopping.clone());
-        let is_beyond = others >= CONNECTIONS_MAX;
+        let (connections, served) = (self.connections.clone(), self.served.clone());
+        let stopping = self.stopping.clone();
         let spawned = thread::Builder::new().name("control".into()).spawn(move || {
-            answer(stream, &*handler, stopping, is_beyond);
+            answer(stream, &*handler, stopping, &served);
             connections.fetch_sub(1, Ordering::SeqCst);
         });
         if spawned.is_err() {
@@ -279,8 +282,8 @@ impl Drop for Server {
     }
 }
 
-/// `is_beyond`: so many others are served that nothing is done for this one.
-fn answer(stream: UnixStream, handler: &dyn Handler, stopping: Arc<AtomicBool>, is_beyond: bool) {
+/// `served`: requests that are being done.
+fn answer(stream: UnixStream, handler: &dyn Handler, stopping: Arc<AtomicBool>, served: &AtomicUsize) {
     let Ok(mut connection) = Connection::new(stream) else {
         return;
     };
@@ -291,11 +294,16 @@ fn answer(stream: UnixStream, handler: &dyn Handler, stopping: Arc<AtomicBool>, 
         Ok(None) => return,
         // Whatever else hangs: that this process runs is told by who has nothing to wait for.
         Ok(Some(request)) if request.operation == HELLO => Message::Result(handler.alive()),
-        Ok(Some(_)) if is_beyond => Message::Error(handler.crowded()),
         Ok(Some(request)) if request.version == PROTOCOL_VERSION => {
             let mut exchange = Exchange { connection, stopping };
-            let _serving = ServedRequest::begin_named("control", &request.operation);
-            let outcome = handler.handle(request, &mut exchange);
+            let outcome = match served.fetch_add(1, Ordering::SeqCst) {
+                CONNECTIONS_MAX.. => Err(handler.crowded()),
+                _ => {
+                    let _serving = ServedRequest::begin_named("control", &request.operation);
+                    handler.handle(request, &mut exchange)
+                }
+            };
+            served.fetch_sub(1, Ordering::SeqCst);
             connection = exchange.connection;
             match outcome {
                 Ok(value) => Message::Result(value),

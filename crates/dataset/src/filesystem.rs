@@ -1,10 +1,7 @@
 //! `Filesystem`: a dataset as a POSIX filesystem, live. The public face; the work is in `namespace*`, `data*`,
 //! `attributes*`, `acl` and `commit`.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use terrace_store::{BLOCK_BYTES, ChunkId, Sequence};
 
@@ -454,11 +451,6 @@ impl Filesystem {
     /// Undoes one [`open_object`](Self::open_object).
     pub fn release_object(&self, object: u64) {
         self.live.release(object);
-    }
-
-    /// Where memory counts that a front end takes for it, bytes.
-    pub fn memory_count(&self) -> Arc<AtomicU64> {
-        self.live.dataset.environment().front_end_bytes.clone()
     }
 
     fn note_question(&self) {

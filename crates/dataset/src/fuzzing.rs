@@ -9,7 +9,7 @@ use terrace_codec::DecodeError;
 
 use crate::{
     At, Counters, DatasetRecord, EntryRecord, Facts, HeldRecord, InodeRecord, OrphanRecord, RegionRecord,
-    Retention, Time, acl::Acl, keys, properties, split_value, sweep::Job, units::parse_duration,
+    Retention, Time, acl::Acl, keys, properties, split_value, sweep::Job,
 };
 
 /// Decodes, encodes and decodes again.
@@ -102,7 +102,10 @@ pub fn words(bytes: &[u8]) {
     if let Ok(at) = At::parse(text, now) {
         let _ = at.to_string();
     }
-    let _ = (terrace_device::parse_size(text), parse_duration(text));
+    let _ = (
+        terrace_device::parse_size(text),
+        terrace_device::parse_duration(text),
+    );
     property(text);
 }
 

@@ -72,7 +72,6 @@ mod state;
 mod sweep;
 mod times;
 mod tree;
-pub mod units;
 mod versions;
 mod view;
 mod visited;

@@ -96,7 +96,7 @@ impl Datasets {
             Some(size_bytes) => {
                 let size_bytes = check_volume_size(size_bytes)?;
                 if !new.sparse && !properties.contains_key("reservation") {
-                    properties.insert("reservation".into(), crate::units::format_size(size_bytes));
+                    properties.insert("reservation".into(), terrace_device::exact_size(size_bytes));
                 }
                 // Written down, so that volumes made before this was their default keep what they have.
                 let is_chosen =
@@ -370,7 +370,7 @@ impl Datasets {
             drop(more);
             record
                 .properties
-                .insert("reservation".into(), crate::units::format_size(size_bytes));
+                .insert("reservation".into(), terrace_device::exact_size(size_bytes));
         }
         record.kind = Kind::Volume { size_bytes };
         volume.resize_with(size_bytes, Some((keys::dataset(node.number()), record.encode())))?;
@@ -409,7 +409,7 @@ impl Datasets {
                 "'{name}' is read-only; 'terrace set readonly=off {name}' lets it be changed"
             )));
         }
-        if record.properties.get("reservation") != Some(&crate::units::format_size(old)) {
+        if record.properties.get("reservation") != Some(&terrace_device::exact_size(old)) {
             return Ok((node, None));
         }
         self.check_reservation(name, size_bytes)?;

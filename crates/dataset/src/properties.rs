@@ -3,16 +3,15 @@
 //! Invariants: what is stored is canonical text that parses; an unknown property or value is refused with a message
 //! that lists what is allowed; quota and reservation belong to one dataset and are not inherited.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use terrace_device::parse_size;
+use terrace_device::{exact_size, format_duration, parse_seconds, parse_size};
 use terrace_store::Compression;
 
 use crate::{
     held::TEXT_BYTES_MAX,
     retention::Retention,
     settings::{Durability, Settings},
-    units::{format_duration, format_size, parse_duration},
 };
 
 /// Where a value comes from.
@@ -214,10 +213,10 @@ pub fn canonical(name: &str, value: &str) -> Result<String, String> {
             if !bytes.is_power_of_two() || !(4096..=128 * 1024).contains(&bytes) {
                 return Err(wrong());
             }
-            format_size(bytes)
+            exact_size(bytes)
         }
         "block_size" => match size_of(value)? {
-            bytes @ (512 | 4096) => format_size(bytes),
+            bytes @ (512 | 4096) => exact_size(bytes),
             _ => return Err(wrong()),
         },
         "durability" => match value {
@@ -226,15 +225,15 @@ pub fn canonical(name: &str, value: &str) -> Result<String, String> {
         },
         "commit_interval" if value == "auto" => value.to_owned(),
         "commit_interval" => {
-            let seconds = parse_duration(value)?;
+            let seconds = parse_seconds(value)?;
             if !(1..=300).contains(&seconds) {
                 return Err(wrong());
             }
-            format_duration(seconds)
+            format_duration(Duration::from_secs(seconds))
         }
         "quota" | "reservation" => match value {
             "none" | "0" => "none".to_owned(),
-            _ => format_size(size_of(value)?),
+            _ => exact_size(size_of(value)?),
         },
         "retention" => Retention::parse(value)?.to_string(),
         "snapshots" => match value {
@@ -358,7 +357,7 @@ pub fn settings(chain: &[(String, BTreeMap<String, String>)], tiers: &[String]) 
             "sync" => Durability::Sync,
             _ => Durability::Barrier,
         },
-        commit_interval_seconds: parse_duration(&text("commit_interval"))
+        commit_interval_seconds: parse_seconds(&text("commit_interval"))
             .ok()
             .map(|seconds| seconds.clamp(1, 300)),
         quota_bytes: size("quota"),

@@ -350,7 +350,7 @@ pub(crate) fn above_quota(name: &str, reservation_bytes: u64, at: &str, quota_by
          reservation={} {name}', or --sparse for a new volume) or raise the quota",
         format_size(reservation_bytes),
         format_size(quota_bytes),
-        crate::units::format_size(quota_bytes),
+        terrace_device::exact_size(quota_bytes),
     ))
 }
 

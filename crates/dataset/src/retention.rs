@@ -3,9 +3,9 @@
 //! Invariant: thinning depends only on the rules, the time and the set of held checkpoints; done twice it changes
 //! nothing more.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
-use crate::units::{format_duration, parse_duration};
+use terrace_device::{format_duration, parse_seconds};
 
 /// How densely one rule keeps checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,9 +59,9 @@ impl Retention {
             let every = match (every, NAMED.iter().find(|(name, _)| *name == every)) {
                 ("all", _) => Every::Checkpoint,
                 (_, Some((_, seconds))) => Every::Seconds(*seconds),
-                _ => Every::Seconds(parse_duration(every).map_err(|_| expected())?),
+                _ => Every::Seconds(parse_seconds(every).map_err(|_| expected())?),
             };
-            let for_seconds = parse_duration(age).map_err(|_| expected())?;
+            let for_seconds = parse_seconds(age).map_err(|_| expected())?;
             if for_seconds == 0 || every == Every::Seconds(0) {
                 return Err(expected());
             }
@@ -123,12 +123,16 @@ impl fmt::Display for Retention {
             let space = if at == 0 { "" } else { " " };
             let every = match rule.every {
                 Every::Checkpoint => "all".to_owned(),
-                Every::Seconds(seconds) => NAMED
-                    .iter()
-                    .find(|(_, named)| *named == seconds)
-                    .map_or_else(|| format_duration(seconds), |(name, _)| (*name).to_owned()),
+                Every::Seconds(seconds) => NAMED.iter().find(|(_, named)| *named == seconds).map_or_else(
+                    || format_duration(Duration::from_secs(seconds)),
+                    |(name, _)| (*name).to_owned(),
+                ),
             };
-            write!(f, "{space}{every}:{}", format_duration(rule.for_seconds))?;
+            write!(
+                f,
+                "{space}{every}:{}",
+                format_duration(Duration::from_secs(rule.for_seconds))
+            )?;
         }
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! `At`: which past state is meant: `@@N`, `@@TIME`, `@@-1h`, or a snapshot's name.
 
 use jiff::{Timestamp, civil, tz::TimeZone};
+use terrace_device::parse_seconds;
 
-use crate::{inode::Time, units::parse_duration};
+use crate::inode::Time;
 
 /// A past state of a dataset.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +31,7 @@ impl At {
             };
         }
         if let Some(age) = text.strip_prefix('-') {
-            let seconds = parse_duration(age).map_err(|_| wrong())?;
+            let seconds = parse_seconds(age).map_err(|_| wrong())?;
             return Ok(Self::Time(Time {
                 seconds: now.seconds.saturating_sub_unsigned(seconds),
                 nanos: now.nanos,

@@ -158,17 +158,16 @@ impl AlignedBuffer {
     }
 
     /// Gives the memory from byte `from` on, in whole pages, back to the system: what was there reads as zeroes, and takes memory
-    /// again when it is used next.
-    pub fn give_back(&mut self, from: usize) {
+    /// again when it is used next. False where the system refuses, as where its pages are larger: nothing changes then.
+    pub fn give_back(&mut self, from: usize) -> bool {
         let from = from.next_multiple_of(DEVICE_BLOCK_BYTES);
-        if from < self.capacity {
-            // SAFETY: whole pages of this buffer's own allocation, private and anonymous, that nobody else sees while it is borrowed:
-            // they come back zeroed. Where pages are larger the system refuses, and nothing changes.
-            let _ = unsafe {
+        // SAFETY: whole pages of this buffer's own allocation, private and anonymous, that nobody else sees while it is borrowed: they
+        // come back zeroed.
+        from >= self.capacity
+            || unsafe {
                 let start = self.start.add(from).as_ptr().cast();
-                madvise(start, self.capacity - from, Advice::LinuxDontNeed)
-            };
-        }
+                madvise(start, self.capacity - from, Advice::LinuxDontNeed).is_ok()
+            }
     }
 
     fn reserve_total(&mut self, capacity: usize) {

@@ -61,6 +61,15 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
         .ok_or_else(too_large)
 }
 
+/// `bytes` as properties keep it: in the largest unit of which it is a whole multiple; [`parse_size`] reads it back.
+pub fn exact_size(bytes: u64) -> String {
+    let is_whole = |shift: u32| bytes >> shift != 0 && bytes.trailing_zeros() >= shift;
+    match UNITS.iter().rev().find(|(_, shift)| is_whole(*shift)) {
+        Some((unit, shift)) => format!("{}{unit}", bytes >> shift),
+        None => bytes.to_string(),
+    }
+}
+
 /// `bytes` as people read it: `512M`, `1.5T`, `4096` as `4K`; exact multiples without a fraction, else two digits.
 pub fn format_size(bytes: u64) -> String {
     let Some((unit, shift)) = UNITS.iter().rev().find(|(_, shift)| bytes >> shift != 0) else {
@@ -76,5 +85,18 @@ pub fn format_size(bytes: u64) -> String {
         format!("{value:.0}{unit}")
     } else {
         format!("{value:.2}{unit}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exact_sizes_read_back_as_written() {
+        for bytes in [512 << 20, 3 << 39, 4097, (10 << 30) + 1, 1 << 62, 0] {
+            assert_eq!(parse_size(&exact_size(bytes)), Ok(bytes));
+        }
+        assert_eq!(exact_size(1536 << 30), "1536G");
     }
 }

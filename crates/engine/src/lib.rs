@@ -8,7 +8,6 @@
 mod alarms;
 mod damage;
 mod devices;
-mod duration;
 mod engine;
 mod error;
 mod fullness;
@@ -43,7 +42,6 @@ pub use damage::DamagedFile;
 pub use devices::{
     AddedDevice, JoiningDevice, LeavingPlan, TierPlace, describe_lost_device, shortage_in_words,
 };
-pub use duration::{format_duration, parse_duration};
 pub use engine::{Engine, FormatNews};
 pub use error::EngineError;
 pub use journal::{Entry, KeepEvents, Unwritten, rfc3339};

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use terrace_device::{format_size, parse_size};
+use terrace_device::{format_duration, format_size, parse_duration, parse_size};
 
-use crate::{EngineError, format_duration, parse_duration};
+use crate::EngineError;
 
 /// Least memory budget, bytes.
 pub const MEMORY_BYTES_MIN: u64 = 32 << 20;

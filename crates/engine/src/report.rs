@@ -3,13 +3,13 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use terrace_dataset::Durability;
+use terrace_device::format_duration;
 use terrace_pool::{DeviceState, Presence};
 
 use crate::{
     DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, ScrubStatus, Status,
     TierStatus,
     devices::{describe_lost_device, too_few_in_words},
-    duration::format_duration,
     fullness::fullness,
     journal::rfc3339,
     losses::names_in_words,

@@ -152,6 +152,27 @@ impl Crew {
         Some(Call::Receive)
     }
 
+    /// No thread could be had for one that was counted in.
+    pub fn did_not_join(&self) {
+        self.state.lock().threads -= 1;
+    }
+
+    /// A thread that gave its place away has it again: nobody could be had to take it.
+    pub fn take_back(&self, place: &Place) {
+        self.state.lock().receiving += 1;
+        place.held.store(true, Ordering::Release);
+    }
+
+    /// How many are to receive at a time.
+    pub fn places(&self) -> usize {
+        self.places
+    }
+
+    /// Whether everyone is to stop.
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
     /// Counts a thread out that has had nothing to do for long; false if the others could be too few without it.
     pub fn quit(&self) -> bool {
         let mut state = self.state.lock();

@@ -1,6 +1,6 @@
 //! `DatasetPast`: the earlier states of a dataset, for a mount of it.
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::Arc;
 
 use terrace_dataset::{At, DatasetError, DatasetState, Datasets, FsError};
 
@@ -36,10 +36,6 @@ impl DatasetPast {
 }
 
 impl Past for DatasetPast {
-    fn memory_count(&self) -> Arc<AtomicU64> {
-        self.datasets.environment().front_end_bytes.clone()
-    }
-
     fn snapshots(&self) -> Result<Vec<(String, u64)>, FsError> {
         let name = self.state.name();
         let snapshots = self.datasets.snapshots(Some(&name), false).map_err(FsError::io)?;

@@ -1,8 +1,6 @@
 //! `Files`: what a mount changes. A dataset's filesystem is one; a front end that shows something else as files (volumes to be
 //! attached to loop devices, say) can be another.
 
-use std::sync::{Arc, atomic::AtomicU64};
-
 use terrace_dataset::{
     AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FileFlags, FileKind, Filesystem,
     FsError, RenameMode, SetAttributes, Tree, WriteDone,
@@ -11,11 +9,6 @@ use terrace_dataset::{
 /// A filesystem that can be changed. The kernel has checked permissions before any of this is called
 /// (`Context::trusted`).
 pub trait Files: Tree {
-    /// Where memory is to be counted that a front end takes for it, bytes.
-    fn memory_count(&self) -> Arc<AtomicU64> {
-        Arc::default()
-    }
-
     /// Makes a regular file, device node, fifo or socket; `Exists` if the name does.
     fn create(
         &self,
@@ -141,10 +134,6 @@ pub trait Files: Tree {
     ) -> Result<Vec<(DirectoryEntry, Option<Attributes>)>, FsError>;
 }
 impl Files for Filesystem {
-    fn memory_count(&self) -> Arc<AtomicU64> {
-        self.memory_count()
-    }
-
     fn create(
         &self,
         context: &Context,

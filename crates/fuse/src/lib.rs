@@ -48,7 +48,7 @@ pub use files::Files;
 pub use loop_device::{LoopDevice, LoopError, tell_read_only};
 pub use mount::{MOUNT_KIND, UnmountMode, check_available, clear_stale};
 pub use mount_table::{MountEntry, mount_at, mounts};
-pub use options::MountOptions;
+pub use options::{MemoryCount, MountOptions};
 pub use past::{Past, PastView, split_name};
 pub use ring::{RingSwitch, ring_switch};
 pub use server::Content;

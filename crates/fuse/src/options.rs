@@ -1,6 +1,9 @@
 //! `MountOptions`: how a filesystem is mounted.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use crate::protocol::TRANSFER_BYTES_MAX;
 
@@ -50,7 +53,21 @@ pub struct MountOptions {
     pub ring: bool,
     /// Longest WRITE and READ, bytes; whole pages.
     pub transfer_bytes: usize,
+    /// Where the memory counts that the mount takes.
+    pub memory_count: MemoryCount,
 }
+
+/// Where memory is counted, bytes; of all mounts of a pool in one place.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryCount(pub Arc<AtomicU64>);
+
+impl PartialEq for MemoryCount {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for MemoryCount {}
 
 impl Default for MountOptions {
     fn default() -> Self {
@@ -75,6 +92,7 @@ impl Default for MountOptions {
             spin: Duration::from_micros(50),
             ring: true,
             transfer_bytes: TRANSFER_BYTES_MAX,
+            memory_count: MemoryCount::default(),
         }
     }
 }

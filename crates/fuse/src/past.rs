@@ -3,7 +3,7 @@
 //! `DIR/.terrace/snapshots/NAME/…` shows snapshots (hidden from listings); `PATH@@WHEN` shows any path as of a
 //! checkpoint or time. A file that really has such a name wins.
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::Arc;
 
 use terrace_dataset::{FsError, Tree};
 
@@ -24,11 +24,6 @@ pub struct PastView {
 
 /// Earlier states of one filesystem.
 pub trait Past: Send + Sync {
-    /// Where memory is to be counted that a front end takes for it, bytes.
-    fn memory_count(&self) -> Arc<AtomicU64> {
-        Arc::default()
-    }
-
     /// The names of its snapshots, and the checkpoints that they name.
     fn snapshots(&self) -> Result<Vec<(String, u64)>, FsError>;
 

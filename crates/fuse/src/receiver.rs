@@ -32,20 +32,26 @@ pub fn start(serving: &Arc<Serving>) -> io::Result<()> {
     if !serving.crew.join() {
         return Ok(());
     }
-    serving.start("fuse", |serving| {
+    let started = serving.start("fuse", |serving| {
         let place = Arc::new(Place::default());
         serving.places.lock().push(place.clone());
         Receiver::new(serving, &place).run();
         serving.places.lock().retain(|other| !Arc::ptr_eq(other, &place));
-    })
+    });
+    if started.is_err() {
+        serving.crew.did_not_join();
+    }
+    started
 }
 
-/// Gives away the place of a thread that is, or is going to be, busy for long.
+/// Gives away the place of a thread that is, or is going to be, busy for long. Without a thread to take it the place is not given away,
+/// and the watcher tries again.
 pub fn relieve(serving: &Arc<Serving>, place: &Place) {
     if serving.crew.leave(place)
         && let Err(error) = start(serving)
     {
-        tracing::warn!("cannot start a thread to serve the mount: {error}");
+        serving.crew.take_back(place);
+        serving.complain(&error);
     }
 }
 
@@ -117,7 +123,10 @@ impl<'a> Receiver<'a> {
         loop {
             match self.shared.crew.enter(self.place, Some(LONG_REST)) {
                 Some(call) => return call,
-                None if self.shared.crew.quit() => return Call::End,
+                None if self.shared.crew.quit() => {
+                    self.shared.let_go_of_this_thread();
+                    return Call::End;
+                }
                 None => {}
             }
         }
@@ -135,6 +144,10 @@ impl<'a> Receiver<'a> {
 
     /// Waits for a request; `None` when the mount has ended. True if it came through the handle that looks.
     fn receive(&mut self) -> io::Result<Option<bool>> {
+        let longest = self.buffer.request().len().max(self.reply.len());
+        if self.small_row.note(longest) && self.is_grown() {
+            self.give_back();
+        }
         let started = Instant::now();
         if let Some(looking) = &self.looking
             && !self.spin.is_zero()
@@ -158,13 +171,19 @@ impl<'a> Receiver<'a> {
             }
         }
         let waiting = self.waiting.as_ref().unwrap_or(&self.shared.connection);
-        if self.is_grown() {
-            let is_enough = self
-                .small_row
-                .note(self.buffer.request().len().max(self.reply.len()));
-            if is_enough || !waiting.wait(REST) {
+        while let Some(looking) = &self.looking
+            && (self.buffer.is_grown() || self.reply.is_grown())
+        {
+            if !waiting.wait(REST) {
                 self.buffer.give_back();
                 self.reply.give_back(0);
+                break;
+            }
+            // Others that waited for the same request may have been faster.
+            match looking.receive(&mut self.buffer)? {
+                Received::Request => return Ok(Some(true)),
+                Received::Ended => return Ok(None),
+                Received::Nothing => {}
             }
         }
         loop {

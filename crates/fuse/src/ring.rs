@@ -177,7 +177,10 @@ impl RingEntry {
 
     /// Gives the memory away, with the answer in it, which another ring hands over.
     pub fn give_away(&mut self) -> Option<Box<RingMemory>> {
-        self.memory.take()
+        let mut memory = self.memory.take()?;
+        // Nobody gives it back while it waits together with others.
+        memory.give_back_beside_answer();
+        Some(memory)
     }
 
     /// Takes back what was just given away: the answer is still to be handed over.

@@ -143,9 +143,14 @@ impl RingMemory {
     fn note_length(&mut self, request_bytes: usize) {
         let longest = self.exchange.len().max(request_bytes);
         if self.small_row.note(longest) && self.is_grown() {
-            self.exchange.give_back(self.exchange.len());
-            self.apart.give_back(0);
+            self.give_back_beside_answer();
         }
+    }
+
+    /// The same as [`give_back`](Self::give_back), but for the answer that is to be handed over.
+    pub fn give_back_beside_answer(&mut self) {
+        self.exchange.give_back(self.exchange.len());
+        self.apart.give_back(0);
     }
 
     fn u32_at(&self, at: usize) -> u32 {

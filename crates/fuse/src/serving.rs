@@ -15,7 +15,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use terrace_device::ServedRequest;
+use terrace_device::{Complaint, ServedRequest};
 
 use crate::{
     crew::{Crew, Place},
@@ -23,7 +23,7 @@ use crate::{
     notification::invalidate_inode,
     page_drops::PageDrops,
     protocol::{Dialect, Header, ReplyBuffer, Request, feature, operation},
-    receiver,
+    receiver, ring,
     ring_crew::RingCrew,
     server::{Answer, Server},
 };
@@ -42,6 +42,9 @@ pub struct Serving {
     /// Where memory counts that requests and the threads take, bytes.
     pub memory_count: Arc<AtomicU64>,
     rings: OnceLock<Arc<RingCrew>>,
+    /// Where threads may run.
+    processors: Option<rustix::thread::CpuSet>,
+    complaint: Mutex<Complaint>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     running: Mutex<usize>,
     stopped: Condvar,
@@ -71,6 +74,8 @@ impl Serving {
             crew,
             places: Mutex::default(),
             spin,
+            processors: ring::processors(),
+            complaint: Mutex::default(),
             threads: Mutex::default(),
             running: Mutex::new(0),
             stopped: Condvar::new(),
@@ -92,6 +97,7 @@ impl Serving {
         self.memory_count.fetch_add(THREAD_BYTES, Ordering::Relaxed);
         let shared = self.clone();
         let spawned = std::thread::Builder::new().name(name.into()).spawn(move || {
+            shared.run_anywhere();
             terrace_device::be_prompt();
             life(&shared);
             shared.thread_stopped();
@@ -106,6 +112,28 @@ impl Serving {
                 Err(error)
             }
         }
+    }
+
+    /// The calling thread may run where the mount was made: it was perhaps started by one that stays on a processor.
+    fn run_anywhere(&self) {
+        if let Some(processors) = &self.processors {
+            ring::stay_within(processors);
+        }
+    }
+
+    /// No thread could be had; said once a minute at most.
+    pub fn complain(&self, error: &io::Error) {
+        if let Some(times) = self.complaint.lock().once_more(Instant::now()) {
+            tracing::warn!(
+                "cannot start a thread to serve the mount ({times} times since it was last said): {error}"
+            );
+        }
+    }
+
+    /// The calling thread ends while the mount goes on: nobody need join it.
+    pub fn let_go_of_this_thread(&self) {
+        let this = std::thread::current().id();
+        self.threads.lock().retain(|other| other.thread().id() != this);
     }
 
     /// Requests come through these from now on.
@@ -137,6 +165,7 @@ impl Serving {
         let watcher = std::thread::Builder::new()
             .name("fuse-watch".into())
             .spawn(move || {
+                watched.run_anywhere();
                 let places = || watched.places.lock().clone();
                 watched
                     .crew
@@ -147,11 +176,14 @@ impl Serving {
                             true
                         }
                     });
+                if !watched.crew.is_ended() {
+                    watched.let_go_of_this_thread();
+                }
             });
         match watcher {
             Ok(watcher) => self.keep(watcher),
             Err(error) => {
-                tracing::warn!("cannot start a thread to watch those that serve the mount: {error}");
+                self.complain(&error);
                 self.crew.has_no_watcher();
             }
         }
@@ -159,9 +191,7 @@ impl Serving {
 
     /// Has a thread joined when the mount is taken down.
     pub fn keep(&self, thread: JoinHandle<()>) {
-        let mut threads = self.threads.lock();
-        threads.retain(|other| !other.is_finished());
-        threads.push(thread);
+        self.threads.lock().push(thread);
     }
 
     fn thread_stopped(&self) {

@@ -89,6 +89,9 @@ fn start(
         Some(Err(error)) => tracing::warn!("no requests through io_uring: {error}"),
         None => {}
     }
+    if serving.rings().is_none() && serving.crew.places() > 1 {
+        receiver::start(&serving)?;
+    }
     Ok(Session {
         serving,
         directory: directory.into(),

@@ -5,7 +5,7 @@
 //! FALLOCATE punches and zeroes, LSEEK finds what is stored; names never change. After `Volume::resize` the kernel must
 //! be told: `Session::invalidate_object(VOLUME_OBJECT, false)`.
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::Arc;
 
 use terrace_dataset::{
     AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FIRST_COOKIE, FileKind, FsError,
@@ -174,13 +174,6 @@ impl Tree for VolumeFile {
 }
 
 impl Files for VolumeFile {
-    fn memory_count(&self) -> Arc<AtomicU64> {
-        match &self.source {
-            Source::Live(volume) => volume.dataset().environment().front_end_bytes.clone(),
-            Source::Past(view) => view.dataset().environment().front_end_bytes.clone(),
-        }
-    }
-
     fn create(
         &self,
         _: &Context,

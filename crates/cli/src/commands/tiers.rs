@@ -48,7 +48,7 @@ pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
                         },
                         match row["demote_after"].as_u64() {
                             Some(0) | None => "never".into(),
-                            Some(seconds) => terrace_engine::format_duration(Duration::from_secs(seconds)),
+                            Some(seconds) => terrace_device::format_duration(Duration::from_secs(seconds)),
                         },
                         match row["rate_limit"].as_u64() {
                             Some(0) | None => "none".into(),

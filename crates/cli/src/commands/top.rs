@@ -61,7 +61,7 @@ pub fn run(session: &Session, pool: Option<&str>, interval: &str, count: Option<
         )
         .as_usage()
     };
-    let interval = terrace_engine::parse_duration(interval).map_err(&wrong)?;
+    let interval = terrace_device::parse_duration(interval).map_err(&wrong)?;
     if !INTERVAL.contains(&interval) {
         return Err(wrong("the interval makes no sense".into()));
     }

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc, sync::atomic::Ordering::Relaxed};
 
 use terrace_dataset::Environment;
-use terrace_fuse::{Content, FuseError, MountOptions, Past, Session};
+use terrace_fuse::{Content, FuseError, MemoryCount, MountOptions, Past, Session};
 
 /// Mounts `content` as [`terrace_fuse::mount`] does, with what is left of the budget.
 pub fn mount_within(
@@ -14,7 +14,8 @@ pub fn mount_within(
     options: MountOptions,
 ) -> Result<Session, FuseError> {
     let others = environment.front_ends.fetch_add(1, Relaxed);
-    let options = options.with_memory(environment.budget.limit_bytes(), others);
+    let mut options = options.with_memory(environment.budget.limit_bytes(), others);
+    options.memory_count = MemoryCount(environment.front_end_bytes.clone());
     let count = environment.front_ends.clone();
     let mounted = terrace_fuse::mount(directory, content, past, &options);
     match &mounted {

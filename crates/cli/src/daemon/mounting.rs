@@ -194,12 +194,7 @@ impl Mounts {
         let datasets = engine.datasets();
         let now = engine.environment().now();
         let understood = understand(&what, &known.dataset, &known.options, now)?;
-        let memory_bytes = engine.environment().budget.limit_bytes();
-        let others = self.shared.mounted.lock().len();
-        let (mut options, mut at) = (
-            understood.options.with_memory(memory_bytes, others),
-            understood.at,
-        );
+        let (mut options, mut at) = (understood.options, understood.at);
         let (dataset, snapshot) = match known.dataset.split_once('@') {
             Some((dataset, snapshot)) => (dataset, Some(snapshot)),
             None => (known.dataset.as_str(), None),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
-use terrace_engine::parse_duration;
+use terrace_device::parse_duration;
 use terrace_pool::{COPIES_MAX, Landing, TierInfo, TierSettings, landing_tier};
 
 use super::{

@@ -240,7 +240,7 @@ fn property_json(name: &str, value: &str) -> Value {
         "used",
     ];
     let number = match name {
-        "commit_interval" => terrace_engine::parse_duration(value)
+        "commit_interval" => terrace_device::parse_duration(value)
             .ok()
             .map(|time| json!(time.as_secs_f64())),
         _ if SIZES.contains(&name) => terrace_device::parse_size(value).ok().map(|bytes| json!(bytes)),

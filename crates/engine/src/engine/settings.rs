@@ -5,7 +5,9 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use super::{Engine, opening::shares_of_store};
-use crate::{EngineError, parse_duration, properties};
+use terrace_device::parse_duration;
+
+use crate::{EngineError, properties};
 
 /// How long a device may answer nothing, unless it is set.
 pub(super) const DEVICE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);

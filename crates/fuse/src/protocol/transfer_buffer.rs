@@ -16,26 +16,30 @@ use std::{
 use terrace_device::AlignedBuffer;
 
 const PAGE_BYTES: usize = 4096;
-/// A buffer of which no more is in use is not worth the call that gives it back.
+/// A buffer of which no more is in use, with the page before the payload, is not worth the call that gives it back.
 const KEPT_BYTES: usize = 16 << 10;
 
 /// So many short requests in a row mean that the memory of the long one before them is not needed.
 const ROW: u32 = 64;
 
-/// How many short requests came since the last long one.
+/// How many requests came since the last long one.
 #[derive(Default)]
 pub struct SmallRow {
     row: u32,
 }
 
 impl SmallRow {
-    /// A request came, with its reply so long. Whether it is the one that ends the wait for a further long one.
+    /// A request came, with its reply so long. Whether enough short ones have come to expect no further long one.
     pub fn note(&mut self, bytes: usize) -> bool {
-        self.row = match bytes > KEPT_BYTES {
+        self.row = match bytes > KEPT_BYTES - PAGE_BYTES {
             true => 0,
-            false => self.row.saturating_add(1),
+            false => self.row + 1,
         };
-        self.row == ROW
+        if self.row == ROW {
+            self.row = 0;
+            return true;
+        }
+        false
     }
 }
 
@@ -75,8 +79,7 @@ impl TransferBuffer {
     /// Gives back what is in use beyond the first `kept_bytes`, whose content stays.
     pub fn give_back(&mut self, kept_bytes: usize) {
         let kept_bytes = kept_bytes.next_multiple_of(PAGE_BYTES);
-        if kept_bytes < self.used_bytes {
-            self.memory.give_back(kept_bytes);
+        if kept_bytes < self.used_bytes && self.memory.give_back(kept_bytes) {
             self.count
                 .fetch_sub((self.used_bytes - kept_bytes) as u64, Relaxed);
             self.used_bytes = kept_bytes;

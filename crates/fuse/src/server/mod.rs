@@ -121,11 +121,7 @@ impl Server {
             Content::Live(filesystem) => (filesystem.clone(), Some(filesystem)),
             Content::ReadOnly(tree) => (tree, None),
         };
-        let memory_count = match (&live, &past) {
-            (Some(live), _) => live.memory_count(),
-            (None, Some(past)) => past.memory_count(),
-            (None, None) => Arc::default(),
-        };
+        let memory_count = options.memory_count.0.clone();
         Self {
             tree,
             live,

@@ -125,6 +125,10 @@ fn handle_of_a_deleted_object_is_stale() {
         // As on ext4: what is open without a name is still there, until it is closed.
         assert_eq!(text(open.open(&root, libc::O_RDONLY).unwrap()), "content");
         drop(kept);
+        // The kernel says so, of its own accord, a moment later.
+        while open.refusal(&root).is_none() {
+            std::thread::yield_now();
+        }
         assert_eq!(open.refusal(&root), Some(libc::ESTALE));
         drop(root);
         if !forget(mounted) {
