@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_or_there_twice_does_not_fit() {
+    fn absent_or_ambiguous_code_does_not_fit() {
         assert!(matches!(find("Log::begin", "a();"), Err(FaultError::NoItem(..))));
         assert!(matches!(
             find("Log::end", "c();"),

@@ -124,7 +124,7 @@ impl<'a> Receiver<'a> {
             match self.shared.crew.enter(self.place, Some(LONG_REST)) {
                 Some(call) => return call,
                 None if self.shared.crew.quit() => {
-                    self.shared.let_go_of_this_thread();
+                    self.shared.detach_current_thread();
                     return Call::End;
                 }
                 None => {}

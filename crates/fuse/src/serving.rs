@@ -131,7 +131,7 @@ impl Serving {
     }
 
     /// The calling thread ends while the mount goes on: nobody need join it.
-    pub fn let_go_of_this_thread(&self) {
+    pub fn detach_current_thread(&self) {
         let this = std::thread::current().id();
         self.threads.lock().retain(|other| other.thread().id() != this);
     }
@@ -177,7 +177,7 @@ impl Serving {
                         }
                     });
                 if !watched.crew.is_ended() {
-                    watched.let_go_of_this_thread();
+                    watched.detach_current_thread();
                 }
             });
         match watcher {

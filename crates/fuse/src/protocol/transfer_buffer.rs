@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_used_is_counted_until_it_is_given_back() {
+    fn used_bytes_are_counted_until_given_back() {
         let count = Arc::<AtomicU64>::default();
         let mut buffer = TransferBuffer::new(1 << 20, &count);
         assert_eq!(count.load(Relaxed), 0);
