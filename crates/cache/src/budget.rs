@@ -258,26 +258,15 @@ impl Budget {
         Duration::from_nanos(nanoseconds as u64).min(LONGEST_DELAY)
     }
 
-    /// Lines a writer up behind the others; how long it would have to wait. None, and he is not in the line, if he `must_pass`
-    /// and would have to.
-    fn line_up(&self, delay: Duration, now: Duration, must_pass: bool) -> Option<Duration> {
+    /// Lines a writer up behind the others; how long it waits.
+    fn line_up(&self, delay: Duration, now: Duration) -> Duration {
         let nanoseconds = |time: Duration| time.as_nanos() as u64;
         let (now, delay) = (nanoseconds(now), nanoseconds(delay));
-        let end = |through: u64| {
-            let end = (through.max(now) + delay).min(now + nanoseconds(LONGEST_DELAY));
-            let passes = end - now < nanoseconds(SHORTEST_DELAY);
-            (passes || !must_pass).then_some(end)
-        };
-        let before = self.through.fetch_update(Relaxed, Relaxed, end).ok()?;
-        end(before).map(|end| Duration::from_nanos(end - now))
-    }
-
-    /// Lets a writer of `bytes` pass who may not wait; false if [`throttle`](Self::throttle) would have him wait now.
-    pub fn passes(&self, bytes: u64) -> bool {
-        let delay = self.delay(bytes);
-        !self.delays.load(Relaxed)
-            || delay.is_zero()
-            || self.line_up(delay, self.began.elapsed(), true).is_some()
+        let end = |through: u64| (through.max(now) + delay).min(now + nanoseconds(LONGEST_DELAY));
+        let before = self
+            .through
+            .fetch_update(Relaxed, Relaxed, |through| Some(end(through)));
+        Duration::from_nanos(end(before.unwrap_or_else(|through| through)) - now)
     }
 
     /// Whether writers are slowed: who can do himself what commits would have to do for him does better. Always where time does not
@@ -292,8 +281,8 @@ impl Budget {
         if !self.delays.load(Relaxed) || delay.is_zero() {
             return;
         }
-        let wait = self.line_up(delay, self.began.elapsed(), false);
-        if let Some(wait) = wait.filter(|wait| *wait >= SHORTEST_DELAY) {
+        let wait = self.line_up(delay, self.began.elapsed());
+        if wait >= SHORTEST_DELAY {
             std::thread::sleep(wait);
         }
     }
@@ -360,37 +349,34 @@ mod tests {
     }
 
     #[test]
-    fn writers_wait_one_after_the_other_and_who_may_not_passes_until_he_would_have_to() {
+    fn writers_wait_one_after_the_other() {
         let budget = Budget::new(8 << 20);
         let millis = Duration::from_millis;
         let (now, delay) = (millis(500), Duration::from_micros(300));
-        let line_up = |now, must_pass| budget.line_up(delay, now, must_pass);
-        let passed: Vec<_> = (0..10).map_while(|_| line_up(now, true)).collect();
-        assert_eq!(passed.last(), Some(&Duration::from_micros(1800)));
-        assert_eq!(line_up(now, true), None);
-        // Who may wait stands behind them, and the next behind him.
-        assert_eq!(line_up(now, false), Some(Duration::from_micros(2100)));
-        assert_eq!(line_up(now, false), Some(Duration::from_micros(2400)));
+        let line_up = |now| budget.line_up(delay, now);
+        let waits: Vec<_> = (0..8).map(|_| line_up(now)).collect();
+        assert_eq!(waits[0], delay);
+        assert_eq!(waits[7], 8 * delay);
         // A millisecond later there is that much less to wait for; long after nothing.
-        assert_eq!(line_up(now + millis(1), true), Some(Duration::from_micros(1700)));
-        assert_eq!(line_up(now + millis(90), true), Some(delay));
+        assert_eq!(line_up(now + millis(1)), Duration::from_micros(1700));
+        assert_eq!(line_up(now + millis(90)), delay);
         // The line is never longer than the longest delay.
-        let mut last = None;
-        (0..1000).for_each(|_| last = line_up(now + millis(90), false));
-        assert_eq!(last, Some(LONGEST_DELAY));
-        assert_eq!(line_up(now + millis(91), false), Some(millis(19) + delay));
+        (0..1000).for_each(|_| {
+            line_up(now + millis(90));
+        });
+        assert_eq!(line_up(now + millis(90)), LONGEST_DELAY);
+        assert_eq!(line_up(now + millis(91)), millis(19) + delay);
     }
 
     #[test]
     fn nobody_is_delayed_below_half_or_where_time_does_not_pass() {
         let budget = Budget::new(8 << 20);
         budget.add_dirty(budget.dirty_limit_bytes() / 2);
-        assert!((0..1000).all(|_| budget.passes(1 << 20)) && !budget.is_slowing());
+        assert!(budget.delay(1 << 20).is_zero() && !budget.is_slowing());
         budget.add_dirty(budget.dirty_limit_bytes() / 2);
-        assert!(!budget.passes(1 << 20) && budget.is_slowing());
+        assert!(!budget.delay(1 << 20).is_zero() && budget.is_slowing());
         budget.sub_dirty(u64::MAX);
-        let budget = budget.without_delays();
-        assert!(budget.passes(1 << 30) && budget.is_slowing());
+        assert!(budget.without_delays().is_slowing());
     }
 
     #[test]

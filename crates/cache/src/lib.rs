@@ -36,7 +36,7 @@ pub use foreground::{Background, Foreground, Service, Waiting};
 pub use heat::{Access, HALF_LIFE_MINUTES, Heat, RegionHeat};
 pub use read_ahead::ReadAhead;
 pub use read_cache::{
-    Begun, BegunFill, Filled, ReadCache, ReadCacheCounters,
+    Filled, ReadCache, ReadCacheCounters,
     in_order::{Coming, Fetched},
 };
 pub use reuse::{Reuse, ReuseSampler};

@@ -24,7 +24,7 @@ use quick_cache::{
     sync::{Cache, DefaultLifecycle},
 };
 use terrace_codec::NumberHasher;
-use terrace_store::{BLOCK_BYTES, BegunPart, ChunkId, ChunkPart, Store, StoreError};
+use terrace_store::{BLOCK_BYTES, ChunkId, ChunkPart, Store, StoreError};
 
 use self::sizes::Sizes;
 use crate::{
@@ -112,24 +112,6 @@ enum Look {
     Filled(Filled),
     /// Nothing: these blocks of the chunk, bytes, are to be fetched.
     Blocks(Range<usize>),
-}
-
-/// A read that was begun.
-pub enum Begun {
-    /// It is done.
-    Filled(Filled),
-    /// It is, once this has been read.
-    Reading(BegunFill),
-}
-
-/// A read of blocks of a chunk by who asked for them.
-pub struct BegunFill {
-    id: ChunkId,
-    /// What was asked for, and the first of the blocks, in the chunk, bytes.
-    offset: usize,
-    start: usize,
-    /// What is to be read.
-    pub part: BegunPart,
 }
 
 /// Fills `target` with the content from `offset` on, up to its end; returns how much there was.
@@ -295,41 +277,6 @@ impl ReadCache {
             Look::Filled(filled) => Ok(filled),
             Look::Blocks(blocks) => self.fetch_blocks(store, id, offset, blocks, target),
         }
-    }
-
-    /// As [`part`](Self::part), but if all that is left to do is one small read of a device, that is left to the caller, for
-    /// [`end_part`](Self::end_part).
-    pub fn begin_part(
-        &self,
-        store: &dyn Store,
-        id: ChunkId,
-        offset: usize,
-        chunk_bytes: usize,
-        target: &mut [u8],
-    ) -> Result<Begun, StoreError> {
-        match self.look(store, id, offset, chunk_bytes, target)? {
-            Look::Filled(filled) => Ok(Begun::Filled(filled)),
-            Look::Blocks(blocks) => match store.begin_chunk_part(id, blocks.start, blocks.len()) {
-                Some(part) => Ok(Begun::Reading(BegunFill {
-                    id,
-                    offset,
-                    start: blocks.start,
-                    part,
-                })),
-                None => Ok(Begun::Filled(
-                    self.fetch_blocks(store, id, offset, blocks, target)?,
-                )),
-            },
-        }
-    }
-
-    /// Fills `target`, the same as at the beginning, from the bytes that were read, if they were; whether they were right.
-    pub fn end_part(&self, begun: BegunFill, bytes: Option<&[u8]>, target: &mut [u8]) -> bool {
-        let Some(part) = begun.part.end(bytes) else {
-            return false;
-        };
-        self.take_blocks(begun.id, begun.offset, begun.start, &part, target);
-        true
     }
 
     /// Fills `target` from RAM, or with the whole chunk where that is wanted; else says which blocks of it are.

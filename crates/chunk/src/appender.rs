@@ -28,7 +28,7 @@ use crate::{
 };
 use bytes::BytesMut;
 use parking_lot::{Condvar, Mutex, RwLock};
-use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES, HUGE_PAGE_BYTES, copy_past_caches};
+use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES, HUGE_PAGE_BYTES};
 use terrace_pool::{PoolId, SegmentId};
 
 /// A buffer of this many bytes is written out.
@@ -36,7 +36,7 @@ pub const WRITE_BYTES: usize = 1024 * 1024;
 /// Room of a buffer: the last chunk may pass the limit.
 pub(crate) const BUFFER_BYTES: usize = WRITE_BYTES + 256 * 1024;
 /// Buffers kept for reuse: the first use of memory costs a pass over it.
-const SPARE_BUFFERS: usize = 6;
+const SPARE_BUFFERS: usize = 8;
 /// Room of a buffer for large reads: a huge page, so that neither the processor nor the kernel looks hundreds of pages up for
 /// each.
 pub(crate) const READ_BUFFER_BYTES: usize = HUGE_PAGE_BYTES;
@@ -460,8 +460,7 @@ impl Copying<'_> {
             here.copy_from_slice(&header.encode());
             rest = others;
         }
-        // Who reads it before it has landed is rare, and the device takes it from memory.
-        copy_past_caches(rest, chunk.payload);
+        rest.copy_from_slice(chunk.payload);
         self.is_copied = true;
         Some(Content {
             header,

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use bytes::BytesMut;
-use terrace_device::{DEVICE_BLOCK_BYTES, HUGE_PAGE_BYTES, prefer_huge_pages};
+use terrace_device::DEVICE_BLOCK_BYTES;
 use terrace_pool::PoolId;
 
 use crate::{
@@ -17,17 +17,17 @@ use crate::{
     heads::{self, BLOCK, SLOTS},
 };
 
-/// What a buffer takes, bytes: a huge page, so that the device gets it in one piece and nobody looks hundreds of pages up.
-pub(crate) const MEMORY_BYTES: usize = HUGE_PAGE_BYTES;
+/// What a buffer takes, bytes.
+pub(crate) const MEMORY_BYTES: usize = BUFFER_BYTES + DEVICE_BLOCK_BYTES;
 
-/// Memory for one buffer, of [`BUFFER_BYTES`], at the beginning of a huge page.
+/// Memory for one buffer, of [`BUFFER_BYTES`], aligned for the device.
 pub(crate) fn memory() -> BytesMut {
-    const { assert!(BUFFER_BYTES <= MEMORY_BYTES) };
-    // (What is asked for beyond it is never touched.)
-    let mut all = BytesMut::zeroed(2 * MEMORY_BYTES);
-    let skip = all.as_ptr().align_offset(MEMORY_BYTES).min(MEMORY_BYTES);
+    let mut all = BytesMut::zeroed(MEMORY_BYTES);
+    let skip = all
+        .as_ptr()
+        .align_offset(DEVICE_BLOCK_BYTES)
+        .min(DEVICE_BLOCK_BYTES);
     let mut aligned = all.split_off(skip);
-    prefer_huge_pages(&mut aligned);
     aligned.truncate(BUFFER_BYTES);
     aligned
 }
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(&whole[..expected.len()], &expected[..]);
         assert_eq!(whole.len(), expected.len().next_multiple_of(4096));
         assert!(whole[expected.len()..].iter().all(|byte| *byte == 0));
-        assert_eq!(whole.as_ptr().align_offset(MEMORY_BYTES), 0);
+        assert_eq!(whole.as_ptr().align_offset(DEVICE_BLOCK_BYTES), 0);
         let address = whole.as_ptr();
         whole.unsplit(free);
         assert_eq!(

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_device::AlignedBuffer;
 use terrace_meta::Operation;
-use terrace_store::{BLOCK_BYTES, BegunPart, ChunkId, ChunkInfo, ChunkPart, StoreError};
+use terrace_store::{BLOCK_BYTES, ChunkId, ChunkInfo, ChunkPart, StoreError};
 
 use crate::{
     compress,
@@ -364,37 +364,6 @@ impl ChunkStore {
             }
             Ok(frames::copy(&blocks[offset - start..offset - start + length]))
         })?
-    }
-
-    /// What of a device is to be read for a part of a chunk, and what of it is the part. `None` for what is in memory, is long, or
-    /// cannot be looked up: reading it in the usual way says why.
-    pub(crate) fn begin_part(&self, id: ChunkId, offset: usize, length: usize) -> Option<BegunPart> {
-        let record = self.any_record(id).ok()??;
-        let range = offset..offset.checked_add(length)?;
-        let part = ChunkPart {
-            id,
-            range: Some(range),
-        };
-        let stored = Extract::new(0, &record, &part)?.stored;
-        let (segment, bytes) = stored.place();
-        let open = self.open_segments.find(segment);
-        if open.is_some_and(|open| open.read(bytes.start, &mut [0])) {
-            return None;
-        }
-        let units = units_of(&self.pool, segment, bytes)?;
-        if units.len() > SMALL_BYTES {
-            return None;
-        }
-        let from = units.start;
-        let read = self
-            .pool
-            .begin_read(segment, units.start as u64, units.len() as u64)?;
-        let (file, at) = read.place();
-        Some(BegunPart::new(file, at, units.len(), move |bytes| {
-            read.ended(bytes.is_some());
-            let extract = Extract::new(0, &record, &part)?;
-            extract.verified(extract.stored.of(bytes?, from)?)
-        }))
     }
 
     /// Reads many chunks, or parts of them: what lies together in one read, what lies apart at the same time.

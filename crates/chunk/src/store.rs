@@ -19,8 +19,8 @@ use terrace_log::Log;
 use terrace_meta::{MetaError, Tree, Value};
 use terrace_pool::{Pool, PoolError};
 use terrace_store::{
-    Batch, BegunPart, ChunkFill, ChunkId, ChunkInfo, ChunkPart, Compression, MoveRates, Piece, Placement,
-    Reservation, RewriteOutcome, Sequence, Space, Store, StoreError, Trial, Written,
+    Batch, ChunkFill, ChunkId, ChunkInfo, ChunkPart, Compression, MoveRates, Piece, Placement, Reservation,
+    RewriteOutcome, Sequence, Space, Store, StoreError, Trial, Written,
 };
 
 use crate::{
@@ -275,10 +275,6 @@ impl Store for ChunkStore {
 
     fn read_chunk_part(&self, id: ChunkId, offset: usize, length: usize) -> Result<Bytes, StoreError> {
         self.read_part(id, offset, length)
-    }
-
-    fn begin_chunk_part(&self, id: ChunkId, offset: usize, length: usize) -> Option<BegunPart> {
-        self.begin_part(id, offset, length)
     }
 
     fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {

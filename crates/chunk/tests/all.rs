@@ -5,7 +5,6 @@
 mod apart;
 mod away;
 mod basics;
-mod begun;
 mod behind;
 mod beside_users;
 mod devices;

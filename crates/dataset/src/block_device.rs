@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use crate::{
     block_status::BlockStatus,
-    data_read::{BegunRead, ReadStart},
     error::FsError,
     settings::Durability,
     tree::{ROOT, Tree},
@@ -60,22 +59,8 @@ pub trait BlockDevice: Send + Sync {
             read.outcome = self.read(read.offset, read.buffer);
         }
     }
-    /// Reads as [`read`](Self::read), but what one small read of a device would bring may be left to the caller to read while
-    /// he does other things. Then the buffer is not filled yet: [`end_read`](Self::end_read) does that.
-    fn begin_read(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadStart, FsError> {
-        self.read(offset, buffer).map(|()| ReadStart::Waited)
-    }
-    /// Fills `buffer`, as long as at the beginning, from all `bytes` that were to be read; `None`: they did not come. False if they
-    /// are not what they should be, or the device is another one: it is to be read in the usual way then.
-    fn end_read(&self, _begun: BegunRead, _bytes: Option<&[u8]>, _buffer: &mut [u8]) -> bool {
-        false
-    }
     /// Writes `data` at `offset`.
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), FsError>;
-    /// Writes if that needs no waiting for anything; else nothing is done, and it is left to [`write`](Self::write).
-    fn write_at_once(&self, _offset: u64, _data: &[u8]) -> bool {
-        false
-    }
     /// Makes the range read as zeroes. What is set aside for a volume stays so.
     fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), FsError>;
     /// Frees the range; it reads as zeroes afterwards.
@@ -116,20 +101,8 @@ impl BlockDevice for Volume {
         Self::read_many(self, reads);
     }
 
-    fn begin_read(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadStart, FsError> {
-        Self::begin_read(self, offset, buffer)
-    }
-
-    fn end_read(&self, begun: BegunRead, bytes: Option<&[u8]>, buffer: &mut [u8]) -> bool {
-        Self::end_read(self, begun, bytes, buffer)
-    }
-
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {
         Self::write(self, offset, data)
-    }
-
-    fn write_at_once(&self, offset: u64, data: &[u8]) -> bool {
-        Self::write_at_once(self, offset, data)
     }
 
     fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), FsError> {
@@ -175,14 +148,6 @@ impl BlockDevice for ReadOnly {
 
     fn read_many(&self, reads: &mut [BlockRead<'_>]) {
         self.0.read_many(reads);
-    }
-
-    fn begin_read(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadStart, FsError> {
-        self.0.begin_read(offset, buffer)
-    }
-
-    fn end_read(&self, begun: BegunRead, bytes: Option<&[u8]>, buffer: &mut [u8]) -> bool {
-        self.0.end_read(begun, bytes, buffer)
     }
 
     fn write(&self, _: u64, _: &[u8]) -> Result<(), FsError> {

@@ -5,7 +5,6 @@
 //! is looked up again.
 
 mod ahead;
-mod begun;
 mod extents;
 mod layers;
 mod past;
@@ -15,7 +14,6 @@ use std::{ops::Range, sync::Arc};
 use terrace_cache::{Access, ChunkRead, Fetched, Filled, ReadAt, Reuse, Service, Waiting};
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, ChunkPart, StoreError};
 
-pub use self::begun::{BegunRead, ReadStart};
 use self::{
     ahead::{LARGE_READ_BYTES, next_stretch},
     layers::{Source, Wanted, copy_pages},

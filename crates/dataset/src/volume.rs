@@ -7,7 +7,6 @@ use terrace_store::{BLOCK_BYTES, ChunkId, Sequence};
 use crate::{
     block_device::BlockRead,
     block_status::{BlockStatus, pieces_of},
-    data_read::{BegunRead, ReadStart},
     data_write::FILE_BYTES_MAX,
     error::FsError,
     fragments::Fragment,
@@ -89,17 +88,6 @@ impl Volume {
         }
     }
 
-    /// See [`BlockDevice::begin_read`](crate::BlockDevice::begin_read).
-    pub fn begin_read(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadStart, FsError> {
-        self.within(offset, buffer.len() as u64)?;
-        self.live.begin_read_object(&self.object, offset, buffer)
-    }
-
-    /// See [`BlockDevice::end_read`](crate::BlockDevice::end_read).
-    pub fn end_read(&self, begun: BegunRead, bytes: Option<&[u8]>, buffer: &mut [u8]) -> bool {
-        self.live.end_read_object(begun, bytes, buffer)
-    }
-
     /// Does several reads, each as [`read`](Self::read).
     pub fn read_many(&self, reads: &mut [BlockRead<'_>]) {
         let inside = |read: &BlockRead<'_>| self.within(read.offset, read.buffer.len() as u64);
@@ -130,16 +118,6 @@ impl Volume {
             }
             done => done,
         }
-    }
-
-    /// Writes whole blocks, at most 64 KiB, if that needs no waiting, neither for a device nor for anybody else; else nothing is
-    /// done, and it is left to [`write`](Self::write), which also tells what is wrong.
-    pub fn write_at_once(&self, offset: u64, data: &[u8]) -> bool {
-        let now = self.live.now();
-        self.live
-            .write_object_at_once(&self.object, offset, data, &mut |state| {
-                state.inode.modified = now;
-            })
     }
 
     fn write_content(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {

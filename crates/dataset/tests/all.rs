@@ -27,4 +27,3 @@ mod volume_reads;
 mod walks;
 mod where_it_lies;
 mod write_ahead;
-mod write_at_once;

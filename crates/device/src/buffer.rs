@@ -237,7 +237,7 @@ impl std::fmt::Debug for AlignedBuffer {
 
 /// Has the kernel use huge pages for `memory`, as far as whole ones lie in it and were not touched yet; where there are none it takes
 /// others. What is not touched takes no memory.
-pub fn prefer_huge_pages(memory: &mut [u8]) {
+fn prefer_huge_pages(memory: &mut [u8]) {
     let skip = memory.as_ptr().align_offset(HUGE_PAGE_BYTES);
     let Some(aligned) = memory.get_mut(skip..) else {
         return;

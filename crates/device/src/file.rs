@@ -12,10 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, FlockOperation};
 
@@ -30,7 +27,7 @@ use crate::{
 /// A regular file or block device.
 pub struct FileDevice {
     path: PathBuf,
-    file: Arc<File>,
+    file: File,
     size_bytes: AtomicU64,
     direct: bool,
     read_unit_bytes: usize,
@@ -150,7 +147,7 @@ impl FileDevice {
 
     /// Length of the file or block device to the byte: a file may have more than the device counts.
     pub(crate) fn backing_bytes(&self) -> u64 {
-        let length = rustix::fs::seek(&*self.file, rustix::fs::SeekFrom::End(0));
+        let length = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0));
         length.unwrap_or_else(|_| self.size_bytes())
     }
 
@@ -247,7 +244,7 @@ impl FileDevice {
         };
         Ok(Self {
             path: path.to_path_buf(),
-            file: Arc::new(file),
+            file,
             size_bytes: AtomicU64::new(size),
             direct,
             read_unit_bytes,
@@ -389,11 +386,6 @@ impl Device for FileDevice {
                 _ => self.read_at(read.offset, read.buffer),
             };
         }
-    }
-
-    fn file_to_read(&self, offset: u64, length: u64) -> Option<Arc<File>> {
-        let may = self.direct && check_range(self, Operation::Read, offset, length).is_ok();
-        may.then(|| self.file.clone())
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {

@@ -22,18 +22,16 @@ mod memory;
 mod polling;
 mod promptness;
 mod randomness;
-mod read_ring;
 mod ring;
 mod served_request;
 mod size;
 mod spare_memory;
 mod spec;
 mod stray;
-mod streaming_copy;
 mod unix_socket;
 mod volatile;
 
-pub use buffer::{AlignedBuffer, HUGE_PAGE_BYTES, prefer_huge_pages};
+pub use buffer::{AlignedBuffer, HUGE_PAGE_BYTES};
 pub use claim::{Claim, Made};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use complaint::Complaint;
@@ -44,20 +42,16 @@ pub use file::FileDevice;
 pub use holders::{holders_of, partitions_of};
 pub use host_shortage::HostShortage;
 pub use memory::MemoryDevice;
-pub use polling::{Polling, allow_polling, is_polling_allowed};
+pub use polling::allow_polling;
 pub use promptness::be_prompt;
 pub use randomness::{Randomness, SeededRandomness, SystemRandomness};
-pub use read_ring::{Ended, FileRead, ReadRing};
 pub use served_request::{ServedRequest, Serving};
 pub use size::{SizeError, exact_size, format_size, parse_size};
 pub use spare_memory::give_spare_memory_back;
 pub use spec::{DeviceKind, DeviceSpec, SpecError, open_path, peek_path};
 pub use stray::Stray;
-pub use streaming_copy::copy_past_caches;
 pub use unix_socket::{SocketFile, listen_at};
 pub use volatile::{VOLATILE_VARIABLE, VolatileDevice};
-
-use std::{fs::File, sync::Arc};
 
 /// The unit of device I/O in bytes: offsets and lengths are multiples of it.
 pub const DEVICE_BLOCK_BYTES: usize = 4096;
@@ -142,14 +136,6 @@ pub trait Device: Send + Sync {
         for read in reads {
             read.outcome = self.read_at(read.offset, read.buffer);
         }
-    }
-
-    /// The file in which this range lies at the same place, for who reads it by himself ([`ReadRing`]) into an
-    /// [`AlignedBuffer`]; `None` where it has to be asked for by [`Device::read_at`]. What such a read does not
-    /// bring is to be asked for so as well, which says why.
-    fn file_to_read(&self, offset: u64, length: u64) -> Option<Arc<File>> {
-        let _ = (offset, length);
-        None
     }
 
     /// Writes all of `data` at `offset`, in one request where the system allows (several MiB are fine). After an

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use terrace_device::{
     AlignedBuffer, Clock, HUGE_PAGE_BYTES, ManualClock, Randomness, SeededRandomness, SystemClock,
-    SystemRandomness, copy_past_caches, prefer_huge_pages,
+    SystemRandomness,
 };
 
 #[derive(Debug, Clone)]
@@ -68,19 +68,6 @@ fn a_buffer_in_huge_pages_begins_with_one_and_is_zero_and_used_again() {
 }
 
 #[test]
-fn asking_for_huge_pages_leaves_what_is_there_wherever_it_lies() {
-    let mut memory: Vec<u8> = (0..2 * HUGE_PAGE_BYTES + 4096)
-        .map(|at| (at / 4096) as u8)
-        .collect();
-    let before = memory.clone();
-    let length = memory.len();
-    for range in [0..0, 5..9, 1..4097, 0..HUGE_PAGE_BYTES, 4095..length, 0..length] {
-        prefer_huge_pages(&mut memory[range]);
-        assert!(memory == before);
-    }
-}
-
-#[test]
 fn a_reused_buffer_keeps_its_memory() {
     let mut buffer = AlignedBuffer::zeroed(1 << 20);
     let address = buffer.as_ptr();
@@ -115,17 +102,4 @@ fn a_seed_names_a_sequence() {
     assert_eq!(draw(1), draw(1));
     assert_ne!(draw(1), draw(2));
     assert_ne!(SystemRandomness.identifier(), SystemRandomness.identifier());
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(17), ..ProptestConfig::with_cases(256) })]
-    /// Wherever it begins and ends in a line of the cache, and not a byte beside it.
-    #[test]
-    fn a_copy_past_the_caches_is_the_same_as_another(length in 0_usize..5000, to in 0_usize..80, from in 0_usize..80) {
-        let source: Vec<u8> = (0..from + length).map(|at| (at * 7 + at / 251) as u8).collect();
-        let mut target = vec![0xa5; to + length + 64];
-        copy_past_caches(&mut target[to..to + length], &source[from..]);
-        prop_assert!(target[to..to + length] == source[from..]);
-        prop_assert!(target[..to].iter().chain(&target[to + length..]).all(|byte| *byte == 0xa5));
-    }
 }

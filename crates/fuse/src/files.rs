@@ -73,12 +73,6 @@ pub trait Files: Tree {
         change: &SetAttributes,
     ) -> Result<Attributes, FsError>;
 
-    /// Writes all of `data` if that needs no waiting for anything; else nothing is done, and false: it is left to
-    /// [`write`](Self::write), which also tells what is wrong.
-    fn write_at_once(&self, _object: u64, _offset: u64, _data: &[u8]) -> bool {
-        false
-    }
-
     /// Writes `data`, or where only its beginning has room that; for a caller without CAP_FSETID set-id bits fall, and with an error
     /// they may have.
     fn write(&self, context: &Context, object: u64, offset: u64, data: &[u8]) -> Result<WriteDone, FsError>;

@@ -20,20 +20,17 @@ mod mount_table;
 mod nodes;
 mod notification;
 mod options;
-mod pace;
 mod page_drops;
 mod past;
 pub mod protocol;
 mod receiver;
 mod ring;
 mod ring_crew;
-mod ring_group;
 mod ring_memory;
 mod security_labels;
 mod server;
 mod serving;
 mod session;
-mod small_writes;
 mod volume_file;
 
 #[cfg(any(test, feature = "fuzzing"))]

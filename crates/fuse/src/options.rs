@@ -1,9 +1,6 @@
 //! `MountOptions`: how a filesystem is mounted.
 
-use std::{
-    sync::{Arc, atomic::AtomicU64},
-    time::Duration,
-};
+use std::sync::{Arc, atomic::AtomicU64};
 
 use crate::protocol::TRANSFER_BYTES_MAX;
 
@@ -46,9 +43,6 @@ pub struct MountOptions {
     pub extended_attributes: bool,
     /// Most threads that serve requests; they are started as needed.
     pub threads_max: usize,
-    /// How long a thread looks for the next request before it sleeps, while requests come quickly and looking was
-    /// found to pay (see `pace.rs`); zero: never.
-    pub spin: Duration,
     /// Whether requests may come through io_uring where the kernel offers it (see `ring.rs`).
     pub ring: bool,
     /// Longest WRITE and READ, bytes; whole pages.
@@ -89,7 +83,6 @@ impl Default for MountOptions {
             labels: Vec::new(),
             extended_attributes: true,
             threads_max: THREADS.1 as usize,
-            spin: Duration::from_micros(50),
             ring: true,
             transfer_bytes: TRANSFER_BYTES_MAX,
             memory_count: MemoryCount::default(),

@@ -12,7 +12,6 @@ use std::{
 use crate::{
     crew::{Call, Place},
     device::{Connection, Received, RequestBuffer},
-    pace::Pace,
     protocol::{Header, PAYLOAD_BYTES_MAX, ReplyBuffer, Request, SmallRow, parse},
     serving::{REST, Serving},
 };
@@ -61,32 +60,23 @@ pub struct Receiver<'a> {
     place: &'a Arc<Place>,
     /// Waits in the kernel for a request.
     waiting: Option<Connection>,
-    /// Returns at once if there is none; absent if spinning is off or the kernel gave no second handle.
+    /// Returns at once if there is none; absent if the kernel gave no second handle.
     looking: Option<Connection>,
     buffer: RequestBuffer,
     reply: ReplyBuffer,
     small_row: SmallRow,
-    spin: Duration,
-    pace: Pace,
 }
 
 impl<'a> Receiver<'a> {
     fn new(shared: &'a Arc<Serving>, place: &'a Arc<Place>) -> Self {
-        let looking = if shared.spin.is_zero() {
-            None
-        } else {
-            shared.connection.duplicate(false).ok()
-        };
         Self {
             shared,
             place,
             waiting: shared.connection.duplicate(true).ok(),
-            looking,
+            looking: shared.connection.duplicate(false).ok(),
             buffer: RequestBuffer::new(PAYLOAD_BYTES_MAX, &shared.memory_count),
             reply: ReplyBuffer::counted_in(&shared.memory_count),
             small_row: SmallRow::default(),
-            spin: Duration::ZERO,
-            pace: Pace::default(),
         }
     }
 
@@ -97,7 +87,6 @@ impl<'a> Receiver<'a> {
                 match self.receive() {
                     Ok(Some(looked)) => {
                         failures = 0;
-                        self.pace.received(Instant::now());
                         self.serve(looked);
                     }
                     Ok(None) => self.shared.crew.end_here(self.place),
@@ -148,28 +137,6 @@ impl<'a> Receiver<'a> {
         if self.small_row.note(longest) && self.is_grown() {
             self.give_back();
         }
-        let started = Instant::now();
-        if let Some(looking) = &self.looking
-            && !self.spin.is_zero()
-            && self.pace.looks()
-        {
-            loop {
-                match looking.receive(&mut self.buffer)? {
-                    Received::Request => {
-                        self.spin = self.shared.spin;
-                        return Ok(Some(true));
-                    }
-                    Received::Ended => return Ok(None),
-                    Received::Nothing if started.elapsed() >= self.spin => break,
-                    Received::Nothing => (0..32).for_each(|_| std::hint::spin_loop()),
-                }
-            }
-            // In vain: look for half as long next time, and not at all soon.
-            self.spin /= 2;
-            if self.spin < self.shared.spin / 8 {
-                self.spin = Duration::ZERO;
-            }
-        }
         let waiting = self.waiting.as_ref().unwrap_or(&self.shared.connection);
         while let Some(looking) = &self.looking
             && (self.buffer.is_grown() || self.reply.is_grown())
@@ -192,10 +159,6 @@ impl<'a> Receiver<'a> {
                 Received::Ended => return Ok(None),
                 Received::Nothing => continue,
             }
-        }
-        // Had we looked this long we had found it.
-        if started.elapsed() < self.shared.spin {
-            self.spin = self.shared.spin;
         }
         Ok(Some(false))
     }

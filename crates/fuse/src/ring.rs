@@ -5,9 +5,9 @@
 //! has entries: memory for one request and its answer, waited for by a command in some ring. Here each entry has a
 //! thread and a ring of its own, so that a request is served where it arrives, by one system call that answers the
 //! last and waits for the next; a slow request holds up nobody. The kernel uses the entry first that came back last:
-//! with few requests in flight, one warm thread serves them. (Runs of small writes are served together: `ring_group.rs`.)
+//! with few requests in flight, one warm thread serves them.
 //!
-//! Invariants: the memory given to the kernel stays in place until the ring is gone, or the entry has gone to another one.
+//! Invariants: the memory given to the kernel stays in place until the ring is gone.
 
 use std::{
     fs, io,
@@ -28,7 +28,7 @@ const POSSIBLE_PROCESSORS: &str = "/sys/devices/system/cpu/possible";
 /// With more processors than this the threads of each mount would be too many: the device serves them.
 const QUEUES_MAX: usize = 64;
 
-pub type Ring = IoUring<Entry128>;
+type Ring = IoUring<Entry128>;
 
 /// The first kernel on which the switch is turned without being asked: before it, what FUSE over io_uring does when
 /// a mount goes away was still being mended.
@@ -113,7 +113,7 @@ pub fn stay_within(processors: &rustix::thread::CpuSet) {
 }
 
 /// A ring for the calling thread alone.
-pub fn open_ring(entries: u32) -> io::Result<Ring> {
+fn open_ring(entries: u32) -> io::Result<Ring> {
     IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
@@ -130,7 +130,7 @@ pub enum Taken {
 }
 
 /// What the result of a command that waited for a request says.
-pub fn taken(result: i32) -> io::Result<Taken> {
+fn taken(result: i32) -> io::Result<Taken> {
     match -result {
         ..=0 => Ok(Taken::Request),
         libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED => Ok(Taken::Ended),
@@ -141,8 +141,7 @@ pub fn taken(result: i32) -> io::Result<Taken> {
 /// See the module. Belongs to the thread that made it.
 pub struct RingEntry {
     ring: Ring,
-    /// `None` while it was given away.
-    memory: Option<Box<RingMemory>>,
+    memory: Box<RingMemory>,
     /// A request is there already.
     has_request: bool,
 }
@@ -156,7 +155,7 @@ impl RingEntry {
         let command = memory.registration(connection, &parts);
         let mut entry = Self {
             ring: open_ring(2)?,
-            memory: Some(memory),
+            memory,
             has_request: false,
         };
         // SAFETY: what the command points to is there until it has been submitted, and the memory itself until the ring is
@@ -173,25 +172,6 @@ impl RingEntry {
             }
             None => Ok(entry),
         }
-    }
-
-    /// Gives the memory away, with the answer in it, which another ring hands over.
-    pub fn give_away(&mut self) -> Option<Box<RingMemory>> {
-        let mut memory = self.memory.take()?;
-        // Nobody gives it back while it waits together with others.
-        memory.give_back_beside_answer();
-        Some(memory)
-    }
-
-    /// Takes back what was just given away: the answer is still to be handed over.
-    pub fn keep(&mut self, memory: Box<RingMemory>) {
-        self.memory = Some(memory);
-    }
-
-    /// Goes on with memory that has a request in it, in the place of what was given away.
-    pub fn adopt(&mut self, memory: Box<RingMemory>) {
-        self.memory = Some(memory);
-        self.has_request = true;
     }
 
     /// Tells the kernel, which waits for entries since INIT, that there will be none: it goes on without rings.
@@ -216,39 +196,38 @@ impl RingEntry {
                 return taken(done.result());
             }
             // The kernel puts a request into the memory while this thread is in the call alone (`setup_defer_taskrun`).
-            if has_rested && let Some(memory) = &mut self.memory {
-                memory.give_back();
+            if has_rested {
+                self.memory.give_back();
             }
         }
     }
 
     /// Hands over what was submitted, and waits for a request; not for longer than [`REST`] if there is memory to give back then.
     fn submit_and_wait(&self) -> io::Result<()> {
-        match &self.memory {
-            Some(memory) if memory.is_grown() => {
-                let rest = Timespec::from(REST);
-                let limit = SubmitArgs::new().timespec(&rest);
-                self.ring.submitter().submit_with_args(1, &limit)?;
-            }
-            _ => {
-                self.ring.submit_and_wait(1)?;
-            }
+        if self.memory.is_grown() {
+            let rest = Timespec::from(REST);
+            let limit = SubmitArgs::new().timespec(&rest);
+            self.ring.submitter().submit_with_args(1, &limit)?;
+        } else {
+            self.ring.submit_and_wait(1)?;
         }
         Ok(())
     }
 
-    /// The request that came.
-    pub fn memory(&mut self) -> Option<&mut RingMemory> {
-        self.memory.as_deref_mut()
+    /// The request that came, to be answered.
+    pub fn memory(&mut self) -> &mut RingMemory {
+        &mut self.memory
     }
 
     /// Hands over, with the next [`wait`](Self::wait), the answer that is in the memory.
     pub fn hand_over(&mut self, connection: &Connection) -> io::Result<()> {
-        let Some(memory) = &self.memory else {
-            return Ok(());
-        };
         // SAFETY: the command points to nothing.
-        unsafe { self.ring.submission().push(&memory.answer_command(connection)) }.map_err(io::Error::other)
+        unsafe {
+            self.ring
+                .submission()
+                .push(&self.memory.answer_command(connection))
+        }
+        .map_err(io::Error::other)
     }
 }
 

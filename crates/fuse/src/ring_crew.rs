@@ -10,8 +10,6 @@
 //! runs anywhere, and it would go on serving one caller after the other from wherever an idle processor is found for it.
 //! So whoever serves many requests of a queue in a row becomes the one at home, and the one before is free again.
 //!
-//! Runs of small writes are served by a thread of their own ([`SmallWrites`]), and the others rest meanwhile.
-//!
 //! Invariants: while the mount lives each queue has a thread that waits or will soon, as far as threads can be had;
 //! the number of threads is bounded; of a queue one thread at most is at home, but for one request after another became it.
 
@@ -26,9 +24,9 @@ use std::{
 
 use crate::{
     crew::Place,
+    protocol::{ReplyBuffer, parse},
     ring::{self, RingEntry, Taken},
     serving::Serving,
-    small_writes::{self, Called, SmallWrites},
 };
 
 /// Threads of a queue to begin with, where there are few queues; one where there are many.
@@ -51,7 +49,6 @@ struct Queue {
     /// The thread that served the last request, and the one at home.
     last: AtomicU32,
     home: AtomicU32,
-    writes: Arc<SmallWrites>,
 }
 
 impl Queue {
@@ -62,13 +59,12 @@ impl Queue {
             threads: AtomicUsize::new(0),
             last: AtomicU32::new(NOBODY),
             home: AtomicU32::new(NOBODY),
-            writes: Arc::default(),
         }
     }
 
     /// Whether nobody waits for the next request.
     fn is_unattended(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) == 0 && !self.writes.has_entries()
+        self.waiting.load(Ordering::Relaxed) == 0
     }
 
     /// The thread serves one more request of the queue; `row`: how many in a row it has. Whether it is the one at home.
@@ -182,26 +178,14 @@ impl RingCrew {
             }
             // With others that wait nobody need watch this one.
             serving.begin_in_queue(&place, state.is_unattended());
-            let is_small = entry
+            entry
                 .memory()
-                .is_some_and(|memory| small_writes::answer(serving, memory));
+                .answer(|bytes, reply| answer(serving, bytes, reply));
             serving.crew.done(&place);
-            match self.bring_in(serving, queue, is_small, &mut entry) {
-                None => {}
-                Some(Called::Serve(memory)) => {
-                    entry.adopt(memory);
-                    continue;
-                }
-                Some(Called::Lost) => break Err(io::Error::other("the entry is lost")),
-                Some(Called::Ended) => break Ok(()),
-            }
             if let Err(error) = entry.hand_over(&serving.connection) {
                 break Err(error);
             }
         };
-        if result.is_ok() {
-            state.writes.end();
-        }
         serving.places.lock().retain(|other| !Arc::ptr_eq(other, &place));
         // The threads are gone before the entry, so that its place is free when it is replaced.
         state.threads.fetch_sub(1, Ordering::Relaxed);
@@ -212,39 +196,6 @@ impl RingCrew {
                 self.add_logged(serving, queue);
             }
         }
-    }
-
-    /// After a run of small writes gives the entry, with an answer in it, to the thread that serves these together, and rests
-    /// until there is something to do. `None`: the answer is still to be handed over.
-    fn bring_in(
-        &self,
-        serving: &Arc<Serving>,
-        queue: usize,
-        is_small: bool,
-        entry: &mut RingEntry,
-    ) -> Option<Called> {
-        let writes = &self.queues[queue].writes;
-        if !writes.note(is_small) {
-            return None;
-        }
-        writes.start(serving, queue);
-        match writes.bring(entry.give_away()?) {
-            Ok(called) => Some(called),
-            Err(memory) => {
-                entry.keep(memory);
-                None
-            }
-        }
-    }
-
-    /// Small writes that were served together so far.
-    pub fn writes_together(&self) -> u64 {
-        self.queues.iter().map(|queue| queue.writes.served()).sum()
-    }
-
-    /// Entries that wait for small writes at the moment.
-    pub fn entries_together(&self) -> usize {
-        self.queues.iter().map(|queue| queue.writes.entries()).sum()
     }
 
     /// Adds a thread to a queue of which one is stuck, if none waits; whether none does.
@@ -272,6 +223,17 @@ impl RingCrew {
         };
         if let Err(error) = self.add(serving, queue, told) {
             tracing::warn!("cannot start a thread to serve the mount: {error}");
+        }
+    }
+}
+
+/// The error number for the kernel, 0 for none. (What wants no answer does not come through rings.)
+fn answer(serving: &Serving, bytes: &[u8], reply: &mut ReplyBuffer) -> i32 {
+    match parse(bytes, serving.dialect) {
+        Ok((header, request)) => serving.answer(&header, request, reply).unwrap_or(0),
+        Err(error) => {
+            tracing::error!("a request of the kernel cannot be read: {error}");
+            libc::EIO
         }
     }
 }

@@ -14,9 +14,7 @@ use io_uring::{opcode, squeue::Entry128, types::Fd};
 
 use crate::{
     device::Connection,
-    protocol::{
-        IN_HEADER_BYTES, OUT_HEADER_BYTES, PAYLOAD_BYTES_MAX, ReplyBuffer, SmallRow, operation, ring::*,
-    },
+    protocol::{IN_HEADER_BYTES, OUT_HEADER_BYTES, PAYLOAD_BYTES_MAX, ReplyBuffer, SmallRow, ring::*},
 };
 
 /// Bytes of a long submission entry.
@@ -86,15 +84,9 @@ impl RingMemory {
         self.command(connection, COMMAND_COMMIT_AND_FETCH, self.u64_at(COMMIT_ID_AT))
     }
 
-    /// Whether the request that came is a WRITE of at most so many bytes.
-    pub fn is_write_of(&self, bytes_max: usize) -> bool {
-        self.u32_at(4) == operation::WRITE && self.u32_at(PAYLOAD_BYTES_AT) as usize <= bytes_max
-    }
-
     /// Lets `serve` answer the request that came: it gets the request's bytes as a read of the device would give them
-    /// and an empty reply, and returns an error number or 0; or `None`: then it is as if nothing had been tried, and this
-    /// returns false.
-    pub fn answer(&mut self, serve: impl FnOnce(&[u8], &mut ReplyBuffer) -> Option<i32>) -> bool {
+    /// and an empty reply, and returns an error number or 0.
+    pub fn answer(&mut self, serve: impl FnOnce(&[u8], &mut ReplyBuffer) -> i32) {
         self.exchange.clear();
         self.apart.clear();
         let payload_bytes = self.u32_at(PAYLOAD_BYTES_AT) as usize;
@@ -104,24 +96,26 @@ impl RingMemory {
             Some((front, payload)) => {
                 let served = match self.exchange.join(front.bytes(), payload) {
                     Some(request) => serve(request, &mut self.apart),
-                    None => Some(libc::EIO),
+                    None => libc::EIO,
                 };
                 match served {
-                    Some(0) if self.apart.has_overflowed() => Some(libc::EIO),
-                    Some(0) => {
+                    0 if self.apart.has_overflowed() => libc::EIO,
+                    0 => {
                         self.exchange.bytes(self.apart.payload());
-                        Some(0)
+                        0
                     }
-                    other => other,
+                    error => error,
                 }
             }
-            None => Some(libc::EIO),
+            None => libc::EIO,
         };
-        error.is_some_and(|error| {
-            self.finish(error);
-            self.note_length(payload_bytes);
-            true
-        })
+        self.finish(error);
+        // After many short requests in a row the memory of the long one before is given back, but for the answer.
+        let longest = self.exchange.len().max(payload_bytes);
+        if self.small_row.note(longest) && self.is_grown() {
+            self.exchange.give_back(self.exchange.len());
+            self.apart.give_back(0);
+        }
     }
 
     /// The answer is `error`, or with 0 what lies in the reply.
@@ -137,20 +131,6 @@ impl RingMemory {
         headers[4..8].copy_from_slice(&(-error).to_ne_bytes());
         headers[8..16].copy_from_slice(&unique.to_ne_bytes());
         headers[PAYLOAD_BYTES_AT..PAYLOAD_BYTES_AT + 4].copy_from_slice(&(payload as u32).to_ne_bytes());
-    }
-
-    /// After many short requests in a row the memory of the long one before is given back.
-    fn note_length(&mut self, request_bytes: usize) {
-        let longest = self.exchange.len().max(request_bytes);
-        if self.small_row.note(longest) && self.is_grown() {
-            self.give_back_beside_answer();
-        }
-    }
-
-    /// The same as [`give_back`](Self::give_back), but for the answer that is to be handed over.
-    pub fn give_back_beside_answer(&mut self) {
-        self.exchange.give_back(self.exchange.len());
-        self.apart.give_back(0);
     }
 
     fn u32_at(&self, at: usize) -> u32 {

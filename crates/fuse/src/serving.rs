@@ -38,7 +38,6 @@ pub struct Serving {
     pub crew: Crew,
     pub places: Mutex<Vec<Arc<Place>>>,
     pub dialect: Dialect,
-    pub spin: Duration,
     /// Where memory counts that requests and the threads take, bytes.
     pub memory_count: Arc<AtomicU64>,
     rings: OnceLock<Arc<RingCrew>>,
@@ -65,7 +64,7 @@ const PAGES_PATIENCE: Duration = Duration::from_millis(250);
 
 impl Serving {
     /// With no thread yet.
-    pub fn new(server: Server, connection: Connection, crew: Crew, spin: Duration) -> Self {
+    pub fn new(server: Server, connection: Connection, crew: Crew) -> Self {
         Self {
             dialect: server.negotiated().dialect(),
             memory_count: server.memory_count(),
@@ -73,7 +72,6 @@ impl Serving {
             connection: Arc::new(connection),
             crew,
             places: Mutex::default(),
-            spin,
             processors: ring::processors(),
             complaint: Mutex::default(),
             threads: Mutex::default(),
@@ -234,7 +232,7 @@ impl Serving {
             tracing::error!("cannot tell the kernel that the mode of object {node} changed: {error}");
         }
         if let Some((node, range)) = reply.outdated_content() {
-            self.drop_pages(node, range, PAGES_PATIENCE);
+            self.drop_pages(node, range);
         }
         match answer {
             Answer::Silence => None,
@@ -243,31 +241,12 @@ impl Serving {
         }
     }
 
-    /// Has pages dropped, by a thread of its own, and waits for that at most for `patience`.
-    fn drop_pages(&self, node: u64, range: Range<u64>, patience: Duration) {
+    /// Has pages dropped, by a thread of its own, and waits for that at most for [`PAGES_PATIENCE`].
+    fn drop_pages(&self, node: u64, range: Range<u64>) {
         match self.page_drops.begin(&self.connection) {
-            Ok(()) => self.page_drops.drop_range(node, range, patience),
+            Ok(()) => self.page_drops.drop_range(node, range, PAGES_PATIENCE),
             Err(error) => tracing::error!("cannot start a thread to drop outdated pages: {error}"),
         }
-    }
-
-    /// Serves a write that needs no waiting for anything: the error number for the kernel (0: none). `None` if it is another
-    /// request, or has to wait: nothing is done then.
-    pub fn write_at_once(
-        &self,
-        header: &Header,
-        request: &Request<'_>,
-        reply: &mut ReplyBuffer,
-    ) -> Option<i32> {
-        let _serving = ServedRequest::begin("FUSE", header.operation, operation::name);
-        if !self.server.write_at_once(header, request, reply) {
-            return None;
-        }
-        if let Some((node, range)) = reply.outdated_content() {
-            self.drop_pages(node, range, Duration::ZERO);
-        }
-        self.awaited_requests.fetch_add(1, Ordering::Relaxed);
-        Some(0)
     }
 
     /// Whether requests come through rings, and only word of forgotten objects through the device.

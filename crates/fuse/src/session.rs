@@ -78,7 +78,7 @@ fn start(
     let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
     let server = Server::new(content, past, options, negotiated);
     let crew = Crew::new(cores.div_ceil(4), options.threads_max);
-    let serving = Arc::new(Serving::new(server, connection, crew, options.spin));
+    let serving = Arc::new(Serving::new(server, connection, crew));
     // Others follow as they are needed.
     receiver::start(&serving)?;
     let rings = negotiated
@@ -170,16 +170,6 @@ impl Session {
     /// pool, where they are counted together.
     pub fn memory_bytes(&self) -> u64 {
         self.serving.memory_count.load(Ordering::Relaxed)
-    }
-
-    /// Small writes that were served several at a time so far (`small_writes.rs`).
-    pub fn writes_together(&self) -> u64 {
-        self.serving.rings().map_or(0, |rings| rings.writes_together())
-    }
-
-    /// Entries of rings that wait for such at the moment.
-    pub fn entries_together(&self) -> usize {
-        self.serving.rings().map_or(0, |rings| rings.entries_together())
     }
 
     /// Live objects that the kernel knows at the moment.

@@ -252,13 +252,6 @@ impl Files for VolumeFile {
         })
     }
 
-    fn write_at_once(&self, object: u64, offset: u64, data: &[u8]) -> bool {
-        match &self.source {
-            Source::Live(volume) => object == VOLUME_OBJECT && volume.write_at_once(offset, data),
-            Source::Past(_) => false,
-        }
-    }
-
     fn allocate(
         &self,
         _: &Context,

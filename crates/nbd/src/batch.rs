@@ -21,7 +21,7 @@ use crate::{
 /// Most data of one batch: what any request may have, however many clients there are.
 const BATCH_BYTES: u64 = SMALL_BYTES as u64;
 /// Requests up to this size are put together.
-pub const REQUEST_BYTES_MAX: u64 = 16 << 10;
+const REQUEST_BYTES_MAX: u64 = 16 << 10;
 
 /// Requests to be answered together; at least two.
 #[derive(Default)]
@@ -118,10 +118,10 @@ impl Batch {
         self.read_bytes as usize
     }
 
-    /// Does all that is written by `write`, and answers. `refused`: what a client is told of an error.
+    /// Writes all that is to be written, and answers. `refused`: what a client is told of an error.
     pub fn answer_writes(
         &self,
-        mut write: impl FnMut(u64, &[u8]) -> io::Result<Result<(), FsError>>,
+        export: &dyn BlockDevice,
         terms: &Terms,
         writer: &parking_lot::Mutex<Outgoing>,
         refused: impl Fn(FsError) -> (WireError, String),
@@ -131,7 +131,7 @@ impl Batch {
         for request in &self.writes {
             let (mine, others) = rest.split_at((request.length as usize).min(rest.len()));
             rest = others;
-            match write(request.offset, mine)? {
+            match export.write(request.offset, mine) {
                 Ok(()) => reply::done(&mut answers, terms, request)?,
                 Err(error) => {
                     let (cause, words) = refused(error);

@@ -6,7 +6,7 @@
 //! sent; locks are taken in the order `outbox`, `state`.
 
 use std::{
-    io::{self, BufRead, IoSlice, Read, Write},
+    io::{self, IoSlice, Read, Write},
     sync::Arc,
     time::Instant,
 };
@@ -116,22 +116,6 @@ pub fn accept(
 }
 
 impl Incoming {
-    /// What it comes through.
-    pub fn socket(&self) -> &Stream {
-        match self {
-            Self::Plain(stream) => stream,
-            Self::Tls(tls) => &tls.socket,
-        }
-    }
-
-    /// Whether something has been received that was not read yet: the socket does not tell of that any more.
-    pub fn holds_something(&self) -> bool {
-        match self {
-            Self::Plain(_) => false,
-            Self::Tls(tls) => !tls.left.is_empty() || tls.shared.state.lock().reader().fill_buf().is_ok(),
-        }
-    }
-
     /// See [`Stream::set_deadline`].
     pub fn set_deadline(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         match self {

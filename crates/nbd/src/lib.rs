@@ -17,7 +17,6 @@ mod connection;
 mod crowd;
 mod negotiation;
 mod protocol;
-mod reads;
 mod refusal;
 mod reply;
 mod seats;

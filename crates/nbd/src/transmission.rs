@@ -4,19 +4,17 @@
 //! serves it while the next worker reads on. So requests are served out of order, with no queue between threads. A worker
 //! is added when a request is read and none waits.
 //! While few small things are asked for at a time, and answered soon, the worker keeps the turn as it serves what waits for no
-//! device: writes. Small reads it begins then, and goes on receiving while devices answer ([`Reads`]); where that cannot be, it
-//! keeps the turn for the reads of a client that asks for one thing at a time or keeps some workers busy already.
+//! device: writes. It also keeps the turn for the reads of a client that asks for one thing at a time or keeps some workers
+//! busy already.
 //!
 //! Small reads and writes that were received together are served together ([`Batch`]).
 //!
-//! Invariants: at most [`WORKERS_MAX`] requests (or batches of small ones) of a connection are in memory, beside the small reads
-//! of two workers, each with at most one [`PIECE_BYTES`](crate::protocol::PIECE_BYTES) of data: longer ones are served piece by piece; a client that sends
+//! Invariants: at most [`WORKERS_MAX`] requests (or batches of small ones) of a connection are in memory, each with at most one [`PIECE_BYTES`](crate::protocol::PIECE_BYTES) of data: longer ones are served piece by piece; a client that sends
 //! nonsense, or more than it may, loses its connection; the replies of requests already read are still sent if they
 //! can be.
 
 use std::{
     io::{self, BufReader, Read, Write},
-    os::fd::AsFd,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -27,10 +25,10 @@ use std::{
 
 use parking_lot::Mutex;
 use terrace_dataset::{BlockDevice, BlockStatus, FsError};
-use terrace_device::{ServedRequest, is_polling_allowed};
+use terrace_device::ServedRequest;
 
 use crate::{
-    batch::{Batch, REQUEST_BYTES_MAX},
+    batch::Batch,
     buffers::Buffers,
     channel::{Incoming, Outgoing},
     connection::Terms,
@@ -39,7 +37,6 @@ use crate::{
         CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, PAYLOAD_BYTES_MAX, PIECE_BYTES, Request, WireError,
         command_name,
     },
-    reads::{Answering, Reads},
     refusal::{Refusal, refusal, words},
     reply,
     turns::{Turn, Turns},
@@ -78,8 +75,6 @@ const CACHE_BYTES_MAX: u64 = 256 << 20;
 pub struct Resources {
     buffers: Buffers,
     workers: AtomicUsize,
-    /// Of workers that have reads under way.
-    rings: AtomicUsize,
 }
 
 struct Transmission<'a> {
@@ -97,10 +92,6 @@ struct Transmission<'a> {
     /// How many requests were served soon of late, less those that were not.
     soon: AtomicUsize,
     resources: &'a Resources,
-    /// Workers that have reads under way.
-    rings: AtomicUsize,
-    /// What has been received may lie in the channel, where nobody waits for it.
-    is_tls: bool,
 }
 
 /// Serves `export` to a client until it leaves or its socket is shut down. Once `closing` is set, what was asked for is
@@ -114,7 +105,6 @@ pub fn transmit(
     resources: &Resources,
 ) {
     let transmission = Transmission {
-        is_tls: matches!(incoming, Incoming::Tls(_)),
         turns: Turns::new(BufReader::with_capacity(RECEIVE_BYTES, incoming)),
         writer: Mutex::new(outgoing),
         export,
@@ -126,58 +116,27 @@ pub fn transmit(
         alone: AtomicUsize::new(0),
         soon: AtomicUsize::new(0),
         resources,
-        rings: AtomicUsize::new(0),
     };
-    thread::scope(|scope| transmission.work(scope, Some(transmission.turns.first())));
+    thread::scope(|scope| transmission.work(scope));
     transmission.writer.lock().shutdown();
 }
 
 impl<'a> Transmission<'a> {
-    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, mut kept: Option<Turn<'scope>>) {
-        let late = |took| self.note(took);
-        let mut reads = Reads::new(self.answering(&late));
+    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        let mut kept: Option<Turn<'_>> = None;
         loop {
-            if kept.is_none() && reads.finish().is_err() {
-                self.close();
-            }
             let mut turn = kept.take().unwrap_or_else(|| self.turns.wait());
-            let header_bytes = Request::header_bytes(self.terms.extended);
-            if turn.buffer().len() < header_bytes && reads.is_waiting() {
-                let Ok(has_come) = reads.wait(Some(self.turns.socket().as_fd())) else {
-                    self.close();
-                    return turn.end();
-                };
-                kept = self.deliver(scope, &mut reads, turn);
-                if !has_come {
-                    continue;
-                }
-                let Some(still) = kept.take() else { continue };
-                turn = still;
-            }
             let Some(request) = self.next(&mut turn) else {
-                // Who does not take the last answers has gone.
-                let _ = reads.finish();
-                return turn.end();
+                return;
             };
             let begun = Instant::now();
             let _serving = ServedRequest::begin("NBD", request.command.into(), command_name);
             let batch = Batch::collect(&request, &mut turn, self.terms.extended, |request| {
                 refusal(request, &*self.export, &self.terms).is_none()
             });
-            if self.begins(&request, batch.as_ref()) && reads.can_begin() {
-                turn.keep();
-                if self.begin_reads(&mut reads, &request, batch.as_ref()).is_err() {
-                    self.close();
-                }
-                self.note(begun.elapsed());
-                kept = self.deliver(scope, &mut reads, turn);
-                continue;
-            }
             let work = self.begin(batch.as_ref().map_or(1, Batch::len));
-            let keeps = self.keeps(&request, batch.as_ref(), work.others) || !self.turns.can_pass();
-            if keeps {
-                turn.keep();
-            } else if self.turns.waiting() == 0 {
+            let keeps = self.keeps(&request, batch.as_ref(), work.others);
+            if !keeps && self.turns.waiting() == 0 {
                 self.call_another(scope);
             }
             let mut turn = Some(turn);
@@ -186,9 +145,9 @@ impl<'a> Transmission<'a> {
                     if !keeps {
                         turn = None;
                     }
-                    self.serve_batch(&batch, &mut reads)
+                    self.serve_batch(&batch)
                 }
-                None => self.serve(&request, &mut turn, keeps, &mut reads),
+                None => self.serve(&request, &mut turn, keeps),
             };
             drop(work);
             if served.is_err() {
@@ -197,76 +156,6 @@ impl<'a> Transmission<'a> {
             self.note(begun.elapsed());
             kept = turn;
         }
-    }
-
-    fn answering<'b>(&'b self, late: &'b dyn Fn(Duration)) -> Answering<'b> {
-        Answering {
-            export: &*self.export,
-            terms: &self.terms,
-            writer: &self.writer,
-            words,
-            under_way: &self.under_way,
-            rings: &self.resources.rings,
-            rings_here: &self.rings,
-            late,
-        }
-    }
-
-    /// Sends what is done, and keeps the turn for more; unless as many reads are under way as may be, or the client is slow to
-    /// take his answers: then another one receives.
-    fn deliver<'scope>(
-        &'scope self,
-        scope: &'scope Scope<'scope, '_>,
-        reads: &mut Reads<'_>,
-        turn: Turn<'scope>,
-    ) -> Option<Turn<'scope>> {
-        let keeps = !reads.may_block(self.turns.socket().as_fd());
-        if keeps && reads.send().is_err() {
-            self.close();
-        }
-        if keeps && !reads.is_full() {
-            return Some(turn);
-        }
-        if self.turns.waiting() == 0 {
-            self.call_another(scope);
-        }
-        None
-    }
-
-    /// Begins these reads, and does what is written beside.
-    fn begin_reads(&self, reads: &mut Reads<'_>, first: &Request, batch: Option<&Batch>) -> io::Result<()> {
-        let requests = batch.map_or(std::slice::from_ref(first), Batch::reads);
-        let count = batch.map_or(1, Batch::len);
-        self.note_together(self.under_way.load(Ordering::Acquire) + count);
-        requests.iter().try_for_each(|request| reads.begin(*request))?;
-        match batch.filter(|batch| batch.has_writes()) {
-            Some(batch) => self.answer_writes(batch, reads),
-            None => Ok(()),
-        }
-    }
-
-    fn answer_writes(&self, batch: &Batch, reads: &mut Reads<'_>) -> io::Result<()> {
-        let write = |offset, data: &[u8]| reads.write(offset, data);
-        batch.answer_writes(write, &self.terms, &self.writer, words)
-    }
-
-    /// Whether these are small reads of a client that is answered soon: they are begun by the worker that received them, and it
-    /// goes on receiving. Where a client asks for one thing at a time, this is for the sake of looking for it only.
-    fn begins(&self, request: &Request, batch: Option<&Batch>) -> bool {
-        let is_read = match batch {
-            Some(batch) => !batch.reads().is_empty(),
-            None => {
-                request.command == CMD_READ
-                    && request.flags & !CMD_FLAG_DF == 0
-                    && request.length <= REQUEST_BYTES_MAX
-                    && refusal(request, &*self.export, &self.terms).is_none()
-            }
-        };
-        is_read
-            && !self.is_tls
-            && self.soon.load(Ordering::Relaxed) >= SOON_MIN
-            && (self.alone.load(Ordering::Relaxed) < ALONE_MIN || is_polling_allowed())
-            && self.turns.can_pass()
     }
 
     /// Counts a worker that serves so many requests.
@@ -333,7 +222,7 @@ impl<'a> Transmission<'a> {
                 .spawn_scoped(scope, move || {
                     // Given back however the work ends.
                     let _counted = Counted(shared, 1);
-                    self.work(scope, None);
+                    self.work(scope);
                 });
             if worker.is_ok() {
                 return;
@@ -367,27 +256,19 @@ impl<'a> Transmission<'a> {
         request
     }
 
-    fn serve_batch(&self, batch: &Batch, reads: &mut Reads<'_>) -> io::Result<()> {
+    fn serve_batch(&self, batch: &Batch) -> io::Result<()> {
         if !batch.reads().is_empty() {
-            reads.finish()?;
             let mut buffer = self.resources.buffers.take(batch.read_bytes());
             batch.answer_reads(&*self.export, &self.terms, &mut buffer, &self.writer, words)?;
         }
         match batch.has_writes() {
-            true => self.answer_writes(batch, reads),
+            true => batch.answer_writes(&*self.export, &self.terms, &self.writer, words),
             false => Ok(()),
         }
     }
 
-    /// Receives the payload of a request, passes the turn on unless it `keeps` it, and answers: once `reads`, which were asked for
-    /// before, are answered, if it may take long.
-    fn serve(
-        &self,
-        request: &Request,
-        turn: &mut Option<Turn<'_>>,
-        keeps: bool,
-        reads: &mut Reads<'_>,
-    ) -> io::Result<()> {
+    /// Receives the payload of a request, passes the turn on unless it `keeps` it, and answers.
+    fn serve(&self, request: &Request, turn: &mut Option<Turn<'_>>, keeps: bool) -> io::Result<()> {
         let payload = request.payload_bytes(self.terms.extended);
         if payload > PAYLOAD_BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
@@ -404,19 +285,17 @@ impl<'a> Transmission<'a> {
         }
         let outcome = match request.command {
             CMD_WRITE => {
-                let written = self.receive_and_write(request, turn, keeps, reads)?;
+                let written = self.receive_and_write(request, turn, keeps)?;
                 written.map(|()| Answer::Done).map_err(words)
             }
             CMD_READ => {
                 if !keeps {
                     *turn = None;
                 }
-                reads.finish()?;
                 return self.read(request);
             }
             _ => {
                 *turn = None;
-                reads.finish()?;
                 self.perform(request)
             }
         };
@@ -441,7 +320,6 @@ impl<'a> Transmission<'a> {
         request: &Request,
         turn: &mut Option<Turn<'_>>,
         keeps: bool,
-        reads: &mut Reads<'_>,
     ) -> io::Result<Result<(), FsError>> {
         let end = request.offset + request.length;
         let mut buffer = self.resources.buffers.take(request.length as usize);
@@ -459,11 +337,8 @@ impl<'a> Transmission<'a> {
                 // The last piece needs the turn no more: the next request can come while it is written.
                 *turn = None;
             }
-            if !keeps {
-                reads.finish()?;
-            }
             if outcome.is_ok() {
-                outcome = reads.write(from, piece)?;
+                outcome = self.export.write(from, piece);
             }
         }
         Ok(outcome)

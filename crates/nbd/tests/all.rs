@@ -3,7 +3,6 @@
 //! (`crates/cli/tests/house.rs`) checks that none is missing. What counts the memory, threads or files of its whole
 //! process stands alone, in `Cargo.toml`.
 
-mod begun;
 mod clients;
 mod farewell;
 mod fua;

@@ -5,7 +5,6 @@
 //! generation, no number twice); a segment is handed out at most once until it is released.
 
 mod allocator;
-mod begun_read;
 mod change;
 mod content;
 mod content_room;
@@ -39,7 +38,6 @@ pub mod fuzzing;
 mod hostile_bytes;
 
 pub use allocator::{Request, TierChoice};
-pub use begun_read::BegunRead;
 pub use change::DeviceAdd;
 pub use content::Content;
 pub use content_room::{ContentRoom, Freed};

@@ -4,7 +4,6 @@
 //! flush is not given new segments; one that does not answer ([`Watch`]) is asked for nothing.
 
 use std::fmt::Display;
-use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -198,38 +197,6 @@ impl OpenDevice {
             }
         }
         Ok(())
-    }
-
-    /// Counts a read that somebody did by himself, from when it was asked for.
-    pub(crate) fn note_read(&self, length: u64, begun: Instant, is_whole: bool) {
-        count(&self.counters.reads, 1);
-        count(&self.counters.read_bytes, length);
-        count_time(&self.counters.read_nanoseconds, begun, 1);
-        if !is_whole {
-            count(&self.counters.read_errors, 1);
-            tracing::warn!(device = self.device.path(), length, "read failed, trying again");
-        }
-    }
-
-    /// Where `length` bytes of a segment are to be read on the device, and in which file, by somebody himself, who says when that has
-    /// [ended](Self::end_own_read).
-    pub(crate) fn place_to_read(
-        &self,
-        segment: SegmentId,
-        offset: u64,
-        length: u64,
-        segment_bytes: u32,
-    ) -> Option<(Arc<File>, u64)> {
-        let at = self
-            .place(segment, offset, length, segment_bytes, Operation::Read)
-            .ok()?;
-        let file = self.device.file_to_read(at, length)?;
-        self.watch.begin_elsewhere(Kind::Read).then_some((file, at))
-    }
-
-    /// A read that somebody did by himself has ended, or was given up.
-    pub(crate) fn end_own_read(&self) {
-        self.watch.end(Kind::Read);
     }
 
     /// As [`read`](Self::read) each, at once where the device can.

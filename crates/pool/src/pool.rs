@@ -12,7 +12,6 @@ use parking_lot::{Mutex, RwLock};
 use terrace_device::DEVICE_BLOCK_BYTES;
 
 use crate::allocator::Allocator;
-use crate::begun_read::BegunRead;
 use crate::counters::count;
 use crate::label::Label;
 use crate::member::OpenDevice;
@@ -476,13 +475,6 @@ impl Pool {
     pub fn read(&self, segment: SegmentId, offset: u64, buffer: &mut [u8]) -> Result<(), PoolError> {
         self.device(segment.device)?
             .read(segment, offset, buffer, self.segment_bytes)
-    }
-
-    /// What to read from `offset` bytes into the segment on (as for [`Self::read`]) for who does it by himself; `None` where
-    /// that cannot be.
-    pub fn begin_read(&self, segment: SegmentId, offset: u64, length: u64) -> Option<BegunRead> {
-        let open = self.device(segment.device).ok()?;
-        BegunRead::new(open, segment, offset, length, self.segment_bytes)
     }
 
     /// Several reads of segments of one device, at once where it can; each gets an outcome of its own.

@@ -93,16 +93,6 @@ impl Watch {
         Some(UnderWay(requests))
     }
 
-    /// Begins one that ends elsewhere, by [`Watch::end`].
-    pub(crate) fn begin_elsewhere(&self, kind: Kind) -> bool {
-        self.begin(kind).map(std::mem::forget).is_some()
-    }
-
-    /// Ends such a one.
-    pub(crate) fn end(&self, kind: Kind) {
-        drop(UnderWay(&self.requests[kind as usize]));
-    }
-
     /// Since when it does not answer, nanoseconds since 1970.
     pub(crate) fn silent_since(&self) -> Option<u64> {
         let is_silent = self.is_silent.load(Ordering::Acquire);

@@ -10,7 +10,6 @@
 //! run on, and that the real store (`terrace-chunk`) is compared with.
 
 mod batch;
-mod begun;
 mod chunk;
 mod error;
 mod in_memory;
@@ -20,7 +19,6 @@ mod rates;
 mod space;
 
 pub use batch::Batch;
-pub use begun::BegunPart;
 pub use chunk::{
     BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkFill, ChunkId, ChunkInfo, ChunkPart, Compression, Dedup, Flow, Owner,
     Piece, Placement, RewriteOutcome, Trial, Written,
@@ -93,12 +91,6 @@ pub trait Store: Send + Sync {
             )));
         }
         Ok(whole.slice(offset..offset + length))
-    }
-
-    /// Looks a part up, as [`read_chunk_part`](Self::read_chunk_part), and leaves it to the caller to read it. `None` where it
-    /// is to be asked for there, for any reason.
-    fn begin_chunk_part(&self, _id: ChunkId, _offset: usize, _length: usize) -> Option<BegunPart> {
-        None
     }
 
     /// Several chunks, or parts of chunks, at once, as [`read_chunks`](Self::read_chunks). One result each, in order.

@@ -7,9 +7,7 @@ use crate::{
     credentials::{KERNEL, MAPPING, caller, has_fsetid},
     files::Files,
     nodes::VIRTUAL,
-    protocol::{
-        Header, READ_LOCKOWNER, ReplyBuffer, Request, WRITE_CACHE, WRITE_KILL_SUIDGID, WRITE_LOCKOWNER,
-    },
+    protocol::{Header, READ_LOCKOWNER, ReplyBuffer, WRITE_CACHE, WRITE_KILL_SUIDGID, WRITE_LOCKOWNER},
 };
 
 /// Longest copy in one request, so that its reply does not take seconds; callers go on from a short answer.
@@ -85,32 +83,6 @@ impl Server {
         }
         reply.written(bytes as u32);
         Ok(())
-    }
-
-    /// Does a write that needs no waiting for anything. Else nothing is done, and false: it is left to
-    /// [`handle`](Self::handle). `reply` is empty.
-    pub fn write_at_once(&self, header: &Header, request: &Request<'_>, reply: &mut ReplyBuffer) -> bool {
-        let Request::Write {
-            offset,
-            data,
-            write_flags,
-            flags,
-        } = *request
-        else {
-            return false;
-        };
-        let Ok((live, object)) = self.live(header.node) else {
-            return false;
-        };
-        let is_plain = flags & libc::O_DSYNC as u32 == 0
-            && write_flags & WRITE_KILL_SUIDGID == 0
-            && !self.modes.is_sync();
-        let done = is_plain && live.write_at_once(object, offset, data);
-        if done {
-            self.outdate_cached(header.node, offset, data, write_flags, reply);
-            reply.written(data.len() as u32);
-        }
-        done
     }
 
     /// After a write past the kernel's page cache: what the cache has of the range must go before the writer is told. The kernel

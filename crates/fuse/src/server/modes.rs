@@ -79,11 +79,6 @@ impl Modes {
         self.bits.load(Ordering::Relaxed) & bits != 0
     }
 
-    /// Whether a write is durable before it returns.
-    pub(super) fn is_sync(&self) -> bool {
-        self.has(SYNC)
-    }
-
     pub(super) fn keeps_access_times(&self) -> bool {
         !self.has(NO_ACCESS_TIMES)
     }

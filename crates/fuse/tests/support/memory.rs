@@ -444,11 +444,6 @@ impl Files for Memory {
         Ok(*attributes)
     }
 
-    fn write_at_once(&self, object: u64, offset: u64, data: &[u8]) -> bool {
-        let may = self.gated && data.first() != Some(&HELD);
-        may && self.write(&Context::root(), object, offset, data).is_ok()
-    }
-
     fn write(&self, context: &Context, object: u64, offset: u64, data: &[u8]) -> Result<WriteDone, FsError> {
         if self.gated && data.first() == Some(&HELD) {
             let mut gate = GATE.lock();

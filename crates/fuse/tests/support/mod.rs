@@ -55,8 +55,6 @@ pub fn serve(mount: impl Fn(&str, &Path) -> Result<Session, FuseError>) {
             "known" => session.known_objects().to_string(),
             "memory" => session.memory_bytes().to_string(),
             "requests" => session.awaited_requests().to_string(),
-            "writes together" => session.writes_together().to_string(),
-            "entries together" => session.entries_together().to_string(),
             "open the gate" => {
                 memory::set_gate(true);
                 "ok".into()
