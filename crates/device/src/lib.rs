@@ -29,6 +29,7 @@ mod spare_memory;
 mod spec;
 mod stray;
 mod unix_socket;
+mod uring;
 mod volatile;
 
 pub use buffer::{AlignedBuffer, HUGE_PAGE_BYTES};
@@ -51,6 +52,7 @@ pub use spare_memory::give_spare_memory_back;
 pub use spec::{DeviceKind, DeviceSpec, SpecError, open_path, peek_path};
 pub use stray::Stray;
 pub use unix_socket::{SocketFile, listen_at};
+pub use uring::Uring;
 pub use volatile::{VOLATILE_VARIABLE, VolatileDevice};
 
 /// The unit of device I/O in bytes: offsets and lengths are multiples of it.

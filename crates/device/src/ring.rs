@@ -15,10 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use io_uring::{IoUring, opcode, squeue, types::Fd};
+use io_uring::{opcode, squeue, types::Fd};
 use parking_lot::Mutex;
 
-use crate::polling::Polling;
+use crate::{polling::Polling, uring::Uring};
 
 /// Transfers under way at a time.
 const ENTRIES: u32 = 64;
@@ -32,7 +32,7 @@ static RETRY_AT: AtomicU64 = AtomicU64::new(0);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Rings that nobody uses at the moment: one for each thread would be a descriptor for each.
-static IDLE: Mutex<Vec<IoUring>> = Mutex::new(Vec::new());
+static IDLE: Mutex<Vec<Uring>> = Mutex::new(Vec::new());
 /// Rings kept for later.
 const IDLE_MAX: usize = 16;
 
@@ -97,7 +97,7 @@ pub fn read_polled(
     let is_sound = transfer_through(&mut ring, file, &mut reads, &mut |ring, wanted| {
         let submitted = ring.submit()?;
         polling
-            .wait(ring, has_something, |ring| ring.submit_and_wait(wanted))
+            .wait(ring, Uring::has_something, |ring| ring.submit_and_wait(wanted))
             .map(|more| submitted + more)
             // What was begun counts, whatever comes of the waiting.
             .or_else(|_| {
@@ -115,27 +115,15 @@ pub fn read_polled(
     }
 }
 
-/// Whether a transfer has ended, or will have with the next call.
-pub fn has_something(ring: &mut IoUring) -> bool {
-    ring.submission().taskrun() || !ring.completion().is_empty()
-}
-
-/// A ring that interrupts its thread as little as the kernel's age allows.
-fn open() -> io::Result<IoUring> {
-    let mut quiet = IoUring::builder();
-    quiet.setup_coop_taskrun().setup_taskrun_flag();
-    quiet.build(ENTRIES).or_else(|_| IoUring::new(ENTRIES))
-}
-
 /// Milliseconds since the first call.
 fn elapsed_milliseconds() -> u64 {
     static STARTED: OnceLock<Instant> = OnceLock::new();
     STARTED.get_or_init(Instant::now).elapsed().as_millis() as u64
 }
 
-fn take() -> Option<IoUring> {
+fn take() -> Option<Uring> {
     let idle = IDLE.lock().pop();
-    idle.or_else(|| ask(&RETRY_AT, elapsed_milliseconds, open))
+    idle.or_else(|| ask(&RETRY_AT, elapsed_milliseconds, || Uring::shared(ENTRIES)))
 }
 
 /// Asks for a new ring, unless it is too early.
@@ -159,7 +147,7 @@ fn retry_time(error: &io::Error, now: u64) -> u64 {
     }
 }
 
-fn give_back(ring: IoUring) {
+fn give_back(ring: Uring) {
     let mut idle = IDLE.lock();
     if idle.len() < IDLE_MAX {
         idle.push(ring);
@@ -170,10 +158,10 @@ fn give_back(ring: IoUring) {
 /// outcome by then was not begun.
 /// `submit_and_wait`: as the ring's own.
 fn transfer_through(
-    ring: &mut IoUring,
+    ring: &mut Uring,
     file: BorrowedFd<'_>,
     transfers: &mut [RingTransfer<'_>],
-    submit_and_wait: &mut dyn FnMut(&mut IoUring, usize) -> io::Result<usize>,
+    submit_and_wait: &mut dyn FnMut(&mut Uring, usize) -> io::Result<usize>,
 ) -> bool {
     let (mut next, mut queued, mut begun, mut completed) = (0, 0, 0, 0);
     loop {
@@ -184,7 +172,7 @@ fn transfer_through(
             next += 1;
             // SAFETY: the file and the memory are borrowed by this call, which returns only when every transfer that was
             // begun has completed.
-            match unsafe { ring.submission().push(&entry) } {
+            match unsafe { ring.push(&entry) } {
                 Ok(()) => queued += 1,
                 Err(_) => transfer.outcome = Err(io::ErrorKind::WouldBlock.into()),
             }
@@ -212,15 +200,15 @@ fn transfer_through(
                 std::thread::yield_now();
             }
         }
-        for done in ring.completion() {
+        while let Some((number, result)) = ring.completion() {
             completed += 1;
-            let Some(transfer) = usize::try_from(done.user_data())
+            let Some(transfer) = usize::try_from(number)
                 .ok()
                 .and_then(|number| transfers.get_mut(number))
             else {
                 continue;
             };
-            transfer.outcome = match done.result() {
+            transfer.outcome = match result {
                 failed @ ..0 => Err(io::Error::from_raw_os_error(-failed)),
                 length => Ok(length as usize),
             };

@@ -14,11 +14,8 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use io_uring::{
-    IoUring,
-    squeue::Entry128,
-    types::{SubmitArgs, Timespec},
-};
+use io_uring::squeue::Entry128;
+use terrace_device::Uring;
 
 use crate::{device::Connection, ring_memory::RingMemory, serving::REST};
 
@@ -27,8 +24,6 @@ const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 const POSSIBLE_PROCESSORS: &str = "/sys/devices/system/cpu/possible";
 /// With more processors than this the threads of each mount would be too many: the device serves them.
 const QUEUES_MAX: usize = 64;
-
-type Ring = IoUring<Entry128>;
 
 /// The first kernel on which the switch is turned without being asked: before it, what FUSE over io_uring does when
 /// a mount goes away was still being mended.
@@ -74,7 +69,7 @@ fn version_of(release: &str) -> Option<(u32, u32)> {
 
 /// Whether rings can be had at all: io_uring may be forbidden (`kernel.io_uring_disabled`, containers).
 pub fn is_available() -> bool {
-    queues().is_some() && open_ring(2).is_ok()
+    queues().is_some() && Uring::<Entry128>::of_one_thread(2).is_ok()
 }
 
 /// How many queues the kernel has: one for each processor that there could be.
@@ -112,14 +107,6 @@ pub fn stay_within(processors: &rustix::thread::CpuSet) {
     let _ = rustix::thread::sched_setaffinity(None, processors);
 }
 
-/// A ring for the calling thread alone.
-fn open_ring(entries: u32) -> io::Result<Ring> {
-    IoUring::builder()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .build(entries)
-}
-
 /// What waiting gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
@@ -140,7 +127,7 @@ fn taken(result: i32) -> io::Result<Taken> {
 
 /// See the module. Belongs to the thread that made it.
 pub struct RingEntry {
-    ring: Ring,
+    ring: Uring<Entry128>,
     memory: Box<RingMemory>,
     /// A request is there already.
     has_request: bool,
@@ -154,18 +141,17 @@ impl RingEntry {
         let parts = memory.parts();
         let command = memory.registration(connection, &parts);
         let mut entry = Self {
-            ring: open_ring(2)?,
+            ring: Uring::of_one_thread(2)?,
             memory,
             has_request: false,
         };
         // SAFETY: what the command points to is there until it has been submitted, and the memory itself until the ring is
         // dropped (fields are dropped in order).
-        unsafe { entry.ring.submission().push(&command) }.map_err(io::Error::other)?;
+        unsafe { entry.ring.push(&command) }?;
         entry.ring.submit()?;
         // A refusal is there at once.
-        let done = entry.ring.completion().next().map(|done| done.result());
-        match done {
-            Some(refused @ ..0) => Err(io::Error::from_raw_os_error(-refused)),
+        match entry.ring.completion() {
+            Some((_, refused @ ..0)) => Err(io::Error::from_raw_os_error(-refused)),
             Some(_) => {
                 entry.has_request = true;
                 Ok(entry)
@@ -186,32 +172,17 @@ impl RingEntry {
             return Ok(Taken::Request);
         }
         loop {
-            let has_rested = match self.submit_and_wait() {
-                Ok(()) => false,
-                Err(error) if error.raw_os_error() == Some(libc::ETIME) => true,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            if let Some(done) = self.ring.completion().next() {
-                return taken(done.result());
+            // Not for longer than that if there is memory to give back then.
+            let limit = self.memory.is_grown().then_some(REST);
+            let has_rested = !self.ring.wait(limit)?;
+            if let Some((_, result)) = self.ring.completion() {
+                return taken(result);
             }
-            // The kernel puts a request into the memory while this thread is in the call alone (`setup_defer_taskrun`).
+            // The kernel puts a request into the memory while this thread is in the call alone ([`Uring::of_one_thread`]).
             if has_rested {
                 self.memory.give_back();
             }
         }
-    }
-
-    /// Hands over what was submitted, and waits for a request; not for longer than [`REST`] if there is memory to give back then.
-    fn submit_and_wait(&self) -> io::Result<()> {
-        if self.memory.is_grown() {
-            let rest = Timespec::from(REST);
-            let limit = SubmitArgs::new().timespec(&rest);
-            self.ring.submitter().submit_with_args(1, &limit)?;
-        } else {
-            self.ring.submit_and_wait(1)?;
-        }
-        Ok(())
     }
 
     /// The request that came, to be answered.
@@ -222,12 +193,7 @@ impl RingEntry {
     /// Hands over, with the next [`wait`](Self::wait), the answer that is in the memory.
     pub fn hand_over(&mut self, connection: &Connection) -> io::Result<()> {
         // SAFETY: the command points to nothing.
-        unsafe {
-            self.ring
-                .submission()
-                .push(&self.memory.answer_command(connection))
-        }
-        .map_err(io::Error::other)
+        unsafe { self.ring.push(&self.memory.answer_command(connection)) }
     }
 }
 

@@ -10,7 +10,8 @@ use std::{
     path::Path,
 };
 
-use io_uring::{IoUring, cqueue, opcode, squeue, types::Fd};
+use io_uring::{opcode, squeue::Entry128, types::Fd};
+use terrace_device::Uring;
 
 use crate::{
     error::UblkError,
@@ -87,7 +88,7 @@ impl Control {
     }
 
     fn send(&self, code: u32, device: u32, buffer: &mut [u8], data: u64) -> io::Result<()> {
-        let mut ring: IoUring<squeue::Entry128, cqueue::Entry> = IoUring::builder().build(2)?;
+        let mut ring = Uring::<Entry128>::shared(2)?;
         let length = u16::try_from(buffer.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let address = if buffer.is_empty() {
             0
@@ -99,15 +100,11 @@ impl Control {
             .build();
         // SAFETY: the command points to `buffer` alone, which is ours and stays until the command has ended: it is
         // waited for below.
-        unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
+        unsafe { ring.push(&entry) }?;
         loop {
-            match ring.submit_and_wait(1) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-            if let Some(done) = ring.completion().next() {
-                return match done.result() {
+            ring.wait(None)?;
+            if let Some((_, result)) = ring.completion() {
+                return match result {
                     refused @ ..0 => Err(io::Error::from_raw_os_error(-refused)),
                     _ => Ok(()),
                 };

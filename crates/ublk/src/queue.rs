@@ -14,13 +14,12 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
-use io_uring::{
-    IoUring, opcode,
-    types::{Fd, SubmitArgs, Timespec},
-};
+use io_uring::{opcode, types::Fd};
 use rustix::event::{PollFd, PollFlags, poll};
+use terrace_device::Uring;
 
 use crate::{
     crew::{Crew, Job, Mailbox, Work},
@@ -38,12 +37,12 @@ const SMALL_BYTES: u64 = 64 << 10;
 /// Most small reads that are done at once.
 const READS_MAX: usize = 16;
 /// After a pause of this length the memory of the tags is given back.
-const PAUSE: Timespec = Timespec::new().sec(1);
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// See the module. Belongs to the thread that made it.
 pub struct Queue {
     // Dropped first: then no command is under way any more.
-    ring: IoUring,
+    ring: Uring,
     channel: Arc<File>,
     number: u16,
     buffer_bytes: usize,
@@ -82,9 +81,7 @@ impl Queue {
             false,
         )?;
         let mut queue = Self {
-            ring: IoUring::builder()
-                .setup_coop_taskrun()
-                .build((depth as u32 + 1).next_power_of_two())?,
+            ring: Uring::shared((depth as u32 + 1).next_power_of_two())?,
             channel,
             number,
             buffer_bytes,
@@ -104,14 +101,12 @@ impl Queue {
         }
         queue.ring.submit()?;
         // A refusal is there at once; a request cannot be, as the disk is not there yet.
-        let refused = queue
-            .ring
-            .completion()
-            .find(|done| done.user_data() != BELL && done.result() < 0);
-        match refused {
-            Some(refused) => Err(io::Error::from_raw_os_error(-refused.result())),
-            None => Ok(queue),
+        while let Some((carried, result)) = queue.ring.completion() {
+            if carried != BELL && result < 0 {
+                return Err(io::Error::from_raw_os_error(-result));
+            }
         }
+        Ok(queue)
     }
 
     /// Serves requests until the device ends.
@@ -120,8 +115,8 @@ impl Queue {
         while self.armed + self.outstanding > 0 && !self.closing.load(Ordering::Acquire) {
             self.wait()?;
             let mut belled = false;
-            for done in self.ring.completion() {
-                match (done.user_data(), done.result()) {
+            while let Some(done) = self.ring.completion() {
+                match done {
                     (BELL, _) => belled = true,
                     (tag, 0) => {
                         self.armed -= 1;
@@ -143,32 +138,18 @@ impl Queue {
     /// Hands over what was prepared and waits for the kernel, or the crew.
     fn wait(&mut self) -> io::Result<()> {
         let idle = self.used && self.outstanding == 0;
-        let waited = if idle {
-            let pause = SubmitArgs::new().timespec(&PAUSE);
-            self.ring.submitter().submit_with_args(1, &pause)
-        } else {
-            self.ring.submit_and_wait(1)
-        };
-        match waited {
-            Ok(_) => Ok(()),
-            Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
-                // SAFETY: no request is under way: each tag waits in the kernel, which copies into the memory, or out
-                // of it, only on this thread's way into or out of a call.
-                unsafe { self.buffers.forget_content() };
-                self.used = false;
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(error) => Err(error),
+        if !self.ring.wait(idle.then_some(PAUSE))? {
+            // SAFETY: no request is under way: each tag waits in the kernel, which copies into the memory, or out of it, only
+            // on this thread's way into or out of a call.
+            unsafe { self.buffers.forget_content() };
+            self.used = false;
         }
+        Ok(())
     }
 
     fn push(&mut self, entry: &io_uring::squeue::Entry) -> io::Result<()> {
         // SAFETY: commands point to the memory of their tag, which stays until the ring is gone; a poll to nothing.
-        while unsafe { self.ring.submission().push(entry) }.is_err() {
-            self.ring.submit()?;
-        }
-        Ok(())
+        unsafe { self.ring.push(entry) }
     }
 
     fn watch_bell(&mut self) -> io::Result<()> {
