@@ -12,7 +12,7 @@ use terrace_store::{BLOCK_BYTES, ChunkFill, ChunkId};
 
 use crate::{
     compress,
-    read::{blocks_of, verified},
+    read::blocks_of,
     record::ChunkRecord,
     spans::Stored,
     store::ChunkStore,
@@ -111,16 +111,6 @@ impl Wanted<'_> {
         if record.is_in_blocks() {
             for piece in pieces {
                 self.copy_compared(stored, self.blocks.start, &mut piece.lock());
-            }
-        } else if record.sums.is_empty() {
-            let Some(content) = verified(record, stored) else {
-                return;
-            };
-            for piece in pieces {
-                let mut piece = piece.lock();
-                let Piece { part, target, .. } = &mut *piece;
-                target[..part.len()].copy_from_slice(&content[part.clone()]);
-                piece.is_filled = true;
             }
         } else {
             let (length, end) = (record.length as usize, self.blocks.end);
