@@ -208,7 +208,10 @@ impl ChunkStore {
                 wrong.add(|| format!("two copies of chunk {id} lie on one device"));
             }
             // A device that has left has none any more.
-            let tiers: BTreeSet<u8> = devices.iter().filter_map(|device| self.pool.tier_of(*device)).collect();
+            let tiers: BTreeSet<u8> = devices
+                .iter()
+                .filter_map(|device| self.pool.tier_of(*device))
+                .collect();
             if tiers.len() > 1 {
                 wrong.add(|| format!("the copies of chunk {id} lie on tiers {tiers:?}"));
             }

@@ -10,13 +10,7 @@ use std::ops::Range;
 use parking_lot::Mutex;
 use terrace_store::{BLOCK_BYTES, ChunkFill, ChunkId};
 
-use crate::{
-    compress,
-    read::blocks_of,
-    record::ChunkRecord,
-    spans::Stored,
-    store::ChunkStore,
-};
+use crate::{compress, read::blocks_of, record::ChunkRecord, spans::Stored, store::ChunkStore};
 
 /// What is read at once: a piece of a chunk, or all of one that is not in blocks.
 struct Wanted<'a> {
