@@ -366,7 +366,7 @@ fn import(
             ..KnownPool::default()
         };
         if let Some(known) = &known {
-            if !known.id.is_empty() && known.id != id {
+            if known.id != id {
                 let why = "another pool of this name is known here";
                 row["reason"] = json!(why);
                 failures.push(Failure::new(
