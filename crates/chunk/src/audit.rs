@@ -203,22 +203,15 @@ impl ChunkStore {
             totals.unique += i64::from(record.length);
             totals.unique_blocks += record.blocks();
             totals.stored += i64::from(record.stored());
-            if !self.format.has_all_sums() && record.has_later_sums() {
-                wrong.add(|| format!(
-                    "chunk {id} has sums of blocks, which programs of the pool's format version cannot read"
-                ));
-            }
-            if !self.format.has_payloads_apart() && record.is_apart() {
-                wrong.add(|| format!(
-                    "chunk {id} lies apart from its header, which programs of the pool's format version cannot read"
-                ));
-            }
             let devices: BTreeSet<u16> = record.locations.iter().map(|at| at.segment.device).collect();
             if devices.len() < record.locations.len() {
                 wrong.add(|| format!("two copies of chunk {id} lie on one device"));
             }
             // A device that has left has none any more.
-            let tiers: BTreeSet<u8> = devices.iter().filter_map(|device| self.pool.tier_of(*device)).collect();
+            let tiers: BTreeSet<u8> = devices
+                .iter()
+                .filter_map(|device| self.pool.tier_of(*device))
+                .collect();
             if tiers.len() > 1 {
                 wrong.add(|| format!("the copies of chunk {id} lie on tiers {tiers:?}"));
             }

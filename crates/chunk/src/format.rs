@@ -11,33 +11,17 @@ use crate::ChunkStore;
 
 /// The newest version: what new pools get.
 pub const FORMAT_NEWEST: u8 = 4;
-/// Sums of blocks only in records of chunks that are stored as they are in more than one block.
-pub(crate) const FORMAT_OLDEST: u8 = 1;
-/// From this one on records of chunks of every kind have sums of their blocks.
-const FORMAT_ALL_SUMS: u8 = 2;
-/// From this one on payloads that fill whole blocks may lie on whole blocks, apart from their headers.
-const FORMAT_PAYLOADS_APART: u8 = 3;
+/// The oldest version that is read; earlier ones came before the first release.
+pub const FORMAT_OLDEST: u8 = 3;
 /// From this one on inodes may have preallocated ranges, and the counters of datasets their sums.
 const FORMAT_PREALLOCATION: u8 = 4;
 
-/// What each version brings that came after the first, in words.
-pub const FORMATS: [(u8, &str); 3] = [
-    (
-        FORMAT_ALL_SUMS,
-        "checksums of each block of what is compressed, and of single blocks, for what is written from then on: small reads of it \
-         take a quarter to a third less processor time; 4 bytes of metadata for each such block",
-    ),
-    (
-        FORMAT_PAYLOADS_APART,
-        "what does not compress lies on whole blocks of the device, if it is written from then on: a small read of it touches one \
-         where it touched two",
-    ),
-    (
-        FORMAT_PREALLOCATION,
-        "'fallocate' sets room aside: what is written to such a range is not refused for want of room; on older pools it is not \
-         supported",
-    ),
-];
+/// What each version brings that came after the oldest, in words.
+pub const FORMATS: [(u8, &str); 1] = [(
+    FORMAT_PREALLOCATION,
+    "'fallocate' sets room aside: what is written to such a range is not refused for want of room; on older pools it is not \
+     supported",
+)];
 
 /// The version of an open pool.
 #[derive(Debug)]
@@ -70,16 +54,6 @@ impl Format {
     /// Roots of this version are durable in every slot.
     pub(crate) fn set_durable(&self, version: u8) {
         self.durable.store(version, Ordering::Release);
-    }
-
-    /// Whether records of chunks of every kind get sums.
-    pub(crate) fn has_all_sums(&self) -> bool {
-        self.durable() >= FORMAT_ALL_SUMS
-    }
-
-    /// Whether payloads may lie apart from their headers.
-    pub(crate) fn has_payloads_apart(&self) -> bool {
-        self.durable() >= FORMAT_PAYLOADS_APART
     }
 
     /// Whether files may have preallocated ranges.

@@ -178,7 +178,7 @@ mod tests {
             );
         }
         let bytes = header(JOINED).encode();
-        assert_eq!(bytes[5..8], [0; 3], "as it was before there was a distance");
+        assert_eq!(bytes[5..8], [0; 3], "no distance is said");
         for bit in 0..HEADER_BYTES * 8 {
             let mut flipped = bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);

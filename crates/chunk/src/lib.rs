@@ -79,7 +79,7 @@ mod store_in_memory;
 
 pub use evacuate::{Alone, EvacuateCursor, Plight};
 pub use findings::Findings;
-pub use format::{FORMAT_NEWEST, FORMATS};
+pub use format::{FORMAT_NEWEST, FORMAT_OLDEST, FORMATS};
 pub use options::{Options, Step};
 pub use reports::{
     AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress, UnreadableMetadata,

@@ -40,11 +40,8 @@ pub(crate) fn verified(record: &ChunkRecord, stored: &[u8]) -> Option<Bytes> {
     (*blake3::hash(&content).as_bytes() == record.hash).then_some(content)
 }
 
-/// The same for readers: by the sums of its blocks where it has them, which takes a quarter of the time.
+/// The same for readers: by the sums of its blocks, which takes a quarter of the time.
 fn verified_by_sums(record: &ChunkRecord, stored: &[u8]) -> Option<Bytes> {
-    if record.sums.is_empty() {
-        return verified(record, stored);
-    }
     if !record.is_in_blocks() {
         let content = compress::decompress(stored, record.compression, record.length as usize)?;
         return first_bad_block(record, 0, &content).is_none().then_some(content);
@@ -53,12 +50,9 @@ fn verified_by_sums(record: &ChunkRecord, stored: &[u8]) -> Option<Bytes> {
     whole.then(|| frames::copy(stored))
 }
 
-/// Part of the content of a stored chunk, in memory of its own: what is kept of it keeps nothing else. Of compressed ones only
-/// what lies before its end is unpacked, and only its blocks are compared with their sums.
+/// Part of the content of a compressed chunk, in memory of its own: what is kept of it keeps nothing else. Only what lies before
+/// its end is unpacked, and only its blocks are compared with their sums.
 fn verified_part(record: &ChunkRecord, stored: &[u8], part: Range<usize>) -> Option<Bytes> {
-    if record.sums.is_empty() || record.compression == compress::RAW {
-        return Some(frames::copy(verified_by_sums(record, stored)?.get(part)?));
-    }
     let blocks = blocks_of(record, &part);
     let length = record.length as usize;
     compress::with_beginning(stored, record.compression, length, blocks.end, |content| {
@@ -89,7 +83,7 @@ struct Extract<'a> {
     /// Its place among what is asked for.
     at: usize,
     record: &'a ChunkRecord,
-    /// What to read: the payload, or of a part of a chunk that has sums its blocks.
+    /// What to read: the payload, or of a part of a chunk that is in blocks its blocks.
     stored: Stored,
     /// The first of those blocks.
     first: usize,

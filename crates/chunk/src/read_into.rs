@@ -10,13 +10,7 @@ use std::ops::Range;
 use parking_lot::Mutex;
 use terrace_store::{BLOCK_BYTES, ChunkFill, ChunkId};
 
-use crate::{
-    compress,
-    read::{blocks_of, verified},
-    record::ChunkRecord,
-    spans::Stored,
-    store::ChunkStore,
-};
+use crate::{compress, read::blocks_of, record::ChunkRecord, spans::Stored, store::ChunkStore};
 
 /// What is read at once: a piece of a chunk, or all of one that is not in blocks.
 struct Wanted<'a> {
@@ -111,16 +105,6 @@ impl Wanted<'_> {
         if record.is_in_blocks() {
             for piece in pieces {
                 self.copy_compared(stored, self.blocks.start, &mut piece.lock());
-            }
-        } else if record.sums.is_empty() {
-            let Some(content) = verified(record, stored) else {
-                return;
-            };
-            for piece in pieces {
-                let mut piece = piece.lock();
-                let Piece { part, target, .. } = &mut *piece;
-                target[..part.len()].copy_from_slice(&content[part.clone()]);
-                piece.is_filled = true;
             }
         } else {
             let (length, end) = (record.length as usize, self.blocks.end);

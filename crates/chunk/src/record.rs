@@ -89,7 +89,7 @@ pub struct ChunkRecord {
     pub hash: [u8; 32],
     /// Copies, the one to be read first in front.
     pub locations: Vec<Location>,
-    /// CRC32C of each block of the content. Records of before have none where the content is compressed or is one block.
+    /// CRC32C of each block of the content.
     pub sums: Vec<u32>,
 }
 
@@ -106,16 +106,11 @@ impl ChunkRecord {
 
     /// Whether a block can be read and verified without the others.
     pub fn is_in_blocks(&self) -> bool {
-        self.compression == compress::RAW && !self.sums.is_empty()
+        self.compression == compress::RAW
     }
 
-    /// Whether it has sums where programs of the first format version know none.
-    pub fn has_later_sums(&self) -> bool {
-        !self.sums.is_empty() && (self.compression != compress::RAW || self.blocks() == 1)
-    }
-
-    /// Whether a copy lies apart from its header, which programs of format versions below 3 do not know.
-    pub fn is_apart(&self) -> bool {
+    /// Whether a copy lies apart from its header.
+    fn is_apart(&self) -> bool {
         self.locations.iter().any(Location::is_apart)
     }
 
@@ -181,13 +176,9 @@ impl ChunkRecord {
             return Err(DecodeError::Invalid("distance of a payload"));
         }
         let count = (length as usize).div_ceil(BLOCK_BYTES);
-        let may_lack_sums = compression != compress::RAW || count == 1;
-        let mut sums = Vec::new();
-        if reader.remaining() > 0 || !may_lack_sums {
-            sums.reserve_exact(count);
-            for _ in 0..count {
-                sums.push(reader.u32("chunk block sum")?);
-            }
+        let mut sums = Vec::with_capacity(count);
+        for _ in 0..count {
+            sums.push(reader.u32("chunk block sum")?);
         }
         reader.finish()?;
         Ok(Self {
@@ -283,7 +274,13 @@ mod tests {
         let mut apart = record.clone();
         apart.locations[1].payload = 1 << 20;
         assert!(apart.is_apart() && !record.is_apart());
-        for record in [&record, &apart] {
+        let compressed = ChunkRecord {
+            compression: compress::LZ4,
+            payload: 900,
+            ..record.clone()
+        };
+        assert!(record.is_in_blocks() && !compressed.is_in_blocks());
+        for record in [&record, &apart, &compressed] {
             let bytes = record.encode();
             assert_eq!(&ChunkRecord::decode(&bytes).unwrap(), record);
             for length in 0..bytes.len() {
@@ -297,31 +294,6 @@ mod tests {
         let mut needless = record.encode();
         needless[0] |= APART;
         assert!(ChunkRecord::decode(&needless).is_err());
-        // Of what is compressed or is one block there may be no sums, as there were none; half of them are refused.
-        let none = ChunkRecord {
-            sums: Vec::new(),
-            compression: compress::LZ4,
-            payload: 900,
-            ..record.clone()
-        };
-        let all = ChunkRecord {
-            sums: record.sums.clone(),
-            ..none.clone()
-        };
-        let one = ChunkRecord {
-            length: 900,
-            sums: vec![5],
-            ..record.clone()
-        };
-        let one = ChunkRecord { payload: 900, ..one };
-        for record in [&none, &all, &one] {
-            assert_eq!(&ChunkRecord::decode(&record.encode()).unwrap(), record);
-        }
-        assert!(!all.is_in_blocks() && !none.is_in_blocks() && one.is_in_blocks());
-        let bytes = all.encode();
-        for length in none.encode().len() + 1..bytes.len() {
-            assert!(ChunkRecord::decode(&bytes[..length]).is_err());
-        }
         assert_eq!(segment_of_key(&segment_key(TABLE_LIVE, segment)), Some(segment));
         assert_eq!(
             chunk_of_key(&chunk_key(TABLE_CHUNKS, ChunkId(5))),

@@ -538,12 +538,17 @@ fn without_a_root(pool: &Pool) -> StoreError {
 }
 
 pub(crate) fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreError> {
-    let version = version_of(payload).filter(|version| *version > format::FORMAT_NEWEST);
-    if let Some(version) = version {
-        return Err(StoreError::Newer {
-            version: version.into(),
-            known: format::FORMAT_NEWEST.into(),
-        });
+    match version_of(payload).map(u32::from) {
+        Some(version) if version > format::FORMAT_NEWEST.into() => {
+            let known = format::FORMAT_NEWEST.into();
+            return Err(StoreError::Newer { version, known });
+        }
+        // No version is 0: that is damage.
+        Some(version @ 1..) if version < format::FORMAT_OLDEST.into() => {
+            let oldest = format::FORMAT_OLDEST.into();
+            return Err(StoreError::Older { version, oldest });
+        }
+        _ => {}
     }
     decode_root(pool.clone(), payload).map_err(|error| damaged(format!("root record: {error}")))
 }

@@ -135,7 +135,7 @@ impl ChunkStore {
         placed: &mut dyn FnMut(Vec<Location>),
     ) -> Result<(), StoreError> {
         let stored = HEADER_BYTES + chunk.payload.len();
-        let may_be_apart = self.format.has_payloads_apart() && chunk.header.compression == compress::RAW;
+        let may_be_apart = chunk.header.compression == compress::RAW;
         let stream = self.stream(key);
         loop {
             let open = match self.current(&stream, key) {

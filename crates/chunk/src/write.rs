@@ -11,7 +11,7 @@ use std::{
 
 use parking_lot::Mutex;
 use terrace_store::{
-    BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Compression, Dedup, Piece, Placement, StoreError, Trial, Written,
+    CHUNK_BYTES_MAX, ChunkId, Compression, Dedup, Piece, Placement, StoreError, Trial, Written,
 };
 
 use crate::{
@@ -237,12 +237,6 @@ impl ChunkStore {
         } else {
             &scratch.output[..]
         };
-        let in_blocks = code == compress::RAW && content.len() > BLOCK_BYTES;
-        let sums = if in_blocks || self.format.has_all_sums() {
-            block_sums(content)
-        } else {
-            Vec::new()
-        };
         let id = ChunkId(self.next_chunk.fetch_add(1, Ordering::AcqRel));
         let header = ChunkHeader {
             id,
@@ -259,7 +253,7 @@ impl ChunkStore {
             payload: header.payload,
             hash,
             locations: Vec::new(),
-            sums,
+            sums: block_sums(content),
         };
         let mut record = Some(record);
         let mut pin = None;

@@ -27,3 +27,4 @@ mod sinking;
 mod sums_of_blocks;
 mod tables;
 mod threads;
+mod versions;

@@ -1,5 +1,5 @@
 //! Payloads that are stored as they are and fill whole blocks lie on whole blocks of the device, apart from their headers; they are
-//! found by these wherever they go, and a pool of an earlier version has none.
+//! found by these wherever they go.
 #![allow(clippy::unwrap_used)]
 
 use crate::fixture;
@@ -7,7 +7,7 @@ use crate::fixture;
 use std::{collections::BTreeSet, sync::Arc};
 
 use fixture::{FaultDevice, Power, audit, make_pool, noise, open_pool, options, piece, settle};
-use terrace_chunk::{ChunkStore, Options, Survey};
+use terrace_chunk::{ChunkStore, Survey};
 use terrace_pool::SEGMENT_AREA_OFFSET;
 use terrace_store::{Batch, ChunkId, Owner, Piece, Placement, Store};
 
@@ -177,41 +177,6 @@ fn what_cannot_be_written_where_it_should_lies_on_whole_blocks_elsewhere() {
         is_told_of(&store, &live);
         audit(&store);
     }
-}
-
-#[test]
-fn a_pool_of_an_earlier_version_has_none() {
-    let devices = devices();
-    let [fast, slow] = devices.clone();
-    let pool = make_pool(&[("fast", 1, vec![fast]), ("slow", 1, vec![slow])]);
-    let second = Options {
-        format_version: 2,
-        ..options(1)
-    };
-    let store = ChunkStore::create(pool, second).unwrap();
-    let mut live: Vec<(usize, ChunkId)> = write(&store, 0..100).into_iter().enumerate().collect();
-    let slow = Placement::Tier {
-        tier: 1,
-        strict: true,
-    };
-    let some: Vec<ChunkId> = live[..50].iter().map(|(_, id)| *id).collect();
-    store.rewrite(&some, slow).unwrap();
-    for place in Survey::new(store.pool(), &mut |_| {}).chunks {
-        assert_eq!(place.payload - place.offset, 88);
-    }
-    audit(&store);
-
-    store.upgrade_format().unwrap();
-    live.extend((100..200).zip(write(&store, 100..200)));
-    assert!(on_blocks(&store, &live[100..]) > 20);
-    // What is moved gets what the version allows.
-    let some: Vec<ChunkId> = live[50..100].iter().map(|(_, id)| *id).collect();
-    store.rewrite(&some, slow).unwrap();
-    assert!(on_blocks(&store, &live[50..100]) > 10);
-    store.close_streams().unwrap();
-    check(&store, &live);
-    is_told_of(&store, &live);
-    audit(&store);
 }
 
 /// A pool on a volume of another one, say: what was taken out of a segment is the content of chunks.

@@ -28,16 +28,12 @@ pub struct KnownPool {
     /// Where its devices were last.
     pub devices: Vec<PathBuf>,
     /// Those of them that were left out by whoever imported it, although they were there.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<PathBuf>,
     /// Its size when it was last seen, bytes.
-    #[serde(default)]
     pub size_bytes: u64,
     /// How much was used then, bytes.
-    #[serde(default)]
     pub used_bytes: u64,
     /// Its format version then; 0 if that is not known.
-    #[serde(default)]
     pub format_version: u32,
 }
 
@@ -47,7 +43,6 @@ pub struct KnownIdentity {
     /// The dataset's number, which no other of its pool ever gets.
     pub dataset: u32,
     /// Of a snapshot.
-    #[serde(default)]
     pub checkpoint: Option<u64>,
 }
 
@@ -59,13 +54,10 @@ pub struct KnownMount {
     /// Where.
     pub directory: PathBuf,
     /// With which options.
-    #[serde(default)]
     pub options: Vec<String>,
-    /// Absent if an earlier version wrote it down.
-    #[serde(default)]
-    pub identity: Option<KnownIdentity>,
+    /// What that meant.
+    pub identity: KnownIdentity,
     /// What was mounted there already, by others: it may be covered again, and nothing else.
-    #[serde(default)]
     pub covers: Option<String>,
 }
 
@@ -75,17 +67,13 @@ pub struct KnownAttachment {
     /// The volume, with the pool and perhaps `@SNAPSHOT`.
     pub volume: String,
     /// Whether it is to be read only.
-    #[serde(default)]
     pub read_only: bool,
     /// Through what.
-    #[serde(default)]
     pub via: Via,
     /// The block device that it was last.
-    #[serde(default)]
     pub device: Option<PathBuf>,
-    /// Absent if an earlier version wrote it down.
-    #[serde(default)]
-    pub identity: Option<KnownIdentity>,
+    /// What that meant.
+    pub identity: KnownIdentity,
 }
 
 /// What a service shows, and asks, in TLS.
@@ -96,7 +84,6 @@ pub struct KnownTls {
     /// Its private key.
     pub key: PathBuf,
     /// The authority whose certificates clients must show.
-    #[serde(default)]
     pub client_authority: Option<PathBuf>,
 }
 
@@ -108,24 +95,19 @@ pub struct KnownService {
     /// `unix:PATH` or `tcp:HOST:PORT` for NBD, `vhost-user:PATH` for a virtual machine.
     pub address: String,
     /// Whether clients may only read.
-    #[serde(default)]
     pub read_only: bool,
     /// Absent if it is open to whoever reaches it.
-    #[serde(default)]
     pub tls: Option<KnownTls>,
-    /// Absent if an earlier version wrote it down.
-    #[serde(default)]
-    pub identity: Option<KnownIdentity>,
+    /// What that meant.
+    pub identity: KnownIdentity,
 }
 
 /// What a pool should have attached and served.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct KnownBlocks {
     /// As block devices of this machine.
-    #[serde(default)]
     pub attached: Vec<KnownAttachment>,
     /// To clients.
-    #[serde(default)]
     pub served: Vec<KnownService>,
 }
 
@@ -186,10 +168,7 @@ impl<'a> Registry<'a> {
 
     /// Keeps what is known of a pool. What another of that name had mounted, attached and served is none of its own.
     pub fn save(&self, pool: &KnownPool) -> Result<(), Failure> {
-        if self
-            .find(&pool.name)?
-            .is_some_and(|known| !known.id.is_empty() && known.id != pool.id)
-        {
+        if self.find(&pool.name)?.is_some_and(|known| known.id != pool.id) {
             self.forget(&pool.name)?;
         }
         write_json(&self.places.pool_file(&pool.name), pool)

@@ -1,8 +1,8 @@
-//! Pools written by earlier builds, kept as compressed images: whatever the code becomes, it must open them, replay their
-//! logs and find everything. `docs/format.md` tells when new ones are due.
+//! A pool written by an earlier build, kept as compressed images: whatever the code becomes, it must open it, replay its log and
+//! find everything. `docs/format.md` tells when new images are due.
 //!
 //! The same pool is made by this build as well, and must hold the same. With `TERRACE_STORE_IMAGES=1` in the environment its images
-//! take the place of those of the current format version; those of earlier versions stay.
+//! take the place of those that are kept.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,17 +14,25 @@ use harness::{Machine, noise};
 use terrace_device::{Device, FileDevice};
 use terrace_pool::{OpenOptions, Pool};
 
-/// The format versions of which images are kept.
-const STORED: [u32; 2] = [1, 3];
-const NEWEST: u32 = 4;
-/// From this one on `tree/blocks` is in it, which does not compress and is whole blocks.
-const WITH_BLOCKS: u32 = 3;
+/// The format versions that are read; the images are of the oldest.
+const OLDEST: u8 = 3;
+const NEWEST: u8 = 4;
 const IMAGES: [&str; 2] = ["fast.img", "slow.img"];
 
-fn stored(version: u32, name: &str) -> PathBuf {
+fn stored(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("tests/stored_pool")
-        .join(format!("version-{version}-{name}.zst"))
+        .join(format!("version-{OLDEST}-{name}.zst"))
+}
+
+/// Makes both roots of the stopped pool say this format version.
+fn set_version(machine: &Machine, version: u8) {
+    let open = |name: &&str| -> Arc<dyn Device> { Arc::new(FileDevice::open(&machine.path(name)).unwrap()) };
+    let pool = Pool::open(IMAGES.iter().map(open).collect(), OpenOptions::default()).unwrap();
+    let mut root = pool.read_root().unwrap().unwrap();
+    root[0] = version;
+    pool.write_root(&root).unwrap();
+    pool.write_root(&root).unwrap();
 }
 
 fn text(lines: usize) -> String {
@@ -33,9 +41,11 @@ fn text(lines: usize) -> String {
         .collect()
 }
 
-/// Makes the pool. The daemon is killed at the end, so that there is a log to replay.
+/// Makes the pool, in the oldest version. The daemon is killed at the end, so that there is a log to replay.
 fn make(machine: &Machine) {
     machine.make_pool();
+    machine.ok(&["stop", "tank"]);
+    set_version(machine, OLDEST);
     let tree = machine.path("tree");
     fs::create_dir_all(tree.join("deep/deeper")).unwrap();
     fs::write(tree.join("noise"), noise(70_001, 1)).unwrap();
@@ -70,25 +80,23 @@ fn the_pool_that_is_stored_can_be_made_anew_and_opens_on_another_machine() {
     for name in IMAGES {
         let image = fs::read(maker.path(name)).unwrap();
         if std::env::var_os("TERRACE_STORE_IMAGES").is_some_and(|value| value == "1") {
-            fs::write(stored(NEWEST, name), zstd::encode_all(&image[..], 19).unwrap()).unwrap();
+            fs::write(stored(name), zstd::encode_all(&image[..], 19).unwrap()).unwrap();
         }
         fs::write(machine.path(name), image).unwrap();
     }
-    has_everything(&machine, NEWEST);
+    has_everything(&machine);
 }
 
 #[test]
-fn pools_of_earlier_builds_open_with_everything_in_them() {
-    for version in STORED {
-        let machine = Machine::new();
-        unpack(&machine, version);
-        has_everything(&machine, version);
-    }
+fn a_pool_of_an_earlier_build_opens_with_everything_in_it() {
+    let machine = Machine::new();
+    unpack(&machine);
+    has_everything(&machine);
 }
 
-fn unpack(machine: &Machine, version: u32) {
+fn unpack(machine: &Machine) {
     for name in IMAGES {
-        let image = zstd::decode_all(&fs::read(stored(version, name)).unwrap()[..]).unwrap();
+        let image = zstd::decode_all(&fs::read(stored(name)).unwrap()[..]).unwrap();
         fs::write(machine.path(name), image).unwrap();
     }
 }
@@ -103,27 +111,24 @@ fn versions(machine: &Machine) -> (u64, u64) {
 #[test]
 fn a_stored_pool_keeps_its_version_until_it_is_upgraded() {
     let machine = Machine::new();
-    unpack(&machine, 1);
+    unpack(&machine);
     machine.ok(&["pool", "import", "--search", &machine.text("")]);
     machine.run_with(&["put", "tank/data/one"], text(1000).as_bytes());
     machine.ok(&["stop", "tank"]);
     let listed = machine.json(&["pool", "upgrade"]);
-    assert_eq!(listed[0]["format_version"], 1, "{listed}");
+    assert_eq!(listed[0]["format_version"], 3, "{listed}");
     assert_eq!(listed[0]["can_be_upgraded"], true, "{listed}");
     machine.run_with(&["put", "tank/data/two"], text(1000).as_bytes());
-    assert_eq!(versions(&machine), (1, 4));
+    assert_eq!(versions(&machine), (3, 4));
     assert!(machine.ok(&["status"]).contains("'terrace pool upgrade tank -n'"));
 
     let told = machine.ok(&["pool", "upgrade", "tank", "-n"]);
     assert!(
-        told.contains("2: checksums")
-            && told.contains("3: what does not compress")
-            && told.contains("4: 'fallocate'")
-            && told.contains("cannot open"),
+        told.contains("4: 'fallocate'") && told.contains("cannot open"),
         "{told}"
     );
     machine.error_last(&["pool", "upgrade", "tank"], 1);
-    assert_eq!(versions(&machine), (1, 4));
+    assert_eq!(versions(&machine), (3, 4));
 
     let done = machine.json(&["pool", "upgrade", "tank", "--yes"]);
     assert_eq!(
@@ -131,7 +136,7 @@ fn a_stored_pool_keeps_its_version_until_it_is_upgraded() {
         (&4.into(), &true.into())
     );
     assert!(!machine.ok(&["status"]).contains("pool upgrade"));
-    assert!(machine.ok(&["events"]).contains("format version 4, before 1"));
+    assert!(machine.ok(&["events"]).contains("format version 4, before 3"));
     machine.run_with(&["put", "tank/data/three"], text(1000).as_bytes());
     machine.kill_daemon("tank");
     assert_eq!(versions(&machine), (4, 4));
@@ -146,27 +151,35 @@ fn a_stored_pool_keeps_its_version_until_it_is_upgraded() {
 }
 
 #[test]
-fn a_pool_of_a_newer_terrace_is_called_that() {
-    let machine = Machine::new();
-    machine.make_pool();
-    assert_eq!(versions(&machine), (4, 4));
-    machine.ok(&["stop", "tank"]);
-    let open = |name: &&str| -> Arc<dyn Device> { Arc::new(FileDevice::open(&machine.path(name)).unwrap()) };
-    let pool = Pool::open(IMAGES.iter().map(open).collect(), OpenOptions::default()).unwrap();
-    let mut root = pool.read_root().unwrap().unwrap();
-    root[0] = 5;
-    pool.write_root(&root).unwrap();
-    drop(pool);
-    for command in [
-        &["start", "tank"][..],
-        &["verify", "tank"],
-        &["start", "tank", "--rewind", "-n"],
+fn a_pool_of_a_version_that_is_not_read_is_refused_by_that_version() {
+    for (version, words, known) in [
+        (NEWEST + 1, "made by a newer terrace", "this one knows up to 4"),
+        (
+            OLDEST - 1,
+            "from before the first release",
+            "this terrace knows 3 and newer",
+        ),
     ] {
-        let error = machine.error_last(command, 1);
-        let says = |words: &str| assert!(error.contains(words), "{command:?}: {error}");
-        says("made by a newer terrace");
-        says("version is 5, this one knows up to 4");
-        assert!(!error.contains("damaged"), "{error}");
+        let machine = Machine::new();
+        machine.make_pool();
+        assert_eq!(versions(&machine), (4, 4));
+        machine.ok(&["stop", "tank"]);
+        set_version(&machine, version);
+        for command in [
+            &["start", "tank"][..],
+            &["verify", "tank"],
+            &["start", "tank", "--rewind", "-n"],
+        ] {
+            let error = machine.error_last(command, 1);
+            let says = |words: &str| assert!(error.contains(words), "{command:?}: {error}");
+            says(words);
+            says(&format!(
+                "version {}",
+                if version > NEWEST { "is 5" } else { "2" }
+            ));
+            says(known);
+            assert!(!error.contains("damaged"), "{error}");
+        }
     }
 }
 
@@ -203,8 +216,43 @@ fn a_pool_whose_root_records_are_of_a_newer_terrace_is_called_that() {
     }
 }
 
+#[test]
+fn a_pool_with_labels_from_before_the_first_release_is_called_that() {
+    const LABEL_BYTES: usize = terrace_pool::LABEL_BYTES;
+    let machine = Machine::new();
+    machine.make_pool();
+    machine.ok(&["stop", "tank"]);
+    for name in IMAGES {
+        let mut image = fs::read(machine.path(name)).unwrap();
+        for label in [0, LABEL_BYTES, image.len() - LABEL_BYTES] {
+            let label = &mut image[label..label + LABEL_BYTES];
+            label[8] = 1;
+            let sum = blake3::hash(&label[..LABEL_BYTES - 32]);
+            label[LABEL_BYTES - 32..].copy_from_slice(sum.as_bytes());
+        }
+        fs::write(machine.path(name), image).unwrap();
+    }
+    let directory = machine.text("");
+    for command in [
+        &["start", "tank"][..],
+        &["start", "tank", "--degraded"],
+        &["verify", "tank"],
+        &["pool", "import", "--search", &directory],
+        &["verify", "tank", "--rebuild", "other", "--search", &directory],
+    ] {
+        let error = machine.error_last(command, 1);
+        let says = |words: &str| assert!(error.contains(words), "{command:?}: {error}");
+        says("fast.img");
+        says("from before the first release: its label has format version 1");
+        says("copy its files");
+    }
+    let one = format!("only={}", machine.text("fast.img"));
+    let error = machine.error_last(&["pool", "create", "other", "--tier", &one], 1);
+    assert!(error.contains("a label of a Terrace pool"), "{error}");
+}
+
 /// The pool whose images lie there is imported, whole, and goes on.
-fn has_everything(machine: &Machine, version: u32) {
+fn has_everything(machine: &Machine) {
     let directory = machine.text("");
     machine.ok(&["pool", "import", "--search", &directory]);
     let report = machine.json(&["verify", "tank"]);
@@ -223,9 +271,7 @@ fn has_everything(machine: &Machine, version: u32) {
     for (tree, first) in [("past/tree", 1), ("tight", 1)] {
         let tree = machine.path(tree);
         assert!(fs::read(tree.join("noise")).unwrap() == noise(70_001, first));
-        if version >= WITH_BLOCKS {
-            assert!(fs::read(tree.join("blocks")).unwrap() == noise(81_920, 3));
-        }
+        assert!(fs::read(tree.join("blocks")).unwrap() == noise(81_920, 3));
         assert!(fs::read(tree.join("text")).unwrap() == text(20_000).as_bytes());
         assert!(fs::read(tree.join("second")).unwrap() == text(20_000).as_bytes());
         assert!(fs::read(tree.join("deep/again")).unwrap() == text(20_000).as_bytes());

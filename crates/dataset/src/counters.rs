@@ -18,8 +18,8 @@ pub struct Counters {
     pub next_object: u64,
     /// The newest checkpoint that has records of this dataset.
     pub newest_checkpoint: u64,
-    /// Of the live blocks of a volume, those that the newest held checkpoint has as well; `None`: it was not counted (by older
-    /// versions, and of filesystems).
+    /// Of the live blocks of a volume, those that the newest held checkpoint has as well; `None`: it is not counted yet (after a
+    /// rebuilding), or the dataset is a filesystem.
     pub shared_blocks: Option<u64>,
     /// What its files have preallocated.
     pub preallocated: PreallocatedTotals,

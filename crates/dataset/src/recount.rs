@@ -86,8 +86,8 @@ impl Datasets {
         Some((counters, job))
     }
 
-    /// Goes on with a recount that was under way when the pool was closed, or begins the first one of a volume that an older
-    /// version wrote.
+    /// Goes on with a recount that was under way when the pool was closed, or begins the first one of a volume that was
+    /// rebuilt.
     pub(crate) fn resume_recount(&self, state: &DatasetState) {
         if !state.kind().is_volume() {
             return state.count_own();

@@ -174,19 +174,19 @@ fn a_snapshot_that_comes_during_a_recount_ends_it() {
 }
 
 #[test]
-fn volumes_of_older_versions_are_counted_when_the_pool_is_opened() {
+fn rebuilt_volumes_are_counted_when_the_pool_is_opened() {
     let mut pool = Pool::new(true);
     pool.write(0, 1000, 1);
     pool.snapshot("a");
     pool.write(100, 300, 2);
     assert_eq!(pool.shared(), 700);
     let state = pool.datasets.state(NAME).unwrap();
-    let older = Counters {
+    let uncounted = Counters {
         shared_blocks: None,
         ..state.counters()
     };
     let mut batch = Batch::new();
-    batch.put(keys::counters(state.number()), older.encode());
+    batch.put(keys::counters(state.number()), uncounted.encode());
     pool.memory.commit(batch).unwrap();
     pool.reopen();
     pool.sweep(2);

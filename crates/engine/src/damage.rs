@@ -38,7 +38,6 @@ pub struct DamagedFile {
     /// Only snapshots or the history have them.
     pub only_history: bool,
     /// Snapshots that hold some of them, the oldest ten.
-    #[serde(default)]
     pub snapshots: Vec<String>,
 }
 

@@ -70,10 +70,7 @@ impl Outcome {
         });
         let all = self.all_named && written == self.damaged.len();
         writer.u8(u8::from(all));
-        // Which older versions would take for no record: only where there is something to say.
-        if status.short > 0 || status.unmended > 0 {
-            writer.varint(status.short).varint(status.unmended);
-        }
+        writer.varint(status.short).varint(status.unmended);
         writer.into_bytes()
     }
 
@@ -118,10 +115,8 @@ impl Outcome {
             damaged.push(file);
         }
         let all_named = reader.u8("all are named")? != 0;
-        if reader.remaining() > 0 {
-            status.short = reader.varint("short")?;
-            status.unmended = reader.varint("unmended")?;
-        }
+        status.short = reader.varint("short")?;
+        status.unmended = reader.varint("unmended")?;
         reader.finish()?;
         status.files = damaged.iter().map(|file| file.path.clone()).collect();
         Ok(Self {

@@ -19,10 +19,8 @@ pub struct Status {
     /// What the state means and what to do, in words; empty if there is nothing to say.
     pub state_detail: String,
     /// Its format version; 0 if that is not known.
-    #[serde(default)]
     pub format_version: u32,
     /// The newest one that there is: `pool upgrade` brings the pool there.
-    #[serde(default)]
     pub newest_format_version: u32,
     /// Process that holds the pool; 0 if there is none.
     pub daemon_pid: u32,
@@ -37,10 +35,8 @@ pub struct Status {
     /// What writers can still get.
     pub available_bytes: u64,
     /// `enough`, `low` (writes will be refused soon) or `none` (they are, but for a little); empty if no daemon holds the pool.
-    #[serde(default)]
     pub room: String,
     /// What to do about it, in words; empty if nothing.
-    #[serde(default)]
     pub room_detail: String,
     /// What users see: every reference counted.
     pub logical_bytes: u64,
@@ -48,7 +44,6 @@ pub struct Status {
     pub unique_bytes: u64,
     /// Of it, what was written over or cut off while the rest of its chunk is in use: at least so much. Compaction and the mover bring
     /// it back.
-    #[serde(default)]
     pub overwritten_bytes: u64,
     /// What chunks and metadata take on devices, one copy.
     pub stored_bytes: u64,
@@ -77,7 +72,6 @@ pub struct Status {
     /// The running scrub, or the last one that ended, also before the pool was opened.
     pub scrub: Option<ScrubStatus>,
     /// What was lost with devices, if anything; also while it is being found out whether anything was.
-    #[serde(default)]
     pub lost: Option<LostStatus>,
 }
 
@@ -106,37 +100,26 @@ pub struct MemoryStatus {
     /// Of it, data not yet written.
     pub dirty_bytes: u64,
     /// Of it, content kept for readers.
-    #[serde(default)]
     pub cache_bytes: u64,
     /// Of it, records that are not in tables yet.
-    #[serde(default)]
     pub record_bytes: u64,
     /// Of it, parts of tables kept for look-ups.
-    #[serde(default)]
     pub table_bytes: u64,
     /// Of it, buffers of data on its way to the devices.
-    #[serde(default)]
     pub append_bytes: u64,
     /// Of it, objects, region records and names kept decoded.
-    #[serde(default)]
     pub object_bytes: u64,
     /// Of it, what says how often content is used.
-    #[serde(default)]
     pub heat_bytes: u64,
     /// Of it, what mounts keep of the objects that the kernel knows.
-    #[serde(default)]
     pub front_end_bytes: u64,
     /// Of it, what is known of segments and of chunks on their way.
-    #[serde(default)]
     pub ledger_bytes: u64,
     /// What the process holds, the program included.
-    #[serde(default)]
     pub resident_bytes: u64,
     /// Chunks that readers found in memory since the pool was opened.
-    #[serde(default)]
     pub cache_hits: u64,
     /// Chunks that had to be read from devices for them.
-    #[serde(default)]
     pub cache_misses: u64,
 }
 
@@ -152,11 +135,9 @@ pub struct TierStatus {
     /// In live chunks.
     pub live_bytes: u64,
     /// On how many of its devices each chunk is kept.
-    #[serde(default)]
     pub copies: u8,
     /// What the loss of one of its devices would cost and what to type, in words, where all of it lies on several devices in one copy;
     /// empty where that is not so, and in a tier of one device.
-    #[serde(default)]
     pub lost_device_detail: String,
     /// Its devices.
     pub devices: Vec<DeviceStatus>,
@@ -180,20 +161,15 @@ pub struct DeviceStatus {
     /// Content that did not match its checksum.
     pub checksum_errors: u64,
     /// Its number in the pool.
-    #[serde(default)]
     pub number: u16,
     /// `evacuating`, `removing` or `empty`: nothing new is put on it; `shrinking`: not at its end; empty text: it is used
     /// as usual.
-    #[serde(default)]
     pub leaving: String,
     /// It was away, or is new, and may lack content that is to have a copy on it.
-    #[serde(default)]
     pub behind: bool,
     /// It turned out to be older than the pool when that was opened, though nobody had noted it as away.
-    #[serde(default)]
     pub outdated: bool,
     /// Since when it does not answer.
-    #[serde(default)]
     pub silent_since: Option<String>,
 }
 
@@ -237,7 +213,6 @@ pub struct DatasetStatus {
     pub durability_detail: String,
     /// What a crash may take of changes that were not synced (with `timed` of synced ones too), seconds before it; none with
     /// `ram`, which loses all since the last clean stop.
-    #[serde(default)]
     pub loss_window_seconds: Option<f64>,
     /// Where it is mounted, if it is.
     pub mounts: Vec<String>,
@@ -253,7 +228,6 @@ pub struct ScrubStatus {
     /// When it started; one that goes on after a restart, before that.
     pub started: String,
     /// When it was done; empty if it was not.
-    #[serde(default)]
     pub ended: String,
     /// Chunks read.
     pub chunks: u64,
@@ -266,10 +240,8 @@ pub struct ScrubStatus {
     /// Of it, repaired from another copy.
     pub repaired: u64,
     /// Of it, what has a good copy and keeps the bad one until there is room for another.
-    #[serde(default)]
     pub unmended: u64,
     /// Chunks that lack copies which their tier keeps, since there was no room for these; they get them when there is.
-    #[serde(default)]
     pub short: u64,
     /// Bytes per second.
     pub rate: f64,
@@ -278,16 +250,12 @@ pub struct ScrubStatus {
     /// The damage, in words, at most 100 lines; see [`damage_left_out`](Self::damage_left_out).
     pub damage: Vec<String>,
     /// Of labels and roots, what was written anew, in words: a line for each device.
-    #[serde(default)]
     pub mended: Vec<String>,
     /// Files with damaged content: `POOL/DATASET/PATH`, at most 1000.
-    #[serde(default)]
     pub files: Vec<String>,
     /// Failed reads and checksum errors that were met after it was done, since the pool was opened.
-    #[serde(default)]
     pub errors_since: u64,
     /// Devices on which reading met errors while it ran; those that readers met meanwhile are counted too.
-    #[serde(default)]
     pub devices: Vec<ScrubbedDevice>,
 }
 
@@ -361,19 +329,14 @@ pub struct IoCounters {
     /// Bytes written.
     pub written_bytes: u64,
     /// Failed reads.
-    #[serde(default)]
     pub read_errors: u64,
     /// Failed writes and flushes.
-    #[serde(default)]
     pub write_errors: u64,
     /// Content that did not match its checksum.
-    #[serde(default)]
     pub checksum_errors: u64,
     /// How long was waited for all reads together, seconds.
-    #[serde(default)]
     pub read_seconds: f64,
     /// The same of writes.
-    #[serde(default)]
     pub write_seconds: f64,
 }
 

@@ -250,7 +250,10 @@ const IMAGES: &[Image] = &[
     ("with 1 partition", &[(446 + 4, b"\x83"), (510, b"\x55\xaa")]),
     ("a partition table (Sun)", &[(508, b"\xda\xbe")]),
     ("a partition table (Apple)", &[(0, b"ER"), (512, b"PM\0\0")]),
-    ("a damaged label of a Terrace pool", &[(0, b"TERRLABL broken")]),
+    (
+        "a label of a Terrace pool, damaged or of another version",
+        &[(0, b"TERRLABL broken")],
+    ),
     (
         "a root record of a Terrace pool",
         &[(384 * K, b"TERRROOT broken")],

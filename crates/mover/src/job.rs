@@ -200,8 +200,7 @@ impl Job {
         if let Some(room) = self.room {
             room.encode(&mut writer);
         }
-        let is_plain = !self.is_directory && !self.for_pin && self.left.is_empty();
-        if self.kind == JobKind::Move && !is_plain {
+        if self.kind == JobKind::Move {
             let directory = u8::from(self.is_directory) * IS_DIRECTORY;
             writer.u8(directory | (u8::from(self.for_pin) * IS_FOR_PIN));
             self.left.encode(&mut writer);
@@ -232,21 +231,14 @@ impl Job {
             for_pin: false,
             left: Left::default(),
         };
-        if kind == JobKind::Demote {
-            // Before 0013 the body said it.
-            job.room = Room::of_body(std::mem::take(&mut job.body))?;
-            if job.room.is_none() && reader.remaining() > 0 {
-                job.room = Some(Room::decode(&mut reader)?);
-            }
+        if kind == JobKind::Demote && reader.remaining() > 0 {
+            job.room = Some(Room::decode(&mut reader)?);
         }
-        if kind == JobKind::Move && reader.remaining() > 0 {
+        if kind == JobKind::Move {
             let flags = reader.u8("flags")?;
             job.is_directory = flags & IS_DIRECTORY != 0;
             job.for_pin = flags & IS_FOR_PIN != 0;
-            // Before there were flags, the directory stood there alone.
-            if reader.remaining() > 0 {
-                job.left = Left::decode(&mut reader)?;
-            }
+            job.left = Left::decode(&mut reader)?;
         }
         reader.finish()?;
         Ok(job)
@@ -409,11 +401,6 @@ mod tests {
             job.left.unreadable(1, 5);
             assert_eq!(Job::decode(&job.encode()).as_ref(), Ok(&job));
         }
-        // As it was before there were flags.
-        (job.is_directory, job.for_pin, job.left) = (false, false, Left::default());
-        let before = [job.encode(), vec![1]].concat();
-        (job.is_directory, job.for_pin) = (true, false);
-        assert_eq!(Job::decode(&before).as_ref(), Ok(&job));
         job.finish();
         assert_eq!((job.done_bytes, job.total_bytes), (7, 7));
     }

@@ -21,10 +21,6 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    pub(crate) fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// So much more could not be read on this tier.
     pub(crate) fn unreadable(&mut self, tier: u8, bytes: u64) {
         let at = usize::from(tier).min(TIERS_MAX - 1);
@@ -123,9 +119,9 @@ mod tests {
     fn what_cannot_be_read_is_told_with_figures_and_what_is_pinned_is_no_failure() {
         let name = |tier: u8| ["ssd", "hdd"][usize::from(tier)].to_owned();
         let mut left = Left::default();
-        assert!(left.is_empty() && left.failure(9 << 20, "ssd", name).is_none());
+        assert!(left.failure(9 << 20, "ssd", name).is_none());
         left.pinned(1 << 20);
-        assert!(!left.is_empty() && left.failure(9 << 20, "ssd", name).is_none());
+        assert!(left != Left::default() && left.failure(9 << 20, "ssd", name).is_none());
         assert!(
             left.pinned_in_words().contains("1M"),
             "{}",

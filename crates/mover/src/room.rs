@@ -1,7 +1,6 @@
 //! `Room`: what may make way in a demotion that makes room for something hotter, as it is kept with its job.
 //!
-//! Invariants: a heat is no less than nothing; what jobs kept of it in the place of a body, before it had fields of its own,
-//! reads as the same.
+//! Invariant: a heat is no less than nothing.
 
 use terrace_codec::{DecodeError, Reader, Writer};
 
@@ -27,19 +26,6 @@ impl Room {
     pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let colder = f32::from_bits(reader.u32("heat")?);
         let gives_way = Some(reader.u8("reads")?).filter(|reads| *reads != Self::NO_CHUNKS);
-        Self::sound(colder, gives_way)
-    }
-
-    /// As it was kept in the place of a body: the bits of the heat, and above them the reads and one more.
-    pub(crate) fn of_body(body: u64) -> Result<Option<Self>, DecodeError> {
-        if body == 0 {
-            return Ok(None);
-        }
-        let reads = u8::try_from(body >> 32).map_err(|_| DecodeError::Invalid("reads"))?;
-        Self::sound(f32::from_bits(body as u32), reads.checked_sub(1)).map(Some)
-    }
-
-    fn sound(colder: f32, gives_way: Option<u8>) -> Result<Self, DecodeError> {
         match colder >= 0.0 {
             true => Ok(Self { colder, gives_way }),
             false => Err(DecodeError::Invalid("heat")),
@@ -49,60 +35,20 @@ impl Room {
 
 #[cfg(test)]
 mod tests {
-    use terrace_dataset::Time;
-
     use super::*;
-    use crate::job::{Job, JobKind, JobState};
 
     #[test]
-    fn what_room_is_made_for_reads_back_also_as_it_was_kept_before() {
-        let mut job = Job {
-            kind: JobKind::Demote,
-            state: JobState::Running,
-            reason: String::new(),
-            started: Time { seconds: 5, nanos: 6 },
-            done_bytes: 7,
-            total_bytes: 100,
-            source: 0,
-            target: 1,
-            dataset: 0,
-            body: 0,
-            pass: 2,
-            cursor: vec![1, 2, 3],
-            is_directory: false,
-            room: None,
-            for_pin: false,
-            left: crate::left::Left::default(),
+    fn what_room_is_made_for_reads_back_if_it_makes_sense() {
+        let back = |colder, gives_way| {
+            let mut writer = Writer::new();
+            Room { colder, gives_way }.encode(&mut writer);
+            Room::decode(&mut Reader::new(writer.as_bytes()))
         };
-        assert_eq!(Job::decode(&job.encode()).as_ref(), Ok(&job));
-        (job.kind, job.is_directory) = (JobKind::Move, true);
-        assert_eq!(Job::decode(&job.encode()).as_ref(), Ok(&job));
-        (job.kind, job.is_directory) = (JobKind::Demote, false);
-        for (body, colder, gives_way) in [
-            (u64::from(25f32.to_bits()), 25.0, None),
-            (
-                u64::from(f32::INFINITY.to_bits()) | 1 << 32,
-                f32::INFINITY,
-                Some(0),
-            ),
-            (
-                u64::from(f32::INFINITY.to_bits()) | 2 << 32,
-                f32::INFINITY,
-                Some(1),
-            ),
-        ] {
-            (job.body, job.room) = (body, None);
-            let before = Job::decode(&job.encode()).unwrap();
-            assert_eq!((before.body, before.room), (0, Some(Room { colder, gives_way })));
-            assert_eq!(Job::decode(&before.encode()), Ok(before));
+        for (colder, gives_way) in [(25.0, None), (f32::INFINITY, Some(0)), (0.0, Some(1))] {
+            assert_eq!(back(colder, gives_way), Ok(Room { colder, gives_way }));
         }
-        for body in [
-            u64::from(f32::NAN.to_bits()),
-            1 << 62,
-            u64::from((-1f32).to_bits()),
-        ] {
-            (job.body, job.room) = (body, None);
-            assert!(Job::decode(&job.encode()).is_err());
+        for colder in [f32::NAN, -1.0] {
+            assert!(back(colder, None).is_err());
         }
     }
 }

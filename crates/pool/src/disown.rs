@@ -84,7 +84,7 @@ mod tests {
         drop(pool);
         assert!(!mark_destroyed(&*device, "0123").unwrap());
         let state = || {
-            let found = scan(&[], std::slice::from_ref(&path));
+            let (found, _) = scan(&[], std::slice::from_ref(&path));
             found.first().map(|found| found.state)
         };
         assert_eq!(state(), Some(PoolState::Active));

@@ -22,6 +22,14 @@ pub enum PoolError {
         /// What its label copies have.
         error: LabelError,
     },
+    /// The label of a device has a format version that is not known here.
+    #[error("{path}: {error}")]
+    OtherVersion {
+        /// The device.
+        path: String,
+        /// Which version, and what to do.
+        error: LabelError,
+    },
     /// Devices of different pools were given together.
     #[error("{path} belongs to pool '{other}', not to '{pool}'; leave it out")]
     ForeignDevice {

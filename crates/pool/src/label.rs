@@ -4,6 +4,7 @@
 //! complete and consistent (its own device is a member, numbers ascend, tiers exist, sizes hold segments); one that
 //! was encoded decodes to the same value. Layout byte by byte: docs/format.md.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use terrace_codec::{DecodeError, Reader, Writer};
@@ -22,14 +23,8 @@ pub(crate) const MEMBERS_MAX: usize = 128;
 pub(crate) const TIERS_MAX: usize = 16;
 
 const MAGIC: [u8; 8] = *b"TERRLABL";
-/// Of labels that say of no device that it is or was away: every program reads them.
-const VERSION: u32 = 1;
-/// Of those that do.
-const VERSION_PRESENCE: u32 = 2;
-/// Of those that list labels which a device that is away may have taken, as a power cut came while they were written.
-const VERSION_BEGUN: u32 = 3;
-/// Of those by which random writes land on a tier of their own: older programs would take that for sequential ones.
-const VERSION_LANDING: u32 = 4;
+/// The only version that is read and written; lower ones came before the first release.
+const VERSION: u32 = 4;
 const HEAD_BYTES: usize = 16;
 const SUM_BYTES: usize = 32;
 const NAME_BYTES_MAX: usize = 64;
@@ -168,12 +163,25 @@ pub enum LabelError {
     Damaged,
     /// Written by a newer program.
     #[error(
-        "its pool was made by a newer terrace: its label has format version {0}, this one knows up to {VERSION_LANDING}; use the newer terrace"
+        "its pool was made by a newer terrace: its label has format version {0}, this one knows up to {VERSION}; use the newer terrace"
     )]
-    Version(u32),
+    Newer(u32),
+    /// Written before the first release.
+    #[error(
+        "its pool comes from before the first release: its label has format version {0}, this terrace knows {VERSION}; copy its files \
+         with the terrace that made it ('terrace get'), then make the pool anew"
+    )]
+    Older(u32),
     /// Sum right, content wrong.
     #[error("its label makes no sense: {0}")]
     Invalid(String),
+}
+
+impl LabelError {
+    /// Whether it is sound, and of a version that is not known here.
+    pub(crate) fn is_of_other_version(&self) -> bool {
+        matches!(self, Self::Newer(_) | Self::Older(_))
+    }
 }
 
 impl From<DecodeError> for LabelError {
@@ -245,30 +253,18 @@ impl Label {
             .iter()
             .filter(|member| member.presence != Presence::Whole)
             .collect();
-        let lands_random = self.tiers.iter().any(|tier| tier.landing.random);
-        let lists_begun = lands_random || marked.iter().any(|member| !member.begun.is_empty());
-        if lands_random || !marked.is_empty() {
-            body.u16(marked.len() as u16);
-            for member in &marked {
-                let (kind, since) = match member.presence {
-                    Presence::Absent { since } => (PRESENCE_ABSENT, since),
-                    Presence::Whole | Presence::Behind => (PRESENCE_BEHIND, 0),
-                };
-                body.u16(member.number).u8(kind).u64(since);
-                if lists_begun {
-                    body.u8(member.begun.len() as u8);
-                    member.begun.iter().for_each(|begun| {
-                        body.bytes(begun);
-                    });
-                }
-            }
+        body.u16(marked.len() as u16);
+        for member in &marked {
+            let (kind, since) = match member.presence {
+                Presence::Absent { since } => (PRESENCE_ABSENT, since),
+                Presence::Whole | Presence::Behind => (PRESENCE_BEHIND, 0),
+            };
+            body.u16(member.number).u8(kind).u64(since);
+            body.u8(member.begun.len() as u8);
+            member.begun.iter().for_each(|begun| {
+                body.bytes(begun);
+            });
         }
-        let version = match (marked.is_empty(), lists_begun) {
-            _ if lands_random => VERSION_LANDING,
-            (true, _) => VERSION,
-            (false, false) => VERSION_PRESENCE,
-            (false, true) => VERSION_BEGUN,
-        };
         let mut bytes = AlignedBuffer::zeroed(LABEL_BYTES);
         if HEAD_BYTES + body.len() + SUM_BYTES > LABEL_BYTES {
             return Err(LabelError::Invalid(format!(
@@ -277,7 +273,7 @@ impl Label {
             )));
         }
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12..16].copy_from_slice(&(body.len() as u32).to_le_bytes());
         bytes[HEAD_BYTES..HEAD_BYTES + body.len()].copy_from_slice(body.as_bytes());
         let sum = blake3::hash(&bytes[..LABEL_BYTES - SUM_BYTES]);
@@ -296,19 +292,21 @@ impl Label {
         }
         let mut head = Reader::new(&bytes[8..HEAD_BYTES]);
         let version = head.u32("version")?;
-        if !(VERSION..=VERSION_LANDING).contains(&version) {
-            return Err(LabelError::Version(version));
+        match version.cmp(&VERSION) {
+            Ordering::Less => return Err(LabelError::Older(version)),
+            Ordering::Greater => return Err(LabelError::Newer(version)),
+            Ordering::Equal => {}
         }
         let length = head.u32("body length")? as usize;
         let Some(body) = bytes[HEAD_BYTES..LABEL_BYTES - SUM_BYTES].get(..length) else {
             return Err(LabelError::Invalid(format!("a body of {length} bytes")));
         };
-        let label = Self::decode_body(Reader::new(body), version)?;
+        let label = Self::decode_body(Reader::new(body))?;
         label.validate()?;
         Ok(label)
     }
 
-    fn decode_body(mut body: Reader<'_>, version: u32) -> Result<Self, LabelError> {
+    fn decode_body(mut body: Reader<'_>) -> Result<Self, LabelError> {
         let pool_id = body.array("pool id")?;
         let pool_name = text(body.string(NAME_BYTES_MAX, "pool name")?);
         let state = match body.u8("state")? {
@@ -343,9 +341,7 @@ impl Label {
             let name = text(body.string(PROPERTIES_BYTES_MAX, "property name")?);
             properties.insert(name, text(body.string(PROPERTIES_BYTES_MAX, "property value")?));
         }
-        if version >= VERSION_PRESENCE {
-            decode_presence(&mut body, &mut members, version >= VERSION_BEGUN)?;
-        }
+        decode_presence(&mut body, &mut members)?;
         body.finish()?;
         Ok(Self {
             pool_id,
@@ -421,11 +417,7 @@ impl Label {
 }
 
 /// What is said of devices that are or were away.
-fn decode_presence(
-    body: &mut Reader<'_>,
-    members: &mut [Member],
-    lists_begun: bool,
-) -> Result<(), LabelError> {
+fn decode_presence(body: &mut Reader<'_>, members: &mut [Member]) -> Result<(), LabelError> {
     for _ in 0..body.u16("presence count")? {
         let number = body.u16("device number")?;
         let presence = match (body.u8("presence")?, body.u64("generation")?) {
@@ -440,7 +432,7 @@ fn decode_presence(
             return Err(LabelError::Invalid(format!("presence of device {number}")));
         };
         member.set_presence(presence);
-        let begun = if lists_begun { body.u8("begun labels")? } else { 0 };
+        let begun = body.u8("begun labels")?;
         if usize::from(begun) > BEGUN_MAX || begun > 0 && !member.is_absent() {
             return Err(LabelError::Invalid(format!(
                 "{begun} begun labels for device {number}"

@@ -1,7 +1,7 @@
 //! `Landing`: which kinds of new writes land on a tier, and which tier a kind of them lands on.
 //!
 //! Invariants: each kind lands on one tier: the first that takes it, or the fastest where none does; giving a kind to a tier
-//! takes it from all others. The byte in a label is a set of bits, so that what older programs wrote means the same.
+//! takes it from all others. The byte in a label is a set of bits.
 
 use terrace_codec::DecodeError;
 
@@ -41,7 +41,7 @@ impl Landing {
         random: true,
     };
 
-    /// What users write: `off`, `sequential`, `random`, `all`; `on` is the older word for `sequential`.
+    /// What users write: `off`, `sequential`, `random`, `all`; `on` is another word for `sequential`.
     pub fn parse(word: &str) -> Option<Self> {
         match word {
             "off" | "none" => Some(Self::OFF),

@@ -146,15 +146,16 @@ impl Pool {
         for device in devices {
             let copies = LabelCopies::read(device.as_ref());
             if copies.newest().is_none() {
+                let (path, error) = (device.path(), copies.error());
+                if error.is_of_other_version() {
+                    return Err(PoolError::OtherVersion { path, error });
+                }
                 if options.degraded {
                     // Another disk may be in its place by now.
-                    tracing::warn!(device = device.path(), "no label on it, left alone");
+                    tracing::warn!(device = path, "no label on it, left alone");
                     continue;
                 }
-                return Err(PoolError::NoLabel {
-                    path: device.path(),
-                    error: copies.error(),
-                });
+                return Err(PoolError::NoLabel { path, error });
             }
             found.push((device, copies));
         }

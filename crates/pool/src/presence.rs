@@ -33,7 +33,7 @@ pub(crate) enum Standing<'a> {
     Current(&'a Member),
     /// It was away while the others were in use, and was not used meanwhile.
     Returned(&'a Member),
-    /// It knows older labels only, and nobody noted that it was away: labels of older programs, or of a copy of the device.
+    /// It knows older labels only, and nobody noted that it was away: an old copy of the device.
     Unknown(&'a Member),
     /// It was used without those whose label this is, and they without it.
     Apart(&'a Member),

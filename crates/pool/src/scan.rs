@@ -10,7 +10,7 @@ use crate::label::Label;
 use crate::labels::LabelCopies;
 use crate::open::describe_missing;
 use crate::presence::{Standing, standing};
-use crate::{Pool, PoolId, PoolState};
+use crate::{Pool, PoolError, PoolId, PoolState};
 
 /// A device with a label.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,8 +73,9 @@ impl FoundPool {
 }
 
 /// Looks at every regular file, slot directory and block device directly in `directories`, and at `devices`, without
-/// holding any; what is not a pool's device is passed over. Ascending by name, then identity.
-pub fn scan(directories: &[PathBuf], devices: &[PathBuf]) -> Vec<FoundPool> {
+/// holding any; what is not a pool's device is passed over. Ascending by name, then identity; and an error for each device of a
+/// pool whose format version is not known here.
+pub fn scan(directories: &[PathBuf], devices: &[PathBuf]) -> (Vec<FoundPool>, Vec<PoolError>) {
     let mut paths: Vec<PathBuf> = devices.to_vec();
     for directory in directories {
         let Ok(entries) = std::fs::read_dir(directory) else {
@@ -90,6 +91,7 @@ pub fn scan(directories: &[PathBuf], devices: &[PathBuf]) -> Vec<FoundPool> {
     }
     let mut seen = BTreeSet::new();
     let mut pools: BTreeMap<PoolId, Vec<(PathBuf, LabelCopies)>> = BTreeMap::new();
+    let mut refused = Vec::new();
     for path in paths {
         let real = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
         if !seen.insert(real) {
@@ -99,11 +101,17 @@ pub fn scan(directories: &[PathBuf], devices: &[PathBuf]) -> Vec<FoundPool> {
         let copies = LabelCopies::read(device.as_ref());
         if let Some(label) = copies.newest() {
             pools.entry(label.pool_id).or_default().push((path, copies));
+            continue;
+        }
+        let error = copies.error();
+        if error.is_of_other_version() {
+            let path = path.display().to_string();
+            refused.push(PoolError::OtherVersion { path, error });
         }
     }
     let mut found: Vec<FoundPool> = pools.into_values().filter_map(describe).collect();
     found.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
-    found
+    (found, refused)
 }
 
 fn describe(devices: Vec<(PathBuf, LabelCopies)>) -> Option<FoundPool> {

@@ -1,13 +1,13 @@
-//! The bytes of docs/format.md, version 1: a change here is a change of the format, and old pools must still open.
+//! The bytes of docs/format.md: a change here is a change of the format, and pools that were made before must still open.
 #![allow(clippy::unwrap_used)]
 
 use crate::media;
 
 use std::collections::BTreeMap;
 
-use media::{MIB, Shelf, create, open};
+use media::{MIB, Shelf, create, degraded, open, sequential};
 use terrace_device::{AlignedBuffer, Device};
-use terrace_pool::{LABEL_BYTES, Label, Landing, Member, PoolError, PoolState, TierSettings};
+use terrace_pool::{LABEL_BYTES, Label, Landing, Member, Pool, PoolError, PoolState, Presence, TierSettings};
 
 /// The body of a label, by hand from the table in docs/format.md.
 fn body() -> Vec<u8> {
@@ -38,7 +38,20 @@ fn body() -> Vec<u8> {
     body.extend(b"\x08/dev/sdb");
     body.extend(1u16.to_le_bytes());
     body.extend(b"\x06memory\x021G");
+    // Nothing is said of devices that are away.
+    body.extend(0u16.to_le_bytes());
     body
+}
+
+/// The whole label.
+fn label_of(version: u32, body: &[u8]) -> Vec<u8> {
+    let mut bytes = [b"TERRLABL", &version.to_le_bytes()[..]].concat();
+    bytes.extend((body.len() as u32).to_le_bytes());
+    bytes.extend(body);
+    bytes.resize(LABEL_BYTES - 32, 0);
+    let sum = blake3::hash(&bytes);
+    bytes.extend(sum.as_bytes());
+    bytes
 }
 
 fn label() -> Label {
@@ -65,7 +78,7 @@ fn label() -> Label {
             tier: 0,
             size_bytes: 100 << 20,
             path: "/dev/sdb".into(),
-            presence: terrace_pool::Presence::Whole,
+            presence: Presence::Whole,
             begun: Vec::new(),
         }],
         properties: BTreeMap::from([("memory".into(), "1G".into())]),
@@ -74,44 +87,60 @@ fn label() -> Label {
 
 #[test]
 fn a_label_has_the_bytes_that_the_manual_says() {
-    let body = body();
-    let mut bytes = b"TERRLABL\x01\0\0\0".to_vec();
-    bytes.extend((body.len() as u32).to_le_bytes());
-    bytes.extend(body);
-    bytes.resize(LABEL_BYTES - 32, 0);
-    let sum = blake3::hash(&bytes);
-    bytes.extend(sum.as_bytes());
-    assert_eq!(Label::decode(&bytes).unwrap(), label());
-    assert!(label().encode().unwrap()[..] == bytes[..]);
-}
-
-#[test]
-fn a_tier_of_random_writes_makes_it_a_label_that_older_programs_refuse() {
     let mut wanted = label();
-    for (landing, bits) in [(Landing::RANDOM, 2), (Landing::ALL, 3)] {
+    for (landing, bits) in [(Landing::SEQUENTIAL, 1), (Landing::RANDOM, 2), (Landing::ALL, 3)] {
         wanted.tiers[0].landing = landing;
         let mut body = body();
         body[68] = bits;
-        // Nothing is said of devices that are away.
-        body.extend(0u16.to_le_bytes());
-        let mut bytes = b"TERRLABL\x04\0\0\0".to_vec();
-        bytes.extend((body.len() as u32).to_le_bytes());
-        bytes.extend(body);
-        bytes.resize(LABEL_BYTES - 32, 0);
-        let sum = blake3::hash(&bytes);
-        bytes.extend(sum.as_bytes());
+        let bytes = label_of(4, &body);
         assert!(wanted.encode().unwrap()[..] == bytes[..]);
         assert_eq!(Label::decode(&bytes).unwrap(), wanted);
     }
-    // And of those that are, as ever.
-    wanted.members[0].presence = terrace_pool::Presence::Absent { since: 3 };
-    for begun in [vec![], vec![[9; 16]]] {
-        wanted.members[0].begun = begun;
-        assert_eq!(Label::decode(&wanted.encode().unwrap()).unwrap(), wanted);
+}
+
+#[test]
+fn a_label_says_of_a_device_that_it_is_away_in_the_bytes_that_the_manual_says() {
+    let mut wanted = label();
+    for (presence, begun, bytes) in [
+        (
+            Presence::Absent { since: 3 },
+            vec![],
+            b"\x01\x03\0\0\0\0\0\0\0\0".to_vec(),
+        ),
+        (
+            Presence::Absent { since: 3 },
+            vec![[9; 16]],
+            [&b"\x01\x03\0\0\0\0\0\0\0\x01"[..], &[9; 16]].concat(),
+        ),
+        (Presence::Behind, vec![], b"\x02\0\0\0\0\0\0\0\0\0".to_vec()),
+    ] {
+        (wanted.members[0].presence, wanted.members[0].begun) = (presence, begun);
+        let mut body = body();
+        body.truncate(body.len() - 2);
+        body.extend([1, 0, 3, 0]);
+        body.extend(bytes);
+        let bytes = label_of(4, &body);
+        assert!(wanted.encode().unwrap()[..] == bytes[..]);
+        assert_eq!(Label::decode(&bytes).unwrap(), wanted);
     }
-    wanted.tiers[0].landing = Landing::OFF;
-    wanted.members[0].begun.clear();
-    assert_eq!(wanted.encode().unwrap()[8], 2);
+}
+
+#[test]
+fn a_pool_with_labels_of_another_version_is_refused_by_that_version_however_it_is_opened() {
+    for (version, words) in [(1, "from before the first release"), (5, "by a newer terrace")] {
+        let shelf = Shelf::new(&[16]);
+        for offset in [0, 64 * 1024] {
+            shelf.media[0]
+                .memory
+                .write_at(offset, &label_of(version, &body()))
+                .unwrap();
+        }
+        for options in [sequential(), degraded()] {
+            let error = Pool::open(shelf.all(), options).err().unwrap();
+            assert!(matches!(error, PoolError::OtherVersion { .. }), "{error}");
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
 }
 
 #[test]

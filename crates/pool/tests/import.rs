@@ -317,7 +317,7 @@ fn scanning_finds_pools_under_other_paths() {
     std::fs::rename(at("old/a"), at("new/1")).unwrap();
     std::fs::rename(at("old/c"), at("new/2")).unwrap();
 
-    let found = scan(&[at("new"), at("nowhere")], &[]);
+    let (found, _) = scan(&[at("new"), at("nowhere")], &[]);
     let names: Vec<_> = found
         .iter()
         .map(|pool| (pool.name.as_str(), pool.devices.len()))
@@ -326,7 +326,7 @@ fn scanning_finds_pools_under_other_paths() {
     assert_eq!(found[1].missing.len(), 1);
     assert!(found[1].missing[0].contains("old/b"), "{:?}", found[1].missing);
 
-    let found = scan(&[at("new")], &[at("old/b"), at("new/1")]);
+    let (found, _) = scan(&[at("new")], &[at("old/b"), at("new/1")]);
     let tank = &found[1];
     assert!(tank.missing.is_empty());
     assert_eq!(tank.tiers, ["fast", "slow"]);
@@ -336,7 +336,7 @@ fn scanning_finds_pools_under_other_paths() {
     assert_eq!(pool.tiers().len(), 2);
 
     // Held by the pools that are open, yet found; and not to be opened twice.
-    assert_eq!(scan(&[at("new")], &[]).len(), 2);
+    assert_eq!(scan(&[at("new")], &[]).0.len(), 2);
     assert!(open_path(&at("new/z")).err().unwrap().is_in_use());
     assert_eq!(is_pool_member(&at("new/z")).as_deref(), Some("other"));
     other.set_state(PoolState::Destroyed).unwrap();

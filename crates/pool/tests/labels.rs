@@ -85,11 +85,17 @@ fn the_largest_pool_fits_into_a_label() {
 }
 
 #[test]
-fn a_newer_format_is_named_as_such() {
+fn labels_of_other_format_versions_are_named_as_such() {
     let mut bytes = label(1, 1).encode().unwrap();
-    bytes[8] = 5;
-    sum_again(&mut bytes);
-    assert_eq!(Label::decode(&bytes), Err(LabelError::Version(5)));
+    for (version, error) in [
+        (1, LabelError::Older(1)),
+        (3, LabelError::Older(3)),
+        (5, LabelError::Newer(5)),
+    ] {
+        bytes[8] = version;
+        sum_again(&mut bytes);
+        assert_eq!(Label::decode(&bytes), Err(error));
+    }
 }
 
 #[test]

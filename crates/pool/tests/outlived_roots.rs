@@ -48,7 +48,7 @@ fn a_device_beyond_those_that_hold_roots_shows_no_old_state() {
     assert_eq!(alone(&shelf).unwrap(), b"newer");
 }
 
-/// As older programs left it, or a device that refused to erase it.
+/// As a device has it that refused to erase it.
 #[test]
 fn an_old_root_that_is_still_there_goes_with_the_next_one() {
     const ROOTS: (u64, u64) = (256 << 10, 512 << 10);

@@ -296,7 +296,7 @@ fn looking_for_pools_tells_what_was_away_from_what_was_used_apart() {
     pool.write_root(b"root").unwrap();
     drop(pool);
     drop(settled(files().take(1).collect(), degraded()).unwrap());
-    let look = || scan(&[base.path().to_path_buf()], &[]).remove(0);
+    let look = || scan(&[base.path().to_path_buf()], &[]).0.remove(0);
     assert_eq!(
         (look().paths(), look().missing.len(), look().is_apart()),
         (paths.clone(), 0, false)

@@ -37,6 +37,17 @@ pub enum StoreError {
         /// The newest that is known.
         known: u32,
     },
+    /// The pool has a format version from before the first release.
+    #[error(
+        "the pool has format version {version}, from before the first release; this terrace knows {oldest} and newer: copy its files \
+         with the terrace that made it ('terrace get'), then make the pool anew"
+    )]
+    Older {
+        /// Of the pool.
+        version: u32,
+        /// The oldest that is known.
+        oldest: u32,
+    },
     /// A device failed.
     #[error("{0}")]
     Device(Arc<str>),

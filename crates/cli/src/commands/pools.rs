@@ -325,7 +325,8 @@ fn import(
     let registry = Registry::new(&session.places);
     let mut rows = Vec::new();
     let mut failures = Vec::new();
-    for found in terrace_pool::scan(&search, &devices) {
+    let (found, refused) = terrace_pool::scan(&search, &devices);
+    for found in found {
         if only.is_some_and(|only| only != found.name) || (found.state == PoolState::Destroyed && !destroyed)
         {
             continue;
@@ -365,7 +366,7 @@ fn import(
             ..KnownPool::default()
         };
         if let Some(known) = &known {
-            if !known.id.is_empty() && known.id != id {
+            if known.id != id {
                 let why = "another pool of this name is known here";
                 row["reason"] = json!(why);
                 failures.push(Failure::new(
@@ -455,9 +456,10 @@ fn import(
             }
         }
     }
-    match failures.into_iter().next() {
-        Some(failure) => Err(failure),
-        None if rows.is_empty() => Err(Failure::new(
+    match (failures.into_iter().next(), refused.first()) {
+        (Some(failure), _) => Err(failure),
+        (None, Some(error)) if rows.is_empty() => Err(crate::daemon::failure_of("import pools", error)),
+        (None, None) if rows.is_empty() => Err(Failure::new(
             "import pools",
             match only {
                 Some(only) => format!("no device of a pool '{only}' was found"),
@@ -465,7 +467,7 @@ fn import(
             },
             "give the directories to look in with --search, or the devices themselves",
         )),
-        None => Ok(()),
+        _ => Ok(()),
     }
 }
 

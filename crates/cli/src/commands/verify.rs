@@ -194,11 +194,14 @@ fn find(session: &Session, arguments: &VerifyArguments) -> Result<Source, Failur
             ));
         }
     }
-    let mut found = terrace_pool::scan(&search, &devices);
+    let (mut found, refused) = terrace_pool::scan(&search, &devices);
     found.retain(|pool| name.is_none_or(|name| name == pool.name));
     let pool = match found.len() {
         1 => found.remove(0),
         0 => {
+            if let Some(error) = refused.first() {
+                return Err(crate::daemon::failure_of("verify", error));
+            }
             let why = "no label of such a pool is there";
             let remedy = "give more directories with --search, or the devices by their paths";
             return Err(Failure::new("verify", why, remedy));

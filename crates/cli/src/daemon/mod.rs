@@ -294,7 +294,7 @@ pub fn open_pool(known: &KnownPool, options: OpenOptions) -> Result<Arc<Engine>,
         failure
     })?;
     let id = terrace_pool::format_id(&engine.pool().id());
-    if !known.id.is_empty() && id != known.id {
+    if id != known.id {
         return Err(Failure::new(
             what,
             format!("the devices hold another pool, with id {id}, not {}", known.id),

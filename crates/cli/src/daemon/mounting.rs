@@ -138,33 +138,34 @@ impl Mounts {
 
     /// `mount`.
     pub fn mount(&self, engine: &Arc<Engine>, parameters: &Parameters) -> Result<Value, Failure> {
-        let mut known = KnownMount {
-            dataset: parameters.text("dataset")?,
-            directory: PathBuf::from(parameters.text("directory")?),
-            options: parameters.value("options")?,
-            identity: None,
-            covers: None,
-        };
-        if is_remount(&known.options) {
-            return self.remount(engine, &known);
+        let dataset = parameters.text("dataset")?;
+        let directory = PathBuf::from(parameters.text("directory")?);
+        let options: Vec<String> = parameters.value("options")?;
+        if is_remount(&options) {
+            return self.remount(engine, &directory, &options);
         }
-        let what = format!("mount '{}' at '{}'", known.dataset, known.directory.display());
+        let what = format!("mount '{dataset}' at '{}'", directory.display());
         let stopping = self.shared.mounting.lock();
         if *stopping {
             let remedy = format!("run 'terrace start {}' when it has stopped", self.shared.pool);
             return Err(Failure::new(what, "the pool is being stopped", remedy));
         }
         // Words that mean nothing are refused first.
-        understand(&what, &known.dataset, &known.options, engine.environment().now())?;
-        if self.list().iter().any(|mount| mount.directory == known.directory) {
+        understand(&what, &dataset, &options, engine.environment().now())?;
+        if self.list().iter().any(|mount| mount.directory == directory) {
             return Err(Failure::new(
                 what,
                 "something of this pool is mounted there already",
-                format!("run 'terrace unmount {}' first", known.directory.display()),
+                format!("run 'terrace unmount {}' first", directory.display()),
             ));
         }
-        known.identity = Some(identity_of(engine.datasets(), &what, &subject_of(&known))?);
-        known.covers = others_at(&known.directory);
+        let known = KnownMount {
+            identity: identity_of(engine.datasets(), &what, &subject_of(&dataset, &options))?,
+            covers: others_at(&directory),
+            dataset,
+            directory,
+            options,
+        };
         // What is remembered stays so if this fails.
         let mut before = None;
         self.shared.change_list(|list| {
@@ -393,7 +394,7 @@ impl Mounts {
             None => (name, None),
         };
         for mount in self.list() {
-            let (mounted, past) = past_of(&mount);
+            let (mounted, past) = past_of(&mount.dataset, &mount.options);
             let concerned = mounted == dataset
                 || mounted
                     .strip_prefix(dataset)
@@ -497,22 +498,19 @@ fn told(notes: &[String]) -> Option<String> {
 }
 
 /// The dataset of a mount, and the snapshot of it that it shows, if it was named so.
-fn past_of(mount: &KnownMount) -> (&str, Option<&str>) {
-    match mount.dataset.split_once('@') {
+fn past_of<'a>(dataset: &'a str, options: &'a [String]) -> (&'a str, Option<&'a str>) {
+    match dataset.split_once('@') {
         Some((dataset, snapshot)) => (dataset, Some(snapshot)),
         None => {
-            let named = mount
-                .options
-                .iter()
-                .find_map(|option| option.strip_prefix("at=@"));
-            (mount.dataset.as_str(), named)
+            let mut options = options.iter();
+            (dataset, options.find_map(|option| option.strip_prefix("at=@")))
         }
     }
 }
 
 /// What a mount shows, by name: a dataset, or a snapshot of one.
-fn subject_of(mount: &KnownMount) -> String {
-    match past_of(mount) {
+fn subject_of(dataset: &str, options: &[String]) -> String {
+    match past_of(dataset, options) {
         (dataset, Some(snapshot)) => format!("{dataset}@{snapshot}"),
         (dataset, None) => dataset.to_owned(),
     }

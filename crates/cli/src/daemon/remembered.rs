@@ -121,15 +121,14 @@ pub fn identity_of(datasets: &Datasets, what: &str, name: &str) -> Result<KnownI
     })
 }
 
-/// Fails if `name` means something else than it did; one that was written down by an earlier version says nothing.
+/// Fails if `name` means something else than it did.
 pub fn check_identity(
     datasets: &Datasets,
     what: &str,
     name: &str,
-    before: Option<KnownIdentity>,
+    before: KnownIdentity,
 ) -> Result<(), Failure> {
-    let now = identity_of(datasets, what, name)?;
-    if before.is_none_or(|before| before == now) {
+    if identity_of(datasets, what, name)? == before {
         return Ok(());
     }
     let kind = if name.contains('@') { "snapshot" } else { "dataset" };

@@ -50,11 +50,10 @@ pub fn device_paths(known: &KnownPool) -> Vec<PathBuf> {
 }
 
 fn find(known: &KnownPool, paths: &[PathBuf]) -> Option<FoundPool> {
-    let found = terrace_pool::scan(&[], paths);
-    let is_it = |pool: &FoundPool| {
-        known.id.is_empty() && pool.name == known.name || terrace_pool::format_id(&pool.id) == known.id
-    };
-    found.into_iter().find(is_it)
+    let (found, _) = terrace_pool::scan(&[], paths);
+    found
+        .into_iter()
+        .find(|pool| terrace_pool::format_id(&pool.id) == known.id)
 }
 
 fn is_among(path: &Path, paths: &[PathBuf]) -> bool {

@@ -85,7 +85,7 @@ fn volumes_are_made_with_chunks_that_go_by_the_content() {
     assert_eq!(chunk_bytes("pool/a/v"), 32 << 10);
     let value = &pool.datasets.get("pool/a/v", "chunk_size").unwrap()[0];
     assert_eq!(value.source, Source::Inherited("pool/a".into()));
-    // As a volume of an older version: nothing is written down for it.
+    // Nothing is written down for it then.
     pool.datasets.inherit("pool/v", "chunk_size").unwrap();
     let again = open(&pool.memory, &pool.clock);
     assert_eq!(again.state("pool/v").unwrap().settings().chunk_bytes, 128 << 10);

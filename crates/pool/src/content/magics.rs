@@ -55,10 +55,18 @@ const MIB: u64 = 1024 * 1024;
 
 /// What is left of Terrace itself where no label can be read.
 const OWN: &[Magic] = &[
-    plain("a damaged label of a Terrace pool", At(0), b"TERRLABL"),
-    plain("a damaged label of a Terrace pool", At(64 * KIB), b"TERRLABL"),
     plain(
-        "a damaged label of a Terrace pool",
+        "a label of a Terrace pool, damaged or of another version",
+        At(0),
+        b"TERRLABL",
+    ),
+    plain(
+        "a label of a Terrace pool, damaged or of another version",
+        At(64 * KIB),
+        b"TERRLABL",
+    ),
+    plain(
+        "a label of a Terrace pool, damaged or of another version",
         InLast(4 * KIB, 0),
         b"TERRLABL",
     ),

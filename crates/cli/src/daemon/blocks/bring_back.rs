@@ -10,7 +10,7 @@ use terrace_control::Failure;
 use terrace_engine::Engine;
 
 use super::{
-    super::remembered::{Missing, Use, check_identity, identity_of, renamed},
+    super::remembered::{Missing, Use, check_identity, renamed},
     Blocks, Still,
     attached::Attached,
     device_names::{clear_remains, directory_of, link_of, real, remove_link},
@@ -99,7 +99,6 @@ impl Blocks {
     ) -> Result<(), Failure> {
         let what = format!("attach '{}' again", attachment.volume);
         check_identity(engine.datasets(), &what, &attachment.volume, attachment.identity)?;
-        attachment.identity = Some(identity_of(engine.datasets(), &what, &attachment.volume)?);
         let before = attachment.device.clone();
         let attached = Attached::make(&self.places, &self.pool, engine, attachment.clone())?;
         let device = attached.device().to_owned();
@@ -128,7 +127,6 @@ impl Blocks {
     fn bring_back_served(&self, engine: &Arc<Engine>, service: &mut KnownService) -> Result<(), Failure> {
         let what = format!("serve '{}' again", service.volume);
         check_identity(engine.datasets(), &what, &service.volume, service.identity)?;
-        service.identity = Some(identity_of(engine.datasets(), &what, &service.volume)?);
         self.services.add(engine, service).map(drop)
     }
 

@@ -228,16 +228,16 @@ impl Blocks {
     /// `attach`. A volume that is attached already stays what it is.
     pub fn attach(&self, engine: &Arc<Engine>, parameters: &Parameters) -> Result<Value, Failure> {
         let volume = parameters.text("volume")?;
-        let mut known = KnownAttachment {
+        let what = format!("attach '{volume}'");
+        let stopping = self.work.lock();
+        self.refuse_stopping(&what, *stopping)?;
+        let known = KnownAttachment {
             read_only: parameters.flag("read_only")? || is_past(&volume),
+            identity: identity_of(engine.datasets(), &what, &volume)?,
             volume,
             via: parameters.value::<Option<Via>>("via")?.unwrap_or_default(),
             device: None,
-            identity: None,
         };
-        let what = format!("attach '{}'", known.volume);
-        let stopping = self.work.lock();
-        self.refuse_stopping(&what, *stopping)?;
         let existing = self.find(|attached| attached.known.volume == known.volume);
         if let Some(attached) = existing {
             if !attached.is_live() {
@@ -261,7 +261,6 @@ impl Blocks {
                 ));
             }
         }
-        known.identity = Some(identity_of(engine.datasets(), &what, &known.volume)?);
         // What is remembered stays so if this fails.
         let mut before = None;
         self.change_list(|list| {
@@ -347,15 +346,16 @@ impl Blocks {
     /// `serve`. What is served at that address already stays.
     pub fn serve(&self, engine: &Arc<Engine>, parameters: &Parameters) -> Result<Value, Failure> {
         let volume = parameters.text("volume")?;
-        let mut wanted = KnownService {
+        let what = format!("serve '{volume}'");
+        let stopping = self.work.lock();
+        self.refuse_stopping(&what, *stopping)?;
+        let wanted = KnownService {
             read_only: parameters.flag("read_only")? || is_past(&volume),
+            identity: identity_of(engine.datasets(), &what, &volume)?,
             volume,
             address: parameters.text("address")?,
             tls: parameters.value("tls")?,
-            identity: None,
         };
-        let stopping = self.work.lock();
-        self.refuse_stopping(&format!("serve '{}'", wanted.volume), *stopping)?;
         if let Some(service) = self.services.find(&wanted) {
             if service.read_only == wanted.read_only && service.tls == wanted.tls {
                 let mut answer = service_row(&service);
@@ -363,13 +363,11 @@ impl Blocks {
                 return Ok(answer);
             }
             return Err(Failure::new(
-                format!("serve '{}'", wanted.volume),
+                what,
                 format!("it is served at {} otherwise", service.address),
                 format!("run 'terrace unserve {}' first", wanted.volume),
             ));
         }
-        let what = format!("serve '{}'", wanted.volume);
-        wanted.identity = Some(identity_of(engine.datasets(), &what, &wanted.volume)?);
         // What is remembered stays so if this fails.
         let mut before = None;
         let is_same =

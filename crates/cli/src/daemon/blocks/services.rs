@@ -253,6 +253,7 @@ mod tests {
     use terrace_dataset::{BlockStatus, FsError};
 
     use super::*;
+    use crate::registry::KnownIdentity;
 
     #[test]
     fn an_address_is_known_by_other_names() {
@@ -314,7 +315,10 @@ mod tests {
             address: format!("unix:{}", path.display()),
             read_only: false,
             tls: None,
-            identity: None,
+            identity: KnownIdentity {
+                dataset: 1,
+                checkpoint: None,
+            },
         });
         // Old-style choice of the export, and a read that is not answered yet.
         let mut client = UnixStream::connect(&path).unwrap();

@@ -10,7 +10,7 @@ use terrace_control::Failure;
 use terrace_engine::Engine;
 
 use super::{
-    super::remembered::{Missing, Use, check_identity, identity_of, renamed},
+    super::remembered::{Missing, Use, check_identity, renamed},
     Mounts, Still, options, others_at, past_of, subject_of,
 };
 use crate::registry::{KnownMount, Registry};
@@ -86,9 +86,8 @@ impl Mounts {
         if let Err(error) = terrace_fuse::clear_stale(&mount.directory) {
             tracing::warn!("clear what is left at '{place}': {error}");
         }
-        check_identity(engine.datasets(), &what, &subject_of(&mount), mount.identity)?;
-        let was_known = mount.identity.is_some();
-        mount.identity = Some(identity_of(engine.datasets(), &what, &subject_of(&mount))?);
+        let subject = subject_of(&mount.dataset, &mount.options);
+        check_identity(engine.datasets(), &what, &subject, mount.identity)?;
         if let Some(there) = others_at(&mount.directory)
             && mount.covers.as_ref() != Some(&there)
         {
@@ -98,19 +97,7 @@ impl Mounts {
                 format!("take it away with 'umount {place}'"),
             ));
         }
-        let noted = (!was_known).then(|| mount.clone());
-        self.make(engine, mount).map(drop)?;
-        // A list of an earlier version knew it by its name alone.
-        if let Some(noted) = noted {
-            let note = |list: &mut Vec<KnownMount>| {
-                let same = list.iter_mut().filter(|other| other.directory == noted.directory);
-                same.for_each(|other| other.identity = noted.identity);
-            };
-            if let Err(failure) = self.shared.change_list(note) {
-                tracing::warn!("{failure}");
-            }
-        }
-        Ok(())
+        self.make(engine, mount).map(drop)
     }
 
     /// The dataset of mounts was renamed, while they were held still.
@@ -145,8 +132,9 @@ impl Mounts {
     /// remembered any more.
     pub fn destroyed(&self, _still: &Still<'_>, datasets: &[String], snapshots: &[String]) {
         let is_gone = |mount: &KnownMount| {
-            let (dataset, _) = past_of(mount);
-            datasets.iter().any(|gone| gone == dataset) || snapshots.contains(&subject_of(mount))
+            let (dataset, _) = past_of(&mount.dataset, &mount.options);
+            datasets.iter().any(|gone| gone == dataset)
+                || snapshots.contains(&subject_of(&mount.dataset, &mount.options))
         };
         let mut gone = Vec::new();
         let changed = self.shared.change_list(|list| {

@@ -5,6 +5,7 @@
 
 use std::{
     os::fd::AsFd,
+    path::Path,
     sync::{Arc, Weak, atomic::Ordering},
 };
 
@@ -24,12 +25,17 @@ use super::{
 use crate::registry::KnownMount;
 
 impl Mounts {
-    /// Changes the options of what is mounted at a directory: those that `given` names.
-    pub(super) fn remount(&self, engine: &Arc<Engine>, given: &KnownMount) -> Result<Value, Failure> {
-        let place = given.directory.display();
+    /// Changes the options of what is mounted at a directory: those that are `given`.
+    pub(super) fn remount(
+        &self,
+        engine: &Arc<Engine>,
+        directory: &Path,
+        given: &[String],
+    ) -> Result<Value, Failure> {
+        let place = directory.display();
         let what = format!("change the mount at '{place}'");
         let _mounting = self.shared.mounting.lock();
-        let found = self.sessions(|known| known.directory == given.directory);
+        let found = self.sessions(|known| known.directory == directory);
         let Some((known, session)) = found.into_iter().find(|(_, session)| session.is_shown()) else {
             let remedy = "'terrace mount' without arguments lists the mounts";
             return Err(Failure::new(
@@ -40,7 +46,7 @@ impl Mounts {
         };
         let now = engine.environment().now();
         let mut changed = known.clone();
-        changed.options = remounted(&known.options, &given.options);
+        changed.options = remounted(&known.options, given);
         let before = understand(&what, &known.dataset, &known.options, now)?;
         let mut wanted = understand(&what, &known.dataset, &changed.options, now)?;
         let is_past = known.dataset.contains('@') || before.at.is_some();
@@ -58,7 +64,7 @@ impl Mounts {
             ));
         }
         if is_past {
-            if given.options.iter().any(|word| word == "rw") && !is_read_only(&changed.options) {
+            if given.iter().any(|word| word == "rw") && !is_read_only(&changed.options) {
                 let remedy = format!(
                     "make a clone of it with 'terrace clone', and mount that; '{place}' stays as it is"
                 );
@@ -75,7 +81,7 @@ impl Mounts {
         {
             show_read_only(&session, state.settings().readonly);
         }
-        let told = understand(&what, &known.dataset, &given.options, now)?.notes;
+        let told = understand(&what, &known.dataset, given, now)?.notes;
         Ok(answer(&changed, &told))
     }
 

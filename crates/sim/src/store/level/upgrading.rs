@@ -1,9 +1,9 @@
-//! Pools of the first format version: some runs begin with one, and at some time somebody upgrades it, whatever goes wrong meanwhile.
+//! Pools of older format versions: some runs begin with one, and at some time somebody upgrades it, whatever goes wrong meanwhile.
 //!
 //! What must hold: a pool keeps its version until then; from the moment when the upgrade was acknowledged it has the newest, also
-//! after every opening; and no record is before it that an older program could not read (the walk of the store looks at that).
+//! after every opening.
 
-use terrace_chunk::FORMAT_NEWEST;
+use terrace_chunk::{FORMAT_NEWEST, FORMAT_OLDEST};
 
 use super::Run;
 use crate::{ensure, outcome::Check, trace};
@@ -11,7 +11,7 @@ use crate::{ensure, outcome::Check, trace};
 /// What is known of the version of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Upgrade {
-    /// It has the first one, and nobody asked for another.
+    /// It has an older one, and nobody asked for another.
     Unasked,
     /// It was asked for, and that failed or was cut off.
     Begun,
@@ -23,7 +23,8 @@ impl Run {
     /// Makes some pools with an earlier version; before the pool is made.
     pub(super) fn choose_version(&mut self) {
         if self.upgrading.chance(1, 6) {
-            self.rig.format_version = self.upgrading.between(1, u64::from(FORMAT_NEWEST) - 1) as u8;
+            let (oldest, newest) = (u64::from(FORMAT_OLDEST), u64::from(FORMAT_NEWEST));
+            self.rig.format_version = self.upgrading.between(oldest, newest - 1) as u8;
             trace!(self.trace, "a pool of version {}", self.rig.format_version);
             self.upgrade = Upgrade::Unasked;
         }
