@@ -451,7 +451,10 @@ impl ChunkStore {
         if !under_mirrored.iter().any(|extent| named.contains(extent)) {
             return Ok(manifest);
         }
-        tracing::warn!("{} extents of metadata lack a copy and are written anew", under_mirrored.len());
+        tracing::warn!(
+            "{} extents of metadata lack a copy and are written anew",
+            under_mirrored.len()
+        );
         let anew = self.tree.rewrite(&under_mirrored);
         // The next manifest names the new tables, and its own extents lie elsewhere, too.
         anew.and_then(|_| self.tree.manifest()).or_else(|error| {
