@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
 use parking_lot::MutexGuard;
-use terrace_meta::{ExtentError, MetaError, Progress};
+use terrace_meta::{Extent, ExtentError, MetaError, Progress};
 use terrace_pool::{SegmentId, SegmentRange};
 use terrace_store::StoreError;
 
@@ -439,9 +439,33 @@ impl ChunkStore {
         Ok(left)
     }
 
+    /// The manifest for a root, which lists only copies that are there: tables that a failing device lacks are written anew
+    /// on the others before. Without room for that they stay, and count as under-mirrored.
+    fn manifest(&self) -> Result<Vec<u8>, MetaError> {
+        let manifest = self.durable_manifest()?;
+        let under_mirrored = self.meta.under_mirrored();
+        if under_mirrored.is_empty() {
+            return Ok(manifest);
+        }
+        let named: BTreeSet<Extent> = self.tree.extents().into_iter().collect();
+        if !under_mirrored.iter().any(|extent| named.contains(extent)) {
+            return Ok(manifest);
+        }
+        tracing::warn!(
+            "{} extents of metadata lack a copy and are written anew",
+            under_mirrored.len()
+        );
+        let anew = self.tree.rewrite(&under_mirrored);
+        // The next manifest names the new tables, and its own extents lie elsewhere, too.
+        anew.and_then(|_| self.tree.manifest()).or_else(|error| {
+            tracing::warn!(%error, "tables that lack a copy could not be written anew");
+            Ok(manifest)
+        })
+    }
+
     /// The manifest, of tables that are durable. Those that went with the only device that had them before they were are written
     /// anew from memory: nothing else would have them until the log is read again, at the next opening.
-    fn manifest(&self) -> Result<Vec<u8>, MetaError> {
+    fn durable_manifest(&self) -> Result<Vec<u8>, MetaError> {
         let failed = match self.tree.manifest() {
             Ok(manifest) => return Ok(manifest),
             Err(error) => error,

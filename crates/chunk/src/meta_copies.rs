@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use terrace_device::AlignedBuffer;
 use terrace_log::Copies;
-use terrace_meta::{ExtentError, ExtentStorage};
+use terrace_meta::{Extent, ExtentError, ExtentStorage};
 use terrace_pool::{Request, SegmentId, SegmentKind, SegmentRange, TierChoice};
 
 use crate::meta_storage::{MetaStorage, State, extent_at, extent_error, parts};
@@ -111,6 +111,12 @@ impl MetaStorage {
             segment.live > 0 && is_doubled(segment.copies) && !state.writing.contains_key(number)
         });
         doubled.map(|(number, _)| *number).collect()
+    }
+
+    /// Durable extents that one copy of their segment lacks: its device failed the write or the flush. They are to be written
+    /// anew, since a root lists copies of whole segments.
+    pub fn under_mirrored(&self) -> Vec<Extent> {
+        self.state.lock().under_mirrored.iter().copied().collect()
     }
 
     /// Metadata segments in use that have no copy on a device that is there.
@@ -271,6 +277,20 @@ impl MetaStorage {
         Err(ExtentError::Failed(format!(
             "segment {segment} reads differently each time"
         )))
+    }
+}
+
+impl State {
+    /// Ends an extent's wait for a flush, which covered one copy at least. `lacks`: whether a device failed that flush.
+    pub(crate) fn end_flush(&mut self, extent: Extent, lacks: impl Fn(u16) -> bool) {
+        let copies = self.segments.get(&parts(extent).0).map(|segment| segment.copies);
+        let took = self.unflushed.devices(extent);
+        let has_it = |copy: SegmentId| took.contains(&copy.device) && !lacks(copy.device);
+        let is_everywhere = copies.is_none_or(|copies| copies.iter().all(has_it));
+        if self.unflushed.is_needed(extent) && !is_everywhere {
+            self.under_mirrored.insert(extent);
+        }
+        self.unflushed.remove(extent);
     }
 }
 

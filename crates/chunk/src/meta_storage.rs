@@ -44,6 +44,8 @@ pub(crate) struct State {
     pub(crate) unflushed: Unflushed,
     /// What the last flush that was to cover it lost: the devices that had it.
     lost: BTreeSet<Extent>,
+    /// Durable extents that one copy of their segment lacks, as its device failed the write or the flush.
+    pub(crate) under_mirrored: BTreeSet<Extent>,
     pub(crate) live_bytes: u64,
     /// The newest copy of the root.
     pub(crate) root_copy: Option<Extent>,
@@ -127,9 +129,12 @@ impl MetaStorage {
         listed.chain(state.replaced.iter().copied()).collect()
     }
 
-    /// Whether every segment in use has a copy on another device.
+    /// Whether every segment in use has a copy on another device, with all that lies in it.
     pub fn is_mirrored(&self) -> bool {
         let state = self.state.lock();
+        if !state.under_mirrored.is_empty() {
+            return false;
+        }
         let apart = |copies: &Copies| {
             let devices: BTreeSet<u16> = copies.iter().map(|copy| copy.device).collect();
             devices.len() == 2
@@ -236,15 +241,26 @@ impl MetaStorage {
         }
         let mut state = self.state.lock();
         let fits = state.open.filter(|(_, fill)| *fill + need <= segment_bytes);
+        let works = |copy: SegmentId| !self.pool.is_failing(copy.device);
+        let has_all = |(number, _): &(u32, u32)| {
+            state
+                .segments
+                .get(number)
+                .is_some_and(|open| open.copies.iter().all(works))
+        };
         let (number, fill) = match fits {
-            Some(open) => open,
-            None => {
-                let copies = self.allocate()?;
-                let number = state.next;
-                state.next += 1;
-                state.segments.insert(number, MetaSegment { copies, live: 0 });
-                (number, 0)
-            }
+            Some(open) if has_all(&open) => open,
+            // A failing device gets an extent only where no other one has room.
+            _ => match (self.allocate(), fits) {
+                (Ok(copies), _) => {
+                    let number = state.next;
+                    state.next += 1;
+                    state.segments.insert(number, MetaSegment { copies, live: 0 });
+                    (number, 0)
+                }
+                (Err(_), Some(open)) => open,
+                (Err(error), None) => return Err(error),
+            },
         };
         state.open = Some((number, fill + need));
         *state.writing.entry(number).or_default() += 1;
@@ -501,6 +517,7 @@ impl ExtentStorage for MetaStorage {
                 let freed = room(extent.bytes);
                 state.unflushed.remove(*extent);
                 state.lost.remove(extent);
+                state.under_mirrored.remove(extent);
                 if let Some(segment) = state.segments.get_mut(&number) {
                     segment.live = segment.live.saturating_sub(freed);
                     state.live_bytes = state.live_bytes.saturating_sub(freed);
@@ -536,7 +553,10 @@ impl ExtentStorage for MetaStorage {
                     failure = Some(extent_error(error.clone()));
                 }
                 Some(_) if is_lost => {}
-                _ => state.unflushed.remove(extent),
+                _ => {
+                    let lacks = |device: u16| devices.contains(&device) && failed.contains_key(&device);
+                    state.end_flush(extent, lacks);
+                }
             }
         }
         failure.map_or(Ok(()), Err)

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use terrace_meta::MetaError;
+use terrace_meta::{Extent, MetaError};
 use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, Placement, StoreError};
 
@@ -163,7 +163,17 @@ impl ChunkStore {
         Ok(bytes + records.len() as u64 * RECORD_BYTES)
     }
 
-    /// Writes tables anew of which a copy is bad, from what is good in any copy: the damage goes with the old one.
+    /// Writes the content of a metadata extent anew elsewhere; false if that failed.
+    fn write_anew(&self, extent: Extent) -> bool {
+        // Each checkpoint writes the manifest anew, from memory.
+        if self.tree.manifest_extents().contains(&extent) {
+            return self.checkpoint().is_ok();
+        }
+        self.tree.rewrite(&[extent]).is_ok_and(|bytes| bytes > 0)
+    }
+
+    /// Writes tables and the manifest anew where a copy is bad. The sound parts of all copies are the source; the damage goes
+    /// with the old extents.
     fn mend_tables(&self, damaged: Vec<(u32, MetaError)>, progress: &mut ScrubProgress) {
         // Written anew with the first copy of them that was found bad.
         let mut mended = BTreeSet::new();
@@ -178,7 +188,7 @@ impl ChunkStore {
                 _ => None,
             };
             if let Some(extent) = bad
-                && (mended.contains(&extent) || self.tree.rewrite(&[extent]).is_ok_and(|bytes| bytes > 0))
+                && (mended.contains(&extent) || self.write_anew(extent))
             {
                 mended.insert(extent);
                 progress.repaired += 1;
@@ -266,5 +276,70 @@ impl ChunkStore {
             .all()
             .iter()
             .try_for_each(|open| self.close_open(open))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Arc;
+
+    use terrace_device::{Device, MemoryDevice, SeededRandomness};
+    use terrace_pool::{CreateOptions, Parallelism, Pool, SEGMENT_AREA_OFFSET, TierSettings};
+    use terrace_store::{Batch, Store};
+
+    use super::*;
+    use crate::Options;
+
+    fn store_on(devices: &[Arc<MemoryDevice>]) -> Arc<ChunkStore> {
+        let all = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
+        let create = CreateOptions {
+            name: "tank".into(),
+            tiers: vec![(TierSettings::named("only"), all.collect())],
+            properties: Default::default(),
+            segment_bytes: None,
+            created_nanoseconds: 1,
+            force: false,
+            parallelism: Parallelism::Sequential,
+        };
+        let pool = Arc::new(Pool::create(create, &SeededRandomness::new(7)).unwrap());
+        let options = Options {
+            threads: 0,
+            nonce: 1,
+            memtable_bytes: 1 << 20,
+            ..Options::default()
+        };
+        ChunkStore::create(pool, options).unwrap()
+    }
+
+    #[test]
+    fn a_scrub_mends_a_damaged_copy_of_a_large_manifest() {
+        let devices = [0, 1].map(|number| Arc::new(MemoryDevice::new(format!("d{number}"), 96 << 20)));
+        let store = store_on(&devices);
+        // Long keys, of which the manifest names two for each table.
+        for number in 0..20_000u32 {
+            let hash = blake3::hash(&number.to_le_bytes());
+            let mut batch = Batch::new();
+            batch.put([&[0x30][..], &hash.as_bytes().repeat(31)].concat(), b"x".to_vec());
+            store.commit(batch).unwrap();
+            store.step().unwrap();
+        }
+        store.checkpoint().unwrap();
+        let manifest = store.tree.manifest_extents();
+        let copies = store
+            .meta
+            .copies_of(*manifest.first().expect("a manifest that lies elsewhere"));
+        let copy = copies.iter().next().unwrap();
+        let at = SEGMENT_AREA_OFFSET
+            + u64::from(copy.index) * u64::from(store.pool.segment_bytes())
+            + (manifest[0].location & 0xffff_ffff);
+        devices[usize::from(copy.device)]
+            .write_at(at, &[9; 4096])
+            .unwrap();
+        assert_eq!(store.verify_tables().len(), 1);
+        let progress = store.scrub_step(&mut ScrubCursor::default(), u64::MAX).unwrap();
+        assert_eq!(progress.repaired, 1);
+        assert_eq!(progress.damaged_metadata.count(), 0);
+        assert_eq!(store.verify_tables(), Vec::<String>::new());
     }
 }

@@ -66,6 +66,11 @@ impl Unflushed {
         all.map(|(extent, written)| (*extent, written.is_needed, &written.devices[..]))
     }
 
+    /// The devices that took it; none if it does not wait for a flush.
+    pub(crate) fn devices(&self, extent: Extent) -> &[u16] {
+        self.extents.get(&extent).map_or(&[], |written| &written.devices)
+    }
+
     /// Whether it waits for a flush that covers it.
     pub(crate) fn is_needed(&self, extent: Extent) -> bool {
         self.extents.get(&extent).is_some_and(|written| written.is_needed)

@@ -162,3 +162,37 @@ fn of_two_that_failed_the_one_that_was_in_use_longer_is_asked_for() {
     }
     assert!(refused > 0 && opened > 0, "{refused} refused, {opened} opened");
 }
+
+/// With a third device there is a second copy at once; with two there is one when the other is back.
+#[test]
+fn no_root_counts_on_a_copy_of_a_table_that_a_failed_flush_lost() {
+    for (count, failing) in [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2)] {
+        for writes_fail in [false, true] {
+            let (devices, store) = store_of(&[("only", count)]);
+            store.checkpoint().unwrap();
+            (40..60).for_each(|number| write(&store, number));
+            devices[failing].fail(writes_fail, true, false);
+            store.checkpoint().unwrap();
+            let said = format!("device {failing} of {count} failed, writes: {writes_fail}");
+            assert_eq!(store.is_mirrored(), count == 3, "{said}");
+            drop(store);
+            devices.iter().for_each(|device| {
+                device.fail(false, false, false);
+                device.lose_unflushed();
+            });
+            let store = ChunkStore::open(fixture::open_pool(&devices), options(3)).unwrap();
+            assert_eq!(store.verify_tables(), Vec::<String>::new(), "{said}");
+            assert!(store.mirror_now().unwrap(), "{said}");
+            assert_eq!(store.verify_tables(), Vec::<String>::new(), "{said}");
+            drop(store);
+            for missing in 0..count {
+                let store = open_without(&devices, missing).unwrap();
+                assert_eq!(
+                    numbers(&store),
+                    (0..60).collect::<Vec<_>>(),
+                    "{said}, without {missing}"
+                );
+            }
+        }
+    }
+}

@@ -500,19 +500,33 @@ impl TableReader {
     /// Verifies all of one copy: every sum, the order and number of its entries, and that the filter knows each.
     /// `None`: there is no such copy.
     pub(crate) fn verify_copy(&self, table: &Table, copy: u32) -> Option<Result<(), MetaError>> {
-        let facts = &table.facts;
-        let content = match self
-            .storage
-            .read_copy(copy, facts.extent, 0, facts.extent.bytes)?
-        {
-            Ok(content) if content.len() == facts.extent.bytes as usize => content,
-            Ok(_) => return Some(Err(malformed(table, 0, "the read is short"))),
-            Err(cause) => {
-                let extent = facts.extent;
-                return Some(Err(MetaError::Unreadable { extent, cause }));
-            }
-        };
-        Some(verify_content(table, &content, self.identity))
+        let content = self.read_whole_copy(table.facts.extent, copy)?;
+        Some(content.and_then(|content| verify_content(table, &content, self.identity)))
+    }
+
+    /// Compares all of one copy of an extent with the sum of its bytes. `None`: there is no such copy.
+    pub(crate) fn verify_extent(&self, extent: Extent, sum: u64, copy: u32) -> Option<Result<(), MetaError>> {
+        let content = self.read_whole_copy(extent, copy)?;
+        Some(content.and_then(|content| match xxh3_64(&content) == sum {
+            true => Ok(()),
+            false => Err(MetaError::Damaged {
+                extent,
+                offset: 0,
+                detail: "its bytes do not match their sum".into(),
+            }),
+        }))
+    }
+
+    fn read_whole_copy(&self, extent: Extent, copy: u32) -> Option<Result<Bytes, MetaError>> {
+        Some(match self.storage.read_copy(copy, extent, 0, extent.bytes)? {
+            Ok(content) if content.len() == extent.bytes as usize => Ok(content),
+            Ok(_) => Err(MetaError::Damaged {
+                extent,
+                offset: 0,
+                detail: "the read is short".into(),
+            }),
+            Err(cause) => Err(MetaError::Unreadable { extent, cause }),
+        })
     }
 
     /// Forgets the head of a table that is no longer in use.

@@ -454,12 +454,18 @@ impl Tree {
         self.described.lock().pieces.clone()
     }
 
+    /// The extents that hold the last manifest's body; none where it fits in the manifest itself.
+    pub fn manifest_extents(&self) -> Vec<Extent> {
+        let pieces = self.manifest_pieces().into_iter();
+        pieces.map(|piece| piece.extent).collect()
+    }
+
     /// All extents of the current state: tables, and the manifest's own.
     pub fn extents(&self) -> Vec<Extent> {
-        let pieces = self.manifest_pieces();
+        let pieces = self.manifest_extents();
         let state = self.current();
         let tables = state.version.tables().map(|table| table.facts.extent);
-        tables.chain(pieces.iter().map(|piece| piece.extent)).collect()
+        tables.chain(pieces).collect()
     }
 
     /// The first and the last key of each table of the current state whose extent is one of these.

@@ -6,6 +6,9 @@ use std::sync::atomic::Ordering;
 use crate::table::Table;
 use crate::{MetaError, Tree};
 
+/// Copies of an extent at most: a bound for a storage that never says `None`.
+const COPIES_MAX: u32 = 16;
+
 /// Where a verification of a tree stands. Start from the default; pass the same one to each step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VerifyCursor {
@@ -51,16 +54,7 @@ impl Tree {
                 next: 0,
                 end: self.next_table.load(Ordering::SeqCst),
             };
-            for piece in self.manifest_pieces() {
-                report.bytes += u64::from(piece.extent.bytes);
-                if let Err(cause) = self
-                    .reader
-                    .verified(piece.extent, 0, piece.extent.bytes, piece.sum)
-                    && self.manifest_pieces().contains(&piece)
-                {
-                    report.damaged.push((0, cause));
-                }
-            }
+            self.verify_manifest(&mut report);
         }
         // Holding the state keeps the extents of replaced tables from being released meanwhile.
         let state = self.current();
@@ -71,7 +65,7 @@ impl Tree {
             if report.bytes >= budget_bytes as u64 {
                 return Ok(report);
             }
-            for copy in 0..16 {
+            for copy in 0..COPIES_MAX {
                 let Some(outcome) = self.reader.verify_copy(table, copy) else {
                     break;
                 };
@@ -85,5 +79,23 @@ impl Tree {
         }
         report.done = true;
         Ok(report)
+    }
+
+    /// Verifies every copy of the extents that hold the last manifest's body.
+    fn verify_manifest(&self, report: &mut VerifyReport) {
+        for piece in self.manifest_pieces() {
+            for copy in 0..COPIES_MAX {
+                let Some(outcome) = self.reader.verify_extent(piece.extent, piece.sum, copy) else {
+                    break;
+                };
+                report.bytes += u64::from(piece.extent.bytes);
+                // One that was replaced meanwhile may hold anything.
+                if let Err(cause) = outcome
+                    && self.manifest_pieces().contains(&piece)
+                {
+                    report.damaged.push((copy, cause));
+                }
+            }
+        }
     }
 }

@@ -267,6 +267,42 @@ fn another_copy_is_read_where_one_is_damaged() {
     while tree.step(1 << 20).expect("merges from the second copy") == Progress::More {}
 }
 
+#[test]
+fn a_damaged_copy_of_a_large_manifest_is_found() {
+    let storage = Arc::new(Mirrored {
+        first: Arc::new(MemoryExtents::new()),
+        second: Arc::new(MemoryExtents::new()),
+    });
+    let memory_bytes = 64 << 20;
+    let options = Options {
+        memory_bytes,
+        ..options()
+    };
+    let tree = Tree::open(storage.clone(), None, options).expect("an empty tree");
+    // Long keys, of which each table names two.
+    let key = |number: u32| Bytes::from(format!("{number:06}").repeat(160));
+    let batch = (0..400).map(|number| (key(number), put(number, 1).1));
+    tree.apply(1, batch.collect()).expect("applies");
+    tree.seal();
+    while tree.step(1 << 20).expect("steps") == Progress::More {}
+    tree.manifest().expect("a manifest");
+    let manifest = tree.manifest_extents();
+    assert!(!manifest.is_empty(), "{:?}", tree.usage());
+    assert_eq!(verify(&tree), []);
+    for (copy, extents) in [&storage.first, &storage.second].into_iter().enumerate() {
+        extents.flip(manifest[0], 7, 1);
+        let damaged = verify(&tree);
+        let found = |(number, error): &(u32, MetaError)| {
+            let MetaError::Damaged { extent, .. } = error else {
+                return false;
+            };
+            *number == copy as u32 && *extent == manifest[0]
+        };
+        assert!(damaged.len() == 1 && damaged.iter().all(found), "{damaged:?}");
+        extents.flip(manifest[0], 7, 1);
+    }
+}
+
 /// One copy, of which the first two readings of each place go wrong: a flipped bit, then an error.
 struct Troubled {
     sound: Arc<MemoryExtents>,
