@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use terrace_chunk::{ChunkStore, Options};
 use terrace_device::{Device, FileDevice, SystemRandomness};
 use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};

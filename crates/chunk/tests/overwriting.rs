@@ -6,7 +6,7 @@ use crate::fixture;
 use std::sync::Arc;
 
 use fixture::{FaultDevice, Power, audit, make_pool, noise, options, piece, settle};
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use terrace_chunk::ChunkStore;
 use terrace_store::{Batch, ChunkId, Piece, Placement, Store};
 

@@ -8,7 +8,7 @@ use crate::fixture;
 use std::{collections::BTreeMap, sync::Arc, sync::atomic::Ordering};
 
 use fixture::{FaultDevice, Power, audit, make_pool, noise, open_pool, options, piece, settle, try_open};
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use terrace_chunk::ChunkStore;
 use terrace_store::{Batch, ChunkId, Piece, Placement, Store, StoreError};
 

@@ -44,7 +44,7 @@ impl At {
             return Ok(Self::Time(Time::from_nanos(instant.as_nanosecond())));
         }
         let local = text.parse::<civil::DateTime>().map_err(|_| wrong())?;
-        let instant = local.to_zoned(TimeZone::system()).map_err(|_| wrong())?;
+        let instant = local.to_zoned_datetime(TimeZone::system()).map_err(|_| wrong())?;
         Ok(Self::Time(Time::from_nanos(instant.timestamp().as_nanosecond())))
     }
 }

@@ -1,9 +1,11 @@
 //! The seam to chance, so that a simulation replays exactly from its seed.
 
 use parking_lot::Mutex;
-use rand::rngs::OsRng;
-use rand::rngs::StdRng;
-use rand::{RngCore, SeedableRng, TryRngCore};
+use rand::{
+    Rng, SeedableRng,
+    rand_core::UnwrapErr,
+    rngs::{StdRng, SysRng},
+};
 
 /// A source of random bytes.
 pub trait Randomness: Send + Sync {
@@ -31,7 +33,7 @@ pub struct SystemRandomness;
 
 impl Randomness for SystemRandomness {
     fn fill(&self, bytes: &mut [u8]) {
-        OsRng.unwrap_err().fill_bytes(bytes);
+        UnwrapErr(SysRng).fill_bytes(bytes);
     }
 }
 

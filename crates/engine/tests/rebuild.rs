@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
+use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use terrace_dataset::{At, AttributeMode, Context, FileKind, NewDataset, ROOT, SetAttributes, Tree};
 use terrace_device::{Device, ManualClock, MemoryDevice};
 use terrace_engine::{

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rand::{Rng, SeedableRng, rngs::SmallRng};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use terrace_meta::{MemoryExtents, MetaError, Operation, Options, Progress, Tree};
 
 const BATCH: u64 = 200;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rand::{Rng, SeedableRng, rngs::SmallRng};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use terrace_meta::{
     ExtentStorage, MemoryExtents, MetaError, Operation, Options, Progress, Tree, VALUE_BYTES_MAX,
 };

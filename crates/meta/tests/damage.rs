@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use rand::{Rng, SeedableRng, rngs::SmallRng};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use terrace_meta::{
     Extent, ExtentError, ExtentStorage, MemoryExtents, MetaError, Operation, Options, PREFACE_BYTES,
     Progress, Tree, VerifyCursor,

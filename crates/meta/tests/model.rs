@@ -343,7 +343,7 @@ proptest! {
 /// A few hundred thousand operations on a larger key space, so that merges of all kinds run.
 #[test]
 fn stays_right_through_many_merges() {
-    use rand::{Rng, SeedableRng, rngs::SmallRng};
+    use rand::{RngExt, SeedableRng, rngs::SmallRng};
     let mut random = SmallRng::seed_from_u64(11);
     let mut bench = Bench::new(true);
     let mut deepest = 0;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use terrace_meta::{
     Extent, ExtentError, ExtentStorage, MemoryExtents, Operation, Options, Preface, Progress, Salvage, Tree,
 };

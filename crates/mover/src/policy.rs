@@ -102,7 +102,7 @@ impl Window {
 /// The minute of the local day at a time in nanoseconds since 1970.
 pub(crate) fn minute_of_day(now_nanoseconds: u64) -> u32 {
     let instant = Timestamp::from_nanosecond(i128::from(now_nanoseconds)).unwrap_or_default();
-    let local = instant.to_zoned(TimeZone::system());
+    let local = instant.to_zoned_datetime(TimeZone::system());
     u32::try_from(local.hour()).unwrap_or(0) * 60 + u32::try_from(local.minute()).unwrap_or(0)
 }
 

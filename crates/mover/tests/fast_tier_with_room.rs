@@ -11,7 +11,7 @@ use std::{
 };
 
 use emulated::{BLOCK, MIB, Pattern, Pool, SECOND, Shape};
-use rand::{Rng, SeedableRng, rngs::SmallRng};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use terrace_dataset::check;
 use terrace_device::Clock;
 use terrace_mover::Step;

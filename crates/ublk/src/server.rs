@@ -17,7 +17,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rand::Rng;
+use rand::RngExt;
 use terrace_dataset::BlockDevice;
 
 use crate::{

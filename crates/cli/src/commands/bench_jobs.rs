@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rand::{Rng, RngCore, SeedableRng, rngs::SmallRng};
+use rand::{Rng, RngExt, SeedableRng, rngs::SmallRng};
 use terrace_device::AlignedBuffer;
 
 const BLOCK: usize = 4096;

@@ -10,7 +10,7 @@ use std::sync::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use rand::{Rng, SeedableRng, rngs::SmallRng, seq::SliceRandom};
+use rand::{RngExt, SeedableRng, rngs::SmallRng, seq::SliceRandom};
 use terrace_cache::Budget;
 use terrace_dataset::{Datasets, Environment, NewDataset, Volume, check};
 use terrace_device::ManualClock;
