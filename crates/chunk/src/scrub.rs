@@ -47,7 +47,7 @@ impl ChunkStore {
                 .map_err(meta_error)?;
             spent += report.bytes.max(1);
             cursor.done_bytes += report.bytes;
-            self.mend_tables(report.damaged, &mut progress);
+            self.mend_tables(report.damaged, &mut progress)?;
             cursor.finished = report.done;
         }
         let looks_at = |segment: &SegmentId| {
@@ -163,20 +163,18 @@ impl ChunkStore {
         Ok(bytes + records.len() as u64 * RECORD_BYTES)
     }
 
-    /// Writes the content of a metadata extent anew elsewhere; false if that failed.
-    fn write_anew(&self, extent: Extent) -> bool {
-        // Each checkpoint writes the manifest anew, from memory.
-        if self.tree.manifest_extents().contains(&extent) {
-            return self.checkpoint().is_ok();
-        }
-        self.tree.rewrite(&[extent]).is_ok_and(|bytes| bytes > 0)
-    }
-
     /// Writes tables and the manifest anew where a copy is bad. The sound parts of all copies are the source; the damage goes
-    /// with the old extents.
-    fn mend_tables(&self, damaged: Vec<(u32, MetaError)>, progress: &mut ScrubProgress) {
+    /// with the old extents. A root names the new ones before this returns: else a crash would bring the damage back behind the
+    /// cursor, or on a device that the labels call whole by then.
+    fn mend_tables(
+        &self,
+        damaged: Vec<(u32, MetaError)>,
+        progress: &mut ScrubProgress,
+    ) -> Result<(), StoreError> {
+        let manifest = self.tree.manifest_extents();
         // Written anew with the first copy of them that was found bad.
         let mut mended = BTreeSet::new();
+        let mut copies = 0;
         for (copy, error) in damaged {
             let bad = match &error {
                 MetaError::Damaged { extent, .. } => Some(*extent),
@@ -187,15 +185,27 @@ impl ChunkStore {
                 }),
                 _ => None,
             };
-            if let Some(extent) = bad
-                && (mended.contains(&extent) || self.write_anew(extent))
-            {
-                mended.insert(extent);
-                progress.repaired += 1;
-                continue;
+            // Each checkpoint writes the manifest anew, from memory.
+            let is_written = |extent: &Extent| {
+                manifest.contains(extent) || self.tree.rewrite(&[*extent]).is_ok_and(|bytes| bytes > 0)
+            };
+            match bad {
+                Some(extent) if mended.contains(&extent) || is_written(&extent) => {
+                    mended.insert(extent);
+                    copies += 1;
+                }
+                _ => progress.damaged_metadata.add(|| format!("copy {copy}: {error}")),
             }
-            progress.damaged_metadata.add(|| format!("copy {copy}: {error}"));
         }
+        if mended.is_empty() {
+            return Ok(());
+        }
+        match self.checkpoint() {
+            Ok(()) => progress.repaired += copies,
+            Err(StoreError::NoSpace) => progress.unmended += copies,
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Stores chunks anew that lack copies, with all that their tier keeps.
@@ -285,11 +295,20 @@ mod tests {
     use std::sync::Arc;
 
     use terrace_device::{Device, MemoryDevice, SeededRandomness};
-    use terrace_pool::{CreateOptions, Parallelism, Pool, SEGMENT_AREA_OFFSET, TierSettings};
+    use terrace_pool::{CreateOptions, OpenOptions, Parallelism, Pool, SEGMENT_AREA_OFFSET, TierSettings};
     use terrace_store::{Batch, Store};
 
     use super::*;
     use crate::Options;
+
+    fn options(nonce: u64) -> Options {
+        Options {
+            threads: 0,
+            nonce,
+            memtable_bytes: 1 << 20,
+            ..Options::default()
+        }
+    }
 
     fn store_on(devices: &[Arc<MemoryDevice>]) -> Arc<ChunkStore> {
         let all = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
@@ -303,19 +322,14 @@ mod tests {
             parallelism: Parallelism::Sequential,
         };
         let pool = Arc::new(Pool::create(create, &SeededRandomness::new(7)).unwrap());
-        let options = Options {
-            threads: 0,
-            nonce: 1,
-            memtable_bytes: 1 << 20,
-            ..Options::default()
-        };
-        ChunkStore::create(pool, options).unwrap()
+        ChunkStore::create(pool, options(1)).unwrap()
     }
 
+    /// A crash right behind the scrub included.
     #[test]
-    fn a_scrub_mends_a_damaged_copy_of_a_large_manifest() {
+    fn a_scrub_mends_damaged_copies_of_tables_and_of_a_large_manifest() {
         let devices = [0, 1].map(|number| Arc::new(MemoryDevice::new(format!("d{number}"), 96 << 20)));
-        let store = store_on(&devices);
+        let mut store = store_on(&devices);
         // Long keys, of which the manifest names two for each table.
         for number in 0..20_000u32 {
             let hash = blake3::hash(&number.to_le_bytes());
@@ -325,21 +339,27 @@ mod tests {
             store.step().unwrap();
         }
         store.checkpoint().unwrap();
-        let manifest = store.tree.manifest_extents();
-        let copies = store
-            .meta
-            .copies_of(*manifest.first().expect("a manifest that lies elsewhere"));
-        let copy = copies.iter().next().unwrap();
-        let at = SEGMENT_AREA_OFFSET
-            + u64::from(copy.index) * u64::from(store.pool.segment_bytes())
-            + (manifest[0].location & 0xffff_ffff);
-        devices[usize::from(copy.device)]
-            .write_at(at, &[9; 4096])
-            .unwrap();
-        assert_eq!(store.verify_tables().len(), 1);
-        let progress = store.scrub_step(&mut ScrubCursor::default(), u64::MAX).unwrap();
-        assert_eq!(progress.repaired, 1);
-        assert_eq!(progress.damaged_metadata.count(), 0);
-        assert_eq!(store.verify_tables(), Vec::<String>::new());
+        for of_manifest in [true, false] {
+            let manifest = store.tree.manifest_extents();
+            assert!(!manifest.is_empty(), "it is too small to lie elsewhere");
+            let extents = store.tree.extents().into_iter();
+            let mut extents = extents.filter(|extent| manifest.contains(extent) == of_manifest);
+            let extent = extents.next().unwrap();
+            for copy in store.meta.copies_of(extent).iter() {
+                let segment = u64::from(copy.index) * u64::from(store.pool.segment_bytes());
+                let at = SEGMENT_AREA_OFFSET + segment + (extent.location & 0xffff_ffff);
+                if copy.device == 0 {
+                    devices[0].write_at(at, &[9; 4096]).unwrap();
+                }
+            }
+            assert_eq!(store.verify_tables().len(), 1);
+            let progress = store.scrub_step(&mut ScrubCursor::default(), u64::MAX).unwrap();
+            assert_eq!((progress.repaired, progress.damaged_metadata.count()), (1, 0));
+            drop(store);
+            let all = devices.iter().map(|device| device.clone() as Arc<dyn Device>);
+            let pool = Pool::open(all.collect(), OpenOptions::default()).unwrap();
+            store = ChunkStore::open(Arc::new(pool), options(2)).unwrap();
+            assert_eq!(store.verify_tables(), Vec::<String>::new());
+        }
     }
 }
