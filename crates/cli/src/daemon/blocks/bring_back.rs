@@ -45,7 +45,7 @@ impl Blocks {
             }
         };
         let mut missing = Vec::new();
-        for attachment in &mut known.attached {
+        for attachment in &known.attached {
             if self
                 .find(|attached| attached.known.volume == attachment.volume)
                 .is_some()
@@ -58,7 +58,7 @@ impl Blocks {
                 missing.push(Missing::new(Use::Attachment, &attachment.volume, place, failure));
             }
         }
-        for service in &mut known.served {
+        for service in &known.served {
             if self.services.find(service).is_some() {
                 continue;
             }
@@ -92,11 +92,7 @@ impl Blocks {
         }
     }
 
-    fn bring_back_attached(
-        &self,
-        engine: &Arc<Engine>,
-        attachment: &mut KnownAttachment,
-    ) -> Result<(), Failure> {
+    fn bring_back_attached(&self, engine: &Arc<Engine>, attachment: &KnownAttachment) -> Result<(), Failure> {
         let what = format!("attach '{}' again", attachment.volume);
         check_identity(engine.datasets(), &what, &attachment.volume, attachment.identity)?;
         let before = attachment.device.clone();
@@ -124,7 +120,7 @@ impl Blocks {
         Ok(())
     }
 
-    fn bring_back_served(&self, engine: &Arc<Engine>, service: &mut KnownService) -> Result<(), Failure> {
+    fn bring_back_served(&self, engine: &Arc<Engine>, service: &KnownService) -> Result<(), Failure> {
         let what = format!("serve '{}' again", service.volume);
         check_identity(engine.datasets(), &what, &service.volume, service.identity)?;
         self.services.add(engine, service).map(drop)
