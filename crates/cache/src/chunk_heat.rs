@@ -22,12 +22,13 @@ use std::{
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use terrace_codec::mix;
 use terrace_store::ChunkId;
 
 use crate::{
     chunk_reads::{BLOCKS_MAX, ChunkRead, HotChunk, LONG_BLOCKS, ReadAt},
     heat_tables::{Tables, hash_of},
-    sketch::{COUNT_MAX, mix},
+    sketch::COUNT_MAX,
 };
 
 /// Part of a window after which what was not counted is called cold.

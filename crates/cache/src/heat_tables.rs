@@ -5,12 +5,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use terrace_codec::mix;
 use terrace_store::ChunkId;
 
-use crate::{
-    chunk_reads::ChunkRead,
-    sketch::{Sketch, mix},
-};
+use crate::{chunk_reads::ChunkRead, sketch::Sketch};
 
 /// See the module.
 pub(crate) struct Tables {

@@ -17,6 +17,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use terrace_codec::mix;
 use terrace_store::BLOCK_BYTES;
 
 /// Regions in the sample; and pieces.
@@ -278,14 +279,6 @@ fn end_of(bucket: usize) -> u64 {
     let (doubling, part) = ((bucket - FINE) / PER_DOUBLING, (bucket - FINE) % PER_DOUBLING);
     let start = FINE << doubling;
     (start + (part + 1) * (start / PER_DOUBLING).max(1)).saturating_mul(MIB)
-}
-
-/// Spreads the bits (splitmix64).
-fn mix(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

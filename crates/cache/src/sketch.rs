@@ -41,14 +41,6 @@ pub(crate) struct Sketch {
     halved_minutes: AtomicU32,
 }
 
-/// Mixes a number (splitmix64).
-pub(crate) fn mix(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
-
 /// Of each of the counters in two words the higher one.
 fn highest(one: u64, other: u64) -> u64 {
     (0..u64::BITS).step_by(4).fold(0, |word, shift| {

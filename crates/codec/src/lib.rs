@@ -11,6 +11,6 @@ mod reader;
 mod writer;
 
 pub use key::KeyWriter;
-pub use number_hasher::NumberHasher;
+pub use number_hasher::{NumberHasher, mix};
 pub use reader::{DecodeError, Reader};
 pub use writer::Writer;

@@ -1,11 +1,21 @@
 //! `NumberHasher`: hashes numbers and sums for tables in memory.
 //!
-//! Invariant: the same on every machine and in every run, so that a simulation finds the same in its caches again. What
-//! it hashes are the store's own numbers, or sums that spread by themselves, so no secret is needed.
+//! Invariant: the same on every machine, in every run and with every version of every crate, so that a simulation finds the same in
+//! its caches again and a kept seed stays meaningful. What it hashes are the store's own numbers, or sums that spread by themselves, so
+//! no secret is needed.
 
 use std::hash::Hasher;
 
-/// Mixes what is written to it, eight bytes at a time (the finalizer of SplitMix64).
+/// Spreads the bits of a number (one step of SplitMix64).
+#[inline]
+pub fn mix(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// Mixes what is written to it, eight bytes at a time.
 #[derive(Clone, Default)]
 pub struct NumberHasher(u64);
 
@@ -28,10 +38,7 @@ impl Hasher for NumberHasher {
 
     #[inline]
     fn write_u64(&mut self, number: u64) {
-        let mut mixed = (self.0 ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        self.0 = mixed ^ (mixed >> 31);
+        self.0 = mix(self.0 ^ number);
     }
 
     #[inline]

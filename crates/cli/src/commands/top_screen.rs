@@ -4,12 +4,17 @@
 
 use std::{
     io::{self, IsTerminal, Write},
-    os::fd::AsRawFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr},
 };
 
 /// Ctrl-C and Ctrl-D arrive as bytes.
@@ -19,7 +24,7 @@ const SIZE: (usize, usize) = (24, 80);
 
 /// A terminal that shows nothing else.
 pub struct Screen {
-    before: libc::termios,
+    before: Termios,
     ended: Arc<AtomicBool>,
     drawn: Vec<String>,
 }
@@ -36,18 +41,10 @@ impl Screen {
         for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
             signal_hook::flag::register(signal, ended.clone())?;
         }
-        let descriptor = io::stdin().as_raw_fd();
-        // SAFETY: an all-zero termios is a valid value, which tcgetattr fills; the descriptor is open.
-        let before = unsafe {
-            let mut found: libc::termios = std::mem::zeroed();
-            if libc::tcgetattr(descriptor, &raw mut found) < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            found
-        };
-        let mut raw = before;
-        raw.c_lflag &= !(libc::ICANON | libc::ECHO | libc::ISIG);
-        set_mode(descriptor, &raw)?;
+        let before = tcgetattr(io::stdin())?;
+        let mut raw = before.clone();
+        raw.local_modes &= !(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG);
+        tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
         let screen = Self {
             before,
             ended,
@@ -98,7 +95,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         let _ = write(b"\x1b[?25h\x1b[?1049l");
-        let _ = set_mode(io::stdin().as_raw_fd(), &self.before);
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
     }
 }
 
@@ -129,56 +126,27 @@ fn write(bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-fn set_mode(descriptor: i32, mode: &libc::termios) -> io::Result<()> {
-    // SAFETY: `mode` is a whole termios; the descriptor is open.
-    match unsafe { libc::tcsetattr(descriptor, libc::TCSANOW, mode) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 /// A byte that was typed within the time.
 fn typed(time: Duration) -> io::Result<Option<u8>> {
-    let mut wanted = libc::pollfd {
-        fd: io::stdin().as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let milliseconds = i32::try_from(time.as_millis()).unwrap_or(i32::MAX).max(1);
-    // SAFETY: one pollfd, which lives as long as the call.
-    let ready = unsafe { libc::poll(&raw mut wanted, 1, milliseconds) };
-    if ready < 0 {
-        let error = io::Error::last_os_error();
-        return match error.kind() {
-            io::ErrorKind::Interrupted => Ok(None),
-            _ => Err(error),
-        };
+    let terminal = io::stdin();
+    let mut wanted = [PollFd::new(&terminal, PollFlags::IN)];
+    match poll(&mut wanted, Timespec::try_from(time).ok().as_ref()) {
+        Ok(0) | Err(Errno::INTR) => return Ok(None),
+        Ok(_) => {}
+        Err(error) => return Err(error.into()),
     }
-    if ready == 0 {
-        return Ok(None);
-    }
-    let mut byte = 0u8;
-    // SAFETY: one byte, into a place that lives as long as the call.
-    match unsafe { libc::read(wanted.fd, (&raw mut byte).cast(), 1) } {
-        1 => Ok(Some(byte)),
+    let mut byte = [0];
+    match rustix::io::read(&terminal, &mut byte)? {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        _ => Err(io::Error::last_os_error()),
+        _ => Ok(Some(byte[0])),
     }
 }
 
 /// Rows and columns.
 fn terminal_size() -> (usize, usize) {
-    // SAFETY: an all-zero winsize is a valid value, which the call fills.
-    let found = unsafe {
-        let mut found: libc::winsize = std::mem::zeroed();
-        match libc::ioctl(io::stdout().as_raw_fd(), libc::TIOCGWINSZ, &raw mut found) {
-            0 => found,
-            _ => return SIZE,
-        }
-    };
-    match (usize::from(found.ws_row), usize::from(found.ws_col)) {
-        (0, _) | (_, 0) => SIZE,
-        size => size,
+    match tcgetwinsize(io::stdout()).map(|found| (usize::from(found.ws_row), usize::from(found.ws_col))) {
+        Err(_) | Ok((0, _) | (_, 0)) => SIZE,
+        Ok(size) => size,
     }
 }
 
