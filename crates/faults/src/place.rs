@@ -191,9 +191,8 @@ mod tests {
     use super::*;
 
     fn find(item: &str, replace: &str) -> Result<Place, FaultError> {
-        let directory = std::env::temp_dir()
-            .join(format!("terrace-faults-{}-{item}", std::process::id()).replace(':', "_"));
-        let source = directory.join("crates/one/src/inner");
+        let directory = tempfile::tempdir().unwrap();
+        let source = directory.path().join("crates/one/src/inner");
         std::fs::create_dir_all(&source).unwrap();
         let text = "const LIMIT: u32 = 4;\nimpl Log {\n    fn end(&self) {\n        a();\n        b(1,\n 2);\n    }\n}\n\
                     impl Trail {\n    fn end(&self) { a(); a(); }\n}\n";
@@ -204,9 +203,7 @@ mod tests {
             replace: replace.into(),
             with: String::new(),
         };
-        let found = Crates::of(&directory).find(&change);
-        std::fs::remove_dir_all(&directory).unwrap();
-        found
+        Crates::of(directory.path()).find(&change)
     }
 
     #[test]
