@@ -9,14 +9,10 @@ use terrace_codec::Writer;
 use terrace_device::{MemoryDevice, SeededRandomness};
 use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
 
-use crate::{
-    compress,
-    header::{ChunkHeader, HEADER_BYTES},
-    heads,
-    payload::{decode_batches, encode_batch},
-    record::{ChunkRecord, candidate_of_key, chunk_of_key, segment_of_key},
-    root::{decode_root, replay_start},
-    root_copy::{ROOT_COPY_HEADER_BYTES, decode_root_copy, encode_root_copy},
+use crate::encoding::{
+    ChunkHeader, ChunkRecord, HEADER_BYTES, ROOT_COPY_HEADER_BYTES, candidate_of_key, chunk_of_key,
+    compression, decode_batches, decode_root, decode_root_copy, encode_batch, encode_root_copy, head_block,
+    replay_start, segment_of_key,
 };
 
 /// The pool that head blocks are of.
@@ -41,10 +37,10 @@ pub fn seal_header(bytes: &mut Vec<u8>) {
 /// A block of headers: each leads to a payload behind it, in the segment.
 pub fn head_block(bytes: &[u8]) {
     const SEGMENT_BYTES: usize = 1 << 20;
-    for at in [0, 3 * heads::BLOCK, SEGMENT_BYTES - heads::BLOCK] {
-        for (offset, header) in heads::headers_in(bytes, at, SEGMENT_BYTES, &POOL).unwrap_or_default() {
+    for at in [0, 3 * head_block::BLOCK, SEGMENT_BYTES - head_block::BLOCK] {
+        for (offset, header) in head_block::headers_in(bytes, at, SEGMENT_BYTES, &POOL).unwrap_or_default() {
             let payload = header.payload_at(offset);
-            assert!(offset < at + heads::BLOCK && payload.start >= at + heads::BLOCK);
+            assert!(offset < at + head_block::BLOCK && payload.start >= at + head_block::BLOCK);
             assert!(payload.start < payload.end && payload.end <= SEGMENT_BYTES);
         }
     }
@@ -52,9 +48,9 @@ pub fn head_block(bytes: &[u8]) {
 
 /// Puts the right sums into a block of headers.
 pub fn seal_head_block(bytes: &mut Vec<u8>) {
-    bytes.resize(heads::BLOCK, 0);
-    for number in 0..heads::SLOTS {
-        let slot = &mut bytes[heads::slot(number)];
+    bytes.resize(head_block::BLOCK, 0);
+    for number in 0..head_block::SLOTS {
+        let slot = &mut bytes[head_block::slot(number)];
         let sum = crc32c::crc32c(&slot[..HEADER_BYTES - 4]);
         slot[HEADER_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
     }
@@ -92,10 +88,10 @@ pub fn batches(bytes: &[u8]) {
 
 /// Compressed content: never more than was promised.
 pub fn content(bytes: &[u8]) {
-    for code in [compress::RAW, compress::LZ4, compress::ZSTD] {
-        let _ = compress::decompress(bytes, code, CONTENT_BYTES);
+    for code in [compression::RAW, compression::LZ4, compression::ZSTD] {
+        let _ = compression::decompress(bytes, code, CONTENT_BYTES);
         for until in [1, 4096, CONTENT_BYTES] {
-            let _ = compress::with_beginning(bytes, code, CONTENT_BYTES, until, |there| {
+            let _ = compression::with_beginning(bytes, code, CONTENT_BYTES, until, |there| {
                 assert!((until..=CONTENT_BYTES).contains(&there.len()));
                 Some(())
             });

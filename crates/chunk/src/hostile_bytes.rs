@@ -10,14 +10,12 @@ use terrace_pool::{CreateOptions, Parallelism, Pool, SegmentId, TierSettings};
 use terrace_store::{ChunkId, Owner, Trial};
 
 use crate::{
-    ChunkStore, Options, compress,
-    counters::Counters,
+    ChunkStore, Options,
+    encoding::{
+        ChunkHeader, ChunkRecord, Counters, JOINED, Location, compression, encode_batch, encode_root_copy,
+        head_block,
+    },
     fuzzing,
-    header::{ChunkHeader, JOINED},
-    heads,
-    payload::encode_batch,
-    record::{ChunkRecord, Location},
-    root_copy::encode_root_copy,
 };
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
@@ -32,7 +30,7 @@ fn headers() {
             block: 5,
             checkpoint: 6,
         },
-        compression: compress::RAW,
+        compression: compression::RAW,
         length: 70,
         payload: 70,
         hash: [5; 32],
@@ -54,12 +52,12 @@ fn headers() {
 
 #[test]
 fn head_blocks() {
-    let mut block = vec![0; heads::BLOCK];
-    heads::begin(&mut block, &fuzzing::POOL);
-    for number in 0..heads::SLOTS {
-        let distance = (1 + number) * heads::BLOCK;
+    let mut block = vec![0; head_block::BLOCK];
+    head_block::begin(&mut block, &fuzzing::POOL);
+    for number in 0..head_block::SLOTS {
+        let distance = (1 + number) * head_block::BLOCK;
         let header = ChunkHeader::raw(number as u64, 4096, distance as u32);
-        block[heads::slot(number)].copy_from_slice(&header.encode());
+        block[head_block::slot(number)].copy_from_slice(&header.encode());
     }
     fuzz(
         HERE,
@@ -74,7 +72,7 @@ fn head_blocks() {
 fn records() {
     let segment = SegmentId { device: 1, index: 7 };
     let record = ChunkRecord {
-        compression: compress::RAW,
+        compression: compression::RAW,
         length: 9000,
         payload: 9000,
         hash: [1; 32],
@@ -82,7 +80,7 @@ fn records() {
         sums: vec![1, 2, 3],
     };
     let compressed = ChunkRecord {
-        compression: compress::LZ4,
+        compression: compression::LZ4,
         payload: 500,
         ..record.clone()
     };
@@ -115,10 +113,10 @@ fn compressed_content() {
         terrace_store::Compression::Zstd(3),
     ]
     .map(|kind| {
-        let mut scratch = compress::Scratch::default();
+        let mut scratch = compression::Scratch::default();
         assert_ne!(
-            compress::compress(&content, kind, Trial::Untried, &mut scratch),
-            compress::RAW
+            compression::compress(&content, kind, Trial::Untried, &mut scratch),
+            compression::RAW
         );
         scratch.output
     })

@@ -10,64 +10,23 @@
 //! - A segment is used again only after the operations that emptied it are durable.
 //! - No byte is returned that was not verified.
 
-mod appender;
-mod audit;
-mod books;
-mod commit;
-mod compaction;
-mod compress;
-mod counters;
-mod crew;
-mod evacuate;
-mod failing;
-mod filling;
-mod findings;
-mod format;
-mod frames;
-mod header;
-mod heads;
-mod log_room;
-mod looking;
-mod maintenance;
-mod meta_copies;
-mod meta_listed;
-mod meta_reads;
-mod meta_storage;
-mod moves;
+mod admission;
+mod append;
+mod buffers;
+mod catalog;
+mod checking;
+mod durability;
+mod encoding;
+mod gc;
+mod ledger;
+mod metadata;
 mod options;
-mod packing;
-mod payload;
-mod pending_free;
-mod places;
-mod read;
-mod read_into;
-mod reclaim;
-mod record;
-mod record_scan;
-mod recover;
-mod release;
-mod reports;
-mod room;
-mod root;
-mod root_copy;
-mod salvage;
-mod scrub;
-mod shortage;
-mod sinking;
+mod reading;
+mod recovery;
 mod space;
-mod spacing;
-mod spans;
 mod store;
-mod streams;
-mod survey;
-mod sweep;
-mod tables;
-mod tail;
-mod tier_room;
-mod unflushed;
-mod verify;
-mod walk;
-mod write;
+mod worker_pool;
+mod writing;
 
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -77,14 +36,11 @@ mod hostile_bytes;
 #[cfg(test)]
 mod store_in_memory;
 
-pub use evacuate::{Alone, EvacuateCursor, Plight};
-pub use findings::Findings;
-pub use format::{FORMAT_NEWEST, FORMAT_OLDEST, FORMATS};
-pub use options::{Options, Step};
-pub use reports::{
-    AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress, UnreadableMetadata,
-    VerifyProgress,
+pub use checking::{
+    Alone, AuditReport, DamagedChunk, DeviceLoad, EvacuateCursor, EvacuateProgress, Findings, Plight,
+    ScrubCursor, ScrubProgress, UnreadableMetadata, VerifyProgress,
 };
-pub use salvage::{How, Salvaged};
+pub use encoding::{FORMAT_NEWEST, FORMAT_OLDEST, FORMATS};
+pub use options::{Options, Step};
+pub use recovery::{ChunkPlace, EntryPlace, How, Salvaged, Survey, TablePlace};
 pub use store::ChunkStore;
-pub use survey::{ChunkPlace, EntryPlace, Survey, TablePlace};

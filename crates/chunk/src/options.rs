@@ -43,7 +43,7 @@ impl Default for Options {
             checkpoint_log_bytes: 32 << 20,
             hint_bytes: HINT_BYTES_MAX,
             rewind: false,
-            format_version: crate::format::FORMAT_NEWEST,
+            format_version: crate::encoding::FORMAT_NEWEST,
         }
     }
 }

@@ -25,15 +25,14 @@ use terrace_store::{
 
 use crate::{
     Options,
-    appender::OpenSegments,
-    books::BookKeeper,
-    compress::Scratch,
-    counters::Counters,
-    crew::Crew,
-    maintenance::Maintenance,
-    meta_storage::MetaStorage,
-    room::Need,
-    streams::{Stream, StreamKey},
+    admission::Need,
+    append::{Stream, StreamKey},
+    buffers::OpenSegments,
+    encoding::{Counters, Scratch},
+    gc::Maintenance,
+    ledger::BookKeeper,
+    metadata::MetaStorage,
+    worker_pool::Crew,
 };
 
 /// What commits change, in one order.
@@ -93,13 +92,13 @@ pub struct ChunkStore {
     /// Held by whoever writes tables, and by whoever copies the segments that they lie in.
     pub(crate) tables: Mutex<()>,
     pub(crate) need: Need,
-    pub(crate) sinking: crate::sinking::Sinking,
+    pub(crate) sinking: crate::admission::Sinking,
     pub(crate) waiting_for_tables: AtomicUsize,
     /// How fast content may be moved between tiers, and on each of them.
     pub(crate) rates: Arc<MoveRates>,
     /// The first tier that compaction leaves in peace.
     pub(crate) resting_from: std::sync::atomic::AtomicU8,
-    pub(crate) spacing: crate::spacing::Spacing,
+    pub(crate) spacing: crate::space::Spacing,
     pub(crate) repairs: Mutex<BTreeSet<ChunkId>>,
     /// Chunks of which somebody found no good copy, though a device that has one is there.
     pub(crate) unreadable: Mutex<BTreeSet<ChunkId>>,
@@ -110,7 +109,7 @@ pub struct ChunkStore {
     /// Why the end of the log was given up when the store was opened, if it was.
     pub(crate) given_up: Option<String>,
     /// The version of the pool.
-    pub(crate) format: crate::format::Format,
+    pub(crate) format: crate::encoding::Format,
 }
 
 impl ChunkStore {

@@ -3,7 +3,7 @@
 //! Who overwrites at random what lies in long chunks leaves dead blocks in each of them. On a tier that the hot content fills to a
 //! good half they are all the room that there is, and come back only when the rest of their chunk is written anew
 //! (`Cut::Survivors`). Whoever commits does that for as much as he is about to write, as he brings garbage back segment by segment
-//! (`chunk/src/compaction.rs`): left to the mover alone, which comes by once a second, what is written meanwhile
+//! (`chunk/src/gc/compaction.rs`): left to the mover alone, which comes by once a second, what is written meanwhile
 //! lands on the slower tier and is read from there later (F2FS, Lee et al. 2015, cleans in the foreground for the same reason). Where small
 //! writes land on the last tier, room beyond the pool's reserve is meant: there compaction would have to find it for each writer in segments that
 //! are full of chunks of which half is dead.

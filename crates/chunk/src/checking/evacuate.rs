@@ -1,0 +1,353 @@
+//! Emptying a device, or the end of one: chunks segment by segment, what the segments do not tell by the table of all
+//! chunks, then metadata and log.
+//!
+//! Invariants: a segment that cannot be read, or that holds a chunk without a readable copy, is tried once and then left
+//! to the table, which is read through once for all of them; what has no readable copy anywhere stays where it is and is
+//! told only when everything else has left.
+
+use std::collections::BTreeSet;
+
+use terrace_pool::{SegmentId, SegmentRange};
+use terrace_store::{ChunkId, Placement, StoreError, tier_bit};
+
+use crate::{
+    DeviceLoad, EvacuateProgress,
+    encoding::{ChunkRecord, Location, TABLE_CHUNKS, chunk_of_key},
+    store::{ChunkStore, meta_error},
+};
+
+/// Chunks without a readable copy that are kept by number.
+const UNREADABLE_MAX: usize = 1_000_000;
+/// Records of the table of chunks that one step reads.
+const TABLE_RECORDS: usize = 1024;
+/// How often room is made for one chunk, if others are quicker to take it.
+const ATTEMPTS: usize = 64;
+
+/// How far an emptying is; `Default` starts a new one.
+#[derive(Debug, Default)]
+pub struct EvacuateCursor {
+    /// Segments that are left to the table.
+    left: BTreeSet<SegmentId>,
+    /// Where the look through the table goes on; `None` while segments are emptied one by one.
+    table: Option<Vec<u8>>,
+    /// What this look moved, and what has no readable copy.
+    moved: u64,
+    unreadable: BTreeSet<ChunkId>,
+    unreadable_count: u64,
+}
+
+/// What a device may have that no other one has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Alone {
+    /// There is such content.
+    pub found: bool,
+    /// Chunks whose records are damaged, so that nobody knows where they lie.
+    pub unknown: u64,
+}
+
+/// What is wrong with all devices that a chunk lies on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Plight {
+    /// None of them is there, or reaches as far: their numbers.
+    Gone(Vec<u16>),
+    /// Those that are there gave errors: their numbers. What of it can be read, only reading tells.
+    Failing(Vec<u16>),
+}
+
+impl ChunkStore {
+    /// Moves about `budget_bytes` off a device, or the end of one, on which the pool was told to put nothing new. Of a
+    /// device that is missing, that is what has a copy elsewhere.
+    pub fn evacuate_step(
+        &self,
+        range: SegmentRange,
+        cursor: &mut EvacuateCursor,
+        budget_bytes: u64,
+    ) -> Result<EvacuateProgress, StoreError> {
+        let mut progress = EvacuateProgress::default();
+        for open in self.open_segments.all() {
+            if open.copies.iter().any(|copy| range.contains(*copy)) {
+                self.close_open(&open)?;
+            }
+        }
+        let more = match cursor.table.take() {
+            None => self.empty_segments(range, cursor, budget_bytes, &mut progress)?,
+            Some(from) => self.empty_by_table(range, cursor, from, budget_bytes, &mut progress)?,
+        };
+        if !more {
+            self.evacuate_metadata(range)?;
+        }
+        let (live, segments) = self.live_in(range);
+        let (claimed, _) = self.pool.usage_of(range);
+        // Of a missing device nothing is claimed; what is live on it is known all the same, of metadata that it has left, and of the
+        // log that it goes on elsewhere.
+        progress.finished = !more && claimed == 0 && live == 0 && !self.log.goes_to(range);
+        progress.remaining_bytes = live.max(u64::from(claimed));
+        let looked_through = !more && cursor.unreadable_count > 0 && cursor.moved == 0;
+        if looked_through && u64::from(claimed) <= segments {
+            progress.unreadable = std::mem::take(&mut cursor.unreadable);
+            progress.unreadable_count = std::mem::take(&mut cursor.unreadable_count);
+        } else if !more {
+            progress.waits = !progress.finished && progress.moved == 0;
+            // Once more: what was on its way meanwhile, or could not be read for a moment.
+            *cursor = EvacuateCursor::default();
+        }
+        Ok(progress)
+    }
+
+    /// Empties segments; whether there is more to do, by segments or by the table.
+    fn empty_segments(
+        &self,
+        range: SegmentRange,
+        cursor: &mut EvacuateCursor,
+        budget_bytes: u64,
+        progress: &mut EvacuateProgress,
+    ) -> Result<bool, StoreError> {
+        let is_there = self.pool.has_device(range.device);
+        let segments: Vec<SegmentId> = {
+            let books = self.keeper.lock();
+            let here = books
+                .segments
+                .iter()
+                .filter(|(id, state)| range.contains(**id) && state.live > 0);
+            here.map(|(id, _)| *id).collect()
+        };
+        let mut spent = 0;
+        for segment in segments {
+            if cursor.left.contains(&segment) {
+                continue;
+            }
+            if !is_there {
+                cursor.left.insert(segment);
+                continue;
+            }
+            let (ids, whole) = self.chunks_by_headers(segment)?;
+            for id in ids {
+                if spent >= budget_bytes {
+                    return Ok(true);
+                }
+                let (bytes, readable) = self.move_off(id, segment, progress)?;
+                spent += bytes;
+                if !readable {
+                    cursor.left.insert(segment);
+                }
+            }
+            if !whole {
+                cursor.left.insert(segment);
+            }
+        }
+        if cursor.left.is_empty() {
+            return Ok(false);
+        }
+        cursor.table = Some(vec![TABLE_CHUNKS]);
+        (cursor.moved, cursor.unreadable_count) = (0, 0);
+        cursor.unreadable.clear();
+        Ok(true)
+    }
+
+    /// Goes on with the look through the table; whether it is not at its end.
+    fn empty_by_table(
+        &self,
+        range: SegmentRange,
+        cursor: &mut EvacuateCursor,
+        from: Vec<u8>,
+        budget_bytes: u64,
+        progress: &mut EvacuateProgress,
+    ) -> Result<bool, StoreError> {
+        let records = self.tree.scan(&from, &[TABLE_CHUNKS + 1], TABLE_RECORDS);
+        let records = records.map_err(meta_error)?;
+        let mut spent = 0;
+        for (key, value) in &records {
+            if spent >= budget_bytes {
+                cursor.table = Some(key.to_vec());
+                return Ok(true);
+            }
+            let here = ChunkRecord::decode(value).ok().and_then(|record| {
+                let mut locations = record.locations.iter().map(|location| location.segment);
+                locations.find(|segment| range.contains(*segment))
+            });
+            let (Some(id), Some(segment)) = (chunk_of_key(key), here) else {
+                continue;
+            };
+            let (bytes, readable) = self.move_off(id, segment, progress)?;
+            spent += bytes;
+            cursor.moved += u64::from(bytes > 0);
+            if !readable {
+                cursor.unreadable_count += 1;
+                if cursor.unreadable.len() < UNREADABLE_MAX {
+                    cursor.unreadable.insert(id);
+                }
+            }
+        }
+        let Some((last, _)) = records.last() else {
+            return Ok(false);
+        };
+        cursor.table = Some(last.iter().copied().chain([0]).collect());
+        Ok(true)
+    }
+
+    /// Moves a chunk off a segment; the bytes moved, and whether it could be read.
+    fn move_off(
+        &self,
+        id: ChunkId,
+        segment: SegmentId,
+        progress: &mut EvacuateProgress,
+    ) -> Result<(u64, bool), StoreError> {
+        let tier = self.pool.tier_of(segment.device).unwrap_or(0);
+        let placement = Placement::Tier { tier, strict: false };
+        // What says where it is now has to have a place in the log.
+        let move_it = || match self.is_log_short() {
+            true => Err(StoreError::NoSpace),
+            false => self.move_chunks(&[id], placement, Some(segment)),
+        };
+        let mut moved = move_it();
+        // What it moved before has left room behind, in segments that go back with the next checkpoint only, or that hold
+        // other things yet.
+        let enough = self.last_segments() + self.copies_at_most();
+        for _ in 0..ATTEMPTS {
+            let is_full = matches!(moved, Err(StoreError::NoSpace));
+            let is_enough = || self.pool.free_for_content() >= enough && !self.is_log_short();
+            if !is_full || !self.make_room(is_enough)? {
+                break;
+            }
+            moved = move_it();
+        }
+        let outcome = moved?;
+        self.rates.take(&outcome.tier_bytes);
+        progress.moved += outcome.moved;
+        for tier in outcome.tier_bytes.keys() {
+            progress.tiers |= tier_bit(*tier);
+        }
+        Ok((outcome.moved_bytes, outcome.failed.is_empty()))
+    }
+
+    /// Live bytes in these segments, and how many of them have any.
+    fn live_in(&self, range: SegmentRange) -> (u64, u64) {
+        let books = self.keeper.lock();
+        let here = books.segments.iter().filter(|(id, _)| range.contains(**id));
+        here.fold((0, 0), |(bytes, count), (_, state)| {
+            let live = state.live.max(0).unsigned_abs();
+            (bytes + live, count + u64::from(live > 0))
+        })
+    }
+
+    /// Live bytes on devices that are not there, or at the end of one that was cut short, from memory.
+    pub fn live_on_absent_devices(&self) -> u64 {
+        let live =
+            |(id, state): (&SegmentId, &crate::ledger::SegmentState)| (*id, state.live.max(0).unsigned_abs());
+        let live: Vec<(SegmentId, u64)> = self.keeper.lock().segments.iter().map(live).collect();
+        let absent = live.into_iter().filter(|(id, _)| !self.pool.has_segment(*id));
+        absent.map(|(_, live)| live).sum()
+    }
+
+    /// Whether a chunk has no copy on any device that is there.
+    pub fn is_gone(&self, id: ChunkId) -> Result<bool, StoreError> {
+        Ok(matches!(self.plight_of(id)?, Some(Plight::Gone(_))))
+    }
+
+    /// Whether a device that is not there has chunks of which no other device has a copy. Reads the table of chunks up to the first.
+    pub fn has_alone(&self, device: u16) -> Result<Alone, StoreError> {
+        let mut alone = Alone::default();
+        if self.pool.has_device(device) {
+            return Ok(alone);
+        }
+        let mut from = vec![TABLE_CHUNKS];
+        loop {
+            let records = self.tree.scan(&from, &[TABLE_CHUNKS + 1], TABLE_RECORDS);
+            let records = records.map_err(meta_error)?;
+            let Some((last, _)) = records.last() else {
+                return Ok(alone);
+            };
+            let is_alone = |record: &ChunkRecord| {
+                let mut segments = record.locations.iter().map(|location| location.segment);
+                segments.clone().any(|segment| segment.device == device)
+                    && !segments.any(|segment| self.pool.has_segment(segment))
+            };
+            for (_, value) in &records {
+                match ChunkRecord::decode(value) {
+                    Ok(record) => alone.found |= is_alone(&record),
+                    Err(_) => alone.unknown += 1,
+                }
+            }
+            if alone.found {
+                return Ok(alone);
+            }
+            from = last.iter().copied().chain([0]).collect();
+        }
+    }
+
+    /// What is wrong with the devices that a chunk lies on; `None` if one that has a copy is well. Reads no content.
+    pub fn plight_of(&self, id: ChunkId) -> Result<Option<Plight>, StoreError> {
+        let Some(record) = self.record(id)? else {
+            return Ok(None);
+        };
+        let is_there = |location: &&Location| self.pool.has_segment(location.segment);
+        let devices = |locations: &mut dyn Iterator<Item = &Location>| {
+            let mut devices: Vec<u16> = locations.map(|location| location.segment.device).collect();
+            devices.sort_unstable();
+            devices.dedup();
+            devices
+        };
+        let there = devices(&mut record.locations.iter().filter(is_there));
+        if there.is_empty() {
+            return Ok(Some(Plight::Gone(devices(&mut record.locations.iter()))));
+        }
+        let fails = there.iter().all(|device| self.pool.is_failing(*device));
+        Ok(fails.then_some(Plight::Failing(there)))
+    }
+
+    /// What lies on a device, or the end of one, from memory.
+    pub fn load_of(&self, range: SegmentRange) -> DeviceLoad {
+        let mut load = DeviceLoad::default();
+        let mut data_segments = 0;
+        {
+            let books = self.keeper.lock();
+            for (_, state) in books.segments.iter().filter(|(id, _)| range.contains(**id)) {
+                load.live_bytes += state.live.max(0).unsigned_abs();
+                data_segments += 1;
+            }
+        }
+        let (claimed, _) = self.pool.usage_of(range);
+        let segment = u64::from(self.pool.segment_bytes());
+        load.metadata_bytes = u64::from(claimed).saturating_sub(data_segments) * segment;
+        load
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use terrace_meta::{Key, Operation, Value};
+    use terrace_store::{Batch, Store};
+
+    use super::*;
+    use crate::{
+        Options,
+        encoding::{Counters, TABLE_CHUNKS, chunk_key},
+        store_in_memory::{raw_piece, store_in_memory},
+    };
+
+    #[test]
+    fn a_record_that_says_nothing_is_not_taken_for_one_that_is_well() {
+        let store = store_in_memory(64 << 20, Options::default());
+        let mut batch = Batch::new();
+        let written = store.write_chunks(&[raw_piece(&[7; 9000])]).unwrap().remove(0);
+        let id = written.id;
+        batch.reference(id, 1);
+        batch.hold(written);
+        store.commit(batch).unwrap();
+        let gone = 9;
+        assert_eq!(store.has_alone(gone).unwrap(), Alone::default());
+        let damaged = Operation::Put(Value::new(&[0xff; 3]));
+        let key = Key::new(&chunk_key(TABLE_CHUNKS, ChunkId(id.0 + 1)));
+        store
+            .commit_internal(vec![(key, damaged)], Counters::default())
+            .unwrap();
+        let known = Alone {
+            found: false,
+            unknown: 1,
+        };
+        assert_eq!(store.has_alone(gone).unwrap(), known);
+        // What is there is asked for nothing.
+        assert_eq!(store.has_alone(0).unwrap(), Alone::default());
+    }
+}

@@ -1,0 +1,16 @@
+//! Checking: audits, verification and scrubs of what is stored, and emptying a device.
+
+mod audit;
+mod evacuate;
+mod findings;
+mod record_scan;
+mod reports;
+mod scrub;
+mod verify;
+
+pub use evacuate::{Alone, EvacuateCursor, Plight};
+pub use findings::Findings;
+pub use reports::{
+    AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress, UnreadableMetadata,
+    VerifyProgress,
+};

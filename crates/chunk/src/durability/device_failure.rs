@@ -1,0 +1,66 @@
+//! Devices that fail while the store is open: the log leaves them, and then the labels call them absent.
+//!
+//! Invariants: an opening does not ask for what only devices have that the labels call absent, so nothing is acknowledged that
+//! lies on such ones alone as long as another one has room for the log; where two others have room it has both its copies on these,
+//! and a root that starts there follows.
+
+use terrace_log::Copies;
+use terrace_pool::{Presence, SegmentRange};
+use terrace_store::StoreError;
+
+use crate::{
+    gc::LOG_LEAVES_MAX,
+    store::{ChunkStore, pool_error},
+};
+
+impl ChunkStore {
+    /// Notes devices on the labels of the others that fail, or lack what others have, and gets the log off those that fail before.
+    /// Cheap while there are none.
+    ///
+    /// # Errors
+    /// If no other device takes the label, or the log cannot be written.
+    pub fn note_failing(&self) -> Result<(), StoreError> {
+        let left = match self.leave_failing()? {
+            // What came before in the log has no other copy than one beside it.
+            true => self.checkpoint(),
+            false => Ok(()),
+        };
+        self.pool.note_failing().map_err(pool_error).and(left)
+    }
+
+    /// Makes the log go on in new segments if it goes on a device that fails; whether it does now.
+    pub(crate) fn leave_failing(&self) -> Result<bool, StoreError> {
+        let mut left = false;
+        for _ in 0..LOG_LEAVES_MAX {
+            if !self.is_to_leave() || !self.renew_log()? {
+                break;
+            }
+            left = true;
+        }
+        Ok(left)
+    }
+
+    /// Whether the log goes on a device that fails and that the labels call absent: there was no room to leave it, and only a
+    /// device that was in use just as long can stand for it.
+    pub fn is_stuck_on_failing(&self) -> bool {
+        let devices = self.pool.devices();
+        let mut noted = devices
+            .iter()
+            .filter(|device| device.failure.is_some() && matches!(device.presence, Presence::Absent { .. }));
+        noted.any(|device| self.log.goes_to(SegmentRange::whole(device.number)))
+    }
+
+    fn is_to_leave(&self) -> bool {
+        let position = self.log.position();
+        let parts = [position.segment, position.next];
+        let fails = |copies: &Copies| copies.iter().any(|copy| self.pool.is_failing(copy.device));
+        if !parts.iter().any(fails) {
+            return false;
+        }
+        let counts = |copies: &Copies| copies.iter().any(|copy| self.pool.counts_alone(copy.device));
+        let devices = self.pool.devices().into_iter();
+        let with_room = devices.filter(|device| device.takes_new && device.free_segments > 0);
+        // Two copies of which one counts are better than one.
+        with_room.count() > 1 || !parts.iter().all(|copies| copies.is_empty() || counts(copies))
+    }
+}

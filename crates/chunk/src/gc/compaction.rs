@@ -1,0 +1,366 @@
+//! Compaction: live chunks move out of segments that hold little else but garbage, so that these can be written to again.
+//!
+//! Invariants: chunks stay on their tier unless it has no segment left at all; a tier is compacted when garbage is more than a
+//! quarter of it, or when free segments get short, and only where a few of the emptiest segments together give at least one
+//! back, which bounds how much is written for it (greedy cleaning of a log-structured store: Rosenblum and Ousterhout 1992).
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use terrace_pool::{SegmentId, TierInfo, landing_tier};
+use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Placement, RewriteOutcome, StoreError, tier_bit};
+
+use super::{scheduler::Maintenance, sweep::Sweep};
+use crate::{
+    append::StreamKey,
+    space::{TierRoom, unused_bytes},
+    store::ChunkStore,
+};
+
+/// Among how many of the emptiest segments compaction looks for one to be won.
+const COMPACT_SEGMENTS: usize = 16;
+/// What one step of compaction moves, about, and of what is moved by number so many chunks at most.
+const COMPACT_BYTES: u64 = 1 << 20;
+const COMPACT_CHUNKS: usize = 256;
+/// Emptied segments that wait for the same flush at most, which also brings the slower copy of the log up to date: so many,
+/// or more if they are small.
+const RELEASED_TOGETHER: u64 = 4;
+const RELEASED_BYTES: u64 = 32 << 20;
+/// Steps that a writer does at most for the segment that it is about to take, and how long it waits for another who does.
+const RELIEF_STEPS: usize = 256;
+const RELIEF_WAIT: Duration = Duration::from_millis(20);
+
+/// A segment that is being emptied.
+#[derive(Debug)]
+pub(crate) enum Emptying {
+    /// As its headers tell.
+    Swept(Sweep),
+    /// As the table of all chunks tells: what is left to move.
+    Listed(SegmentId, Vec<ChunkId>),
+}
+
+impl Emptying {
+    fn segment(&self) -> SegmentId {
+        match self {
+            Self::Swept(sweep) => sweep.segment(),
+            Self::Listed(segment, _) => *segment,
+        }
+    }
+
+    fn is_done(&self, segment_bytes: usize) -> bool {
+        match self {
+            Self::Swept(sweep) => sweep.is_done(segment_bytes),
+            Self::Listed(_, ids) => ids.is_empty(),
+        }
+    }
+}
+
+impl ChunkStore {
+    /// Moves what is live out of the emptiest segment, when that is worth it; `false` when it is not.
+    pub(crate) fn compact_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        self.compact(state, false)
+    }
+
+    /// The same at leisure: no faster than the rate of its tier, as long as nobody waits for the room.
+    pub(crate) fn compact_at_leisure(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        if self.need.is_felt() || self.is_short_of_room() {
+            return self.compact_step(state);
+        }
+        let tier = |segment: &SegmentId| self.pool.tier_of(segment.device).unwrap_or(0);
+        let begun = state
+            .compacting
+            .as_ref()
+            .map(|emptying| tier(&emptying.segment()));
+        if begun.is_some_and(|tier| !self.rates.is_open(tier)) {
+            return Ok(false);
+        }
+        self.compact(state, true)
+    }
+
+    fn compact(&self, state: &mut Maintenance, at_its_rate: bool) -> Result<bool, StoreError> {
+        if state.compacting.is_none() {
+            if self.look_step(state) {
+                return Ok(true);
+            }
+            let Some(segment) = self.choose_for_compaction(state, at_its_rate) else {
+                return Ok(false);
+            };
+            state.compacting = Some(Emptying::Swept(Sweep::new(segment)));
+        }
+        let Some(mut emptying) = state.compacting.take() else {
+            return Ok(false);
+        };
+        let segment = emptying.segment();
+        let tier = self.pool.tier_of(segment.device).unwrap_or(0);
+        let most_bytes = COMPACT_BYTES.min(self.piece_bytes(tier) as u64);
+        let most_bytes = match at_its_rate {
+            true => most_bytes.min(self.rates.piece_bytes(tier_bit(tier))),
+            false => most_bytes,
+        };
+        self.rest_beside_users(tier);
+        let mut within = |strict| {
+            let placement = Placement::Tier { tier, strict };
+            self.empty_some(&mut emptying, placement, most_bytes)
+        };
+        // It stays on its tier, above the mark of that too: where it goes else is for the mover to say.
+        let mut outcome = within(true);
+        if let Err(StoreError::NoSpace) = outcome
+            && (self.give_up_empty()? | self.wait_for_release(state)?)
+        {
+            outcome = within(true);
+        }
+        if let Err(StoreError::NoSpace) = outcome {
+            tracing::debug!(%segment, tier, "compaction finds no room on its tier");
+            outcome = within(false);
+        }
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(StoreError::NoSpace) => {
+                state.without_room.insert(segment);
+                return Ok(true);
+            }
+            // What tells of its chunks cannot be read: the other segments are compacted all the same.
+            Err(
+                StoreError::DamagedMetadata(cause)
+                | StoreError::UnreadableMetadata(cause)
+                | StoreError::Device(cause),
+            ) => {
+                tracing::error!(%segment, %cause, "a segment cannot be compacted");
+                state.stuck.insert(segment);
+                return Ok(true);
+            }
+            Err(error) => return Err(error),
+        };
+        match at_its_rate {
+            true => self.rates.take(&outcome.tier_bytes),
+            false => self.rates.take_in_need(&outcome.tier_bytes),
+        }
+        if !outcome.failed.is_empty() {
+            state.stuck.insert(segment);
+        }
+        if !emptying.is_done(self.pool.segment_bytes() as usize) {
+            state.compacting = Some(emptying);
+        } else if self.lives_in(segment) {
+            match emptying {
+                Emptying::Swept(sweep) if !sweep.left_some() => self.begin_looking(state, segment),
+                _ => _ = state.stuck.insert(segment),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Moves some of what is left, about so many bytes.
+    fn empty_some(
+        &self,
+        emptying: &mut Emptying,
+        placement: Placement,
+        most_bytes: u64,
+    ) -> Result<RewriteOutcome, StoreError> {
+        match emptying {
+            Emptying::Swept(sweep) => self.sweep_step(sweep, placement, most_bytes as usize),
+            Emptying::Listed(segment, ids) => {
+                let at_once = self.chunks_of_step(*segment, ids.len(), most_bytes as i64);
+                let left = ids.len().saturating_sub(at_once.min(COMPACT_CHUNKS));
+                let outcome = self.move_chunks(&ids[left..], placement, Some(*segment))?;
+                ids.truncate(left);
+                Ok(outcome)
+            }
+        }
+    }
+
+    /// Whether committed chunks lie in a segment that was not given back meanwhile, and taken for something else.
+    pub(crate) fn lives_in(&self, segment: SegmentId) -> bool {
+        let books = self.keeper.lock();
+        let state = books.segments.get(&segment);
+        state.is_some_and(|state| state.live > 0 && !state.open && !state.freeing)
+    }
+
+    /// How many of so many chunks of a segment are moved at once, to come to about so many bytes.
+    fn chunks_of_step(&self, segment: SegmentId, left: usize, most_bytes: i64) -> usize {
+        let live = self
+            .keeper
+            .lock()
+            .segments
+            .get(&segment)
+            .map_or(0, |state| state.live);
+        let each = (live / left.max(1) as i64).max(1);
+        usize::try_from(most_bytes / each).map_or(1, |chunks| chunks.max(1))
+    }
+
+    /// The emptiest segment of the fastest tier where garbage is more than a quarter or room is short, and where moving
+    /// the live chunks of the emptiest few gives at least one segment back (or they would only be moved about for ever).
+    fn choose_for_compaction(&self, state: &mut Maintenance, at_its_rate: bool) -> Option<SegmentId> {
+        let short = self.pool.free_for_content() < self.reserve_segments() * 2 + 2;
+        // Disks that sleep are woken only for room that is needed.
+        let resting = match short {
+            true => u8::MAX,
+            false => self.resting_from(),
+        };
+        let rooms = self.tier_rooms();
+        let mut devices: Vec<Vec<u16>> = vec![Vec::new(); rooms.len()];
+        let in_use: Vec<u16> = self.keeper.lock().devices().map(|(device, _)| device).collect();
+        for device in in_use {
+            let tier = self.pool.tier_of(device).map(usize::from);
+            if let Some(here) = tier.and_then(|tier| devices.get_mut(tier)) {
+                here.push(device);
+            }
+        }
+        let looked_at = devices.iter().zip(&rooms).take(usize::from(resting));
+        looked_at.enumerate().find_map(|(tier, (devices, room))| {
+            if at_its_rate && !self.rates.is_open(tier as u8) {
+                return None;
+            }
+            let few = match (short, room.is_short()) {
+                (true, _) => COMPACT_SEGMENTS,
+                // Before what lands goes to a slower tier, whatever room that has.
+                (_, true) => COMPACT_SEGMENTS / 2,
+                _ => 0,
+            };
+            self.emptiest_worth_it(state, devices, few)
+        })
+    }
+
+    /// The emptiest segment of these devices; `few`: among how many of the emptiest one must be won, 0 if there is no need and
+    /// a quarter of all must be garbage.
+    fn emptiest_worth_it(&self, state: &Maintenance, devices: &[u16], few: usize) -> Option<SegmentId> {
+        let segment_bytes = i64::from(self.pool.segment_bytes());
+        let left_out = || state.stuck.union(&state.without_room);
+        let may = |id: SegmentId| !state.stuck.contains(&id) && !state.without_room.contains(&id);
+        let (mut total, mut live) = (0, 0);
+        let emptiest = {
+            // All writers wait for the books: it is looked at a few of them.
+            let books = self.keeper.lock();
+            for (segments, bytes) in devices.iter().map(|device| books.settled_on(*device)) {
+                total += segments * segment_bytes;
+                live += bytes;
+            }
+            for id in left_out().filter(|id| devices.contains(&id.device)) {
+                if let Some(bytes) = books.settled_bytes(*id) {
+                    total -= segment_bytes;
+                    live -= bytes;
+                }
+            }
+            books.emptiest(devices, None, if few == 0 { COMPACT_SEGMENTS } else { few }, may)
+        };
+        if emptiest.is_empty() || few == 0 && total - live <= total / 4 {
+            return None;
+        }
+        // The end of a segment stays unused when the next chunk does not fit.
+        let usable = segment_bytes - unused_bytes(self.pool.segment_bytes(), CHUNK_BYTES_MAX as u64) as i64;
+        let mut sum = 0;
+        let gives = emptiest.iter().enumerate().any(|(count, (live, _))| {
+            sum += live;
+            sum <= count as i64 * usable
+        });
+        emptiest.first().filter(|_| gives).map(|(_, id)| *id)
+    }
+
+    /// Free segments of the tier that has the fewest, of those where garbage is to be brought back before other work.
+    pub(crate) fn free_where_pressed(&self) -> Option<u64> {
+        let resting = usize::from(self.resting_from());
+        let rooms = self.tier_rooms();
+        let pressed = rooms.iter().take(resting).filter(|room| room.is_pressed());
+        pressed.map(TierRoom::free).min()
+    }
+
+    /// Compacts where garbage is to be brought back before other work; one flush then serves several segments, as far as
+    /// there is room for the next.
+    pub(crate) fn compact_pressed(
+        &self,
+        state: &mut Maintenance,
+        free: Option<u64>,
+    ) -> Result<bool, StoreError> {
+        let Some(free) = free else { return Ok(false) };
+        let waiting = self.keeper.lock().freeing.len() as u64;
+        let together = RELEASED_TOGETHER.max(RELEASED_BYTES / u64::from(self.pool.segment_bytes()));
+        Ok(waiting < together.min(free) && self.compact_step(state)?)
+    }
+
+    /// Does a piece of what brings garbage back where that is short; `free` as of
+    /// [`free_where_pressed`](Self::free_where_pressed).
+    pub(crate) fn bring_back(&self, state: &mut Maintenance, free: Option<u64>) -> Result<bool, StoreError> {
+        // It makes records, and the log has to be shortened first.
+        if self.is_log_at_its_end() {
+            return Ok(false);
+        }
+        Ok(self.reclaim_step(state)?
+            || self.give_up_empty()?
+            || self.compact_pressed(state, free)?
+            || self.wait_for_release(state)?)
+    }
+
+    /// Before new content of this stream takes a segment: brings garbage back for it, rather than let it land on a slower
+    /// tier, until there is room or somebody else has `taken` a segment for the same stream. Beside who compacts, it flushes.
+    pub(crate) fn relieve(&self, key: StreamKey, taken: &dyn Fn() -> bool) -> Result<(), StoreError> {
+        for _ in 0..RELIEF_STEPS {
+            if !self.is_to_relieve(key) || taken() {
+                return Ok(());
+            }
+            let Some(mut state) = self.maintenance.try_lock() else {
+                self.flush_given_up()?;
+                // What that made durable is released by whoever comes next.
+                if !self.merge_step() {
+                    drop(self.maintenance.try_lock_for(RELIEF_WAIT));
+                }
+                continue;
+            };
+            let free = self.free_where_pressed().unwrap_or(1);
+            if !self.bring_back(&mut state, Some(free))? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The tier on which a stream is to land, if it is one that new content lands by.
+    pub(crate) fn landing_tier(&self, key: StreamKey, tiers: &[TierInfo]) -> Option<usize> {
+        let of = |sequential| landing_tier(tiers.iter().map(|tier| &tier.settings), sequential);
+        match key {
+            StreamKey::Random => Some(of(false)),
+            StreamKey::Sequential => Some(of(true)),
+            StreamKey::Tier(..) => None,
+        }
+    }
+
+    /// Whether the tier on which this lands has room for it but for garbage.
+    fn is_to_relieve(&self, key: StreamKey) -> bool {
+        self.is_room_where_it_lands(key, |at, room, mark| {
+            at < usize::from(self.resting_from()) && room.is_out() && !room.is_above(mark)
+        })
+    }
+
+    /// The tier on which this lands, if garbage is some of what keeps it from there, but too little for compaction to win much:
+    /// what is colder is to go.
+    pub(crate) fn tier_to_sink_from(&self, key: StreamKey) -> Option<usize> {
+        let full = self.is_room_where_it_lands(key, |at, room, mark| {
+            at < usize::from(self.resting_from())
+                && room.is_at_floor()
+                && !room.is_worth_it()
+                && !room.is_above(mark)
+        });
+        full.then(|| self.landing_tier(key, &self.pool.tiers())).flatten()
+    }
+
+    /// Whether the tier on which this lands has room for a segment of it.
+    pub(crate) fn has_room_again(&self, key: StreamKey) -> bool {
+        self.is_room_where_it_lands(key, |_, room, mark| room.has_room(mark))
+    }
+
+    fn is_room_where_it_lands(&self, key: StreamKey, is: impl Fn(usize, &TierRoom, f64) -> bool) -> bool {
+        let tiers = self.pool.tiers();
+        let Some(at) = self.landing_tier(key, &tiers) else {
+            return false;
+        };
+        let rooms = self.rooms_of(&tiers);
+        let here = tiers.get(at).zip(rooms.get(at));
+        here.is_some_and(|(tier, room)| is(at, room, tier.landing_mark))
+    }
+
+    pub(crate) fn resting_from(&self) -> u8 {
+        self.resting_from.load(Ordering::Relaxed)
+    }
+
+    /// Segments of this tier and slower ones are not compacted while there is room otherwise; 255: none of them rests.
+    pub fn set_resting_from(&self, tier: u8) {
+        self.resting_from.store(tier, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,17 @@
+//! Garbage collection: segments that were emptied, or are worth emptying, become free ones.
+//!
+//! Owns the state of maintenance; one thread at a time has the turn.
+
+mod compaction;
+mod find_by_table;
+mod merges;
+mod packing;
+mod reclaim;
+mod release;
+mod relocation;
+mod scheduler;
+mod sweep;
+
+#[cfg(test)]
+pub(crate) use scheduler::SLICE_BYTES;
+pub(crate) use scheduler::{LOG_LEAVES_MAX, Maintenance, TURN_WAIT};

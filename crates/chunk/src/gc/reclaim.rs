@@ -1,0 +1,232 @@
+//! Reclaim: frees the chunks that nothing refers to any more.
+//!
+//! Each batch that takes references away lists the chunks that may be dead by it; here these are looked at, many at a time and
+//! in the order of their keys, so that one walk through the tables serves them all.
+//!
+//! Invariants: a chunk goes only when it has no references and nobody holds it, and nobody can take hold of it in between;
+//! whoever is left for later stays listed. The list is passed from its start to its end, as its keys only grow, and from
+//! the start again only while some were left behind: what was passed are deletions that are not merged away yet.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::atomic::Ordering,
+};
+
+use bytes::Bytes;
+use terrace_meta::{Key, Operation};
+use terrace_pool::SegmentId;
+use terrace_store::{ChunkId, StoreError};
+
+use super::scheduler::Maintenance;
+use crate::{
+    catalog::{Operations, add_live},
+    encoding::{
+        ChunkRecord, Counters, TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_REFERENCES, candidate_of_key, chunk_key,
+        dedup_key,
+    },
+    ledger::{Inherited, estimate_of},
+    store::{ChunkStore, meta_error},
+};
+
+/// Candidates looked at in one step.
+const CANDIDATES: usize = 1024;
+/// Calls that do nothing after the list could not be read.
+const UNREADABLE_REST: u32 = 1000;
+
+/// What the look for dead chunks carries on from one step to the next.
+#[derive(Default)]
+pub(crate) struct Reclaim {
+    /// Where it goes on in the list.
+    next: Vec<u8>,
+    /// Some before that were left for later.
+    left_behind: bool,
+    /// Up to this sequence there are none: while nothing is committed nobody looks again.
+    none_until: Option<u64>,
+    /// The list could not be read: so many calls do nothing.
+    rest: u32,
+    /// What was on the list when the store was opened, as far as nobody knows yet how many bytes that is.
+    pub(crate) inherited: Option<Inherited>,
+}
+
+/// An entry of the list: its key, the chunk, and the estimate of bytes that it frees.
+type Candidate<'a> = (&'a Bytes, ChunkId, i64);
+
+impl ChunkStore {
+    /// Frees chunks that nothing refers to; `false` when there was nothing to do, or the list of them cannot be read: that is tried
+    /// again later, and keeps nobody from other work.
+    pub(crate) fn reclaim_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        let state = &mut state.reclaim;
+        if state.rest > 0 {
+            state.rest -= 1;
+            return Ok(false);
+        }
+        let newest = self.commit.lock().sequence;
+        if state.none_until == Some(newest) {
+            return Ok(false);
+        }
+        let listed = match self.count_inherited(&mut state.inherited) {
+            Ok(true) => return Ok(true),
+            Ok(false) => self.next_candidates(state),
+            Err(error) => Err(error),
+        };
+        let records = match listed {
+            Ok(records) => records,
+            Err(error) => {
+                tracing::error!(%error, "the list of what is to be freed cannot be read");
+                state.rest = UNREADABLE_REST;
+                return Ok(false);
+            }
+        };
+        let Some((last, _)) = records.last() else {
+            state.none_until = Some(newest);
+            return Ok(false);
+        };
+        state.next = last.to_vec();
+        state.next.push(0);
+        let mut operations: Operations = Vec::new();
+        let mut change = Counters::default();
+        let mut dead: BTreeMap<SegmentId, i64> = BTreeMap::new();
+        let mut estimate = 0;
+        let candidates: Vec<Candidate<'_>> = records.iter().filter_map(candidate).collect();
+        // A chunk that lives is never marked: batches that change its references go on beside this. (One that takes
+        // the last away makes it a candidate again.)
+        let mut unreferred = Vec::with_capacity(candidates.len());
+        let references = self.references_of(candidates.iter().map(|(_, id, _)| *id));
+        for (candidate, references) in candidates.into_iter().zip(references) {
+            let (key, id, freed) = candidate;
+            match references {
+                Some(0) => unreferred.push(candidate),
+                Some(count) => {
+                    if count < 0 {
+                        tracing::error!(chunk = %id, count, "a chunk has fewer than no references");
+                    }
+                    operations.push((key.clone().into(), Operation::Delete));
+                    estimate += freed;
+                }
+                // Left for later: its metadata cannot be read now.
+                None => state.left_behind = true,
+            }
+        }
+        let mut dying = HashSet::with_capacity(unreferred.len());
+        {
+            let mut books = self.keeper.lock();
+            let ids = unreferred.iter().map(|(_, id, _)| *id);
+            dying.extend(ids.filter(|id| books.mark_dying(*id)));
+        }
+        // A batch that came between the two looks may have brought one back to life; a later one cannot.
+        let unchanged = self.commit.lock().sequence == newest;
+        let mut ids: Vec<ChunkId> = dying.iter().copied().collect();
+        ids.sort_unstable();
+        let references = match unchanged {
+            true => vec![Some(0); ids.len()],
+            false => self.references_of(ids.iter().copied()),
+        };
+        let mut unknown = HashSet::new();
+        let mut gone: Vec<(ChunkId, ChunkRecord)> = Vec::with_capacity(ids.len());
+        for ((id, record), references) in ids.iter().zip(self.records_of(&ids)).zip(references) {
+            match (references, record) {
+                (Some(0), Ok(Some(record))) => gone.push((*id, record)),
+                (Some(_), Ok(_)) => {}
+                (_, record) => {
+                    if let Err(error) = record {
+                        tracing::error!(chunk = %id, %error, "a chunk could not be looked at for reclaiming");
+                    }
+                    unknown.insert(*id);
+                }
+            }
+        }
+        for (id, record) in &gone {
+            operations.push((chunk_key(TABLE_CHUNKS, *id).into(), Operation::Delete));
+            let hint = dedup_key(&record.hash, self.options.hint_bytes);
+            if !self.was_superseded(&hint, *id) {
+                operations.push((hint, Operation::Delete));
+            }
+            let stored = i64::from(record.stored());
+            for location in &record.locations {
+                *dead.entry(location.segment).or_default() -= stored;
+            }
+            change.chunks -= 1;
+            change.unique -= i64::from(record.length);
+            change.unique_blocks -= record.blocks();
+            change.stored -= stored;
+        }
+        for (segment, bytes) in &dead {
+            add_live(&mut operations, *segment, *bytes);
+        }
+        for (key, id, freed) in unreferred {
+            if !dying.contains(&id) || unknown.contains(&id) {
+                state.left_behind = true;
+                continue;
+            }
+            operations.push((key.clone().into(), Operation::Delete));
+            estimate += freed;
+        }
+        let worked = !operations.is_empty();
+        let result = if worked {
+            self.commit_internal(operations, change).map(|_| ())
+        } else {
+            Ok(())
+        };
+        let mut books = self.keeper.lock();
+        if result.is_ok() {
+            for (segment, bytes) in dead {
+                books.add_live(segment, bytes);
+            }
+            self.pending_free.fetch_sub(estimate, Ordering::Relaxed);
+        } else {
+            state.left_behind = true;
+        }
+        for id in dying {
+            books.unmark_dying(id);
+        }
+        drop(books);
+        result.map(|()| worked)
+    }
+
+    /// The next entries of the list; from its start again if some were left behind. None: nothing is left.
+    fn next_candidates(&self, state: &mut Reclaim) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        let end = [TABLE_CANDIDATES + 1];
+        if !state.next.is_empty() {
+            let records = self
+                .tree
+                .scan(&state.next, &end, CANDIDATES)
+                .map_err(meta_error)?;
+            if !records.is_empty() || !state.left_behind {
+                return Ok(records);
+            }
+        }
+        state.left_behind = false;
+        self.tree
+            .scan(&[TABLE_CANDIDATES], &end, CANDIDATES)
+            .map_err(meta_error)
+    }
+
+    /// References of chunks; `None` of those whose count cannot be read.
+    pub(crate) fn references_of(&self, ids: impl Iterator<Item = ChunkId> + Clone) -> Vec<Option<i64>> {
+        let keys: Vec<_> = ids.clone().map(|id| chunk_key(TABLE_REFERENCES, id)).collect();
+        if let Ok(counts) = self.tree.get_counts(&keys) {
+            return counts.into_iter().map(Some).collect();
+        }
+        let one_by_one = ids.map(|id| {
+            self.references(id)
+                .inspect_err(|error| {
+                    tracing::error!(chunk = %id, %error, "the references of a chunk cannot be read");
+                })
+                .ok()
+        });
+        one_by_one.collect()
+    }
+
+    /// Whether a hint leads to another chunk than `id` since lately: one that was written while this one could not be used.
+    /// Only memory is asked. A look into the tables would cost more than all else that frees a chunk; and a hint that goes
+    /// with another chunk than its own costs room at most, as one that was never written.
+    fn was_superseded(&self, hint: &Key, id: ChunkId) -> bool {
+        let recent = self.tree.recent(hint);
+        recent.is_some_and(|recent| recent.is_some_and(|to| to[..] != id.0.to_le_bytes()))
+    }
+}
+
+fn candidate<'a>((key, value): &'a (Bytes, Bytes)) -> Option<Candidate<'a>> {
+    let id = candidate_of_key(key)?;
+    Some((key, id, estimate_of(value)))
+}

@@ -1,0 +1,164 @@
+//! Release: segments that nothing lives in any more go back to the pool, and their devices are told.
+//!
+//! Invariants: a segment goes back only when the batch that gave it up is durable in every copy of the log; a device is only ever
+//! told to forget a segment that nobody can write to meanwhile. Both hold up whoever reads there, a discard of a segment for ten times as long
+//! as a read takes: beside readers the flush that segments wait for comes with somebody else's or once in a while, and what is
+//! discarded are single segments that are still free then.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use terrace_meta::Operation;
+use terrace_pool::SegmentId;
+use terrace_store::StoreError;
+
+use super::scheduler::Maintenance;
+use crate::{
+    catalog::Operations,
+    encoding::{Counters, TABLE_SEGMENTS, segment_key},
+    store::ChunkStore,
+};
+
+/// Beside readers, the time between two flushes for the sake of release, and between two discards.
+const BESIDE_READERS: Duration = Duration::from_secs(2);
+/// The same of flushes where a tier will soon need the room.
+const BESIDE_READERS_SHORT: Duration = Duration::from_millis(500);
+
+/// What a step carries on from the one before.
+#[derive(Default)]
+pub(crate) struct Released {
+    /// Went back without a word to their device.
+    not_discarded: BTreeSet<SegmentId>,
+    flushed: Option<Instant>,
+    discarded: Option<Instant>,
+}
+
+/// Whether it is that long ago; then it is now.
+fn is_due(last: &mut Option<Instant>, after: Duration) -> bool {
+    let due = last.is_none_or(|last| last.elapsed() >= after);
+    if due {
+        *last = Some(Instant::now());
+    }
+    due
+}
+
+impl ChunkStore {
+    /// Commits that empty segments are given up.
+    pub(crate) fn give_up_empty(&self) -> Result<bool, StoreError> {
+        let mut commit = self.commit.lock();
+        let mut operations: Operations = Vec::new();
+        let sequence = commit.sequence + 1;
+        {
+            let mut books = self.keeper.lock();
+            let empty = std::mem::take(&mut books.empty);
+            for segment in empty {
+                if let Some(state) = books.segments.get_mut(&segment) {
+                    state.freeing = true;
+                }
+                operations.push((segment_key(TABLE_SEGMENTS, segment).into(), Operation::Delete));
+                books.freeing.push((sequence, segment));
+            }
+        }
+        if operations.is_empty() {
+            return Ok(false);
+        }
+        self.apply_locked(&mut commit, operations, Counters::default())?;
+        Ok(true)
+    }
+
+    /// Gives segments back whose giving up is durable.
+    pub(crate) fn release_durable(&self, state: &mut Maintenance) {
+        // Without the device that has the newest of the log an opening goes on from an older state, which needs them.
+        let durable = self.durable_everywhere();
+        let mut released = Vec::new();
+        {
+            let mut books = self.keeper.lock();
+            let (now, later) = std::mem::take(&mut books.freeing)
+                .into_iter()
+                .partition(|(at, _)| *at <= durable);
+            books.freeing = later;
+            let now: Vec<(u64, SegmentId)> = now;
+            for (_, segment) in now {
+                books.forget_segment(segment);
+                released.push(segment);
+            }
+        }
+        if released.is_empty() {
+            return;
+        }
+        state.without_room.clear();
+        let later = self.is_beside_readers();
+        for segment in released {
+            match later {
+                true => _ = state.released.not_discarded.insert(segment),
+                // Before the segment is free: whoever it is handed to next writes at once, and a discard that comes after would
+                // take that away.
+                false => self.discard(segment),
+            }
+            self.release_segment(segment);
+        }
+    }
+
+    /// Only a hint to the device; whether it takes it does not matter.
+    fn discard(&self, segment: SegmentId) {
+        if let Err(error) = self.pool.discard(segment) {
+            tracing::debug!(%segment, %error, "discard");
+        }
+    }
+
+    /// Discards one of the segments that went back without that and are free now; `false` if there is none, or readers come first.
+    pub(crate) fn discard_released(&self, state: &mut Maintenance) -> bool {
+        let waiting = &mut state.released;
+        if waiting.not_discarded.is_empty()
+            || self.is_beside_readers() && !is_due(&mut waiting.discarded, BESIDE_READERS)
+        {
+            return false;
+        }
+        while let Some(segment) = waiting.not_discarded.pop_first() {
+            // Whoever has taken it meanwhile writes it anew, and gives it back again.
+            if self.pool.claim(segment).is_ok() {
+                self.discard(segment);
+                if let Err(error) = self.pool.release(segment) {
+                    tracing::error!(%segment, %error, "a segment could not be released");
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Flushes so that given-up segments can be released.
+    pub(crate) fn wait_for_release(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        let any = self.flush_given_up()?;
+        if any {
+            self.release_durable(state);
+        }
+        Ok(any)
+    }
+
+    /// The same where nobody waits for the room.
+    pub(crate) fn release_at_leisure(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        let any = !self.keeper.lock().freeing.is_empty();
+        let after = match self.has_room_to_wait() {
+            true => BESIDE_READERS,
+            false => BESIDE_READERS_SHORT,
+        };
+        if !any || self.is_beside_readers() && !is_due(&mut state.released.flushed, after) {
+            return Ok(false);
+        }
+        self.wait_for_release(state)
+    }
+
+    /// Makes durable in every copy of the log that segments were given up; whether there were any.
+    pub(crate) fn flush_given_up(&self) -> Result<bool, StoreError> {
+        let last = self.keeper.lock().freeing.iter().map(|(at, _)| *at).max();
+        let Some(last) = last else { return Ok(false) };
+        if self.durable_everywhere() < last {
+            self.flush_until(last)?;
+            self.log.catch_up();
+        }
+        Ok(true)
+    }
+}

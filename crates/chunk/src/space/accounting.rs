@@ -1,0 +1,386 @@
+//! Space: what there is, what is used, what writers can still get.
+//!
+//! Invariant: everything is counted from memory; a reservation that was given is backed by free segments beyond the
+//! reserve, with an allowance for headers, padding and metadata.
+
+use std::{collections::BTreeMap, sync::atomic::Ordering};
+
+use terrace_pool::{Freed, Presence, SegmentRange};
+use terrace_store::{CHUNK_BYTES_MAX, DeviceUsage, Reservation, Space, StoreError, StoreMemory, TierUsage};
+
+use crate::{
+    encoding::{BLOCK, HEADER_BYTES, excess_max},
+    ledger::DeviceContent,
+    store::ChunkStore,
+};
+
+/// What log and metadata take of a pool with next to nothing in it, segments.
+const METADATA_SEGMENTS: u64 = 8;
+
+/// Segments beyond the reserve, for each copy of metadata, that only those get who freed as much; and the most as a part of the reserve
+/// and of the pool, so that a small pool stays one for content.
+const KEPT_FOR_FREED: u64 = 2;
+const KEPT_RESERVE_PART: u64 = 2;
+const KEPT_POOL_PART: u64 = 16;
+
+/// What may stay unused of a segment that is written to: as much as the longest chunk of `chunk_bytes` takes at its end, where it does
+/// not fit any more, and what lets payloads lie on whole blocks.
+pub(crate) fn unused_bytes(segment_bytes: u32, chunk_bytes: u64) -> u64 {
+    chunk_bytes
+        .saturating_add(HEADER_BYTES as u64)
+        .saturating_add((excess_max(segment_bytes as usize) + BLOCK) as u64)
+}
+
+impl ChunkStore {
+    /// What `bytes` of content may take on the devices at worst in the long run: headers, records, padding.
+    fn allowance(bytes: u64) -> u64 {
+        bytes.saturating_add(bytes / 8)
+    }
+
+    /// Most copies that any tier keeps.
+    pub(crate) fn copies_at_most(&self) -> u64 {
+        let copies = self
+            .pool
+            .tiers()
+            .iter()
+            .map(|tier| u64::from(tier.settings.copies.max(1)))
+            .max();
+        copies.unwrap_or(1)
+    }
+
+    /// Room for content beyond the reserve, less what is set aside, bytes.
+    pub(crate) fn available(&self) -> u64 {
+        self.content_room()
+            .saturating_sub(self.reserved.load(Ordering::Acquire))
+    }
+
+    /// The same, whatever is set aside.
+    fn content_room(&self) -> u64 {
+        self.room_for_content() / 9 * 8
+    }
+
+    /// Room for content beyond the reserve, each tier with the copies that it keeps, bytes. The last segments are for those who freed
+    /// something since the pool was found full: tables and the log move within the reserve, and a small deletion fills no segment.
+    fn room_for_content(&self) -> u64 {
+        let (reserve, segment) = (self.reserve_segments(), u64::from(self.pool.segment_bytes()));
+        let kept = self.kept_beside(reserve);
+        let freed = self.freed_lately.load(Ordering::Relaxed);
+        match (kept, freed) {
+            (0, _) => self.room_beyond(reserve),
+            (_, 0) => self.room_beyond(reserve + kept),
+            _ => {
+                let of_freed = Self::allowance(freed)
+                    .min(kept * segment)
+                    .min(self.room_beyond(reserve));
+                self.room_beyond(reserve + kept).max(of_freed)
+            }
+        }
+    }
+
+    /// Segments beyond a reserve that only those get who freed as much. Tables and the log lie on two devices where there are two.
+    fn kept_beside(&self, reserve: u64) -> u64 {
+        let copies = self.pool.device_count().clamp(1, 2) as u64;
+        (KEPT_FOR_FREED * copies)
+            .min(reserve / KEPT_RESERVE_PART)
+            .min(self.pool.total_segments() / KEPT_POOL_PART)
+    }
+
+    /// So many bytes of content are free, or will be once they are reclaimed.
+    pub(crate) fn note_freed(&self, bytes: i64) {
+        let most = self.kept_beside(self.reserve_segments()) * u64::from(self.pool.segment_bytes());
+        let add = |freed: u64| Some(freed.saturating_add_signed(bytes.max(0)).min(most));
+        let _ = self
+            .freed_lately
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    /// So many bytes of content were written: they have taken the place of freed ones.
+    pub(crate) fn note_written(&self, bytes: u64) {
+        if self.freed_lately.load(Ordering::Relaxed) > 0 {
+            let take = |freed: u64| Some(freed.saturating_sub(bytes));
+            let _ = self
+                .freed_lately
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        }
+    }
+
+    /// Room beyond so many segments, of each copy, bytes. Where these are not free, what is missing of them goes before what
+    /// open segments have room for: who fills these takes what compaction would have to write to.
+    fn room_beyond(&self, leave_free: u64) -> u64 {
+        let segment = u64::from(self.pool.segment_bytes());
+        let room = self.pool.content_room();
+        let open = self.open_room();
+        (room.beyond(leave_free) * segment + open).saturating_sub(room.missing(leave_free) * segment)
+    }
+
+    /// Room for content beyond the reserve if the tier of this name kept so many copies, bytes of each. What open segments there
+    /// have room for is none: they may have fewer.
+    pub fn room_with_copies(&self, tier: &str, copies: u8) -> u64 {
+        let segment = u64::from(self.pool.segment_bytes());
+        let tiers = self.pool.tiers();
+        let is_there = |device: u16| {
+            let number = self.pool.tier_of(device).map(usize::from);
+            number
+                .and_then(|number| tiers.get(number))
+                .is_some_and(|found| found.settings.name == tier)
+        };
+        let open = self.open_segments.all();
+        let elsewhere = open
+            .iter()
+            .filter(|open| !open.copies.iter().any(|copy| is_there(copy.device)));
+        let open_room: u64 = elsewhere.map(|open| open.room() as u64).sum();
+        let (room, reserve) = (self.pool.content_room_with(tier, copies), self.reserve_segments());
+        (room.beyond(reserve) * segment + open_room).saturating_sub(room.missing(reserve) * segment)
+    }
+
+    /// As [`available`](Self::available), if a device ended before these segments; negative room is none. And whether the
+    /// pool could still be used then, were it empty: beside reserve, log and metadata an eighth is for content.
+    pub fn available_without(&self, range: SegmentRange) -> (u64, bool) {
+        let segment = u64::from(self.pool.segment_bytes());
+        let (free, all) = self.pool.for_content_without(range);
+        let open = self.open_segments.all();
+        let outside = open
+            .iter()
+            .filter(|open| !open.copies.iter().any(|copy| range.contains(*copy)));
+        let open_room: u64 = outside.map(|open| open.room() as u64).sum();
+        let room = free.beyond(self.reserve_segments()) * segment + open_room;
+        let content = (room / 9 * 8).saturating_sub(self.reserved.load(Ordering::Acquire));
+        let left = all.beyond(self.reserve_segments() + METADATA_SEGMENTS);
+        (content, left > self.pool.total_segments() / 8)
+    }
+
+    /// Room beyond the reserve for what lies on a device that is to leave, as content, bytes of each copy; `joining_bytes`: room
+    /// on a device that takes its place. What moves is written anew with all its copies, and the other ones that it had are
+    /// brought back meanwhile.
+    pub fn room_for_leaving(&self, device: u16, joining_bytes: u64) -> u64 {
+        let segment = u64::from(self.pool.segment_bytes());
+        let devices = self.pool.devices();
+        let live = |number: u16| self.load_of(SegmentRange::whole(number)).live_bytes;
+        let leaving = devices.iter().find(|info| info.number == device);
+        let tier = leaving.map(|info| info.tier);
+        let copies = u64::from(tier.map_or(1, |tier| self.pool.copies_in(tier)));
+        let others: Vec<(u16, u64)> = devices
+            .iter()
+            .filter(|info| Some(info.tier) == tier && info.number != device)
+            .map(|info| (info.number, live(info.number)))
+            .collect();
+        let own = live(device);
+        let all: u64 = others.iter().map(|(_, live)| live).sum();
+        // The other copies of what lies there, each on one of the others.
+        let mut beside = own * copies.saturating_sub(1);
+        // A copy that is alone gives nothing back; where some are, nobody knows how many.
+        let is_alone_possible = devices.iter().filter(|info| Some(info.tier) == tier).any(|info| {
+            info.presence == Presence::Behind || info.number != device && info.presence != Presence::Whole
+        });
+        if is_alone_possible {
+            beside = 0;
+        }
+        let most = |live: u64| live.min(own).min(beside);
+        let mosts: u64 = others.iter().map(|(_, live)| most(*live)).sum();
+        let least = |live: u64| {
+            // What the others cannot have; and of two copies, what finds no second one among the others.
+            let of_these = beside.saturating_sub(mosts - most(live));
+            let of_pairs = match copies {
+                2 if beside > 0 => (own + live).saturating_sub(all - live) / 2,
+                _ => 0,
+            };
+            of_these.max(of_pairs).min(most(live))
+        };
+        let leasts: u64 = others.iter().map(|(_, live)| least(*live)).sum();
+        let anywhere = beside.saturating_sub(leasts);
+        let freed = |number: u16| {
+            let other = others.iter().find(|(other, _)| *other == number);
+            let live = other.map_or(0, |(_, live)| *live);
+            Freed {
+                least: least(live) / segment,
+                more: (most(live) - least(live)).min(anywhere).div_ceil(segment),
+            }
+        };
+        let joining = (joining_bytes > 0).then_some(joining_bytes / segment);
+        let room = self
+            .pool
+            .for_content_leaving(device, joining, freed, anywhere / segment);
+        // The reserve of the pool that is left.
+        let left = self.pool.staying_segments(Some(device)) + joining.unwrap_or(0);
+        room.beyond(Self::reserve_of(left)) * segment
+    }
+
+    /// What may be left unused of the segments that so many bytes of chunks are written to.
+    pub fn unused_ends(&self, bytes: u64) -> u64 {
+        let segment_bytes = self.pool.segment_bytes();
+        let unused = unused_bytes(segment_bytes, CHUNK_BYTES_MAX as u64);
+        let usable = u64::from(segment_bytes).saturating_sub(unused).max(1);
+        bytes.div_ceil(usable) * unused
+    }
+
+    /// What is set aside for writers, as far as there is room for it now, as [`room_for_leaving`](Self::room_for_leaving) counts
+    /// room: to be left when a device goes.
+    pub fn backed_promises(&self) -> u64 {
+        let promised = Self::allowance(self.reserved.load(Ordering::Acquire));
+        promised.min(self.room_for_content())
+    }
+
+    /// Whether copies that are lacking, of so many bytes, leave what was promised to writers its room. The reserve is theirs
+    /// where nothing is promised. A segment is left beside: what says where they are takes room as well, once it is written.
+    pub(crate) fn is_room_beside_promises(&self, bytes: u64) -> bool {
+        let promised = self.reserved.load(Ordering::Acquire);
+        let room = self
+            .room_for_content()
+            .saturating_sub(self.pool.segment_bytes().into());
+        promised == 0 || Self::allowance(promised.saturating_add(bytes)) <= room
+    }
+
+    /// What is set aside for writers, bytes of content.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.reserved.load(Ordering::Acquire)
+    }
+
+    /// Whether so many eighths of the reserve are free, also when the records in memory lie in tables, in each of their copies.
+    pub(crate) fn has_reserve(&self, eighths: u64) -> bool {
+        let copies = self.pool.device_count().clamp(1, 2) as u64;
+        let records = self.tree.usage().memory_bytes as u64 * copies;
+        let due = records / u64::from(self.pool.segment_bytes());
+        let (free, all) = self.pool.usable_segments();
+        // Where a device fails what is full is not the pool: whoever writes there learns of that.
+        let reserve = Self::reserve_of(all).min(self.reserve_segments());
+        let reserve = reserve + self.kept_beside(reserve);
+        all == 0 || free >= (reserve * eighths).div_ceil(8) + due
+    }
+
+    /// Sets `bytes` aside beside the caller's `own`, leaving so many segments free, or what writers leave.
+    pub(crate) fn set_aside(
+        &self,
+        bytes: u64,
+        own: &dyn Fn() -> u64,
+        leave_free: Option<u64>,
+    ) -> Result<Reservation, StoreError> {
+        self.check_running()?;
+        // Looked at and taken in one: of two who ask at a time neither stands in the other's way with what it does not get.
+        let try_once = || {
+            // Records of new content would only take metadata further beyond what a root can list.
+            if !self.is_listable() {
+                return false;
+            }
+            let own = own();
+            let taken = self
+                .reserved
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |reserved| {
+                    let all = reserved.checked_add(bytes)?;
+                    let beside = all.saturating_sub(own);
+                    let room = match leave_free {
+                        Some(segments) => self.room_beyond(segments),
+                        None => self.room_for_content(),
+                    };
+                    (Self::allowance(beside) <= room).then_some(all)
+                });
+            taken.is_ok()
+        };
+        if try_once() {
+            return Ok(self.given(bytes));
+        }
+        match self.make_room(try_once) {
+            Ok(true) => Ok(self.given(bytes)),
+            Err(error) if self.is_listable() => Err(error),
+            _ => Err(StoreError::NoSpace),
+        }
+    }
+
+    /// So much was set aside.
+    pub(crate) fn given(&self, bytes: u64) -> Reservation {
+        let reserved = self.reserved.clone();
+        let give_back = move |bytes| {
+            reserved.fetch_sub(bytes, Ordering::AcqRel);
+        };
+        Reservation::new(bytes, std::sync::Arc::new(give_back))
+    }
+
+    pub(crate) fn measure(&self) -> Space {
+        let segment = u64::from(self.pool.segment_bytes());
+        let counters = self.commit.lock().counters;
+        let positive = |value: i64| u64::try_from(value).unwrap_or(0);
+        let tiers_info = self.pool.tiers();
+        let mut tiers: Vec<TierUsage> = tiers_info
+            .iter()
+            .map(|tier| TierUsage {
+                name: tier.settings.name.clone(),
+                floor_bytes: tier.floor_segments * segment,
+                ..TierUsage::default()
+            })
+            .collect();
+        let (held, emptied) = {
+            let books = self.keeper.lock();
+            let held: BTreeMap<u16, DeviceContent> = books.devices().collect();
+            (held, (books.empty.len() + books.freeing.len()) as u64)
+        };
+        let (mut size_bytes, mut used_bytes) = (0, 0);
+        for device in self.pool.devices() {
+            let Some(tier) = tiers.get_mut(usize::from(device.tier)) else {
+                continue;
+            };
+            let held = held.get(&device.number).copied().unwrap_or_default();
+            let used = u64::from(device.segments.saturating_sub(device.free_segments)) * segment;
+            if device.takes_new {
+                tier.size_bytes += u64::from(device.segments) * segment;
+                tier.used_bytes += used;
+                tier.live_bytes += positive(held.live);
+                tier.metadata_bytes += used.saturating_sub(held.segments * segment);
+            }
+            size_bytes += u64::from(device.segments) * segment;
+            used_bytes += used;
+            tier.devices.push(DeviceUsage {
+                number: device.number,
+                path: device.path,
+                state: device.state.as_str().into(),
+                size_bytes: device.size_bytes,
+                used_bytes: used,
+                live_bytes: positive(held.live),
+                read_errors: device.counters.read_errors,
+                write_errors: device.counters.write_errors,
+                checksum_errors: device.counters.checksum_errors,
+                reads: device.counters.reads,
+                writes: device.counters.writes,
+                read_bytes: device.counters.read_bytes,
+                written_bytes: device.counters.write_bytes,
+                draining: device.draining,
+            });
+        }
+        let metadata_bytes = self.meta.live_bytes() + self.log.bytes();
+        Space {
+            size_bytes,
+            used_bytes,
+            logical_bytes: Space::logical(
+                positive(counters.unique),
+                positive(counters.blocks),
+                positive(counters.unique_blocks),
+            ),
+            unique_bytes: positive(counters.unique),
+            stored_bytes: positive(counters.stored) + metadata_bytes,
+            chunk_stored_bytes: positive(counters.stored),
+            metadata_bytes,
+            pending_free_bytes: positive(self.pending_free.load(Ordering::Relaxed)) + emptied * segment,
+            reserve_bytes: self.reserve_segments() * segment,
+            segment_bytes: segment,
+            room_bytes: self.content_room(),
+            set_aside_bytes: self.reserved.load(Ordering::Acquire),
+            available_bytes: self.available(),
+            chunks: positive(counters.chunks),
+            tiers,
+            memory: self.memory(),
+        }
+    }
+
+    /// What the store takes in RAM.
+    pub fn memory(&self) -> StoreMemory {
+        let usage = self.tree.usage();
+        StoreMemory {
+            record_bytes: usage.memory_bytes as u64,
+            table_bytes: usage.cache_bytes as u64,
+            append_bytes: self.open_segments.memory_bytes() as u64,
+        }
+    }
+
+    /// What is known of segments, and of chunks that are on their way or held, bytes.
+    pub fn ledger_bytes(&self) -> u64 {
+        self.keeper.lock().memory_bytes()
+    }
+}

@@ -1,0 +1,3 @@
+//! Writing: content becomes chunks; what is stored already is referred to.
+
+mod writer;
