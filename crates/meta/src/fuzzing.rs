@@ -8,9 +8,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::block::{BlockCursor, find};
 use crate::table::Head;
-use crate::{Extent, ExtentStorage, MemoryExtents, Options, PREFACE_BYTES, Preface, Salvage, Tree, manifest};
+use crate::table::{BlockCursor, find};
+use crate::{
+    Extent, ExtentStorage, MemoryExtents, Options, PREFACE_BYTES, Preface, Salvage, Tree, runs::manifest,
+};
 
 /// Where the head of a table lies, as [`head`] reads it.
 pub const HEAD_OFFSET: u32 = 4096;

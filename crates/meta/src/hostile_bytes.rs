@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_fuzz::fuzz;
 
-use crate::block::BlockBuilder;
-use crate::operation::OperationRef;
-use crate::table_writer::TableWriter;
+use crate::entries::OperationRef;
+use crate::table::BlockBuilder;
+use crate::table::TableWriter;
 use crate::{MemoryExtents, Operation, Options, PREFACE_BYTES, Progress, Tree, fuzzing};
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");

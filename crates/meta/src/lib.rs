@@ -8,32 +8,14 @@
 //! names it, never a wrong value; tables of replaced runs stay readable until no reader uses them and a newer
 //! manifest is durable. The idea is O'Neil's log-structured merge tree (1996), merged in slices as size-tiered runs.
 
-mod block;
-mod cache;
+mod entries;
 mod error;
-mod filter;
-mod key;
-mod manifest;
-mod many;
-mod memory_extents;
-mod memtable;
-mod merge;
-mod operation;
 mod options;
-mod preface;
-mod rewrite;
-mod run;
-mod salvage;
-mod step;
+mod runs;
 mod storage;
-mod stretch;
 mod table;
-mod table_writer;
 mod tree;
-mod unreadable;
-mod value;
-mod verify;
-mod version;
+mod upkeep;
 
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -41,15 +23,15 @@ pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 
+pub use entries::Key;
+pub use entries::Value;
+pub use entries::{Operation, decode_count, encode_count};
 pub use error::MetaError;
-pub use key::Key;
-pub use memory_extents::{ExtentCounters, MemoryExtents};
-pub use operation::{Operation, decode_count, encode_count};
 pub use options::{Options, Progress, Usage};
-pub use preface::{PREFACE_BYTES, Preface};
-pub use salvage::{LoggedChange, Salvage};
 pub use storage::{Extent, ExtentError, ExtentRead, ExtentStorage};
+pub use storage::{ExtentCounters, MemoryExtents};
+pub use table::UnreadableExtent;
+pub use table::{PREFACE_BYTES, Preface};
 pub use tree::{KEY_BYTES_MAX, Tree, VALUE_BYTES_MAX};
-pub use unreadable::UnreadableExtent;
-pub use value::Value;
-pub use verify::{VerifyCursor, VerifyReport};
+pub use upkeep::{LoggedChange, Salvage};
+pub use upkeep::{VerifyCursor, VerifyReport};

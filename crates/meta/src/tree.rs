@@ -1,4 +1,4 @@
-//! `Tree`: what is applied, read and listed. (The background work is in `step.rs`.)
+//! `Tree`: what is applied, read and listed. (The background work is in `upkeep`.)
 //!
 //! Invariants: batches enter one at a time, in order of their sequences; a reader takes one [`State`] and sees what it
 //! held, whatever happens meanwhile; no lock that readers take is held across a read or write of the storage.
@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 
-use crate::cache::BlockCache;
-use crate::filter::filter_hash;
-use crate::manifest::{self, Manifest, Piece};
-use crate::memtable::Memtable;
-use crate::merge::{Folded, MemoryCursor, MergeCursor, Source};
-use crate::run::{Access, RunCursor};
-use crate::step::Worker;
+use crate::entries::Memtable;
+use crate::runs::{Access, RunCursor};
+use crate::runs::{Folded, MemoryCursor, MergeCursor, Source};
+use crate::runs::{Layer, Version};
+use crate::runs::{Manifest, Piece, manifest};
+use crate::table::BlockCache;
+use crate::table::Unreadable;
+use crate::table::filter_hash;
 use crate::table::{Released, TableReader};
-use crate::unreadable::Unreadable;
-use crate::version::{Layer, Version};
+use crate::upkeep::Worker;
 use crate::{Extent, ExtentStorage, Key, MetaError, Operation, Options, Usage, Value, decode_count};
 
 /// Longest key, bytes.
@@ -338,7 +338,7 @@ impl Tree {
                 sources.push(Source::Memory(cursor));
             }
         }
-        let mut add = |run: &crate::run::Run, from: &[u8], exclusive: bool| -> Result<(), MetaError> {
+        let mut add = |run: &crate::runs::Run, from: &[u8], exclusive: bool| -> Result<(), MetaError> {
             let cursor = RunCursor::new(&self.reader, run.clone(), Access::Scan, from, exclusive, to)?;
             if cursor.key().is_some() {
                 sources.push(Source::Run(Box::new(cursor)));

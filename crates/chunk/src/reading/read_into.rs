@@ -1,6 +1,6 @@
 //! Chunks that are read into the memory of whoever asks for them: large reads, which use up at once what they fetch.
 //!
-//! Invariants: as in `read.rs`: nothing counts as filled that was not compared with a sum in the chunk's record. Only first
+//! Invariants: as in `reader.rs`: nothing counts as filled that was not compared with a sum in the chunk's record. Only first
 //! copies are tried, once: whoever finds something not filled reads it by itself, and there other copies, chunks that moved and
 //! damage are seen to. Of a chunk in blocks nothing is compared or copied but the blocks that are wanted, however many pieces
 //! of it those are; a compressed one is unpacked once for all of them.

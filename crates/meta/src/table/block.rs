@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 
-use crate::operation::OperationRef;
+use crate::entries::OperationRef;
 use crate::{KEY_BYTES_MAX, decode_count};
 
 const RESTART_INTERVAL: usize = 16;

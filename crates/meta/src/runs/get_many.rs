@@ -6,11 +6,11 @@
 
 use bytes::Bytes;
 
-use crate::run::Run;
-use crate::stretch::Stretch;
+use super::batch_lookup::Stretch;
+use super::run::Run;
+use super::version::{Layer, Version};
 use crate::table::TableReader;
 use crate::tree::{State, Tree};
-use crate::version::{Layer, Version};
 use crate::{MetaError, Operation, Value, decode_count};
 
 /// One key on its way through the layers.
@@ -113,7 +113,7 @@ fn look_in_memory(state: &State, wanted: &mut Wanted<'_>) -> bool {
 fn recent_of(state: &State, key: &[u8]) -> Option<Option<Bytes>> {
     let mut wanted = Wanted {
         key,
-        hash: crate::filter::filter_hash(key),
+        hash: crate::table::filter_hash(key),
         place: 0,
         found: None,
         is_settled: false,
@@ -130,7 +130,7 @@ impl Tree {
             .enumerate()
             .map(|(place, key)| Wanted {
                 key: key.as_ref(),
-                hash: crate::filter::filter_hash(key.as_ref()),
+                hash: crate::table::filter_hash(key.as_ref()),
                 place,
                 found: None,
                 is_settled: false,

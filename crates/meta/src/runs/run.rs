@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::block::{BlockCursor, Malformed};
-use crate::operation::OperationRef;
+use crate::entries::OperationRef;
+use crate::table::{BlockCursor, Malformed};
 use crate::table::{Head, Table, TableReader, malformed};
 use crate::{MetaError, Operation};
 

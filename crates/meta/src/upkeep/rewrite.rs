@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::run::Run;
+use crate::runs::Run;
+use crate::runs::{Layer, Version};
 use crate::table::{Table, TableFacts};
 use crate::tree::Tree;
-use crate::version::{Layer, Version};
 use crate::{Extent, MetaError, PREFACE_BYTES};
 
 /// Bytes read at once.

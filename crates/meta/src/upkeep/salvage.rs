@@ -14,11 +14,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::block::BlockCursor;
-use crate::cache::BlockCache;
-use crate::operation::OperationRef;
+use crate::entries::OperationRef;
+use crate::table::BlockCache;
+use crate::table::BlockCursor;
+use crate::table::Unreadable;
 use crate::table::{Head, Released, Table, TableFacts, TableReader};
-use crate::unreadable::Unreadable;
 use crate::{Extent, ExtentStorage, KEY_BYTES_MAX, Preface};
 
 /// Most ranges of lost keys that are kept apart; beyond, the last one is widened.

@@ -16,15 +16,15 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use crate::key::Key;
-use crate::memtable::Memtable;
-use crate::merge::{Folded, MergeCursor, Source};
-use crate::operation::OperationRef;
-use crate::run::{Access, Run, RunCursor};
+use crate::entries::Key;
+use crate::entries::Memtable;
+use crate::entries::OperationRef;
+use crate::runs::{Access, Run, RunCursor};
+use crate::runs::{Folded, MergeCursor, Source};
+use crate::runs::{Layer, Merge, Version};
 use crate::table::Table;
-use crate::table_writer::TableWriter;
+use crate::table::TableWriter;
 use crate::tree::{State, Tree};
-use crate::version::{Layer, Merge, Version};
 use crate::{Extent, MetaError, Operation, Progress, Value};
 
 /// The least that a step works on, bytes.

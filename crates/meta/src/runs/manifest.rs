@@ -12,9 +12,9 @@ use bytes::Bytes;
 use terrace_codec::{DecodeError, Reader, Writer};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::run::Run;
+use super::run::Run;
+use super::version::{Layer, Merge, Version};
 use crate::table::{Released, Table, TableFacts, read_key, write_key};
-use crate::version::{Layer, Merge, Version};
 use crate::{Extent, KEY_BYTES_MAX, MetaError, PREFACE_BYTES};
 
 const MAGIC: u32 = 0x3246_4d54; // "TMF2"

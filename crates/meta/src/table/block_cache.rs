@@ -11,7 +11,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 use terrace_codec::NumberHasher;
 
-use crate::table::Head;
+use super::reader::Head;
 
 /// What an item takes besides its content, bytes.
 const ITEM_BYTES: usize = 96;

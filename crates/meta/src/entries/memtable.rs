@@ -9,9 +9,9 @@ use std::ops::Bound;
 
 use parking_lot::{Mutex, RwLock};
 
+use super::key::Key;
 use crate::Operation;
-use crate::filter::{GrowingFilter, filter_hash};
-use crate::key::Key;
+use crate::table::{GrowingFilter, filter_hash};
 
 /// Operations put in under one hold of the lock.
 const OPERATIONS_PER_HOLD: usize = 512;

@@ -4,10 +4,10 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::block::BlockBuilder;
-use crate::filter::{filter_bytes, filter_hash};
-use crate::operation::OperationRef;
-use crate::table::{TableFacts, encode_head};
+use super::block::BlockBuilder;
+use super::filter::{filter_bytes, filter_hash};
+use super::reader::{TableFacts, encode_head};
+use crate::entries::OperationRef;
 use crate::{Extent, PREFACE_BYTES};
 
 /// Builds the content of one table.

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::many::Wanted;
-use crate::run::Run;
+use super::get_many::Wanted;
+use super::run::Run;
 use crate::table::{Head, Table, TableReader, find_in};
 use crate::{ExtentRead, MetaError};
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::run::Run;
+use super::run::Run;
 use crate::table::{Table, TableReader};
 use crate::{MetaError, Operation};
 

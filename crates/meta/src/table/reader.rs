@@ -15,11 +15,11 @@ use parking_lot::Mutex;
 use terrace_codec::{DecodeError, Reader, Writer};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::block::{BlockCursor, Malformed, find, shared_bytes};
-use crate::cache::{BlockCache, HEAD_PLACE, Item};
-use crate::filter::Filter;
-use crate::operation::OperationRef;
-use crate::unreadable::Unreadable;
+use super::block::{BlockCursor, Malformed, find, shared_bytes};
+use super::block_cache::{BlockCache, HEAD_PLACE, Item};
+use super::filter::Filter;
+use super::unreadable::Unreadable;
+use crate::entries::OperationRef;
 use crate::{
     Extent, ExtentError, ExtentRead, ExtentStorage, KEY_BYTES_MAX, MetaError, Operation, PREFACE_BYTES,
     Preface, Value,
@@ -581,7 +581,10 @@ fn verify_content(table: &Table, content: &Bytes, identity: [u8; 16]) -> Result<
             if first && index > 0 && cursor.key() <= head.last_key(index - 1) {
                 return Err(malformed(table, place.offset, "blocks overlap"));
             }
-            if !head.filter.may_contain(crate::filter::filter_hash(cursor.key())) {
+            if !head
+                .filter
+                .may_contain(crate::table::filter::filter_hash(cursor.key()))
+            {
                 return Err(malformed(table, place.offset, "the filter does not know a key"));
             }
             first = false;

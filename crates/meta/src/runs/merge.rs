@@ -6,10 +6,10 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::key::Key;
-use crate::memtable::Memtable;
-use crate::operation::OperationRef;
-use crate::run::RunCursor;
+use super::run::RunCursor;
+use crate::entries::Key;
+use crate::entries::Memtable;
+use crate::entries::OperationRef;
 use crate::{MetaError, Operation, Value};
 
 /// Entries taken from a memtable under one hold of its lock, at first and at most.

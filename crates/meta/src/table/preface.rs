@@ -11,7 +11,7 @@
 use terrace_codec::{DecodeError, Reader, Writer};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::manifest::TABLE_BYTES_MAX;
+use crate::runs::TABLE_BYTES_MAX;
 
 /// Bytes of a preface.
 pub const PREFACE_BYTES: usize = 76;
