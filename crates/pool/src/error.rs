@@ -3,8 +3,8 @@
 use terrace_device::DeviceError;
 
 use crate::SegmentId;
-use crate::label::LabelError;
-use crate::root;
+use crate::ondisk::LabelError;
+use crate::ondisk::root;
 
 /// An operation on a pool that failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

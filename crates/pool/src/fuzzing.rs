@@ -3,8 +3,8 @@
 //!
 //! Invariant: a function panics only where something is wrong with the parser.
 
-use crate::label::Label;
-use crate::root::{decode_root, encode_root};
+use crate::ondisk::Label;
+use crate::ondisk::{decode_root, encode_root};
 
 const SUM_BYTES: usize = 32;
 /// The pool that all roots are of.

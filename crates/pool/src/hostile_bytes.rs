@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use terrace_fuzz::fuzz;
 
-use crate::label::{Label, Member};
-use crate::root::encode_root;
+use crate::ondisk::encode_root;
+use crate::ondisk::{Label, Member};
 use crate::{PoolState, TierSettings, fuzzing};
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");

@@ -4,32 +4,14 @@
 //! another valid copy at every moment; a pool opens only from devices whose labels agree (same pool, same
 //! generation, no number twice); a segment is handed out at most once until it is released.
 
-mod allocator;
-mod change;
 mod content;
-mod content_room;
-mod copies;
-mod counters;
-mod disown;
+mod devices;
 mod error;
-mod flusher;
-mod fronts;
-mod label;
 mod labels;
-mod landing;
-mod layout;
-mod member;
-mod open;
-mod patient_read;
+mod lifecycle;
+mod ondisk;
 mod pool;
-mod presence;
-mod relabel;
-mod root;
-mod roots;
-mod scan;
-mod segment;
-mod tier;
-mod watch;
+mod space;
 
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -37,25 +19,25 @@ pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 
-pub use allocator::{Request, TierChoice};
-pub use change::DeviceAdd;
 pub use content::Content;
-pub use content_room::{ContentRoom, Freed};
-pub use counters::{CounterValues, DeviceState};
-pub use disown::mark_destroyed;
+pub use devices::DeviceInfo;
+pub use devices::{CounterValues, DeviceState};
 pub use error::PoolError;
-pub use fronts::FrontDamage;
-pub use label::{Label, LabelError, Member, PROPERTIES_BYTES_MAX, PoolState};
-pub use landing::{Landing, landing_tier};
-pub use layout::{DEFAULT_SEGMENT_BYTES, DEVICE_BYTES_MIN, LABEL_BYTES, SEGMENT_AREA_OFFSET};
-pub use member::DeviceInfo;
-pub use open::{CreateOptions, OpenOptions, check_device_size};
+pub use labels::FrontDamage;
+pub use labels::Presence;
+pub use labels::mark_destroyed;
+pub use lifecycle::DeviceAdd;
+pub use lifecycle::{CreateOptions, OpenOptions, check_device_size};
+pub use lifecycle::{FoundDevice, FoundPool, is_pool_member, scan};
+pub use ondisk::ROOT_BYTES_MAX;
+pub use ondisk::{COPIES_MAX, HIGH_WATER_DEFAULT, LOW_WATER_DEFAULT, TierSettings};
+pub use ondisk::{DEFAULT_SEGMENT_BYTES, DEVICE_BYTES_MIN, LABEL_BYTES, SEGMENT_AREA_OFFSET};
+pub use ondisk::{Label, LabelError, Member, PROPERTIES_BYTES_MAX, PoolState};
+pub use ondisk::{SegmentId, SegmentKind, SegmentRange, SegmentRead, SegmentWrite};
 pub use pool::{Parallelism, Pool, TierInfo};
-pub use presence::Presence;
-pub use root::ROOT_BYTES_MAX;
-pub use scan::{FoundDevice, FoundPool, is_pool_member, scan};
-pub use segment::{SegmentId, SegmentKind, SegmentRange, SegmentRead, SegmentWrite};
-pub use tier::{COPIES_MAX, HIGH_WATER_DEFAULT, LOW_WATER_DEFAULT, TierSettings};
+pub use space::{ContentRoom, Freed};
+pub use space::{Landing, landing_tier};
+pub use space::{Request, TierChoice};
 
 /// The identity of a pool: 128 random bits.
 pub type PoolId = [u8; 16];

@@ -11,11 +11,11 @@ use std::time::Instant;
 use parking_lot::{Mutex, RwLock};
 use terrace_device::DEVICE_BLOCK_BYTES;
 
-use crate::allocator::Allocator;
-use crate::counters::count;
-use crate::label::Label;
-use crate::member::OpenDevice;
-use crate::roots::Roots;
+use crate::devices::OpenDevice;
+use crate::devices::count;
+use crate::lifecycle::Roots;
+use crate::ondisk::Label;
+use crate::space::Allocator;
 use crate::{
     ContentRoom, CounterValues, DeviceInfo, DeviceState, Freed, PoolError, PoolId, PoolState, Presence,
     Request, SegmentId, SegmentRange, SegmentRead, SegmentWrite, TierSettings,
@@ -141,8 +141,8 @@ impl Pool {
                 size_bytes: allocator.all_counts(tier).total * u64::from(self.segment_bytes),
                 segments: counts.total,
                 free_segments: counts.free,
-                floor_segments: crate::allocator::floor_of(counts.total),
-                landing_mark: crate::allocator::landing_mark(settings.high_water),
+                floor_segments: crate::space::floor_of(counts.total),
+                landing_mark: crate::space::landing_mark(settings.high_water),
             }
         });
         tiers.collect()

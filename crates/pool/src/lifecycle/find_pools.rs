@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use terrace_device::peek_path;
 
-use crate::label::Label;
+use super::open::describe_missing;
 use crate::labels::LabelCopies;
-use crate::open::describe_missing;
-use crate::presence::{Standing, standing};
+use crate::labels::{Standing, standing};
+use crate::ondisk::Label;
 use crate::{Pool, PoolError, PoolId, PoolState};
 
 /// A device with a label.

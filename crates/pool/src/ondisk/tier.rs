@@ -5,7 +5,7 @@
 
 use terrace_codec::{DecodeError, Reader, Writer};
 
-use crate::landing::Landing;
+use crate::space::Landing;
 
 /// Longest name of a tier, bytes.
 const NAME_BYTES_MAX: usize = 64;

@@ -10,10 +10,10 @@ use std::time::Instant;
 
 use terrace_device::{Cause, Device, DeviceError, Operation, ReadRequest, WriteRequest};
 
-use crate::counters::{Counters, count, count_time};
-use crate::flusher::{Asked, Flusher};
-use crate::layout::SEGMENT_AREA_OFFSET;
-use crate::watch::{Kind, Turn, UnderWay, Watch};
+use super::counters::{Counters, count, count_time};
+use super::flusher::{Asked, Flusher};
+use super::watch::{Kind, Turn, UnderWay, Watch};
+use crate::ondisk::SEGMENT_AREA_OFFSET;
 use crate::{CounterValues, DeviceState, PoolError, Presence, SegmentId, SegmentRead, SegmentWrite};
 
 /// A device of the pool as it is now.

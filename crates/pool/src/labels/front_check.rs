@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 
-use crate::counters::count;
-use crate::label::LabelError;
-use crate::labels::LabelCopies;
-use crate::layout::ROOT_OFFSETS;
-use crate::member::OpenDevice;
-use crate::root::{Slot, read_slot};
-use crate::roots::Slots;
+use super::label_io::LabelCopies;
+use crate::devices::OpenDevice;
+use crate::devices::count;
+use crate::lifecycle::Slots;
+use crate::ondisk::LabelError;
+use crate::ondisk::ROOT_OFFSETS;
+use crate::ondisk::{Slot, read_slot};
 use crate::{Pool, PoolError, PoolId};
 
 /// How often roots are read again, since one was written meanwhile, until none is.

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use terrace_device::{AlignedBuffer, Device};
 
-use crate::label::{Label, LabelError};
-use crate::layout::{LABEL_BYTES, LABEL_OFFSETS, end_label_offset};
-use crate::member::OpenDevice;
-use crate::patient_read::read_patiently;
+use super::patient_read::read_patiently;
+use crate::devices::OpenDevice;
+use crate::ondisk::{LABEL_BYTES, LABEL_OFFSETS, end_label_offset};
+use crate::ondisk::{Label, LabelError};
 use crate::{PoolError, PoolId, Presence};
 
 /// The label copies of one device: 0, 1 and at the end.

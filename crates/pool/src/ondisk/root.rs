@@ -9,10 +9,10 @@
 use terrace_codec::{Reader, Writer};
 use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES, Device};
 
+use super::label::GENERATION_MAX;
+use super::layout::ROOT_OFFSETS;
 use crate::PoolId;
-use crate::label::GENERATION_MAX;
-use crate::layout::ROOT_OFFSETS;
-use crate::patient_read::read_patiently;
+use crate::labels::read_patiently;
 
 /// Longest payload of the root record, bytes.
 pub const ROOT_BYTES_MAX: usize = 64 * 1024;

@@ -11,7 +11,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use terrace_device::{Device, DeviceError};
 
-use crate::watch::{Kind, Watch};
+use super::watch::{Kind, Watch};
 
 #[derive(Default)]
 struct State {

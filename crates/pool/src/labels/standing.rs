@@ -5,8 +5,8 @@
 //! used apart, which no opening takes for the other; a device that came back stays marked until somebody brought what it
 //! missed back to it. See docs/decisions/0022.
 
-use crate::label::{Label, Member};
-use crate::labels::LabelCopies;
+use super::label_io::LabelCopies;
+use crate::ondisk::{Label, Member};
 
 /// What the labels say of a device, besides that it belongs to the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use crate::content_room::{ContentRoom, must_give};
-use crate::landing::landing_tier;
-use crate::member::OpenDevice;
+use super::content_room::{ContentRoom, must_give};
+use super::landing_tier::landing_tier;
+use crate::devices::OpenDevice;
 use crate::{HIGH_WATER_DEFAULT, PoolError, SegmentId, SegmentKind, TierSettings};
 
 /// From which tier a segment is wanted.

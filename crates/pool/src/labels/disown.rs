@@ -5,9 +5,9 @@
 
 use terrace_device::Device;
 
-use crate::label::{Label, LabelError};
-use crate::labels::LabelCopies;
-use crate::layout::{LABEL_OFFSETS, end_label_offset};
+use super::label_io::LabelCopies;
+use crate::ondisk::{LABEL_OFFSETS, end_label_offset};
+use crate::ondisk::{Label, LabelError};
 use crate::{PoolError, PoolState, format_id};
 
 /// Marks the pool of this identity (as of [`format_id`]) destroyed on a device; false if that has no label of it.
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use terrace_device::SeededRandomness;
 
-    use crate::labels::LabelCopies;
+    use crate::labels::label_io::LabelCopies;
     use crate::{LABEL_BYTES, scan};
 
     #[test]

@@ -8,10 +8,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::label::{Label, Member};
-use crate::labels::write_labels;
-use crate::member::OpenDevice;
-use crate::open::note_paths;
+use super::label_io::write_labels;
+use crate::devices::OpenDevice;
+use crate::lifecycle::note_paths;
+use crate::ondisk::{Label, Member};
 use crate::{Pool, PoolError, Presence};
 
 impl Pool {

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES};
 
-use crate::layout::ROOT_OFFSETS;
-use crate::member::OpenDevice;
-use crate::root::{NewerRoot, ROOT_BYTES_MAX, encode_root, read_root_slots};
+use crate::devices::OpenDevice;
+use crate::ondisk::ROOT_OFFSETS;
+use crate::ondisk::{NewerRoot, ROOT_BYTES_MAX, encode_root, read_root_slots};
 use crate::{DeviceState, Pool, PoolError, PoolId};
 
 /// Devices that a root is written to.

@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use terrace_device::{AlignedBuffer, Device, Randomness};
 
-use crate::allocator::Allocator;
+use super::roots::{HOLDERS_MAX, Roots};
 use crate::content::Content;
-use crate::label::{Label, Member};
+use crate::devices::OpenDevice;
 use crate::labels::{LabelCopies, write_labels};
-use crate::layout::{
+use crate::labels::{Presence, Standing, standing};
+use crate::ondisk::{
     DEVICE_BYTES_MIN, SEGMENT_AREA_OFFSET, SEGMENTS_MIN, choose_segment_bytes, segment_count,
 };
-use crate::member::OpenDevice;
-use crate::presence::{self, Presence, Standing, standing};
-use crate::roots::{HOLDERS_MAX, Roots};
+use crate::ondisk::{Label, Member};
+use crate::space::Allocator;
 use crate::{Parallelism, Pool, PoolError, PoolState, TierSettings};
 
 /// A device that was cut short is used if at least this part of it is left.
@@ -294,7 +294,7 @@ impl Pool {
             // An old one is taken back by whoever has completed its log: until then a power cut leaves one that was away.
             let is_out = outdated.contains(&member.number);
             if is_out || !open.iter().any(|device| device.number == member.number) {
-                *member = presence::absent(before, &label, &begun);
+                *member = standing::absent(before, &label, &begun);
             } else if returned.contains(&member.number) && !before.is_absent() {
                 member.set_presence(Presence::Behind);
                 changed = true;

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_device::AlignedBuffer;
 
-use crate::layout::{DEVICE_BYTES_MIN, LABEL_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
-use crate::presence::Presence;
-use crate::tier::{check_name, text};
+use super::layout::{DEVICE_BYTES_MIN, LABEL_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use super::tier::{check_name, text};
+use crate::labels::Presence;
 use crate::{PoolId, TierSettings};
 
 /// Bytes that the properties of a pool may take in the label.

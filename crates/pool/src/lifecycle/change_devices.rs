@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering;
 
 use terrace_device::{AlignedBuffer, Device, Randomness};
 
-use crate::label::{Label, MEMBERS_MAX, TIERS_MAX};
-use crate::landing::{Landing, take_from_others};
-use crate::layout::{SEGMENT_AREA_OFFSET, SEGMENTS_MIN, end_label_offset, segment_count};
-use crate::member::OpenDevice;
-use crate::open::{check_size, check_unused, new_member, wipe_ends};
+use super::open::{check_size, check_unused, new_member, wipe_ends};
+use crate::devices::OpenDevice;
+use crate::ondisk::{Label, MEMBERS_MAX, TIERS_MAX};
+use crate::ondisk::{SEGMENT_AREA_OFFSET, SEGMENTS_MIN, end_label_offset, segment_count};
+use crate::space::{Landing, take_from_others};
 use crate::{Pool, PoolError, PoolState, Presence, SegmentRange, TierSettings};
 
 /// Where an added device goes.

@@ -3,10 +3,10 @@
 //!
 //! Invariant: nothing is written; what cannot be read is reported, not an error.
 
+use super::label_io::LabelCopies;
 use crate::Pool;
-use crate::labels::LabelCopies;
-use crate::layout::ROOT_OFFSETS;
-use crate::root::{Slot, read_slot};
+use crate::ondisk::ROOT_OFFSETS;
+use crate::ondisk::{Slot, read_slot};
 
 impl Pool {
     /// The payloads of all valid roots in all slots, each once, newest first; and whether every slot of every device
@@ -46,7 +46,7 @@ impl Pool {
                 looked_at += 1;
                 match copy {
                     Ok(found) => {
-                        let own = crate::label::Label {
+                        let own = crate::ondisk::Label {
                             number: device.number,
                             ..label.clone()
                         };
