@@ -2,13 +2,18 @@
 //!
 //! Invariants: chunks are immutable, so nothing is ever invalidated; weight is bounded in bytes and the eviction
 //! (S3-FIFO, of `quick_cache`) resists scans. A small read of a large chunk that is not cached fetches and keeps only the
-//! blocks asked for; the whole chunk is admitted when it is asked for again while there is room (`touches.rs`). In a full cache
+//! blocks asked for; the whole chunk is admitted when it is asked for again while there is room (`second_touch.rs`). In a full cache
 //! never, however often it is asked for: blocks that are in use stay by themselves, and what else a whole chunk brings pushes out as much
 //! of others, so that nothing is gained for what is read. Large reads
-//! pass a full cache by, and are kept when they come again (`past.rs`). What was read ahead has a share of its own (`ahead.rs`) until its reader comes.
+//! pass a full cache by, and are kept when they come again (`past.rs`). What was read ahead has a share of its own (`prefetched.rs`) until its reader comes.
 
 pub(crate) mod in_order;
 mod past;
+mod prefetch_threads;
+mod prefetched;
+mod rescue;
+mod scan_bypass;
+mod second_touch;
 mod sizes;
 
 use std::{
@@ -26,12 +31,13 @@ use quick_cache::{
 use terrace_codec::NumberHasher;
 use terrace_store::{BLOCK_BYTES, ChunkId, ChunkPart, Store, StoreError};
 
-use self::sizes::Sizes;
-use crate::{
-    ahead::{Ahead, Used},
-    passing::Passing,
+pub use self::prefetch_threads::ReadAhead;
+use self::{
+    prefetched::{Ahead, Used},
     rescue::rescue,
-    touches::Touches,
+    scan_bypass::Passing,
+    second_touch::Touches,
+    sizes::Sizes,
 };
 
 /// Tails of files up to this size are fetched whole at once, bytes.

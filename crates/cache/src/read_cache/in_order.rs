@@ -8,8 +8,8 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 use bytes::Bytes;
 use terrace_store::{CHUNK_BYTES_MAX, ChunkId, ChunkPart, Store, StoreError};
 
+use super::rescue::rescue;
 use super::{Filled, Key, ReadCache, cut};
-use crate::rescue::rescue;
 
 /// A chunk, or some blocks of it, that was fetched.
 struct Piece {

@@ -1,7 +1,7 @@
 //! Large reads that pass the cache by: what they fetch goes to where they want it, and nowhere else.
 //!
 //! Invariants: what is here, or on its way to readers in order, is not fetched a second time; while there is room everything is
-//! kept, and later what is read again before as much as the cache holds has passed (`passing.rs`).
+//! kept, and later what is read again before as much as the cache holds has passed (`scan_bypass.rs`).
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use terrace_codec::mix;
 use terrace_store::ChunkId;
 
-use crate::{chunk_reads::ChunkRead, sketch::Sketch};
+use super::{chunk_reads::ChunkRead, count_min::Sketch};
 
 /// See the module.
 pub(crate) struct Tables {

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::lending::Lent;
+use super::lending::Lent;
 
 const MIB: u64 = 1 << 20;
 /// The longest single delay of a writer.

@@ -13,7 +13,7 @@
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 
-use crate::chunk_reads::ChunkRead;
+use super::chunk_reads::ChunkRead;
 
 /// Files that a reader visits, each for the first time, until it is known to walk.
 pub const WALK: usize = 64;

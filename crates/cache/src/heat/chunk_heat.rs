@@ -25,10 +25,10 @@ use parking_lot::Mutex;
 use terrace_codec::mix;
 use terrace_store::ChunkId;
 
-use crate::{
+use super::{
     chunk_reads::{BLOCKS_MAX, ChunkRead, HotChunk, LONG_BLOCKS, ReadAt},
-    heat_tables::{Tables, hash_of},
-    sketch::COUNT_MAX,
+    chunk_tables::{Tables, hash_of},
+    count_min::COUNT_MAX,
 };
 
 /// Part of a window after which what was not counted is called cold.
@@ -390,7 +390,7 @@ mod tests {
     use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX};
 
     use super::*;
-    use crate::{heat::HALF_LIFE_MINUTES, sketch::READS_PER_PLACE};
+    use crate::heat::{count_min::READS_PER_PLACE, region_heat::HALF_LIFE_MINUTES};
 
     /// A chunk of one block.
     fn small(id: u64) -> ChunkRead {

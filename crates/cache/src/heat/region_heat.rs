@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-use crate::heat_pages::{Counts, HeatPages, Key};
+use super::region_counters::{Counts, HeatPages, Key};
 
 /// Minutes in which a count halves.
 pub const HALF_LIFE_MINUTES: u32 = 60;

@@ -10,7 +10,7 @@ use std::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 
-use crate::heat::HALF_LIFE_MINUTES;
+use super::region_heat::HALF_LIFE_MINUTES;
 
 /// Reads that a counter tells apart at most.
 pub(crate) const COUNT_MAX: u8 = 15;
