@@ -7,31 +7,11 @@
 //! kernel ── device ── session, crew (threads) ── protocol (bytes ↔ requests) ── server (requests → dataset)
 //! ```
 
-mod credentials;
-mod crew;
-mod dataset_past;
-mod device;
-mod error;
-mod files;
-mod known_objects;
-mod loop_device;
+mod content;
 mod mount;
-mod mount_table;
-mod nodes;
-mod notification;
-mod options;
-mod page_drops;
-mod past;
 pub mod protocol;
-mod receiver;
-mod ring;
-mod ring_crew;
-mod ring_memory;
-mod security_labels;
 mod server;
-mod serving;
-mod session;
-mod volume_file;
+mod transport;
 
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -39,15 +19,15 @@ pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 
-pub use dataset_past::DatasetPast;
-pub use error::FuseError;
-pub use files::Files;
-pub use loop_device::{LoopDevice, LoopError, tell_read_only};
+pub use content::DatasetPast;
+pub use content::Files;
+pub use content::{Past, PastView, split_name};
+pub use content::{VOLUME_NAME, VOLUME_OBJECT, VolumeFile};
+pub use mount::FuseError;
+pub use mount::{LoopDevice, LoopError, tell_read_only};
 pub use mount::{MOUNT_KIND, UnmountMode, check_available, clear_stale};
-pub use mount_table::{MountEntry, mount_at, mounts};
-pub use options::{MemoryCount, MountOptions};
-pub use past::{Past, PastView, split_name};
-pub use ring::{RingSwitch, ring_switch};
+pub use mount::{MemoryCount, MountOptions};
+pub use mount::{MountEntry, mount_at, mounts};
+pub use mount::{Session, mount};
 pub use server::Content;
-pub use session::{Session, mount};
-pub use volume_file::{VOLUME_NAME, VOLUME_OBJECT, VolumeFile};
+pub use transport::{RingSwitch, ring_switch};

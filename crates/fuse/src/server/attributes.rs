@@ -4,8 +4,7 @@ use terrace_dataset::{Attributes, Context, FileKind, SetAttributes, SetTime, Str
 
 use super::{Errno, PAST_TRUST_SECONDS, Server, TRUST_SECONDS};
 use crate::{
-    credentials::{KERNEL, caller, has_fsetid},
-    nodes::Place,
+    content::{KERNEL, Place, caller, has_fsetid},
     protocol::{AttributeValues, Header, ReplyBuffer, SetAttributesIn, StatfsValues, set_attribute},
 };
 

@@ -4,9 +4,7 @@ use terrace_dataset::{AllocateMode, Context, SeekTarget, SetId, Strip};
 
 use super::{Errno, Server};
 use crate::{
-    credentials::{KERNEL, MAPPING, caller, has_fsetid},
-    files::Files,
-    nodes::VIRTUAL,
+    content::{Files, KERNEL, MAPPING, VIRTUAL, caller, has_fsetid},
     protocol::{Header, READ_LOCKOWNER, ReplyBuffer, WRITE_CACHE, WRITE_KILL_SUIDGID, WRITE_LOCKOWNER},
 };
 

@@ -4,9 +4,7 @@ use terrace_dataset::{DirectoryEntry, FIRST_COOKIE, Tree};
 
 use super::{Errno, Server, attributes::type_bits, lookup::own_entry};
 use crate::{
-    files::Files,
-    nodes::{CONTROL_NODE, PastObject, Place, SNAPSHOTS_NODE, inode_of},
-    past::SNAPSHOTS_NAME,
+    content::{CONTROL_NODE, Files, PastObject, Place, SNAPSHOTS_NAME, SNAPSHOTS_NODE, inode_of},
     protocol::{DirectoryWriter, EntryValues, Header, ROOT_NODE, ReplyBuffer},
 };
 
@@ -228,7 +226,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        options::MountOptions,
+        mount::MountOptions,
         protocol::{Header, Negotiated, Request},
         server::{Answer, Content},
     };

@@ -4,7 +4,7 @@ use terrace_dataset::{AttributeMode, SetAttributes};
 
 use super::{Errno, Server};
 use crate::{
-    credentials::{KERNEL, is_administrator},
+    content::{KERNEL, is_administrator},
     protocol::{Header, ReplyBuffer},
 };
 

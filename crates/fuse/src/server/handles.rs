@@ -19,8 +19,7 @@ use terrace_dataset::{Attributes, FsError};
 
 use super::{Errno, Server, lookup::own_entry};
 use crate::{
-    nodes::{CONTROL_NODE, PastObject, Place, SNAPSHOTS_NODE, inode_of},
-    past::CONTROL_NAME,
+    content::{CONTROL_NAME, CONTROL_NODE, PastObject, Place, SNAPSHOTS_NODE, inode_of},
     protocol::{EntryValues, Header, ROOT_NODE, ReplyBuffer},
 };
 

@@ -5,7 +5,7 @@ use terrace_dataset::FileFlags;
 
 use super::{Errno, Server};
 use crate::{
-    credentials::KERNEL,
+    content::KERNEL,
     protocol::{Header, ReplyBuffer, ioctl::*},
 };
 

@@ -7,9 +7,10 @@ use super::{
     attributes::{has_one_name, own_directory, values},
 };
 use crate::{
-    credentials::KERNEL,
-    nodes::{CONTROL_NODE, PastObject, Place, SNAPSHOTS_NODE},
-    past::{CONTROL_NAME, PastView, SNAPSHOTS_NAME, split_name},
+    content::{
+        CONTROL_NAME, CONTROL_NODE, KERNEL, PastObject, PastView, Place, SNAPSHOTS_NAME, SNAPSHOTS_NODE,
+        split_name,
+    },
     protocol::{AttributeValues, EntryValues, ROOT_NODE, ReplyBuffer},
 };
 

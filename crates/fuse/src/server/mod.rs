@@ -22,12 +22,12 @@ use self::{
 use terrace_dataset::{FsError, Tree};
 
 use crate::{
-    files::Files,
-    nodes::{CONTROL_NODE, LiveNodes, PastNodes, PastObject, Place, SNAPSHOTS_NODE, VIRTUAL, numbered},
-    options::MountOptions,
-    past::Past,
+    content::{
+        CONTROL_NODE, Files, LiveNodes, Past, PastNodes, PastObject, Place, SNAPSHOTS_NODE, SecurityLabels,
+        VIRTUAL, numbered,
+    },
+    mount::MountOptions,
     protocol::{FOPEN_KEEP_CACHE, Header, Negotiated, ReplyBuffer, Request, feature},
-    security_labels::SecurityLabels,
 };
 
 /// How long the kernel may rely on names and attributes, seconds: we are the only writer, and tell it of the

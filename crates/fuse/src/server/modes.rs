@@ -7,7 +7,7 @@ use terrace_dataset::FsError;
 
 use super::{Errno, Server};
 use crate::{
-    options::MountOptions,
+    mount::MountOptions,
     protocol::{ReplyBuffer, Request},
 };
 

@@ -4,7 +4,7 @@ use terrace_dataset::{FileKind, FsError, RenameMode, SetAttributes};
 
 use super::{Errno, Server};
 use crate::{
-    credentials::{KERNEL, caller},
+    content::{KERNEL, caller},
     protocol::{FOPEN_KEEP_CACHE, Header, ReplyBuffer},
 };
 

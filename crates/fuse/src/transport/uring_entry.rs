@@ -17,7 +17,7 @@ use std::{
 use io_uring::squeue::Entry128;
 use terrace_device::Uring;
 
-use crate::{device::Connection, ring_memory::RingMemory, serving::REST};
+use super::{dispatch::REST, kernel_device::Connection, uring_memory::RingMemory};
 
 /// The kernel's switch; off by default, and its owner's to set.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";

@@ -17,14 +17,17 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use terrace_device::{Complaint, ServedRequest};
 
-use crate::{
-    crew::{Crew, Place},
-    device::Connection,
+use super::{
+    kernel_device::Connection,
     notification::invalidate_inode,
     page_drops::PageDrops,
+    read_loop,
+    threads::{Crew, Place},
+    uring_entry,
+    uring_threads::RingCrew,
+};
+use crate::{
     protocol::{Dialect, Header, ReplyBuffer, Request, feature, operation},
-    receiver, ring,
-    ring_crew::RingCrew,
     server::{Answer, Server},
 };
 
@@ -72,7 +75,7 @@ impl Serving {
             connection: Arc::new(connection),
             crew,
             places: Mutex::default(),
-            processors: ring::processors(),
+            processors: uring_entry::processors(),
             complaint: Mutex::default(),
             threads: Mutex::default(),
             running: Mutex::new(0),
@@ -115,7 +118,7 @@ impl Serving {
     /// The calling thread may run where the mount was made: it was perhaps started by one that stays on a processor.
     fn run_anywhere(&self) {
         if let Some(processors) = &self.processors {
-            ring::stay_within(processors);
+            uring_entry::stay_within(processors);
         }
     }
 
@@ -170,7 +173,7 @@ impl Serving {
                     .watch(places, |stuck| match (stuck.queue(), watched.rings()) {
                         (Some(queue), Some(rings)) => rings.relieve(&watched, queue),
                         _ => {
-                            receiver::relieve(&watched, stuck);
+                            read_loop::relieve(&watched, stuck);
                             true
                         }
                     });

@@ -13,22 +13,23 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    crew::Crew,
-    device::{Connection, Received, RequestBuffer},
+use super::{
     error::FuseError,
     mount::{self, UnmountMode},
     mount_table::{self, MountEntry},
-    notification::{invalidate_inode, notify},
     options::MountOptions,
-    past::Past,
+};
+use crate::{
+    content::Past,
     protocol::{
         Dialect, Negotiated, PAYLOAD_BYTES_MAX, ReplyBuffer, Request, Wishes, feature, negotiate,
         notification, parse,
     },
-    receiver, ring, ring_crew,
     server::{Content, Server},
-    serving::Serving,
+    transport::{
+        Connection, Crew, Received, RequestBuffer, Serving, invalidate_inode, notify, read_loop, uring_entry,
+        uring_threads,
+    },
 };
 
 /// How long it is just waited when a mount was taken away.
@@ -80,17 +81,17 @@ fn start(
     let crew = Crew::new(cores.div_ceil(4), options.threads_max);
     let serving = Arc::new(Serving::new(server, connection, crew));
     // Others follow as they are needed.
-    receiver::start(&serving)?;
+    read_loop::start(&serving)?;
     let rings = negotiated
         .has(feature::OVER_IO_URING)
-        .then(|| ring_crew::start(&serving, options.threads_max));
+        .then(|| uring_threads::start(&serving, options.threads_max));
     match rings {
         Some(Ok(rings)) => serving.set_rings(rings),
         Some(Err(error)) => tracing::warn!("no requests through io_uring: {error}"),
         None => {}
     }
     if serving.rings().is_none() && serving.crew.places() > 1 {
-        receiver::start(&serving)?;
+        read_loop::start(&serving)?;
     }
     Ok(Session {
         serving,
@@ -122,7 +123,7 @@ fn greet(connection: &Connection, options: &MountOptions) -> Result<Negotiated, 
             Wishes {
                 acl: options.extended_attributes,
                 // Once agreed, the kernel holds requests back until each queue has an entry.
-                ring: options.ring && ring::is_available(),
+                ring: options.ring && uring_entry::is_available(),
                 background: options.background_max(),
                 transfer_bytes: options.transfer_bytes,
             },

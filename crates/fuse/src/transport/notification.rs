@@ -2,10 +2,8 @@
 
 use std::{io, ops::Range};
 
-use crate::{
-    device::Connection,
-    protocol::{ReplyBuffer, notification},
-};
+use super::kernel_device::Connection;
+use crate::protocol::{ReplyBuffer, notification};
 
 /// Has the kernel ask for the attributes of a node before it relies on them, and drop what it keeps of a range of its content.
 /// With a range this waits for the kernel's own requests there; without, it can be called while a request is served, whose caller

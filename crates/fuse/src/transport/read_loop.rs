@@ -9,12 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
-    crew::{Call, Place},
-    device::{Connection, Received, RequestBuffer},
-    protocol::{Header, PAYLOAD_BYTES_MAX, ReplyBuffer, Request, SmallRow, parse},
-    serving::{REST, Serving},
+use super::{
+    dispatch::{REST, Serving},
+    kernel_device::{Connection, Received, RequestBuffer},
+    threads::{Call, Place},
 };
+use crate::protocol::{Header, PAYLOAD_BYTES_MAX, ReplyBuffer, Request, SmallRow, parse};
 
 /// After this many reads of the device in a row that failed for no known reason a mount is given up.
 const FAILURES_MAX: u32 = 100;

@@ -22,12 +22,12 @@ use std::{
     },
 };
 
-use crate::{
-    crew::Place,
-    protocol::{ReplyBuffer, parse},
-    ring::{self, RingEntry, Taken},
-    serving::Serving,
+use super::{
+    dispatch::Serving,
+    threads::Place,
+    uring_entry::{self, RingEntry, Taken},
 };
+use crate::protocol::{ReplyBuffer, parse};
 
 /// Threads of a queue to begin with, where there are few queues; one where there are many.
 const THREADS_START: usize = 2;
@@ -94,7 +94,7 @@ pub struct RingCrew {
 
 /// Registers the first entries of each queue and serves them. If that fails the kernel is told to do without.
 pub fn start(serving: &Arc<Serving>, threads_max: usize) -> io::Result<Arc<RingCrew>> {
-    let count = ring::queues().ok_or(io::ErrorKind::Unsupported)?;
+    let count = uring_entry::queues().ok_or(io::ErrorKind::Unsupported)?;
     let crew = Arc::new(RingCrew {
         next: AtomicU32::new(NOBODY + 1),
         queues: (0..count).map(|number| Queue::new(number as u16)).collect(),
@@ -158,7 +158,7 @@ impl RingCrew {
         let place = Arc::new(Place::of_queue(queue));
         serving.places.lock().push(place.clone());
         let (mut row, mut at_home) = (0, false);
-        let anywhere = ring::processors();
+        let anywhere = uring_entry::processors();
         let result = loop {
             state.waiting.fetch_add(1, Ordering::Relaxed);
             let taken = entry.wait();
@@ -171,8 +171,8 @@ impl RingCrew {
             if state.settle(thread, &mut row) != at_home {
                 at_home = !at_home;
                 match &anywhere {
-                    Some(_) if at_home => ring::stay_on(queue),
-                    Some(anywhere) => ring::stay_within(anywhere),
+                    Some(_) if at_home => uring_entry::stay_on(queue),
+                    Some(anywhere) => uring_entry::stay_within(anywhere),
                     None => {}
                 }
             }

@@ -12,7 +12,7 @@ use terrace_dataset::{
     FsStatistics, RenameMode, SeekTarget, SetAttributes, SetId, Time, Tree, View, Volume, WriteDone,
 };
 
-use crate::files::Files;
+use super::files::Files;
 
 /// The name of the file.
 pub const VOLUME_NAME: &[u8] = b"volume";

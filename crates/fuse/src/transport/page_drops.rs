@@ -20,7 +20,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::{device::Connection, notification::invalidate_inode};
+use super::{kernel_device::Connection, notification::invalidate_inode};
 
 struct Job {
     number: u64,

@@ -21,13 +21,8 @@ use rustix::{
     net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType},
 };
 
-use crate::{
-    device::{Connection, DEVICE_PATH},
-    error::FuseError,
-    mount_table,
-    options::MountOptions,
-    ring,
-};
+use super::{error::FuseError, mount_table, options::MountOptions};
+use crate::transport::{Connection, DEVICE_PATH, uring_entry};
 
 /// The type that mounts have in the mount table.
 pub const MOUNT_KIND: &str = "fuse.terrace";
@@ -78,7 +73,7 @@ pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<Connecti
 }
 
 fn mount_as_root(directory: &Path, options: &MountOptions) -> Result<Connection, FuseError> {
-    if options.ring && ring::switch_on() {
+    if options.ring && uring_entry::switch_on() {
         tracing::info!("the kernel's switch for FUSE over io_uring is on now (fuse.enable_uring)");
     }
     let connection = Connection::open().map_err(|cause| FuseError::Unavailable {

@@ -12,10 +12,8 @@ use std::{
 
 use io_uring::{opcode, squeue::Entry128, types::Fd};
 
-use crate::{
-    device::Connection,
-    protocol::{IN_HEADER_BYTES, OUT_HEADER_BYTES, PAYLOAD_BYTES_MAX, ReplyBuffer, SmallRow, ring::*},
-};
+use super::kernel_device::Connection;
+use crate::protocol::{IN_HEADER_BYTES, OUT_HEADER_BYTES, PAYLOAD_BYTES_MAX, ReplyBuffer, SmallRow, ring::*};
 
 /// Bytes of a long submission entry.
 const ENTRY_BYTES: usize = 128;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use terrace_dataset::{At, DatasetError, DatasetState, Datasets, FsError};
 
-use crate::past::{Past, PastView};
+use super::history_paths::{Past, PastView};
 
 /// The snapshots and held checkpoints of one dataset. It follows the dataset when that is renamed.
 pub struct DatasetPast {

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use crate::past::PastView;
+use crate::content::PastView;
 
 /// Set in nodes that are not live objects.
 pub const VIRTUAL: u64 = 1 << 63;

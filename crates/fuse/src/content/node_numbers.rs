@@ -17,7 +17,7 @@ use std::sync::{Arc, atomic::AtomicU64};
 use parking_lot::Mutex;
 use terrace_dataset::Tree;
 
-use crate::known_objects::KnownObjects;
+use super::known_objects::KnownObjects;
 
 pub use self::past::{
     CONTROL_NODE, PastNodes, PastObject, SNAPSHOTS_NODE, VIRTUAL, inode as inode_of, numbered,
