@@ -3,14 +3,7 @@
 //! Invariants: what was acknowledged before [`Engine::close`] returned `Ok` is on the devices; after it nothing is
 //! written any more; the threads only call what [`Engine::tick`] and [`Engine::step`] call.
 
-mod heat;
-pub(crate) mod opening;
-mod settings;
-mod steps;
-mod tiers;
-mod upgrade;
-
-pub use upgrade::FormatNews;
+pub use crate::lifecycle::FormatNews;
 
 use std::sync::{
     Arc,
@@ -27,16 +20,11 @@ use terrace_store::Store;
 
 use crate::{
     EngineError,
-    alarms::Alarms,
-    journal::{Entry, Journal, KeepEvents, Ring},
-    leaving::Leaving,
-    leisure::Standing,
-    losses::Losses,
-    met::Met,
+    background::{Standing, Workers},
+    devices::{Leaving, Resilvering},
+    integrity::{Losses, Met, Scrub},
+    reporting::{Alarms, Entry, Journal, KeepEvents, Ring},
     resident::Resident,
-    resilver::Resilvering,
-    scrub::Scrub,
-    workers::Workers,
 };
 
 /// An open pool. All methods may be called from any thread.
@@ -57,23 +45,23 @@ pub struct Engine {
     pub(crate) met: Met,
     pub(crate) randomness: Arc<dyn Randomness>,
     pub(crate) opened_nanoseconds: u64,
-    memory_override: Option<u64>,
-    commit_interval_milliseconds: AtomicU64,
-    device_timeout_milliseconds: AtomicU64,
+    pub(crate) memory_override: Option<u64>,
+    pub(crate) commit_interval_milliseconds: AtomicU64,
+    pub(crate) device_timeout_milliseconds: AtomicU64,
     /// Since when the copy of the log on a slower device is behind, as far as was seen; 0: it is not.
-    behind_since_nanoseconds: AtomicU64,
+    pub(crate) behind_since_nanoseconds: AtomicU64,
     /// When it was last looked at which memory can be lent.
-    lent_nanoseconds: AtomicU64,
+    pub(crate) lent_nanoseconds: AtomicU64,
     /// Of a process that serves this pool alone.
-    resident: Option<Resident>,
+    pub(crate) resident: Option<Resident>,
     /// Datasets of which metadata was out of reach when the pool was opened.
     pub(crate) kept_from_changes: Vec<String>,
-    turn: AtomicU64,
-    workers: Workers,
-    closed: AtomicBool,
+    pub(crate) turn: AtomicU64,
+    pub(crate) workers: Workers,
+    pub(crate) closed: AtomicBool,
     /// Whether everything was saved; held while that is tried.
-    saved: Mutex<bool>,
-    last_complaint: Mutex<String>,
+    pub(crate) saved: Mutex<bool>,
+    pub(crate) last_complaint: Mutex<String>,
     pub(crate) alarms: Alarms,
 }
 
@@ -214,7 +202,7 @@ impl Engine {
     }
 
     /// Writes down how far the scrub is, or that none is under way.
-    fn keep_scrub(&self) -> Result<(), EngineError> {
+    pub(crate) fn keep_scrub(&self) -> Result<(), EngineError> {
         let now = self.clock.monotonic_nanoseconds();
         Ok(self
             .scrub

@@ -4,23 +4,22 @@
 //! Invariant: a function panics only where something is wrong with the parser.
 
 use crate::{
-    journal::{self, Ring},
-    scrub_progress::Progress,
-    scrub_record::{LIST_MAX, Outcome},
+    integrity::{LIST_MAX, Outcome, Progress},
+    reporting::{Ring, event_log},
 };
 
 /// An entry of the journal.
 pub fn journal(bytes: &[u8]) {
-    if let Some(entry) = journal::decode(&journal::key(Ring::Events, 7), bytes) {
+    if let Some(entry) = event_log::decode(&event_log::key(Ring::Events, 7), bytes) {
         assert_eq!(entry.id, 7);
     }
-    let _ = journal::decode(bytes, bytes);
+    let _ = event_log::decode(bytes, bytes);
 }
 
 /// How far a scrub came: bounded.
 pub fn scrub_progress(bytes: &[u8]) {
     if let Ok(progress) = Progress::decode(bytes) {
-        assert!(progress.lost.len() <= crate::scrub::LOST_CHUNKS_MAX);
+        assert!(progress.lost.len() <= crate::integrity::LOST_CHUNKS_MAX);
         progress.encode();
     }
 }

@@ -13,7 +13,7 @@ use std::{
 use terrace_device::{Cause, Claim, Device, DeviceError, DeviceSpec, Made};
 use terrace_pool::{Content, DeviceInfo, DeviceState};
 
-use super::{AddedDevice, TierPlace};
+use super::change::{AddedDevice, TierPlace};
 use crate::{Engine, EngineError};
 
 /// A device that would join.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use terrace_device::{Clock, Randomness, SeededRandomness, SystemClock, SystemRandomness};
 
-use crate::journal::KeepEvents;
+use crate::reporting::KeepEvents;
 
 /// How an engine is run; none of it is written to the pool.
 #[derive(Clone)]

@@ -5,7 +5,11 @@
 
 use terrace_codec::{DecodeError, Reader, Writer};
 
-use crate::{ScrubStatus, damage::DamagedFile, journal::cut, status::ScrubbedDevice};
+use super::damaged_files::DamagedFile;
+use crate::{
+    ScrubStatus,
+    reporting::{ScrubbedDevice, cut},
+};
 
 /// Key of the record: a table of its own (after those of the journal), with nothing else in it.
 pub(crate) const KEY: [u8; 1] = [0xf2];

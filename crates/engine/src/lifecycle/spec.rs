@@ -6,10 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use terrace_device::DeviceSpec;
 
-use crate::{
-    EngineError,
-    properties::{canonical, is_pool_property},
-};
+use super::pool_properties::{canonical, is_pool_property};
+use crate::EngineError;
 
 /// A tier of a new pool.
 #[derive(Debug, Clone, PartialEq, Eq)]

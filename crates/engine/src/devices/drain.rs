@@ -20,8 +20,7 @@ use terrace_store::{Reservation, StoreError};
 
 use crate::{
     Engine, EngineError,
-    damage::{DamageWalk, Damaged},
-    losses::{Losses, names_in_words},
+    integrity::{DamageWalk, Damaged, Losses, names_in_words},
 };
 
 /// Prefix of the labels' properties that say what is wanted of a device.

@@ -3,24 +3,18 @@
 //! Invariants: nothing is begun that the figures say cannot end well, and the refusal names them; a tier changes its
 //! place only together with everything that knows tiers by number.
 
-mod joining;
-
 use std::{collections::HashSet, path::Path, sync::Arc};
 
 use terrace_device::{Device, DeviceSpec, HostShortage, format_size};
 use terrace_mover::MoverError;
 use terrace_pool::{DeviceAdd, DeviceInfo, DeviceState, SegmentRange, TierSettings};
 
-use crate::{
-    DamagedFile, DeviceStatus, Engine, EngineError,
-    journal::rfc3339,
-    leaving::{Goal, room_to_move},
+use super::{
+    drain::{Goal, room_to_move},
+    joining::JoiningDevice,
     resilver::is_out_of_step,
-    spec::check_name,
 };
-
-pub use joining::JoiningDevice;
-pub(crate) use joining::{Joining, by_tier, undo};
+use crate::{DamagedFile, DeviceStatus, Engine, EngineError, lifecycle::check_name, reporting::rfc3339};
 
 /// Where a new tier goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +89,7 @@ impl Engine {
     }
 
     /// The devices that are, or were last seen, at a path.
-    fn devices_at(&self, path: &str) -> Vec<DeviceInfo> {
+    pub(crate) fn devices_at(&self, path: &str) -> Vec<DeviceInfo> {
         let real = std::fs::canonicalize(path).ok();
         let is_it = |info: &DeviceInfo| {
             info.path == path
@@ -123,7 +117,7 @@ impl Engine {
     }
 
     /// Whether so many devices can be added to a tier, or to a new one: its position is returned.
-    fn check_adding(
+    pub(crate) fn check_adding(
         &self,
         tier: &str,
         devices: usize,

@@ -4,7 +4,7 @@
 //! changed until the pool is opened again: one change of what cannot be looked up would keep all others from being committed. What
 //! is to be read there is an error, never taken for empty.
 
-use crate::{Engine, losses::names_in_words};
+use crate::{Engine, integrity::names_in_words};
 
 /// Datasets that are named.
 const NAMED_MAX: usize = 10;

@@ -12,14 +12,15 @@ use terrace_chunk::{ChunkStore, ScrubCursor};
 use terrace_pool::{DeviceInfo, DeviceState, FrontDamage, Pool};
 use terrace_store::{Batch, ChunkId, Store, StoreError};
 
-use crate::{
-    ScrubStatus, ScrubbedDevice,
-    damage::{DamageWalk, Damaged, DamagedFile},
-    journal::rfc3339,
-    report::SCRUB_JOB,
-    resilver::is_behind,
+use super::{
+    damaged_files::{DamageWalk, Damaged, DamagedFile},
     scrub_progress::{self, KEEP_INTERVAL_NANOSECONDS, Progress},
     scrub_record::{self, Outcome},
+};
+use crate::{
+    ScrubStatus, ScrubbedDevice,
+    devices::is_behind,
+    reporting::{SCRUB_JOB, rfc3339},
 };
 
 /// How much one step reads, bytes.

@@ -14,7 +14,8 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use terrace_cache::ReadAhead;
 
-use crate::{Engine, EngineError, leisure::Leisure};
+use super::background_pacing::Leisure;
+use crate::{Engine, EngineError};
 
 /// Shortest rest of a worker that found nothing to do.
 const REST_MIN: Duration = Duration::from_millis(5);

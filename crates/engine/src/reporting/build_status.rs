@@ -6,14 +6,12 @@ use terrace_dataset::Durability;
 use terrace_device::format_duration;
 use terrace_pool::{DeviceState, Presence};
 
+use super::{event_log::rfc3339, fullness::fullness};
 use crate::{
     DeviceStatus, Engine, EngineError, IoCounters, JobStatus, LostStatus, MemoryStatus, ScrubStatus, Status,
     TierStatus,
     devices::{describe_lost_device, too_few_in_words},
-    fullness::fullness,
-    journal::rfc3339,
-    losses::names_in_words,
-    met,
+    integrity::{names_in_words, read_errors},
 };
 
 /// What this process holds in memory, bytes; 0 where the system does not tell.
@@ -93,7 +91,7 @@ impl Engine {
         };
         let mut devices = self.pool.devices().into_iter();
         let gone = devices.any(|device| device.state == DeviceState::Missing || device.cut_off_bytes > 0);
-        status.lost = met::both(self.losses.status(gone), self.met.status(&self.chunks));
+        status.lost = read_errors::both(self.losses.status(gone), self.met.status(&self.chunks));
         (status.state, status.state_detail) = self.state_in_words(&status);
         // Nothing has room in a pool that refuses writes after an error, and deleting files gives it none.
         if self.chunks.stopped().is_some() {

@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use terrace_device::format_size;
 use terrace_pool::{DeviceState, SegmentId};
 
-use crate::{Engine, journal::rfc3339};
+use super::event_log::rfc3339;
+use crate::Engine;
 
 /// What was told since the pool was opened.
 #[derive(Default)]

@@ -2,8 +2,8 @@
 //!
 //! Invariant: a pool changes its version only when somebody asks for it.
 
-use super::Engine;
 use crate::EngineError;
+use crate::engine::Engine;
 
 /// What a format version brings, in words.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use terrace_device::{Device, DeviceSpec, format_size};
 use terrace_pool::{DeviceInfo, DeviceState, SegmentRange};
 
-use crate::{Engine, EngineError, LeavingPlan, devices::shortage_in_words, leaving::Goal};
+use super::{change::shortage_in_words, drain::Goal};
+use crate::{Engine, EngineError, LeavingPlan};
 
 impl Engine {
     /// What [`replace_device`](Self::replace_device) would come to, in figures; nothing is made or changed.

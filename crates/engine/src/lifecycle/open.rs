@@ -17,20 +17,16 @@ use terrace_mover::Mover;
 use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
 use terrace_store::Store;
 
-use super::{Engine, settings::DEVICE_TIMEOUT_DEFAULT};
+use super::pool_properties;
+use super::settings::DEVICE_TIMEOUT_DEFAULT;
+use crate::engine::Engine;
 use crate::{
     EngineError, OpenOptions, PoolSpec,
-    alarms::Alarms,
-    devices::{Joining, JoiningDevice, by_tier, undo},
-    journal::Journal,
-    leaving::Leaving,
-    met::Met,
-    properties,
-    report::given_up_in_words,
+    background::Workers,
+    devices::{Joining, JoiningDevice, Leaving, Resilvering, by_tier, undo},
+    integrity::{Met, Scrub},
+    reporting::{Alarms, Journal, given_up_in_words},
     resident::Resident,
-    resilver::Resilvering,
-    scrub::Scrub,
-    workers::Workers,
 };
 
 impl Engine {
@@ -75,7 +71,7 @@ impl Engine {
         if spec
             .properties
             .keys()
-            .all(|name| properties::is_pool_property(name))
+            .all(|name| pool_properties::is_pool_property(name))
         {
             return Ok(());
         }
@@ -120,8 +116,8 @@ impl Engine {
         let mut pool_properties = std::collections::BTreeMap::new();
         let mut dataset_properties = Vec::new();
         for (name, value) in &spec.properties {
-            if properties::is_pool_property(name) {
-                pool_properties.insert(name.clone(), properties::canonical(name, value)?);
+            if pool_properties::is_pool_property(name) {
+                pool_properties.insert(name.clone(), pool_properties::canonical(name, value)?);
             } else {
                 dataset_properties.push((name.as_str(), value.as_str()));
             }
@@ -181,7 +177,7 @@ impl Engine {
         let stored = |name: &str| pool.property(name).unwrap_or_default();
         let memory = options
             .memory_bytes
-            .unwrap_or_else(|| properties::memory_bytes(&stored("memory")));
+            .unwrap_or_else(|| pool_properties::memory_bytes(&stored("memory")));
         let budget = Budget::new(memory);
         let budget = Arc::new(if options.threads {
             budget

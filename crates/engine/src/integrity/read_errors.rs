@@ -6,10 +6,8 @@
 use parking_lot::Mutex;
 use terrace_chunk::ChunkStore;
 
-use crate::{
-    LostStatus,
-    damage::{DamageWalk, Damaged, DamagedFile},
-};
+use super::damaged_files::{DamageWalk, Damaged, DamagedFile};
+use crate::LostStatus;
 
 /// Records that one step reads.
 const STEP_RECORDS: usize = 1000;

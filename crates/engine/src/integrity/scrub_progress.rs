@@ -11,10 +11,8 @@ use terrace_chunk::ScrubCursor;
 use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_store::ChunkId;
 
-use crate::{
-    ScrubStatus,
-    scrub_record::{Outcome, count, list},
-};
+use super::scrub_record::{Outcome, count, list};
+use crate::ScrubStatus;
 
 /// Key of the record: a table of its own, with nothing else in it.
 pub(crate) const KEY: [u8; 1] = [0xf3];
@@ -106,7 +104,7 @@ impl Progress {
         for _ in 0..count(&mut reader)? {
             let (gap, length) = (reader.varint("gap")?, reader.varint("length")?);
             let run = next.checked_add(gap).and_then(|first| {
-                let room = crate::scrub::LOST_CHUNKS_MAX.saturating_sub(lost.len()) as u64;
+                let room = crate::integrity::scrub::LOST_CHUNKS_MAX.saturating_sub(lost.len()) as u64;
                 Some((first, first.checked_add(length).filter(|_| length <= room)?))
             });
             let (first, end) = run.ok_or(DecodeError::Invalid("damaged chunks"))?;

@@ -13,11 +13,10 @@ use terrace_device::Device;
 use terrace_pool::Pool;
 use terrace_store::{ChunkId, Store};
 
+use super::damaged_files::{DamageWalk, Damaged, DamagedFile};
 use crate::{
     EngineError,
-    damage::{DamageWalk, Damaged, DamagedFile},
-    engine::opening::shares_of_store,
-    properties,
+    lifecycle::{pool_properties, shares_of_store},
 };
 
 /// How much one step reads, bytes.
@@ -100,7 +99,7 @@ pub fn verify(
         ..terrace_pool::OpenOptions::default()
     };
     let pool = Arc::new(Pool::open(devices, options)?);
-    let memory = properties::memory_bytes(&pool.property("memory").unwrap_or_default());
+    let memory = pool_properties::memory_bytes(&pool.property("memory").unwrap_or_default());
     let (memtable_bytes, block_cache_bytes) = shares_of_store(&Budget::new(memory));
     let chunks = ChunkStore::open(
         pool.clone(),

@@ -17,7 +17,7 @@ use terrace_mover::{JobKind, JobState, StoreSteps, StoreWork};
 use terrace_pool::{DeviceInfo, DeviceState, Presence};
 use terrace_store::{Store, StoreError};
 
-use crate::{Engine, EngineError, ScrubStatus, losses::Losses, report::counted};
+use crate::{Engine, EngineError, ScrubStatus, integrity::Losses, reporting::counted};
 
 /// How often it is tried to find room for what has too few copies, about a second apart.
 const TRIES_MAX: u32 = 30;

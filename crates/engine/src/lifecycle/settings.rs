@@ -4,13 +4,15 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use super::{Engine, opening::shares_of_store};
+use super::open::shares_of_store;
+use crate::engine::Engine;
 use terrace_device::parse_duration;
 
-use crate::{EngineError, properties};
+use super::pool_properties;
+use crate::EngineError;
 
 /// How long a device may answer nothing, unless it is set.
-pub(super) const DEVICE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+pub(crate) const DEVICE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 impl Engine {
     /// A property of the pool.
@@ -18,13 +20,13 @@ impl Engine {
     /// # Errors
     /// `Invalid` if there is none of this name.
     pub fn property(&self, name: &str) -> Result<String, EngineError> {
-        let default = properties::default_of(name)?;
+        let default = pool_properties::default_of(name)?;
         Ok(self.pool.property(name).unwrap_or_else(|| default.to_owned()))
     }
 
     /// All properties of the pool: name, value, whether it was set.
     pub fn properties(&self) -> Vec<(String, String, bool)> {
-        let all = properties::DEFINITIONS.iter();
+        let all = pool_properties::DEFINITIONS.iter();
         all.map(|definition| {
             let value = self.pool.property(definition.name);
             let set = value.is_some();
@@ -43,7 +45,7 @@ impl Engine {
     /// `Invalid` for names and values that there are not.
     pub fn set_property(&self, name: &str, value: &str) -> Result<(), EngineError> {
         self.check_open()?;
-        let value = properties::canonical(name, value)?;
+        let value = pool_properties::canonical(name, value)?;
         self.pool.set_property(name, Some(&value))?;
         self.apply_properties();
         Ok(())
@@ -64,7 +66,7 @@ impl Engine {
         Duration::from_millis(self.device_timeout_milliseconds.load(Ordering::Relaxed))
     }
 
-    pub(super) fn apply_properties(&self) {
+    pub(crate) fn apply_properties(&self) {
         let interval = self
             .pool
             .property("commit_interval")
@@ -82,7 +84,7 @@ impl Engine {
         self.mover.set_enabled(self.migration());
         terrace_device::allow_polling(self.pool.property("polling").as_deref() != Some("off"));
         if self.memory_override.is_none() {
-            let memory = properties::memory_bytes(&self.pool.property("memory").unwrap_or_default());
+            let memory = pool_properties::memory_bytes(&self.pool.property("memory").unwrap_or_default());
             let before = self.environment.budget.limit_bytes();
             if memory != before {
                 self.environment.budget.set_limit(memory);

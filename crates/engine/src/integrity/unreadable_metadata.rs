@@ -5,7 +5,8 @@
 
 use terrace_chunk::UnreadableMetadata;
 
-use crate::{Engine, losses::names_in_words};
+use super::lost_files::names_in_words;
+use crate::Engine;
 
 /// Segments and datasets that are named.
 const NAMED_MAX: usize = 3;
